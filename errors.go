@@ -1,0 +1,64 @@
+package ratelimit
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The errors that a caller can match with errors.Is. Any other error means that
+// the decision could not be made, wraps its cause with the limiter and the key,
+// and is joined with the context's error when that had ended. Errors of the
+// server keep their code: redis.HasErrorPrefix(err, "OOM") tells a full one.
+var (
+	// ErrInvalidConfig: a constructor got a value that cannot work. The error
+	// names the value and what would be right.
+	ErrInvalidConfig = errors.New("ratelimit: invalid configuration")
+
+	// ErrInvalidKey: the key is empty.
+	ErrInvalidKey = errors.New("ratelimit: invalid key: it is empty")
+
+	// ErrInvalidPermits: fewer than one permit was asked for.
+	ErrInvalidPermits = errors.New("ratelimit: invalid number of permits")
+
+	// ErrExceedsLimit: more permits were asked for than the limiter can ever
+	// grant, so no wait would help.
+	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
+
+	// ErrDenied matches every *DeniedError.
+	ErrDenied = errors.New("ratelimit: denied")
+
+	// ErrCorruptState: Redis holds under the key what no limiter of this kind
+	// wrote. Nothing was changed; Reset mends it.
+	ErrCorruptState = errors.New("ratelimit: corrupt state")
+)
+
+// A DeniedError is a denial told as an error, by [Result.Err] and by helpers
+// that turn one into the other.
+type DeniedError struct {
+	Key    string // empty from Result.Err, which does not know it
+	Result Result
+}
+
+// Error says when to try again.
+func (e *DeniedError) Error() string {
+	if e.Key == "" {
+		return fmt.Sprintf("ratelimit: denied, retry after %v", e.Result.RetryAfter)
+	}
+	return fmt.Sprintf("ratelimit: %s denied, retry after %v", shortKey(e.Key), e.Result.RetryAfter)
+}
+
+// Is reports whether target is ErrDenied.
+func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
+
+// shortKey quotes a key for a message, cut where a hostile one would flood a log.
+func shortKey(key string) string {
+	const most = 100
+	if len(key) <= most {
+		return fmt.Sprintf("%q", key)
+	}
+	return fmt.Sprintf("%q… (%d bytes)", key[:most], len(key))
+}
+
+func invalidConfig(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))
+}

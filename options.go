@@ -1,0 +1,248 @@
+package ratelimit
+
+import (
+	"time"
+)
+
+// An Option applies to every limiter. The options that only one algorithm
+// understands have types of their own, so that giving them to another does not
+// compile.
+type Option interface {
+	FixedWindowOption
+	SlidingWindowOption
+	SlidingLogOption
+	TokenBucketOption
+	LeakyBucketOption
+}
+
+// A FixedWindowOption is an [Option] or [WithAlignment].
+type FixedWindowOption interface {
+	set(*settings)
+	forFixedWindow()
+}
+
+// A SlidingWindowOption is an [Option], [WithStorage] or [WithBuckets].
+type SlidingWindowOption interface {
+	set(*settings)
+	forSlidingWindow()
+}
+
+// A SlidingLogOption is an [Option] or [WithResolution].
+type SlidingLogOption interface {
+	set(*settings)
+	forSlidingLog()
+}
+
+// A TokenBucketOption is an [Option] or [WithRefillEvery].
+type TokenBucketOption interface {
+	set(*settings)
+	forTokenBucket()
+}
+
+// A LeakyBucketOption is an [Option].
+type LeakyBucketOption interface {
+	set(*settings)
+	forLeakyBucket()
+}
+
+// WithPrefix puts the limiter's keys under prefix instead of "ratelimit". A key
+// is named prefix:algorithm:key.
+func WithPrefix(prefix string) Option {
+	return common{func(s *settings) {
+		if prefix == "" {
+			s.refuse("WithPrefix: the prefix is empty; leave the option out for %q", defaultPrefix)
+		}
+		s.once("WithPrefix")
+		s.prefix = prefix
+	}}
+}
+
+// WithClock decides by the caller's clock instead of the server's, for services
+// whose Redis forbids TIME in scripts, and for tests. It is read once a call,
+// to the microsecond, and must lie between 1970 and 2112. All processes that
+// share a key should then agree on the time.
+func WithClock(now func() time.Time) Option {
+	return common{func(s *settings) {
+		if now == nil {
+			s.refuse("WithClock: the clock is nil; leave the option out for the server's clock")
+		}
+		s.once("WithClock")
+		s.clock = now
+	}}
+}
+
+// WithoutMerging sends every call by itself. Without it, calls that arrive while
+// others of the same limiter are on their way wait for those and then go
+// together, which costs one call alone nothing and many a fraction.
+func WithoutMerging() Option {
+	return common{func(s *settings) {
+		s.once("WithoutMerging")
+		s.unmerged = true
+	}}
+}
+
+// WithAlignment starts fixed windows at multiples of the window since the Unix
+// epoch plus offset, in UTC, rather than at the first permit. A window of a day
+// and an offset of -2h start at midnight of UTC+2.
+func WithAlignment(offset time.Duration) FixedWindowOption {
+	return fixedWindowOnly{func(s *settings) {
+		s.once("WithAlignment")
+		s.aligned, s.offset = true, offset
+	}}
+}
+
+// Storage is how a sliding window is kept in Redis.
+type Storage int
+
+const (
+	// Hash keeps the running totals of sub-windows in a hash.
+	Hash Storage = iota
+	// List keeps the same in a list. It decides exactly as Hash does.
+	List
+	// ZSet keeps every permit in a sorted set. It is exact, at about 100 bytes
+	// a permit.
+	ZSet
+)
+
+// String is the storage's name.
+func (s Storage) String() string {
+	switch s {
+	case Hash:
+		return "Hash"
+	case List:
+		return "List"
+	case ZSet:
+		return "ZSet"
+	}
+	return "unknown storage"
+}
+
+// WithStorage chooses how a sliding window is kept: Hash (the default), List or
+// ZSet.
+func WithStorage(storage Storage) SlidingWindowOption {
+	return slidingWindowOnly{func(s *settings) {
+		if storage < Hash || storage > ZSet {
+			s.refuse("WithStorage: %d is not one of Hash, List and ZSet", int(storage))
+		}
+		s.once("WithStorage")
+		s.storage = storage
+	}}
+}
+
+// WithBuckets divides a sliding window into n sub-windows, 10 if not given. More
+// of them admit more evenly and take more memory, not more time. ZSet is exact
+// and takes none.
+func WithBuckets(n int) SlidingWindowOption {
+	return slidingWindowOnly{func(s *settings) {
+		if n < 1 || n > maxBuckets {
+			s.refuse("WithBuckets: %d is not between 1 and %d", n, maxBuckets)
+		}
+		s.once("WithBuckets")
+		s.buckets = n
+	}}
+}
+
+// WithResolution merges the grants of a sliding log that fall into the same d,
+// to bound its memory at one entry for each d of the longest window. A merged
+// grant counts until the last instant of its d has left the window, so that the
+// log never grants more, and may grant less for at most d.
+func WithResolution(d time.Duration) SlidingLogOption {
+	return slidingLogOnly{func(s *settings) {
+		if d < time.Microsecond || d%time.Microsecond != 0 {
+			s.refuse("WithResolution: %v is not a whole number of microseconds from 1µs up", d)
+		}
+		s.once("WithResolution")
+		s.resolution = d
+	}}
+}
+
+// WithRefillEvery lets tokens arrive in steps every d, each step adding what the
+// rate yields in d, rather than continuously. The steps count from the first
+// permit that left the bucket less than full.
+func WithRefillEvery(d time.Duration) TokenBucketOption {
+	return tokenBucketOnly{func(s *settings) {
+		if d < time.Millisecond || d%time.Microsecond != 0 {
+			s.refuse("WithRefillEvery: %v is not a whole number of microseconds from 1ms up", d)
+		}
+		s.once("WithRefillEvery")
+		s.refillEvery = d
+	}}
+}
+
+const (
+	defaultPrefix  = "ratelimit"
+	defaultBuckets = 10
+	maxBuckets     = 100_000
+)
+
+// settings is what the options of one constructor add up to.
+type settings struct {
+	prefix      string
+	clock       func() time.Time // nil: the server's
+	unmerged    bool
+	aligned     bool
+	offset      time.Duration
+	storage     Storage
+	buckets     int // 0: not given
+	resolution  time.Duration
+	refillEvery time.Duration
+
+	given []string
+	err   error
+}
+
+// refuse keeps the first error.
+func (s *settings) refuse(format string, args ...any) {
+	if s.err == nil {
+		s.err = invalidConfig(format, args...)
+	}
+}
+
+// once refuses an option that is given twice: one of them would be ignored.
+func (s *settings) once(name string) {
+	for _, g := range s.given {
+		if g == name {
+			s.refuse("%s is given twice", name)
+		}
+	}
+	s.given = append(s.given, name)
+}
+
+// collect applies the options in order.
+func collect[O interface {
+	comparable
+	set(*settings)
+}](opts []O) (settings, error) {
+	s := settings{prefix: defaultPrefix}
+	var none O
+	for i, o := range opts {
+		if o == none {
+			s.refuse("option %d is nil", i+1)
+			break
+		}
+		o.set(&s)
+	}
+	return s, s.err
+}
+
+type setter func(*settings)
+
+func (f setter) set(s *settings) { f(s) }
+
+type (
+	common            struct{ setter }
+	fixedWindowOnly   struct{ setter }
+	slidingWindowOnly struct{ setter }
+	slidingLogOnly    struct{ setter }
+	tokenBucketOnly   struct{ setter }
+)
+
+func (common) forFixedWindow()              {}
+func (common) forSlidingWindow()            {}
+func (common) forSlidingLog()               {}
+func (common) forTokenBucket()              {}
+func (common) forLeakyBucket()              {}
+func (fixedWindowOnly) forFixedWindow()     {}
+func (slidingWindowOnly) forSlidingWindow() {}
+func (slidingLogOnly) forSlidingLog()       {}
+func (tokenBucketOnly) forTokenBucket()     {}
