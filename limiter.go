@@ -65,6 +65,10 @@ type Result struct {
 
 	// ResetAfter is the time until the key is as new.
 	ResetAfter time.Duration
+
+	// Fallback reports whether the answer came from the secondary of a
+	// [Fallback], because the primary could not decide.
+	Fallback bool
 }
 
 // Err returns nil when the permits were granted, else a *[DeniedError], for
