@@ -1,0 +1,28 @@
+package ratelimit
+
+import "context"
+
+// await returns what f returns, or the context's error as soon as the context
+// ends: go-redis notices a deadline while it waits for a reply only when told
+// to, and a cancellation never. An abandoned f ends with the client's timeouts.
+func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
+	if ctx.Done() == nil {
+		return f()
+	}
+	type outcome struct {
+		value T
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		value, err := f()
+		done <- outcome{value, err}
+	}()
+	select {
+	case o := <-done:
+		return o.value, o.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
+	}
+}

@@ -1,0 +1,100 @@
+package ratelimit
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// A call is one execution of a script, with the room for its arguments and its
+// reply. Arguments that change are passed as pointers into it, for boxing each
+// would allocate.
+type call struct {
+	key   string
+	n     int
+	now   int64
+	args  []any
+	words []int64
+}
+
+var calls = sync.Pool{New: func() any { return new(call) }}
+
+// alone runs the one or peek script for a single request.
+func (c *core) alone(ctx context.Context, s *script.Script, key string, n int) (Result, error) {
+	if ctx.Done() == nil {
+		return c.run(ctx, s, key, n)
+	}
+	return await(ctx, func() (Result, error) { return c.run(ctx, s, key, n) })
+}
+
+func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Result, error) {
+	var r *call
+	if c.pooled {
+		r = calls.Get().(*call)
+		defer calls.Put(r)
+	} else {
+		r = new(call)
+	}
+	r.key, r.n = c.prefix+key, n
+	r.args = append(r.args[:0], "evalsha", s.SHA, "1", &r.key)
+	if n == 1 {
+		r.args = append(r.args, "1")
+	} else {
+		r.args = append(r.args, &r.n)
+	}
+	r.args = append(r.args, c.args...)
+	if c.clock != nil {
+		now, err := c.now()
+		if err != nil {
+			return Result{}, c.failed(ctx, key, err)
+		}
+		r.now = now
+		r.args = append(r.args, &r.now)
+	}
+	if err := c.send(ctx, s, r); err != nil {
+		return Result{}, c.failed(ctx, key, err)
+	}
+	return c.explain(r.words, int64(n), 0), nil
+}
+
+// send runs the script with the arguments of r and fills its words. A script
+// that Redis does not know is sent along: NOSCRIPT means that nothing was
+// executed, and is the only error after which anything is sent again.
+func (c *core) send(ctx context.Context, s *script.Script, r *call) error {
+	err := c.receive(ctx, r)
+	if script.IsUnknown(err) {
+		r.args[0], r.args[1] = "eval", s.Source
+		err = c.receive(ctx, r)
+	}
+	return err
+}
+
+func (c *core) receive(ctx context.Context, r *call) error {
+	if c.packed {
+		cmd := redis.NewIntCmd(ctx, r.args...)
+		if err := script.Send(ctx, c.client, cmd); err != nil {
+			return err
+		}
+		r.words = append(r.words[:0], make([]int64, c.words)...)
+		c.unpack(cmd.Val(), r.words)
+		return nil
+	}
+	cmd := redis.NewIntSliceCmd(ctx, r.args...)
+	if err := script.Send(ctx, c.client, cmd); err != nil {
+		return err
+	}
+	if words := cmd.Val(); len(words) == c.words {
+		r.words = append(r.words[:0], words...)
+		return nil
+	}
+	return replyError("a reply of " + strconv.Itoa(len(cmd.Val())) + " integers, not " + strconv.Itoa(c.words))
+}
+
+// A replyError is a reply that no script of this package gives.
+type replyError string
+
+func (e replyError) Error() string { return string(e) }

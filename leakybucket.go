@@ -1,0 +1,32 @@
+package ratelimit
+
+// A LeakyBucket holds up to capacity permits and drains at a rate: a request is
+// poured in if it fits, else denied. It is the token bucket seen from the other
+// side: Remaining is the room left, ResetAfter the time to drain.
+//
+// In any interval t it grants at most capacity + rate × t permits, exactly. Its
+// state is one string of 22 bytes or more, a decision is O(1).
+type LeakyBucket struct{ *core }
+
+// NewLeakyBucket returns a leaky bucket that drains at rate. The rate's Count
+// and capacity are at least 1, its Period a whole number of microseconds from
+// 1ms up. The error wraps ErrInvalidConfig. Redis is not asked.
+func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption) (*LeakyBucket, error) {
+	s, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBucket(rate, capacity, "capacity")
+	if err != nil {
+		return nil, err
+	}
+	inner, err := newCore(c, s, algorithm{
+		title: "leaky bucket", id: "leakybucket", most: capacity,
+		sources: []string{inheritSource, bucketSource},
+		args:    b.args(), words: 2, packed: true, explainer: b,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &LeakyBucket{inner}, nil
+}

@@ -1,0 +1,68 @@
+-- Token bucket and leaky bucket with a continuous flow. They mirror each other:
+-- "missing" is what a token bucket lacks of full and a leaky one has of level.
+-- The state is the instant at which nothing is missing any more, as in GCRA
+-- (ITU-T I.371), and the size of a permit, so that a changed rate finds out how
+-- many permits were missing.
+--
+-- ARGV   [2] capacity, in units; [3] units a permit; [4] units a microsecond
+--        restores, absent for 1. The caller picks the unit so that all are whole.
+-- State  "<instant, 16 digits>/<units a permit>", with [4] "…/<[4]>+<units beyond the instant>"
+-- Answer units missing before the call, negative when denied
+-- Words  granted, units missing before the run
+
+--- config
+local capacity, permit, flow = ARGV[2] + 0, ARGV[3], ARGV[4]
+local sub = string.sub
+
+--- load
+local missing, stale = 0, false
+local state = call('GET', key)
+if state then
+  if state.err then return state end
+  if not flow and sub(state, 18) == permit then
+    missing = sub(state, 1, 16) - now
+  else
+--@ inherit
+    if not unit then return {err = 'CORRUPT no state of a bucket'} end
+    if anchor and now > anchor then
+      missing = missing - (now - anchor) * (flow or 1)
+    end
+  end
+  if missing < 0 then
+    missing = 0
+  elseif missing > capacity then -- the clock stepped back, or the capacity shrank
+    missing = capacity
+    stale = true
+  end
+end
+
+--- take
+local cost, granted, before = n * permit, 0, missing
+local room = capacity - missing
+if cost <= room then
+  granted = (room - room % cost) / cost
+  if granted > times then granted = times end
+  missing = missing + granted * cost
+end
+
+--- store
+local wait = missing
+if flow then
+  local part = missing % flow
+  wait = (missing - part) / flow
+  state = string.format('%016.0f/%s/%s+%.0f', now + wait, permit, flow, part)
+else
+  state = string.format('%016.0f/%s', now + wait, permit)
+end
+-- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+local ttl = wait / 1000
+redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3)
+
+--- answer
+if granted == 0 then return -before end
+return before
+
+--- emit
+out[size + 1] = granted
+out[size + 2] = before
+size = size + 2

@@ -1,0 +1,58 @@
+-- Fixed window that keeps its start, for a clock that is not Redis's or for
+-- windows that start at given times.
+--
+-- ARGV   [2] limit; [3] window, microseconds; [4] offset of the windows from
+--        1970, microseconds, or "first" for windows that open with their first permit
+-- State  "<start, microseconds>/<permits used>"
+-- Words  granted, permits used before the run, microseconds left of the window
+
+--- config
+local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+
+--- load
+local start, used, stale = now, 0, false
+if offset ~= 'first' then
+  start = now - (now - offset) % window
+end
+local state = call('GET', key)
+if state then
+  if state.err then return state end
+  local at, count = string.match(state, '^(%d+)/(%d+)$')
+  if not at then
+    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
+    if not count then return {err = 'CORRUPT no state of a fixed window'} end
+    used = count + 0
+  elseif now < at + 0 then -- the clock stepped back
+    used = count + 0
+    stale = true
+  elseif offset == 'first' then
+    if now - at < window then
+      start = at + 0
+      used = count + 0
+    end
+  elseif at + 0 >= start then
+    used = count + 0
+  end
+end
+
+--- take
+local granted, before = 0, used
+local room = limit - used
+if n <= room then
+  granted = (room - room % n) / n
+  if granted > times then granted = times end
+  used = used + granted * n
+end
+
+--- store
+local ttl = (start + window - now) / 1000
+redis.call('SET', key, string.format('%.0f/%.0f', start, used), 'PX', ttl - ttl % 2 + 3)
+
+--- answer
+return {granted, before, start + window - now}
+
+--- emit
+out[size + 1] = granted
+out[size + 2] = before
+out[size + 3] = start + window - now
+size = size + 3

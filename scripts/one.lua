@@ -1,0 +1,19 @@
+-- Driver: one request for one key.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits, then the algorithm's, last the caller's clock in
+--          microseconds where it decides
+-- Reply    the algorithm's answer
+--
+-- The marked lines stand for the sections of the algorithm's file. Redis runs
+-- them as one piece: a function for each would cost a closure in every call.
+local key, n, times = KEYS[1], ARGV[1] + 0, 1
+local call = redis.pcall
+--@ clock
+--@ config
+--@ load
+--@ take
+if granted > 0 or stale then
+--@ store
+end
+--@ answer

@@ -1,0 +1,77 @@
+-- Sliding window with a member for every permit, scored by the instant of its
+-- grant in microseconds.
+--
+-- ARGV   [2] limit; [3] window, microseconds
+-- State  members "<instant>:<number within the instant>"
+-- Words  as in log.lua, of one rule and a resolution of a microsecond
+
+--- config
+local limit, window = ARGV[2] + 0, ARGV[3] + 0
+
+--- load
+local used = call('ZCOUNT', key, string.format('(%.0f', now - window), '+inf')
+if type(used) == 'table' then return used end
+local stored, newest, stale = used, 0, false
+if used > 0 then
+  newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + 0
+  if newest > now then -- the clock stepped back: all since is now
+    newest = now
+    stale = true
+  end
+end
+
+--- take
+local granted, before, blocking, blocked = 0, used, 0, 0
+local room = limit - used
+if n <= room then
+  granted = (room - room % n) / n
+  if granted > times then granted = times end
+  used = used + granted * n
+end
+if granted < times then
+  local over, leaves = used + n - limit, now -- permits that have to leave
+  if over <= stored then
+    local rank = call('ZCARD', key) - stored + over - 1
+    leaves = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0
+    if leaves > now then leaves = now end
+  end
+  blocking = 1
+  blocked = leaves + window - now
+end
+
+--- store
+local at = string.format('%.0f', now)
+if stale then
+  local later = redis.call('ZRANGEBYSCORE', key, '(' .. at, '+inf')
+  for i = 1, #later do
+    redis.call('ZADD', key, at, later[i])
+  end
+end
+local missing, number = used - stored, redis.call('ZCOUNT', key, at, at)
+while missing > 0 do -- again where a stepped clock left such a member
+  local members = {}
+  for i = 1, math.min(missing, 1000) do
+    number = number + 1
+    members[2 * i - 1] = at
+    members[2 * i] = at .. ':' .. number
+  end
+  missing = missing - redis.call('ZADD', key, 'NX', unpack(members))
+end
+redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now - window))
+local ttl = window / 1000
+redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+
+--- answer
+local out, size = {}, 0
+--@ emit
+return out
+
+--- emit
+out[size + 1] = granted
+out[size + 2] = blocking
+out[size + 3] = blocked
+out[size + 4] = 0
+out[size + 5] = newest - now
+out[size + 6] = before
+size = size + 6
+if granted > 0 then newest = now end

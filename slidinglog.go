@@ -1,0 +1,131 @@
+package ratelimit
+
+import (
+	_ "embed"
+	"slices"
+	"strconv"
+	"time"
+)
+
+var (
+	//go:embed scripts/log.lua
+	logSource string
+	//go:embed scripts/listlog.lua
+	listLogSource string
+)
+
+// A SlidingLog keeps a log of its grants and holds several rules over it at
+// once, exactly: no interval of a rule's window ever holds more than its limit.
+// A denial names the rule that blocks longest, a grant the one with the least
+// left.
+//
+// An entry of the log takes at most 16 bytes, and there are no more than the
+// largest limit; WithResolution merges them. A decision reads
+// O(rules × log limit) entries.
+type SlidingLog struct{ *core }
+
+// NewSlidingLog returns a sliding log with one rule or more, in any order.
+// Limits are at least 1, windows whole numbers of microseconds from 1ms up. A
+// rule that another implies, such as 20 a second beside 10 a minute, is refused.
+// The error wraps ErrInvalidConfig. Redis is not asked.
+func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLog, error) {
+	s, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	sorted, err := checkRules(rules)
+	if err != nil {
+		return nil, err
+	}
+	if shortest := sorted[0].Window; s.resolution > shortest {
+		return nil, invalidConfig("WithResolution: %v is more than the window %v", s.resolution, shortest)
+	}
+	resolution := max(s.resolution.Microseconds(), 1)
+	inner, err := newCore(c, s, logAlgorithm("sliding log", "slidinglog", listLogSource, resolution, sorted))
+	if err != nil {
+		return nil, err
+	}
+	return &SlidingLog{inner}, nil
+}
+
+// maxRules is far beyond use, and well below what a script's stack takes.
+const maxRules = 100
+
+// checkRules returns the rules from the smallest window up.
+func checkRules(rules []Rule) ([]Rule, error) {
+	if len(rules) == 0 || len(rules) > maxRules {
+		return nil, invalidConfig("there are %d rules; give 1 to %d", len(rules), maxRules)
+	}
+	for _, rule := range rules {
+		if err := checkCount("the rule's Limit", rule.Limit); err != nil {
+			return nil, err
+		}
+		if err := checkSpan("the rule's Window", rule.Window); err != nil {
+			return nil, err
+		}
+	}
+	sorted := slices.Clone(rules)
+	slices.SortFunc(sorted, func(a, b Rule) int {
+		if a.Window != b.Window {
+			return int(a.Window/time.Microsecond - b.Window/time.Microsecond)
+		}
+		return b.Limit - a.Limit
+	})
+	for i, small := range sorted[1:] {
+		if large := sorted[i]; large.Limit >= small.Limit {
+			return nil, invalidConfig("the rule of %d per %v never applies beside %d per %v; leave it out",
+				large.Limit, large.Window, small.Limit, small.Window)
+		}
+	}
+	return sorted, nil
+}
+
+// logAlgorithm is what the sliding log has in common with sub-windows.
+func logAlgorithm(title, id, storage string, resolution int64, rules []Rule) algorithm {
+	a := algorithm{
+		title: title, id: id, most: rules[0].Limit,
+		sources: []string{logSource, storage},
+		args:    []string{strconv.FormatInt(resolution, 10), strconv.Itoa(len(rules))},
+		words:   5 + len(rules), explainer: grantLog(rules),
+	}
+	for _, rule := range rules {
+		a.args = append(a.args, strconv.Itoa(rule.Limit), strconv.FormatInt(rule.Window.Microseconds(), 10))
+	}
+	return a
+}
+
+// grantLog explains the replies of a log: its rules, from the smallest window up.
+type grantLog []Rule
+
+func (grantLog) unpack(int64, []int64) {}
+
+func (rules grantLog) explain(words []int64, n, i int64) Result {
+	granted, blocking, blocked, slot, newest, used := words[0], words[1], words[2], words[3], words[4], words[5:]
+	taken := min(i+1, granted) * n
+	if granted > 0 {
+		newest = slot
+	}
+	longest := rules[len(rules)-1].Window
+	r := Result{
+		Allowed:    i < granted,
+		ResetAfter: max(longest+micros(newest), 0),
+	}
+	governing := int(blocking) - 1
+	if r.Allowed {
+		for rule := range rules {
+			if left := rules.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
+				governing, r.Remaining = rule, left
+			}
+		}
+	} else {
+		governing = min(max(governing, 0), len(rules)-1)
+		r.Remaining = rules.left(governing, used[governing]+taken)
+		r.RetryAfter = micros(blocked)
+	}
+	r.Limit, r.Window = rules[governing].Limit, rules[governing].Window
+	return r
+}
+
+func (rules grantLog) left(rule int, used int64) int {
+	return int(max(int64(rules[rule].Limit)-used, 0))
+}

@@ -1,0 +1,83 @@
+package ratelimit
+
+import (
+	_ "embed"
+	"strconv"
+	"time"
+)
+
+var (
+	//go:embed scripts/hashlog.lua
+	hashLogSource string
+	//go:embed scripts/zsetwindow.lua
+	zsetWindowSource string
+)
+
+// A SlidingWindow grants at most limit permits in any interval of one window.
+//
+// With the storages Hash and List it counts by sub-windows, ten if WithBuckets
+// does not say otherwise, and a sub-window counts until its last instant has
+// left the window. That never grants more than the limit, and holds a permit
+// back for up to one sub-window longer than needed. With a single sub-window
+// that is up to another whole window. The two decide alike; a decision is O(1)
+// amortised, also with a thousand sub-windows.
+//
+// The storage ZSet is exact. It keeps about 100 bytes for each permit, and a
+// decision is O(log limit); a [SlidingLog] is as exact in a sixth of the memory.
+type SlidingWindow struct{ *core }
+
+// maxZSet bounds the members that one call may add in one execution.
+const maxZSet = 1_000_000
+
+// NewSlidingWindow returns a sliding window. The limit is at least 1 (and at
+// most a million with ZSet), the window at least 1ms and a whole number of
+// microseconds in each sub-window. The error wraps ErrInvalidConfig. Redis is
+// not asked.
+func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...SlidingWindowOption) (*SlidingWindow, error) {
+	s, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkCount("the limit", limit); err != nil {
+		return nil, err
+	}
+	if err := checkSpan("the window", window); err != nil {
+		return nil, err
+	}
+	rules := []Rule{{limit, window}}
+	var a algorithm
+	switch s.storage {
+	case ZSet:
+		if s.buckets > 0 {
+			return nil, invalidConfig("WithBuckets: the storage ZSet is exact and has none; leave it out")
+		}
+		if limit > maxZSet {
+			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d", limit, maxZSet)
+		}
+		a = algorithm{
+			title: "sliding window", id: "slidingwindow-zset", most: limit,
+			sources: []string{zsetWindowSource},
+			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
+			words:   6, explainer: grantLog(rules),
+		}
+	default:
+		buckets := int64(s.buckets)
+		if buckets == 0 {
+			buckets = defaultBuckets
+		}
+		if window.Microseconds()%buckets != 0 {
+			return nil, invalidConfig("the window %v is not divisible into %d sub-windows of whole microseconds; "+
+				"choose another number with WithBuckets", window, buckets)
+		}
+		id, source := "slidingwindow-hash", hashLogSource
+		if s.storage == List {
+			id, source = "slidingwindow-list", listLogSource
+		}
+		a = logAlgorithm("sliding window", id, source, window.Microseconds()/buckets, rules)
+	}
+	inner, err := newCore(c, s, a)
+	if err != nil {
+		return nil, err
+	}
+	return &SlidingWindow{inner}, nil
+}

@@ -1,0 +1,44 @@
+package ratelimit
+
+// A TokenBucket holds up to burst tokens and gains them at a rate; a permit
+// takes one. In any interval t it grants at most burst + rate × t permits,
+// exactly: a rate such as 7 per minute neither leaks nor loses one.
+//
+// It is the limiter to start with: callers may burst, and settle to the rate.
+// Its state is one string of 22 bytes or more, a decision is O(1).
+//
+// WithRefillEvery lets tokens arrive in steps instead, for at most
+// burst + ⌈t/d⌉ × what a step adds in any interval t > 0.
+type TokenBucket struct{ *core }
+
+// NewTokenBucket returns a token bucket. The rate's Count and burst are at least
+// 1, its Period a whole number of microseconds from 1ms up. The error wraps
+// ErrInvalidConfig. Redis is not asked.
+func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
+	s, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	b, err := newBucket(rate, burst, "burst")
+	if err != nil {
+		return nil, err
+	}
+	a := algorithm{
+		title: "token bucket", id: "tokenbucket", most: burst,
+		sources: []string{inheritSource, bucketSource},
+		args:    b.args(), words: 2, packed: true, explainer: b,
+	}
+	if s.refillEvery > 0 {
+		steps, err := newStepped(b, s.refillEvery)
+		if err != nil {
+			return nil, err
+		}
+		a.sources = []string{inheritSource, steppedBucketSource}
+		a.args, a.words, a.packed, a.explainer = steps.args(), 3, false, steps
+	}
+	inner, err := newCore(c, s, a)
+	if err != nil {
+		return nil, err
+	}
+	return &TokenBucket{inner}, nil
+}
