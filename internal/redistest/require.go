@@ -1,0 +1,56 @@
+package redistest
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+const (
+	// serverEnv names another server program, such as one version of several that are installed.
+	serverEnv  = "REDISTEST_SERVER"
+	faketimeID = "faketime"
+)
+
+// packages says which Debian package a program comes in, where its name is another.
+var packages = map[string]string{
+	"redis-cli": "redis-tools",
+}
+
+// Require skips the test when one of the programs is not installed, and says what to install. With CI=true in the
+// environment it fails the test instead. The program "faketime" stands for the library that Faketime preloads.
+func Require(t testing.TB, programs ...string) {
+	t.Helper()
+	for _, program := range programs {
+		if installed(program) {
+			continue
+		}
+		report := t.Skipf
+		if os.Getenv("CI") == "true" {
+			report = t.Fatalf
+		}
+		pkg := program
+		if p, ok := packages[program]; ok {
+			pkg = p
+		}
+		report("redistest: install %s (Debian: apt-get install %s)", program, pkg)
+	}
+}
+
+func installed(program string) bool {
+	if program == faketimeID {
+		return faketimeLibrary() != ""
+	}
+	if program == "redis-server" {
+		program = serverProgram()
+	}
+	_, err := exec.LookPath(program)
+	return err == nil
+}
+
+func serverProgram() string {
+	if program := os.Getenv(serverEnv); program != "" {
+		return program
+	}
+	return "redis-server"
+}

@@ -1,0 +1,147 @@
+package redistest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Server is a Redis server of its own process. Its methods end the test when they fail, so they belong in the test's
+// goroutine; Kill, Pause and Resume cannot fail and may be called from anywhere.
+type Server struct {
+	*instance
+	t      testing.TB
+	shared bool
+}
+
+// Start starts a server and waits until it answers. The test's cleanup kills it.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	c := newConfig(opts)
+	require(t, c)
+	s, err := startServer(t, t.TempDir(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func require(t testing.TB, c config) {
+	t.Helper()
+	Require(t, "redis-server")
+	if c.faketime {
+		Require(t, faketimeID)
+	}
+}
+
+// startServer is Start for goroutines other than the test's. The directory must have been made before, so that the
+// cleanup that removes it comes after the one that kills the server.
+func startServer(t testing.TB, dir string, c config) (*Server, error) {
+	in, err := newInstance(dir, c)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() {
+		in.kill()
+		if p := in.process(); p != nil {
+			if out := p.output(); t.Failed() && out != "" {
+				t.Logf("redistest: the server on port %d printed: %s", in.portNumber(), out)
+			}
+			_ = p.log.Close()
+		}
+	})
+	if err := in.launch(); err != nil {
+		return nil, err
+	}
+	return &Server{instance: in, t: t}, nil
+}
+
+// Addr returns the server's host and port.
+func (s *Server) Addr() string { return loopback(s.portNumber()) }
+
+// Port returns the server's port. It stays the same over restarts.
+func (s *Server) Port() int { return s.portNumber() }
+
+// Options returns what a client needs to reach the server: address, password, TLS; the rest is go-redis's default.
+func (s *Server) Options() *redis.Options { return s.options() }
+
+// TLSConfig returns a configuration that trusts the server's certificate, or nil without TLS.
+func (s *Server) TLSConfig() *tls.Config { return s.options().TLSConfig }
+
+// Client returns a client that the test's cleanup closes. Each tweak may change its options.
+func (s *Server) Client(t testing.TB, tweaks ...func(*redis.Options)) *redis.Client {
+	opt := s.options()
+	for _, tweak := range tweaks {
+		tweak(opt)
+	}
+	client := redis.NewClient(opt)
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+// Kill ends the server as a crash does, with SIGKILL, and waits until it is gone.
+func (s *Server) Kill() {
+	s.own()
+	s.kill()
+}
+
+// Stop shuts the server down cleanly, with SIGTERM. It saves what it is configured to save.
+func (s *Server) Stop() {
+	s.own()
+	s.stop()
+}
+
+// Restart starts the server again on the same port and directory, after killing it when it still runs, and waits
+// until it has loaded its data. Without Args("--appendonly", "yes") or the like there is none.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.own()
+	if err := s.restart(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Pause freezes the server with SIGSTOP: connections stay open and can even be opened, but nothing is answered. What
+// arrives meanwhile is executed after Resume. Pause returns when the server has really stopped.
+func (s *Server) Pause() {
+	s.own()
+	p := s.process()
+	pause(p.cmd.Process)
+	if err := poll("pause", func(context.Context) error {
+		if !p.exited() && !stopped(p.pid()) {
+			return errors.New("still running")
+		}
+		return nil
+	}); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// Resume ends a Pause.
+func (s *Server) Resume() {
+	s.own()
+	resume(s.process().cmd.Process)
+}
+
+// StepClock moves the clock of a server started with Faketime by d, which may be negative, and waits until the
+// server's TIME says so. Steps add up, and the clock keeps running. The expiry of keys follows it.
+func (s *Server) StepClock(d time.Duration) {
+	s.t.Helper()
+	if !s.faketime {
+		s.t.Fatal("redistest: StepClock needs a server started with Faketime")
+	}
+	if err := s.step(d, s.options()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// own panics for the shared server: other tests are using it.
+func (s *Server) own() {
+	if s.shared {
+		panic("redistest: the shared server must not be stopped or paused; use Start")
+	}
+}

@@ -1,0 +1,22 @@
+//go:build unix
+
+package redistest
+
+import (
+	"os"
+	"syscall"
+)
+
+// Each of these ignores the error of signalling a process that has just ended: that is what was wanted, or what the
+// caller finds out at its next command.
+
+func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
+
+// terminate also wakes the process, which could not act on the signal while it is paused.
+func terminate(p *os.Process) {
+	_ = p.Signal(syscall.SIGTERM)
+	_ = p.Signal(syscall.SIGCONT)
+}
+
+func pause(p *os.Process)  { _ = p.Signal(syscall.SIGSTOP) }
+func resume(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }

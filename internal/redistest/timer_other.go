@@ -1,0 +1,11 @@
+//go:build !linux
+
+package redistest
+
+import "time"
+
+// timer sleeps as precisely as the runtime does, which elsewhere than on Linux is precise.
+type timer struct{}
+
+func (*timer) sleep(d time.Duration) { time.Sleep(d) }
+func (*timer) close()                {}
