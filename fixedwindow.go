@@ -87,7 +87,7 @@ func (f fixed) counter() int64 {
 	return f.limit*1_000_000 + mantissa*10 + exponent
 }
 
-// unpack reads used × (window + 1) + left, negative when denied; some of the
+// unpack reads room × (window + 1) + left, negative when denied; some of the
 // window is always left.
 func (f fixed) unpack(reply int64, words []int64) {
 	words[0] = 1
@@ -99,13 +99,12 @@ func (f fixed) unpack(reply int64, words []int64) {
 }
 
 func (f fixed) explain(words []int64, n, i int64) Result {
-	granted, used, left := words[0], words[1], time.Duration(words[2])*f.unit
-	used += min(i+1, granted) * n
+	granted, room, left := words[0], words[1], time.Duration(words[2])*f.unit
 	r := Result{
 		Allowed:    i < granted,
 		Limit:      int(f.limit),
 		Window:     f.window,
-		Remaining:  int(max(f.limit-used, 0)),
+		Remaining:  int(room - min(i+1, granted)*n),
 		ResetAfter: left,
 	}
 	if !r.Allowed {

@@ -4,7 +4,7 @@
 -- ARGV   [2] limit; [3] window, microseconds; [4] offset of the windows from
 --        1970, microseconds, or "first" for windows that open with their first permit
 -- State  "<start, microseconds>/<permits used>"
--- Words  granted, permits used before the run, microseconds left of the window
+-- Words  granted, permits left before the run, microseconds left of the window
 
 --- config
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
@@ -36,13 +36,12 @@ if state then
 end
 
 --- take
-local granted, before = 0, used
-local room = limit - used
-if n <= room then
+local granted, room = times, math.max(limit - used, 0)
+local before = room
+if n * granted > room then
   granted = (room - room % n) / n
-  if granted > times then granted = times end
-  used = used + granted * n
 end
+used = used + granted * n
 
 --- store
 local ttl = (start + window - now) / 1000

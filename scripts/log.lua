@@ -88,10 +88,8 @@ local granted, before, blocking, blocked = times, {}, 0, 0
 for r = 1, rules do
   before[r] = used[r]
   local room = limits[r] - used[r]
-  if n > room then
-    granted = 0
-  elseif n * granted > room then
-    granted = (room - room % n) / n
+  if n * granted > room then
+    granted = math.max((room - room % n) / n, 0)
   end
 end
 for r = 1, rules do

@@ -5,9 +5,10 @@
 --          microseconds where it decides
 -- Reply    the algorithm's answer
 --
+-- n stays the string it came as: arithmetic takes it, comparison does not.
 -- The marked lines stand for the sections of the algorithm's file. Redis runs
 -- them as one piece: a function for each would cost a closure in every call.
-local key, n, times = KEYS[1], ARGV[1] + 0, 1
+local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 --@ clock
 --@ config

@@ -32,13 +32,12 @@ if missing <= 0 then -- full: the steps count from the next permit
 end
 
 --- take
-local cost, granted, before = n * permit, 0, missing
+local cost, granted, before = n * permit, times, missing
 local room = capacity - missing
-if cost <= room then
+if cost * granted > room then
   granted = (room - room % cost) / cost
-  if granted > times then granted = times end
-  missing = missing + granted * cost
 end
+missing = missing + granted * cost
 
 --- store
 local steps = math.ceil(missing / (every * flow))

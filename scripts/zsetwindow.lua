@@ -21,13 +21,12 @@ if used > 0 then
 end
 
 --- take
-local granted, before, blocking, blocked = 0, used, 0, 0
+local granted, before, blocking, blocked = times, used, 0, 0
 local room = limit - used
-if n <= room then
-  granted = (room - room % n) / n
-  if granted > times then granted = times end
-  used = used + granted * n
+if n * granted > room then
+  granted = math.max((room - room % n) / n, 0)
 end
+used = used + granted * n
 if granted < times then
   local over, leaves = used + n - limit, now -- permits that have to leave
   if over <= stored then
