@@ -1,0 +1,79 @@
+package model
+
+import "time"
+
+// A ClockWindow is a fixed window [s, s+window) to the microsecond, for limiters
+// that go by the caller's clock or by the calendar: s is the instant of the
+// first permit or, aligned, the last multiple of the window (plus the offset)
+// up to it. A clock that is set back before s restarts the window and keeps
+// its count.
+type ClockWindow struct {
+	limit   int
+	window  int64
+	aligned bool
+	offset  int64
+	used    int // 0: never used
+	start   int64
+}
+
+// NewClockWindow returns the model of an unused key whose windows start at the
+// first permit.
+func NewClockWindow(limit int, window time.Duration) *ClockWindow {
+	checkPositive("limit", limit)
+	checkPositive("window", window)
+	return &ClockWindow{limit: limit, window: wholeMicros("window", window)}
+}
+
+// NewAlignedWindow returns the model of an unused key whose windows start at
+// offset plus multiples of the window since the Unix epoch.
+func NewAlignedWindow(limit int, window, offset time.Duration) *ClockWindow {
+	c := NewClockWindow(limit, window)
+	c.aligned, c.offset = true, wholeMicros("offset", offset)
+	return c
+}
+
+// Take implements [Model].
+func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
+	checkPermits(n, c.limit)
+	used, start, repaired := c.used, c.start, false
+	switch {
+	case c.AsNew(now):
+		used, start = 0, c.startAt(now)
+	case now < c.start:
+		start, repaired = c.startAt(now), true
+	}
+	answer := Answer{Limit: c.limit, Window: c.Span()}
+	answer.ResetAfter = micros(start + c.window - now)
+
+	if used+n > c.limit {
+		answer.RetryAfter = answer.ResetAfter
+	} else {
+		answer.Allowed = true
+		used += n
+	}
+	answer.Remaining = c.limit - used
+	if !peek && (answer.Allowed || repaired) {
+		c.used, c.start = used, start
+	}
+	return answer
+}
+
+// startAt is the start of a window whose first permit is taken at now.
+func (c *ClockWindow) startAt(now int64) int64 {
+	if !c.aligned {
+		return now
+	}
+	return c.offset + floorDiv(now-c.offset, c.window)*c.window
+}
+
+// Reset implements [Model].
+func (c *ClockWindow) Reset() { c.used = 0 }
+
+// AsNew implements [Model].
+func (c *ClockWindow) AsNew(now int64) bool { return c.used == 0 || now >= c.start+c.window }
+
+// Max implements [Model].
+func (c *ClockWindow) Max() int { return c.limit }
+
+// Span implements [Model].
+func (c *ClockWindow) Span() time.Duration { return micros(c.window) }

@@ -1,0 +1,65 @@
+package model
+
+import (
+	"fmt"
+	"time"
+)
+
+// A FixedWindow grants limit permits in [M, M+window), M being the millisecond
+// of the first one. It counts in whole milliseconds, the grain of the store's
+// own expiry. A clock that is set back never leaves more than one window.
+type FixedWindow struct {
+	limit  int
+	window int64 // milliseconds
+	used   int   // 0: never used
+	end    int64 // milliseconds since the epoch
+}
+
+// NewFixedWindow returns the model of an unused key.
+func NewFixedWindow(limit int, window time.Duration) *FixedWindow {
+	checkPositive("limit", limit)
+	checkPositive("window", window)
+	if window%time.Millisecond != 0 {
+		panic(fmt.Sprintf("model: window is %v, want whole milliseconds", window))
+	}
+	return &FixedWindow{limit: limit, window: window.Milliseconds()}
+}
+
+// Take implements [Model].
+func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
+	checkPermits(n, f.limit)
+	ms := floorDiv(now, 1000)
+	used, left, repaired := f.used, f.end-ms, false
+	switch {
+	case f.AsNew(now):
+		used, left = 0, f.window
+	case left > f.window:
+		left, repaired = f.window, true
+	}
+	answer := Answer{Limit: f.limit, Window: f.Span()}
+	answer.ResetAfter = time.Duration(left) * time.Millisecond
+
+	if used+n > f.limit {
+		answer.RetryAfter = answer.ResetAfter
+	} else {
+		answer.Allowed = true
+		used += n
+	}
+	answer.Remaining = f.limit - used
+	if !peek && (answer.Allowed || repaired) {
+		f.used, f.end = used, ms+left
+	}
+	return answer
+}
+
+// Reset implements [Model].
+func (f *FixedWindow) Reset() { f.used = 0 }
+
+// AsNew implements [Model].
+func (f *FixedWindow) AsNew(now int64) bool { return f.used == 0 || floorDiv(now, 1000) >= f.end }
+
+// Max implements [Model].
+func (f *FixedWindow) Max() int { return f.limit }
+
+// Span implements [Model].
+func (f *FixedWindow) Span() time.Duration { return time.Duration(f.window) * time.Millisecond }

@@ -1,0 +1,207 @@
+package model
+
+import (
+	"reflect"
+	"testing"
+	"time"
+)
+
+const (
+	us = time.Microsecond
+	ms = time.Millisecond
+)
+
+// config is a model and what the properties need to know about it.
+type config struct {
+	name  string
+	new   func() Model
+	grain int64         // microseconds that waits are exact to
+	slack time.Duration // by how much a wait can be longer than the window
+}
+
+var configs = []config{
+	{"token 3/s burst 5", func() Model { return NewTokenBucket(3, time.Second, 5) }, 1, 0},
+	{"token 7/min burst 1", func() Model { return NewTokenBucket(7, time.Minute, 1) }, 1, 0},
+	{"token 1000/s burst 50", func() Model { return NewTokenBucket(1000, time.Second, 50) }, 1, 0},
+	{"token 3000000/s burst 9", func() Model { return NewTokenBucket(3_000_000, time.Second, 9) }, 1, 0},
+	{"token odd nanoseconds", func() Model { return NewTokenBucket(11, 1_234_567_891, 13) }, 1, 0},
+	{"leaky 3/s capacity 5", func() Model { return NewLeakyBucket(3, time.Second, 5) }, 1, 0},
+	{"leaky 7/min capacity 20", func() Model { return NewLeakyBucket(7, time.Minute, 20) }, 1, 0},
+	{"stepped 10/s burst 20 every 100ms", func() Model { return NewSteppedBucket(10, time.Second, 20, 100*ms) }, 1, 0},
+	{"stepped 7/min burst 5 every 1s", func() Model { return NewSteppedBucket(7, time.Minute, 5, time.Second) }, 1, 0},
+	{"stepped 100/s burst 3 every 1s", func() Model { return NewSteppedBucket(100, time.Second, 3, time.Second) }, 1, 0},
+	{"fixed 5/s", func() Model { return NewFixedWindow(5, time.Second) }, 1000, 0},
+	{"fixed 3/ms", func() Model { return NewFixedWindow(3, time.Millisecond) }, 1000, 0},
+	{"clock window 5/s", func() Model { return NewClockWindow(5, time.Second) }, 1, 0},
+	{"aligned window 5/s", func() Model { return NewAlignedWindow(5, time.Second, 0) }, 1, 0},
+	{"aligned window 50/h offset", func() Model { return NewAlignedWindow(50, time.Hour, 17*time.Minute+us) }, 1, 0},
+	{"log 10/s", func() Model { return NewSlidingLog([]Rule{{10, time.Second}}, us) }, 1, 0},
+	{"log of three rules", func() Model {
+		return NewSlidingLog([]Rule{{60, time.Minute}, {3, time.Second}, {20, 10 * time.Second}}, us)
+	}, 1, 0},
+	{"log of two rules, 7ms", func() Model {
+		return NewSlidingLog([]Rule{{5, time.Second}, {8, 2 * time.Second}}, 7*ms)
+	}, 1, 7 * ms},
+	{"zset 4/100ms", func() Model { return NewSlidingZSet(4, 100*ms) }, 1, 0},
+	{"sliding 10/s in 10", func() Model { return NewSlidingWindow(10, time.Second, 10) }, 1, 100 * ms},
+	{"sliding 100/s in 1", func() Model { return NewSlidingWindow(100, time.Second, 1) }, 1, time.Second},
+	{"sliding 5/10ms in 1000", func() Model { return NewSlidingWindow(5, 10*ms, 1000) }, 1, 10 * us},
+}
+
+// each plays every model, with and without a clock that is set back.
+func each(t *testing.T, play func(t *testing.T, c config, back bool, seed uint64)) {
+	for _, c := range configs {
+		for seed := range uint64(3) {
+			for _, back := range []bool{false, true} {
+				name := c.name
+				if back {
+					name += ", clock set back"
+				}
+				t.Run(name, func(t *testing.T) { play(t, c, back, seed) })
+			}
+		}
+	}
+}
+
+// state is a copy of a model's fields. The models replace what these point to
+// and never change it, so that a shallow copy is enough.
+func state(m Model) any { return reflect.ValueOf(m).Elem().Interface() }
+
+func TestPeekAnswersLikeTakeAndChangesNothing(t *testing.T) {
+	each(t, func(t *testing.T, c config, back bool, seed uint64) {
+		m := c.new()
+		scenario := NewScenario(Seeded(seed), ShapeOf(m, back))
+		var last Answer
+		for range 2000 {
+			step := scenario.Next(last)
+			if step.Op == Reset {
+				m.Reset()
+				continue
+			}
+			before := state(m)
+			peeked := m.Take(step.Now, step.N, true)
+			if !reflect.DeepEqual(before, state(m)) {
+				t.Fatalf("peek of %+v changed\n%+v to\n%+v", step, before, state(m))
+			}
+			if step.Op == Take {
+				if last = m.Take(step.Now, step.N, false); last != peeked {
+					t.Fatalf("%+v: peeked %+v, took %+v", step, peeked, last)
+				}
+				if again := m.Take(step.Now, step.N, true); !last.Allowed && again != last {
+					t.Fatalf("%+v: denied with %+v, then with %+v", step, last, again)
+				}
+				if !back && !last.Allowed && !reflect.DeepEqual(before, state(m)) {
+					t.Fatalf("denial of %+v changed\n%+v to\n%+v", step, before, state(m))
+				}
+			}
+		}
+	})
+}
+
+func TestAnswersAreExact(t *testing.T) {
+	each(t, func(t *testing.T, c config, back bool, seed uint64) {
+		m := c.new()
+		grants, denials := 0, 0
+		Play(m, NewScenario(Seeded(seed), ShapeOf(m, back)), 3000, func(step Step, a Answer) {
+			if step.Op != Take {
+				return
+			}
+			ask := func(at int64, n int) bool { return m.Take(at, n, true).Allowed }
+			now := floorDiv(step.Now, c.grain) * c.grain
+			if a.Allowed {
+				grants++
+				if a.RetryAfter != 0 {
+					t.Fatalf("%+v: %+v: granted, and yet a wait", step, a)
+				}
+			} else {
+				denials++
+				retry := now + a.RetryAfter.Microseconds()
+				if a.RetryAfter < 1 || ask(retry-1, step.N) || !ask(retry, step.N) {
+					t.Fatalf("%+v: %+v: inexact RetryAfter", step, a)
+				}
+				if a.Remaining >= step.N {
+					t.Fatalf("%+v: %+v: denied what remains", step, a)
+				}
+			}
+			// What remains can be had at once when granted, and no more; a
+			// denial may name a rule that has more left than another.
+			if a.Allowed && a.Remaining > 0 && !ask(step.Now, min(a.Remaining, m.Max())) ||
+				a.Remaining < m.Max() && ask(step.Now, a.Remaining+1) {
+				t.Fatalf("%+v: %+v: wrong Remaining", step, a)
+			}
+			reset := now + a.ResetAfter.Microseconds()
+			if m.AsNew(reset-1) || !m.AsNew(reset) {
+				t.Fatalf("%+v: %+v: inexact ResetAfter", step, a)
+			}
+			if a.RetryAfter > a.ResetAfter || a.ResetAfter > m.Span()+c.slack {
+				t.Fatalf("%+v: %+v: blocked for longer than the rule", step, a)
+			}
+			if a.Remaining < 0 || a.Remaining > a.Limit {
+				t.Fatalf("%+v: %+v: Remaining out of bounds", step, a)
+			}
+		})
+		if grants < 300 || denials < 300 {
+			t.Fatalf("%d grants and %d denials prove little", grants, denials)
+		}
+	})
+}
+
+func TestNoMoreThanTheRule(t *testing.T) {
+	for seed := range uint64(5) {
+		play := func(m Model) []Grant {
+			var grants []Grant
+			Play(m, NewScenario(Seeded(seed), ShapeOf(m, false)), 4000, func(step Step, a Answer) {
+				if a.Allowed && step.Op == Take {
+					grants = append(grants, Grant{step.Now, step.N})
+				}
+			})
+			return grants
+		}
+		// Reset starts anew, so these leave it out.
+		noReset := func(m Model) []Grant { return play(unresettable{m}) }
+
+		for _, rule := range []Rule{{1, ms}, {5, 10 * ms}, {100, time.Second}} {
+			for name, m := range map[string]Model{
+				"zset":    NewSlidingZSet(rule.Limit, rule.Window),
+				"log":     NewSlidingLog([]Rule{rule, {2 * rule.Limit, 3 * rule.Window}}, 13*us),
+				"sliding": NewSlidingWindow(rule.Limit, rule.Window, 10),
+			} {
+				grants := noReset(m)
+				got := MaxInAnyWindow(grants, rule.Window)
+				if got != rule.Limit {
+					t.Errorf("%s: at most %d in any window, want to reach exactly %d", name, got, rule.Limit)
+				}
+				if name == "log" && MaxInAnyWindow(grants, 3*rule.Window) > 2*rule.Limit {
+					t.Errorf("log: more than the second rule allows")
+				}
+			}
+			grants := noReset(NewClockWindow(rule.Limit, rule.Window))
+			if got := MaxInAnyWindow(grants, rule.Window); got > 2*rule.Limit {
+				t.Errorf("fixed window: %d in a window", got)
+			}
+		}
+
+		for _, r := range []struct {
+			count, burst int
+			period       time.Duration
+		}{{3, 5, time.Second}, {7, 1, time.Minute}, {1000, 50, time.Second}, {11, 13, 1_234_567_891}} {
+			if over, worst := ExceedsBucket(noReset(NewTokenBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst); over {
+				t.Errorf("token bucket %+v: %+v", r, worst)
+			}
+			if over, worst := ExceedsBucket(noReset(NewLeakyBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst); over {
+				t.Errorf("leaky bucket %+v: %+v", r, worst)
+			}
+			for _, every := range []time.Duration{10 * ms, 900 * ms} {
+				grants := noReset(NewSteppedBucket(r.count, r.period, r.burst, every))
+				if over, worst := ExceedsSteppedBucket(grants, r.count, r.period, r.burst, every); over {
+					t.Errorf("stepped bucket %+v every %v: %+v", r, every, worst)
+				}
+			}
+		}
+	}
+}
+
+// unresettable ignores Reset.
+type unresettable struct{ Model }
+
+func (unresettable) Reset() {}

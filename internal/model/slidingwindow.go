@@ -1,0 +1,115 @@
+package model
+
+import (
+	"fmt"
+	"time"
+)
+
+// A SlidingWindow counts grants per sub-window, the numbered equal parts into
+// which the whole of time is cut. A sub-window counts until its last
+// microsecond has left the window.
+//
+// A clock that is set back before a sub-window treats it as the current one.
+// As with [SlidingLog], every write forgets the sub-windows that have left,
+// unless Keep is set.
+type SlidingWindow struct {
+	Keep bool
+
+	limit  int
+	window int64
+	width  int64         // of a sub-window
+	counts map[int64]int // by the sub-window's number
+}
+
+// NewSlidingWindow returns the model of an unused key; buckets is the number of
+// sub-windows in a window.
+func NewSlidingWindow(limit int, window time.Duration, buckets int) *SlidingWindow {
+	checkPositive("limit", limit)
+	checkPositive("window", window)
+	checkPositive("buckets", buckets)
+	us := wholeMicros("window", window)
+	if us%int64(buckets) != 0 {
+		panic(fmt.Sprintf("model: a window of %v cannot be cut into %d", window, buckets))
+	}
+	return &SlidingWindow{limit: limit, window: us, width: us / int64(buckets)}
+}
+
+// Take implements [Model].
+func (s *SlidingWindow) Take(now int64, n int, peek bool) Answer {
+	checkPermits(n, s.limit)
+	counts, repaired := s.load(now)
+	answer := Answer{Limit: s.limit, Window: s.Span()}
+
+	if used := s.used(counts, now); used+n <= s.limit {
+		answer.Allowed = true
+		counts[floorDiv(now, s.width)] += n
+	} else {
+		answer.RetryAfter = s.wait(counts, now, n)
+	}
+	answer.Remaining = max(0, s.limit-s.used(counts, now))
+	answer.ResetAfter = s.wait(counts, now, s.limit)
+	if !peek && (answer.Allowed || repaired) {
+		for id := range counts {
+			if !s.Keep && s.leavesAt(id) <= now {
+				delete(counts, id)
+			}
+		}
+		s.counts = counts
+	}
+	return answer
+}
+
+// load is a copy of the counts as they are read at now, and whether that
+// differs from what is stored.
+func (s *SlidingWindow) load(now int64) (counts map[int64]int, repaired bool) {
+	counts = make(map[int64]int, len(s.counts)+1)
+	current := floorDiv(now, s.width)
+	for id, count := range s.counts {
+		if id > current {
+			id, repaired = current, true
+		}
+		counts[id] += count
+	}
+	return counts, repaired
+}
+
+// leavesAt is the first instant at which a sub-window no longer counts: its last
+// microsecond counts at now while it is later than now - window.
+func (s *SlidingWindow) leavesAt(id int64) int64 { return (id+1)*s.width - 1 + s.window }
+
+func (s *SlidingWindow) used(counts map[int64]int, now int64) (sum int) {
+	for id, count := range counts {
+		if now < s.leavesAt(id) {
+			sum += count
+		}
+	}
+	return sum
+}
+
+// wait is the time from now until n permits would be admitted. Only the instants
+// at which a sub-window leaves can be that; it is the first of them that is.
+func (s *SlidingWindow) wait(counts map[int64]int, now int64, n int) time.Duration {
+	first := int64(-1)
+	for id := range counts {
+		at := s.leavesAt(id)
+		if at > now && s.used(counts, at)+n <= s.limit && (first < 0 || at-now < first) {
+			first = at - now
+		}
+	}
+	if first < 0 {
+		panic("model: more than the limit was asked for")
+	}
+	return micros(first)
+}
+
+// Reset implements [Model].
+func (s *SlidingWindow) Reset() { s.counts = nil }
+
+// AsNew implements [Model].
+func (s *SlidingWindow) AsNew(now int64) bool { return s.used(s.counts, now) == 0 }
+
+// Max implements [Model].
+func (s *SlidingWindow) Max() int { return s.limit }
+
+// Span implements [Model].
+func (s *SlidingWindow) Span() time.Duration { return micros(s.window) }
