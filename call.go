@@ -39,8 +39,16 @@ func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Re
 	} else {
 		r = new(call)
 	}
+	if err := c.ask(ctx, s, key, n, r); err != nil {
+		return Result{}, c.failed(ctx, key, err)
+	}
+	return c.explain(r.words, int64(n), 0), nil
+}
+
+// ask runs the one or peek script and leaves its words in r.
+func (c *core) ask(ctx context.Context, s *script.Script, key string, n int, r *call) error {
 	r.key, r.n = c.prefix+key, n
-	r.args = append(r.args[:0], "evalsha", s.SHA, "1", &r.key)
+	r.args = append(append(r.args[:0], s.BySHA...), "1", &r.key)
 	if n == 1 {
 		r.args = append(r.args, "1")
 	} else {
@@ -50,24 +58,16 @@ func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Re
 	if c.clock != nil {
 		now, err := c.now()
 		if err != nil {
-			return Result{}, c.failed(ctx, key, err)
+			return err
 		}
 		r.now = now
 		r.args = append(r.args, &r.now)
 	}
-	if err := c.send(ctx, s, r); err != nil {
-		return Result{}, c.failed(ctx, key, err)
-	}
-	return c.explain(r.words, int64(n), 0), nil
-}
-
-// send runs the script with the arguments of r and fills its words. A script
-// that Redis does not know is sent along: NOSCRIPT means that nothing was
-// executed, and is the only error after which anything is sent again.
-func (c *core) send(ctx context.Context, s *script.Script, r *call) error {
 	err := c.receive(ctx, r)
 	if script.IsUnknown(err) {
-		r.args[0], r.args[1] = "eval", s.Source
+		// Nothing was executed: this is the only error after which a call is
+		// sent again, and then with the script.
+		copy(r.args, s.Whole)
 		err = c.receive(ctx, r)
 	}
 	return err

@@ -9,16 +9,22 @@ import (
 	"strings"
 )
 
-// A Script is a Lua script and its digest, by which EVALSHA calls it.
+// A Script is a Lua script, with the beginnings of the commands that run it. They
+// are made once, for boxing a string in every call would allocate.
 type Script struct {
 	Source string
-	SHA    string
+	BySHA  []any // EVALSHA and the digest
+	Whole  []any // EVAL and the source
 }
 
 // New returns the script of source.
 func New(source string) *Script {
 	sum := sha1.Sum([]byte(source))
-	return &Script{Source: source, SHA: hex.EncodeToString(sum[:])}
+	return &Script{
+		Source: source,
+		BySHA:  []any{"evalsha", hex.EncodeToString(sum[:])},
+		Whole:  []any{"eval", source},
+	}
 }
 
 // Assemble replaces every line "--@ name" of driver by the section of that name,
