@@ -14,6 +14,7 @@ import (
 // reply. Arguments that change are passed as pointers into it, for boxing each
 // would allocate.
 type call struct {
+	once  script.Once
 	key   string
 	n     int
 	now   int64
@@ -76,7 +77,8 @@ func (c *core) ask(ctx context.Context, s *script.Script, key string, n int, r *
 func (c *core) receive(ctx context.Context, r *call) error {
 	if c.packed {
 		cmd := redis.NewIntCmd(ctx, r.args...)
-		if err := script.Send(ctx, c.client, cmd); err != nil {
+		r.once.Cmder = cmd
+		if err := r.once.Send(ctx, c.client); err != nil {
 			return err
 		}
 		r.words = append(r.words[:0], make([]int64, c.words)...)
@@ -84,7 +86,8 @@ func (c *core) receive(ctx context.Context, r *call) error {
 		return nil
 	}
 	cmd := redis.NewIntSliceCmd(ctx, r.args...)
-	if err := script.Send(ctx, c.client, cmd); err != nil {
+	r.once.Cmder = cmd
+	if err := r.once.Send(ctx, c.client); err != nil {
 		return err
 	}
 	if words := cmd.Val(); len(words) == c.words {

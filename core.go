@@ -157,7 +157,8 @@ func (c *core) Reset(ctx context.Context, key string) error {
 		return err
 	}
 	_, err := await(ctx, func() (struct{}, error) {
-		return struct{}{}, script.Send(ctx, c.client, redis.NewIntCmd(ctx, "unlink", c.prefix+key))
+		unlink := script.Once{Cmder: redis.NewIntCmd(ctx, "unlink", c.prefix+key)}
+		return struct{}{}, unlink.Send(ctx, c.client)
 	})
 	if err != nil {
 		return c.failed(ctx, key, err)
@@ -181,7 +182,8 @@ func (c *core) Preload(ctx context.Context) error {
 func (c *core) preload(ctx context.Context) error {
 	load := func(ctx context.Context, client Client) error {
 		for _, s := range []*script.Script{c.one, c.peek, c.many} {
-			if err := script.Send(ctx, client, redis.NewStringCmd(ctx, "script", "load", s.Source)); err != nil {
+			load := script.Once{Cmder: redis.NewStringCmd(ctx, "script", "load", s.Source)}
+			if err := load.Send(ctx, client); err != nil {
 				return err
 			}
 		}

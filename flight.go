@@ -99,11 +99,11 @@ func (g group) requests() any {
 // askMany sends what manyArgs made.
 func (c *core) askMany(ctx context.Context, args []any) ([]int64, error) {
 	cmd := redis.NewIntSliceCmd(ctx, args...)
-	err := script.Send(ctx, c.client, cmd)
+	err := (&script.Once{Cmder: cmd}).Send(ctx, c.client)
 	if script.IsUnknown(err) { // see ask
 		copy(args, c.many.Whole)
 		cmd = redis.NewIntSliceCmd(ctx, args...)
-		err = script.Send(ctx, c.client, cmd)
+		err = (&script.Once{Cmder: cmd}).Send(ctx, c.client)
 	}
 	return cmd.Val(), err
 }

@@ -233,7 +233,7 @@ func (m *merger) flyApart(f *flight) {
 			break
 		}
 		cmds[i] = redis.NewIntSliceCmd(ctx, args...)
-		_ = pipe.Process(ctx, script.Once{Cmder: cmds[i]})
+		_ = pipe.Process(ctx, &script.Once{Cmder: cmds[i]})
 	}
 	if err == nil {
 		_, _ = pipe.Exec(ctx) // each command knows its own error

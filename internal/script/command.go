@@ -19,22 +19,22 @@ type Client interface {
 type Once struct{ redis.Cmder }
 
 // NoRetry tells go-redis not to send the command again.
-func (Once) NoRetry() bool { return true }
+func (*Once) NoRetry() bool { return true }
 
 // Clone returns a copy that is sent at most once too.
-func (o Once) Clone() redis.Cmder { return Once{o.Cmder.Clone()} }
+func (o *Once) Clone() redis.Cmder { return &Once{o.Cmder.Clone()} }
 
-// Send sends cmd at most once and waits for its reply, on a deferred
-// AutoPipeliner too, whose Process does not.
-func Send(ctx context.Context, client Client, cmd redis.Cmder) error {
-	if err := client.Process(ctx, Once{cmd}); err != nil {
+// Send sends o and waits for its reply, on a deferred AutoPipeliner too, whose
+// Process does not.
+func (o *Once) Send(ctx context.Context, client Client) error {
+	if err := client.Process(ctx, o); err != nil {
 		return err
 	}
-	return cmd.Err()
+	return o.Err()
 }
 
 // IsUnknown reports whether err says that Redis did not know the script, and so
 // did not run it.
 func IsUnknown(err error) bool {
-	return errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT")
+	return err != nil && (errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT"))
 }
