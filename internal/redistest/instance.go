@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,6 +28,7 @@ type instance struct {
 	dir string
 	tls *tls.Config
 	fakeClock
+	paused atomic.Bool
 
 	// mu guards what follows: a test may kill the server from a goroutine of its own.
 	mu    sync.Mutex
@@ -102,6 +104,7 @@ func (in *instance) start(port int) error {
 	}
 	in.proc = proc
 	in.mu.Unlock()
+	in.paused.Store(false)
 	if err := in.awaitReady(proc); err != nil {
 		return err
 	}
@@ -207,6 +210,12 @@ func (in *instance) portNumber() int {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.port
+}
+
+// running says whether the server can be expected to answer.
+func (in *instance) running() bool {
+	p := in.process()
+	return p != nil && !p.exited() && !in.paused.Load()
 }
 
 func (in *instance) kill() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -60,6 +61,18 @@ func startServer(t testing.TB, dir string, c config) (*Server, error) {
 	return &Server{instance: in, t: t}, nil
 }
 
+// startServers starts several servers at once.
+func startServers(t testing.TB, count int, c config) ([]*Server, error) {
+	servers, errs := make([]*Server, count), make([]error, count)
+	var wg sync.WaitGroup
+	for i := range servers {
+		dir := t.TempDir()
+		wg.Go(func() { servers[i], errs[i] = startServer(t, dir, c) })
+	}
+	wg.Wait()
+	return servers, errors.Join(errs...)
+}
+
 // Addr returns the server's host and port.
 func (s *Server) Addr() string { return loopback(s.portNumber()) }
 
@@ -110,6 +123,7 @@ func (s *Server) Restart() {
 func (s *Server) Pause() {
 	s.own()
 	p := s.process()
+	s.paused.Store(true)
 	pause(p.cmd.Process)
 	if err := poll("pause", func(context.Context) error {
 		if !p.exited() && !stopped(p.pid()) {
@@ -124,6 +138,7 @@ func (s *Server) Pause() {
 // Resume ends a Pause.
 func (s *Server) Resume() {
 	s.own()
+	s.paused.Store(false)
 	resume(s.process().cmd.Process)
 }
 
