@@ -18,6 +18,7 @@ func TestCluster(t *testing.T) {
 	t.Run("moves a slot in phases", func(t *testing.T) { testMigrationPhases(t, c, client) })
 	t.Run("moves a slot under traffic", func(t *testing.T) { testMigrationUnderTraffic(t, c, client) })
 	t.Run("counts executions over all masters", func(t *testing.T) { testClusterExecutions(t, c, client) })
+	t.Run("is reached through proxies", func(t *testing.T) { testClusterThroughProxies(t, c, client) })
 	t.Run("survives the death of a master", func(t *testing.T) { testClusterFailover(t, c, client) })
 }
 
@@ -100,6 +101,11 @@ func testMigrationUnderTraffic(t *testing.T, c *Cluster, client *redis.ClusterCl
 	}
 	close(done)
 	wg.Wait()
+	for i, n := range counts {
+		if n == 0 {
+			t.Errorf("writer %d did nothing meanwhile", i)
+		}
+	}
 }
 
 func testClusterExecutions(t *testing.T, c *Cluster, client *redis.ClusterClient) {
@@ -109,6 +115,24 @@ func testClusterExecutions(t *testing.T, c *Cluster, client *redis.ClusterClient
 		check(t, incr.Run(ctx, client, []string{fmt.Sprint("executions", i)}).Err())
 	}
 	equal(t, "executions", Executions(t, client)-before, 12)
+}
+
+func testClusterThroughProxies(t *testing.T, c *Cluster, client *redis.ClusterClient) {
+	ctx := testContext(t)
+	var proxies []*Proxy
+	var faults []*Fault
+	for _, addr := range c.Addrs() {
+		p := NewProxy(t, addr)
+		proxies, faults = append(proxies, p), append(faults, p.DropNextReply(OnCommand("incr")))
+	}
+	through := c.Client(t, func(o *redis.ClusterOptions) { o.Dialer = Through(proxies...) })
+	check(t, through.Incr(ctx, "proxied").Err()) // go-redis sends it again
+	equal(t, "executed", client.Get(ctx, "proxied").Val(), "2")
+	hits := 0
+	for _, f := range faults {
+		hits += f.Hits()
+	}
+	equal(t, "hits", hits, 1)
 }
 
 func testClusterFailover(t *testing.T, c *Cluster, client *redis.ClusterClient) {

@@ -5,6 +5,7 @@
 //	StartCluster  three masters with a replica each; slots can be moved under live traffic
 //	StartSentinel a master and a replica under three Sentinels
 //	NewProxy      a TCP proxy in front of any of them: delays, lost replies, cut and hung connections
+//	Through       a Dialer that leads clients of a Cluster or Sentinel through proxies
 //	Executions    how many scripts a server has executed
 //
 // Everything is stopped by the test's cleanup, and on Linux the kernel kills the servers when the test process dies

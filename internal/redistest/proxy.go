@@ -10,6 +10,7 @@ import (
 
 // Proxy is a TCP proxy in front of a server. It passes everything on as it is, until it is told otherwise; what it is
 // told applies to the connections that are open as well as to later ones. Its methods may be called from anywhere.
+// Undelayed, it adds some tens of microseconds to a round trip.
 //
 // Faults strike single requests or replies. The proxy finds these by following the protocol, so that they hit the
 // right ones inside of a pipeline as well. It cannot follow TLS, nor connections that subscribe or turn replies off.

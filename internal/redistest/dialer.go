@@ -1,0 +1,22 @@
+package redistest
+
+import (
+	"context"
+	"net"
+)
+
+// Through returns a Dialer for the options of a client that learns its servers' addresses by itself, as ClusterClient
+// and the failover client do: it reaches each server through the proxy that stands in front of it, if there is one.
+func Through(proxies ...*Proxy) func(ctx context.Context, network, addr string) (net.Conn, error) {
+	at := map[string]string{}
+	for _, p := range proxies {
+		at[p.target] = p.addr
+	}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		if proxy, ok := at[addr]; ok {
+			addr = proxy
+		}
+		d := net.Dialer{Timeout: callDeadline}
+		return d.DialContext(ctx, network, addr)
+	}
+}
