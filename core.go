@@ -131,11 +131,8 @@ func (c *core) TryAcquire(ctx context.Context, key string) (Result, error) {
 
 // TryAcquireN takes n permits from key, all or none.
 func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	if err := c.check(key, n); err != nil {
+	if err := c.check(ctx, key, n); err != nil {
 		return Result{}, err
-	}
-	if err := ctx.Err(); err != nil {
-		return Result{}, c.failed(ctx, key, err)
 	}
 	if c.merger != nil {
 		return c.merger.acquire(ctx, key, n)
@@ -145,7 +142,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 
 // Peek tells what TryAcquire would answer, and changes nothing.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
-	if err := c.check(key, 1); err != nil {
+	if err := c.check(ctx, key, 1); err != nil {
 		return Result{}, err
 	}
 	return c.alone(ctx, c.peek, key, 1)
@@ -153,7 +150,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 
 // Reset forgets key.
 func (c *core) Reset(ctx context.Context, key string) error {
-	if err := c.check(key, 1); err != nil {
+	if err := c.check(ctx, key, 1); err != nil {
 		return err
 	}
 	_, err := await(ctx, func() (struct{}, error) {
@@ -199,8 +196,8 @@ func (c *core) preload(ctx context.Context) error {
 	return load(ctx, c.client)
 }
 
-// check refuses the mistakes of a caller.
-func (c *core) check(key string, n int) error {
+// check refuses the mistakes of a caller, and one who is no longer waiting.
+func (c *core) check(ctx context.Context, key string, n int) error {
 	switch {
 	case key == "":
 		return ErrInvalidKey
@@ -208,6 +205,9 @@ func (c *core) check(key string, n int) error {
 		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
 	case n > c.most:
 		return fmt.Errorf("%w: %d permits of a %s that grants %d at most", ErrExceedsLimit, n, c.title, c.most)
+	}
+	if err := ctx.Err(); err != nil {
+		return c.failed(ctx, key, err)
 	}
 	return nil
 }
