@@ -1,0 +1,773 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A scriptedLimiter answers what it is told and counts what it was asked.
+type scriptedLimiter struct {
+	asked  []string
+	answer func() (Result, error)
+}
+
+func (s *scriptedLimiter) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return s.TryAcquireN(ctx, key, 1)
+}
+
+func (s *scriptedLimiter) TryAcquireN(_ context.Context, key string, n int) (Result, error) {
+	s.asked = append(s.asked, fmt.Sprintf("%d of %s", n, key))
+	return s.answer()
+}
+
+func (s *scriptedLimiter) Peek(_ context.Context, key string) (Result, error) {
+	s.asked = append(s.asked, "peek "+key)
+	return s.answer()
+}
+
+func (s *scriptedLimiter) Reset(_ context.Context, key string) error {
+	s.asked = append(s.asked, "reset "+key)
+	_, err := s.answer()
+	return err
+}
+
+// newTestDenyCache returns a cache whose clock the test sets.
+func newTestDenyCache(t testing.TB, l Limiter, opts ...DenyCacheOption) (*DenyCache, *time.Duration) {
+	t.Helper()
+	c, err := NewDenyCache(l, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Hour
+	c.now = func() time.Duration { return now }
+	return c, &now
+}
+
+// deniedBy10 is a denial as a limiter of 10 would give it.
+func deniedBy10(remaining int, retryAfter, resetAfter time.Duration) Result {
+	return Result{Limit: 10, Window: time.Second, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
+}
+
+func TestDenyCacheSteps(t *testing.T) {
+	const us, ms = time.Microsecond, time.Millisecond
+	granted := Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
+	failure := errors.New("no answer")
+
+	type step struct {
+		at     time.Duration // the call begins
+		call   string        // "peek", "reset", or n permits of key; "ended" with a context that has
+		n      int
+		key    string        // "" for "k"
+		delay  time.Duration // between the call and its decision, and again until its reply
+		answer any           // what the limiter says, Result or error; nil: it must not be asked
+		want   Result        // from memory; else it is the answer
+	}
+	tests := []struct {
+		name  string
+		opts  []DenyCacheOption
+		steps []step
+	}{
+		{"a denial is repeated until its retry-after, counted down", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms+us, 900*ms)},
+			{at: 0, n: 1, want: deniedBy10(0, 500*ms+us, 900*ms)},
+			{at: 100 * ms, n: 1, want: deniedBy10(0, 400*ms+us, 800*ms)},
+			{at: 500*ms - 1, n: 1, want: deniedBy10(0, us+1, 400*ms+1)},
+			{at: 500 * ms, n: 1, answer: granted}, // a microsecond, its grain, before the end
+			{at: 500 * ms, n: 1, answer: granted},
+		}},
+		{"a retry-after of whole milliseconds may be a millisecond too long", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 499*ms - 1, n: 1, want: deniedBy10(0, ms+1, 401*ms+1)},
+			{at: 499 * ms, n: 1, answer: granted},
+		}},
+		{"a denial counts from before the request", nil, []step{
+			{at: 0, n: 1, delay: 100 * ms, answer: deniedBy10(0, 500*ms+us, 900*ms)},
+			{at: 200 * ms, n: 1, want: deniedBy10(0, 300*ms+us, 700*ms)},
+			{at: 499 * ms, n: 1, want: deniedBy10(0, ms+us, 401*ms)},
+			{at: 500 * ms, n: 1, answer: granted},
+		}},
+		{"a denial that ended on its way is not kept", nil, []step{
+			{at: 0, n: 1, delay: 300 * ms, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 600 * ms, n: 1, answer: granted},
+		}},
+		{"reset-after does not fall below zero", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 100*ms)},
+			{at: 200 * ms, n: 1, want: deniedBy10(0, 300*ms, 0)},
+		}},
+		{"grants and errors are never kept", nil, []step{
+			{at: 0, n: 1, answer: granted},
+			{at: 0, n: 1, answer: failure},
+			{at: 0, n: 1, answer: granted},
+			{at: 0, n: 0, answer: ErrInvalidPermits},
+			{at: 0, n: 0, answer: ErrInvalidPermits},
+		}},
+		{"a denial without retry-after is not kept", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 0, 0)},
+			{at: 0, n: 1, answer: deniedBy10(0, -ms, 0)},
+			{at: 0, n: 1, answer: granted},
+		}},
+		{"a denial says nothing about fewer permits", nil, []step{
+			{at: 0, n: 5, answer: deniedBy10(4, 500*ms, 900*ms)},
+			{at: 0, n: 4, answer: granted},
+			{at: 0, n: 1, answer: granted},
+			{at: 0, call: "peek", n: 1, answer: granted},
+			{at: 0, n: 5, want: deniedBy10(4, 500*ms, 900*ms)},
+			{at: 0, n: 0, answer: ErrInvalidPermits},
+			{at: 0, n: -1, answer: ErrInvalidPermits},
+		}},
+		{"a denial holds for more permits", nil, []step{
+			{at: 0, n: 9, key: "other", answer: granted},
+			{at: 0, n: 5, answer: deniedBy10(4, 500*ms, 900*ms)},
+			{at: 100 * ms, n: 6, want: deniedBy10(4, 400*ms, 800*ms)},
+			{at: 100 * ms, n: 9, want: deniedBy10(4, 400*ms, 800*ms)},
+		}},
+		{"more permits than were ever decided on may exceed the limit", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 7, answer: ErrExceedsLimit},
+			{at: 0, n: 7, answer: ErrExceedsLimit},
+			{at: 0, n: 6, key: "other", answer: deniedBy10(5, 500*ms, 900*ms)},
+			{at: 0, n: 6, want: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 7, answer: ErrExceedsLimit},
+		}},
+		{"more permits than the key's limit are asked", nil, []step{
+			{at: 0, n: 11, key: "large", answer: granted},
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 10, want: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 11, answer: ErrExceedsLimit},
+		}},
+		{"the denial that holds back longest is told", nil, []step{
+			{at: 0, n: 5, answer: deniedBy10(1, 500*ms, 900*ms)},
+			{at: 0, n: 2, answer: deniedBy10(1, 200*ms, 900*ms)},
+			{at: 100 * ms, n: 4, want: deniedBy10(1, 100*ms, 800*ms)},
+			{at: 100 * ms, n: 5, want: deniedBy10(1, 400*ms, 800*ms)},
+			{at: 300 * ms, n: 2, answer: granted},
+			{at: 300 * ms, n: 5, want: deniedBy10(1, 200*ms, 600*ms)},
+			{at: 300 * ms, n: 4, answer: granted},
+		}},
+		{"of several the one for the fewest permits and another are kept", nil, []step{
+			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 4, answer: deniedBy10(1, 400*ms, 900*ms)},
+			{at: 0, n: 2, answer: deniedBy10(1, 200*ms, 900*ms)},
+			{at: 0, n: 2, want: deniedBy10(1, 200*ms, 900*ms)},
+			{at: 0, n: 4, want: deniedBy10(1, 400*ms, 900*ms)},
+			{at: 0, n: 6, want: deniedBy10(1, 400*ms, 900*ms)},
+		}},
+		{"a denial that says all the others said replaces them", []DenyCacheOption{WithDenyCacheSize(4)}, []step{
+			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 4, answer: deniedBy10(1, 400*ms, 900*ms)},
+			{at: 0, n: 2, answer: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 6, key: "a", answer: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 6, key: "b", answer: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 6, key: "c", answer: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 6, key: "a", want: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 6, key: "b", want: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 6, key: "c", want: deniedBy10(1, 600*ms, 900*ms)},
+			{at: 0, n: 2, want: deniedBy10(1, 600*ms, 900*ms)},
+		}},
+		{"keys are told apart", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 1, key: "other", answer: granted},
+			{at: 0, n: 1, key: "", want: deniedBy10(0, 500*ms, 900*ms)},
+		}},
+		{"peek and acquire share what they learn", nil, []step{
+			{at: 0, call: "peek", n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 100 * ms, n: 1, want: deniedBy10(0, 400*ms, 800*ms)},
+			{at: 200 * ms, call: "peek", n: 1, want: deniedBy10(0, 300*ms, 700*ms)},
+			{at: 200 * ms, call: "reset", answer: nil},
+			{at: 200 * ms, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 200 * ms, call: "peek", n: 1, want: deniedBy10(0, 500*ms, 900*ms)},
+		}},
+		{"reset forgets all denials of its key, also when it fails", nil, []step{
+			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
+			{at: 0, n: 2, key: "other", answer: deniedBy10(0, 200*ms, 900*ms)},
+			{at: 0, call: "reset", answer: failure},
+			{at: 0, n: 5, answer: granted},
+			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
+			{at: 0, n: 2, want: deniedBy10(0, 200*ms, 900*ms)},
+			{at: 0, n: 2, key: "other", want: deniedBy10(0, 200*ms, 900*ms)},
+		}},
+		{"a denial is trusted no longer than WithMaxDenial, from before the request", []DenyCacheOption{WithMaxDenial(50 * ms)}, []step{
+			{at: 0, n: 1, delay: 10 * ms, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 50*ms - 1, n: 1, want: deniedBy10(0, 450*ms+1, 850*ms+1)},
+			{at: 50 * ms, n: 1, answer: deniedBy10(0, 450*ms, 850*ms)},
+			{at: 99 * ms, n: 1, want: deniedBy10(0, 401*ms, 801*ms)},
+			{at: 100 * ms, n: 1, answer: granted},
+		}},
+		{"a denial that WithMaxDenial ended does not hide another", []DenyCacheOption{WithMaxDenial(50 * ms)}, []step{
+			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 20 * ms, n: 1, answer: deniedBy10(0, 100*ms, 900*ms)},
+			{at: 20 * ms, n: 5, want: deniedBy10(0, 480*ms, 880*ms)},
+			{at: 60 * ms, n: 5, want: deniedBy10(0, 60*ms, 860*ms)},
+		}},
+		{"what a secondary said is not kept", nil, []step{
+			{at: 0, n: 1, answer: Result{Limit: 10, Window: time.Second, RetryAfter: time.Second, Fallback: true}},
+			{at: 0, n: 9, answer: Result{Allowed: true, Limit: 10, Window: time.Second, Fallback: true}},
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 1, want: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 9, answer: ErrExceedsLimit}, // the primary has not decided on nine
+		}},
+		{"a call whose context has ended is left to the limiter", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, call: "ended", n: 1, answer: context.Canceled},
+			{at: 0, n: 1, want: deniedBy10(0, 500*ms, 900*ms)},
+		}},
+		{"centuries do not overflow", nil, []step{
+			{at: 0, n: 1, answer: deniedBy10(0, math.MaxInt64, math.MaxInt64)},
+			{at: 0, n: 1, want: deniedBy10(0, math.MaxInt64-time.Hour, math.MaxInt64-time.Hour)},
+		}},
+		{"a key of 256 bytes is kept, a longer one asked", nil, []step{
+			{at: 0, n: 1, key: strings.Repeat("k", 256), answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 1, key: strings.Repeat("k", 256), want: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 1, key: strings.Repeat("k", 257), answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, n: 1, key: strings.Repeat("k", 257), answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, call: "peek", n: 1, key: strings.Repeat("k", 257), answer: deniedBy10(0, 500*ms, 900*ms)},
+			{at: 0, call: "reset", key: strings.Repeat("k", 257)},
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := &scriptedLimiter{}
+			c, now := newTestDenyCache(t, l, tt.opts...)
+			for i, s := range tt.steps {
+				key := s.key
+				if key == "" {
+					key = "k"
+				}
+				*now = time.Hour + s.at
+				want, wantErr := s.want, error(nil)
+				switch a := s.answer.(type) {
+				case Result:
+					want = a
+				case error:
+					want, wantErr = Result{}, a
+				}
+				l.asked = nil
+				l.answer = func() (Result, error) {
+					*now += 2 * s.delay
+					return want, wantErr
+				}
+
+				var got Result
+				var err error
+				question := fmt.Sprintf("%d of %s", s.n, key)
+				switch {
+				case s.call == "peek":
+					got, err = c.Peek(t.Context(), key)
+					question = "peek " + key
+				case s.call == "ended":
+					ctx, cancel := context.WithCancel(t.Context())
+					cancel()
+					got, err = c.TryAcquireN(ctx, key, s.n)
+				case s.call == "reset":
+					err = c.Reset(t.Context(), key)
+					question = "reset " + key
+				case s.n == 1:
+					got, err = c.TryAcquire(t.Context(), key)
+				default:
+					got, err = c.TryAcquireN(t.Context(), key, s.n)
+				}
+
+				if got != want || err != wantErr {
+					t.Fatalf("step %d, %s: got %+v, %v; want %+v, %v", i+1, question, got, err, want, wantErr)
+				}
+				var questions []string
+				if s.answer != nil || s.call == "reset" {
+					questions = []string{question}
+				}
+				if fmt.Sprint(l.asked) != fmt.Sprint(questions) {
+					t.Fatalf("step %d: the limiter was asked %q, want %q", i+1, l.asked, questions)
+				}
+			}
+		})
+	}
+}
+
+func TestDenyCacheRefusesConfig(t *testing.T) {
+	const ms = time.Millisecond
+	l := &scriptedLimiter{}
+	tests := []struct {
+		name    string
+		limiter Limiter
+		opts    []DenyCacheOption
+		says    string
+	}{
+		{"no limiter", nil, nil, "the limiter is nil"},
+		{"nil option", l, []DenyCacheOption{WithDenyCacheSize(1), nil}, "option 2 is nil"},
+		{"size of zero", l, []DenyCacheOption{WithDenyCacheSize(0)}, "WithDenyCacheSize: 0 is not between 1 and"},
+		{"negative size", l, []DenyCacheOption{WithDenyCacheSize(-1)}, "WithDenyCacheSize: -1 is not between 1 and"},
+		{"size beyond reason", l, []DenyCacheOption{WithDenyCacheSize(math.MaxInt)}, "is not between 1 and 67108864"},
+		{"size twice", l, []DenyCacheOption{WithDenyCacheSize(1), WithDenyCacheSize(1)}, "WithDenyCacheSize is given twice"},
+		{"maximum of zero", l, []DenyCacheOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is not from 1ms up"},
+		{"maximum below a millisecond", l, []DenyCacheOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is not from 1ms up"},
+		{"maximum twice", l, []DenyCacheOption{WithMaxDenial(ms), WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			c, err := NewDenyCache(tt.limiter, tt.opts...)
+			if c != nil || !errors.Is(err, ErrInvalidConfig) || !strings.Contains(err.Error(), tt.says) {
+				t.Errorf("got %v, %v; want nil and ErrInvalidConfig with %q", c, err, tt.says)
+			}
+		})
+	}
+}
+
+type noClient struct{}
+
+func (noClient) Process(context.Context, redis.Cmder) error { return errors.New("no client") }
+
+func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
+	rules := []Rule{{Limit: 50, Window: time.Hour}, {Limit: 7, Window: time.Second}}
+	tests := map[string]struct {
+		limiter Limiter
+		want    int64
+	}{
+		"token bucket":        {Must(NewTokenBucket(noClient{}, PerSecond(10), 20)), 20},
+		"fixed window":        {Must(NewFixedWindow(noClient{}, 30, time.Second)), 30},
+		"sliding log":         {Must(NewSlidingLog(noClient{}, rules)), 7},
+		"any other: no guess": {&scriptedLimiter{}, 0},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			c, _ := newTestDenyCache(t, tt.limiter)
+			if got := c.decided.Load(); got != tt.want {
+				t.Errorf("got %d, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestDenyCacheSizeRoundsUp(t *testing.T) {
+	for keys, want := range map[int]int{1: 4, 4: 4, 5: 8, 1000: 1024, 1024: 1024, 65_536: 65_536} {
+		c, _ := newTestDenyCache(t, &scriptedLimiter{}, WithDenyCacheSize(keys))
+		if got := len(c.sets) * denyWays; got != want {
+			t.Errorf("WithDenyCacheSize(%d) makes room for %d, want %d", keys, got, want)
+		}
+	}
+	c, _ := newTestDenyCache(t, &scriptedLimiter{})
+	if got := len(c.sets) * denyWays; got != 65_536 {
+		t.Errorf("by default there is room for %d, want 65536", got)
+	}
+}
+
+// denials counts what c remembers.
+func (c *DenyCache) denials() (count int) {
+	for i := range c.sets {
+		for w := range c.sets[i] {
+			if c.sets[i][w].denial.Load() != nil {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+func TestDenyCacheIsBoundedUnderAFloodOfKeys(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
+	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(1024))
+	for i := range 50_000 {
+		if _, err := c.TryAcquire(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := c.denials(); got != 1024 {
+		t.Errorf("%d denials are remembered, want 1024", got)
+	}
+}
+
+func TestDenyCacheManyCountsOfOneKeyTakeTwoPlaces(t *testing.T) {
+	l := &scriptedLimiter{}
+	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	for n := range 10 {
+		for _, n := range []int{n + 1, 10 - n} {
+			l.answer = func() (Result, error) { return deniedBy10(0, time.Duration(n)*time.Second, time.Hour), nil }
+			if _, err := c.TryAcquireN(t.Context(), "k", n); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.denials(); got > 2 {
+				t.Fatalf("%d denials are remembered, want at most 2", got)
+			}
+		}
+	}
+}
+
+func TestDenyCacheEndedDenialsGiveWayFirst(t *testing.T) {
+	l := &scriptedLimiter{}
+	c, now := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	ask := func(key string, retryAfter time.Duration) {
+		t.Helper()
+		l.answer = func() (Result, error) { return deniedBy10(0, retryAfter, time.Hour), nil }
+		if _, err := c.TryAcquire(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		for k := range 4 { // one of the four is short
+			retryAfter := time.Hour
+			if k == i%4 {
+				retryAfter = time.Second
+			}
+			ask(fmt.Sprint("key", i, k), retryAfter)
+		}
+		*now += 2 * time.Second
+		ask(fmt.Sprint("new", i), time.Hour)
+		l.asked = nil
+		for k := range 4 {
+			if k != i%4 {
+				ask(fmt.Sprint("key", i, k), time.Hour)
+			}
+		}
+		ask(fmt.Sprint("new", i), time.Hour)
+		if len(l.asked) != 0 {
+			t.Fatalf("round %d: denials that had not ended gave way: asked %q", i, l.asked)
+		}
+		*now += 2 * time.Hour // all end
+	}
+}
+
+func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
+	l := &scriptedLimiter{}
+	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
+	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	ask := func(key string, n int) {
+		t.Helper()
+		if _, err := c.TryAcquireN(t.Context(), key, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		ask(fmt.Sprint("old", i), 1)
+	}
+	for round := range 3 {
+		for i := range 4 {
+			ask(fmt.Sprint("new", round, i), 1)
+		}
+		l.asked = nil
+		for i := range 4 {
+			ask(fmt.Sprint("new", round, i), 1)
+		}
+		if len(l.asked) != 0 {
+			t.Errorf("round %d: the latest four are not remembered: asked %q", round, l.asked)
+		}
+	}
+}
+
+func TestDenyCacheDenialDoesNotDriveOutItsKeysOther(t *testing.T) {
+	for position := range 4 {
+		l := &scriptedLimiter{}
+		c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+		ask := func(key string, n int, retryAfter time.Duration) {
+			t.Helper()
+			want := deniedBy10(0, retryAfter, time.Hour)
+			l.answer = func() (Result, error) { return want, nil }
+			if r, err := c.TryAcquireN(t.Context(), key, n); r != want || err != nil {
+				t.Fatalf("position %d, %d permits: got %+v, %v; want %+v", position, n, r, err, want)
+			}
+		}
+		for i := range 4 {
+			ask(fmt.Sprint(i), 2, time.Minute)
+		}
+		ask(fmt.Sprint(position), 1, time.Second) // a fifth for four places
+		l.asked = nil
+		ask(fmt.Sprint(position), 2, time.Minute)
+		ask(fmt.Sprint(position), 1, time.Second)
+		if len(l.asked) != 0 {
+			t.Errorf("position %d: asked %q again", position, l.asked)
+		}
+	}
+}
+
+func TestDenyCacheGivesNoRoomToEndedDenials(t *testing.T) {
+	l := &scriptedLimiter{}
+	c, now := newTestDenyCache(t, l)
+	l.answer = func() (Result, error) {
+		*now += time.Second
+		return deniedBy10(0, time.Second, time.Second), nil
+	}
+	if r, err := c.TryAcquire(t.Context(), "k"); r != deniedBy10(0, time.Second, time.Second) || err != nil {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if got := c.denials(); got != 0 {
+		t.Errorf("%d denials are remembered, want 0", got)
+	}
+}
+
+func TestDenyCacheComparesWholeKeys(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
+	c, _ := newTestDenyCache(t, l)
+	key := strings.Repeat("a string of which a key is a part, ", 3)[:10]
+	if _, err := c.TryAcquire(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	for i := range c.sets {
+		for w := range c.sets[i] {
+			d := c.sets[i][w].denial.Load()
+			if d == nil {
+				continue
+			}
+			hash := c.sets[i][w].hash.Load()
+			if r, ok := c.lookup(hash, key, 1); !ok {
+				t.Error("the denial is not found by its own hash")
+			} else if want := deniedBy10(0, time.Hour, time.Hour); r != want {
+				t.Errorf("got %+v, want %+v", r, want)
+			}
+			if r, ok := c.lookup(hash, "another", 1); ok {
+				t.Errorf("another key of the same hash is denied: %+v", r)
+			}
+			if unsafe.StringData(d.key) == unsafe.StringData(key) {
+				t.Error("the caller's string is kept alive")
+			}
+		}
+	}
+	if got := c.denials(); got != 1 {
+		t.Errorf("%d denials are remembered, want 1", got)
+	}
+}
+
+// A denied call is held up on its way while a Reset runs, in every order of the
+// two's decisions and replies. None may leave a denial of before the Reset.
+func TestDenyCacheResetRacesWithDenial(t *testing.T) {
+	denial := deniedBy10(0, time.Hour, time.Hour)
+	orders := map[string]bool{ // of events, to whether the denial may be remembered
+		"send decide reply reset reset-decide reset-reply": false,
+		"send decide reset reply reset-decide reset-reply": false,
+		"send decide reset reset-decide reply reset-reply": false,
+		"send decide reset reset-decide reset-reply reply": false,
+		"send reset decide reply reset-decide reset-reply": false,
+		"send reset decide reset-decide reset-reply reply": false,
+		"reset send decide reply reset-decide reset-reply": false,
+		"reset send decide reset-decide reply reset-reply": false,
+		"reset send decide reset-decide reset-reply reply": false,
+		"reset reset-decide reset-reply send decide reply": true,
+	}
+	for order, kept := range orders {
+		t.Run(order, func(t *testing.T) {
+			l := newSteppingLimiter(func(string, int) Result { return denial })
+			c, _ := newTestDenyCache(t, l)
+			var call, reset *steppingCall
+			for _, event := range strings.Fields(order) {
+				switch event {
+				case "send":
+					call = l.start(func(ctx context.Context) (Result, error) { return c.TryAcquire(ctx, "k") })
+				case "reset":
+					reset = l.start(func(ctx context.Context) (Result, error) { return Result{}, c.Reset(ctx, "k") })
+				case "decide", "reply":
+					l.resume(call)
+				case "reset-decide", "reset-reply":
+					l.resume(reset)
+				}
+			}
+			if !call.done || !reset.done || call.result != denial || call.err != nil || reset.err != nil {
+				t.Fatalf("call: %+v, reset: %+v", call, reset)
+			}
+			if got := c.denials() == 1; got != kept {
+				t.Errorf("the denial is remembered: %v, want %v", got, kept)
+			}
+		})
+	}
+}
+
+func TestDenyCacheSurvivesAPanicInReset(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { panic("in the limiter") }}
+	c, _ := newTestDenyCache(t, l)
+	func() {
+		defer func() { _ = recover() }()
+		_ = c.Reset(t.Context(), "k")
+	}()
+	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
+	if _, err := c.TryAcquire(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.denials(); got != 1 {
+		t.Errorf("%d denials are remembered after a Reset that panicked, want 1", got)
+	}
+}
+
+// A gateLimiter denies every key until that key is reset.
+type gateLimiter struct{ open sync.Map }
+
+func (g *gateLimiter) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return g.TryAcquireN(ctx, key, 1)
+}
+
+func (g *gateLimiter) TryAcquireN(_ context.Context, key string, n int) (Result, error) {
+	_, open := g.open.Load(key)
+	runtime.Gosched() // the reply is on its way
+	if open {
+		return Result{Allowed: true, Limit: 10, Window: time.Hour}, nil
+	}
+	return deniedBy10(n-1, time.Hour, time.Hour), nil
+}
+
+func (g *gateLimiter) Peek(ctx context.Context, key string) (Result, error) {
+	return g.TryAcquireN(ctx, key, 1)
+}
+
+func (g *gateLimiter) Reset(_ context.Context, key string) error {
+	runtime.Gosched()
+	g.open.Store(key, true)
+	runtime.Gosched()
+	return nil
+}
+
+func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
+	g := &gateLimiter{}
+	c, err := NewDenyCache(g, WithDenyCacheSize(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key atomic.Pointer[string]
+	first := "0"
+	key.Store(&first)
+	stop := make(chan struct{})
+	var callers sync.WaitGroup
+	for i := range 8 {
+		callers.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				runtime.Gosched()
+				k := *key.Load()
+				_, open := g.open.Load(k)
+				r, err := c.TryAcquireN(context.Background(), k, i%3+1)
+				if err != nil || r.Limit != 10 || open && !r.Allowed {
+					t.Errorf("got %+v, %v for a key that is open: %v", r, err, open)
+					return
+				}
+			}
+		})
+	}
+	for i := range 3_000 {
+		k := *key.Load()
+		runtime.Gosched()
+		if err := c.Reset(t.Context(), k); err != nil {
+			t.Fatal(err)
+		}
+		for n := 1; n <= 3; n++ {
+			runtime.Gosched()
+			if r, err := c.TryAcquireN(t.Context(), k, n); err != nil || !r.Allowed {
+				t.Fatalf("round %d: denied from memory after a Reset: %+v, %v", i, r, err)
+			}
+		}
+		next := fmt.Sprint(i + 1)
+		key.Store(&next)
+	}
+	close(stop)
+	callers.Wait()
+}
+
+func TestDenyCacheHitDoesNotAllocate(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
+	c, err := NewDenyCache(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	if allocs := testing.AllocsPerRun(1000, func() {
+		if r, err := c.TryAcquire(ctx, "k"); r.Allowed || err != nil {
+			t.Fatalf("got %+v, %v", r, err)
+		}
+	}); allocs != 0 {
+		t.Errorf("%v allocations a call, want 0", allocs)
+	}
+	if len(l.asked) != 1 {
+		t.Errorf("the limiter was asked %d times, want once", len(l.asked))
+	}
+}
+
+// A nullLimiter is a limiter that costs nothing.
+type nullLimiter struct{ result Result }
+
+func (l nullLimiter) TryAcquire(context.Context, string) (Result, error)       { return l.result, nil }
+func (l nullLimiter) TryAcquireN(context.Context, string, int) (Result, error) { return l.result, nil }
+func (l nullLimiter) Peek(context.Context, string) (Result, error)             { return l.result, nil }
+func (l nullLimiter) Reset(context.Context, string) error                      { return nil }
+
+// fillDenyCache has the denials of so many keys remembered.
+func fillDenyCache(b *testing.B, count int, opts ...DenyCacheOption) (*DenyCache, []string) {
+	c, err := NewDenyCache(nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	keys := make([]string, count)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("tenant-%08d", i)
+		if r, err := c.TryAcquire(b.Context(), keys[i]); r.Allowed || err != nil {
+			b.Fatalf("got %+v, %v", r, err)
+		}
+	}
+	return c, keys
+}
+
+func BenchmarkDenyCacheHit(b *testing.B) {
+	c, keys := fillDenyCache(b, 1)
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = c.TryAcquire(ctx, keys[0])
+	}
+}
+
+// One key, all cores.
+func BenchmarkDenyCacheHitParallel(b *testing.B) {
+	c, keys := fillDenyCache(b, 1)
+	ctx := b.Context()
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			_, _ = c.TryAcquire(ctx, keys[0])
+		}
+	})
+}
+
+// Many keys, so that the processor's caches miss. Of these some three in a
+// thousand found no room and are misses.
+func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
+	c, keys := fillDenyCache(b, 32_768, WithDenyCacheSize(131_072))
+	ctx := b.Context()
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		_, _ = c.TryAcquire(ctx, keys[i*7919%len(keys)])
+		i++
+	}
+}
+
+// What the cache adds to a granted call.
+func BenchmarkDenyCacheMiss(b *testing.B) {
+	c, err := NewDenyCache(nullLimiter{Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 9}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx := b.Context()
+	b.ReportAllocs()
+	for b.Loop() {
+		_, _ = c.TryAcquire(ctx, "tenant-00000000")
+	}
+}
+
+// What it adds to a denied call that it then remembers.
+func BenchmarkDenyCacheRemember(b *testing.B) {
+	c, keys := fillDenyCache(b, 100_000, WithDenyCacheSize(1024))
+	ctx := b.Context()
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		_, _ = c.TryAcquire(ctx, keys[i%len(keys)])
+		i++
+	}
+}
