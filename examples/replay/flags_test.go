@@ -1,0 +1,180 @@
+package main
+
+import (
+	"flag"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+func TestParseArgs(t *testing.T) {
+	perMinute := func(n int) ratelimit.Rate { return ratelimit.PerMinute(n) }
+	bucket := func(n, burst int) limit { return limit{algorithm: tokenBucket, rate: perMinute(n), burst: burst} }
+	for _, tt := range []struct {
+		name string
+		args []string
+		want config
+	}{
+		{"nothing", nil,
+			config{files: []string{"-"}, key: "ip", top: 10, standard: true, limits: []limit{bucket(20, 20)}}},
+		{"a file", []string{"a.log"},
+			config{files: []string{"a.log"}, key: "ip", top: 10, standard: true, limits: []limit{bucket(20, 20)}}},
+		{"flags on all sides of the files", []string{"-rate", "10/m", "a.log", "-burst=7", "b.log", "-top", "3"},
+			config{files: []string{"a.log", "b.log"}, key: "ip", top: 3, limits: []limit{bucket(10, 7)}}},
+		{"files after two dashes", []string{"-key", "path", "--", "-rate", "b.log"},
+			config{files: []string{"-rate", "b.log"}, key: "path", top: 10, standard: true, limits: []limit{bucket(20, 20)}}},
+		{"stepped refill", []string{"-rate", "10/m", "-every", "6s"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: tokenBucket, rate: perMinute(10), burst: 10, every: 6 * time.Second}}}},
+		{"leaky bucket", []string{"-algorithm", "leaky-bucket", "-rate", "10/90s", "-capacity", "3"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: leakyBucket, rate: ratelimit.Per(10, 90*time.Second), capacity: 3}}}},
+		{"fixed window", []string{"-algorithm", "fixed-window", "-limit", "100", "-window", "1d", "-align", "-2h"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: fixedWindow, rate: ratelimit.Per(100, 24*time.Hour), aligned: true, offset: -2 * time.Hour}}}},
+		{"sliding window", []string{"-algorithm", "sliding-window", "-rate", "60/h", "-storage", "List", "-buckets", "6"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: slidingWindow, rate: ratelimit.PerHour(60), storage: ratelimit.List, buckets: 6}}}},
+		{"sliding window, exact", []string{"-algorithm", "sliding-window", "-storage", "zset"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: slidingWindow, rate: perMinute(20), storage: ratelimit.ZSet}}}},
+		{"sliding log", []string{"-algorithm", "sliding-log", "-rule", "10/s, 100/m", "-rule", "1000/d", "-resolution", "100ms"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: slidingLog, rate: perMinute(20), resolution: 100 * time.Millisecond, rules: []ratelimit.Rule{
+					{Limit: 10, Window: time.Second}, {Limit: 100, Window: time.Minute}, {Limit: 1000, Window: 24 * time.Hour}}}}}},
+		{"two algorithms", []string{"-algorithm", "token-bucket, fixed-window", "-rate", "10/m", "-burst", "5"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				bucket(10, 5), {algorithm: fixedWindow, rate: perMinute(10)}}}},
+		{"two algorithms, rules for one of them", []string{"-algorithm", "sliding-log,fixed-window", "-rate", "10/m", "-rule", "5/s"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: slidingLog, rate: perMinute(10), rules: []ratelimit.Rule{{Limit: 5, Window: time.Second}}},
+				{algorithm: fixedWindow, rate: perMinute(10)}}}},
+		{"vs another burst", []string{"-rate", "10/m", "-burst", "5", "-vs", "-burst 40"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{bucket(10, 5), bucket(10, 40)}}},
+		{"vs another rate", []string{"-limit", "10", "-window", "1m", "-burst", "5", "-vs", "-rate 7/m"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{bucket(10, 5), bucket(7, 5)}}},
+		{"vs another algorithm", []string{"-rate", "10/m", "-burst", "5", "-vs", "fixed-window -align 0"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				bucket(10, 5), {algorithm: fixedWindow, rate: perMinute(10), aligned: true}}}},
+		{"vs another algorithm by flag", []string{"-vs", "-algorithm leaky-bucket"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				bucket(20, 20), {algorithm: leakyBucket, rate: perMinute(20), capacity: 20}}}},
+		{"vs rules", []string{"-rate", "10/m", "-vs", "sliding-log -rule 5/s,7/m"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{bucket(10, 10),
+				{algorithm: slidingLog, rate: perMinute(20), rules: []ratelimit.Rule{{Limit: 5, Window: time.Second}, {Limit: 7, Window: time.Minute}}}}}},
+		{"rules vs a rate", []string{"-algorithm", "sliding-log", "-rule", "5/s,7/m", "-vs", "token-bucket -rate 10/m"},
+			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
+				{algorithm: slidingLog, rate: perMinute(20), rules: []ratelimit.Rule{{Limit: 5, Window: time.Second}, {Limit: 7, Window: time.Minute}}},
+				bucket(10, 10)}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parseArgs(tt.args)
+			require.NoError(t, err)
+			assert.Equal(t, tt.want, got)
+		})
+	}
+}
+
+func TestParseArgsRefuses(t *testing.T) {
+	rates := "; write for example 10/m, 500/h or 10/90s"
+	for _, tt := range []struct {
+		args []string
+		err  string
+	}{
+		{[]string{"-rate", "10"}, `-rate "10": it has no period` + rates},
+		{[]string{"-rate", "ten/m"}, `-rate "ten/m": the count "ten" is not a whole number, 1 or more` + rates},
+		{[]string{"-rate", "0/m"}, `-rate "0/m": the count "0" is not a whole number, 1 or more` + rates},
+		{[]string{"-rate", "10/fortnight"}, `-rate "10/fortnight": the period "fortnight" is neither s, m, h, d nor a duration` + rates},
+		{[]string{"-rate", "10/-1m"}, `-rate "10/-1m": the period "-1m" is neither s, m, h, d nor a duration` + rates},
+		{[]string{"-rate", "10/999999999d"}, `-rate "10/999999999d": the period "999999999d" is neither s, m, h, d nor a duration` + rates},
+		{[]string{"-rate", "1/m", "-rate", "2/m"}, `invalid value "2/m" for flag -rate: it is given twice`},
+		{[]string{"-rate", "1/m", "-limit", "2"}, "-rate and -limit with -window say the same: leave one of them out"},
+		{[]string{"-limit", "2"}, "-limit and -window belong together, as in -limit 100 -window 1h"},
+		{[]string{"-window", "1m"}, "-limit and -window belong together, as in -limit 100 -window 1h"},
+		{[]string{"-limit", "-2", "-window", "1m"}, `-limit "-2": it must be a whole number, 1 or more`},
+		{[]string{"-limit", "2", "-window", "1 minute"}, `-window "1 minute": it is not a duration such as 90s, 5m, 1h30m or 1d`},
+		{[]string{"-limit", "2", "-window", "0"}, `-window "0": it must be more than 0`},
+		{[]string{"-burst", "many"}, `-burst "many": it must be a whole number, 1 or more`},
+		{[]string{"-every", "-1s"}, `-every "-1s": it must be more than 0`},
+		{[]string{"-algorithm", "bucket"}, `-algorithm "bucket": choose one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log`},
+		{[]string{"-algorithm", "fixed-window", "-burst", "3"}, "-burst is for token-bucket, not for fixed-window: leave it out, or choose -algorithm token-bucket"},
+		{[]string{"-algorithm", "fixed-window,sliding-log", "-storage", "list"}, "-storage is for sliding-window, not for fixed-window or sliding-log: leave it out, or choose -algorithm sliding-window"},
+		{[]string{"-algorithm", "sliding-window", "-storage", "tree"}, `-storage "tree": choose one of hash, list, zset`},
+		{[]string{"-algorithm", "sliding-log", "-rule", "10/s,x"}, `-rule "x": it has no period` + rates},
+		{[]string{"-algorithm", "sliding-log", "-rule", "10/s", "-rate", "1/m"}, "-rule and -rate (or -limit) both give the limit: leave one of them out"},
+		{[]string{"-algorithm", "sliding-log,token-bucket", "-rule", "10/s"}, "-rule is for sliding-log only: give token-bucket a -rate"},
+		{[]string{"-algorithm", "sliding-log", "-rule", "10/s", "-vs", "token-bucket"}, `-vs "token-bucket": token-bucket takes no -rule: give it a -rate`},
+		{[]string{"-algorithm", "token-bucket,fixed-window,sliding-log"}, "at most two limits can be compared in one run: give two algorithms, or one and -vs"},
+		{[]string{"-algorithm", "token-bucket,fixed-window", "-vs", "sliding-log"}, "at most two limits can be compared in one run: give two algorithms, or one and -vs"},
+		{[]string{"-vs", "bucket"}, `-vs "bucket": the algorithm "bucket" is not one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log`},
+		{[]string{"-vs", "leaky-bucket fixed-window"}, `-vs "leaky-bucket fixed-window": it holds more than one algorithm: leaky-bucket, fixed-window`},
+		{[]string{"-vs", "fixed-window -burst 3"}, `-vs "fixed-window -burst 3": -burst is for token-bucket, not for fixed-window: leave it out, or choose -algorithm token-bucket`},
+		{[]string{"-vs", "-rate x"}, `-vs "-rate x": -rate "x": it has no period` + rates},
+		{[]string{"-vs", "-top 3"}, `-vs "-top 3": flag provided but not defined: -top`},
+		{[]string{"-vs", "-h"}, `-vs "-h": -h does not belong here`},
+		{[]string{"-key", "cookie"}, `-key "cookie": choose one of ip, ip+path, path, user-agent`},
+		{[]string{"-top", "0"}, "-top 0: it must be 1 or more"},
+		{[]string{"-", "a.log", "-"}, `standard input ("-") can be read only once`},
+		{[]string{"-bust", "3"}, "flag provided but not defined: -bust"},
+		{[]string{"-rate"}, "flag needs an argument: -rate"},
+	} {
+		t.Run(tt.err, func(t *testing.T) {
+			_, err := parseArgs(tt.args)
+			assert.EqualError(t, err, tt.err)
+		})
+	}
+}
+
+func TestParseArgsPassesTheLibrarysRefusalsOn(t *testing.T) {
+	for _, args := range [][]string{
+		{"-algorithm", "sliding-window", "-storage", "zset", "-buckets", "5"},
+		{"-algorithm", "sliding-log", "-rule", "10/s,5/s"},
+		{"-algorithm", "fixed-window", "-rate", "10/1us"},
+		{"-vs", "-every 1us"},
+	} {
+		_, err := parseArgs(args)
+		assert.ErrorIs(t, err, ratelimit.ErrInvalidConfig, args)
+	}
+}
+
+func TestParseArgsHelp(t *testing.T) {
+	_, err := parseArgs([]string{"a.log", "-h"})
+	assert.ErrorIs(t, err, flag.ErrHelp)
+}
+
+func TestUsageNamesEveryFlag(t *testing.T) {
+	text := usage()
+	for _, f := range limitFlags {
+		assert.Contains(t, text, "\n  -"+f.name+" ")
+	}
+	for key := range keyers {
+		assert.Contains(t, text, key)
+		assert.Contains(t, keyWords, key)
+	}
+}
+
+func TestLimitsInWords(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "20 per minute, up to 20 at once"},
+		{[]string{"-rate", "1200/90s", "-burst", "5", "-every", "3s"}, "1,200 per 90 seconds, up to 5 at once, refilled every 3 seconds"},
+		{[]string{"-algorithm", leakyBucket}, "drains 20 per minute, holds up to 20"},
+		{[]string{"-algorithm", fixedWindow}, "at most 20 in a window of 1 minute that starts with the first request in it"},
+		{[]string{"-algorithm", fixedWindow, "-align", "0"}, "at most 20 in each minute of the clock (UTC)"},
+		{[]string{"-algorithm", fixedWindow, "-rate", "20/d", "-align", "-2h"}, "at most 20 in each day of the clock (UTC, shifted by -2 hours)"},
+		{[]string{"-algorithm", slidingWindow}, "at most 20 in any minute, in 10 sub-windows (hash)"},
+		{[]string{"-algorithm", slidingWindow, "-storage", "zset", "-rate", "5/1.5s"}, "at most 5 in any 1.5s, exactly (zset)"},
+		{[]string{"-algorithm", slidingLog, "-rule", "2/s,100/2h"}, "at most 2 in any second and 100 in any 2 hours"},
+		{[]string{"-algorithm", slidingLog, "-resolution", "1s"}, "at most 20 in any minute, remembered to 1s"},
+	} {
+		cfg, err := parseArgs(tt.args)
+		require.NoError(t, err)
+		assert.Equal(t, tt.want, cfg.limits[0].String())
+	}
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// The limit that is replayed if none is asked for.
+const (
+	defaultAlgorithm = tokenBucket
+	defaultBuckets   = 10 // of a sliding window, as the library has it
+	defaultRate      = "20/m"
+)
+
+// limitFlags are the flags that make a limit. One that is for some algorithms is
+// refused with others, for it would change nothing.
+var limitFlags = []struct {
+	name, value string
+	only        string // empty: all
+	usage       string
+}{
+	{"algorithm", "NAME", "", "how to limit: " + strings.Join(algorithms, ", ") + "\n(" + defaultAlgorithm + "); two with a comma between them are compared"},
+	{"rate", "N/PERIOD", "", "the limit, per s, m, h, d or a duration: 10/m, 500/h, 10/90s (" + defaultRate + ")"},
+	{"limit", "N", "", "with -window, another way to say -rate N/WINDOW"},
+	{"window", "TIME", "", "90s, 1m, 1h, 1d"},
+	{"burst", "N", tokenBucket, "most requests at once (the rate's count)"},
+	{"every", "TIME", tokenBucket, "refill in steps of this time (continuously)"},
+	{"capacity", "N", leakyBucket, "most requests in the bucket (the rate's count)"},
+	{"align", "TIME", fixedWindow, "windows start on the clock (UTC) plus this: 0, -2h\n(with the first request)"},
+	{"storage", "KIND", slidingWindow, "hash, list or zset (hash)"},
+	{"buckets", "N", slidingWindow, "sub-windows, for hash and list (10)"},
+	{"rule", "N/PERIOD", slidingLog, "instead of -rate: 10/s,100/m, or several times"},
+	{"resolution", "TIME", slidingLog, "merge requests this close together (exact)"},
+}
+
+// given maps the flags of a limit to what was given for them.
+type given map[string][]string
+
+// define adds the flags of a limit to fs.
+func (g given) define(fs *flag.FlagSet) {
+	for _, f := range limitFlags {
+		fs.Func(f.name, "", func(v string) error {
+			if len(g[f.name]) > 0 && f.name != "rule" {
+				return errors.New("it is given twice")
+			}
+			g[f.name] = append(g[f.name], v)
+			return nil
+		})
+	}
+}
+
+// without returns a copy of g without the flags that are named.
+func (g given) without(names ...string) given {
+	c := maps.Clone(g)
+	for _, n := range names {
+		delete(c, n)
+	}
+	return c
+}
+
+func (g given) has(name string) bool { return len(g[name]) > 0 }
+
+func (g given) text(name string) string { return strings.TrimSpace(g[name][0]) }
+
+// parseLimits makes the one limit or the two that the flags describe.
+func parseLimits(g given, vs string) ([]limit, error) {
+	names := []string{defaultAlgorithm}
+	if g.has("algorithm") {
+		names = strings.Split(g.text("algorithm"), ",")
+	}
+	for i := range names {
+		names[i] = strings.TrimSpace(names[i])
+		if !slices.Contains(algorithms, names[i]) {
+			return nil, fmt.Errorf("-algorithm %q: choose one of %s", names[i], strings.Join(algorithms, ", "))
+		}
+	}
+	if len(names) > 2 || len(names) == 2 && vs != "" {
+		return nil, errors.New("at most two limits can be compared in one run: give two algorithms, or one and -vs")
+	}
+	if err := g.applyTo(names); err != nil {
+		return nil, err
+	}
+	var limits []limit
+	for _, name := range names {
+		l, err := g.limit(name)
+		if err != nil {
+			return nil, err
+		}
+		limits = append(limits, l)
+	}
+	if vs != "" {
+		l, err := parseVersus(g, names[0], vs)
+		if err != nil {
+			return nil, fmt.Errorf("-vs %q: %w", vs, err)
+		}
+		limits = append(limits, l)
+	}
+	return limits, nil
+}
+
+// parseVersus makes the limit that is compared with the first: the first's
+// flags, as far as they suit its algorithm, under its own.
+func parseVersus(first given, algorithm, vs string) (limit, error) {
+	own := given{}
+	fs := flag.NewFlagSet("vs", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	own.define(fs)
+	words, err := parseMixed(fs, strings.Fields(vs))
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		return limit{}, errors.New("-h does not belong here")
+	case err != nil:
+		return limit{}, err
+	case own.has("algorithm"):
+		words = append(words, own.text("algorithm"))
+	}
+	switch len(words) {
+	case 0:
+	case 1:
+		algorithm = words[0]
+	default:
+		return limit{}, fmt.Errorf("it holds more than one algorithm: %s", strings.Join(words, ", "))
+	}
+	if !slices.Contains(algorithms, algorithm) {
+		return limit{}, fmt.Errorf("the algorithm %q is not one of %s", algorithm, strings.Join(algorithms, ", "))
+	}
+	if err := own.applyTo([]string{algorithm}); err != nil {
+		return limit{}, err
+	}
+
+	inherited := first.without("algorithm")
+	if own.has("rate") || own.has("limit") || own.has("window") || own.has("rule") {
+		inherited = inherited.without("rate", "limit", "window", "rule")
+	}
+	for _, f := range limitFlags {
+		if f.only != "" && f.only != algorithm {
+			inherited = inherited.without(f.name)
+		}
+	}
+	if first.has("rule") && !inherited.has("rule") && !inherited.hasRate() && !own.hasRate() && !own.has("rule") {
+		return limit{}, fmt.Errorf("%s takes no -rule: give it a -rate", algorithm)
+	}
+	maps.Copy(inherited, own.without("algorithm"))
+	return inherited.limit(algorithm)
+}
+
+// applyTo refuses flags that none of the algorithms would heed.
+func (g given) applyTo(names []string) error {
+	for _, f := range limitFlags {
+		if g.has(f.name) && f.only != "" && !slices.Contains(names, f.only) {
+			return fmt.Errorf("-%s is for %s, not for %s: leave it out, or choose -algorithm %s",
+				f.name, f.only, strings.Join(names, " or "), f.only)
+		}
+	}
+	rate := g.hasRate()
+	if g.has("rule") && !rate && len(names) == 2 {
+		other := names[0]
+		if other == slidingLog {
+			other = names[1]
+		}
+		return fmt.Errorf("-rule is for %s only: give %s a -rate", slidingLog, other)
+	}
+	if g.has("rule") && rate && len(names) == 1 {
+		return errors.New("-rule and -rate (or -limit) both give the limit: leave one of them out")
+	}
+	return nil
+}
+
+func (g given) hasRate() bool { return g.has("rate") || g.has("limit") || g.has("window") }
+
+// limit makes the limit of an algorithm from the flags that are for it.
+func (g given) limit(algorithm string) (l limit, err error) {
+	l.algorithm = algorithm
+	keep := func(e error) {
+		if err == nil {
+			err = e
+		}
+	}
+	number := func(name string, otherwise int) int {
+		if !g.has(name) {
+			return otherwise
+		}
+		n, e := strconv.Atoi(g.text(name))
+		if e != nil || n < 1 {
+			keep(fmt.Errorf("-%s %q: it must be a whole number, 1 or more", name, g.text(name)))
+		}
+		return n
+	}
+	length := func(name string) time.Duration {
+		if !g.has(name) {
+			return 0
+		}
+		d, e := parseDuration(g.text(name))
+		if e != nil {
+			keep(fmt.Errorf("-%s %q: %w", name, g.text(name), e))
+		} else if d <= 0 && name != "align" {
+			keep(fmt.Errorf("-%s %q: it must be more than 0", name, g.text(name)))
+		}
+		return d
+	}
+
+	switch {
+	case g.has("rate") && (g.has("limit") || g.has("window")):
+		return l, errors.New("-rate and -limit with -window say the same: leave one of them out")
+	case g.has("limit") != g.has("window"):
+		return l, errors.New("-limit and -window belong together, as in -limit 100 -window 1h")
+	case g.has("limit"):
+		l.rate = ratelimit.Per(number("limit", 0), length("window"))
+	case g.has("rate"):
+		l.rate, err = parseRate("rate", g.text("rate"))
+	default:
+		l.rate, err = parseRate("rate", defaultRate)
+	}
+
+	switch algorithm {
+	case tokenBucket:
+		l.burst = number("burst", l.rate.Count)
+		l.every = length("every")
+	case leakyBucket:
+		l.capacity = number("capacity", l.rate.Count)
+	case fixedWindow:
+		l.aligned = g.has("align")
+		l.offset = length("align")
+	case slidingWindow:
+		if g.has("storage") {
+			var e error
+			l.storage, e = parseStorage(g.text("storage"))
+			keep(e)
+		}
+		otherwise := defaultBuckets
+		if l.storage == ratelimit.ZSet {
+			otherwise = 0 // it takes none
+		}
+		l.buckets = number("buckets", otherwise)
+	case slidingLog:
+		l.resolution = length("resolution")
+		l.rules = []ratelimit.Rule{{Limit: l.rate.Count, Window: l.rate.Period}}
+		if g.has("rule") {
+			var e error
+			l.rules, e = parseRules(g["rule"])
+			keep(e)
+		}
+	}
+	if err != nil {
+		return l, err
+	}
+	unused := newClient(nil) // building a limiter does not connect
+	defer unused.Close()
+	if _, err := l.build(unused); err != nil {
+		return l, fmt.Errorf("%s: %w", algorithm, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,170 @@
+package main
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// maxSkippedShown is how many of the lines that are not requests are shown.
+const maxSkippedShown = 3
+
+// A report is what a replay found. It holds no more than it prints.
+type report struct {
+	cfg config
+
+	requests int
+	first    int64 // microseconds since the Unix epoch
+	last     int64
+	zone     int  // of the log, in seconds east of UTC
+	zones    bool // several, so that times are shown in UTC
+
+	skipped int
+	samples []skippedLine
+
+	granted    [2]int // by each limit
+	onlyFirst  int    // granted by the first limit and denied by the second
+	onlySecond int
+
+	minute  tally      // the minute that is being counted
+	minutes top[tally] // the busiest
+
+	keys       int
+	keysDenied [2]int
+	key        tally // the key that is being counted
+	denied     top[tally]
+}
+
+type skippedLine struct {
+	file   string
+	number int
+	err    error
+	text   string
+}
+
+// A tally counts the requests of one key or one minute.
+type tally struct {
+	key      string
+	minute   int64 // since the Unix epoch
+	requests int
+	denied   [2]int // by each limit
+}
+
+func (t *tally) add(v verdicts, limits int) {
+	t.requests++
+	for i := range limits {
+		if !v.granted(i) {
+			t.denied[i]++
+		}
+	}
+}
+
+// allDenied adds up what the limits denied.
+func (t *tally) allDenied() int { return t.denied[0] + t.denied[1] }
+
+func newReport(cfg config) *report {
+	r := &report{cfg: cfg}
+	r.minutes = top[tally]{n: cfg.top, compare: func(a, b tally) int {
+		return cmp.Or(b.requests-a.requests, cmp.Compare(a.minute, b.minute))
+	}}
+	r.denied = top[tally]{n: cfg.top, compare: func(a, b tally) int {
+		return cmp.Or(b.allDenied()-a.allDenied(), b.requests-a.requests, strings.Compare(a.key, b.key))
+	}}
+	return r
+}
+
+// skip counts a line that is not a request.
+func (r *report) skip(file string, number int, err error, text []byte) {
+	r.skipped++
+	if len(r.samples) < maxSkippedShown {
+		r.samples = append(r.samples, skippedLine{file, number, err, printable(string(text[:min(len(text), 400)]), 90)})
+	}
+}
+
+// countRequest counts a line that is one.
+func (r *report) countRequest(q request) {
+	if r.requests == 0 {
+		r.first, r.last, r.zone = q.at, q.at, q.zone
+	}
+	r.requests++
+	r.first, r.last = min(r.first, q.at), max(r.last, q.at)
+	r.zones = r.zones || q.zone != r.zone
+}
+
+// count counts a decision. They come in the order of time.
+func (r *report) count(at int64, v verdicts) {
+	for i := range r.cfg.limits {
+		if v.granted(i) {
+			r.granted[i]++
+		}
+	}
+	switch {
+	case len(r.cfg.limits) < 2:
+	case v.granted(0) && !v.granted(1):
+		r.onlyFirst++
+	case !v.granted(0) && v.granted(1):
+		r.onlySecond++
+	}
+	if minute := at / int64(time.Minute/time.Microsecond); minute != r.minute.minute || r.minute.requests == 0 {
+		r.endMinute()
+		r.minute = tally{minute: minute}
+	}
+	r.minute.add(v, len(r.cfg.limits))
+}
+
+// countKey counts a decision again, for its key. They come in the order of keys.
+func (r *report) countKey(key []byte, v verdicts) {
+	if string(key) != r.key.key || r.key.requests == 0 {
+		r.endKey()
+		r.key = tally{key: string(key)}
+	}
+	r.key.add(v, len(r.cfg.limits))
+}
+
+// end ends the counting.
+func (r *report) end() {
+	r.endMinute()
+	r.endKey()
+}
+
+func (r *report) endMinute() {
+	if r.minute.requests > 0 {
+		r.minutes.add(r.minute)
+	}
+	r.minute = tally{}
+}
+
+func (r *report) endKey() {
+	if r.key.requests > 0 {
+		r.keys++
+		for i := range r.cfg.limits {
+			if r.key.denied[i] > 0 {
+				r.keysDenied[i]++
+			}
+		}
+		if r.key.allDenied() > 0 {
+			r.denied.add(r.key)
+		}
+	}
+	r.key = tally{}
+}
+
+// A top keeps the first n of what is added.
+type top[T any] struct {
+	n       int
+	compare func(a, b T) int
+	items   []T // in order
+	beyond  int // how many were left out
+}
+
+func (t *top[T]) add(item T) {
+	i, _ := slices.BinarySearchFunc(t.items, item, t.compare)
+	if i < t.n {
+		t.items = slices.Insert(t.items, i, item)
+	}
+	if len(t.items) > t.n || i == t.n {
+		t.items = t.items[:min(len(t.items), t.n)]
+		t.beyond++
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// parseRate reads "10/m" or "10/90s".
+func parseRate(name, s string) (ratelimit.Rate, error) {
+	bad := func(what string) (ratelimit.Rate, error) {
+		return ratelimit.Rate{}, fmt.Errorf("-%s %q: %s; write for example 10/m, 500/h or 10/90s", name, s, what)
+	}
+	count, per, ok := strings.Cut(s, "/")
+	if !ok {
+		return bad("it has no period")
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(count))
+	if err != nil || n < 1 {
+		return bad(fmt.Sprintf("the count %q is not a whole number, 1 or more", count))
+	}
+	d, err := parseDuration(strings.TrimSpace(per))
+	if err != nil || d <= 0 {
+		return bad(fmt.Sprintf("the period %q is neither s, m, h, d nor a duration", per))
+	}
+	return ratelimit.Per(n, d), nil
+}
+
+func parseRules(values []string) ([]ratelimit.Rule, error) {
+	var rules []ratelimit.Rule
+	for _, v := range values {
+		for one := range strings.SplitSeq(v, ",") {
+			r, err := parseRate("rule", strings.TrimSpace(one))
+			if err != nil {
+				return nil, err
+			}
+			rules = append(rules, ratelimit.Rule{Limit: r.Count, Window: r.Period})
+		}
+	}
+	return rules, nil
+}
+
+// parseDuration reads a duration of Go's, or s, m, h or d with or without a
+// count: time.ParseDuration knows no days.
+func parseDuration(s string) (time.Duration, error) {
+	switch s {
+	case "s", "m", "h":
+		s = "1" + s
+	case "d":
+		s = "1d"
+	}
+	const day = 24 * time.Hour
+	if n, ok := strings.CutSuffix(s, "d"); ok {
+		if days, err := strconv.ParseInt(n, 10, 64); err == nil && days > -math.MaxInt64/int64(day) && days < math.MaxInt64/int64(day) {
+			return time.Duration(days) * day, nil
+		}
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, errors.New("it is not a duration such as 90s, 5m, 1h30m or 1d")
+	}
+	return d, nil
+}
+
+func parseStorage(s string) (ratelimit.Storage, error) {
+	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+		if strings.EqualFold(s, storage.String()) {
+			return storage, nil
+		}
+	}
+	return 0, fmt.Errorf("-storage %q: choose one of hash, list, zset", s)
+}
