@@ -59,11 +59,9 @@ func newBucket(rate Rate, size int, sizeName string) (bucket, error) {
 
 // args are the scripts' ARGV.
 func (b bucket) args() []string {
-	args := []string{strconv.FormatInt(b.capacity, 10), strconv.FormatInt(b.permit, 10)}
-	if b.flow > 1 {
-		args = append(args, strconv.FormatInt(b.flow, 10))
+	return []string{
+		strconv.FormatInt(b.capacity, 10), strconv.FormatInt(b.permit, 10), strconv.FormatInt(b.flow, 10),
 	}
-	return args
 }
 
 // unpack reads the units missing before the call, negative when it was denied.
@@ -125,10 +123,7 @@ func newStepped(b bucket, every time.Duration) (stepped, error) {
 }
 
 func (s stepped) args() []string {
-	return []string{
-		strconv.FormatInt(s.capacity, 10), strconv.FormatInt(s.permit, 10),
-		strconv.FormatInt(s.flow, 10), strconv.FormatInt(s.every, 10),
-	}
+	return append(s.bucket.args(), strconv.FormatInt(s.every, 10))
 }
 
 func (s stepped) explain(words []int64, n, i int64) Result {

@@ -48,8 +48,8 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 		args:  []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
 		words: 3, packed: true,
 	}
-	if f.limit > (exact-1)/(window.Milliseconds()+1)-1 {
-		a.args, a.packed = append(a.args, "wide"), false
+	if float64(f.counter())/1_000_000*float64(window.Milliseconds()+1) >= exact {
+		a.packed = false // as the script decides
 	}
 	if s.aligned || s.clock != nil {
 		f.unit = time.Microsecond

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"strconv"
 	"testing"
 	"time"
@@ -21,6 +22,15 @@ type pair struct {
 	about   string
 	limiter Limiter
 	model   model.Model
+}
+
+// another is a second key's model.
+func (p pair) another() model.Model {
+	twin := reflect.New(reflect.TypeOf(p.model).Elem())
+	twin.Elem().Set(reflect.ValueOf(p.model).Elem())
+	m := twin.Interface().(model.Model)
+	m.Reset()
+	return m
 }
 
 // A family draws random configurations of one limiter.
@@ -75,13 +85,21 @@ func families() []family {
 			o, _, _, _, _ := with(opts)
 			n, w := limit(rng), drawWindow(rng)
 			l, err := NewFixedWindow(c, n, w, o...)
-			return pair{fmt.Sprintf("%d per %v", n, w), l, model.NewFixedWindow(n, w)}, err
+			var m model.Model = model.NewFixedWindow(n, w)
+			if len(opts) > 0 {
+				m = model.NewClockWindow(n, w)
+			}
+			return pair{fmt.Sprintf("%d per %v", n, w), l, m}, err
 		}},
 		{name: "FixedWindow wide", timeless: true, draw: func(rng *rand.Rand, c Client, opts ...Option) (pair, error) {
 			o, _, _, _, _ := with(opts)
 			n, w := maxCount, 720*time.Hour
 			l, err := NewFixedWindow(c, n, w, o...)
-			return pair{fmt.Sprintf("%d per %v", n, w), l, model.NewFixedWindow(n, w)}, err
+			var m model.Model = model.NewFixedWindow(n, w)
+			if len(opts) > 0 {
+				m = model.NewClockWindow(n, w)
+			}
+			return pair{fmt.Sprintf("%d per %v", n, w), l, m}, err
 		}},
 		{name: "FixedWindow aligned", draw: func(rng *rand.Rand, c Client, opts ...Option) (pair, error) {
 			o, _, _, _, _ := with(opts)
@@ -158,12 +176,16 @@ func TestModel(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			defer client.Close()
 			for range configurations {
-				p, err := f.draw(rng, client)
+				var opts []Option
+				var at time.Time
+				if rng.IntN(3) == 0 {
+					opts = append(opts, WithClock(func() time.Time { return at }))
+				}
+				p, err := f.draw(rng, client, opts...)
 				require.NoError(t, err)
 				server.FlushAll()
-				var at time.Time
 				compare(t, rng, p, steps, func(now int64) {
-					if f.timeless {
+					if f.timeless && opts == nil {
 						now -= now % 1000 // miniredis cuts a TTL to milliseconds, Redis its clock
 					}
 					from := at

@@ -5,8 +5,9 @@
 -- many permits were missing.
 --
 -- ARGV   [2] capacity, in units; [3] units a permit; [4] units a microsecond
---        restores, absent for 1. The caller picks the unit so that all are whole.
--- State  "<instant, 16 digits>/<units a permit>", with [4] "…/<[4]>+<units beyond the instant>"
+--        restores. The caller picks the unit so that all are whole.
+-- State  "<instant, 16 digits>/<units a permit>", and unless [4] is 1
+--        "/<units a microsecond restores>+<units missing beyond the instant>"
 -- Answer units missing before the call, negative when denied
 -- Words  granted, units missing before the run
 
@@ -19,13 +20,13 @@ local missing, stale = 0, false
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  if not flow and sub(state, 18) == permit then
+  if flow == '1' and sub(state, 18) == permit then
     missing = sub(state, 1, 16) - now
   else
 --@ inherit
     if not unit then return {err = 'CORRUPT no state of a bucket'} end
     if anchor and now > anchor then
-      missing = missing - (now - anchor) * (flow or 1)
+      missing = missing - (now - anchor) * flow
     end
   end
   if missing < 0 then
@@ -46,12 +47,12 @@ missing = missing + granted * cost
 
 --- store
 local wait = missing
-if flow then
+if flow == '1' then
+  state = string.format('%016.0f/%s', now + wait, permit)
+else
   local part = missing % flow
   wait = (missing - part) / flow
   state = string.format('%016.0f/%s/%s+%.0f', now + wait, permit, flow, part)
-else
-  state = string.format('%016.0f/%s', now + wait, permit)
 end
 -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
 local ttl = wait / 1000

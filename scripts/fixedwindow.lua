@@ -4,14 +4,14 @@
 -- mantissa (5) and exponent (1) of its milliseconds, 000064 for a minute.
 --
 -- ARGV   [2] the counter of a window that is used up; [3] window, milliseconds;
---        [4] present when the answer would not fit into one integer
 -- State  "<permits used><window, 6 digits>"
 -- Answer permits left before the call × (window + 1) + milliseconds left of the
---        window, negative when denied; with [4] the words
+--        window, negative when denied; the words where that
+--        may be beyond 2^53
 -- Words  granted, permits left before the run, milliseconds left of the window
 
 --- config
-local most, window, wide = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+local most, window = ARGV[2] + 0, ARGV[3] + 0
 
 --- load
 local room, left, open, stale = most - most % 1000000, window, false, false
@@ -73,7 +73,7 @@ end
 
 --- answer
 before = before / 1000000
-if wide then return {granted, before, left} end
+if most / 1000000 * (window + 1) >= 2 ^ 53 then return {granted, before, left} end
 before = before * (window + 1) + left
 if granted == 0 then return -before end
 return before

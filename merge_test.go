@@ -1,0 +1,406 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// fly sends calls together, as the merger would, and returns their results.
+func fly(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
+	t.Helper()
+	m := newMerger(c)
+	f := flights.Get().(*flight)
+	waiting := make([]*passenger, len(calls))
+	for i, call := range calls {
+		waiting[i] = &passenger{ctx: ctx, key: keys[i], n: call.N, arrived: make(chan struct{}, 1)}
+		require.True(t, f.board(waiting[i], c.prefix))
+	}
+	m.execute(f)
+	f.clear()
+	results := make([]Result, len(calls))
+	for i, p := range waiting {
+		<-p.arrived
+		require.NoError(t, p.err)
+		results[i] = c.explain(p.words, int64(p.n), p.index)
+	}
+	return results
+}
+
+// TestMergedCallsAnswerAsOneAfterTheOther drives batches of random calls for
+// several keys through one execution each, and the models call by call.
+func TestMergedCallsAnswerAsOneAfterTheOther(t *testing.T) {
+	for _, f := range families() {
+		t.Run(f.name, func(t *testing.T) {
+			rng := model.Seeded(seed(t))
+			s := onMini(t)
+			for range 10 {
+				first, err := f.draw(rng, s.client)
+				require.NoError(t, err)
+				require.NoError(t, wipe(s))
+				models := map[string]model.Model{}
+				keys := []string{"a", "b", "c"}
+				for _, key := range keys {
+					models[key] = first.another()
+				}
+				for range 25 {
+					s.advance(time.Duration(rng.Int64N(int64(first.model.Span())/2+1)) / time.Millisecond * time.Millisecond)
+					var calls []model.Step
+					var on []string
+					for range 1 + rng.IntN(12) {
+						n := 1
+						if rng.IntN(3) == 0 {
+							n = 1 + rng.IntN(min(3, first.model.Max()))
+						}
+						calls = append(calls, model.Step{N: n})
+						on = append(on, keys[rng.IntN(len(keys))])
+					}
+					got := fly(t, coreOf(t, first.limiter), calls, on)
+					for i, call := range calls {
+						want := models[on[i]].Take(s.now.UnixMicro(), call.N, false)
+						require.Equal(t, result(want), got[i], "%s: call %d of %v on %v", first.about, i, calls, on)
+					}
+				}
+			}
+		})
+	}
+}
+
+func coreOf(t testing.TB, l Limiter) *core {
+	t.Helper()
+	switch l := l.(type) {
+	case *FixedWindow:
+		return l.core
+	case *SlidingWindow:
+		return l.core
+	case *SlidingLog:
+		return l.core
+	case *TokenBucket:
+		return l.core
+	case *LeakyBucket:
+		return l.core
+	}
+	t.Fatalf("%T has no core", l)
+	return nil
+}
+
+// A gate is a client whose commands wait until it opens.
+type gate struct {
+	*redis.Client
+	arrived chan redis.Cmder
+	open    chan error // nil lets a command through
+}
+
+func newGate(client *redis.Client) *gate {
+	return &gate{Client: client, arrived: make(chan redis.Cmder, 100), open: make(chan error, 100)}
+}
+
+func (g *gate) Process(ctx context.Context, cmd redis.Cmder) error {
+	g.arrived <- cmd
+	if err := <-g.open; err != nil {
+		cmd.SetErr(err)
+		return err
+	}
+	return g.Client.Process(ctx, cmd)
+}
+
+// gated is a limiter of 3 a second that merges behind a gate.
+func gated(t testing.TB) (*TokenBucket, *gate) {
+	s := onMini(t)
+	g := newGate(s.client.(*redis.Client))
+	h := &hand{at: start}
+	l := Must(NewTokenBucket(g, PerSecond(3), 3, WithClock(h.now)))
+	l.pooled = true
+	l.merger = newMerger(l.core)
+	return l, g
+}
+
+// waitFor polls until n calls wait for the next flight.
+func waitFor(t testing.TB, m *merger, n int) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return len(m.waiting) == n
+	}, 10*time.Second, time.Millisecond)
+}
+
+// grounded keeps a merger from a second flight while one is in the air.
+func grounded(m *merger) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.tookOff = time.Since(epoch) + time.Hour
+}
+
+type reply struct {
+	Result
+	err error
+}
+
+func acquireAll(l Limiter, ctx context.Context, n int, keys ...string) []chan reply {
+	var replies []chan reply
+	for _, key := range keys {
+		done := make(chan reply, 1)
+		replies = append(replies, done)
+		go func() {
+			r, err := l.TryAcquireN(ctx, key, n)
+			done <- reply{r, err}
+		}()
+	}
+	return replies
+}
+
+func TestCallsThatWaitGoTogether(t *testing.T) {
+	l, g := gated(t)
+	first := acquireAll(l, ctx, 1, "a")[0]
+	require.Equal(t, "evalsha", (<-g.arrived).Args()[0], "a lone call goes at once")
+	grounded(l.merger)
+	others := acquireAll(l, ctx, 1, "a", "a", "a", "b")
+	waitFor(t, l.merger, 4)
+	require.Empty(t, g.arrived, "they wait for the landing")
+	g.open <- nil // evalsha: NOSCRIPT
+	<-g.arrived
+	g.open <- nil // eval
+	require.Equal(t, 2, (<-first).Remaining)
+	require.Equal(t, "2", (<-g.arrived).Args()[2], "two keys")
+	g.open <- nil
+	<-g.arrived
+	g.open <- nil
+	granted := map[int]int{}
+	denied := 0
+	for i, done := range others {
+		r := <-done
+		require.NoError(t, r.err)
+		switch {
+		case i == 3:
+			require.Equal(t, 2, r.Remaining, "key b")
+		case r.Allowed:
+			granted[r.Remaining]++
+		default:
+			denied++
+		}
+	}
+	require.Equal(t, map[int]int{1: 1, 0: 1}, granted)
+	require.Equal(t, 1, denied)
+	require.Empty(t, g.arrived)
+}
+
+func TestWhoGivesUpWhileWaitingIsNotCharged(t *testing.T) {
+	l, g := gated(t)
+	first := acquireAll(l, ctx, 1, "a")[0]
+	<-g.arrived
+	grounded(l.merger)
+	impatient, cancel := context.WithCancel(ctx)
+	quitter := acquireAll(l, impatient, 1, "a")[0]
+	waitFor(t, l.merger, 1)
+	patient := acquireAll(l, ctx, 1, "a")[0]
+	waitFor(t, l.merger, 2)
+	cancel()
+	gone := <-quitter
+	require.ErrorIs(t, gone.err, context.Canceled)
+	require.Zero(t, gone.Result)
+	for range 3 { // evalsha, eval, and the patient one's evalsha
+		g.open <- nil
+	}
+	require.Equal(t, 2, (<-first).Remaining)
+	require.Equal(t, 1, (<-patient).Remaining, "the quitter took nothing")
+}
+
+func TestWhoGivesUpInFlightHarmsNobody(t *testing.T) {
+	l, g := gated(t)
+	impatient, cancel := context.WithCancel(ctx)
+	quitter := acquireAll(l, impatient, 1, "a")[0]
+	<-g.arrived
+	grounded(l.merger)
+	others := acquireAll(l, ctx, 1, "a", "b")
+	waitFor(t, l.merger, 2)
+	cancel()
+	require.ErrorIs(t, (<-quitter).err, context.Canceled)
+	for range 4 {
+		g.open <- nil
+	}
+	for _, other := range others {
+		r := <-other
+		require.NoError(t, r.err)
+		require.Equal(t, 2, r.Remaining, "go-redis did not send the quitter's call any more")
+	}
+}
+
+func TestAnErrorReachesExactlyTheCallsOfItsExecution(t *testing.T) {
+	l, g := gated(t)
+	boom := errors.New("boom")
+	first := acquireAll(l, ctx, 1, "a")[0]
+	<-g.arrived
+	grounded(l.merger)
+	second := acquireAll(l, ctx, 1, "a", "b")
+	waitFor(t, l.merger, 2)
+	g.open <- nil
+	<-g.arrived
+	g.open <- nil
+	require.NoError(t, (<-first).err)
+	<-g.arrived // the second flight
+	grounded(l.merger)
+	third := acquireAll(l, ctx, 1, "a", "b")
+	waitFor(t, l.merger, 2)
+	g.open <- boom
+	for i, key := range []string{"a", "b"} {
+		r := <-second[i]
+		require.ErrorIs(t, r.err, boom)
+		require.ErrorContains(t, r.err, fmt.Sprintf("token bucket %q", key))
+		require.Zero(t, r.Result)
+	}
+	g.open <- nil
+	g.open <- nil
+	require.Equal(t, 1, (<-third[0]).Remaining)
+	require.Equal(t, 2, (<-third[1]).Remaining)
+}
+
+func TestSlowNetworkDoesNotMakeCallsWait(t *testing.T) {
+	l, g := gated(t)
+	for i := range maxFlying {
+		l.merger.mu.Lock()
+		l.merger.tookOff -= headway // as if the last left a while ago
+		l.merger.mu.Unlock()
+		acquireAll(l, ctx, 1, "a")
+		<-g.arrived
+		l.merger.mu.Lock()
+		require.Equal(t, i+1, l.merger.flying)
+		l.merger.mu.Unlock()
+	}
+	l.merger.mu.Lock()
+	l.merger.tookOff -= headway
+	l.merger.mu.Unlock()
+	acquireAll(l, ctx, 1, "a")
+	waitFor(t, l.merger, 1)
+	require.Empty(t, g.arrived, "flights are bounded")
+	close(g.open)
+	require.Eventually(t, func() bool {
+		l.merger.mu.Lock()
+		defer l.merger.mu.Unlock()
+		return l.merger.flying == 0
+	}, 10*time.Second, time.Millisecond, "no flight outlives its calls")
+}
+
+func TestFlightsTakeABoundedNumberOfKeys(t *testing.T) {
+	s := onMini(t)
+	l := Must(NewTokenBucket(s.client, PerSecond(3), 3))
+	m := l.merger
+	for i := range 2*maxKeys + 1 {
+		m.waiting = append(m.waiting, &passenger{ctx: ctx, key: fmt.Sprint(i % (maxKeys + 1)), n: 1})
+	}
+	m.waiting[3].gone = true
+	f := m.board()
+	require.Len(t, f.groups, maxKeys)
+	require.Equal(t, fmt.Sprint(maxKeys), f.groups[maxKeys-1].key[len(l.prefix):], "without the one that is gone")
+	require.Equal(t, "3", m.waiting[0].key, "who came after waits")
+}
+
+func TestGoroutinesEndWithTheirCalls(t *testing.T) {
+	s := onMini(t)
+	l := Must(NewFixedWindow(s.client, 1000, time.Minute))
+	must(t)(l.TryAcquire(ctx, "k"))
+	before := runtime.NumGoroutine()
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			for range 5 {
+				must(t)(l.TryAcquire(cancellable, "k"))
+			}
+		})
+	}
+	wg.Wait()
+	// Connections that miniredis serves may add a goroutine each.
+	require.Eventually(t, func() bool {
+		return runtime.NumGoroutine() <= before+2*int(s.client.(*redis.Client).PoolStats().TotalConns)
+	}, 10*time.Second, time.Millisecond)
+	l.merger.mu.Lock()
+	defer l.merger.mu.Unlock()
+	require.Zero(t, l.merger.flying)
+}
+
+func TestMergingOnAClusterAndARing(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	for _, v := range variants() {
+		t.Run(v.name, func(t *testing.T) {
+			h := &hand{at: start}
+			l, err := v.build(client, WithClock(h.now), WithPrefix(v.name))
+			require.NoError(t, err)
+			const keys, calls = 20, 10
+			var wg sync.WaitGroup
+			var mu sync.Mutex
+			left := map[string]int{}
+			for i := range keys * calls {
+				wg.Go(func() {
+					key := fmt.Sprint("k", i%keys)
+					r, err := l.TryAcquire(ctx, key)
+					if err != nil {
+						t.Error(err)
+					}
+					if r.Allowed {
+						mu.Lock()
+						left[fmt.Sprint(key, " left ", r.Remaining)]++
+						mu.Unlock()
+					}
+				})
+			}
+			wg.Wait()
+			require.Len(t, left, 3*keys, "each grant of each key once: %v", left)
+			require.NoError(t, l.Reset(ctx, "k0"))
+		})
+	}
+}
+
+func TestRunsAreWrittenShort(t *testing.T) {
+	for want, permits := range map[string][]int{
+		"1":           {1},
+		"2x1":         {2},
+		"1x3":         {1, 1, 1},
+		"1x2,5x1":     {1, 1, 5},
+		"3x1,1x1,3x2": {3, 1, 3, 3},
+	} {
+		var f flight
+		f.index = map[string]int{}
+		for _, n := range permits {
+			f.board(&passenger{key: "k", n: n}, "p:")
+		}
+		require.Equal(t, "p:k", f.groups[0].key)
+		require.Equal(t, want, fmt.Sprintf("%s", f.groups[0].requests()))
+	}
+}
+
+// BenchmarkMerged is here for profiles; the comparison with others is in bench/.
+func BenchmarkMerged(b *testing.B) {
+	for _, keys := range []int{1, 10_000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			client := redistest.Shared(b).Client(b)
+			l := Must(NewTokenBucket(client, PerSecond(1000), 100))
+			names := make([]string, keys)
+			for i := range names {
+				names[i] = fmt.Sprint("user:", i)
+			}
+			b.ReportAllocs()
+			b.SetParallelism(256 / runtime.GOMAXPROCS(0))
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := l.TryAcquire(ctx, names[rand.IntN(keys)]); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
+}
