@@ -1,0 +1,630 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A patient is a primary whose state a test sets.
+type patient struct {
+	stub
+	err  error         // what it fails with
+	took time.Duration // for each call
+}
+
+func newPatient() *patient {
+	p := new(patient)
+	p.do = func(ctx context.Context, _ string, _ int) (Result, error) {
+		err := p.err
+		select {
+		case <-time.After(p.took):
+		case <-ctx.Done():
+			return Result{}, ctx.Err()
+		}
+		if err != nil {
+			return Result{}, err
+		}
+		return byPrimary, nil
+	}
+	return p
+}
+
+// states collects the changes of a breaker's state.
+func states(list *[]string) FallbackOption {
+	start := time.Now()
+	return WithObserver(func(e Event) {
+		if e.Kind == EventBreakerState {
+			*list = append(*list, fmt.Sprintf("%v: %v to %v", time.Since(start), e.From, e.To))
+		}
+	})
+}
+
+// The breaker decides alike with a budget and without one.
+var breakerModes = []struct {
+	name string
+	opts []FallbackOption
+}{
+	{"no budget", nil},
+	{"budget", []FallbackOption{WithBudget(10 * time.Second)}},
+}
+
+func TestBreakerOpensProbesAndCloses(t *testing.T) {
+	for _, mode := range breakerModes {
+		t.Run(mode.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				primary := newPatient()
+				var changes []string
+				f := newTestFallback(t, primary, answering(bySecondary, nil),
+					append(mode.opts, states(&changes), WithBreaker(WithFailures(3), WithProbeEvery(100*milli)))...)
+				start := time.Now()
+				for i, step := range []struct {
+					at    time.Duration
+					err   error // of the primary
+					want  Result
+					asked bool // the primary was
+				}{
+					{at: 0, want: byPrimary, asked: true},
+					{at: 0, err: errDown, want: substituted, asked: true},
+					{at: 0, err: errDown, want: substituted, asked: true},
+					{at: 0, want: byPrimary, asked: true}, // a success between starts the count anew
+					{at: 0, err: errDown, want: substituted, asked: true},
+					{at: 0, err: errDown, want: substituted, asked: true},
+					{at: 5 * milli, err: errDown, want: substituted, asked: true}, // the third in a row
+					{at: 5 * milli, want: substituted},
+					{at: 105 * milli, want: substituted},
+					{at: 105*milli + 1, err: errDown, want: substituted, asked: true}, // a probe
+					{at: 105*milli + 1, want: substituted},
+					{at: 205*milli + 1, want: substituted},
+					{at: 205*milli + 2, want: byPrimary, asked: true}, // it is back
+					{at: 205*milli + 2, want: byPrimary, asked: true},
+					{at: time.Minute, err: errDown, want: substituted, asked: true},
+					{at: time.Minute, err: errDown, want: substituted, asked: true},
+					{at: time.Minute, want: byPrimary, asked: true},
+				} {
+					time.Sleep(time.Until(start.Add(step.at)))
+					primary.err = step.err
+					before := primary.calls.Load()
+					r, err := f.TryAcquire(t.Context(), "k")
+					assert.NoError(t, err, "step %d", i)
+					assert.Equal(t, step.want, r, "step %d", i)
+					assert.Equal(t, step.asked, primary.calls.Load() > before, "step %d", i)
+				}
+				assert.Equal(t, []string{
+					"5ms: closed to open",
+					"105.000001ms: open to half-open",
+					"105.000001ms: half-open to open",
+					"205.000002ms: open to half-open",
+					"205.000002ms: half-open to closed",
+				}, changes)
+			})
+		})
+	}
+}
+
+func TestBreakerDefaults(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		primary := newPatient()
+		primary.err = errDown
+		f := newTestFallback(t, primary, AllowAll(), WithBreaker())
+		for range 100 {
+			_, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+		}
+		assert.EqualValues(t, 5, primary.calls.Load())
+		time.Sleep(200 * milli)
+		_, _ = f.TryAcquire(t.Context(), "k")
+		assert.EqualValues(t, 5, primary.calls.Load())
+		time.Sleep(1)
+		_, _ = f.TryAcquire(t.Context(), "k")
+		assert.EqualValues(t, 6, primary.calls.Load())
+	})
+}
+
+func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
+	for _, mode := range breakerModes {
+		var events []Event
+		f := newTestFallback(t, answering(Result{}, errDown), answering(Result{}, io.ErrClosedPipe), append(mode.opts,
+			WithBreaker(WithFailures(1), WithProbeEvery(time.Hour)),
+			WithObserver(func(e Event) { events = append(events, e) }))...)
+		_, err := f.TryAcquire(t.Context(), "a")
+		assert.ErrorIs(t, err, errDown)
+		assert.ErrorIs(t, err, io.ErrClosedPipe)
+		r, err := f.TryAcquire(t.Context(), "b")
+		assert.Zero(t, r)
+		assert.ErrorIs(t, err, ErrBreakerOpen)
+		assert.ErrorIs(t, err, io.ErrClosedPipe)
+		assert.EqualError(t, err, `ratelimit: fallback for "b": primary: ratelimit: the breaker is open; secondary: io: read/write on closed pipe`)
+		assert.Equal(t, []Event{
+			{Kind: EventBreakerState, From: StateClosed, To: StateOpen},
+			{Kind: EventPrimaryFailed, Key: "a", Err: errDown, SecondaryErr: io.ErrClosedPipe},
+			{Kind: EventBreakerOpen, Key: "b", Err: ErrBreakerOpen, SecondaryErr: io.ErrClosedPipe},
+		}, events)
+	}
+}
+
+func TestBreakerCountsOutagesOnly(t *testing.T) {
+	for _, mode := range breakerModes {
+		for _, c := range []struct {
+			name    string
+			err     error
+			between bool // failures before and after it are still in a row
+			opens   bool // enough of it open the breaker
+		}{
+			{name: "an outage", err: errDown, between: true, opens: true},
+			{name: "a success", between: false},
+			{name: "a denial told as an error", err: ErrDenied, between: false},
+			{name: "an empty key", err: ErrInvalidKey, between: true},
+			{name: "a wrong number", err: ErrInvalidPermits, between: true},
+			{name: "too many permits", err: ErrExceedsLimit, between: true},
+			{name: "a corrupt key", err: fmt.Errorf("x: %w", ErrCorruptState), between: true},
+		} {
+			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
+				build := func() (*patient, *Fallback) {
+					p := newPatient()
+					return p, newTestFallback(t, p, answering(bySecondary, nil),
+						append(mode.opts, WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)))...)
+				}
+				ask := func(p *patient, f *Fallback, err error) (asked bool) {
+					p.err = err
+					before := p.calls.Load()
+					_, _ = f.TryAcquire(t.Context(), "k")
+					return p.calls.Load() > before
+				}
+				p, f := build()
+				for range 10 {
+					ask(p, f, c.err)
+				}
+				assert.Equal(t, c.opens, !ask(p, f, nil))
+
+				p, f = build()
+				ask(p, f, errDown)
+				ask(p, f, c.err)
+				if !c.opens {
+					ask(p, f, errDown)
+				}
+				assert.Equal(t, c.between, !ask(p, f, nil))
+			})
+		}
+	}
+}
+
+// A probe that says nothing about the primary neither closes the breaker nor
+// keeps others from probing.
+func TestBreakerProbeWithAMistake(t *testing.T) {
+	for _, mode := range breakerModes {
+		t.Run(mode.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				var changes []string
+				p := newPatient()
+				f := newTestFallback(t, p, answering(bySecondary, nil),
+					append(mode.opts, states(&changes), WithBreaker(WithFailures(1), WithProbeEvery(milli)))...)
+				p.err = errDown
+				_, _ = f.TryAcquire(t.Context(), "k")
+				time.Sleep(2 * milli)
+				p.err = ErrExceedsLimit
+				for range 3 {
+					_, err := f.TryAcquireN(t.Context(), "k", 11)
+					assert.Equal(t, ErrExceedsLimit, err)
+				}
+				p.err = nil
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r)
+				assert.Equal(t, []string{"0s: closed to open", "2ms: open to half-open", "2ms: half-open to closed"}, changes)
+			})
+		})
+	}
+}
+
+func TestBreakerProbesOneAtATime(t *testing.T) {
+	for _, mode := range breakerModes {
+		t.Run(mode.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				p := newPatient()
+				f := newTestFallback(t, p, answering(bySecondary, nil),
+					append(mode.opts, WithBreaker(WithFailures(1), WithProbeEvery(milli)))...)
+				p.err = errDown
+				_, _ = f.TryAcquire(t.Context(), "k")
+				time.Sleep(2 * milli)
+				p.err, p.took = nil, time.Second
+				var primaries, secondaries atomic.Int64
+				var wg sync.WaitGroup
+				for range 1000 {
+					wg.Go(func() {
+						start := time.Now()
+						r, err := f.TryAcquire(t.Context(), "k")
+						assert.NoError(t, err)
+						if r.Fallback {
+							secondaries.Add(1)
+							assert.Zero(t, time.Since(start))
+						} else {
+							primaries.Add(1)
+						}
+					})
+				}
+				wg.Wait()
+				assert.EqualValues(t, 1, primaries.Load())
+				assert.EqualValues(t, 999, secondaries.Load())
+			})
+		})
+	}
+}
+
+func TestBreakerCountsCallsOverBudget(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var changes []string
+		p := newPatient()
+		p.took = 30 * milli // healthy, but slow
+		f := newTestFallback(t, p, answering(bySecondary, nil), states(&changes), WithBudget(10*milli),
+			WithBreaker(WithFailures(3), WithProbeEvery(100*milli)))
+		for range 10 {
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, substituted, r)
+		}
+		assert.EqualValues(t, 3, p.calls.Load())
+		time.Sleep(101 * milli)
+		r, err := f.TryAcquire(t.Context(), "k") // its late success does not close the breaker
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+		time.Sleep(90 * milli)
+		synctest.Wait()
+		p.took = milli
+		r, err = f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+		time.Sleep(11 * milli)
+		r, err = f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, byPrimary, r)
+		assert.Equal(t, []string{
+			"30ms: closed to open",
+			"131ms: open to half-open",
+			"141ms: half-open to open",
+			"242ms: open to half-open",
+			"243ms: half-open to closed",
+		}, changes)
+	})
+}
+
+// A service whose requests end before the primary does must still find out that
+// it hangs; and a client who sends tiny deadlines must not open the breaker.
+func TestBreakerWithCallersWhoLeave(t *testing.T) {
+	leave := func(t *testing.T, f *Fallback, after time.Duration) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), after)
+		defer cancel()
+		r, err := f.TryAcquire(ctx, "k")
+		assert.Zero(t, r)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	t.Run("without a budget", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p := newPatient()
+			p.took = time.Hour
+			f := newTestFallback(t, p, answering(bySecondary, nil), WithBreaker(WithFailures(3)))
+			for range 100 {
+				leave(t, f, patience-1)
+			}
+			for range 3 {
+				leave(t, f, patience)
+			}
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, substituted, r)
+			assert.EqualValues(t, 103, p.calls.Load())
+		})
+	})
+	t.Run("before a budget that the primary exceeds", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p := newPatient()
+			p.took = time.Hour
+			var changes []string
+			f := newTestFallback(t, p, answering(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(WithFailures(3)))
+			for range 3 {
+				leave(t, f, 5*milli)
+			}
+			time.Sleep(50 * milli) // nobody waits any more, and yet it is noticed
+			synctest.Wait()
+			assert.Equal(t, []string{"60ms: closed to open"}, changes)
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, substituted, r)
+		})
+	})
+	t.Run("before a budget that the primary keeps", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p := newPatient()
+			p.took = 20 * milli
+			f := newTestFallback(t, p, answering(bySecondary, nil), WithBudget(50*milli), WithBreaker(WithFailures(3)))
+			for range 100 {
+				leave(t, f, 5*milli)
+			}
+			time.Sleep(time.Second)
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, byPrimary, r)
+		})
+	})
+	t.Run("in a probe", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			p := newPatient()
+			p.took = time.Hour
+			f := newTestFallback(t, p, answering(bySecondary, nil), WithBudget(50*milli),
+				WithBreaker(WithFailures(1), WithProbeEvery(100*milli)))
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, substituted, r)
+			time.Sleep(101 * milli)
+			leave(t, f, milli) // the probe, which fails when its budget is over
+			time.Sleep(150 * milli)
+			synctest.Wait()
+			p.took = 0
+			r, err = f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, byPrimary, r)
+		})
+	})
+}
+
+func TestBreakerOpenForACallerWhoHasLeft(t *testing.T) {
+	for _, mode := range breakerModes {
+		secondary := answering(bySecondary, nil)
+		f := newTestFallback(t, answering(Result{}, errDown), secondary,
+			append(mode.opts, WithBreaker(WithFailures(1), WithProbeEvery(time.Hour)))...)
+		_, err := f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		r, err := f.TryAcquire(ctx, "k")
+		assert.Zero(t, r)
+		assert.EqualError(t, err, `ratelimit: fallback for "k": context canceled`)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.EqualValues(t, 1, secondary.calls.Load())
+	}
+}
+
+// A probe that left before its turn came says nothing, and another may probe.
+func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		p := newPatient()
+		p.err = errDown
+		f := newTestFallback(t, p, answering(bySecondary, nil), WithBudget(50*milli),
+			WithBreaker(WithFailures(1), WithProbeEvery(100*milli)))
+		r, err := f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+		time.Sleep(101 * milli)
+		for range maxRunning {
+			f.running <- struct{}{}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), milli)
+		defer cancel()
+		r, err = f.TryAcquire(ctx, "k")
+		assert.Zero(t, r)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		for range maxRunning {
+			<-f.running
+		}
+		p.err = nil
+		r, err = f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, byPrimary, r)
+		assert.EqualValues(t, 2, p.calls.Load())
+	})
+}
+
+func TestBreakerObserverMayCallTheFallback(t *testing.T) {
+	for _, mode := range breakerModes {
+		t.Run(mode.name, func(t *testing.T) {
+			var f *Fallback
+			var seen []string
+			primary := answering(Result{}, errDown)
+			f = newTestFallback(t, primary, answering(bySecondary, nil), append(mode.opts,
+				WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)), WithObserver(func(e Event) {
+					seen = append(seen, e.Kind.String())
+					if e.Kind == EventBreakerState {
+						r, err := f.TryAcquire(context.Background(), "from the observer")
+						assert.NoError(t, err)
+						assert.Equal(t, substituted, r)
+					}
+				}))...)
+			for range 2 {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, substituted, r)
+			}
+			assert.Equal(t, []string{"primary failed", "breaker state", "breaker open", "primary failed"}, seen)
+		})
+	}
+}
+
+func TestBreakerTellsChangesInOrder(t *testing.T) {
+	var list []string
+	var mu sync.Mutex
+	fail := atomic.Bool{}
+	primary := &stub{do: func(context.Context, string, int) (Result, error) {
+		if fail.Load() {
+			return Result{}, errDown
+		}
+		return byPrimary, nil
+	}}
+	f := newTestFallback(t, primary, AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
+		WithObserver(func(e Event) {
+			if e.Kind == EventBreakerState {
+				// No two at a time: the lock is free.
+				assert.True(t, mu.TryLock())
+				list = append(list, e.From.String(), e.To.String())
+				time.Sleep(100 * time.Microsecond) // a slow one
+				mu.Unlock()
+			}
+		}))
+	var wg sync.WaitGroup
+	end := time.Now().Add(200 * milli)
+	for i := range 8 {
+		wg.Go(func() {
+			for n := 0; time.Now().Before(end); n++ {
+				fail.Store((n+i)%2 == 0)
+				_, err := f.TryAcquire(context.Background(), "k")
+				assert.NoError(t, err)
+				time.Sleep(50 * time.Microsecond)
+			}
+		})
+	}
+	wg.Wait()
+	mu.Lock()
+	defer mu.Unlock()
+	require.NotEmpty(t, list)
+	assert.Equal(t, "closed", list[0])
+	for i := 2; i < len(list); i += 2 {
+		assert.Equal(t, list[i-1], list[i], "change %d starts where the last one ended", i/2)
+	}
+	t.Logf("%d changes", len(list)/2)
+}
+
+func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
+	var kinds []string
+	f := newTestFallback(t, answering(Result{}, errDown), AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
+		WithObserver(func(e Event) {
+			if e.Kind == EventBreakerState {
+				kinds = append(kinds, e.From.String()+" to "+e.To.String())
+				if len(kinds) == 1 {
+					panic("once")
+				}
+			}
+		}))
+	assert.PanicsWithValue(t, "once", func() { _, _ = f.TryAcquire(t.Context(), "k") })
+	time.Sleep(2 * milli)
+	_, err := f.TryAcquire(t.Context(), "k")
+	assert.NoError(t, err)
+	assert.Equal(t, []string{"closed to open", "open to half-open", "half-open to open"}, kinds)
+}
+
+func TestBreakerNames(t *testing.T) {
+	assert.Equal(t, "closed half-open open unknown state",
+		fmt.Sprint(StateClosed, " ", StateHalfOpen, " ", StateOpen, " ", BreakerState(7)))
+	assert.Equal(t, "primary failed, over budget, breaker open, breaker state, unknown event",
+		fmt.Sprint(EventPrimaryFailed, ", ", EventOverBudget, ", ", EventBreakerOpen, ", ", EventBreakerState, ", ", EventKind(0)))
+}
+
+// counting is a limiter that asks Redis, as small as can be.
+type counting struct{ client *redis.Client }
+
+func (c counting) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return c.TryAcquireN(ctx, key, 1)
+}
+
+func (c counting) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	if err := c.client.IncrBy(ctx, key, int64(n)).Err(); err != nil {
+		return Result{}, err
+	}
+	return byPrimary, nil
+}
+
+func (c counting) Peek(ctx context.Context, key string) (Result, error) {
+	return c.TryAcquireN(ctx, key, 0)
+}
+
+func (c counting) Reset(ctx context.Context, key string) error { return c.client.Del(ctx, key).Err() }
+
+// A server that is killed under 1,000 decisions a second, with a client as it
+// comes: nobody waits for longer than the budget and a little, and the primary
+// is back within a second of its return.
+func TestBreakerServerKilledUnderLoad(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes four seconds of real time")
+	}
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+
+	const (
+		budget = 20 * milli
+		little = 30 * milli // two cores, shared by everything that runs here
+		pause  = time.Millisecond
+	)
+	begin := time.Now()
+	var mu sync.Mutex // guards changes
+	var changes []string
+	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(), WithObserver(func(e Event) {
+		if e.Kind == EventBreakerState {
+			mu.Lock()
+			defer mu.Unlock()
+			changes = append(changes, fmt.Sprintf("%v %v", time.Since(begin).Round(milli), e.To))
+		}
+	}))
+	// The first connections are made before the clock starts.
+	require.NoError(t, client.Ping(t.Context()).Err())
+
+	type decision struct {
+		at, took time.Duration
+		fallback bool
+	}
+	var wg sync.WaitGroup
+	lock := sync.Mutex{} // guards decisions
+	var decisions []decision
+	run := func(for_ time.Duration) {
+		tick := time.NewTicker(pause)
+		defer tick.Stop()
+		for end := time.Now().Add(for_); time.Now().Before(end); {
+			<-tick.C
+			wg.Go(func() {
+				start := time.Now()
+				r, err := f.TryAcquire(t.Context(), "k")
+				took := time.Since(start)
+				assert.NoError(t, err)
+				assert.True(t, r.Allowed)
+				lock.Lock()
+				defer lock.Unlock()
+				decisions = append(decisions, decision{start.Sub(begin), took, r.Fallback})
+			})
+		}
+	}
+	run(500 * milli)
+	killed := time.Since(begin)
+	server.Close()
+	run(2 * time.Second)
+	returned := time.Since(begin)
+	require.NoError(t, server.Restart())
+	run(1500 * milli)
+	wg.Wait()
+
+	slices.SortFunc(decisions, func(a, b decision) int { return int(a.took - b.took) })
+	p99, longest := decisions[len(decisions)*99/100].took, decisions[len(decisions)-1].took
+	slices.SortFunc(decisions, func(a, b decision) int { return int(a.at - b.at) })
+	var before, during, back time.Duration
+	for _, d := range decisions {
+		switch {
+		case d.at > returned:
+			if !d.fallback && back == 0 {
+				back = d.at - returned
+			}
+		case d.at > killed && d.fallback:
+			during++
+		case d.at < killed && !d.fallback:
+			before++
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	t.Logf("%d decisions; by the primary before: %d, by the secondary meanwhile: %d; p99 %v, longest %v; back after %v; breaker %v",
+		len(decisions), before, during, p99.Round(time.Microsecond), longest.Round(time.Microsecond), back.Round(milli), changes)
+	assert.NotZero(t, before)
+	assert.NotZero(t, during)
+	assert.Less(t, p99, budget+little)
+	assert.NotZero(t, back, "the primary is asked again")
+	assert.Less(t, back, time.Second)
+	assert.False(t, decisions[len(decisions)-1].fallback)
+}

@@ -1,0 +1,108 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// Redis decides; while it is down or slow, each of four instances keeps a quarter
+// of the quota by itself.
+func ExampleNewFallback() {
+	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
+	defer func() { _ = client.Close() }()
+
+	shared := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(100), 200))
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(100/4), 200/4))
+	limiter := ratelimit.Must(ratelimit.NewFallback(shared, local,
+		ratelimit.WithBudget(20*time.Millisecond),
+		ratelimit.WithBreaker(),
+		ratelimit.WithObserver(func(e ratelimit.Event) {
+			if e.Kind == ratelimit.EventBreakerState {
+				fmt.Println("the breaker is", e.To) // a metric, an alert
+			}
+		}),
+	))
+	_ = limiter // limiter.TryAcquire(ctx, "user:42")
+}
+
+// An outage lets everything pass, and both the result and the observer tell so.
+func ExampleAllowAll() {
+	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
+		ratelimit.WithObserver(func(e ratelimit.Event) { fmt.Printf("%v: %v\n", e.Kind, e.Err) })))
+
+	r, err := limiter.TryAcquire(context.Background(), "user:42")
+	fmt.Println(r.Allowed, r.Fallback, err)
+	// Output:
+	// primary failed: connection refused
+	// true true <nil>
+}
+
+// An outage refuses everything.
+func ExampleDenyAll() {
+	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.DenyAll()))
+
+	r, err := limiter.TryAcquire(context.Background(), "login:alice")
+	fmt.Println(r.Allowed, r.RetryAfter, r.Fallback, err)
+	// Output: false 1s true <nil>
+}
+
+func ExampleNewLocalTokenBucket() {
+	// A quota of 100 per second with a burst of 20, in each of 10 instances.
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(100/10), 20/10))
+
+	for range 3 {
+		r, err := local.TryAcquire(context.Background(), "user:42")
+		fmt.Println(r.Allowed, r.Remaining, err)
+	}
+	// Output:
+	// true 1 <nil>
+	// true 0 <nil>
+	// false 0 <nil>
+}
+
+// While the breaker is open, the primary is not asked at all.
+func ExampleWithBreaker() {
+	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
+		ratelimit.WithBreaker(ratelimit.WithFailures(2), ratelimit.WithProbeEvery(time.Minute)),
+		ratelimit.WithObserver(func(e ratelimit.Event) {
+			if e.Kind == ratelimit.EventBreakerState {
+				fmt.Println("breaker:", e.From, "to", e.To)
+			} else {
+				fmt.Println(e.Kind)
+			}
+		})))
+
+	for range 3 {
+		_, _ = limiter.TryAcquire(context.Background(), "user:42")
+	}
+	// Output:
+	// primary failed
+	// breaker: closed to open
+	// primary failed
+	// breaker open
+}
+
+// unreachable is a limiter whose Redis is down.
+type unreachable struct{}
+
+var errRefused = errors.New("connection refused")
+
+func (unreachable) TryAcquire(context.Context, string) (ratelimit.Result, error) {
+	return ratelimit.Result{}, errRefused
+}
+
+func (unreachable) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
+	return ratelimit.Result{}, errRefused
+}
+
+func (unreachable) Peek(context.Context, string) (ratelimit.Result, error) {
+	return ratelimit.Result{}, errRefused
+}
+
+func (unreachable) Reset(context.Context, string) error { return errRefused }

@@ -1,0 +1,824 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A stub is a limiter made of a function, to which a peek comes as n = 0 and a
+// reset as n = -1000. It counts its calls.
+type stub struct {
+	do    func(ctx context.Context, key string, n int) (Result, error)
+	calls atomic.Int64
+}
+
+const (
+	stubReset = -1000
+	milli     = time.Millisecond
+)
+
+func (s *stub) call(ctx context.Context, key string, n int) (Result, error) {
+	s.calls.Add(1)
+	return s.do(ctx, key, n)
+}
+
+func (s *stub) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return s.call(ctx, key, 1)
+}
+
+func (s *stub) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	return s.call(ctx, key, n)
+}
+
+func (s *stub) Peek(ctx context.Context, key string) (Result, error) { return s.call(ctx, key, 0) }
+
+func (s *stub) Reset(ctx context.Context, key string) error {
+	_, err := s.call(ctx, key, stubReset)
+	return err
+}
+
+var (
+	errDown = errors.New("connection refused")
+
+	byPrimary   = Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 7, ResetAfter: 300 * milli}
+	bySecondary = Result{Limit: 3, Window: time.Minute, Remaining: 1, RetryAfter: 20 * time.Second, ResetAfter: 40 * time.Second}
+	substituted = func() Result { r := bySecondary; r.Fallback = true; return r }()
+)
+
+func answering(r Result, err error) *stub {
+	return &stub{do: func(context.Context, string, int) (Result, error) { return r, err }}
+}
+
+// hanging answers when its context ends, as a client does that honours it.
+func hanging() *stub {
+	return &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+		<-ctx.Done()
+		return Result{}, ctx.Err()
+	}}
+}
+
+// after answers byPrimary after d, whatever becomes of the context.
+func after(d time.Duration) *stub {
+	return &stub{do: func(context.Context, string, int) (Result, error) {
+		time.Sleep(d)
+		return byPrimary, nil
+	}}
+}
+
+func newTestFallback(t testing.TB, primary, secondary Limiter, opts ...FallbackOption) *Fallback {
+	t.Helper()
+	f, err := NewFallback(primary, secondary, opts...)
+	require.NoError(t, err)
+	return f
+}
+
+// fallbackModes are the ways in which a Fallback asks its primary.
+var fallbackModes = []struct {
+	name string
+	opts func() []FallbackOption
+}{
+	{"plain", func() []FallbackOption { return nil }},
+	{"budget", func() []FallbackOption { return []FallbackOption{WithBudget(time.Minute)} }},
+	{"breaker", func() []FallbackOption { return []FallbackOption{WithBreaker()} }},
+	{"budget and breaker", func() []FallbackOption { return []FallbackOption{WithBreaker(), WithBudget(time.Minute)} }},
+}
+
+// settled waits until no more goroutines run than before: the last instructions
+// of one that has done its work cannot be awaited otherwise.
+func settled(t testing.TB, before int) {
+	t.Helper()
+	for range 10_000 {
+		if runtime.NumGoroutine() <= before {
+			return
+		}
+		time.Sleep(milli)
+	}
+	assert.LessOrEqual(t, runtime.NumGoroutine(), before, "goroutines")
+}
+
+// bubble runs test with a clock of its own, and then for another hour, in which
+// abandoned calls end: it fails if one does not.
+func bubble(t *testing.T, test func(*testing.T)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		test(t)
+		time.Sleep(time.Hour)
+	})
+}
+
+func TestFallbackAnswers(t *testing.T) {
+	var (
+		corrupt = fmt.Errorf("ratelimit: x: %w", ErrCorruptState)
+		exceeds = fmt.Errorf("%w: 11 of 10", ErrExceedsLimit)
+		permits = fmt.Errorf("%w: 0", ErrInvalidPermits)
+		config  = fmt.Errorf("%w: the clock reads 1969", ErrInvalidConfig)
+		denial  = &DeniedError{Result: bySecondary}
+		inner   = fmt.Errorf("inner: %w", context.DeadlineExceeded) // not the caller's
+		cases   = []struct {
+			name               string
+			primary, secondary error
+			want               Result
+			is, isNot          []error // of the error; none: no error
+			same               error   // the error itself
+			asked, told        bool
+		}{
+			{name: "the primary decides", want: byPrimary},
+			{name: "an outage", primary: errDown, want: substituted, asked: true, told: true},
+			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, told: true},
+			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, told: true},
+			{name: "an empty key", primary: ErrInvalidKey, same: ErrInvalidKey},
+			{name: "no permits", primary: permits, same: permits},
+			{name: "too many permits", primary: exceeds, same: exceeds},
+			{name: "a clock that cannot be", primary: config, same: config},
+			{name: "a denial as an error", primary: denial, same: denial},
+			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, told: true},
+			{
+				name: "more than the secondary can ever grant", primary: errDown, secondary: exceeds,
+				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, told: true,
+			},
+			{
+				name: "a secondary out of order", primary: errDown, secondary: config,
+				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, told: true,
+			},
+			{name: "a mistake that only the secondary sees", primary: errDown, secondary: permits, same: permits, asked: true, told: true},
+		}
+	)
+	for _, mode := range fallbackModes {
+		for _, peek := range []bool{false, true} {
+			for _, c := range cases {
+				t.Run(fmt.Sprintf("%s/peek=%t/%s", mode.name, peek, c.name), func(t *testing.T) {
+					before := runtime.NumGoroutine()
+					n := 3
+					if peek {
+						n = 0
+					}
+					type ctxKey struct{}
+					ctx := context.WithValue(t.Context(), ctxKey{}, "value")
+					ask := func(who string, r Result, err error) *stub {
+						return &stub{do: func(ctx context.Context, key string, got int) (Result, error) {
+							assert.Equal(t, "value", ctx.Value(ctxKey{}), who)
+							assert.Equal(t, "k", key, who)
+							assert.Equal(t, n, got, who)
+							if err != nil {
+								r = Result{}
+							}
+							return r, err
+						}}
+					}
+					primary, secondary := ask("primary", byPrimary, c.primary), ask("secondary", bySecondary, c.secondary)
+					var events []Event
+					f := newTestFallback(t, primary, secondary,
+						append(mode.opts(), WithObserver(func(e Event) { events = append(events, e) }))...)
+
+					var r Result
+					var err error
+					if peek {
+						r, err = f.Peek(ctx, "k")
+					} else {
+						r, err = f.TryAcquireN(ctx, "k", 3)
+					}
+					assert.Equal(t, c.want, r)
+					switch {
+					case c.same != nil:
+						assert.True(t, err == c.same, "%v", err)
+					case c.is == nil:
+						assert.NoError(t, err)
+					default:
+						assert.ErrorContains(t, err, `ratelimit: fallback for "k": primary: `)
+						assert.ErrorContains(t, err, c.secondary.Error(), "also what is not wrapped is told")
+						for _, is := range c.is {
+							assert.ErrorIs(t, err, is)
+						}
+						for _, isNot := range c.isNot {
+							assert.NotErrorIs(t, err, isNot)
+						}
+					}
+					assert.EqualValues(t, 1, primary.calls.Load())
+					assert.Equal(t, c.asked, secondary.calls.Load() == 1)
+					var told []Event
+					if c.told {
+						told = []Event{{Kind: EventPrimaryFailed, Key: "k", Err: c.primary, Result: c.want, SecondaryErr: c.secondary}}
+					}
+					assert.Equal(t, told, events)
+					settled(t, before)
+				})
+			}
+		}
+	}
+}
+
+func TestFallbackTryAcquireTakesOne(t *testing.T) {
+	for _, mode := range fallbackModes {
+		var got int
+		f := newTestFallback(t, &stub{do: func(_ context.Context, _ string, n int) (Result, error) {
+			got = n
+			return byPrimary, nil
+		}}, AllowAll(), mode.opts()...)
+		r, err := f.TryAcquire(t.Context(), "k")
+		require.NoError(t, err, mode.name)
+		assert.Equal(t, byPrimary, r, mode.name)
+		assert.Equal(t, 1, got, mode.name)
+	}
+}
+
+func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
+	ioTimeout := fmt.Errorf("read tcp: %w", os.ErrDeadlineExceeded)
+	never := answering(bySecondary, nil)
+	for _, mode := range fallbackModes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Run("cancelled before", func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				cancel()
+				r, err := newTestFallback(t, hanging(), never, mode.opts()...).TryAcquire(ctx, "k")
+				assert.Zero(t, r)
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+			t.Run("cancelled while the primary is asked", func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					ctx, cancel := context.WithCancel(t.Context())
+					time.AfterFunc(time.Second, cancel)
+					start := time.Now()
+					r, err := newTestFallback(t, hanging(), never, mode.opts()...).TryAcquire(ctx, "k")
+					assert.Zero(t, r)
+					assert.ErrorIs(t, err, context.Canceled)
+					assert.Equal(t, time.Second, time.Since(start))
+				})
+			})
+			t.Run("expired while the primary is asked", func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					start := time.Now()
+					r, err := newTestFallback(t, hanging(), never, mode.opts()...).Peek(ctx, "k")
+					assert.Zero(t, r)
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.Equal(t, time.Second, time.Since(start))
+				})
+			})
+			t.Run("another error by then", func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				primary := &stub{do: func(context.Context, string, int) (Result, error) {
+					cancel()
+					return Result{}, errDown
+				}}
+				r, err := newTestFallback(t, primary, never, mode.opts()...).TryAcquire(ctx, "k")
+				assert.Zero(t, r)
+				assert.ErrorIs(t, err, context.Canceled)
+			})
+			t.Run("the connection's deadline before the context's", func(t *testing.T) {
+				primary := &stub{do: func(context.Context, string, int) (Result, error) { return Result{}, ioTimeout }}
+				r, err := newTestFallback(t, primary, never, mode.opts()...).TryAcquire(pastDeadline{t.Context()}, "k")
+				assert.Zero(t, r)
+				assert.ErrorIs(t, err, context.DeadlineExceeded)
+			})
+		})
+	}
+	assert.Zero(t, never.calls.Load(), "nobody is there for whom the secondary could decide")
+}
+
+// pastDeadline is a context in the instant between its deadline and its timer.
+type pastDeadline struct{ context.Context }
+
+func (pastDeadline) Deadline() (time.Time, bool) { return time.Now(), true }
+
+func TestFallbackNested(t *testing.T) {
+	exceeds := fmt.Errorf("%w: 3 of 1", ErrExceedsLimit)
+	for _, mode := range fallbackModes {
+		t.Run(mode.name, func(t *testing.T) {
+			nest := func(first, second, third error) (Result, error, *stub) {
+				last := answering(bySecondary, third)
+				inner := newTestFallback(t, answering(byPrimary, first), answering(byPrimary, second), mode.opts()...)
+				r, err := newTestFallback(t, inner, last, mode.opts()...).TryAcquireN(t.Context(), "k", 3)
+				return r, err, last
+			}
+			r, err, last := nest(errDown, nil, nil)
+			require.NoError(t, err)
+			want := byPrimary
+			want.Fallback = true
+			assert.Equal(t, want, r, "the inner secondary answers, and the outer one passes that on")
+			assert.Zero(t, last.calls.Load())
+
+			r, err, _ = nest(errDown, os.ErrPermission, nil)
+			require.NoError(t, err)
+			assert.Equal(t, substituted, r)
+
+			r, err, _ = nest(errDown, exceeds, nil)
+			require.NoError(t, err, "what a smaller secondary can never grant, the next may")
+			assert.Equal(t, substituted, r)
+
+			r, err, _ = nest(errDown, os.ErrPermission, os.ErrClosed)
+			assert.Zero(t, r)
+			for _, want := range []error{errDown, os.ErrPermission, os.ErrClosed} {
+				assert.ErrorIs(t, err, want)
+			}
+
+			r, err, last = nest(exceeds, nil, nil)
+			assert.Zero(t, r)
+			assert.Equal(t, exceeds, err)
+			assert.Zero(t, last.calls.Load())
+		})
+	}
+}
+
+func TestFallbackResetForgetsInBoth(t *testing.T) {
+	for _, mode := range fallbackModes {
+		for _, c := range []struct {
+			name               string
+			primary, secondary error
+			want               string
+		}{
+			{"both forget", nil, nil, ""},
+			{"the primary is down", errDown, nil, `ratelimit: fallback: reset of "k": primary: connection refused`},
+			{"the secondary is down", nil, os.ErrClosed, `ratelimit: fallback: reset of "k": secondary: file already closed`},
+			{"both are down", errDown, os.ErrClosed, `ratelimit: fallback: reset of "k": primary: connection refused; secondary: file already closed`},
+		} {
+			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
+				primary, secondary := answering(Result{}, c.primary), answering(Result{}, c.secondary)
+				err := newTestFallback(t, primary, secondary, mode.opts()...).Reset(t.Context(), "k")
+				if c.want == "" {
+					assert.NoError(t, err)
+				} else {
+					assert.EqualError(t, err, c.want)
+				}
+				for _, is := range []error{c.primary, c.secondary} {
+					if is != nil {
+						assert.ErrorIs(t, err, is)
+					}
+				}
+				assert.EqualValues(t, 1, primary.calls.Load())
+				assert.EqualValues(t, 1, secondary.calls.Load())
+			})
+		}
+	}
+	f := newTestFallback(t, AllowAll(), DenyAll())
+	assert.Equal(t, ErrInvalidKey, f.Reset(t.Context(), ""))
+}
+
+func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	primary := hanging()
+	secondary := &stub{do: func(context.Context, string, int) (Result, error) {
+		cancel()
+		return Result{}, nil
+	}}
+	err := newTestFallback(t, primary, secondary).Reset(ctx, "k")
+	assert.ErrorIs(t, err, context.Canceled)
+	assert.EqualValues(t, 1, secondary.calls.Load())
+}
+
+func TestFallbackRefusesConfig(t *testing.T) {
+	var none *Fallback
+	ok := AllowAll()
+	for _, c := range []struct {
+		name               string
+		primary, secondary Limiter
+		opts               []FallbackOption
+		want               string
+	}{
+		{"no primary", nil, ok, nil, "NewFallback: the primary is nil"},
+		{"no secondary", ok, nil, nil, "NewFallback: the secondary is nil; AllowAll() lets everything pass in an outage, DenyAll() refuses everything"},
+		{"a primary that was not built", none, ok, nil, "NewFallback: the primary is nil"},
+		{"a secondary that was not built", ok, none, nil, "NewFallback: the secondary is nil; AllowAll() lets everything pass in an outage, DenyAll() refuses everything"},
+		{"a nil option", ok, ok, []FallbackOption{WithBudget(milli), nil}, "NewFallback: option 2 is nil"},
+		{"no budget", ok, ok, []FallbackOption{WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
+		{"a negative budget", ok, ok, []FallbackOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
+		{"two budgets", ok, ok, []FallbackOption{WithBudget(milli), WithBudget(milli)}, "WithBudget is given twice"},
+		{"two breakers", ok, ok, []FallbackOption{WithBreaker(), WithBreaker()}, "WithBreaker is given twice"},
+		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: the function is nil; leave the option out to observe nothing"},
+		{"two observers", ok, ok, []FallbackOption{WithObserver(func(Event) {}), WithObserver(func(Event) {})}, "WithObserver is given twice"},
+		{"no failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(0))}, "WithFailures: 0 is not between 1 and 2147483647"},
+		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(1 << 31))}, "WithFailures: 2147483648 is not between 1 and 2147483647"},
+		{"failures twice", ok, ok, []FallbackOption{WithBreaker(WithFailures(1), WithFailures(1))}, "WithFailures is given twice"},
+		{"no pause", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(999 * time.Microsecond))}, "WithProbeEvery: 999µs is below 1ms; leave the option out for 200ms"},
+		{"pauses twice", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(milli), WithProbeEvery(milli))}, "WithProbeEvery is given twice"},
+		{"a nil breaker option", ok, ok, []FallbackOption{WithBreaker(nil)}, "WithBreaker: option 1 is nil"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, err := NewFallback(c.primary, c.secondary, c.opts...)
+			assert.Nil(t, f)
+			assert.ErrorIs(t, err, ErrInvalidConfig)
+			assert.EqualError(t, err, "ratelimit: invalid configuration: "+c.want)
+		})
+	}
+}
+
+func TestFallbackHealthyPrimaryAllocatesNothing(t *testing.T) {
+	for _, mode := range fallbackModes {
+		if mode.name == "budget" || mode.name == "budget and breaker" {
+			continue // a goroutine and a context; see the benchmarks
+		}
+		f := newTestFallback(t, AllowAll(), DenyAll(), append(mode.opts(), WithObserver(func(Event) {}))...)
+		ctx := t.Context()
+		assert.Zero(t, testing.AllocsPerRun(100, func() {
+			if r, err := f.TryAcquire(ctx, "k"); err != nil || r.Fallback {
+				t.Error(r, err)
+			}
+		}), mode.name)
+	}
+}
+
+func TestFallbackBudget(t *testing.T) {
+	const budget = 20 * milli
+	late := func(t *testing.T, primary *stub, took time.Duration, want Result) (events []Event) {
+		t.Helper()
+		f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(budget),
+			WithObserver(func(e Event) { events = append(events, e) }))
+		start := time.Now()
+		r, err := f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, want, r)
+		assert.Equal(t, took, time.Since(start))
+		synctest.Wait()
+		return events
+	}
+	overBudget := []Event{{Kind: EventOverBudget, Key: "k", Err: ErrOverBudget, Result: substituted}}
+
+	t.Run("an answer a moment before its end counts", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			assert.Empty(t, late(t, after(budget-1), budget-1, byPrimary))
+		})
+	})
+	t.Run("an answer a moment after its end does not", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			assert.Equal(t, overBudget, late(t, after(budget+1), budget, substituted))
+		})
+	})
+	t.Run("a late error is not told", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				time.Sleep(time.Second)
+				return Result{}, errDown
+			}}
+			events := late(t, primary, budget, substituted)
+			time.Sleep(time.Minute)
+			assert.Equal(t, overBudget, events)
+		})
+	})
+	t.Run("an error in time is answered at once", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				time.Sleep(milli)
+				return Result{}, errDown
+			}}
+			assert.Equal(t, []Event{{Kind: EventPrimaryFailed, Key: "k", Err: errDown, Result: substituted}},
+				late(t, primary, milli, substituted))
+		})
+	})
+	t.Run("both fail", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			r, err := newTestFallback(t, hanging(), answering(Result{}, errDown), WithBudget(budget)).TryAcquire(t.Context(), "k")
+			assert.Zero(t, r)
+			assert.EqualError(t, err, `ratelimit: fallback for "k": primary: ratelimit: over budget; secondary: connection refused`)
+			assert.ErrorIs(t, err, ErrOverBudget)
+			assert.ErrorIs(t, err, errDown)
+		})
+	})
+	t.Run("a caller whose time is up with the budget gets the context's error", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), budget)
+			defer cancel()
+			secondary := answering(bySecondary, nil)
+			r, err := newTestFallback(t, hanging(), secondary, WithBudget(budget)).TryAcquire(ctx, "k")
+			assert.Zero(t, r)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Zero(t, secondary.calls.Load())
+		})
+	})
+}
+
+func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
+	type ctxKey struct{}
+	for _, c := range []struct {
+		name  string
+		leave time.Duration // when the caller is cancelled; 0: never
+	}{
+		{"the budget lapses", 0},
+		{"the caller leaves first", 5 * milli},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const budget = 20 * milli
+				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), ctxKey{}, "value"))
+				defer cancel()
+				if c.leave > 0 {
+					time.AfterFunc(c.leave, cancel)
+				}
+				start := time.Now()
+				var ended atomic.Int64
+				var child atomic.Value
+				primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+					assert.Equal(t, "value", ctx.Value(ctxKey{}))
+					d, ok := ctx.Deadline()
+					assert.True(t, ok)
+					assert.Equal(t, budget+abandonedFor, d.Sub(start))
+					// A context derived from it, with a later deadline, ends with it.
+					sub, stop := context.WithTimeout(ctx, time.Hour)
+					defer stop()
+					<-sub.Done()
+					ended.Store(int64(time.Since(start)))
+					child.Store(sub.Err())
+					return Result{}, ctx.Err()
+				}}
+				f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(budget))
+				r, err := f.TryAcquire(ctx, "k")
+				if c.leave > 0 {
+					assert.Zero(t, r)
+					assert.EqualError(t, err, `ratelimit: fallback for "k": context canceled`)
+					assert.ErrorIs(t, err, context.Canceled)
+					assert.Equal(t, c.leave, time.Since(start))
+				} else {
+					assert.NoError(t, err)
+					assert.Equal(t, substituted, r)
+					assert.Equal(t, budget, time.Since(start))
+				}
+				synctest.Wait()
+				assert.EqualValues(t, 1, f.abandoned.Load(), "the call goes on")
+				assert.Zero(t, ended.Load())
+
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				assert.EqualValues(t, budget+abandonedFor, ended.Load(), "the call is given up for good")
+				assert.Equal(t, context.Canceled, child.Load())
+				assert.Zero(t, f.abandoned.Load())
+				assert.Empty(t, f.running)
+			})
+		})
+	}
+}
+
+func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts []FallbackOption
+	}{
+		{"budget", nil},
+		{"budget and breaker", []FallbackOption{WithBreaker()}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const callers, each, budget = 1000, 20, 5 * milli
+				release := make(chan struct{}) // the server, which no context impresses
+				var inside, peak atomic.Int64
+				primary := &stub{do: func(context.Context, string, int) (Result, error) {
+					n := inside.Add(1)
+					for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+					}
+					<-release
+					inside.Add(-1)
+					return byPrimary, nil
+				}}
+				var saturated atomic.Int64
+				opts := append(c.opts, WithBudget(budget), WithObserver(func(e Event) {
+					if e.Kind == EventOverBudget && e.Err != ErrOverBudget {
+						assert.ErrorIs(t, e.Err, ErrOverBudget)
+						assert.EqualError(t, e.Err, "ratelimit: over budget: 256 abandoned calls are still running")
+						saturated.Add(1)
+					}
+				}))
+				f := newTestFallback(t, primary, answering(bySecondary, nil), opts...)
+				before := runtime.NumGoroutine()
+
+				var wg sync.WaitGroup
+				for i := range callers {
+					wg.Go(func() {
+						for j := range each {
+							// Some callers leave before the budget is over.
+							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i+j)%8)*milli)
+							start := time.Now()
+							r, err := f.TryAcquire(ctx, "k")
+							if err != nil {
+								assert.ErrorIs(t, err, context.DeadlineExceeded)
+								assert.Zero(t, r)
+							} else {
+								assert.Equal(t, substituted, r)
+							}
+							assert.LessOrEqual(t, time.Since(start), budget)
+							cancel()
+						}
+					})
+				}
+				wg.Wait()
+				synctest.Wait()
+				assert.LessOrEqual(t, peak.Load(), int64(maxRunning))
+				assert.LessOrEqual(t, runtime.NumGoroutine(), before+maxRunning)
+				assert.Equal(t, inside.Load(), f.abandoned.Load())
+				if c.opts == nil {
+					assert.EqualValues(t, maxRunning, f.abandoned.Load())
+					start := time.Now()
+					r, err := f.TryAcquire(t.Context(), "k")
+					assert.NoError(t, err)
+					assert.Equal(t, substituted, r)
+					assert.Zero(t, time.Since(start), "the secondary answers at once")
+				}
+
+				close(release)
+				time.Sleep(time.Second)
+				assert.Zero(t, f.abandoned.Load())
+				assert.Empty(t, f.running)
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r, "the primary is back")
+				t.Logf("peak %d of %d, answered at once %d, primary asked %d times for %d calls",
+					peak.Load(), maxRunning, saturated.Load(), primary.calls.Load(), callers*each)
+			})
+		})
+	}
+}
+
+func TestFallbackMoreCallersThanTurnsWait(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
+		f := newTestFallback(t, after(rtt), answering(bySecondary, nil), WithBudget(budget), WithBreaker())
+		before := runtime.NumGoroutine()
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r)
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 4*rtt, time.Since(start), "in four goes of 256 at most")
+		synctest.Wait()
+		assert.LessOrEqual(t, runtime.NumGoroutine(), before)
+	})
+}
+
+func TestFallbackCallersWhoseTurnDoesNotCome(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const budget = 50 * milli
+		primary := after(budget - milli)
+		f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(budget))
+		var wg sync.WaitGroup
+		for range maxRunning {
+			wg.Go(func() {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r)
+			})
+		}
+		synctest.Wait()
+
+		// One leaves while it waits, one starts just before its budget is over.
+		ctx, cancel := context.WithTimeout(t.Context(), 10*milli)
+		defer cancel()
+		r, err := f.TryAcquire(ctx, "k")
+		assert.Zero(t, r)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		start := time.Now()
+		r, err = f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+		assert.Equal(t, budget, time.Since(start))
+		wg.Wait()
+		assert.EqualValues(t, maxRunning+1, primary.calls.Load(), "who left is not asked for")
+		time.Sleep(time.Second)
+		assert.Zero(t, f.abandoned.Load())
+		assert.Empty(t, f.running)
+	})
+}
+
+func TestFallbackPanicOfThePrimary(t *testing.T) {
+	for _, mode := range fallbackModes {
+		t.Run(mode.name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			primary := &stub{do: func(context.Context, string, int) (Result, error) { panic("at the caller's") }}
+			f := newTestFallback(t, primary, AllowAll(), mode.opts()...)
+			for range 10 {
+				assert.PanicsWithValue(t, "at the caller's", func() { _, _ = f.TryAcquire(t.Context(), "k") })
+				if primary.calls.Load() == defaultFailures && f.breaker != nil {
+					break // now it is open
+				}
+			}
+			if f.breaker != nil {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.True(t, r.Fallback, "a panic is a failure")
+			}
+			settled(t, before)
+			assert.Zero(t, f.abandoned.Load())
+			assert.Empty(t, f.running)
+		})
+	}
+	t.Run("of an abandoned call", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				time.Sleep(time.Second)
+				panic("nobody listens")
+			}}
+			f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(milli))
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, substituted, r)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			assert.Zero(t, f.abandoned.Load())
+			assert.Empty(t, f.running)
+		})
+	})
+	t.Run("or the end of its goroutine", func(t *testing.T) {
+		primary := &stub{do: func(context.Context, string, int) (Result, error) { runtime.Goexit(); return byPrimary, nil }}
+		r, err := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(time.Minute)).TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+	})
+}
+
+// A hammer of real time, for the race detector: primaries that answer, fail,
+// hang and come back around the end of the budget, callers that leave.
+func TestFallbackRaces(t *testing.T) {
+	before := runtime.NumGoroutine()
+	const callers, each = 64, 100
+	primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+		switch d := time.Duration(rand.IntN(1050)) * time.Microsecond; rand.IntN(50) {
+		case 0:
+			return Result{}, errDown
+		case 1:
+			<-ctx.Done()
+			return Result{}, ctx.Err()
+		case 2, 3, 4, 5, 6, 7, 8, 9:
+			time.Sleep(d)
+			return byPrimary, nil
+		default:
+			return byPrimary, nil
+		}
+	}}
+	var events, answers, secondaries, ends atomic.Int64
+	var f *Fallback
+	f = newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(milli),
+		WithBreaker(WithFailures(3), WithProbeEvery(milli)), WithObserver(func(e Event) {
+			if e.Kind != EventBreakerState {
+				events.Add(1)
+			}
+		}))
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range each {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(3000))*time.Microsecond)
+				r, err := f.TryAcquire(ctx, "k")
+				switch {
+				case err != nil:
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+					assert.Zero(t, r)
+					ends.Add(1)
+				case r.Fallback:
+					assert.Equal(t, substituted, r)
+					secondaries.Add(1)
+				default:
+					assert.Equal(t, byPrimary, r)
+					answers.Add(1)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, secondaries.Load(), events.Load())
+	for range maxRunning {
+		f.running <- struct{}{} // waits until all have ended
+	}
+	settled(t, before)
+	assert.Zero(t, f.abandoned.Load())
+	t.Logf("of %d calls: %d by the primary, %d by the secondary, %d ended with their context",
+		callers*each, answers.Load(), secondaries.Load(), ends.Load())
+}
+
+func BenchmarkFallback(b *testing.B) {
+	run := func(name string, primary Limiter, opts ...FallbackOption) {
+		b.Run(name, func(b *testing.B) {
+			f := newTestFallback(b, primary, AllowAll(), opts...)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			b.ReportAllocs()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					if _, err := f.TryAcquire(ctx, "k"); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		})
+	}
+	run("Healthy", AllowAll())
+	run("HealthyBreaker", AllowAll(), WithBreaker())
+	run("HealthyBudget", AllowAll(), WithBudget(time.Second))
+	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker())
+	down := answering(Result{}, errDown)
+	run("DownBreaker", down, WithBreaker(WithProbeEvery(time.Hour)))
+	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(WithProbeEvery(time.Hour)))
+}

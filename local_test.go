@@ -1,0 +1,546 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A dial is a clock that a test sets.
+type dial struct{ micros atomic.Int64 }
+
+func (d *dial) now() time.Time { return time.UnixMicro(1_763_670_000_000_000 + d.micros.Load()) }
+
+func newTestLocal(t testing.TB, rate Rate, burst int, opts ...LocalOption) (*LocalTokenBucket, *dial) {
+	t.Helper()
+	d := new(dial)
+	l, err := NewLocalTokenBucket(rate, burst, append(opts, WithClock(d.now))...)
+	require.NoError(t, err)
+	return l, d
+}
+
+// keys is the number of keys kept.
+func (l *LocalTokenBucket) keys() (n int) {
+	for i := range l.shards {
+		s := &l.shards[i]
+		s.mu.Lock()
+		n += len(s.keys)
+		if len(s.keys) != len(s.queue) {
+			panic("the map and the heap differ")
+		}
+		for j, b := range s.queue {
+			if b.place != j || s.keys[b.key] != b || j > 0 && s.queue[(j-1)/2].full > b.full {
+				panic("the heap is out of order")
+			}
+		}
+		s.mu.Unlock()
+	}
+	return n
+}
+
+func TestAllowAllAndDenyAll(t *testing.T) {
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, c := range []struct {
+		name string
+		l    Limiter
+		want Result
+	}{
+		{"AllowAll", AllowAll(), Result{Allowed: true, Limit: 2147483647, Window: time.Second, Remaining: 2147483647}},
+		{"DenyAll", DenyAll(), Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for range 3 {
+				r, err := c.l.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, c.want, r)
+				r, err = c.l.TryAcquireN(t.Context(), "k", math.MaxInt)
+				assert.NoError(t, err)
+				assert.Equal(t, c.want, r)
+				r, err = c.l.Peek(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, c.want, r)
+				assert.NoError(t, c.l.Reset(t.Context(), "k"))
+			}
+			localRefusals(t, c.l, ended)
+		})
+	}
+}
+
+// localRefusals is what every limiter in this process refuses.
+func localRefusals(t *testing.T, l Limiter, ended context.Context) {
+	t.Helper()
+	ctx := t.Context()
+	for name, c := range map[string]struct {
+		do   func() (Result, error)
+		want error
+	}{
+		"TryAcquire, empty key":       {func() (Result, error) { return l.TryAcquire(ctx, "") }, ErrInvalidKey},
+		"TryAcquireN, empty key":      {func() (Result, error) { return l.TryAcquireN(ctx, "", math.MaxInt) }, ErrInvalidKey},
+		"Peek, empty key":             {func() (Result, error) { return l.Peek(ctx, "") }, ErrInvalidKey},
+		"Reset, empty key":            {func() (Result, error) { return Result{}, l.Reset(ctx, "") }, ErrInvalidKey},
+		"TryAcquireN, none":           {func() (Result, error) { return l.TryAcquireN(ctx, "k", 0) }, ErrInvalidPermits},
+		"TryAcquireN, less than none": {func() (Result, error) { return l.TryAcquireN(ctx, "k", math.MinInt) }, ErrInvalidPermits},
+		"TryAcquire, ended context":   {func() (Result, error) { return l.TryAcquire(ended, "k") }, context.Canceled},
+		"Peek, ended context":         {func() (Result, error) { return l.Peek(ended, "k") }, context.Canceled},
+		"Reset, ended context":        {func() (Result, error) { return Result{}, l.Reset(ended, "k") }, context.Canceled},
+	} {
+		r, err := c.do()
+		assert.Zero(t, r, name)
+		assert.ErrorIs(t, err, c.want, name)
+		assert.True(t, strings.HasPrefix(fmt.Sprint(err), "ratelimit: "), name)
+	}
+}
+
+func TestLocalTokenBucketSteps(t *testing.T) {
+	type step struct {
+		at   int64 // microseconds
+		key  string
+		n    int // 0: peek, -1: reset
+		want Result
+	}
+	res := func(allowed bool, limit int, window time.Duration, remaining int, retry, reset time.Duration) Result {
+		return Result{Allowed: allowed, Limit: limit, Window: window, Remaining: remaining, RetryAfter: retry, ResetAfter: reset}
+	}
+	const us = time.Microsecond
+	for _, c := range []struct {
+		name  string
+		rate  Rate
+		burst int
+		steps []step
+	}{
+		{"ten per second, burst 20", PerSecond(10), 20, []step{
+			{0, "a", 0, res(true, 20, 2*time.Second, 19, 0, 100*milli)},
+			{0, "a", 3, res(true, 20, 2*time.Second, 17, 0, 300*milli)},
+			{0, "a", 0, res(true, 20, 2*time.Second, 16, 0, 400*milli)},
+			{50_000, "a", 17, res(true, 20, 2*time.Second, 0, 0, 1950*milli)},
+			{50_000, "a", 1, res(false, 20, 2*time.Second, 0, 50*milli, 1950*milli)},
+			{50_000, "b", 1, res(true, 20, 2*time.Second, 19, 0, 100*milli)},
+			{99_999, "a", 1, res(false, 20, 2*time.Second, 0, us, 1950*milli-49_999*us)},
+			{99_999, "a", 0, res(false, 20, 2*time.Second, 0, us, 1950*milli-49_999*us)},
+			{100_000, "a", 1, res(true, 20, 2*time.Second, 0, 0, 2*time.Second)},
+			{100_000, "a", 20, res(false, 20, 2*time.Second, 0, 2*time.Second, 2*time.Second)},
+			{2_099_999, "a", 20, res(false, 20, 2*time.Second, 19, us, us)},
+			{2_100_000, "a", 20, res(true, 20, 2*time.Second, 0, 0, 2*time.Second)},
+			{2_100_000, "a", -1, Result{}},
+			{2_100_000, "a", 20, res(true, 20, 2*time.Second, 0, 0, 2*time.Second)},
+			{99_000_000, "a", 1, res(true, 20, 2*time.Second, 19, 0, 100*milli)},
+		}},
+		{"three per second do not divide a microsecond", PerSecond(3), 1, []step{
+			{0, "a", 1, res(true, 1, 333_334*us, 0, 0, 333_334*us)},
+			{333_333, "a", 1, res(false, 1, 333_334*us, 0, us, us)},
+			{333_334, "a", 1, res(true, 1, 333_334*us, 0, 0, 333_334*us)},
+			// A third of two microseconds is over from the first permit.
+			{333_334 + 333_332, "a", 0, res(false, 1, 333_334*us, 0, 2*us, 2*us)},
+		}},
+		{"the slowest rate", Per(1, 24*time.Hour), 1, []step{
+			{0, "a", 1, res(true, 1, 24*time.Hour, 0, 0, 24*time.Hour)},
+			{1, "a", 1, res(false, 1, 24*time.Hour, 0, 24*time.Hour-us, 24*time.Hour-us)},
+		}},
+		{"more than one a microsecond", Per(7_000_000, time.Second), 100, []step{
+			{0, "a", 100, res(true, 100, 15*us, 0, 0, 15*us)},
+			{0, "a", 1, res(false, 100, 15*us, 0, us, 15*us)},
+			{1, "a", 8, res(false, 100, 15*us, 7, us, 14*us)},
+			{2, "a", 8, res(true, 100, 15*us, 6, 0, 14*us)},
+		}},
+		{"a clock that is set back by an hour", PerSecond(1), 3, []step{
+			{3_600_000_000, "a", 2, res(true, 3, 3*time.Second, 1, 0, 2*time.Second)},
+			// Nothing more than the rule grants, and no longer a wait than for an empty bucket.
+			{0, "a", 1, res(false, 3, 3*time.Second, 0, time.Second, 3*time.Second)},
+			{999_999, "a", 1, res(false, 3, 3*time.Second, 0, us, 2*time.Second+us)},
+			{1_000_000, "a", 1, res(true, 3, 3*time.Second, 0, 0, 3*time.Second)},
+			{4_000_000, "a", 0, res(true, 3, 3*time.Second, 2, 0, time.Second)},
+		}},
+		{"a clock that is set back by little", PerSecond(1), 3, []step{
+			{1_000_000, "a", 2, res(true, 3, 3*time.Second, 1, 0, 2*time.Second)},
+			{500_000, "a", 1, res(false, 3, 3*time.Second, 0, 500*milli, 2500*milli)},
+			{1_000_000, "a", 1, res(true, 3, 3*time.Second, 0, 0, 3*time.Second)},
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, clock := newTestLocal(t, c.rate, c.burst)
+			for i, s := range c.steps {
+				clock.micros.Store(s.at)
+				var r Result
+				var err error
+				switch s.n {
+				case -1:
+					err = l.Reset(t.Context(), s.key)
+				case 0:
+					r, err = l.Peek(t.Context(), s.key)
+				default:
+					r, err = l.TryAcquireN(t.Context(), s.key, s.n)
+				}
+				assert.NoError(t, err, "step %d", i)
+				assert.Equal(t, s.want, r, "step %d", i)
+				l.keys()
+			}
+		})
+	}
+}
+
+func TestLocalTokenBucketRefuses(t *testing.T) {
+	l, _ := newTestLocal(t, PerSecond(1), 3)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	localRefusals(t, l, ended)
+	r, err := l.TryAcquireN(t.Context(), "k", 4)
+	assert.Zero(t, r)
+	assert.ErrorIs(t, err, ErrExceedsLimit)
+	assert.EqualError(t, err, "ratelimit: more permits than the limit: 4 permits of a local token bucket that grants 3 at most")
+	assert.Zero(t, l.keys(), "nothing is kept of it")
+}
+
+func TestLocalTokenBucketPeekAndDenialKeepNoKey(t *testing.T) {
+	l, _ := newTestLocal(t, PerSecond(1), 3)
+	for range 10 {
+		r, err := l.Peek(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second}, r)
+	}
+	assert.Zero(t, l.keys())
+	assert.NoError(t, l.Reset(t.Context(), "k"))
+}
+
+func TestLocalTokenBucketRefusesConfig(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		rate  Rate
+		burst int
+		opts  []LocalOption
+		want  string // part of the message
+	}{
+		{"no rate", PerSecond(0), 1, nil, "Count is 0"},
+		{"a negative rate", PerSecond(-1), 1, nil, "Count is -1"},
+		{"no period", Per(1, 0), 1, nil, "Period is 0s"},
+		{"too short a period", Per(1, time.Microsecond), 1, nil, "Period is 1µs"},
+		{"no burst", PerSecond(1), 0, nil, "burst is 0"},
+		{"more than integers hold", Per(999_983, 24*time.Hour+time.Microsecond), 1_000_000_000, nil, "integers"},
+		{"no keys", PerSecond(1), 1, []LocalOption{WithLocalKeys(0)}, "WithLocalKeys: 0 is below 1; leave the option out for 65536"},
+		{"keys twice", PerSecond(1), 1, []LocalOption{WithLocalKeys(1), WithLocalKeys(1)}, "WithLocalKeys is given twice"},
+		{"no clock", PerSecond(1), 1, []LocalOption{WithClock(nil)}, "WithClock: the clock is nil"},
+		{"a nil option", PerSecond(1), 1, []LocalOption{nil}, "option 1 is nil"},
+		{"a prefix", PerSecond(1), 1, []LocalOption{WithPrefix("x")}, "WithPrefix does not apply to a limiter in this process"},
+		{"another limiter's option", PerSecond(1), 1, []LocalOption{WithBuckets(3)}, "WithBuckets does not apply to a limiter in this process"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := NewLocalTokenBucket(c.rate, c.burst, c.opts...)
+			assert.Nil(t, l)
+			assert.ErrorIs(t, err, ErrInvalidConfig)
+			assert.ErrorContains(t, err, c.want)
+		})
+	}
+}
+
+// The reference is a bucket of fractions, from which every field of the result
+// follows without rounding but the last.
+func TestLocalTokenBucketAgainstFractions(t *testing.T) {
+	for _, c := range []struct {
+		rate  Rate
+		burst int
+	}{
+		{PerSecond(3), 5}, {PerMinute(7), 2}, {PerSecond(10), 20}, {Per(9_999_991, time.Second), 40},
+		{Per(11, 13*time.Millisecond), 17}, {PerHour(1), 3},
+	} {
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			rnd := rand.New(rand.NewPCG(seed, 0))
+			l, clock := newTestLocal(t, c.rate, c.burst)
+			perMicro := big.NewRat(int64(c.rate.Count), c.rate.Period.Microseconds())
+			full := big.NewRat(int64(c.burst), 1)
+			wait := func(permits *big.Rat) time.Duration { // rounded up to a microsecond
+				q := new(big.Rat).Quo(permits, perMicro)
+				up := new(big.Int).Add(q.Num(), new(big.Int).Sub(q.Denom(), big.NewInt(1)))
+				return micros(up.Div(up, q.Denom()).Int64())
+			}
+			level, last := new(big.Rat).Set(full), int64(0)
+			next := int64(-1)
+			for range 5000 {
+				now := last
+				switch rnd.IntN(4) {
+				case 0:
+				case 1: // around the instant of the next grant
+					if next >= last {
+						now = max(last, next-1+rnd.Int64N(3))
+					}
+				default:
+					now += rnd.Int64N(int64(wait(full)/time.Microsecond)/4 + 2)
+				}
+				level.Add(level, new(big.Rat).Mul(perMicro, big.NewRat(now-last, 1)))
+				if level.Cmp(full) > 0 {
+					level.Set(full)
+				}
+				last = now
+				clock.micros.Store(now)
+
+				n := 1 + rnd.IntN(c.burst)
+				want := Result{Limit: c.burst, Window: wait(full)}
+				after := new(big.Rat).Sub(level, big.NewRat(int64(n), 1))
+				if after.Sign() >= 0 {
+					want.Allowed = true
+					level = after
+				} else {
+					want.RetryAfter = wait(new(big.Rat).Neg(after))
+					next = now + want.RetryAfter.Microseconds()
+				}
+				want.Remaining = int(new(big.Int).Quo(level.Num(), level.Denom()).Int64())
+				want.ResetAfter = wait(new(big.Rat).Sub(full, level))
+				got, err := l.TryAcquireN(t.Context(), "k", n)
+				require.NoError(t, err)
+				require.Equal(t, want, got)
+			}
+		})
+	}
+}
+
+// Uneven rates neither leak nor lose a permit over a million decisions.
+func TestLocalTokenBucketKeepsTheRate(t *testing.T) {
+	for _, rate := range []Rate{PerSecond(3), PerMinute(7), Per(7_000_001, 13*time.Second)} {
+		const burst = 2
+		l, clock := newTestLocal(t, rate, burst)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		period := rate.Period.Microseconds()
+		var now, granted int64
+		for range 1_000_000 {
+			now += rnd.Int64N(period/int64(rate.Count) + 1) // about twice as often as it refills
+			clock.micros.Store(now)
+			r, err := l.TryAcquire(t.Context(), "k")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Allowed {
+				granted++
+			}
+		}
+		// The bucket is never full for long, so that all that came in went out.
+		most := burst + now*int64(rate.Count)/period
+		assert.LessOrEqual(t, granted, most, "%v", rate)
+		assert.GreaterOrEqual(t, granted, most-burst, "%v", rate)
+	}
+}
+
+func TestLocalTokenBucketConcurrently(t *testing.T) {
+	before := runtime.NumGoroutine()
+	l, _ := newTestLocal(t, PerSecond(1), 100)
+	var granted [10]atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for i := range 1000 {
+				r, err := l.TryAcquire(context.Background(), fmt.Sprint("k", i%10))
+				assert.NoError(t, err)
+				if r.Allowed {
+					granted[i%10].Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for i := range granted {
+		assert.EqualValues(t, 100, granted[i].Load())
+	}
+	assert.Equal(t, 10, l.keys())
+	settled(t, before)
+}
+
+// By the process's own clock, whose readings many goroutines take at once.
+func TestLocalTokenBucketByTheRealClock(t *testing.T) {
+	l, err := NewLocalTokenBucket(PerSecond(1000), 10)
+	require.NoError(t, err)
+	var granted atomic.Int64
+	start := time.Now()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for time.Since(start) < 100*milli {
+				if r, err := l.TryAcquire(context.Background(), "k"); err != nil {
+					t.Error(err)
+				} else if r.Allowed {
+					granted.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	most := 10 + time.Since(start).Microseconds()/1000 + 1
+	assert.LessOrEqual(t, granted.Load(), most)
+	assert.Greater(t, granted.Load(), int64(10))
+}
+
+func TestLocalTokenBucketForgetsFullBucketsFirst(t *testing.T) {
+	l, clock := newTestLocal(t, PerSecond(1), 10, WithLocalKeys(3))
+	take := func(key string, n, remaining int) {
+		t.Helper()
+		r, err := l.TryAcquireN(t.Context(), key, n)
+		require.NoError(t, err)
+		assert.True(t, r.Allowed, key)
+		assert.Equal(t, remaining, r.Remaining, key)
+	}
+	take("drained", 10, 0)
+	take("half", 5, 5)
+	take("little", 1, 9)
+	clock.micros.Store(1_000_000) // little is full again
+	take("new", 9, 1)
+	assert.Equal(t, 3, l.keys())
+	take("half", 1, 5)
+	take("drained", 1, 0)
+
+	// None is full: the nearest to it goes, however recently it was used.
+	take("newer", 2, 8)
+	assert.Equal(t, 3, l.keys())
+	take("half", 1, 9) // forgotten for newer, and now newer for it
+	take("newer", 2, 8)
+	take("new", 1, 0)
+	r, err := l.TryAcquire(t.Context(), "drained")
+	require.NoError(t, err)
+	assert.Equal(t, Result{Limit: 10, Window: 10 * time.Second, RetryAfter: time.Second, ResetAfter: 10 * time.Second}, r,
+		"what is denied stays denied")
+}
+
+func TestLocalTokenBucketIsBoundedUnderAFloodOfKeys(t *testing.T) {
+	const most = 4096
+	l, clock := newTestLocal(t, PerMinute(1), 5, WithLocalKeys(most))
+	assert.Len(t, l.shards, 16)
+	victims := make([]string, 100)
+	for i := range victims {
+		victims[i] = fmt.Sprint("drained", i)
+		r, err := l.TryAcquireN(t.Context(), victims[i], 5)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	for i := range 20 * most {
+		clock.micros.Add(1)
+		r, err := l.TryAcquire(t.Context(), fmt.Sprint("flood", i))
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	assert.LessOrEqual(t, l.keys(), most)
+	assert.Greater(t, l.keys(), most*9/10)
+	for _, key := range victims {
+		r, err := l.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.False(t, r.Allowed, "a flood does not free a denied key")
+	}
+
+	// When all are full again, new keys take their places, two for one.
+	clock.micros.Add(time.Hour.Microseconds())
+	for i := range 2 * most {
+		_, err := l.TryAcquire(t.Context(), fmt.Sprint("later", i))
+		require.NoError(t, err)
+		clock.micros.Add(time.Minute.Microseconds())
+	}
+	assert.LessOrEqual(t, l.keys(), 2*16)
+}
+
+// Whatever happens, the nearest to full is at hand: keys checks the heap.
+func TestLocalTokenBucketKeepsItsKeysInOrder(t *testing.T) {
+	l, clock := newTestLocal(t, PerSecond(1), 10, WithLocalKeys(50))
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 5000 {
+		clock.micros.Add(rnd.Int64N(300_000) - 20_000)
+		key := fmt.Sprint(rnd.IntN(80))
+		if rnd.IntN(20) == 0 {
+			require.NoError(t, l.Reset(t.Context(), key))
+		}
+		_, err := l.TryAcquireN(t.Context(), key, 1+rnd.IntN(10))
+		require.NoError(t, err)
+		require.LessOrEqual(t, l.keys(), 50)
+	}
+}
+
+func TestLocalTokenBucketKeysPerShard(t *testing.T) {
+	for _, c := range []struct{ keys, shards, each int }{
+		{1, 1, 1}, {511, 1, 511}, {512, 2, 256}, {65_536, 64, 1024}, {1_000_000, 64, 15_625},
+	} {
+		l, _ := newTestLocal(t, PerSecond(1), 1, WithLocalKeys(c.keys))
+		assert.Len(t, l.shards, c.shards)
+		assert.Equal(t, c.each, l.shards[0].most)
+	}
+	l, err := NewLocalTokenBucket(PerSecond(1), 1)
+	require.NoError(t, err)
+	assert.Len(t, l.shards, 64)
+	assert.Equal(t, 1024, l.shards[0].most)
+}
+
+func TestLocalTokenBucketDoesNotKeepTheCallersMemory(t *testing.T) {
+	l, _ := newTestLocal(t, PerSecond(1), 1)
+	large := []byte(strings.Repeat("x", 1<<20))
+	freed := make(chan struct{})
+	runtime.AddCleanup(&large[0], func(int) { close(freed) }, 0)
+	_, err := l.TryAcquire(t.Context(), unsafe.String(&large[0], 3)) // a part of a request, say
+	require.NoError(t, err)
+	for range 100 {
+		runtime.GC()
+		select {
+		case <-freed:
+			assert.Equal(t, 1, l.keys())
+			return
+		case <-time.After(10 * milli):
+		}
+	}
+	t.Error("the request's memory is still held")
+}
+
+func TestLocalTokenBucketAllocatesForNewKeysOnly(t *testing.T) {
+	l, err := NewLocalTokenBucket(PerSecond(1), 1000)
+	require.NoError(t, err)
+	ctx := t.Context()
+	assert.Zero(t, testing.AllocsPerRun(500, func() {
+		if _, err := l.TryAcquire(ctx, "k"); err != nil {
+			t.Error(err)
+		}
+	}))
+}
+
+func TestLocalTokenBucketAsSecondary(t *testing.T) {
+	local, _ := newTestLocal(t, PerSecond(1), 2)
+	f := newTestFallback(t, answering(Result{}, errDown), local)
+	for _, allowed := range []bool{true, true, false} {
+		r, err := f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, allowed, r.Allowed)
+		assert.True(t, r.Fallback)
+	}
+	_, err := f.TryAcquireN(t.Context(), "k", 3)
+	assert.ErrorIs(t, err, errDown)
+	assert.False(t, errors.Is(err, ErrExceedsLimit), "the primary may grant three")
+	assert.ErrorIs(t, f.Reset(t.Context(), "k"), errDown)
+	r, err := f.Peek(t.Context(), "k")
+	assert.NoError(t, err)
+	assert.Equal(t, 1, r.Remaining, "and yet the secondary has forgotten")
+}
+
+func BenchmarkLocalTokenBucket(b *testing.B) {
+	for _, keys := range []int{1, 10_000, 1_000_000} {
+		b.Run(fmt.Sprintf("Keys%d", keys), func(b *testing.B) {
+			l, err := NewLocalTokenBucket(PerSecond(100), 100)
+			require.NoError(b, err)
+			names := make([]string, keys)
+			for i := range names {
+				names[i] = fmt.Sprint("user:", i)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				rnd := rand.New(rand.NewPCG(rand.Uint64(), 0))
+				for pb.Next() {
+					_, _ = l.TryAcquire(context.Background(), names[rnd.IntN(keys)])
+				}
+			})
+		})
+	}
+}
