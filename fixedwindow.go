@@ -77,11 +77,12 @@ type fixed struct {
 }
 
 // counter is the state of a window that is used up: the limit, then the window's
-// milliseconds as five digits and an exponent, rounded up beyond five digits.
+// milliseconds as five digits and an exponent. What is beyond five digits is cut,
+// which lets a changed window end later, never earlier.
 func (f fixed) counter() int64 {
 	mantissa, exponent := f.window.Milliseconds(), int64(0)
 	for mantissa%10 == 0 || mantissa > 99_999 {
-		mantissa = ceilDiv(mantissa, 10)
+		mantissa /= 10
 		exponent++
 	}
 	return f.limit*1_000_000 + mantissa*10 + exponent

@@ -1,0 +1,177 @@
+package ratelimit
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// FuzzConstructors: any values give a limiter that works, or an error that wraps
+// ErrInvalidConfig.
+func FuzzConstructors(f *testing.F) {
+	f.Add(10, int64(time.Second), 10, 0, int64(0))
+	f.Add(0, int64(0), 0, 1, int64(1))
+	f.Add(-1, int64(-1), -1, 2, int64(-1))
+	f.Add(1<<62, int64(1<<62), 1<<62, 3, int64(1<<62))
+	f.Add(999_999_937, int64(time.Hour), 999_999_937, 1, int64(time.Minute))
+	s := onMini(f)
+	f.Fuzz(func(t *testing.T, n int, period int64, m, storage int, extra int64) {
+		d, e := time.Duration(period), time.Duration(extra)
+		try := func(l Limiter, err error) {
+			t.Helper()
+			if err != nil {
+				require.ErrorIs(t, err, ErrInvalidConfig)
+				return
+			}
+			require.NoError(t, wipe(s))
+			first := must(t)(l.TryAcquire(ctx, "k"))
+			require.True(t, first.Allowed)
+			require.GreaterOrEqual(t, first.Limit, 1)
+			require.Equal(t, first.Limit-1, first.Remaining)
+			require.Positive(t, first.Window)
+			require.Positive(t, first.ResetAfter)
+			ttl := s.admin.PTTL(ctx, s.admin.Keys(ctx, "*").Val()[0]).Val()
+			require.Positive(t, ttl)
+			// All of it, but where that is a member each of a sorted set.
+			if storage != int(ZSet) || first.Remaining < 1000 {
+				if first.Remaining > 0 {
+					require.True(t, must(t)(l.TryAcquireN(ctx, "k", first.Remaining)).Allowed)
+				}
+				denied := must(t)(l.TryAcquire(ctx, "k"))
+				if denied.Allowed { // so fast that it is full again
+					return
+				}
+				require.Positive(t, denied.RetryAfter)
+				require.GreaterOrEqual(t, denied.ResetAfter, denied.RetryAfter)
+			}
+		}
+		try(NewFixedWindow(s.client, n, d))
+		try(NewFixedWindow(s.client, n, d, WithAlignment(e)))
+		if storage == int(ZSet) {
+			try(NewSlidingWindow(s.client, n, d, WithStorage(ZSet)))
+		} else {
+			try(NewSlidingWindow(s.client, n, d, WithStorage(Storage(storage)), WithBuckets(m)))
+		}
+		try(NewSlidingLog(s.client, []Rule{{n, d}}))
+		try(NewSlidingLog(s.client, []Rule{{n, d}, {m, e}}))
+		try(NewSlidingLog(s.client, []Rule{{n, d}}, WithResolution(e)))
+		try(NewTokenBucket(s.client, Per(n, d), m))
+		try(NewTokenBucket(s.client, Per(n, d), m, WithRefillEvery(e)))
+		try(NewLeakyBucket(s.client, Per(n, d), m))
+	})
+}
+
+// FuzzKeys: any key that is not empty is a key of its own.
+func FuzzKeys(f *testing.F) {
+	for _, key := range []string{"", "k", " ", "{a}b", "a\x00b", "\r\n$3\r\n", "日本", "a:b:c", "%d%s", "1x1"} {
+		f.Add(key)
+	}
+	s := onMini(f)
+	f.Fuzz(func(t *testing.T, key string) {
+		for _, v := range variants() {
+			require.NoError(t, wipe(s))
+			l, err := v.build(s.client)
+			require.NoError(t, err)
+			r, err := l.TryAcquire(ctx, key)
+			if key == "" {
+				require.ErrorIs(t, err, ErrInvalidKey)
+				continue
+			}
+			require.NoError(t, err)
+			require.Equal(t, 2, r.Remaining)
+			require.Equal(t, 1, must(t)(l.TryAcquire(ctx, key)).Remaining)
+			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, key+"x")).Remaining)
+		}
+	})
+}
+
+// FuzzReplies: whatever Redis answers is an error or a result, never a panic.
+func FuzzReplies(f *testing.F) {
+	f.Add(int64(1), int64(2), int64(3), int64(4), int64(5), int64(6), 6)
+	f.Add(int64(-1<<63), int64(1<<62), int64(-5), int64(0), int64(0), int64(0), 1)
+	f.Add(int64(0), int64(9), int64(0), int64(0), int64(0), int64(-9), 0)
+	f.Fuzz(func(t *testing.T, a, b, c, d, e, g int64, length int) {
+		words := []int64{a, b, c, d, e, g}[:min(max(length, 0), 6)]
+		for _, v := range variants() {
+			for _, merging := range [][]Option{nil, {WithoutMerging()}} {
+				l, err := v.build(answering{words}, merging...)
+				require.NoError(t, err)
+				_, err = l.TryAcquire(ctx, "k")
+				if err != nil {
+					require.ErrorContains(t, err, `"k"`)
+				}
+				c := coreOf(t, l)
+				m := newMerger(c)
+				p := &passenger{ctx: ctx, key: "k", n: 1, arrived: make(chan struct{}, 1)}
+				rest := m.answer(group{key: "k", first: p}, words, nil)
+				require.LessOrEqual(t, len(rest), len(words))
+				<-p.arrived
+				if p.err == nil {
+					c.explain(p.words, 1, p.index)
+				}
+			}
+		}
+	})
+}
+
+// answering is a client that answers every script with the same integers.
+type answering struct{ words []int64 }
+
+func (a answering) Process(_ context.Context, cmd redis.Cmder) error {
+	switch inner := inside(cmd).(type) {
+	case *redis.IntCmd:
+		if len(a.words) == 0 {
+			cmd.SetErr(redis.Nil)
+			return redis.Nil
+		}
+		inner.SetVal(a.words[0])
+	case *redis.IntSliceCmd:
+		inner.SetVal(a.words)
+	}
+	return nil
+}
+
+// inside is the command within a script.Once.
+func inside(cmd redis.Cmder) redis.Cmder { return cmd.(*script.Once).Cmder }
+
+// FuzzState: whatever Redis holds is a state or ErrCorruptState, and Reset mends
+// it.
+func FuzzState(f *testing.F) {
+	for _, state := range []string{"", "0", "-1", "1.5", "1e3", "inf", "nan", "0x10", " 7", "7 ", "99999999999999999999",
+		"1763670000123456/333333", "1763670000123456/1000000/3+2", "1763670000123456/1+1", "0/0", "1/2/3+4", "1763670000000000/3",
+		"9999999999999999/1", "0000000000000000/1000000", "3000013", "garbagegarbage00/1000000"} {
+		f.Add(state)
+	}
+	s := onMini(f)
+	f.Fuzz(func(t *testing.T, state string) {
+		for _, v := range variants() {
+			require.NoError(t, wipe(s))
+			l, err := v.build(s.client)
+			require.NoError(t, err)
+			switch v.name {
+			case "FixedWindow", "FixedWindow aligned", "TokenBucket", "TokenBucket stepped", "LeakyBucket":
+				require.NoError(t, s.admin.Set(ctx, v.key, state, time.Minute).Err())
+			case "SlidingWindow List", "SlidingLog":
+				require.NoError(t, s.admin.RPush(ctx, v.key, "0", "0", state, state).Err())
+			case "SlidingWindow Hash":
+				require.NoError(t, s.admin.HSet(ctx, v.key, "first", "0", "last", "1", "0", "0/0", "1", state).Err())
+			default:
+				continue
+			}
+			r, err := l.TryAcquire(ctx, "k")
+			if err != nil {
+				require.ErrorContains(t, err, `"k"`)
+			} else {
+				require.GreaterOrEqual(t, r.Remaining, 0)
+				require.LessOrEqual(t, r.Remaining, 3)
+			}
+			require.NoError(t, l.Reset(ctx, "k"))
+			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+		}
+	})
+}

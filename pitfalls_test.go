@@ -1,0 +1,275 @@
+package ratelimit
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The faults of other libraries, one test each, numbered as in the list they
+// were collected in. Most run over every variant on every stage.
+
+// 1: a counter whose TTL was set in a second step, or only by the first call,
+// blocks for ever once that is lost.
+func TestPitfall1LostTTLDoesNotBlockForEver(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		must(t)(l.TryAcquireN(ctx, "k", 3))
+		require.True(t, s.admin.Persist(ctx, v.key).Val())
+		denied := must(t)(l.TryAcquire(ctx, "k"))
+		require.False(t, denied.Allowed)
+		require.LessOrEqual(t, denied.RetryAfter, v.retry)
+		s.advance(denied.RetryAfter)
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		require.Positive(t, s.admin.PTTL(ctx, v.key).Val())
+	})
+}
+
+// 2: an expiry computed as capacity/rate is a fraction or zero, and fails after
+// the call was charged.
+func TestPitfall2ShortLivedStateExpiresToo(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *stage) {
+		for i, rate := range []Rate{Per(1000, time.Millisecond), Per(999_983, 7*time.Millisecond), PerSecond(7)} {
+			l := Must(NewTokenBucket(s.client, rate, 1, widen[TokenBucketOption](s.opts)...))
+			key := fmt.Sprint("k", i)
+			require.True(t, must(t)(l.TryAcquire(ctx, key)).Allowed)
+			ttl := s.admin.PTTL(ctx, "ratelimit:tokenbucket:"+key).Val()
+			require.NotEqual(t, time.Duration(-1), ttl, "no TTL")
+			require.LessOrEqual(t, ttl, time.Second)
+		}
+	})
+}
+
+// 3: by a clock of whole seconds, a second's permits come at each tick; a host
+// whose clock is slow rewinds the state.
+func TestPitfall3PermitsComeOneByOneAndByOneClock(t *testing.T) {
+	s := onMini(t)
+	l := Must(NewTokenBucket(s.client, PerSecond(10), 5))
+	for range 5 {
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	}
+	granted := 0
+	for range 1000 { // a second, by the millisecond
+		s.advance(time.Millisecond)
+		if must(t)(l.TryAcquire(ctx, "k")).Allowed {
+			granted++
+			require.Zero(t, s.now.Sub(start)%(100*time.Millisecond), "one each 100ms")
+		}
+	}
+	require.Equal(t, 10, granted)
+
+	// Forty calls while the clock keeps stepping back.
+	granted = 0
+	for range 40 {
+		s.advance(-time.Second)
+		if must(t)(l.TryAcquire(ctx, "rewound")).Allowed {
+			granted++
+		}
+	}
+	require.Positive(t, granted)
+	require.LessOrEqual(t, granted, 5, "a burst of five, whatever the clock does")
+}
+
+// 4: a window, limit or rate of zero or less lets everything through, or panics.
+func TestPitfall4NothingBelowOneIsAccepted(t *testing.T) {
+	for _, n := range []int{0, -1} {
+		d := time.Duration(n) * time.Second
+		for _, build := range []func() error{
+			func() error { _, err := NewFixedWindow(offline{t}, n, time.Second); return err },
+			func() error { _, err := NewFixedWindow(offline{t}, 1, d); return err },
+			func() error { _, err := NewSlidingWindow(offline{t}, n, time.Second); return err },
+			func() error { _, err := NewSlidingWindow(offline{t}, 1, d); return err },
+			func() error { _, err := NewSlidingLog(offline{t}, []Rule{{n, time.Second}}); return err },
+			func() error { _, err := NewSlidingLog(offline{t}, []Rule{{1, d}}); return err },
+			func() error { _, err := NewTokenBucket(offline{t}, PerSecond(n), 1); return err },
+			func() error { _, err := NewTokenBucket(offline{t}, Per(1, d), 1); return err },
+			func() error { _, err := NewTokenBucket(offline{t}, PerSecond(1), n); return err },
+			func() error { _, err := NewLeakyBucket(offline{t}, PerSecond(1), n); return err },
+		} {
+			require.ErrorIs(t, build(), ErrInvalidConfig)
+		}
+	}
+}
+
+// 5: a sub-window dropped as it begins to leave shortens the window: 3 at 0.999 s
+// and 3 more at 5.000 s passed a rule of 3 per 5 s.
+func TestPitfall5SubWindowsStayUntilTheirLastInstant(t *testing.T) {
+	for _, storage := range []Storage{Hash, List} {
+		s := onMini(t)
+		l := Must(NewSlidingWindow(s.client, 3, 5*time.Second, WithStorage(storage), WithBuckets(5)))
+		s.advance(999 * time.Millisecond)
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+		s.advance(5*time.Second - 999*time.Millisecond)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, "at 5.000s")
+		s.advance(time.Second - 2*time.Microsecond)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, "at 5.999998s")
+		s.advance(time.Microsecond)
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed, "at 5.999999s, five seconds after its last instant")
+	}
+}
+
+// 6: a list from which one expired count is dropped in a call, or the wrong one,
+// denies by stale counts or fails.
+func TestPitfall6AllThatExpiredIsDroppedAtOnce(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		if v.name == "FixedWindow" || v.name == "FixedWindow aligned" {
+			t.Skip("it has one count")
+		}
+		for range 3 {
+			require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+			s.advance(v.resets[0] / 6)
+		}
+		s.advance(10 * time.Second)
+		require.Equal(t, 0, must(t)(l.TryAcquireN(ctx, "k", 3)).Remaining)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	})
+}
+
+// 7: denied calls that consume, are logged, or extend the TTL.
+func TestPitfall7DeniedCallsDelayNobody(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		must(t)(l.TryAcquireN(ctx, "k", 3))
+		wait := must(t)(l.TryAcquire(ctx, "k")).RetryAfter
+		for range 20 {
+			s.advance(wait / 25 / time.Millisecond * time.Millisecond)
+			require.False(t, must(t)(l.TryAcquireN(ctx, "k", 2)).Allowed)
+		}
+		s.advance(wait - 20*(wait/25/time.Millisecond*time.Millisecond))
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	})
+
+	// Nor are sibling rules charged.
+	s := onMini(t)
+	l := Must(NewSlidingLog(s.client, []Rule{{1, time.Second}, {3, time.Minute}}))
+	for range 3 {
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		for range 10 {
+			require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		}
+		s.advance(time.Second)
+	}
+}
+
+// 8: more than the limit gets a retry-after that never comes true.
+func TestPitfall8MoreThanTheLimitIsAnError(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		_, err := l.TryAcquireN(ctx, "k", 4)
+		require.ErrorIs(t, err, ErrExceedsLimit)
+		require.Zero(t, s.admin.Exists(ctx, v.key).Val())
+	})
+}
+
+// 9: a negative number adds permits; a rejected one drives the balance down.
+func TestPitfall9NegativePermitsChangeNothing(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		must(t)(l.TryAcquireN(ctx, "k", 3))
+		_, err := l.TryAcquireN(ctx, "k", -3)
+		require.ErrorIs(t, err, ErrInvalidPermits)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+		require.NoError(t, l.Reset(ctx, "k"))
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+	})
+}
+
+// 10: by float seconds the first call of ten leaves eight.
+func TestPitfall10FirstCallOfTenLeavesNine(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *stage) {
+		for _, period := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, 7 * time.Second} {
+			l := Must(NewTokenBucket(s.client, Per(10, period), 10, widen[TokenBucketOption](s.opts)...))
+			for left := 9; left >= 0; left-- {
+				require.Equal(t, left, must(t)(l.TryAcquire(ctx, period.String())).Remaining)
+			}
+			require.Equal(t, period/10, must(t)(l.TryAcquire(ctx, period.String())).RetryAfter)
+		}
+	})
+}
+
+// 11: a partial grant charged as a fraction and told as an integer.
+func TestPitfall11NothingIsGrantedInPart(t *testing.T) {
+	everywhere(t, func(t *testing.T, s *stage) {
+		l := Must(NewTokenBucket(s.client, PerSecond(3), 3, widen[TokenBucketOption](s.opts)...))
+		must(t)(l.TryAcquireN(ctx, "k", 3))
+		s.advance(500 * time.Millisecond) // one and a half are back
+		require.Equal(t, Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: 166_667 * time.Microsecond,
+			ResetAfter: 500 * time.Millisecond}, must(t)(l.TryAcquireN(ctx, "k", 2)))
+		require.Equal(t, Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 0,
+			ResetAfter: 833_334 * time.Microsecond}, must(t)(l.TryAcquire(ctx, "k")))
+	})
+}
+
+// 12: replicas over-admit behind a process-wide mutex; compare-and-set gives up
+// under contention.
+func TestPitfall12ContentionNeitherOverAdmitsNorFails(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		replicas := []Limiter{l}
+		for range 3 {
+			replica, err := v.build(s.client, s.opts...)
+			require.NoError(t, err)
+			replicas = append(replicas, replica)
+		}
+		var granted atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 60 {
+			wg.Go(func() {
+				r, err := replicas[i%len(replicas)].TryAcquire(ctx, "k")
+				if err != nil {
+					t.Error(err)
+				} else if r.Allowed {
+					granted.Add(1)
+				}
+				runtime.Gosched()
+			})
+		}
+		wg.Wait()
+		require.Equal(t, int64(3), granted.Load())
+	})
+}
+
+// 13: a peek that creates the window, or that looks like a denial.
+func TestPitfall13PeekCreatesNoWindow(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		require.True(t, must(t)(l.Peek(ctx, "k")).Allowed)
+		s.advance(600 * time.Millisecond)
+		r := must(t)(l.TryAcquire(ctx, "k"))
+		require.Equal(t, 2, r.Remaining)
+		if v.name == "FixedWindow" {
+			require.Equal(t, time.Second, r.ResetAfter, "the window opens with the permit")
+		}
+		must(t)(l.TryAcquireN(ctx, "k", 2))
+		require.False(t, must(t)(l.Peek(ctx, "k")).Allowed)
+	})
+}
+
+// 14: a remaining below zero, a retry-after that is always the whole window.
+func TestPitfall14FieldsStayInTheirRange(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		last := time.Hour
+		must(t)(l.TryAcquireN(ctx, "k", 3))
+		for range 5 {
+			r := must(t)(l.TryAcquireN(ctx, "k", 3))
+			require.False(t, r.Allowed)
+			require.GreaterOrEqual(t, r.Remaining, 0)
+			require.Less(t, r.RetryAfter, last, "it counts down")
+			last = r.RetryAfter
+			s.advance(100 * time.Millisecond)
+		}
+	})
+}
+
+// 15: state written before the check: a first call that is denied leaves a key
+// without a TTL.
+func TestPitfall15DeniedFirstCallLeavesNoKey(t *testing.T) {
+	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+		must(t)(l.TryAcquireN(ctx, "k", 2))
+		require.False(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+		require.Positive(t, s.admin.PTTL(ctx, v.key).Val())
+		_, err := l.TryAcquireN(ctx, "never used", 4)
+		require.Error(t, err)
+		require.Equal(t, int64(1), s.admin.Exists(ctx, v.key).Val())
+		require.Len(t, s.admin.Keys(ctx, "*never used*").Val(), 0)
+	})
+}
