@@ -25,11 +25,16 @@ type call struct {
 var calls = sync.Pool{New: func() any { return new(call) }}
 
 // alone runs the one or peek script for a single request.
-func (c *core) alone(ctx context.Context, s *script.Script, key string, n int) (Result, error) {
+func (c *core) alone(ctx context.Context, s *script.Script, key string, n int) (r Result, err error) {
 	if ctx.Done() == nil {
-		return c.run(ctx, s, key, n)
+		r, err = c.run(ctx, s, key, n)
+	} else {
+		r, err = await(ctx, func() (Result, error) { return c.run(ctx, s, key, n) })
 	}
-	return await(ctx, func() (Result, error) { return c.run(ctx, s, key, n) })
+	if err != nil {
+		return Result{}, c.failed(ctx, key, err)
+	}
+	return r, nil
 }
 
 func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Result, error) {
@@ -41,7 +46,7 @@ func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Re
 		r = new(call)
 	}
 	if err := c.ask(ctx, s, key, n, r); err != nil {
-		return Result{}, c.failed(ctx, key, err)
+		return Result{}, err
 	}
 	return c.explain(r.words, int64(n), 0), nil
 }

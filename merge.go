@@ -78,7 +78,7 @@ func (m *merger) acquire(ctx context.Context, key string, n int) (Result, error)
 		m.flying, m.tookOff = 1, time.Since(epoch)
 		m.mu.Unlock()
 		defer m.land() // also when a hook of the client panics
-		return m.c.run(ctx, m.c.one, key, n)
+		return m.c.alone(ctx, m.c.one, key, n)
 	}
 	p := passengers.Get().(*passenger)
 	p.ctx, p.key, p.n, p.next, p.gone = ctx, key, n, nil, false
