@@ -1,0 +1,365 @@
+package ratelimit
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// generous is far more than a promised time, for the machine may be slow, and a
+// pipeline of a ClusterClient tries four times to get a connection.
+const generous = 15 * time.Second
+
+// ample are limiters that grant everything here and forget nothing, one whose
+// reply is an integer and one whose reply is a list.
+var ample = []struct {
+	name  string
+	build func(c Client, opts ...Option) (Limiter, error)
+}{
+	{"fixed window", func(c Client, o ...Option) (Limiter, error) {
+		return NewFixedWindow(c, plenty, time.Hour, widen[FixedWindowOption](o)...)
+	}},
+	{"sliding log", func(c Client, o ...Option) (Limiter, error) {
+		return NewSlidingLog(c, []Rule{{plenty - 1, time.Hour}, {plenty, 2 * time.Hour}}, widen[SlidingLogOption](o)...)
+	}},
+}
+
+const plenty = 1_000_000_000
+
+// used is how many permits of a key of an ample limiter are gone.
+func used(t testing.TB, l Limiter, key string) int {
+	t.Helper()
+	r := must(t)(l.Peek(ctx, key))
+	return r.Limit - 1 - r.Remaining
+}
+
+// A crowd calls for 5⁰, 5¹, 5², … permits of one key all at once, so that the
+// permits used tell how often each call was executed.
+const crowd = 12
+
+func weight(i int) int {
+	w := 1
+	for range i {
+		w *= 5
+	}
+	return w
+}
+
+// executed tells how often each call of the crowd was executed: any number below
+// five, and go-redis sends a command four times at most.
+func executed(t testing.TB, l Limiter, key string) [crowd]int {
+	t.Helper()
+	var times [crowd]int
+	rest := used(t, l, key)
+	for i := range times {
+		times[i] = rest % 5
+		rest /= 5
+	}
+	require.Zero(t, rest)
+	return times
+}
+
+// gather lets the crowd call, and returns each call's error. The calls overlap:
+// they meet in the flights of a merging limiter.
+func gather(f *figures, call func(i int) (Result, error)) (wait func() [crowd]error) {
+	var errs [crowd]error
+	var wg sync.WaitGroup
+	ready := make(chan struct{})
+	for i := range errs {
+		wg.Go(func() {
+			<-ready
+			start := time.Now()
+			r, err := call(i)
+			f.count(start, r, err)
+			errs[i] = err
+		})
+	}
+	close(ready)
+	return func() [crowd]error {
+		wg.Wait()
+		return errs
+	}
+}
+
+// requireOnce checks that a call that was answered has been executed once, and
+// one that failed not more than once.
+func requireOnce(t testing.TB, times [crowd]int, errs [crowd]error) {
+	t.Helper()
+	for i, n := range times {
+		if errs[i] == nil {
+			require.Equal(t, 1, n, "the executions of call %d, which was answered; of all: %v", i, times)
+		} else {
+			require.LessOrEqual(t, n, 1, "the executions of call %d, which failed; of all: %v", i, times)
+		}
+	}
+}
+
+// onMerged matches the requests that carry several calls of the limiter.
+func onMerged(l Limiter) redistest.Matcher {
+	var c *core
+	switch l := l.(type) {
+	case *FixedWindow:
+		c = l.core
+	case *SlidingLog:
+		c = l.core
+	}
+	digest := []byte(c.many.BySHA[1].(string))
+	return func(request []byte) bool { return bytes.Contains(request, digest) }
+}
+
+func TestReplyThatDoesNotArrive(t *testing.T) {
+	g := startGrid(t)
+
+	// A single call, whose reply is cut after each of its bytes.
+	t.Run("cut at every byte", func(t *testing.T) {
+		g.each(t, 5*time.Second, func(t *testing.T, r *rig) {
+			for _, a := range ample {
+				l, err := a.build(r.client, r.opts...)
+				require.NoError(t, err)
+				truth, err := a.build(r.admin)
+				require.NoError(t, err)
+				// A cut answer that the script is not known would be one of a call that did not run.
+				require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx))
+				var f figures
+				before := redistest.Executions(t, r.admin)
+				for cut := 0; ; cut++ {
+					key := fmt.Sprint(t.Name(), cut)
+					r.all(func(p *redistest.Proxy) { p.CutReplyAfter(cut, redistest.OnScript()) })
+					start := time.Now()
+					res, err := l.TryAcquireN(ctx, key, 7)
+					f.count(start, res, err)
+					r.all((*redistest.Proxy).Disarm)
+					if err == nil {
+						require.Greater(t, cut, 3)
+						break // the reply was not longer
+					}
+					require.ErrorContains(t, err, a.name)
+					require.ErrorContains(t, err, key[:20])
+					require.Zero(t, res)
+					start = time.Now()
+					res, err = l.TryAcquireN(ctx, key, 7)
+					f.count(start, res, err)
+					require.NoError(t, err, "after a cut at byte %d", cut)
+				}
+				ran := redistest.Executions(t, r.admin) - before
+				t.Logf("%s: %v; %d executions", a.name, &f, ran)
+				require.Equal(t, int64(f.calls), ran, "each call was executed once, answered or not")
+				for cut := range f.failed {
+					require.Equal(t, 14, used(t, truth, fmt.Sprint(t.Name(), cut)), "permits used after a cut at byte %d", cut)
+				}
+				// The last cut came after the reply: whoever comes next may be the one to notice.
+				_, _ = l.Peek(ctx, t.Name())
+			}
+		})
+	})
+
+	// Many calls, merged where the limiter merges.
+	t.Run("cut in a crowd", func(t *testing.T) {
+		g.each(t, 5*time.Second, func(t *testing.T, r *rig) {
+			a := ample[0]
+			l, err := a.build(r.client, r.opts...)
+			require.NoError(t, err)
+			truth, err := a.build(r.admin)
+			require.NoError(t, err)
+			which := redistest.OnScript()
+			if r.merging {
+				which = onMerged(l)
+			}
+			var f figures
+			var struck, unanswered int
+			for cut := range 24 {
+				keys := [2]string{fmt.Sprint(t.Name(), cut, "a"), fmt.Sprint(t.Name(), cut, "b")}
+				faults := []*redistest.Fault{}
+				r.all(func(p *redistest.Proxy) { faults = append(faults, p.CutReplyAfter(cut, which)) })
+				r.all((*redistest.Proxy).HoldReplies) // so that they wait for each other
+				first := gather(&f, func(i int) (Result, error) { return l.TryAcquireN(ctx, keys[0], weight(i)) })
+				second := gather(&f, func(i int) (Result, error) { return l.TryAcquireN(ctx, keys[1], weight(i)) })
+				r.all((*redistest.Proxy).Unhang)
+				errs := [2][crowd]error{first(), second()}
+				r.all((*redistest.Proxy).Disarm)
+				for _, fault := range faults {
+					struck += fault.Hits()
+				}
+				for k, key := range keys {
+					times := executed(t, truth, key)
+					requireOnce(t, times, errs[k])
+					for i, n := range times {
+						if errs[k][i] != nil {
+							unanswered += n
+						}
+					}
+				}
+			}
+			t.Logf("%v; %d replies cut; %d calls executed without an answer", &f, struck, unanswered)
+			require.Positive(t, struck)
+			require.Positive(t, unanswered, "a lost reply is one of a call that was executed")
+		})
+	})
+
+	t.Run("lost", func(t *testing.T) {
+		g.each(t, 200*time.Millisecond, func(t *testing.T, r *rig) {
+			for _, a := range ample {
+				l, err := a.build(r.client, r.opts...)
+				require.NoError(t, err)
+				truth, err := a.build(r.admin)
+				require.NoError(t, err)
+				for _, loss := range []struct {
+					name string
+					arm  func(p *redistest.Proxy)
+				}{
+					{"dropped", func(p *redistest.Proxy) { p.DropReply(1, redistest.OnScript()) }},
+					{"silent", func(p *redistest.Proxy) { p.MuteReply(1, redistest.OnScript()) }},
+				} {
+					key := t.Name() + loss.name
+					must(t)(l.TryAcquireN(ctx, key, 1))
+					before := redistest.Executions(t, r.admin)
+					r.all(loss.arm)
+					var f figures
+					start := time.Now()
+					res, err := l.TryAcquireN(ctx, key, 5)
+					f.count(start, res, err)
+					r.all((*redistest.Proxy).Disarm)
+					require.Error(t, err)
+					require.Zero(t, res)
+					require.Less(t, f.longest, generous)
+					require.Equal(t, int64(1), redistest.Executions(t, r.admin)-before)
+					must(t)(l.TryAcquireN(ctx, key, 25))
+					require.Equal(t, 31, used(t, truth, key), "each call was executed once")
+					t.Logf("%s, %s: %v", a.name, loss.name, &f)
+				}
+			}
+		})
+	})
+}
+
+func TestServerThatStopsAnswering(t *testing.T) {
+	g := startGrid(t)
+	ways := []struct {
+		name string
+		hang func(p *redistest.Proxy)
+		ran  bool // the calls reach the server
+	}{
+		{"the way there", (*redistest.Proxy).Hang, false},
+		{"the way back", (*redistest.Proxy).HoldReplies, true},
+	}
+
+	// Nobody is in a hurry: the client's timeout ends the calls.
+	t.Run("within the read timeout", func(t *testing.T) {
+		g.each(t, 200*time.Millisecond, func(t *testing.T, r *rig) {
+			a := ample[0]
+			l, err := a.build(r.client, r.opts...)
+			require.NoError(t, err)
+			truth, err := a.build(r.admin)
+			require.NoError(t, err)
+			for _, way := range ways {
+				key := t.Name() + way.name
+				must(t)(l.TryAcquire(ctx, "warm up"))
+				var f figures
+				r.all(way.hang)
+				errs := gather(&f, func(i int) (Result, error) { return l.TryAcquireN(ctx, key, weight(i)) })()
+				r.all((*redistest.Proxy).Unhang)
+				for i, err := range errs {
+					require.Error(t, err, "call %d", i)
+				}
+				require.Less(t, f.longest, generous)
+				start := time.Now()
+				res, err := l.TryAcquire(ctx, key+" afterwards")
+				require.NoError(t, err)
+				require.True(t, res.Allowed)
+				again := time.Since(start)
+				require.Less(t, again, generous)
+				settle()
+				times := executed(t, truth, key)
+				requireOnce(t, times, errs)
+				t.Logf("%s: %v; executions %v; works again after %v", way.name, &f, times, again)
+			}
+		})
+	})
+
+	// The client would wait for a minute, the callers do not.
+	t.Run("within the context", func(t *testing.T) {
+		g.each(t, time.Minute, func(t *testing.T, r *rig) {
+			a := ample[0]
+			l, err := a.build(r.client, r.opts...)
+			require.NoError(t, err)
+			truth, err := a.build(r.admin)
+			require.NoError(t, err)
+			for _, way := range ways {
+				for _, end := range []struct {
+					name string
+					want error
+					ctx  func() (context.Context, context.CancelFunc)
+				}{
+					{"expires", context.DeadlineExceeded, func() (context.Context, context.CancelFunc) {
+						return context.WithTimeout(ctx, 30*time.Millisecond)
+					}},
+					{"is cancelled", context.Canceled, func() (context.Context, context.CancelFunc) {
+						c, cancel := context.WithCancel(ctx)
+						time.AfterFunc(30*time.Millisecond, cancel)
+						return c, cancel
+					}},
+				} {
+					key := t.Name() + way.name + end.name
+					must(t)(l.TryAcquire(ctx, "warm up"))
+					var f figures
+					r.all(way.hang)
+					errs := gather(&f, func(i int) (Result, error) {
+						c, cancel := end.ctx()
+						defer cancel()
+						return l.TryAcquireN(c, key, weight(i))
+					})()
+					for _, call := range []func(c context.Context) error{
+						func(c context.Context) error { _, err := l.Peek(c, key); return err },
+						func(c context.Context) error { return l.Reset(c, "another") },
+					} {
+						c, cancel := end.ctx()
+						start := time.Now()
+						err := call(c)
+						f.count(start, Result{}, err)
+						cancel()
+						require.ErrorIs(t, err, end.want)
+						require.ErrorContains(t, err, a.name)
+					}
+					r.all((*redistest.Proxy).Unhang)
+					for i, err := range errs {
+						require.ErrorIs(t, err, end.want, "call %d", i)
+						require.ErrorContains(t, err, a.name)
+					}
+					require.Less(t, f.longest, generous)
+					start := time.Now()
+					require.True(t, must(t)(l.TryAcquire(ctx, key+" afterwards")).Allowed)
+					again := time.Since(start)
+					settle()
+					times := executed(t, truth, key)
+					requireOnce(t, times, errs)
+					t.Logf("%s, the context %s: %v; executions %v; works again after %v", way.name, end.name, &f, times, again)
+				}
+			}
+		})
+	})
+}
+
+// settle gives requests that were held up time to be executed, and to be executed
+// twice.
+func settle() { time.Sleep(20 * time.Millisecond) }
+
+// A command of go-redis's own is what the library must not send: the same fault
+// executes it up to four times. If this fails, go-redis has changed.
+func TestPlainCommandIsSentAgain(t *testing.T) {
+	server := redistest.Start(t)
+	proxy := redistest.NewProxy(t, server.Addr())
+	client := server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })
+	fault := proxy.DropReply(3, redistest.OnCommand("incr"))
+	n, err := client.Incr(ctx, "n").Result()
+	require.NoError(t, err)
+	require.Equal(t, int64(4), n)
+	require.Equal(t, 3, fault.Hits())
+}

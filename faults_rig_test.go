@@ -1,0 +1,169 @@
+package ratelimit
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// A grid is a server and a cluster, and proxies on every way to them.
+type grid struct {
+	server  *redistest.Server
+	doors   []*redistest.Proxy // two, in front of the server
+	cluster *redistest.Cluster
+	gates   []*redistest.Proxy // one in front of each node
+}
+
+func startGrid(t testing.TB) *grid {
+	g := &grid{server: redistest.Start(t), cluster: redistest.StartCluster(t)}
+	for range 2 {
+		g.doors = append(g.doors, redistest.NewProxy(t, g.server.Addr()))
+	}
+	for _, addr := range g.cluster.Addrs() {
+		g.gates = append(g.gates, redistest.NewProxy(t, addr))
+	}
+	return g
+}
+
+// A rig is a client whose ways to Redis can be broken.
+type rig struct {
+	client  Client
+	opts    []Option
+	ways    []*redistest.Proxy
+	admin   redis.UniversalClient // past the proxies
+	merging bool
+}
+
+// all does something to every way of the client.
+func (r *rig) all(do func(p *redistest.Proxy)) {
+	for _, p := range r.ways {
+		do(p)
+	}
+}
+
+// each runs a test with every kind of client. Their retries and everything else
+// are as go-redis has them, except for the timeout of one command.
+func (g *grid) each(t *testing.T, timeout time.Duration, test func(t *testing.T, r *rig)) {
+	single := func(t testing.TB) *redis.Client {
+		return g.server.Client(t, func(o *redis.Options) {
+			o.Addr, o.ReadTimeout, o.WriteTimeout = g.doors[0].Addr(), timeout, timeout
+		})
+	}
+	cluster := func(t testing.TB) *redis.ClusterClient {
+		return g.cluster.Client(t, func(o *redis.ClusterOptions) {
+			o.Dialer, o.ReadTimeout, o.WriteTimeout = redistest.Through(g.gates...), timeout, timeout
+		})
+	}
+	ring := func(t testing.TB) *redis.Ring {
+		c := redis.NewRing(&redis.RingOptions{
+			Addrs:       map[string]string{"one": g.doors[0].Addr(), "two": g.doors[1].Addr()},
+			ReadTimeout: timeout, WriteTimeout: timeout,
+			HeartbeatFrequency: time.Hour, // a ring that takes a shard for dead moves its keys
+		})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	auto := func(t testing.TB, a *redis.AutoPipeliner, err error) Client {
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = a.Close() })
+		return a
+	}
+	for _, kind := range []struct {
+		name      string
+		clustered bool
+		merges    bool
+		build     func(t testing.TB) Client
+	}{
+		{"Client", false, true, func(t testing.TB) Client { return single(t) }},
+		{"ClusterClient", true, true, func(t testing.TB) Client { return cluster(t) }},
+		{"Ring", false, true, func(t testing.TB) Client { return ring(t) }},
+		{"blocking AutoPipeliner", false, false, func(t testing.TB) Client {
+			a, err := single(t).AutoPipeline()
+			return auto(t, a, err)
+		}},
+		{"deferred AutoPipeliner", false, false, func(t testing.TB) Client {
+			a, err := single(t).AsyncAutoPipeline()
+			return auto(t, a, err)
+		}},
+		{"full-duplex AutoPipeliner", false, false, func(t testing.TB) Client {
+			a, err := single(t).AutoPipelineWithOptions(&redis.AutoPipelineOptions{FullDuplex: true})
+			return auto(t, a, err)
+		}},
+		{"AutoPipeliner of a ClusterClient", true, false, func(t testing.TB) Client {
+			a, err := cluster(t).AutoPipeline()
+			return auto(t, a, err)
+		}},
+	} {
+		for _, merging := range []bool{true, false} {
+			name := kind.name
+			var opts []Option
+			switch {
+			case !merging && !kind.merges:
+				continue
+			case !merging:
+				name, opts = name+", unmerged", []Option{WithoutMerging()}
+			}
+			t.Run(name, func(t *testing.T) {
+				r := &rig{client: kind.build(t), opts: opts, merging: merging && kind.merges}
+				if kind.clustered {
+					r.ways, r.admin = g.gates, g.cluster.Client(t)
+				} else {
+					r.ways, r.admin = g.doors, g.server.Client(t)
+				}
+				t.Cleanup(func() {
+					r.all((*redistest.Proxy).Disarm)
+					r.all((*redistest.Proxy).Unhang)
+				})
+				test(t, r)
+			})
+		}
+	}
+}
+
+// figures are what a test logs of its calls.
+type figures struct {
+	mu       sync.Mutex // guards all below
+	calls    int
+	granted  int
+	denied   int
+	failed   int
+	firstErr error
+	longest  time.Duration
+}
+
+// count adds one call, which began at start.
+func (f *figures) count(start time.Time, r Result, err error) {
+	took := time.Since(start)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	f.longest = max(f.longest, took)
+	switch {
+	case err != nil:
+		f.failed++
+		if f.firstErr == nil {
+			f.firstErr = err
+		}
+	case r.Allowed:
+		f.granted++
+	default:
+		f.denied++
+	}
+}
+
+func (f *figures) String() string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := fmt.Sprintf("%d calls: %d granted, %d denied, %d errors; longest %v",
+		f.calls, f.granted, f.denied, f.failed, f.longest.Round(100*time.Microsecond))
+	if f.firstErr != nil {
+		s += fmt.Sprintf("; the first error: %v", f.firstErr)
+	}
+	return s
+}
