@@ -66,7 +66,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				primary := newPatient()
 				var changes []string
-				f := newTestFallback(t, primary, answering(bySecondary, nil),
+				f := newTestFallback(t, primary, always(bySecondary, nil),
 					append(mode.opts, states(&changes), WithBreaker(WithFailures(3), WithProbeEvery(100*milli)))...)
 				start := time.Now()
 				for i, step := range []struct {
@@ -135,7 +135,7 @@ func TestBreakerDefaults(t *testing.T) {
 func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 	for _, mode := range breakerModes {
 		var events []Event
-		f := newTestFallback(t, answering(Result{}, errDown), answering(Result{}, io.ErrClosedPipe), append(mode.opts,
+		f := newTestFallback(t, always(Result{}, errDown), always(Result{}, io.ErrClosedPipe), append(mode.opts,
 			WithBreaker(WithFailures(1), WithProbeEvery(time.Hour)),
 			WithObserver(func(e Event) { events = append(events, e) }))...)
 		_, err := f.TryAcquire(t.Context(), "a")
@@ -173,7 +173,7 @@ func TestBreakerCountsOutagesOnly(t *testing.T) {
 			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
 				build := func() (*patient, *Fallback) {
 					p := newPatient()
-					return p, newTestFallback(t, p, answering(bySecondary, nil),
+					return p, newTestFallback(t, p, always(bySecondary, nil),
 						append(mode.opts, WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)))...)
 				}
 				ask := func(p *patient, f *Fallback, err error) (asked bool) {
@@ -208,7 +208,7 @@ func TestBreakerProbeWithAMistake(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				var changes []string
 				p := newPatient()
-				f := newTestFallback(t, p, answering(bySecondary, nil),
+				f := newTestFallback(t, p, always(bySecondary, nil),
 					append(mode.opts, states(&changes), WithBreaker(WithFailures(1), WithProbeEvery(milli)))...)
 				p.err = errDown
 				_, _ = f.TryAcquire(t.Context(), "k")
@@ -233,7 +233,7 @@ func TestBreakerProbesOneAtATime(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := newPatient()
-				f := newTestFallback(t, p, answering(bySecondary, nil),
+				f := newTestFallback(t, p, always(bySecondary, nil),
 					append(mode.opts, WithBreaker(WithFailures(1), WithProbeEvery(milli)))...)
 				p.err = errDown
 				_, _ = f.TryAcquire(t.Context(), "k")
@@ -267,7 +267,7 @@ func TestBreakerCountsCallsOverBudget(t *testing.T) {
 		var changes []string
 		p := newPatient()
 		p.took = 30 * milli // healthy, but slow
-		f := newTestFallback(t, p, answering(bySecondary, nil), states(&changes), WithBudget(10*milli),
+		f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(10*milli),
 			WithBreaker(WithFailures(3), WithProbeEvery(100*milli)))
 		for range 10 {
 			r, err := f.TryAcquire(t.Context(), "k")
@@ -314,7 +314,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newPatient()
 			p.took = time.Hour
-			f := newTestFallback(t, p, answering(bySecondary, nil), WithBreaker(WithFailures(3)))
+			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(WithFailures(3)))
 			for range 100 {
 				leave(t, f, patience-1)
 			}
@@ -332,7 +332,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p := newPatient()
 			p.took = time.Hour
 			var changes []string
-			f := newTestFallback(t, p, answering(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(WithFailures(3)))
+			f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(WithFailures(3)))
 			for range 3 {
 				leave(t, f, 5*milli)
 			}
@@ -348,7 +348,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newPatient()
 			p.took = 20 * milli
-			f := newTestFallback(t, p, answering(bySecondary, nil), WithBudget(50*milli), WithBreaker(WithFailures(3)))
+			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli), WithBreaker(WithFailures(3)))
 			for range 100 {
 				leave(t, f, 5*milli)
 			}
@@ -362,7 +362,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newPatient()
 			p.took = time.Hour
-			f := newTestFallback(t, p, answering(bySecondary, nil), WithBudget(50*milli),
+			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
 				WithBreaker(WithFailures(1), WithProbeEvery(100*milli)))
 			r, err := f.TryAcquire(t.Context(), "k")
 			assert.NoError(t, err)
@@ -381,8 +381,8 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 
 func TestBreakerOpenForACallerWhoHasLeft(t *testing.T) {
 	for _, mode := range breakerModes {
-		secondary := answering(bySecondary, nil)
-		f := newTestFallback(t, answering(Result{}, errDown), secondary,
+		secondary := always(bySecondary, nil)
+		f := newTestFallback(t, always(Result{}, errDown), secondary,
 			append(mode.opts, WithBreaker(WithFailures(1), WithProbeEvery(time.Hour)))...)
 		_, err := f.TryAcquire(t.Context(), "k")
 		assert.NoError(t, err)
@@ -401,7 +401,7 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newPatient()
 		p.err = errDown
-		f := newTestFallback(t, p, answering(bySecondary, nil), WithBudget(50*milli),
+		f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
 			WithBreaker(WithFailures(1), WithProbeEvery(100*milli)))
 		r, err := f.TryAcquire(t.Context(), "k")
 		assert.NoError(t, err)
@@ -431,8 +431,8 @@ func TestBreakerObserverMayCallTheFallback(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			var f *Fallback
 			var seen []string
-			primary := answering(Result{}, errDown)
-			f = newTestFallback(t, primary, answering(bySecondary, nil), append(mode.opts,
+			primary := always(Result{}, errDown)
+			f = newTestFallback(t, primary, always(bySecondary, nil), append(mode.opts,
 				WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)), WithObserver(func(e Event) {
 					seen = append(seen, e.Kind.String())
 					if e.Kind == EventBreakerState {
@@ -496,7 +496,7 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 
 func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 	var kinds []string
-	f := newTestFallback(t, answering(Result{}, errDown), AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
+	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
 		WithObserver(func(e Event) {
 			if e.Kind == EventBreakerState {
 				kinds = append(kinds, e.From.String()+" to "+e.To.String())

@@ -57,7 +57,7 @@ var (
 	substituted = func() Result { r := bySecondary; r.Fallback = true; return r }()
 )
 
-func answering(r Result, err error) *stub {
+func always(r Result, err error) *stub {
 	return &stub{do: func(context.Context, string, int) (Result, error) { return r, err }}
 }
 
@@ -235,7 +235,7 @@ func TestFallbackTryAcquireTakesOne(t *testing.T) {
 
 func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 	ioTimeout := fmt.Errorf("read tcp: %w", os.ErrDeadlineExceeded)
-	never := answering(bySecondary, nil)
+	never := always(bySecondary, nil)
 	for _, mode := range fallbackModes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Run("cancelled before", func(t *testing.T) {
@@ -298,8 +298,8 @@ func TestFallbackNested(t *testing.T) {
 	for _, mode := range fallbackModes {
 		t.Run(mode.name, func(t *testing.T) {
 			nest := func(first, second, third error) (Result, error, *stub) {
-				last := answering(bySecondary, third)
-				inner := newTestFallback(t, answering(byPrimary, first), answering(byPrimary, second), mode.opts()...)
+				last := always(bySecondary, third)
+				inner := newTestFallback(t, always(byPrimary, first), always(byPrimary, second), mode.opts()...)
 				r, err := newTestFallback(t, inner, last, mode.opts()...).TryAcquireN(t.Context(), "k", 3)
 				return r, err, last
 			}
@@ -345,7 +345,7 @@ func TestFallbackResetForgetsInBoth(t *testing.T) {
 			{"both are down", errDown, os.ErrClosed, `ratelimit: fallback: reset of "k": primary: connection refused; secondary: file already closed`},
 		} {
 			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
-				primary, secondary := answering(Result{}, c.primary), answering(Result{}, c.secondary)
+				primary, secondary := always(Result{}, c.primary), always(Result{}, c.secondary)
 				err := newTestFallback(t, primary, secondary, mode.opts()...).Reset(t.Context(), "k")
 				if c.want == "" {
 					assert.NoError(t, err)
@@ -433,7 +433,7 @@ func TestFallbackBudget(t *testing.T) {
 	const budget = 20 * milli
 	late := func(t *testing.T, primary *stub, took time.Duration, want Result) (events []Event) {
 		t.Helper()
-		f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(budget),
+		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget),
 			WithObserver(func(e Event) { events = append(events, e) }))
 		start := time.Now()
 		r, err := f.TryAcquire(t.Context(), "k")
@@ -478,7 +478,7 @@ func TestFallbackBudget(t *testing.T) {
 	})
 	t.Run("both fail", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			r, err := newTestFallback(t, hanging(), answering(Result{}, errDown), WithBudget(budget)).TryAcquire(t.Context(), "k")
+			r, err := newTestFallback(t, hanging(), always(Result{}, errDown), WithBudget(budget)).TryAcquire(t.Context(), "k")
 			assert.Zero(t, r)
 			assert.EqualError(t, err, `ratelimit: fallback for "k": primary: ratelimit: over budget; secondary: connection refused`)
 			assert.ErrorIs(t, err, ErrOverBudget)
@@ -489,7 +489,7 @@ func TestFallbackBudget(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), budget)
 			defer cancel()
-			secondary := answering(bySecondary, nil)
+			secondary := always(bySecondary, nil)
 			r, err := newTestFallback(t, hanging(), secondary, WithBudget(budget)).TryAcquire(ctx, "k")
 			assert.Zero(t, r)
 			assert.ErrorIs(t, err, context.DeadlineExceeded)
@@ -531,7 +531,7 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 					child.Store(sub.Err())
 					return Result{}, ctx.Err()
 				}}
-				f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(budget))
+				f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
 				r, err := f.TryAcquire(ctx, "k")
 				if c.leave > 0 {
 					assert.Zero(t, r)
@@ -587,7 +587,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 						saturated.Add(1)
 					}
 				}))
-				f := newTestFallback(t, primary, answering(bySecondary, nil), opts...)
+				f := newTestFallback(t, primary, always(bySecondary, nil), opts...)
 				before := runtime.NumGoroutine()
 
 				var wg sync.WaitGroup
@@ -640,7 +640,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 func TestFallbackMoreCallersThanTurnsWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
-		f := newTestFallback(t, after(rtt), answering(bySecondary, nil), WithBudget(budget), WithBreaker())
+		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker())
 		before := runtime.NumGoroutine()
 		start := time.Now()
 		var wg sync.WaitGroup
@@ -662,7 +662,7 @@ func TestFallbackCallersWhoseTurnDoesNotCome(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const budget = 50 * milli
 		primary := after(budget - milli)
-		f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(budget))
+		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
 		var wg sync.WaitGroup
 		for range maxRunning {
 			wg.Go(func() {
@@ -720,7 +720,7 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 				time.Sleep(time.Second)
 				panic("nobody listens")
 			}}
-			f := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(milli))
+			f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli))
 			r, err := f.TryAcquire(t.Context(), "k")
 			assert.NoError(t, err)
 			assert.Equal(t, substituted, r)
@@ -732,7 +732,7 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 	})
 	t.Run("or the end of its goroutine", func(t *testing.T) {
 		primary := &stub{do: func(context.Context, string, int) (Result, error) { runtime.Goexit(); return byPrimary, nil }}
-		r, err := newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(time.Minute)).TryAcquire(t.Context(), "k")
+		r, err := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(time.Minute)).TryAcquire(t.Context(), "k")
 		assert.NoError(t, err)
 		assert.Equal(t, substituted, r)
 	})
@@ -759,7 +759,7 @@ func TestFallbackRaces(t *testing.T) {
 	}}
 	var events, answers, secondaries, ends atomic.Int64
 	var f *Fallback
-	f = newTestFallback(t, primary, answering(bySecondary, nil), WithBudget(milli),
+	f = newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
 		WithBreaker(WithFailures(3), WithProbeEvery(milli)), WithObserver(func(e Event) {
 			if e.Kind != EventBreakerState {
 				events.Add(1)
@@ -818,7 +818,7 @@ func BenchmarkFallback(b *testing.B) {
 	run("HealthyBreaker", AllowAll(), WithBreaker())
 	run("HealthyBudget", AllowAll(), WithBudget(time.Second))
 	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker())
-	down := answering(Result{}, errDown)
+	down := always(Result{}, errDown)
 	run("DownBreaker", down, WithBreaker(WithProbeEvery(time.Hour)))
 	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(WithProbeEvery(time.Hour)))
 }

@@ -508,7 +508,7 @@ func TestLocalTokenBucketAllocatesForNewKeysOnly(t *testing.T) {
 
 func TestLocalTokenBucketAsSecondary(t *testing.T) {
 	local, _ := newTestLocal(t, PerSecond(1), 2)
-	f := newTestFallback(t, answering(Result{}, errDown), local)
+	f := newTestFallback(t, always(Result{}, errDown), local)
 	for _, allowed := range []bool{true, true, false} {
 		r, err := f.TryAcquire(t.Context(), "k")
 		assert.NoError(t, err)
