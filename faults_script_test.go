@@ -1,0 +1,170 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// slow are limiters of every kind that grant the limit and then, for as long as
+// a test takes, no more.
+func slow(t testing.TB, limit int, c Client, o ...Option) map[string]Limiter {
+	const long = 1000 * time.Hour
+	made := map[string]Limiter{}
+	add := func(name string, l Limiter, err error) {
+		require.NoError(t, err)
+		made[name] = l
+	}
+	fixed, err := NewFixedWindow(c, limit, long, widen[FixedWindowOption](o)...)
+	add("fixed window", fixed, err)
+	for _, storage := range []Storage{Hash, List, ZSet} {
+		sliding, err := NewSlidingWindow(c, limit, long, append(widen[SlidingWindowOption](o), WithStorage(storage))...)
+		add("sliding window "+storage.String(), sliding, err)
+	}
+	log, err := NewSlidingLog(c, []Rule{{limit, long}}, widen[SlidingLogOption](o)...)
+	add("sliding log", log, err)
+	token, err := NewTokenBucket(c, Per(1, long), limit, widen[TokenBucketOption](o)...)
+	add("token bucket", token, err)
+	leaky, err := NewLeakyBucket(c, Per(1, long), limit, widen[LeakyBucketOption](o)...)
+	add("leaky bucket", leaky, err)
+	return made
+}
+
+// Traffic is calls of limiters from many goroutines. It goes on to the next key
+// when one has been asked more often than it has permits, so that the permits
+// granted of each key are known exactly.
+type traffic struct {
+	figures
+	limit, perKey int
+	limiters      []*metered
+	done          chan struct{}
+	workers       sync.WaitGroup
+}
+
+type metered struct {
+	name    string
+	l       Limiter
+	calls   atomic.Int64
+	granted sync.Map // by number of the key: *atomic.Int64
+}
+
+// startTraffic starts goroutines that call until stop. The keys have the tag.
+func startTraffic(limiters map[string]Limiter, limit, goroutines int, tag string) *traffic {
+	tr := &traffic{limit: limit, perKey: limit + limit/2, done: make(chan struct{})}
+	for name, l := range limiters {
+		tr.limiters = append(tr.limiters, &metered{name: name, l: l})
+	}
+	for i := range goroutines {
+		tr.workers.Go(func() {
+			for turn := i; ; turn++ {
+				select {
+				case <-tr.done:
+					return
+				default:
+				}
+				q := tr.limiters[turn%len(tr.limiters)]
+				number := int(q.calls.Add(1)-1) / tr.perKey
+				start := time.Now()
+				r, err := q.l.TryAcquire(ctx, fmt.Sprintf("{%s}%d", tag, number))
+				tr.count(start, r, err)
+				if r.Allowed {
+					n, _ := q.granted.LoadOrStore(number, new(atomic.Int64))
+					n.(*atomic.Int64).Add(1)
+				}
+			}
+		})
+	}
+	return tr
+}
+
+// stop ends the traffic.
+func (tr *traffic) stop() {
+	close(tr.done)
+	tr.workers.Wait()
+}
+
+// requireExact checks that no call failed and that every key granted its limit,
+// and logs the figures.
+func (tr *traffic) requireExact(t testing.TB) {
+	t.Helper()
+	var keys, over, under int
+	for _, q := range tr.limiters {
+		calls := int(q.calls.Load())
+		for number := 0; number*tr.perKey < calls; number++ {
+			keys++
+			want := min(calls-number*tr.perKey, tr.limit)
+			got := 0
+			if n, ok := q.granted.Load(number); ok {
+				got = int(n.(*atomic.Int64).Load())
+			}
+			if got != want {
+				t.Errorf("%s: key %d granted %d of %d", q.name, number, got, want)
+			}
+			over += max(got-want, 0)
+			under += max(want-got, 0)
+		}
+	}
+	t.Logf("%v; %d keys, %d permits granted too many, %d too few", &tr.figures, keys, over, under)
+	require.Zero(t, tr.failed, "%v", tr.firstErr)
+	require.Positive(t, tr.granted)
+	require.Positive(t, tr.denied)
+}
+
+// masters does something to every master.
+func masters(t testing.TB, admin redis.UniversalClient, do func(ctx context.Context, c *redis.Client) error) {
+	t.Helper()
+	switch c := admin.(type) {
+	case *redis.Client:
+		require.NoError(t, do(ctx, c))
+	case *redis.ClusterClient:
+		require.NoError(t, c.ForEachMaster(ctx, do))
+	default:
+		t.Fatalf("what are the masters of a %T?", admin)
+	}
+}
+
+// errorReplies is how often the masters have replied with an error of this code.
+func errorReplies(t testing.TB, admin redis.UniversalClient, code string) int {
+	t.Helper()
+	var sum atomic.Int64
+	masters(t, admin, func(ctx context.Context, c *redis.Client) error {
+		info, err := c.Info(ctx, "errorstats").Result()
+		for line := range strings.Lines(info) {
+			if count, ok := strings.CutPrefix(strings.TrimSpace(line), "errorstat_"+code+":count="); ok {
+				var n int64
+				if _, err := fmt.Sscan(count, &n); err != nil {
+					return err
+				}
+				sum.Add(n)
+			}
+		}
+		return err
+	})
+	return int(sum.Load())
+}
+
+// Redis forgets all scripts every two milliseconds, as it would after a restart
+// or when somebody says SCRIPT FLUSH.
+func TestScriptsThatAreForgotten(t *testing.T) {
+	g := startGrid(t)
+	g.each(t, 5*time.Second, func(t *testing.T, r *rig) {
+		tr := startTraffic(slow(t, 20, r.client, r.opts...), 20, 48, t.Name())
+		flushes, unknown := 0, errorReplies(t, r.admin, "NOSCRIPT")
+		for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); flushes++ {
+			masters(t, r.admin, func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
+			time.Sleep(2 * time.Millisecond)
+		}
+		tr.stop()
+		unknown = errorReplies(t, r.admin, "NOSCRIPT") - unknown
+		tr.requireExact(t)
+		t.Logf("%d flushes, %d times the script was not known", flushes, unknown)
+		require.Positive(t, unknown)
+	})
+}
