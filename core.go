@@ -167,6 +167,9 @@ func (c *core) Reset(ctx context.Context, key string) error {
 // shard of a ring, so that the first request finds them there. It is never
 // needed: a call whose script Redis does not know sends it along.
 func (c *core) Preload(ctx context.Context) error {
+	if err := c.check(ctx, "preload", 1); err != nil {
+		return err
+	}
 	_, err := await(ctx, func() (struct{}, error) {
 		return struct{}{}, c.preload(ctx)
 	})
@@ -199,6 +202,8 @@ func (c *core) preload(ctx context.Context) error {
 // check refuses the mistakes of a caller, and one who is no longer waiting.
 func (c *core) check(ctx context.Context, key string, n int) error {
 	switch {
+	case c == nil:
+		return invalidConfig("the limiter was not made by its constructor")
 	case key == "":
 		return ErrInvalidKey
 	case n < 1:

@@ -376,3 +376,15 @@ func TestMust(t *testing.T) {
 	require.Panics(t, func() { Must(NewTokenBucket(nil, PerSecond(1), 1)) })
 	require.NotNil(t, Must(NewTokenBucket(offline{t}, PerSecond(1), 1)))
 }
+
+func TestZeroValueIsAnError(t *testing.T) {
+	for _, l := range []Limiter{FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{}} {
+		_, err := l.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, ErrInvalidConfig)
+		require.ErrorContains(t, err, "was not made by its constructor")
+		_, err = l.Peek(ctx, "k")
+		require.ErrorIs(t, err, ErrInvalidConfig)
+		require.ErrorIs(t, l.Reset(ctx, "k"), ErrInvalidConfig)
+		require.ErrorIs(t, l.(interface{ Preload(context.Context) error }).Preload(ctx), ErrInvalidConfig)
+	}
+}

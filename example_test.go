@@ -1,0 +1,114 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// redisForExamples is a client of a Redis inside the process, whose clock stands
+// still.
+func redisForExamples() *redis.Client {
+	server, err := miniredis.Run()
+	if err != nil {
+		panic(err)
+	}
+	server.SetTime(time.Unix(1_763_670_000, 0))
+	return redis.NewClient(&redis.Options{Addr: server.Addr()})
+}
+
+func Example() {
+	client := redisForExamples()
+	ctx := context.Background()
+
+	// Ten a second, and up to twenty at once.
+	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20))
+
+	result, err := limiter.TryAcquire(ctx, "user:42")
+	if err != nil {
+		fmt.Println("no decision:", err)
+		return
+	}
+	fmt.Println(result.Allowed, result.Remaining)
+
+	result, _ = limiter.TryAcquireN(ctx, "user:42", 20)
+	fmt.Println(result.Allowed, "retry after", result.RetryAfter)
+	// Output:
+	// true 19
+	// false retry after 100ms
+}
+
+func ExampleNewFixedWindow() {
+	client := redisForExamples()
+	// A thousand a day, by days that start at midnight in Berlin's winter.
+	limiter := ratelimit.Must(ratelimit.NewFixedWindow(client, 1000, 24*time.Hour,
+		ratelimit.WithAlignment(-time.Hour)))
+	result, _ := limiter.TryAcquireN(context.Background(), "key:abc", 250)
+	fmt.Println(result.Remaining, "left for", result.ResetAfter)
+	// Output: 750 left for 2h40m0s
+}
+
+func ExampleNewSlidingWindow() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Minute,
+		ratelimit.WithBuckets(60)))
+	result, _ := limiter.TryAcquire(context.Background(), "ip:192.0.2.7")
+	fmt.Println(result.Allowed, result.Remaining)
+	// Output: true 99
+}
+
+func ExampleNewSlidingLog() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{
+		{Limit: 2, Window: time.Second},
+		{Limit: 100, Window: time.Hour},
+	}))
+	ctx := context.Background()
+	for range 3 {
+		result, _ := limiter.TryAcquire(ctx, "user:42")
+		fmt.Println(result.Allowed, result.Limit, "per", result.Window, result.RetryAfter)
+	}
+	// Output:
+	// true 2 per 1s 0s
+	// true 2 per 1s 0s
+	// false 2 per 1s 1s
+}
+
+func ExampleNewLeakyBucket() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerMinute(7), 3))
+	ctx := context.Background()
+	for range 4 {
+		result, _ := limiter.TryAcquire(ctx, "mailer")
+		fmt.Println(result.Allowed, result.RetryAfter, result.ResetAfter)
+	}
+	// Output:
+	// true 0s 8.571429s
+	// true 0s 17.142858s
+	// true 0s 25.714286s
+	// false 8.571429s 25.714286s
+}
+
+func ExampleResult_Err() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Minute))
+	serve := func() error {
+		result, err := limiter.TryAcquire(context.Background(), "user:42")
+		if err != nil {
+			return err
+		}
+		return result.Err()
+	}
+	fmt.Println(serve())
+	err := serve()
+	fmt.Println(errors.Is(err, ratelimit.ErrDenied), err)
+	// Output:
+	// <nil>
+	// true ratelimit: denied, retry after 1m0s
+}
