@@ -219,7 +219,8 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps the reason why key got no decision.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	if redis.HasErrorPrefix(err, "CORRUPT") {
+	// The latter is what INCRBY says of a number that is not written as it would.
+	if redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "value is not an integer") {
 		err = errors.Join(ErrCorruptState, err)
 	}
 	return fmt.Errorf("ratelimit: %s %s: %w", c.title, shortKey(key), ended(ctx, err))
