@@ -1,0 +1,425 @@
+package ratelimit
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// together sends one call for each key in a single execution, as the merger
+// would if they met.
+func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
+	m := newMerger(coreOf(t, l))
+	f := flights.Get().(*flight)
+	passengers := make([]*passenger, len(keys))
+	for i, key := range keys {
+		passengers[i] = &passenger{ctx: ctx, key: key, n: 1, arrived: make(chan struct{}, 1)}
+		f.board(passengers[i], m.c.prefix)
+	}
+	m.execute(f)
+	f.clear()
+	results, errs := make([]Result, len(keys)), make([]error, len(keys))
+	for i, p := range passengers {
+		results[i], errs[i] = m.await(ctx, p)
+	}
+	return results, errs
+}
+
+// A scene is a server, and for every variant the keys "k" with one permit taken,
+// "full" with all three, and "new" that was never used.
+type scene struct {
+	server *redistest.Server
+	admin  *redis.Client
+	cases  []sceneCase
+}
+
+type sceneCase struct {
+	variant
+	l Limiter
+}
+
+func setScene(t testing.TB, server *redistest.Server) *scene {
+	s := &scene{server: server, admin: server.Client(t)}
+	client := server.Client(t)
+	for _, v := range variants() {
+		// Variants share keys. The clock of the caller stands still, for a permit
+		// may come back within a second.
+		l, err := v.build(client, WithPrefix(v.name), WithClock(func() time.Time { return start }))
+		require.NoError(t, err)
+		if v.name == "FixedWindow" { // or it would be another algorithm
+			fixed, err := NewFixedWindow(client, 3, time.Hour, WithPrefix(v.name))
+			require.NoError(t, err)
+			l = fixed
+		}
+		for range 3 {
+			must(t)(l.TryAcquire(ctx, "full"))
+		}
+		must(t)(l.TryAcquire(ctx, "k"))
+		s.cases = append(s.cases, sceneCase{v, l})
+	}
+	// A second is a long time for a test, and a short one for a busy machine.
+	for _, key := range s.admin.Keys(ctx, "*").Val() {
+		require.NoError(t, s.admin.PExpire(ctx, key, time.Hour).Err())
+	}
+	return s
+}
+
+// in is the name of a key of this variant in Redis.
+func (c sceneCase) in(key string) string {
+	return c.name + strings.TrimSuffix(strings.TrimPrefix(c.variant.key, "ratelimit"), "k") + key
+}
+
+// dump is what Redis holds under the variant's keys, bit by bit.
+func (c sceneCase) dump(t testing.TB, admin *redis.Client, keys ...string) (all string) {
+	t.Helper()
+	for _, key := range keys {
+		value, err := admin.Dump(ctx, c.in(key)).Result()
+		if err != redis.Nil {
+			require.NoError(t, err)
+		}
+		all += fmt.Sprintf("%s=%q ", key, value)
+	}
+	return all
+}
+
+// requireRefused checks the error of a call for key.
+func (c sceneCase) requireRefused(t testing.TB, r Result, err error, key, code string) {
+	t.Helper()
+	require.Error(t, err)
+	require.Zero(t, r)
+	require.True(t, redis.HasErrorPrefix(err, code), "%v", err)
+	require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s %q: ", coreOf(t, c.l).title, key))
+	require.NotErrorIs(t, err, ErrCorruptState)
+	require.NotErrorIs(t, err, ErrDenied)
+}
+
+// requireAllRefused checks that calls that take permits are refused with the
+// code, alone and together, and leave everything as it is. A key that is used up
+// may be denied: that writes nothing.
+func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
+	for _, c := range s.cases {
+		t.Run(c.name, func(t *testing.T) {
+			keys := []string{"k", "full", "new"}
+			var before string
+			if readable {
+				before = c.dump(t, s.admin, keys...)
+			}
+			var f figures
+			for _, key := range keys {
+				begun := time.Now()
+				r, err := c.l.TryAcquire(ctx, key)
+				f.count(begun, r, err)
+				if key == "full" && readable {
+					require.NoError(t, err)
+					require.False(t, r.Allowed)
+					continue
+				}
+				c.requireRefused(t, r, err, key, code)
+			}
+			crowd := []string{"k", "new", "full", "k", "new", "full", "k"}
+			begun := time.Now()
+			results, errs := together(t, c.l, crowd...)
+			for i, key := range crowd {
+				f.count(begun, results[i], errs[i])
+				if key == "full" && readable {
+					require.NoError(t, errs[i])
+					require.False(t, results[i].Allowed)
+					continue
+				}
+				c.requireRefused(t, results[i], errs[i], key, code)
+			}
+			if readable {
+				require.Equal(t, before, c.dump(t, s.admin, keys...))
+				require.Equal(t, 1, must(t)(c.l.Peek(ctx, "k")).Remaining)
+				require.False(t, must(t)(c.l.Peek(ctx, "full")).Allowed)
+				require.True(t, must(t)(c.l.Peek(ctx, "new")).Allowed)
+			}
+			t.Log(&f)
+		})
+	}
+}
+
+// requireAsBefore checks that the keys are as setScene left them.
+func (s *scene) requireAsBefore(t testing.TB) {
+	t.Helper()
+	for _, c := range s.cases {
+		require.Equal(t, 1, must(t)(c.l.TryAcquire(ctx, "k")).Remaining, c.name)
+		require.False(t, must(t)(c.l.TryAcquire(ctx, "full")).Allowed, c.name)
+		require.Equal(t, 2, must(t)(c.l.TryAcquire(ctx, "new")).Remaining, c.name)
+	}
+}
+
+func TestFullMemory(t *testing.T) {
+	s := setScene(t, redistest.Start(t))
+	require.NoError(t, s.admin.ConfigSet(ctx, "maxmemory", "1").Err())
+	s.requireAllRefused(t, "OOM", true)
+	for _, c := range s.cases {
+		must(t)(c.l.Peek(ctx, "k"))
+	}
+	require.NoError(t, s.admin.ConfigSet(ctx, "maxmemory", "0").Err())
+	s.requireAsBefore(t)
+}
+
+// A clock that stepped back makes some limiters remove what they cannot use any
+// more before they write. That too happens completely or not at all.
+func TestFullMemoryAfterTheClockSteppedBack(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	granted := 0
+	for _, v := range variants() {
+		h := &hand{at: start}
+		l, err := v.build(server.Client(t), WithPrefix(v.name), WithClock(h.now))
+		require.NoError(t, err)
+		c := sceneCase{v, l}
+		for range 2 {
+			must(t)(l.TryAcquire(ctx, "k"))
+			h.set(h.now().Add(70 * time.Millisecond))
+		}
+		require.NoError(t, admin.PExpire(ctx, c.in("k"), time.Hour).Err())
+		before := c.dump(t, admin, "k")
+		h.set(start.Add(-time.Hour))
+		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err())
+		for range 4 {
+			r, err := l.TryAcquire(ctx, "k")
+			if err != nil {
+				c.requireRefused(t, r, err, "k", "OOM")
+				require.Equal(t, before, c.dump(t, admin, "k"))
+			} else if r.Allowed {
+				granted++
+				require.Zero(t, r.Remaining, v.name)
+				before = c.dump(t, admin, "k")
+			}
+		}
+		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "0").Err())
+		for range 2 {
+			r := must(t)(l.TryAcquire(ctx, "k"))
+			require.Zero(t, r.Remaining, v.name)
+		}
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, v.name)
+	}
+	t.Logf("%d variants, %d of them granted their last permit", len(variants()), granted)
+}
+
+// Memory fills up and empties again under load. A call that fails has taken
+// nothing, so that in the end each key has granted exactly its limit.
+func TestMemoryThatIsFullNowAndThen(t *testing.T) {
+	server := redistest.Start(t)
+	admin := server.Client(t)
+	const limit = 300
+	limiters := slow(t, limit, server.Client(t))
+	granted := map[string]*atomic.Int64{}
+	for name := range limiters {
+		granted[name] = new(atomic.Int64)
+	}
+	var f figures
+	var strange atomic.Value
+	call := func(name string, l Limiter) {
+		begun := time.Now()
+		r, err := l.TryAcquire(ctx, "k")
+		f.count(begun, r, err)
+		switch {
+		case err != nil:
+			if !redis.HasErrorPrefix(err, "OOM") {
+				strange.Store(err)
+			}
+		case r.Allowed:
+			granted[name].Add(1)
+		}
+	}
+	done := make(chan struct{})
+	var workers sync.WaitGroup
+	for name, l := range limiters {
+		for range 8 {
+			workers.Go(func() {
+				for {
+					select {
+					case <-done:
+						return
+					default:
+						call(name, l)
+					}
+				}
+			})
+		}
+	}
+	full := 0
+	for end := time.Now().Add(time.Second); time.Now().Before(end); full++ {
+		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err())
+		time.Sleep(10 * time.Millisecond)
+		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "0").Err())
+		time.Sleep(100 * time.Microsecond)
+	}
+	close(done)
+	workers.Wait()
+	during := f.String()
+	over := 0
+	for name, l := range limiters {
+		require.LessOrEqual(t, granted[name].Load(), int64(limit), name)
+		for range limit {
+			call(name, l)
+		}
+		require.Equal(t, int64(limit), granted[name].Load(), name)
+		over += max(int(granted[name].Load())-limit, 0)
+	}
+	t.Logf("memory was full %d times: %s; %d permits over the limits", full, during, over)
+	require.Nil(t, strange.Load())
+	require.Positive(t, f.failed)
+}
+
+func TestReplicaAndItsLoading(t *testing.T) {
+	master := redistest.Start(t, redistest.Args("--repl-diskless-sync-delay", "0"))
+	s := setScene(t, master)
+	// The replica takes a while to load this.
+	const ballast, delay = 4000, "2000" // keys, microseconds for each
+	pipe := s.admin.Pipeline()
+	for i := range ballast {
+		pipe.Set(ctx, fmt.Sprint("ballast", i), strings.Repeat("x", 1100), 0)
+	}
+	_, err := pipe.Exec(ctx)
+	require.NoError(t, err)
+
+	replica := redistest.Start(t)
+	raw := replica.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	require.NoError(t, raw.ConfigSet(ctx, "loading-process-events-interval-bytes", "1024").Err())
+	require.NoError(t, raw.ConfigSet(ctx, "key-load-delay", delay).Err())
+	require.NoError(t, raw.Do(ctx, "replicaof", "127.0.0.1", fmt.Sprint(master.Port())).Err())
+
+	behind := &scene{server: replica, admin: raw}
+	client := replica.Client(t)
+	for _, c := range s.cases {
+		c.l, err = c.build(client, WithPrefix(c.name), WithClock(func() time.Time { return start }))
+		require.NoError(t, err)
+		if c.name == "FixedWindow" {
+			c.l, err = NewFixedWindow(client, 3, time.Hour, WithPrefix(c.name))
+			require.NoError(t, err)
+		}
+		behind.cases = append(behind.cases, c)
+	}
+	reply := func() error { return raw.Get(ctx, "nothing").Err() }
+	require.Eventually(t, func() bool { return redis.HasErrorPrefix(reply(), "LOADING") }, 10*time.Second, time.Millisecond)
+	t.Run("LOADING", func(t *testing.T) { behind.requireAllRefused(t, "LOADING", false) })
+	require.True(t, redis.HasErrorPrefix(reply(), "LOADING"), "it has loaded too soon: %v", reply())
+
+	require.NoError(t, raw.ConfigSet(ctx, "key-load-delay", "0").Err())
+	require.Eventually(t, func() bool { return reply() == redis.Nil }, 20*time.Second, 10*time.Millisecond)
+	t.Run("READONLY", func(t *testing.T) { behind.requireAllRefused(t, "READONLY", true) })
+
+	require.NoError(t, raw.Do(ctx, "replicaof", "no", "one").Err())
+	behind.requireAsBefore(t)
+	s.requireAsBefore(t)
+}
+
+func TestServerBusyWithAnotherScript(t *testing.T) {
+	s := setScene(t, redistest.Start(t))
+	require.NoError(t, s.admin.ConfigSet(ctx, "lua-time-limit", "5").Err())
+	ended := make(chan error, 1)
+	other := s.server.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = -1, time.Minute })
+	go func() { ended <- other.Eval(ctx, "while true do end", nil).Err() }()
+	require.Eventually(t, func() bool { return redis.HasErrorPrefix(s.admin.Get(ctx, "x").Err(), "BUSY") }, 10*time.Second, time.Millisecond)
+	s.requireAllRefused(t, "BUSY", false)
+	require.NoError(t, s.admin.ScriptKill(ctx).Err())
+	require.ErrorContains(t, <-ended, "kill")
+	s.requireAsBefore(t)
+}
+
+func TestForeignValuesStayAsTheyAre(t *testing.T) {
+	s := setScene(t, redistest.Start(t))
+	list := func(values ...any) func(key string) error {
+		return func(key string) error { return s.admin.RPush(ctx, key, values...).Err() }
+	}
+	hash := func(values ...any) func(key string) error {
+		return func(key string) error { return s.admin.HSet(ctx, key, values...).Err() }
+	}
+	foreign := map[string]func(key string) error{
+		"a set": func(key string) error { return s.admin.SAdd(ctx, key, "x").Err() },
+		"a stream": func(key string) error {
+			return s.admin.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"a", "b"}}).Err()
+		},
+		"a HyperLogLog":   func(key string) error { return s.admin.PFAdd(ctx, key, "x").Err() },
+		"a short list":    list("1"),
+		"an odd list":     list("0", "0", "1"),
+		"a list of words": list("a", "b", "c", "d"),
+		"a list, its end": list("0", "0", "9", "x"),
+		"a list, its mid": list("0", "0", "x", "y", "1763670000000000", "7", "1763670000000000", "9"),
+		"a hash":          hash("a", "b"),
+		"a hash's first":  hash("first", "0"),
+		"a hash's last":   hash("last", "0"),
+		"a hash, words":   hash("first", "x", "last", "y"),
+		"a hash, empty":   hash("first", "0", "last", "5"),
+		"a hash, gaps":    hash("first", "0", "last", "5", "5", "1763670000000000/7"),
+		"a hash, inverse": hash("first", "5", "last", "2", "5", "1/7", "2", "1/7"),
+		"a zset":          func(key string) error { return s.admin.ZAdd(ctx, key, redis.Z{Score: 1, Member: "x"}).Err() },
+	}
+	for _, value := range []string{
+		"", "0", "x", "-1", "1e3", "inf", "-inf", "nan", "0x10", "1.5", " 12000035", "1000365.0", "01000365", "1000365 ", "0xF43AD", "99999999999999999999999999",
+		"/", "1/", "/1", "1/2/3", "0/0", "1/0", "1/1+", "1/1+x", "1/1/1", "1/1/1+x", "x/y", "-1/1", "1/-1",
+		"1763670000000000/x", "1763670000000000/3", "17636700000000001763670000000000/333333",
+	} {
+		foreign[fmt.Sprintf("the string %q", value)] = func(key string) error { return s.admin.Set(ctx, key, value, time.Hour).Err() }
+	}
+	var refused, decided int
+	for _, c := range s.cases {
+		t.Run(c.name, func(t *testing.T) {
+			for name, put := range foreign {
+				require.NoError(t, s.admin.Del(ctx, c.in("odd")).Err())
+				require.NoError(t, put(c.in("odd")))
+				before := c.dump(t, s.admin, "odd")
+				wrong := func(r Result, err error) bool {
+					if err == nil {
+						return false
+					}
+					require.Zero(t, r)
+					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s %q: ", coreOf(t, c.l).title, "odd"))
+					if !redis.HasErrorPrefix(err, "WRONGTYPE") {
+						require.ErrorIs(t, err, ErrCorruptState, name)
+					}
+					require.Equal(t, before, c.dump(t, s.admin, "odd"), "%s: %v", name, err)
+					return true
+				}
+				_, peekErr := c.l.Peek(ctx, "odd")
+				granted := 0
+				for range 3 {
+					r, err := c.l.TryAcquire(ctx, "odd")
+					if wrong(r, err) {
+						refused++
+						require.Zero(t, granted, "%s: an error after a grant: %v", name, err)
+						if !redis.HasErrorPrefix(err, "value is not an integer") { // only who writes finds out
+							require.Error(t, peekErr, name)
+						}
+						continue
+					}
+					require.NoError(t, peekErr, name)
+					decided++
+					if r.Allowed {
+						granted++
+					}
+					before = c.dump(t, s.admin, "odd")
+				}
+				results, errs := together(t, c.l, "odd", "odd", "good", "odd")
+				for i, r := range results {
+					if i == 2 {
+						require.NoError(t, errs[i], name)
+						continue
+					}
+					if wrong(r, errs[i]) {
+						continue
+					}
+					if r.Allowed {
+						granted++
+					}
+				}
+				require.LessOrEqual(t, granted, 3, name)
+			}
+		})
+	}
+	t.Logf("%d calls refused, %d decided", refused, decided)
+	require.Positive(t, refused)
+}
