@@ -65,11 +65,11 @@
 // Each decision runs a script on miniredis: ten thousand take seconds, a million
 // minutes. The keys are spread over several instances, which work side by side.
 //
-// Memory does not grow with the log: 100 MiB do for any. Requests are sorted in
+// Memory does not grow with the log: 150 MiB do for any. Requests are sorted in
 // chunks of 16 MiB; a log that needs more (a million requests by client address
 // fill two) goes through temporary files in the directory of os.TempDir, which
 // take about 40 bytes a request and are removed at the end, after an error and
-// when interrupted. A million requests of 50,000 addresses took 90 MiB.
+// when interrupted.
 //
 // What Redis would hold comes on top, about a kilobyte for each key whose state
 // is still alive, and more where a limiter remembers every permit: the keys of

@@ -154,11 +154,11 @@ type decision struct {
 // and the context.
 const batchSize = 2048
 
-// shards is among how many servers the keys of a limit are divided. They work
-// side by side, and each visits only its own keys when its clock moves, which
-// with long windows and many keys costs more than the decisions. Far more of
-// them would cost more than they save.
-const shards = 32
+// maxServers is among how many servers the keys are divided. They work side by
+// side, and each visits only its own keys when its clock moves, which with long
+// windows and many keys costs more than the decisions. But each takes about a
+// megabyte.
+const maxServers = 32
 
 // decide asks every limit about every request, in the order of time, and passes
 // what they say, with the key, to add.
@@ -166,6 +166,7 @@ const shards = 32
 // Keys do not touch one another, so each limit's keys are divided among several
 // servers. A key stays with its server.
 func (p program) decide(ctx context.Context, limits []limit, rep *report, requests *sorter, add func([]byte) error) error {
+	shards := maxServers / len(limits)
 	servers := make([][]*server, len(limits))
 	for i, l := range limits {
 		for range shards {
@@ -208,7 +209,7 @@ func (p program) decide(ctx context.Context, limits []limit, rep *report, reques
 			shares[i] = shares[i][:0]
 		}
 		for i := range batch {
-			shard := maphash.String(seed, batch[i].key) % shards
+			shard := maphash.String(seed, batch[i].key) % uint64(shards)
 			shares[shard] = append(shares[shard], &batch[i])
 		}
 		if err := decideBatch(ctx, servers, shares); err != nil {

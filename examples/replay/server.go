@@ -41,6 +41,9 @@ func newClient(dial func() (net.Conn, error)) *redis.Client {
 		Addr:     "127.0.0.1:0", // not dialed
 		Dialer:   func(context.Context, string, string) (net.Conn, error) { return dial() },
 		PoolSize: 1,
+		// Without deadlines: a computer that is put to sleep in between goes on.
+		ReadTimeout:  -2,
+		WriteTimeout: -2,
 		MaintNotificationsConfig: &maintnotifications.Config{ // which would look the address up
 			Mode: maintnotifications.ModeDisabled,
 		},
