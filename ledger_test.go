@@ -39,9 +39,11 @@ const (
 	perStep                    // at most burst + a step for each begun quarter of a window
 )
 
+var processStart = time.Now()
+
 // quotas are the algorithms and storages of variants(), by the same names.
-// A calendar window of an hour or more has its boundary half a window away from
-// now, so that no test meets it.
+// The boundaries of long calendar windows are half a window away from the start
+// of the tests, which do not run that long.
 func quotas() []quota {
 	window := func(o ...SlidingWindowOption) func(Client, int, time.Duration, ...Option) (Limiter, error) {
 		return func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
@@ -54,8 +56,8 @@ func quotas() []quota {
 		}},
 		{"FixedWindow aligned", perWindow, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
 			var offset time.Duration
-			if window >= time.Hour {
-				offset = window/2 + time.Duration(time.Now().Unix())*time.Second%window
+			if window >= clockWindow {
+				offset = window/2 + time.Duration(processStart.Unix())*time.Second%window
 			}
 			return NewFixedWindow(c, limit, window, append(widen[FixedWindowOption](opts), WithAlignment(offset))...)
 		}},
