@@ -159,7 +159,7 @@ func FuzzState(f *testing.F) {
 			case "SlidingWindow List", "SlidingLog":
 				require.NoError(t, s.admin.RPush(ctx, v.key, "0", "0", state, state).Err())
 			case "SlidingWindow Hash":
-				require.NoError(t, s.admin.HSet(ctx, v.key, "first", "0", "last", "1", "0", "0/0", "1", state).Err())
+				require.NoError(t, s.admin.HSet(ctx, v.key, "first", "0", "last", "2", "instant", "1763670000000000", "total", state, "base", "0", "oldest", state, "1", state).Err())
 			default:
 				continue
 			}

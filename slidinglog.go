@@ -10,6 +10,10 @@ import (
 var (
 	//go:embed scripts/log.lua
 	logSource string
+	//go:embed scripts/logwindow.lua
+	logWindowSource string
+	//go:embed scripts/find.lua
+	findSource string
 	//go:embed scripts/listlog.lua
 	listLogSource string
 )
@@ -82,9 +86,13 @@ func checkRules(rules []Rule) ([]Rule, error) {
 
 // logAlgorithm is what the sliding log has in common with sub-windows.
 func logAlgorithm(title, id, storage string, resolution int64, rules []Rule) algorithm {
+	source := logSource
+	if len(rules) == 1 {
+		source = logWindowSource
+	}
 	a := algorithm{
 		title: title, id: id, most: rules[0].Limit,
-		sources: []string{logSource, storage},
+		sources: []string{source, storage, findSource},
 		args:    []string{strconv.FormatInt(resolution, 10), strconv.Itoa(len(rules))},
 		words:   5 + len(rules), explainer: grantLog(rules),
 	}

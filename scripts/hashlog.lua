@@ -1,79 +1,75 @@
--- The entries of a log in a hash: the fields "first" and "last" number them, a
--- field of that number holds "<instant>/<total>".
+-- The entries of a log in a hash. The fields "first" and "last" are the numbers
+-- of the entries 0 and last; "base", "oldest", "instant" and "total" what every
+-- decision needs; a field of its number "<instant>/<total>" for each entry
+-- between.
 
---- storage
+--- open
+-- exists, then last (number), instant and total of the last entry, base (total of
+-- entry 0) and oldest (instant of entry 1).
 local corrupt = 'CORRUPT no state of a log in a hash'
-local exists, first, ending = false, 0, 0
-local head = {}
-
-local function field(entry)
-  return string.format('%.0f', first + entry)
+local exists, first, last, instant, total, base, oldest = false, 0, 0, 0, 0, 0, 0
+local fields = call('HMGET', key, 'first', 'last', 'instant', 'total', 'base', 'oldest')
+if fields.err then return fields end
+if fields[1] or fields[2] then
+  exists = true
+  first = tonumber(fields[1])
+  last = tonumber(fields[2])
+  instant = tonumber(fields[3])
+  total = tonumber(fields[4])
+  base = tonumber(fields[5])
+  oldest = tonumber(fields[6])
+  if not (first and last and instant and total and base and oldest) or last <= first then
+    return {err = corrupt}
+  end
+  last = last - first
 end
+local ending, ended = last, total
 
-local function parse(value)
+--- read
+-- Instant and total of an entry between 0 and last, nil where there is none.
+local function entry(number)
+  local value = call('HGET', key, string.format('%.0f', first + number))
   if not value then return nil end
   return string.match(value, '^(%d+)/(%d+)$')
 end
-
--- The last entry's number, instant and total; or nil and what is wrong.
-local function open()
-  local ends = call('HMGET', key, 'first', 'last')
-  if ends.err then return nil, ends.err end
-  if not ends[1] and not ends[2] then return 0, 0, 0 end
-  exists = true
-  first = tonumber(ends[1])
-  ending = tonumber(ends[2])
-  if not first or not ending or ending <= first then return nil, corrupt end
-  local entries = call('HMGET', key, field(0), field(1), ends[2])
-  head[0] = entries[1]
-  head[1] = entries[2]
-  local instant, total = parse(entries[3])
-  if not instant then return nil, corrupt end
-  ending = ending - first
-  return ending, instant + 0, total + 0
+local function date(number)
+  return tonumber((entry(number)))
 end
-
-local function date(entry)
-  local instant = parse(head[entry] or call('HGET', key, field(entry)))
-  return tonumber(instant)
-end
-
-local function sum(entry)
-  local _, total = parse(head[entry] or call('HGET', key, field(entry)))
+local function sum(number)
+  local _, total = entry(number)
   return tonumber(total)
 end
 
-local function delete(from, to)
-  while from <= to do
-    local fields = {}
-    for entry = from, math.min(to, from + 999) do
-      fields[#fields + 1] = field(entry)
-    end
-    redis.call('HDEL', key, unpack(fields))
-    from = from + 1000
-  end
-end
-
--- Forgets what follows the entry kept.
-local function cut(kept)
-  delete(kept + 1, ending)
-end
-
-local function amend(entry, instant, total)
-  redis.call('HSET', key, field(entry), string.format('%.0f/%.0f', instant, total))
-end
-
-local function append(kept, instant, total)
-  local value = string.format('%.0f/%.0f', instant, total)
-  if exists then
-    redis.call('HSET', key, 'last', field(kept + 1), field(kept + 1), value)
+--- write
+-- Dates what came after the entry kept, and all that was granted, at slot, and
+-- forgets what precedes the entry forget.
+local at, upto = string.format('%.0f', slot), string.format('%.0f', total)
+if not exists then
+  redis.call('HSET', key, 'first', 0, 'last', 1, 'instant', at, 'total', upto, 'base', 0, 'oldest', at)
+else
+  if recent == slot and not stale then
+    redis.call('HSET', key, 'total', upto)
   else
-    redis.call('HSET', key, 'first', 0, 'last', 1, 0, '0/0', 1, value)
+    redis.call('HSET', key, 'last', string.format('%.0f', first + kept + 1), 'instant', at, 'total', upto)
+    if not stale then -- the last entry becomes one between
+      redis.call('HSET', key, string.format('%.0f', first + last), string.format('%.0f/%.0f', instant, ended))
+    end
+    if forget == kept then oldest = slot end
   end
-end
-
--- Forgets what precedes the entry kept.
-local function drop(kept)
-  redis.call('HSET', key, 'first', field(kept))
-  delete(0, kept - 1)
+  if forget > 0 or stale then
+    redis.call('HSET', key, 'first', string.format('%.0f', first + forget),
+      'base', string.format('%.0f', base), 'oldest', string.format('%.0f', oldest))
+    local gone = {}
+    for number = 1, forget do
+      gone[#gone + 1] = string.format('%.0f', first + number)
+    end
+    if stale then
+      for number = kept + 1, ending - 1 do
+        gone[#gone + 1] = string.format('%.0f', first + number)
+      end
+    end
+    for i = 1, #gone, 1000 do
+      redis.call('HDEL', key, unpack(gone, i, math.min(i + 999, #gone)))
+    end
+  end
 end

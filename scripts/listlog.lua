@@ -1,52 +1,44 @@
 -- The entries of a log in a list: instant, total, instant, total, … In a node of
 -- the list an entry takes about 14 bytes.
 
---- storage
+--- open
+-- exists, then last (number), instant and total of the last entry, base (total of
+-- entry 0) and oldest (instant of entry 1).
 local corrupt = 'CORRUPT no state of a log in a list'
-local exists, head = false, nil
-
--- The last entry's number, instant and total; or nil and what is wrong.
-local function open()
-  local length = call('LLEN', key)
-  if type(length) == 'table' then return nil, length.err end
-  if length == 0 then return 0, 0, 0 end
+local exists, last, instant, total, base, oldest = false, 0, 0, 0, 0, 0
+local length = call('LLEN', key)
+if length ~= 0 then
+  if type(length) == 'table' then return length end
+  if length < 4 or length % 2 == 1 then return {err = corrupt} end
   exists = true
-  head = call('LRANGE', key, 0, 2)
+  last = length / 2 - 1
+  local head = call('LRANGE', key, 1, 2)
+  base = tonumber(head[1])
+  oldest = tonumber(head[2])
   local tail = call('LRANGE', key, -2, -1)
-  local instant, total = tonumber(tail[1]), tonumber(tail[2])
-  if length < 4 or length % 2 == 1 or not instant or not total then return nil, corrupt end
-  return length / 2 - 1, instant, total
+  instant = tonumber(tail[1])
+  total = tonumber(tail[2])
+  if not base or not oldest or not instant or not total then return {err = corrupt} end
 end
 
+--- read
+-- Instant and total of an entry, nil where there is none.
 local function date(entry)
-  if entry < 2 then return tonumber(head[2 * entry + 1]) end
   return tonumber(call('LINDEX', key, 2 * entry))
 end
-
 local function sum(entry)
-  if entry == 0 then return tonumber(head[2]) end
   return tonumber(call('LINDEX', key, 2 * entry + 1))
 end
 
--- Forgets what follows the entry kept.
-local function cut(kept)
-  redis.call('LTRIM', key, 0, 2 * kept + 1)
-end
-
-local function amend(_, _, total)
+--- write
+-- Dates what came after the entry kept, and all that was granted, at slot, and
+-- forgets what precedes the entry forget.
+if stale then redis.call('LTRIM', key, 0, 2 * kept + 1) end
+if exists and recent == slot and not stale then
   redis.call('LSET', key, -1, string.format('%.0f', total))
+elseif exists then
+  redis.call('RPUSH', key, string.format('%.0f', slot), string.format('%.0f', total))
+else
+  redis.call('RPUSH', key, 0, 0, string.format('%.0f', slot), string.format('%.0f', total))
 end
-
-local function append(_, instant, total)
-  local at, upto = string.format('%.0f', instant), string.format('%.0f', total)
-  if exists then
-    redis.call('RPUSH', key, at, upto)
-  else
-    redis.call('RPUSH', key, 0, 0, at, upto)
-  end
-end
-
--- Forgets what precedes the entry first.
-local function drop(first)
-  redis.call('LTRIM', key, 2 * first, -1)
-end
+if forget > 0 then redis.call('LTRIM', key, 2 * forget, -1) end

@@ -1,8 +1,7 @@
--- Log of grants, for the sliding log and for the sliding window in sub-windows,
--- over a storage (listlog.lua, hashlog.lua) that holds numbered entries. An
--- entry is an instant and the permits granted up to it since the log began, so
--- that those of any span are one subtraction. Entry 0 is the last that every
--- rule has forgotten; it is there for its total.
+-- A log of grants under several rules, over a storage (listlog.lua) that holds
+-- numbered entries. An entry is an instant and the permits granted up to it
+-- since the log began, so that those of any span are one subtraction. Entry 0 is
+-- the last that every rule has forgotten; it is there for its total.
 --
 -- ARGV   [2] resolution, microseconds: grants of one slot share an entry, dated
 --        at the last instant of the slot; [3] number of rules; then limit and
@@ -21,67 +20,33 @@ for r = 1, rules do
 end
 
 --- load
---@ storage
 local slot = now - now % grain + grain - 1
-local stale, broken = false, false
-local last, instant, total = open()
-if not last then return {err = instant} end
-local kept = last -- entries from 0 that stay as they are
-
--- The last entry between low and high that is not beyond the mark, in at most
--- two steps for each halving: first next to low, where a trimmed log has it,
--- then where evenly spaced entries would have it, then in the middle.
-local function find(read, mark, low, high, lowest, highest)
-  local guess = low + 1
-  local halve = true
-  while high - low > 1 do
-    local value = read(guess)
-    if not value then
-      broken = true
-      return low
-    end
-    if value <= mark then
-      low = guess
-      lowest = value
-    else
-      high = guess
-      highest = value
-    end
-    halve = not halve
-    if halve or highest <= lowest then
-      guess = math.floor((low + high) / 2)
-    else
-      guess = low + math.floor((high - low) * (mark - lowest) / (highest - lowest))
-      if guess <= low then guess = low + 1 end
-      if guess >= high then guess = high - 1 end
-    end
-  end
-  return low
-end
-
+--@ open
+local kept, stale = last, false
+--@ read
+--@ find
 if last > 0 and instant > slot then -- the clock stepped back: all since is now
-  kept = find(date, slot, 0, last, date(0), instant)
+  kept = find(date, slot, 0, last, 0, instant)
   last = kept + 1
   instant = slot
   stale = true
 end
-
-local dead, base, used = {}, {}, {}
+local dead, bases, used = {}, {}, {}
 local from = 0
 for r = rules, 1, -1 do -- a smaller window has forgotten more
   local edge = now - windows[r]
   if last == from or instant <= edge then
     from = last
+    bases[r] = total
   else
     from = find(date, edge, from, last, edge - windows[r], instant)
+    if from == 0 then bases[r] = base else bases[r] = sum(from) end
   end
   dead[r] = from
-  if from == last then base[r] = total else base[r] = sum(from) end
-  used[r] = total - (base[r] or 0)
-  if not base[r] then broken = true end
+  if broken or not bases[r] then return {err = corrupt} end
+  used[r] = total - bases[r]
 end
-if broken then return {err = corrupt} end
-local stored, recent, newest = total, instant, instant
+local forget, stored, recent, newest = dead[rules], total, instant, instant
 
 --- take
 local granted, before, blocking, blocked = times, {}, 0, 0
@@ -103,10 +68,10 @@ if granted < times then
       -- The entry whose leaving makes room; a grant of this execution if the
       -- stored ones do not.
       local leaves = slot
-      if base[r] + over <= stored and stored > base[r] then
-        local entry = find(sum, base[r] + over - 1, dead[r], last, base[r], stored) + 1
+      if bases[r] + over <= stored then
+        local entry = find(sum, bases[r] + over - 1, dead[r], last, bases[r], stored) + 1
         if entry < last then leaves = date(entry) else leaves = recent end
-        if not leaves then return {err = corrupt} end
+        if broken or not leaves then return {err = corrupt} end
       end
       if leaves + windows[r] - now > blocked then
         blocked = leaves + windows[r] - now
@@ -117,16 +82,7 @@ if granted < times then
 end
 
 --- store
-local forget = dead[rules]
-if stale then cut(kept) end
-if total > stored or stale then
-  if recent == slot and last > 0 and not stale then
-    amend(last, slot, total)
-  else
-    append(kept, slot, total)
-  end
-end
-if forget > 0 then drop(forget) end
+--@ write
 local ttl = (slot + windows[rules] - now) / 1000
 redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
 
