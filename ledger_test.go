@@ -450,7 +450,7 @@ func startLoad(workers int, accounts func() []*account) *load {
 				a := of[rng.IntN(len(of))]
 				ctx, cancel := ctx, context.CancelFunc(func() {})
 				if w%2 == 0 {
-					ctx, cancel = context.WithTimeout(ctx, 2*time.Second)
+					ctx, cancel = context.WithTimeout(ctx, 5*time.Second)
 				}
 				l.gate.RLock()
 				_ = a.ask(ctx, &l.tally, a.by[w%len(a.by)], 1+rng.IntN(3))
