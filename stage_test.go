@@ -178,7 +178,7 @@ func variants() []variant {
 			},
 			resets: [3]time.Duration{1_999_999 * us, 1_999_999 * us, 1_999_999 * us}, retry: 1_999_999 * us, grain: us,
 			corrupt: func(c redis.UniversalClient, key string) error {
-				return c.HSet(ctx, key, "first", "1", "last", "3", "instant", "7", "total", "2", "base", "0", "oldest", "5", "2", "x").Err()
+				return c.HSet(ctx, key, "first", "1", "last", "3", "instant", "1763670000999999", "total", "2", "base", "0", "oldest", "5", "2", "x").Err()
 			},
 		},
 		{
