@@ -101,6 +101,7 @@ func stages() map[string]func(t testing.TB) *stage {
 			t.Cleanup(func() { auto.Close() })
 			return onClock(auto, client)
 		},
+		"Redis, least privilege": onLeastPrivilege,
 		"Redis Ring": func(t testing.TB) *stage {
 			server := redistest.Shared(t)
 			require.NoError(t, server.Client(t).FlushAll(ctx).Err())
