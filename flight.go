@@ -12,6 +12,7 @@ import (
 
 // A flight is the calls that go together, by key.
 type flight struct {
+	seats  int // taken
 	groups []group
 	index  map[string]int // into groups
 	args   []any
@@ -29,18 +30,18 @@ var flights = sync.Pool{New: func() any {
 
 // board adds p, unless its key is one too many.
 func (f *flight) board(p *passenger, prefix string) bool {
-	i, ok := f.index[p.key]
-	if !ok {
+	if i, ok := f.index[p.key]; ok {
+		g := &f.groups[i]
+		g.last.next = p
+		g.last = p
+	} else {
 		if len(f.groups) == maxKeys {
 			return false
 		}
 		f.index[p.key] = len(f.groups)
 		f.groups = append(f.groups, group{prefix + p.key, p, p})
-		return true
 	}
-	g := &f.groups[i]
-	g.last.next = p
-	g.last = p
+	f.seats++
 	return true
 }
 
@@ -49,7 +50,7 @@ func (f *flight) clear() {
 	clear(f.groups)
 	clear(f.index)
 	clear(f.args)
-	f.groups, f.args = f.groups[:0], f.args[:0]
+	f.seats, f.groups, f.args = 0, f.groups[:0], f.args[:0]
 	flights.Put(f)
 }
 

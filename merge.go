@@ -131,17 +131,17 @@ func (m *merger) mayTakeOff() bool {
 // allow. It is called with mu held, and returns nil if nobody waits.
 func (m *merger) board() *flight {
 	f := flights.Get().(*flight)
-	seats := 0
+	done := 0
 	for _, p := range m.waiting {
 		if !p.gone && !f.board(p, m.c.prefix) {
 			break
 		}
-		seats++
+		done++
 	}
-	rest := copy(m.waiting, m.waiting[seats:])
+	rest := copy(m.waiting, m.waiting[done:])
 	clear(m.waiting[rest:])
 	m.waiting = m.waiting[:rest]
-	if len(f.groups) == 0 {
+	if f.seats == 0 {
 		f.clear()
 		return nil
 	}
@@ -170,28 +170,42 @@ func (m *merger) turnAround() *flight {
 
 func (m *merger) fly(f *flight) {
 	for f != nil {
-		crowd := m.execute(f)
+		m.execute(f)
+		seats := f.seats
 		f.clear()
-		if crowd {
-			runtime.Gosched() // those who were just answered may want to come along again
+		if seats > 1 {
+			m.gather(seats)
 		}
 		f = m.turnAround()
 	}
 }
 
-// execute flies f and brings everybody an answer. It reports whether there was
-// more than one.
-func (m *merger) execute(f *flight) (crowd bool) {
-	if len(f.groups) == 1 && f.groups[0].first.next == nil {
-		m.flyAlone(f.groups[0].first)
-		return false
+// gather lets those who were just answered run, for as long as they come to wait
+// again: a flight that took off at once would leave nearly empty. Nobody is
+// waited for who is not about to run.
+func (m *merger) gather(most int) {
+	for last := -1; ; {
+		runtime.Gosched()
+		m.mu.Lock()
+		now := len(m.waiting)
+		m.mu.Unlock()
+		if now >= most || now <= last {
+			return
+		}
+		last = now
 	}
-	if m.fleet != nil {
+}
+
+// execute flies f and brings everybody an answer.
+func (m *merger) execute(f *flight) {
+	switch {
+	case f.seats == 1:
+		m.flyAlone(f.groups[0].first)
+	case m.fleet != nil:
 		m.flyApart(f)
-	} else {
+	default:
 		m.flyTogether(f)
 	}
-	return true
 }
 
 // flyAlone sends one call by itself.
