@@ -126,7 +126,7 @@ func TestBreakerDefaults(t *testing.T) {
 		time.Sleep(200 * milli)
 		_, _ = f.TryAcquire(t.Context(), "k")
 		assert.EqualValues(t, 5, primary.calls.Load())
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		_, _ = f.TryAcquire(t.Context(), "k")
 		assert.EqualValues(t, 6, primary.calls.Load())
 	})

@@ -297,34 +297,34 @@ func TestFallbackNested(t *testing.T) {
 	exceeds := fmt.Errorf("%w: 3 of 1", ErrExceedsLimit)
 	for _, mode := range fallbackModes {
 		t.Run(mode.name, func(t *testing.T) {
-			nest := func(first, second, third error) (Result, error, *stub) {
+			nest := func(first, second, third error) (Result, *stub, error) {
 				last := always(bySecondary, third)
 				inner := newTestFallback(t, always(byPrimary, first), always(byPrimary, second), mode.opts()...)
 				r, err := newTestFallback(t, inner, last, mode.opts()...).TryAcquireN(t.Context(), "k", 3)
-				return r, err, last
+				return r, last, err
 			}
-			r, err, last := nest(errDown, nil, nil)
+			r, last, err := nest(errDown, nil, nil)
 			require.NoError(t, err)
 			want := byPrimary
 			want.Fallback = true
 			assert.Equal(t, want, r, "the inner secondary answers, and the outer one passes that on")
 			assert.Zero(t, last.calls.Load())
 
-			r, err, _ = nest(errDown, os.ErrPermission, nil)
+			r, _, err = nest(errDown, os.ErrPermission, nil)
 			require.NoError(t, err)
 			assert.Equal(t, substituted, r)
 
-			r, err, _ = nest(errDown, exceeds, nil)
+			r, _, err = nest(errDown, exceeds, nil)
 			require.NoError(t, err, "what a smaller secondary can never grant, the next may")
 			assert.Equal(t, substituted, r)
 
-			r, err, _ = nest(errDown, os.ErrPermission, os.ErrClosed)
+			r, _, err = nest(errDown, os.ErrPermission, os.ErrClosed)
 			assert.Zero(t, r)
 			for _, want := range []error{errDown, os.ErrPermission, os.ErrClosed} {
 				assert.ErrorIs(t, err, want)
 			}
 
-			r, err, last = nest(exceeds, nil, nil)
+			r, last, err = nest(exceeds, nil, nil)
 			assert.Zero(t, r)
 			assert.Equal(t, exceeds, err)
 			assert.Zero(t, last.calls.Load())
@@ -759,8 +759,7 @@ func TestFallbackRaces(t *testing.T) {
 		}
 	}}
 	var events, answers, secondaries, ends atomic.Int64
-	var f *Fallback
-	f = newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
+	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
 		WithBreaker(WithFailures(3), WithProbeEvery(milli)), WithObserver(func(e Event) {
 			if e.Kind != EventBreakerState {
 				events.Add(1)

@@ -153,7 +153,7 @@ func TestClockJumpsInAFailover(t *testing.T) {
 			s := steppedServer{replica, t}
 			client, promoted := master.Client(t), replica.Client(t)
 			replica.StepClock(jump)
-			require.NoError(t, promoted.SlaveOf(ctx, "127.0.0.1", strconv.Itoa(master.Port())).Err())
+			require.NoError(t, promoted.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(master.Port())).Err())
 			eventually(t, "replication", func() bool { return client.Wait(ctx, 1, time.Second).Val() == 1 })
 			for _, q := range quotas() {
 				l, err := q.build(client, clockLimit, clockWindow, WithPrefix(q.name))
@@ -163,7 +163,7 @@ func TestClockJumpsInAFailover(t *testing.T) {
 			}
 			require.Equal(t, int64(1), client.Wait(ctx, 1, 10*time.Second).Val(), "all of it is replicated")
 			master.Kill()
-			require.NoError(t, promoted.SlaveOf(ctx, "NO", "ONE").Err())
+			require.NoError(t, promoted.ReplicaOf(ctx, "NO", "ONE").Err())
 			for _, q := range quotas() { // before the clock is moved on
 				l, err := q.build(promoted, clockLimit, clockWindow, WithPrefix(q.name))
 				require.NoError(t, err)

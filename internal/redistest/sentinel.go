@@ -184,7 +184,7 @@ func (s *Sentinel) replicate(replica, master *Server) {
 	client := replica.Client(s.t)
 	ctx, cancel := callContext()
 	defer cancel()
-	if err := client.SlaveOf(ctx, "127.0.0.1", strconv.Itoa(master.Port())).Err(); err != nil {
+	if err := client.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(master.Port())).Err(); err != nil {
 		s.t.Fatalf("redistest: %v", err)
 	}
 	await(s.t, "replication", func(ctx context.Context) error {

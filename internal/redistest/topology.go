@@ -46,6 +46,7 @@ func (c *Cluster) AwaitOK() {
 			if state := infoField(info, "cluster_state"); state != "ok" {
 				return fmt.Errorf("%s says that the state is %s", n.Addr(), state)
 			}
+			//lint:ignore SA1019 it works on Redis 6, ClusterShards does not
 			slots, err := n.admin.ClusterSlots(ctx).Result()
 			if err != nil {
 				return err
@@ -101,6 +102,7 @@ func (c *Cluster) replicated(ctx context.Context) error {
 				return fmt.Errorf("the link of %s is %q", n.Addr(), status)
 			}
 		}
+		//lint:ignore SA1019 it works on Redis 6, ClusterShards does not
 		slots, err := n.admin.ClusterSlots(ctx).Result()
 		if err != nil {
 			return err
@@ -116,6 +118,7 @@ func (c *Cluster) replicated(ctx context.Context) error {
 
 // ownerOf returns the address of the master that this node names for the slot.
 func (n *node) ownerOf(ctx context.Context, slot int) (string, error) {
+	//lint:ignore SA1019 it works on Redis 6, ClusterShards does not
 	slots, err := n.admin.ClusterSlots(ctx).Result()
 	if err != nil {
 		return "", err
