@@ -32,6 +32,9 @@ if state then
     end
   elseif at + 0 >= start then
     used = count + 0
+  elseif now - at < window then -- of another alignment: it lasts to its end
+    start = at + 0
+    used = count + 0
   end
 end
 
