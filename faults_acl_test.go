@@ -34,7 +34,7 @@ var privileges = []struct {
 	{"FixedWindow aligned", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewFixedWindow(c, 5, time.Second, append(widen[FixedWindowOption](o), WithAlignment(0))...))
 	}},
-	{"SlidingWindow Hash", "+hmget +hget +hset +hdel +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, widen[SlidingWindowOption](o)...))
 	}},
 	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire", true, func(c Client, o ...Option) limiterWithPreload {

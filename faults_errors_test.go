@@ -338,6 +338,10 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 	hash := func(values ...any) func(key string) error {
 		return func(key string) error { return s.admin.HSet(ctx, key, values...).Err() }
 	}
+	// As in hashlog.lua.
+	log := func(first, last, instant, total, base, oldest any, entries ...any) func(key string) error {
+		return hash(append([]any{"first", first, "last", last, "instant", instant, "total", total, "base", base, "oldest", oldest}, entries...)...)
+	}
 	foreign := map[string]func(key string) error{
 		"a set": func(key string) error { return s.admin.SAdd(ctx, key, "x").Err() },
 		"a stream": func(key string) error {
@@ -348,14 +352,22 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 		"an odd list":     list("0", "0", "1"),
 		"a list of words": list("a", "b", "c", "d"),
 		"a list, its end": list("0", "0", "9", "x"),
+		"a list of nan":   list("nan", "nan", "nan", "nan"),
+		"a list, a nan":   list("0", "0", "1763670000000000", "nan"),
 		"a list, its mid": list("0", "0", "x", "y", "1763670000000000", "7", "1763670000000000", "9"),
 		"a hash":          hash("a", "b"),
-		"a hash's first":  hash("first", "0"),
-		"a hash's last":   hash("last", "0"),
-		"a hash, words":   hash("first", "x", "last", "y"),
-		"a hash, empty":   hash("first", "0", "last", "5"),
-		"a hash, gaps":    hash("first", "0", "last", "5", "5", "1763670000000000/7"),
-		"a hash, inverse": hash("first", "5", "last", "2", "5", "1/7", "2", "1/7"),
+		"a hash, first":   hash("first", "0"),
+		"a hash, last":    hash("last", "0"),
+		"a hash, words":   log("x", "y", "7", "9", "0", "5"),
+		"a hash, inverse": log("5", "2", "7", "9", "0", "5"),
+		"a hash, no head": log("0", "2", "7", "9", "0", "x"),
+		"a hash, no tail": log("0", "2", "x", "9", "0", "5"),
+		"a hash, a gap":   log("0", "2", "1763670000999999", "9", "0", "5"),
+		"a hash, x":       log("0", "2", "1763670000999999", "9", "0", "5", "1", "x"),
+		"a hash, nan":     log("nan", "nan", "nan", "nan", "nan", "nan"),
+		"a hash, inf":     log("0", "inf", "7", "9", "0", "5"),
+		"a hash, huge":    log("0", "1e15", "7", "9", "0", "5"),
+		"a hash, no sum":  log("0", "1", "1763669999999999", "nan", "0", "5"),
 		"a zset":          func(key string) error { return s.admin.ZAdd(ctx, key, redis.Z{Score: 1, Member: "x"}).Err() },
 	}
 	for _, value := range []string{

@@ -25,6 +25,10 @@ if fields[1] or fields[2] then
 end
 local ending, ended = last, total
 
+--- check
+-- Entries that are not there would be deleted one by one, however many.
+if not (call('HLEN', key) >= last + 5) then return {err = corrupt} end
+
 --- read
 -- Instant and total of an entry between 0 and last, nil where there is none.
 local function entry(number)

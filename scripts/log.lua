@@ -45,6 +45,7 @@ for r = rules, 1, -1 do -- a smaller window has forgotten more
   dead[r] = from
   if broken or not bases[r] then return {err = corrupt} end
   used[r] = total - bases[r]
+  if not (used[r] >= 0) then return {err = corrupt} end -- it may be nan
 end
 local forget, stored, recent, newest = dead[rules], total, instant, instant
 

@@ -13,6 +13,7 @@ local slot, edge = now - now % grain + grain - 1, now - window
 --@ open
 local kept, stale, forget = last, false, 0
 if last > 0 and (instant > slot or oldest <= edge) then
+--@ check
 --@ read
 --@ find
   if instant > slot then -- the clock stepped back: all since is now
@@ -32,6 +33,7 @@ if last > 0 and (instant > slot or oldest <= edge) then
   if broken or not base or not oldest then return {err = corrupt} end
 end
 local used, stored, recent, newest = total - base, total, instant, instant
+if not (used >= 0) then return {err = corrupt} end -- it may be nan
 
 --- take
 local granted, before, blocking, blocked = times, used, 0, 0
