@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/zeromicro/go-zero/core/logx"
+	zero "github.com/zeromicro/go-zero/core/stores/redis"
+
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// A bed is a server, and the clients that reach it at one address, each with the
+// settings it comes with.
+type bed struct {
+	server *redistest.Server
+	admin  *redis.Client // of the server itself, not through a proxy
+
+	client  *redis.Client
+	rueidis rueidis.Client
+	zero    *zero.Redis
+}
+
+// newBed connects to the server, at addr: its own or a proxy's.
+func newBed(h *host, server *redistest.Server, addr string) (*bed, error) {
+	logx.Disable()
+	b := &bed{
+		server: server, admin: server.Client(h),
+		client: server.Client(h, func(o *redis.Options) { o.Addr = addr }),
+	}
+	var err error
+	b.rueidis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	if err != nil {
+		return nil, fmt.Errorf("rueidis: %w", err)
+	}
+	h.Cleanup(b.rueidis.Close)
+	b.zero, err = zero.NewRedis(zero.RedisConf{Host: addr, Type: zero.NodeType})
+	return b, err
+}
+
+// users are the keys of a benchmark, all of one length.
+func users(n int) []string {
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = user(i)
+	}
+	return keys
+}
+
+func user(i int) string { return fmt.Sprintf("user:%07d", i) }
+
+// visit calls decide once for each key, from several goroutines, and returns
+// the first error of each.
+func visit(ctx context.Context, decide decide, keys []string) error {
+	const visitors = 16
+	errs := make([]error, visitors)
+	var wg sync.WaitGroup
+	for v := range visitors {
+		wg.Go(func() {
+			for i := v; i < len(keys); i += visitors {
+				if _, err := decide(ctx, keys[i]); err != nil {
+					errs[v] = err
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}

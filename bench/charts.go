@@ -1,0 +1,31 @@
+package main
+
+import "github.com/tryacquire/ratelimit/bench/internal/chart"
+
+// throughputChart has a bar for each contestant that asks Redis, in the two
+// cells with the most callers.
+func throughputChart(r results, all []contestant) string {
+	var panels []chart.Panel
+	for _, c := range []cell{{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted}} {
+		p := chart.Panel{Title: title(c.String())}
+		for _, who := range all {
+			if !r.has(who.name, c) {
+				continue
+			}
+			b := chart.Bar{
+				Label: who.name, Value: r.median(who.name, c)[perSecond],
+				Group: int(who.kind), Bold: who.kind == ours,
+			}
+			if who.name != reference {
+				b.Note = times(r.ratio(perSecond, c, who.name, reference))
+			}
+			if b.Note == unknown {
+				b.Note = ""
+			}
+			p.Bars = append(p.Bars, b)
+		}
+		panels = append(panels, p)
+	}
+	return chart.Bars("Decisions per second, and as a multiple of "+reference,
+		[]string{ours: "this library", peer: "others", floor: "no limiter at all"}, panels...)
+}

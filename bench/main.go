@@ -1,0 +1,42 @@
+// Bench measures this library side by side with others, on a redis-server that
+// it starts:
+//
+//	go run .           throughput, latency, allocations, memory, and what a decision costs the server
+//	go run . -growth   how these grow with keys, limits, sub-windows, entries, rules and callers
+//	go run . -cluster  how a load spreads over three masters
+//
+// It prints tables, and writes them as Markdown and the charts as SVG.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	o, err := parseOptions(os.Args[1:])
+	if errors.Is(err, flag.ErrHelp) {
+		return
+	}
+	if err == nil {
+		err = run(o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "\nbench:", err)
+		os.Exit(1)
+	}
+}
+
+func run(o options) error {
+	part := compare
+	switch {
+	case o.growth:
+		part = grow
+	case o.cluster:
+		part = spread
+	}
+	return serve(func(h *host) error { return part(context.Background(), h, o) })
+}

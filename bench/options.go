@@ -1,0 +1,41 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"regexp"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	rounds   int
+	duration time.Duration
+	only     *regexp.Regexp
+	out      string
+	growth   bool
+	cluster  bool
+}
+
+func parseOptions(args []string) (options, error) {
+	var o options
+	var only string
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.IntVar(&o.rounds, "rounds", 5, "interleaved `rounds`, of which the medians are told")
+	f.DurationVar(&o.duration, "duration", 250*time.Millisecond, "of one measurement")
+	f.StringVar(&only, "only", "", "measure only contestants whose name matches the `regexp`")
+	f.StringVar(&o.out, "out", ".", "`directory` of the tables and the charts")
+	f.BoolVar(&o.growth, "growth", false, "measure instead how costs grow with keys, limits, sub-windows, entries, rules and callers")
+	f.BoolVar(&o.cluster, "cluster", false, "measure instead how a load spreads over a cluster")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	var err error
+	if o.only, err = regexp.Compile(only); err != nil {
+		return o, fmt.Errorf("-only: %w", err)
+	}
+	if o.rounds < 1 || o.duration < time.Millisecond || f.NArg() > 0 || o.growth && o.cluster {
+		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth and -cluster, and no arguments; see -h")
+	}
+	return o, nil
+}

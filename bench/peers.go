@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	redis_rate "github.com/go-redis/redis_rate/v10"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/throttled/throttled/v2"
+	throttledstore "github.com/throttled/throttled/v2/store/goredisstore.v9"
+	ulule "github.com/ulule/limiter/v3"
+	ululestore "github.com/ulule/limiter/v3/drivers/store/redis"
+	zero "github.com/zeromicro/go-zero/core/limit"
+)
+
+// reference is the peer that the others are compared with.
+const reference = "redis_rate"
+
+// peers are the other libraries, each with the limit of ours and the client and
+// the settings it comes with.
+func peers() []contestant {
+	return []contestant{
+		{name: reference, script: reference, kind: peer, selected: true, open: openRedisRate},
+		{name: "ulule/limiter", script: "ulule/limiter", kind: peer, open: openUlule},
+		{name: "throttled", kind: peer, open: openThrottled, cost: throttledCost},
+		{name: "go-zero period", script: "go-zero period", kind: peer, open: openGoZero},
+		{name: "rueidis by hand", script: "rueidis by hand", kind: peer, selected: true, open: openRueidis},
+	}
+}
+
+// floors are what no limiter on Redis can be faster than.
+func floors() []contestant {
+	return []contestant{
+		{name: "EVALSHA return 1", script: "EVALSHA return 1", kind: floor, only: granted, selected: true, open: openReturnOne},
+		{name: "PING", kind: floor, only: granted, open: openPing, cost: func(t tally) float64 { return t.usec("ping") }},
+	}
+}
+
+func openRedisRate(b *bed, v verdict, tag string) (decide, error) {
+	l := redis_rate.NewLimiter(b.client)
+	rate, burst := bucket(v)
+	limit := redis_rate.Limit{Rate: rate.Count, Period: rate.Period, Burst: burst}
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Allow(ctx, tag+key, limit)
+		return err == nil && r.Allowed > 0, err
+	}, nil
+}
+
+func openUlule(b *bed, v verdict, tag string) (decide, error) {
+	store, err := ululestore.NewStoreWithOptions(b.client, ulule.StoreOptions{Prefix: tag})
+	if err != nil {
+		return nil, err
+	}
+	rate := ulule.Rate{Limit: plenty, Period: plentyWindow}
+	if v == denied {
+		rate.Limit = 1
+	}
+	l := ulule.New(store, rate)
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Get(ctx, key)
+		return err == nil && !r.Reached, err
+	}, nil
+}
+
+func openThrottled(b *bed, v verdict, tag string) (decide, error) {
+	store, err := throttledstore.NewCtx(b.client, tag)
+	if err != nil {
+		return nil, err
+	}
+	quota := throttled.RateQuota{MaxRate: throttled.PerMin(1), MaxBurst: plenty}
+	if v == denied {
+		quota = throttled.RateQuota{MaxRate: throttled.PerHour(1)}
+	}
+	l, err := throttled.NewGCRARateLimiterCtx(store, quota)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+		limited, _, err := l.RateLimitCtx(ctx, key, 1)
+		return err == nil && !limited, err
+	}, nil
+}
+
+// throttledCost: it sends TIME and GET, then a script, which calls GET too. Of
+// those, as many were sent by themselves as TIME.
+func throttledCost(t tally) float64 {
+	gets := 1.0
+	if all := t.commands["get"].calls; all > 0 {
+		gets = float64(t.commands["time"].calls) / float64(all)
+	}
+	return t.scripts() + t.usec("time", "setnx", "expire") + gets*t.usec("get")
+}
+
+func openGoZero(b *bed, v verdict, tag string) (decide, error) {
+	quota := plenty
+	if v == denied {
+		quota = 1
+	}
+	l := zero.NewPeriodLimit(int(plentyWindow.Seconds()), quota, b.zero, tag)
+	return func(ctx context.Context, key string) (bool, error) {
+		code, err := l.TakeCtx(ctx, key)
+		return code == zero.Allowed || code == zero.HitQuota, err
+	}, nil
+}
+
+// byHand is a fixed window as it is written by hand, with all that a caller
+// needs in the answer.
+const byHand = `local used = redis.call('INCRBY', KEYS[1], ARGV[1])
+if used == tonumber(ARGV[1]) then
+  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  return {used, tonumber(ARGV[2])}
+end
+return {used, redis.call('PTTL', KEYS[1])}`
+
+func openRueidis(b *bed, v verdict, tag string) (decide, error) {
+	script := rueidis.NewLuaScript(byHand)
+	limit, args := int64(plenty), []string{"1", strconv.FormatInt(plentyWindow.Milliseconds(), 10)}
+	if v == denied {
+		limit = 1
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+		reply, err := script.Exec(ctx, b.rueidis, []string{tag + key}, args).AsIntSlice()
+		if err == nil && len(reply) != 2 {
+			err = fmt.Errorf("a reply of %d integers", len(reply))
+		}
+		return err == nil && reply[0] <= limit, err
+	}, nil
+}
+
+func openReturnOne(b *bed, _ verdict, tag string) (decide, error) {
+	script := redis.NewScript("return 1")
+	if err := script.Load(context.Background(), b.client).Err(); err != nil {
+		return nil, err
+	}
+	hash := script.Hash()
+	return func(ctx context.Context, key string) (bool, error) {
+		one, err := b.client.EvalSha(ctx, hash, []string{tag + key}).Int()
+		return one == 1, err
+	}, nil
+}
+
+func openPing(b *bed, _ verdict, _ string) (decide, error) {
+	return func(ctx context.Context, _ string) (bool, error) {
+		err := b.client.Ping(ctx).Err()
+		return err == nil, err
+	}, nil
+}

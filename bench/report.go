@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A report is Markdown: prose and tables.
+type report struct{ strings.Builder }
+
+func (r *report) paragraph(format string, args ...any) {
+	fmt.Fprintf(r, format+"\n\n", args...)
+}
+
+func (r *report) table(t table) { r.paragraph("%s", strings.TrimSpace(t.markdown())) }
+
+// finish prints the report and writes it to a file of that name.
+func (r *report) finish(o options, name string) error {
+	progress("")
+	text := strings.TrimRight(r.String(), "\n") + "\n"
+	fmt.Print(text)
+	return save(o, name, text)
+}
+
+// save writes a file below the output directory.
+func save(o options, name, text string) error {
+	path := filepath.Join(o.out, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(text), 0o644)
+}
+
+// setting tells what the figures depend on.
+func setting(ctx context.Context, c *redis.Client, o options) (string, error) {
+	info, err := c.Info(ctx, "server").Result()
+	if err != nil {
+		return "", err
+	}
+	version := "?"
+	for line := range strings.Lines(info) {
+		if v, ok := strings.CutPrefix(line, "redis_version:"); ok {
+			version = strings.TrimSpace(v)
+		}
+	}
+	return fmt.Sprintf("Redis %s and the callers on one machine, %d cores, %s. Medians of %d interleaved rounds of %v. %s.",
+		version, runtime.NumCPU(), runtime.Version(), o.rounds, o.duration, versions()), nil
+}
+
+// versions are those of the peers' modules.
+func versions() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "Versions unknown"
+	}
+	var list []string
+	for _, module := range build.Deps {
+		for _, name := range []string{"redis/go-redis", "go-redis/redis_rate", "ulule/limiter", "throttled/throttled", "zeromicro/go-zero", "redis/rueidis"} {
+			if strings.Contains(module.Path+"/", "/"+name+"/") && !strings.Contains(module.Path, "extra") {
+				list = append(list, name+" "+module.Version)
+			}
+		}
+	}
+	return strings.Join(list, ", ")
+}

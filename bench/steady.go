@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// A steady key has been asked for evenly for a long time: with each call comes
+// as much new as leaves. The limiter's clock is the caller's, so that minutes
+// pass in seconds, and every call is granted, but none more at the same instant.
+type steady struct {
+	name string
+	// make returns a limiter whose limit the fill uses up.
+	make  func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error)
+	fill  int   // calls until a key is full
+	calls int64 // in a window
+}
+
+const (
+	steadyWindow = 1000 * time.Second
+	// steadyStart is a multiple of the window, and so of every sub-window.
+	steadyStart = 1_600_000_000 * int64(time.Second/time.Microsecond)
+	steadyKeys  = 8
+
+	few, many               = 10, 1000 // sub-windows
+	fewEntries, manyEntries = 100, 100_000
+)
+
+// slidingWindowOf gets two calls in each sub-window. One more sub-window than
+// there are counts: the one that the window's edge cuts.
+func slidingWindowOf(storage ratelimit.Storage, buckets int) steady {
+	limit := 2*buckets + 2
+	return steady{
+		name: fmt.Sprintf("sliding window, %v, %s sub-windows", storage, thousands(buckets)),
+		fill: limit, calls: int64(2 * buckets),
+		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, limit, steadyWindow,
+				ratelimit.WithStorage(storage), ratelimit.WithBuckets(buckets), unmerged, prefix, clock)
+		},
+	}
+}
+
+// zsetWindowOf holds so many members.
+func zsetWindowOf(members int) steady {
+	return steady{
+		name: fmt.Sprintf("sliding window, ZSet, %s permits", thousands(members)),
+		fill: members, calls: int64(members),
+		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, members, steadyWindow,
+				ratelimit.WithStorage(ratelimit.ZSet), unmerged, prefix, clock)
+		},
+	}
+}
+
+// slidingLogOf holds so many entries, under rules of which each has half the
+// window and the limit of the one before.
+func slidingLogOf(entries, rules int) steady {
+	name := fmt.Sprintf("sliding log, %s entries", thousands(entries))
+	if rules > 1 {
+		name += fmt.Sprintf(", %d rules", rules)
+	}
+	return steady{
+		name: name, fill: entries, calls: int64(entries),
+		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
+			var all []ratelimit.Rule
+			for r := range rules {
+				all = append(all, ratelimit.Rule{Limit: entries >> r, Window: steadyWindow >> r})
+			}
+			return ratelimit.NewSlidingLog(c, all, unmerged, prefix, clock)
+		},
+	}
+}
+
+var unmerged = ratelimit.WithoutMerging()
+
+// A tide is a number of steady keys and their clock.
+type tide struct {
+	recording
+	steady
+	keys  int   // divides a batch, so that a batch ends with the last of them
+	turn  int   // of which key
+	clock int64 // of its next granted call
+}
+
+// rise fills the keys of a steady limiter. Their names begin with tag.
+func (s steady) rise(ctx context.Context, b *bed, keys int, tag string) (*tide, error) {
+	progress("filling %s", s.name)
+	limiter, err := s.make(b.client, ratelimit.WithPrefix(tag),
+		ratelimit.WithClock(func() time.Time { return time.UnixMicro(steadyStart) }))
+	if err != nil {
+		return nil, err
+	}
+	decide, err := decider(limiter, nil)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record(ctx, b, decide)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.name, err)
+	}
+	if last := rec.args[len(rec.args)-1]; last != strconv.FormatInt(steadyStart, 10) {
+		return nil, fmt.Errorf("%s: the last argument is %q, not the clock", s.name, last)
+	}
+	if err := limiter.Reset(ctx, user(0)); err != nil {
+		return nil, err
+	}
+	t := &tide{recording: rec, steady: s, keys: keys, clock: steadyStart}
+	return t, t.replay(granted).send(ctx, b.admin, s.fill*keys)
+}
+
+// replay goes on with granted calls, or with calls that are denied because the
+// clock stands still.
+func (t *tide) replay(v verdict) replay {
+	next := func() []any {
+		command := t.command(t.turn, t.keys)
+		now := t.clock
+		if v == denied {
+			now -= t.step()
+		}
+		command[len(command)-1] = now
+		if t.turn++; t.turn == t.keys {
+			t.turn = 0
+			if v == granted {
+				t.clock += t.step()
+			}
+		}
+		return command
+	}
+	return replay{t.name, v, next, 1}
+}
+
+// step is the time between the calls for a key, in whole microseconds.
+func (s steady) step() int64 {
+	window := steadyWindow.Microseconds()
+	return (window + s.calls - 1) / s.calls
+}
+
+// bytesPerKey is the mean memory of the keys.
+func (t *tide) bytesPerKey(ctx context.Context, c *redis.Client) (float64, error) {
+	sum := 0.0
+	for i := range t.keys {
+		key := t.command(i, t.keys)[t.places[0]].(string)
+		bytes, err := c.MemoryUsage(ctx, key, 0).Result()
+		if err != nil {
+			return 0, fmt.Errorf("%s: MEMORY USAGE: %w", t.name, err)
+		}
+		sum += float64(bytes)
+	}
+	return sum / float64(t.keys), nil
+}
+
+// steadyReplays are the filled limiters that the targets compare.
+func steadyReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
+	var replays []replay
+	for i, s := range []steady{
+		slidingWindowOf(ratelimit.Hash, few), slidingWindowOf(ratelimit.Hash, many),
+		slidingWindowOf(ratelimit.List, few), slidingWindowOf(ratelimit.List, many),
+		slidingLogOf(fewEntries, 1), slidingLogOf(manyEntries, 1),
+	} {
+		if !o.only.MatchString(s.name) {
+			continue
+		}
+		t, err := s.rise(ctx, b, steadyKeys, fmt.Sprintf("f%02d", i))
+		if err != nil {
+			return nil, err
+		}
+		replays = append(replays, t.replay(granted), t.replay(denied))
+	}
+	return replays, nil
+}
