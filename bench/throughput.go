@@ -18,7 +18,7 @@ var (
 		{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted},
 		{1, hotKey, granted}, {1, manyKeys, granted},
 		{manyCalls, hotKey, denied}, {manyCalls, manyKeys, denied},
-		{1, manyKeys, denied},
+		{1, hotKey, denied}, {1, manyKeys, denied},
 	}
 	selectedCells = []cell{{64, hotKey, granted}, {64, manyKeys, granted}}
 )
