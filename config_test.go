@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -97,6 +98,10 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 	_, err := NewTokenBucket(nil, PerSecond(1), 1)
 	require.ErrorIs(t, err, ErrInvalidConfig)
 	require.ErrorContains(t, err, "the client is nil")
+	client := onMini(t).client.(*redis.Client)
+	_, err = NewTokenBucket(client.Pipeline(), PerSecond(1), 1)
+	require.ErrorIs(t, err, ErrInvalidConfig)
+	require.ErrorContains(t, err, "the client is a pipeline")
 }
 
 func TestRulesAreSortedWithoutTouchingTheCallers(t *testing.T) {
@@ -186,6 +191,7 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 		{"fixed: longer window, from the same opening", fixed(5, s), fixed(5, 10*s), 3, 400 * ms, 2, 9600 * ms},
 		{"fixed: shorter window, from the same opening", fixed(5, 10*s), fixed(5, s), 3, 400 * ms, 2, 600 * ms},
 		{"fixed: shorter window, over by now", fixed(5, 10*s), fixed(5, s), 5, 2 * s, 5, s},
+		{"fixed: longer window, used up", fixed(3, s), fixed(3, 10*s), 3, 400 * ms, 0, 9600 * ms},
 		{"fixed: odd window", fixed(5, 123_456*ms), fixed(5, 200*s), 3, 400 * ms, 2, 200*s - 400*ms + 6*ms}, // it keeps five digits
 		{"fixed: aligned", fixed(5, s), fixed(5, s, WithAlignment(0)), 3, 400 * ms, 2, 600 * ms},
 		{"fixed: no longer aligned", fixed(5, s, WithAlignment(0)), fixed(5, s), 3, 400 * ms, 2, 600*ms + 3*ms}, // what is left of its TTL
@@ -195,7 +201,8 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 		{"token: higher burst", token(PerSecond(1), 10), token(PerSecond(1), 20), 10, s, 11, s},
 		{"token: lower burst", token(PerSecond(1), 10), token(PerSecond(1), 5), 10, 0, 0, s},
 		{"token: the same size of a permit", token(PerSecond(3), 10), token(PerSecond(1), 10), 10, 500 * ms, 1, 500 * ms},
-		{"token: fractions round against the caller", token(PerSecond(3), 10), token(PerSecond(2), 10), 10, 500 * ms, 1, 500 * ms},
+		{"token: another size of a permit", token(PerSecond(3), 10), token(PerSecond(2), 10), 10, 500 * ms, 1, 250 * ms},
+		{"token: fractions round against the caller", token(PerSecond(3), 10), token(PerSecond(7), 10), 10, 100 * ms, 0, 100 * ms},
 		{"token: in steps", token(PerSecond(1), 10), token(PerSecond(1), 10, every), 10, 3 * s, 3, s},
 		{"token: no longer in steps", token(PerSecond(1), 10, every), token(PerSecond(1), 10), 10, 2500 * ms, 2, 500 * ms},
 		{"token: other steps", token(PerSecond(1), 10, every), token(PerSecond(2), 10, WithRefillEvery(2*s)), 10, 2500 * ms, 4, 1500 * ms},
@@ -228,6 +235,76 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 			require.False(t, r.Allowed, "%+v", r)
 			require.Equal(t, test.retry, r.RetryAfter)
 		})
+	}
+}
+
+// TestChangedRateHoldsFromTheFirstDenial: it does not take a grant by the old
+// rate to change to the new one.
+func TestChangedRateHoldsFromTheFirstDenial(t *testing.T) {
+	slow, fast := PerHour(1), PerSecond(100)
+	every := WithRefillEvery(500 * time.Millisecond)
+	for _, test := range []struct {
+		about         string
+		before, after []TokenBucketOption
+		from, to      Rate
+	}{
+		{"raised", nil, nil, slow, fast},
+		{"lowered", nil, nil, fast, slow},
+		{"raised, now in steps", nil, []TokenBucketOption{every}, slow, fast},
+		{"raised, no longer in steps", []TokenBucketOption{every}, nil, PerMinute(1), fast},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			s := onMini(t)
+			before := Must(NewTokenBucket(s.client, test.from, 5, test.before...))
+			after := Must(NewTokenBucket(s.client, test.to, 5, test.after...))
+			must(t)(before.TryAcquireN(ctx, "k", 5))
+			denied := must(t)(after.TryAcquireN(ctx, "k", 3))
+			require.False(t, denied.Allowed)
+			s.advance(denied.RetryAfter - time.Microsecond)
+			require.False(t, must(t)(after.TryAcquireN(ctx, "k", 3)).Allowed)
+			s.advance(time.Microsecond)
+			require.True(t, must(t)(after.TryAcquireN(ctx, "k", 3)).Allowed)
+		})
+	}
+}
+
+// TestChangedBucketBlocksNoLongerThanTheRule, though its clock steps back too.
+func TestChangedBucketBlocksNoLongerThanTheRule(t *testing.T) {
+	s := onMini(t)
+	steps := Must(NewTokenBucket(s.client, PerSecond(2), 5, WithRefillEvery(500*time.Millisecond)))
+	flow := Must(NewTokenBucket(s.client, PerSecond(2), 5))
+	for _, change := range [][2]Limiter{{steps, flow}, {flow, steps}} {
+		require.NoError(t, wipe(s))
+		must(t)(change[0].TryAcquireN(ctx, "k", 5))
+		s.advance(-time.Hour)
+		denied := must(t)(change[1].TryAcquire(ctx, "k"))
+		require.False(t, denied.Allowed)
+		require.LessOrEqual(t, denied.RetryAfter, 2500*time.Millisecond)
+		s.advance(denied.RetryAfter)
+		require.True(t, must(t)(change[1].TryAcquire(ctx, "k")).Allowed)
+	}
+}
+
+// TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart, and so two
+// hosts whose clocks differ by a hair do not take turns in opening it.
+func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.T) {
+	s := onMini(t)
+	h := &hand{at: start}
+	for name, l := range map[string]Limiter{
+		"server": Must(NewFixedWindow(s.client, 5, time.Second, WithAlignment(0))),
+		"caller": Must(NewFixedWindow(s.client, 5, time.Second, WithAlignment(0), WithClock(h.now), WithPrefix("c"))),
+	} {
+		granted := 0
+		for i := range 40 {
+			at := start.Add(time.Duration(i%2*2-1) * time.Millisecond) // 1 ms before and after
+			s.move(at)
+			h.set(at)
+			if must(t)(l.TryAcquire(ctx, name)).Allowed {
+				granted++
+			}
+		}
+		require.LessOrEqual(t, granted, 10, name)
+		require.Greater(t, granted, 5, name)
 	}
 }
 

@@ -74,6 +74,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if client == nil {
 		return nil, invalidConfig("the client is nil")
 	}
+	if _, ok := client.(redis.Pipeliner); ok {
+		return nil, invalidConfig("the client is a pipeline, which only queues commands; give the client itself")
+	}
 	c := &core{
 		title:     a.title,
 		prefix:    s.prefix + ":" + a.id + ":",

@@ -21,14 +21,14 @@ func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
 	f := flights.Get().(*flight)
 	passengers := make([]*passenger, len(keys))
 	for i, key := range keys {
-		passengers[i] = &passenger{ctx: ctx, key: key, n: 1, arrived: make(chan struct{}, 1)}
-		f.board(passengers[i], m.c.prefix)
+		passengers[i] = &passenger{ctx: ctx, key: key, name: m.c.prefix + key, n: 1, arrived: make(chan struct{}, 1)}
+		f.board(passengers[i])
 	}
 	m.execute(f)
 	f.clear()
 	results, errs := make([]Result, len(keys)), make([]error, len(keys))
 	for i, p := range passengers {
-		results[i], errs[i] = m.await(ctx, p)
+		results[i], errs[i] = m.await(ctx, &m.common, p)
 	}
 	return results, errs
 }

@@ -4,23 +4,25 @@ import (
 	"context"
 	"strconv"
 	"sync"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/tryacquire/ratelimit/internal/script"
+	"time"
 )
 
 // A flight is the calls that go together, by key.
 type flight struct {
 	seats  int // taken
+	runs   int
 	groups []group
-	index  map[string]int // into groups
+	index  map[string]int // of a name, into groups
 	args   []any
+
+	deadline time.Time // the latest of its passengers'
+	endless  bool      // one of them has none
 }
 
-// A group is the calls for one key, in their order.
+// A group is the calls for one key, in their order. The first are gone as they
+// are answered.
 type group struct {
-	key         string // in Redis
+	name        string // of the key in Redis
 	first, last *passenger
 }
 
@@ -28,20 +30,31 @@ var flights = sync.Pool{New: func() any {
 	return &flight{index: map[string]int{}}
 }}
 
-// board adds p, unless its key is one too many.
-func (f *flight) board(p *passenger, prefix string) bool {
-	if i, ok := f.index[p.key]; ok {
+// board adds p, unless its key or run is one too many.
+func (f *flight) board(p *passenger) bool {
+	i, ok := f.index[p.name]
+	run := !ok || f.groups[i].last.n != p.n
+	if !ok && len(f.groups) == maxKeys || run && f.runs == maxRuns {
+		return false
+	}
+	if ok {
 		g := &f.groups[i]
 		g.last.next = p
 		g.last = p
 	} else {
-		if len(f.groups) == maxKeys {
-			return false
-		}
-		f.index[p.key] = len(f.groups)
-		f.groups = append(f.groups, group{prefix + p.key, p, p})
+		f.index[p.name] = len(f.groups)
+		f.groups = append(f.groups, group{p.name, p, p})
 	}
+	p.boarded = true
 	f.seats++
+	if run {
+		f.runs++
+	}
+	if deadline, ok := p.ctx.Deadline(); !ok {
+		f.endless = true
+	} else if deadline.After(f.deadline) {
+		f.deadline = deadline
+	}
 	return true
 }
 
@@ -50,30 +63,26 @@ func (f *flight) clear() {
 	clear(f.groups)
 	clear(f.index)
 	clear(f.args)
-	f.seats, f.groups, f.args = 0, f.groups[:0], f.args[:0]
+	*f = flight{groups: f.groups[:0], index: f.index, args: f.args[:0]}
 	flights.Put(f)
 }
 
-// manyArgs appends the command that runs the groups' calls in one execution.
-func (c *core) manyArgs(args []any, groups []group) ([]any, error) {
-	args = append(append(args, c.many.BySHA...), strconv.Itoa(len(groups)))
-	for i := range groups {
-		args = append(args, &groups[i].key)
+// context is the flight's: of nobody in particular, and with the deadline of the
+// most patient, for a client that minds it. It is never cancelled.
+func (f *flight) context() context.Context {
+	if f.endless {
+		return context.Background()
 	}
-	args = append(args, "")
-	args = append(args, c.args...)
-	for _, g := range groups {
-		args = append(args, g.requests())
-	}
-	if c.clock != nil {
-		now, err := c.now()
-		if err != nil {
-			return args, err
-		}
-		args = append(args, now)
-	}
-	return args, nil
+	return until{context.Background(), f.deadline}
 }
+
+// until has a deadline that others keep.
+type until struct {
+	context.Context
+	at time.Time
+}
+
+func (u until) Deadline() (time.Time, bool) { return u.at, true }
 
 // requests tells the calls' permits as runs of equal ones.
 func (g group) requests() any {
@@ -95,16 +104,4 @@ func (g group) requests() any {
 		runs = strconv.AppendInt(runs, int64(times), 10)
 	}
 	return runs
-}
-
-// askMany sends what manyArgs made.
-func (c *core) askMany(ctx context.Context, args []any) ([]int64, error) {
-	cmd := redis.NewIntSliceCmd(ctx, args...)
-	err := (&script.Once{Cmder: cmd}).Send(ctx, c.client)
-	if script.IsUnknown(err) { // see ask
-		copy(args, c.many.Whole)
-		cmd = redis.NewIntSliceCmd(ctx, args...)
-		err = (&script.Once{Cmder: cmd}).Send(ctx, c.client)
-	}
-	return cmd.Val(), err
 }

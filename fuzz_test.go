@@ -108,7 +108,7 @@ func FuzzReplies(f *testing.F) {
 				c := coreOf(t, l)
 				m := newMerger(c)
 				p := &passenger{ctx: ctx, key: "k", n: 1, arrived: make(chan struct{}, 1)}
-				rest := m.answer(group{key: "k", first: p}, words, nil)
+				rest := m.answer(&group{name: "k", first: p}, words, nil)
 				require.LessOrEqual(t, len(rest), len(words))
 				<-p.arrived
 				if p.err == nil {

@@ -24,8 +24,8 @@ func fly(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
 	f := flights.Get().(*flight)
 	waiting := make([]*passenger, len(calls))
 	for i, call := range calls {
-		waiting[i] = &passenger{ctx: ctx, key: keys[i], n: call.N, arrived: make(chan struct{}, 1)}
-		require.True(t, f.board(waiting[i], c.prefix))
+		waiting[i] = &passenger{ctx: ctx, key: keys[i], name: c.prefix + keys[i], n: call.N, arrived: make(chan struct{}, 1)}
+		require.True(t, f.board(waiting[i]))
 	}
 	m.execute(f)
 	f.clear()
@@ -130,17 +130,17 @@ func gated(t testing.TB) (*TokenBucket, *gate) {
 func waitFor(t testing.TB, m *merger, n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		return len(m.waiting) == n
+		m.common.mu.Lock()
+		defer m.common.mu.Unlock()
+		return len(m.common.waiting) == n
 	}, 10*time.Second, time.Millisecond)
 }
 
 // grounded keeps a merger from a second flight while one is in the air.
 func grounded(m *merger) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.tookOff = time.Since(epoch) + time.Hour
+	m.common.mu.Lock()
+	defer m.common.mu.Unlock()
+	m.common.tookOff = time.Since(epoch) + time.Hour
 }
 
 type reply struct {
@@ -269,41 +269,42 @@ func TestAnErrorReachesExactlyTheCallsOfItsExecution(t *testing.T) {
 func TestSlowNetworkDoesNotMakeCallsWait(t *testing.T) {
 	l, g := gated(t)
 	for i := range maxFlying {
-		l.merger.mu.Lock()
-		l.merger.tookOff -= headway // as if the last left a while ago
-		l.merger.mu.Unlock()
+		l.merger.common.mu.Lock()
+		l.merger.common.tookOff -= headway // as if the last left a while ago
+		l.merger.common.mu.Unlock()
 		acquireAll(l, ctx, 1, "a")
 		<-g.arrived
-		l.merger.mu.Lock()
-		require.Equal(t, i+1, l.merger.flying)
-		l.merger.mu.Unlock()
+		l.merger.common.mu.Lock()
+		require.Equal(t, i+1, l.merger.common.flying)
+		l.merger.common.mu.Unlock()
 	}
-	l.merger.mu.Lock()
-	l.merger.tookOff -= headway
-	l.merger.mu.Unlock()
+	l.merger.common.mu.Lock()
+	l.merger.common.tookOff -= headway
+	l.merger.common.mu.Unlock()
 	acquireAll(l, ctx, 1, "a")
 	waitFor(t, l.merger, 1)
 	require.Empty(t, g.arrived, "flights are bounded")
 	close(g.open)
 	require.Eventually(t, func() bool {
-		l.merger.mu.Lock()
-		defer l.merger.mu.Unlock()
-		return l.merger.flying == 0
+		l.merger.common.mu.Lock()
+		defer l.merger.common.mu.Unlock()
+		return l.merger.common.flying == 0
 	}, 10*time.Second, time.Millisecond, "no flight outlives its calls")
 }
 
 func TestFlightsTakeABoundedNumberOfKeys(t *testing.T) {
 	s := onMini(t)
 	l := Must(NewTokenBucket(s.client, PerSecond(3), 3))
-	m := l.merger
+	lane := &l.merger.common
 	for i := range 2*maxKeys + 1 {
-		m.waiting = append(m.waiting, &passenger{ctx: ctx, key: fmt.Sprint(i % (maxKeys + 1)), n: 1})
+		lane.waiting = append(lane.waiting, &passenger{ctx: ctx, name: fmt.Sprint(i % (maxKeys + 1)), n: 1})
 	}
-	m.waiting[3].gone = true
-	f := m.board()
+	lane.waiting[3].gone, lane.gone = true, 1
+	f := lane.board()
 	require.Len(t, f.groups, maxKeys)
-	require.Equal(t, fmt.Sprint(maxKeys), f.groups[maxKeys-1].key[len(l.prefix):], "without the one that is gone")
-	require.Equal(t, "3", m.waiting[0].key, "who came after waits")
+	require.Equal(t, fmt.Sprint(maxKeys), f.groups[maxKeys-1].name, "without the one that is gone")
+	require.Equal(t, "3", lane.waiting[0].name, "who came after waits")
+	require.Zero(t, lane.gone)
 }
 
 func TestGoroutinesEndWithTheirCalls(t *testing.T) {
@@ -326,9 +327,11 @@ func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return runtime.NumGoroutine() <= before+2*int(s.client.(*redis.Client).PoolStats().TotalConns)
 	}, 10*time.Second, time.Millisecond)
-	l.merger.mu.Lock()
-	defer l.merger.mu.Unlock()
-	require.Zero(t, l.merger.flying)
+	require.Eventually(t, func() bool {
+		l.merger.common.mu.Lock()
+		defer l.merger.common.mu.Unlock()
+		return l.merger.common.flying == 0
+	}, 10*time.Second, time.Millisecond)
 }
 
 func TestMergingOnAClusterAndARing(t *testing.T) {
@@ -375,9 +378,9 @@ func TestRunsAreWrittenShort(t *testing.T) {
 		var f flight
 		f.index = map[string]int{}
 		for _, n := range permits {
-			f.board(&passenger{key: "k", n: n}, "p:")
+			f.board(&passenger{ctx: ctx, name: "p:k", n: n})
 		}
-		require.Equal(t, "p:k", f.groups[0].key)
+		require.Equal(t, "p:k", f.groups[0].name)
 		require.Equal(t, want, fmt.Sprintf("%s", f.groups[0].requests()))
 	}
 }
@@ -403,4 +406,138 @@ func BenchmarkMerged(b *testing.B) {
 			})
 		})
 	}
+}
+
+func TestFlightsTakeABoundedNumberOfRuns(t *testing.T) {
+	f := flight{index: map[string]int{}}
+	for i := range maxRuns {
+		require.True(t, f.board(&passenger{ctx: ctx, name: "k", n: 1 + i%2}))
+	}
+	require.True(t, f.board(&passenger{ctx: ctx, name: "k", n: 2}), "it joins the last run")
+	require.False(t, f.board(&passenger{ctx: ctx, name: "k", n: 1}))
+	require.False(t, f.board(&passenger{ctx: ctx, name: "l", n: 2}))
+}
+
+func TestFlightHasTheDeadlineOfTheMostPatient(t *testing.T) {
+	near, far := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+	until := func(at time.Time) context.Context {
+		ctx, cancel := context.WithDeadline(ctx, at)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	f := flight{index: map[string]int{}}
+	f.board(&passenger{ctx: until(far), name: "k", n: 1})
+	f.board(&passenger{ctx: until(near), name: "k", n: 1})
+	got, ok := f.context().Deadline()
+	require.True(t, ok)
+	require.Equal(t, far, got)
+	require.Nil(t, f.context().Done())
+	f.board(&passenger{ctx: ctx, name: "k", n: 1})
+	_, ok = f.context().Deadline()
+	require.False(t, ok)
+}
+
+func TestTheGoneAreLetGo(t *testing.T) {
+	var l lane
+	l.flying = maxFlying
+	for i := range 1000 {
+		p := &passenger{ctx: ctx, name: "k", n: 1}
+		l.enter(p, nil)
+		if i%100 != 0 {
+			l.leave(p)
+		}
+		require.LessOrEqual(t, len(l.waiting), 2*(i/100+1)+1)
+	}
+	f := l.board()
+	require.Equal(t, 10, f.seats)
+	require.Zero(t, l.gone)
+}
+
+func TestWhoWaitsTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
+	l, g := gated(t)
+	acquireAll(l, ctx, 1, "a")
+	<-g.arrived
+	acquireAll(l, ctx, 1, "a")
+	<-g.arrived // though the first is still in flight, and nobody else calls
+	close(g.open)
+}
+
+func TestAPanicOfTheClockIsAnError(t *testing.T) {
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, merging := range [][]Option{nil, {WithoutMerging()}} {
+		s := onMini(t)
+		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, widen[TokenBucketOption](append(merging, WithClock(func() time.Time { panic("boom") })))...))
+		for range 2 {
+			_, err := l.TryAcquire(cancellable, "k")
+			require.ErrorContains(t, err, `token bucket "k": the client or the clock panicked: boom`)
+		}
+	}
+}
+
+func TestAPlainClientOnAClusterMergesApart(t *testing.T) {
+	redistest.Require(t, "redis-server")
+	server := redistest.Start(t, redistest.Args("--cluster-enabled", "yes"))
+	client := server.Client(t)
+	require.NoError(t, client.ClusterAddSlotsRange(ctx, 0, 16383).Err())
+	require.Eventually(t, func() bool { return client.Set(ctx, "x", 1, 0).Err() == nil }, 30*time.Second, 10*time.Millisecond)
+	l := Must(NewTokenBucket(client, PerSecond(1000), 1000))
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			for j := range 50 {
+				if _, err := l.TryAcquire(ctx, fmt.Sprint("k", i, j)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestAHungMasterHarmsOnlyItsKeys: calls for other masters do not wait for it.
+func TestAHungMasterHarmsOnlyItsKeys(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	sick := cluster.Masters()[0]
+	proxy := redistest.NewProxy(t, sick.Addr())
+	client := cluster.Client(t, func(o *redis.ClusterOptions) {
+		o.Dialer = redistest.Through(proxy)
+		o.ReadTimeout = 2 * time.Second
+	})
+	l := Must(NewTokenBucket(client, PerSecond(1000), 1000))
+	var well, ill []string
+	for i := 0; len(well) < 20 || len(ill) < 20; i++ {
+		key := fmt.Sprint("k", i)
+		must(t)(l.TryAcquire(ctx, key))
+		if cluster.NodeFor("ratelimit:tokenbucket:"+key) == sick {
+			ill = append(ill, key)
+		} else {
+			well = append(well, key)
+		}
+	}
+	proxy.Hang()
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			for j := range 10 {
+				short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+				_, err := l.TryAcquire(short, ill[(i+j)%len(ill)])
+				cancel()
+				if err == nil {
+					t.Error("a hung server answered")
+				}
+			}
+		})
+		wg.Go(func() {
+			for j := range 50 {
+				short, cancel := context.WithTimeout(ctx, time.Second)
+				if _, err := l.TryAcquire(short, well[(i+j)%len(well)]); err != nil {
+					t.Error(err)
+				}
+				cancel()
+			}
+		})
+	}
+	wg.Wait()
+	proxy.Unhang()
 }

@@ -1,10 +1,10 @@
 package ratelimit
 
 import (
+	"cmp"
 	_ "embed"
 	"slices"
 	"strconv"
-	"time"
 )
 
 var (
@@ -70,10 +70,7 @@ func checkRules(rules []Rule) ([]Rule, error) {
 	}
 	sorted := slices.Clone(rules)
 	slices.SortFunc(sorted, func(a, b Rule) int {
-		if a.Window != b.Window {
-			return int(a.Window/time.Microsecond - b.Window/time.Microsecond)
-		}
-		return b.Limit - a.Limit
+		return cmp.Or(cmp.Compare(a.Window, b.Window), cmp.Compare(b.Limit, a.Limit))
 	})
 	for i, small := range sorted[1:] {
 		if large := sorted[i]; large.Limit >= small.Limit {

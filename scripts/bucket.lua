@@ -25,8 +25,9 @@ if state then
   else
 --@ inherit
     if not unit then return {err = 'CORRUPT no state of a bucket'} end
-    if anchor and now > anchor then
-      missing = missing - (now - anchor) * flow
+    if anchor then -- it refilled in steps
+      missing = missing - math.max(now - anchor, 0) * flow
+      stale = true
     end
   end
   if missing < 0 then
@@ -48,11 +49,11 @@ missing = missing + granted * cost
 --- store
 local wait = missing
 if flow == '1' then
-  state = string.format('%016.0f/%s', now + wait, permit)
+  state = string.format('%016d/%s', now + wait, permit)
 else
   local part = missing % flow
   wait = (missing - part) / flow
-  state = string.format('%016.0f/%s/%s+%.0f', now + wait, permit, flow, part)
+  state = string.format('%016d/%s/%s+%d', now + wait, permit, flow, part)
 end
 -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
 local ttl = wait / 1000

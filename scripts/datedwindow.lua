@@ -24,7 +24,11 @@ if state then
     used = count + 0
   elseif now < at + 0 then -- the clock stepped back
     used = count + 0
-    stale = true
+    if offset ~= 'first' and at + 0 == start + window then
+      start = at + 0 -- to before its start: it is still the latest
+    else
+      stale = true
+    end
   elseif offset == 'first' then
     if now - at < window then
       start = at + 0
@@ -48,7 +52,7 @@ used = used + granted * n
 
 --- store
 local ttl = (start + window - now) / 1000
-redis.call('SET', key, string.format('%.0f/%.0f', start, used), 'PX', ttl - ttl % 2 + 3)
+redis.call('SET', key, string.format('%d/%d', start, used), 'PX', ttl - ttl % 2 + 3)
 
 --- answer
 return {granted, before, start + window - now}

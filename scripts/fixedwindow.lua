@@ -39,6 +39,7 @@ else
   used = (value - code) / 1000000
   if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
     left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
+    stale = true -- to be kept as long as this rule needs it
   end
 end
 if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
@@ -52,23 +53,21 @@ end
 room = most - most % 1000000 - used * 1000000
 
 --- take
-local cost, granted, before = n * 1000000, times, math.max(room, 0)
-if cost * granted > before then
-  granted = (before - before % cost) / cost
+local cost, granted = n * 1000000, times
+if room < 0 then room = 0 end -- the limit was lowered
+local before = room
+if cost * granted > room then
+  granted = (room - room % cost) / cost
 end
 room = room - granted * cost
-if granted == 1 and taken == 0 then
-  taken = n
-else
-  taken = taken + granted * n
-end
+taken = taken + granted * n
 
 --- store
 if open then
   redis.call('INCRBY', key, taken .. '000000')
 else
-  redis.call('SET', key, string.format('%.0f', most - room),
-    'PX', string.format('%.0f', left))
+  redis.call('SET', key, string.format('%d', most - room),
+    'PX', string.format('%d', left))
 end
 
 --- answer

@@ -32,7 +32,7 @@ if not (call('HLEN', key) >= last + 5) then return {err = corrupt} end
 --- read
 -- Instant and total of an entry between 0 and last, nil where there is none.
 local function entry(number)
-  local value = call('HGET', key, string.format('%.0f', first + number))
+  local value = call('HGET', key, string.format('%d', first + number))
   if not value then return nil end
   return string.match(value, '^(%d+)/(%d+)$')
 end
@@ -47,29 +47,29 @@ end
 --- write
 -- Dates what came after the entry kept, and all that was granted, at slot, and
 -- forgets what precedes the entry forget.
-local at, upto = string.format('%.0f', slot), string.format('%.0f', total)
+local at, upto = string.format('%d', slot), string.format('%d', total)
 if not exists then
   redis.call('HSET', key, 'first', 0, 'last', 1, 'instant', at, 'total', upto, 'base', 0, 'oldest', at)
 else
   if recent == slot and not stale then
     redis.call('HSET', key, 'total', upto)
   else
-    redis.call('HSET', key, 'last', string.format('%.0f', first + kept + 1), 'instant', at, 'total', upto)
+    redis.call('HSET', key, 'last', string.format('%d', first + kept + 1), 'instant', at, 'total', upto)
     if not stale then -- the last entry becomes one between
-      redis.call('HSET', key, string.format('%.0f', first + last), string.format('%.0f/%.0f', instant, ended))
+      redis.call('HSET', key, string.format('%d', first + last), string.format('%d/%d', instant, ended))
     end
     if forget == kept then oldest = slot end
   end
   if forget > 0 or stale then
-    redis.call('HSET', key, 'first', string.format('%.0f', first + forget),
-      'base', string.format('%.0f', base), 'oldest', string.format('%.0f', oldest))
+    redis.call('HSET', key, 'first', string.format('%d', first + forget),
+      'base', string.format('%d', base), 'oldest', string.format('%d', oldest))
     local gone = {}
     for number = 1, forget do
-      gone[#gone + 1] = string.format('%.0f', first + number)
+      gone[#gone + 1] = string.format('%d', first + number)
     end
     if stale then
       for number = kept + 1, ending - 1 do
-        gone[#gone + 1] = string.format('%.0f', first + number)
+        gone[#gone + 1] = string.format('%d', first + number)
       end
     end
     for i = 1, #gone, 1000 do

@@ -2,8 +2,10 @@
 -- missing  units missing at the anchor, or now if there is none
 -- anchor   the last step of a stepped bucket
 -- unit     nil when this is no state of a bucket
--- A permit of another size counts as a whole permit, so that a changed rate never
--- grants more.
+-- stale    true when the state is of another rate or kind, and so has to be stored
+--          as one of this, by a denied call too: what flows from now on flows by
+--          this rate
+-- Parts of a permit are rounded up, so that a changed rate never grants more.
 
 --- inherit
 local anchor
@@ -12,8 +14,10 @@ if unit then
   local speed, rest = string.match(tail, '^/([1-9]%d*)%+(%d+)$')
   if speed then
     missing = (at - now) * speed + rest
+    if speed ~= flow then stale = true end
   elseif tail == '' then
     missing = at - now
+    if flow ~= '1' then stale = true end
   else
     rest = string.match(tail, '^%+(%d+)$')
     if rest then
@@ -25,5 +29,8 @@ if unit then
   end
 end
 if unit and unit ~= permit then
-  missing = math.ceil(missing / unit) * permit
+  local part = missing % unit
+  missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
+  if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+  stale = true
 end

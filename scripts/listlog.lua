@@ -35,10 +35,10 @@ end
 -- forgets what precedes the entry forget.
 if stale then redis.call('LTRIM', key, 0, 2 * kept + 1) end
 if exists and recent == slot and not stale then
-  redis.call('LSET', key, -1, string.format('%.0f', total))
+  redis.call('LSET', key, -1, string.format('%d', total))
 elseif exists then
-  redis.call('RPUSH', key, string.format('%.0f', slot), string.format('%.0f', total))
+  redis.call('RPUSH', key, string.format('%d', slot), string.format('%d', total))
 else
-  redis.call('RPUSH', key, 0, 0, string.format('%.0f', slot), string.format('%.0f', total))
+  redis.call('RPUSH', key, 0, 0, string.format('%d', slot), string.format('%d', total))
 end
 if forget > 0 then redis.call('LTRIM', key, 2 * forget, -1) end

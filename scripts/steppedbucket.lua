@@ -7,7 +7,7 @@
 -- Words  granted, units missing before the run, microseconds since the last step
 
 --- config
-local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4] + 0, ARGV[5] + 0
+local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
 
 --- load
 local missing, stale, since = 0, false, now
@@ -18,6 +18,7 @@ if state then
   if not unit then return {err = 'CORRUPT no state of a bucket'} end
   if missing > capacity then missing = capacity end
   since = anchor or now
+  if not anchor then stale = true end -- it refilled continuously
   if now < since then -- the clock stepped back
     since = now
     stale = true
@@ -42,7 +43,7 @@ missing = missing + granted * cost
 --- store
 local steps = math.ceil(missing / (every * flow))
 local ttl = (since + steps * every - now) / 1000
-redis.call('SET', key, string.format('%016.0f/%s+%.0f', since, permit, missing),
+redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
   'PX', ttl - ttl % 2 + 3)
 
 --- answer

@@ -9,7 +9,7 @@
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
 
 --- load
-local used = call('ZCOUNT', key, string.format('(%.0f', now - window), '+inf')
+local used = call('ZCOUNT', key, string.format('(%d', now - window), '+inf')
 if type(used) == 'table' then return used end
 local stored, newest, stale = used, 0, false
 if used > 0 then
@@ -39,7 +39,7 @@ if granted < times then
 end
 
 --- store
-local at = string.format('%.0f', now)
+local at = string.format('%d', now)
 if stale then
   local later = redis.call('ZRANGEBYSCORE', key, '(' .. at, '+inf')
   for i = 1, #later do
@@ -56,7 +56,7 @@ while missing > 0 do -- again where a stepped clock left such a member
   end
   missing = missing - redis.call('ZADD', key, 'NX', unpack(members))
 end
-redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now - window))
+redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - window))
 local ttl = window / 1000
 redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
 
