@@ -22,21 +22,11 @@ if state then
     count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
     used = count + 0
-  elseif now < at + 0 then -- the clock stepped back
+  elseif now < at + 0 then -- the clock stepped back: a whole window from now,
+    start = now -- aligned or not, for else a step over its start would open it anew
     used = count + 0
-    if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- to before its start: it is still the latest
-    else
-      stale = true
-    end
-  elseif offset == 'first' then
-    if now - at < window then
-      start = at + 0
-      used = count + 0
-    end
-  elseif at + 0 >= start then
-    used = count + 0
-  elseif now - at < window then -- of another alignment: it lasts to its end
+    stale = true
+  elseif now - at < window then -- it lasts to its end, also if the alignment changed
     start = at + 0
     used = count + 0
   end

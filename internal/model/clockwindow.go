@@ -39,10 +39,8 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	switch {
 	case c.AsNew(now):
 		used, start = 0, c.startAt(now)
-	case now < c.start && c.aligned && c.start == c.startAt(now)+c.window:
-		// Just before its start: it is still the latest.
-	case now < c.start:
-		start, repaired = c.startAt(now), true
+	case now < c.start: // also an aligned one, or a step over its start would open it anew
+		start, repaired = now, true
 	}
 	answer := Answer{Limit: c.limit, Window: c.Span()}
 	answer.ResetAfter = micros(start + c.window - now)
