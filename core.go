@@ -166,8 +166,8 @@ func (c *core) Reset(ctx context.Context, key string) error {
 	return nil
 }
 
-// Preload loads the limiter's scripts, on every master of a cluster and every
-// shard of a ring, so that the first request finds them there. It is never
+// Preload loads the limiter's scripts, on every master of a ClusterClient and
+// every shard of a Ring, so that the first request finds them there. It is never
 // needed: a call whose script Redis does not know sends it along.
 func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {

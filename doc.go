@@ -29,7 +29,8 @@
 //
 // # What holds for all of them
 //
-// A decision is atomic, and a denial changes nothing. A call is executed at most
+// A decision is atomic, and a denial changes nothing (but repairs what a stepped
+// clock or a changed configuration has left). A call is executed at most
 // once, also when its reply is lost: go-redis is kept from sending it again. The
 // server's clock decides, to the microsecond; a clock that steps back never
 // grants more, and never blocks for longer than the rule. Numbers are whole, so
@@ -44,7 +45,7 @@
 // # Speed
 //
 // Calls of a limiter that arrive while others are on their way go together, in
-// the next execution: a call by itself pays nothing, many pay a fraction.
+// the next execution: a call by itself goes at once, many share the cost of one.
 // [WithoutMerging] turns that off, and an AutoPipeliner given as the client
 // merges in its own way instead. [NewDenyCache] answers denials from memory for
 // as long as they cannot change.

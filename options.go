@@ -58,9 +58,10 @@ func WithPrefix(prefix string) Option {
 }
 
 // WithClock decides by the caller's clock instead of the server's, for services
-// whose Redis forbids TIME in scripts, and for tests. It is read once a call,
-// to the microsecond, and must lie between 1970 and 2112. All processes that
-// share a key should then agree on the time.
+// whose Redis forbids TIME in scripts, and for tests. It is read to the
+// microsecond, once for each execution and from any goroutine, and must lie
+// between 1970 and 2112. All processes that share a key should then agree on the
+// time: one that is ahead refills for all.
 func WithClock(now func() time.Time) Option {
 	return common{func(s *settings) {
 		if now == nil {
@@ -72,8 +73,11 @@ func WithClock(now func() time.Time) Option {
 }
 
 // WithoutMerging sends every call by itself. Without it, calls that arrive while
-// others of the same limiter are on their way wait for those and then go
-// together, which costs one call alone nothing and many a fraction.
+// others of the same limiter are on their way to the same server wait for those,
+// or for 200 µs, and then go together. A call alone goes at once.
+//
+// It is for a Redis behind a proxy that routes a script by its first key, and
+// for services that would rather not share an execution's error.
 func WithoutMerging() Option {
 	return common{func(s *settings) {
 		s.once("WithoutMerging")
