@@ -18,7 +18,6 @@ type node struct {
 	name    string
 	bed     *bed
 	places  []int // of the keys, among the users, that it holds
-	calls   int   // decided there under load
 	perTime []float64
 }
 
