@@ -1,6 +1,6 @@
 # Everything that is done with this repository. `make` alone tells what.
 
-MODULES     = $(patsubst %/go.mod,%,$(shell git ls-files '*go.mod' 'go.mod'))
+MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
 SOAK       ?= 10m
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
