@@ -121,34 +121,40 @@ func (m *merger) flyApart(f *flight) {
 func (m *merger) askAgain(ctx context.Context, groups []*group) {
 	var general error
 	for _, g := range groups {
-		if general != nil {
-			m.answer(g, nil, general)
-			continue
-		}
-		words, err := m.askOne(ctx, g)
-		if err != nil {
-			if !redis.HasErrorPrefix(err, "WRONGTYPE") && !redis.HasErrorPrefix(err, "CORRUPT") {
-				general = err
+		for g.first != nil {
+			if general != nil {
+				m.answer(g, nil, general)
+				continue
 			}
-			m.answer(g, nil, err)
-			continue
+			words, err := m.askOne(ctx, g)
+			if err != nil {
+				if !redis.HasErrorPrefix(err, "WRONGTYPE") && !redis.HasErrorPrefix(err, "CORRUPT") {
+					general = err
+				}
+				m.answer(g, nil, err)
+				continue
+			}
+			first := *g // it has been mended meanwhile
+			g.first = g.first.next
+			first.first.next = nil
+			m.answer(&first, words, nil)
+			m.askRest(ctx, g)
 		}
-		first := *g // it has been mended meanwhile
-		first.last = first.first
-		g.first = g.first.next
-		first.first.next = nil
-		m.answer(&first, words, nil)
-		if g.first == nil {
-			continue
-		}
-		args, err := m.c.manyArgs(nil, []group{*g})
-		var reply []int64
-		if err == nil {
-			reply, err = m.c.askMany(ctx, args)
-		}
-		if err == nil && len(reply) > 0 && reply[0] < 0 {
-			err = replyError("a key that failed twice")
-		}
+	}
+}
+
+// askRest asks for the calls of g in one execution, and leaves them be if the key
+// fails again.
+func (m *merger) askRest(ctx context.Context, g *group) {
+	if g.first == nil {
+		return
+	}
+	var reply []int64
+	args, err := m.c.manyArgs(nil, []group{*g})
+	if err == nil {
+		reply, err = m.c.askMany(ctx, args)
+	}
+	if err != nil || len(reply) == 0 || reply[0] >= 0 {
 		m.answer(g, reply, err)
 	}
 }

@@ -22,10 +22,13 @@ if state then
     count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
     used = count + 0
-  elseif now < at + 0 then -- the clock stepped back: a whole window from now,
-    start = now -- aligned or not, for else a step over its start would open it anew
+  elseif now < at + 0 then -- the clock stepped back
     used = count + 0
-    stale = true
+    if offset ~= 'first' and at + 0 == start + window then
+      start = at + 0 -- over the window's start: opened anew it would grant twice
+    else
+      stale = true
+    end
   elseif now - at < window then -- it lasts to its end, also if the alignment changed
     start = at + 0
     used = count + 0

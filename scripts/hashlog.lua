@@ -48,6 +48,7 @@ end
 -- Dates what came after the entry kept, and all that was granted, at slot, and
 -- forgets what precedes the entry forget.
 local at, upto = string.format('%d', slot), string.format('%d', total)
+if renew then redis.call('UNLINK', key) end
 if not exists then
   redis.call('HSET', key, 'first', 0, 'last', 1, 'instant', at, 'total', upto, 'base', 0, 'oldest', at)
 else

@@ -33,6 +33,7 @@ end
 --- write
 -- Dates what came after the entry kept, and all that was granted, at slot, and
 -- forgets what precedes the entry forget.
+if renew then redis.call('UNLINK', key) end
 if stale then redis.call('LTRIM', key, 0, 2 * kept + 1) end
 if exists and recent == slot and not stale then
   redis.call('LSET', key, -1, string.format('%d', total))

@@ -22,6 +22,14 @@ end
 --- load
 local slot = now - now % grain + grain - 1
 --@ open
+local renew = last > 0 and instant <= now - windows[rules]
+if renew then -- all of it is forgotten
+  exists = false
+  last = 0
+  instant = 0
+  total = 0
+  base = 0
+end
 local kept, stale = last, false
 --@ read
 --@ find
@@ -85,7 +93,7 @@ end
 --- store
 --@ write
 local ttl = (slot + windows[rules] - now) / 1000
-redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
 
 --- answer
 local out, size = {}, 0

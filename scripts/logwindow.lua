@@ -11,6 +11,14 @@ local grain, limit, window = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0
 --- load
 local slot, edge = now - now % grain + grain - 1, now - window
 --@ open
+local renew = last > 0 and instant <= edge
+if renew then -- all of it is forgotten
+  exists = false
+  last = 0
+  instant = 0
+  total = 0
+  base = 0
+end
 local kept, stale, forget = last, false, 0
 if last > 0 and (instant > slot or oldest <= edge) then
 --@ check
@@ -22,14 +30,9 @@ if last > 0 and (instant > slot or oldest <= edge) then
     instant = slot
     stale = true
   end
-  if instant <= edge then
-    forget = last
-    base = total
-  else
-    forget = find(date, edge, 0, last, edge - window, instant)
-    if forget > 0 then base = sum(forget) end
-    if forget + 1 < last then oldest = date(forget + 1) else oldest = instant end
-  end
+  forget = find(date, edge, 0, last, edge - window, instant)
+  if forget > 0 then base = sum(forget) end
+  if forget + 1 < last then oldest = date(forget + 1) else oldest = instant end
   if broken or not base or not oldest then return {err = corrupt} end
 end
 local used, stored, recent, newest = total - base, total, instant, instant
@@ -64,7 +67,7 @@ end
 --- store
 --@ write
 local ttl = (slot + window - now) / 1000
-redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
 
 --- answer
 return {granted, blocking, blocked, slot - now, newest - now, before}

@@ -58,7 +58,7 @@ while missing > 0 do -- again where a stepped clock left such a member
 end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - window))
 local ttl = window / 1000
-redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
 
 --- answer
 local out, size = {}, 0

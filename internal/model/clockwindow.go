@@ -39,8 +39,10 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	switch {
 	case c.AsNew(now):
 		used, start = 0, c.startAt(now)
-	case now < c.start: // also an aligned one, or a step over its start would open it anew
-		start, repaired = now, true
+	case c.justBefore(now):
+		// It is still the latest: opened anew at its start it would grant twice.
+	case now < c.start:
+		start, repaired = c.startAt(now), true
 	}
 	answer := Answer{Limit: c.limit, Window: c.Span()}
 	answer.ResetAfter = micros(start + c.window - now)
@@ -56,6 +58,12 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 		c.used, c.start = used, start
 	}
 	return answer
+}
+
+// justBefore tells that the clock was set back over the start of an aligned
+// window, by less than a window.
+func (c *ClockWindow) justBefore(now int64) bool {
+	return c.aligned && now < c.start && c.start == c.startAt(now)+c.window
 }
 
 // startAt is the start of a window whose first permit is taken at now.

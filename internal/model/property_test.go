@@ -133,7 +133,11 @@ func TestAnswersAreExact(t *testing.T) {
 			if m.AsNew(reset-1) || !m.AsNew(reset) {
 				t.Fatalf("%+v: %+v: inexact ResetAfter", step, a)
 			}
-			if a.RetryAfter > a.ResetAfter || a.ResetAfter > m.Span()+c.slack {
+			most := m.Span() + c.slack
+			if w, ok := m.(*ClockWindow); ok && w.aligned && back {
+				most += m.Span() // the clock may be just before the latest window
+			}
+			if a.RetryAfter > a.ResetAfter || a.ResetAfter > most {
 				t.Fatalf("%+v: %+v: blocked for longer than the rule", step, a)
 			}
 			if a.Remaining < 0 || a.Remaining > a.Limit {

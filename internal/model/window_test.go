@@ -53,15 +53,15 @@ func TestClockWindow(t *testing.T) {
 		{299, 2, false, denied(1, 1*us, 1*us)},
 		{300, 2, false, granted(0, 100*us)},
 		{399, 1, false, denied(0, 1*us, 1*us)},
-		{299, 1, false, denied(0, 100*us, 100*us)}, // back: [299, 399) with its count
-		{300, 1, false, denied(0, 99*us, 99*us)},
-		{399, 1, false, granted(1, 1*us)}, // [300, 400) again
-		{130, 2, true, denied(1, 100*us, 100*us)},
-		{130, 1, false, granted(0, 100*us)}, // [130, 230)
-		{199, 1, false, denied(0, 31*us, 31*us)},
-		{-1, 1, false, denied(0, 100*us, 100*us)}, // [-1, 99)
-		{0, 1, false, denied(0, 99*us, 99*us)},
-		{99, 1, false, granted(1, 1*us)},
+		{299, 1, false, denied(0, 101*us, 101*us)}, // back over its start: it is still the latest
+		{300, 1, false, denied(0, 100*us, 100*us)},
+		{400, 1, false, granted(1, 100*us)},
+		{130, 2, true, denied(1, 70*us, 70*us)}, // farther back: [100, 200) with its count
+		{130, 1, false, granted(0, 70*us)},
+		{199, 1, false, denied(0, 1*us, 1*us)},
+		{-1, 1, false, denied(0, 1*us, 1*us)}, // [-100, 0)
+		{-101, 1, false, denied(0, 101*us, 101*us)},
+		{0, 1, false, granted(1, 100*us)},
 	})
 	table(t, "aligned with an offset", NewAlignedWindow(1, 100*us, 30*us), 1, 100*us, []row{
 		{29, 1, false, granted(0, 1*us)}, // [-70, 30)
