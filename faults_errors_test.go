@@ -21,8 +21,8 @@ func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
 	f := flights.Get().(*flight)
 	passengers := make([]*passenger, len(keys))
 	for i, key := range keys {
-		passengers[i] = &passenger{ctx: ctx, key: key, name: m.c.prefix + key, n: 1, arrived: make(chan struct{}, 1)}
-		f.board(passengers[i])
+		passengers[i] = &passenger{ctx: ctx, key: key, n: 1, arrived: make(chan struct{}, 1)}
+		f.board(passengers[i], m.c.prefix)
 	}
 	m.execute(f)
 	f.clear()

@@ -12,7 +12,7 @@ type flight struct {
 	seats  int // taken
 	runs   int
 	groups []group
-	index  map[string]int // of a name, into groups
+	index  map[string]int // of a key, into groups
 	args   []any
 
 	deadline time.Time // the latest of its passengers'
@@ -30,9 +30,10 @@ var flights = sync.Pool{New: func() any {
 	return &flight{index: map[string]int{}}
 }}
 
-// board adds p, unless its key or run is one too many.
-func (f *flight) board(p *passenger) bool {
-	i, ok := f.index[p.name]
+// board adds p, unless its key or run is one too many. Keys in Redis begin with
+// prefix.
+func (f *flight) board(p *passenger, prefix string) bool {
+	i, ok := f.index[p.key]
 	run := !ok || f.groups[i].last.n != p.n
 	if !ok && len(f.groups) == maxKeys || run && f.runs == maxRuns {
 		return false
@@ -42,8 +43,8 @@ func (f *flight) board(p *passenger) bool {
 		g.last.next = p
 		g.last = p
 	} else {
-		f.index[p.name] = len(f.groups)
-		f.groups = append(f.groups, group{p.name, p, p})
+		f.index[p.key] = len(f.groups)
+		f.groups = append(f.groups, group{prefix + p.key, p, p})
 	}
 	p.boarded = true
 	f.seats++

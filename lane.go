@@ -33,7 +33,6 @@ const (
 type passenger struct {
 	ctx  context.Context
 	key  string
-	name string // of the key in Redis
 	n    int
 	next *passenger // of the same key
 
@@ -81,14 +80,14 @@ func (l *lane) enter(p *passenger, m *merger) *flight {
 // sees to that. It is called with mu held.
 func (l *lane) depart(m *merger) *flight {
 	if l.flying == 0 {
-		return l.takeOff()
+		return l.takeOff(m)
 	}
 	if l.flying >= maxFlying || len(l.waiting) == l.gone {
 		return nil
 	}
 	wait := l.tookOff + headway - time.Since(epoch)
 	if wait <= 0 {
-		return l.takeOff()
+		return l.takeOff(m)
 	}
 	if !l.armed {
 		l.armed = true
@@ -114,8 +113,8 @@ func (l *lane) ring(m *merger) *flight {
 
 // takeOff puts those who wait on a flight and counts it, or returns nil if nobody
 // waits. It is called with mu held.
-func (l *lane) takeOff() *flight {
-	f := l.board()
+func (l *lane) takeOff(m *merger) *flight {
+	f := l.board(m.c.prefix)
 	if f != nil {
 		l.flying++
 		l.tookOff = time.Since(epoch)
@@ -125,7 +124,7 @@ func (l *lane) takeOff() *flight {
 
 // board puts those who wait on a flight, in their order, as far as its bounds
 // allow. It is called with mu held.
-func (l *lane) board() *flight {
+func (l *lane) board(prefix string) *flight {
 	if len(l.waiting) == 0 {
 		return nil
 	}
@@ -134,7 +133,7 @@ func (l *lane) board() *flight {
 	for _, p := range l.waiting {
 		if p.gone {
 			l.gone--
-		} else if !f.board(p) {
+		} else if !f.board(p, prefix) {
 			break
 		}
 		done++
@@ -150,11 +149,11 @@ func (l *lane) board() *flight {
 }
 
 // land ends a flight and is the next, or nil when nobody waits.
-func (l *lane) land() *flight {
+func (l *lane) land(m *merger) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.flying--
-	return l.takeOff()
+	return l.takeOff(m)
 }
 
 // leave takes note that p no longer waits. Should more be gone than are there,

@@ -43,12 +43,12 @@ func newMerger(c *core) *merger {
 	return m
 }
 
-// lane is where the calls for a key wait, by its name in Redis.
-func (m *merger) lane(ctx context.Context, name string) *lane {
+// lane is where the calls for a key wait.
+func (m *merger) lane(ctx context.Context, key string) *lane {
 	if m.route == nil || !m.routed.Load() {
 		return &m.common
 	}
-	server, err := m.route(ctx, name)
+	server, err := m.route(ctx, m.c.prefix+key)
 	if err != nil {
 		return &m.common
 	}
@@ -68,16 +68,15 @@ func (m *merger) learn(err error) {
 
 // acquire takes n permits from key, with whoever else is waiting.
 func (m *merger) acquire(ctx context.Context, key string, n int) (Result, error) {
-	name := m.c.prefix + key
-	l := m.lane(ctx, name)
+	l := m.lane(ctx, key)
 	if ctx.Done() == nil && l.takeOffAlone() {
-		defer func() { m.start(l, l.land()) }() // also when a hook of the client panics
+		defer func() { m.start(l, l.land(m)) }() // also when a hook of the client panics
 		r, err := m.c.alone(ctx, m.c.one, key, n)
 		m.learn(err)
 		return r, err
 	}
 	p := passengers.Get().(*passenger)
-	p.ctx, p.key, p.name, p.n = ctx, key, name, n
+	p.ctx, p.key, p.n = ctx, key, n
 	m.start(l, l.enter(p, m))
 	return m.await(ctx, l, p)
 }
@@ -123,6 +122,6 @@ func (m *merger) fly(l *lane, f *flight) {
 		if seats > 1 {
 			l.gather(seats)
 		}
-		f = l.land()
+		f = l.land(m)
 	}
 }

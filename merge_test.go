@@ -24,8 +24,8 @@ func fly(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
 	f := flights.Get().(*flight)
 	waiting := make([]*passenger, len(calls))
 	for i, call := range calls {
-		waiting[i] = &passenger{ctx: ctx, key: keys[i], name: c.prefix + keys[i], n: call.N, arrived: make(chan struct{}, 1)}
-		require.True(t, f.board(waiting[i]))
+		waiting[i] = &passenger{ctx: ctx, key: keys[i], n: call.N, arrived: make(chan struct{}, 1)}
+		require.True(t, f.board(waiting[i], c.prefix))
 	}
 	m.execute(f)
 	f.clear()
@@ -297,13 +297,13 @@ func TestFlightsTakeABoundedNumberOfKeys(t *testing.T) {
 	l := Must(NewTokenBucket(s.client, PerSecond(3), 3))
 	lane := &l.merger.common
 	for i := range 2*maxKeys + 1 {
-		lane.waiting = append(lane.waiting, &passenger{ctx: ctx, name: fmt.Sprint(i % (maxKeys + 1)), n: 1})
+		lane.waiting = append(lane.waiting, &passenger{ctx: ctx, key: fmt.Sprint(i % (maxKeys + 1)), n: 1})
 	}
 	lane.waiting[3].gone, lane.gone = true, 1
-	f := lane.board()
+	f := lane.board("")
 	require.Len(t, f.groups, maxKeys)
 	require.Equal(t, fmt.Sprint(maxKeys), f.groups[maxKeys-1].name, "without the one that is gone")
-	require.Equal(t, "3", lane.waiting[0].name, "who came after waits")
+	require.Equal(t, "3", lane.waiting[0].key, "who came after waits")
 	require.Zero(t, lane.gone)
 }
 
@@ -378,7 +378,7 @@ func TestRunsAreWrittenShort(t *testing.T) {
 		var f flight
 		f.index = map[string]int{}
 		for _, n := range permits {
-			f.board(&passenger{ctx: ctx, name: "p:k", n: n})
+			f.board(&passenger{ctx: ctx, key: "k", n: n}, "p:")
 		}
 		require.Equal(t, "p:k", f.groups[0].name)
 		require.Equal(t, want, fmt.Sprintf("%s", f.groups[0].requests()))
@@ -411,11 +411,11 @@ func BenchmarkMerged(b *testing.B) {
 func TestFlightsTakeABoundedNumberOfRuns(t *testing.T) {
 	f := flight{index: map[string]int{}}
 	for i := range maxRuns {
-		require.True(t, f.board(&passenger{ctx: ctx, name: "k", n: 1 + i%2}))
+		require.True(t, f.board(&passenger{ctx: ctx, key: "k", n: 1 + i%2}, ""))
 	}
-	require.True(t, f.board(&passenger{ctx: ctx, name: "k", n: 2}), "it joins the last run")
-	require.False(t, f.board(&passenger{ctx: ctx, name: "k", n: 1}))
-	require.False(t, f.board(&passenger{ctx: ctx, name: "l", n: 2}))
+	require.True(t, f.board(&passenger{ctx: ctx, key: "k", n: 2}, ""), "it joins the last run")
+	require.False(t, f.board(&passenger{ctx: ctx, key: "k", n: 1}, ""))
+	require.False(t, f.board(&passenger{ctx: ctx, key: "l", n: 2}, ""))
 }
 
 func TestFlightHasTheDeadlineOfTheMostPatient(t *testing.T) {
@@ -426,13 +426,13 @@ func TestFlightHasTheDeadlineOfTheMostPatient(t *testing.T) {
 		return ctx
 	}
 	f := flight{index: map[string]int{}}
-	f.board(&passenger{ctx: until(far), name: "k", n: 1})
-	f.board(&passenger{ctx: until(near), name: "k", n: 1})
+	f.board(&passenger{ctx: until(far), key: "k", n: 1}, "")
+	f.board(&passenger{ctx: until(near), key: "k", n: 1}, "")
 	got, ok := f.context().Deadline()
 	require.True(t, ok)
 	require.Equal(t, far, got)
 	require.Nil(t, f.context().Done())
-	f.board(&passenger{ctx: ctx, name: "k", n: 1})
+	f.board(&passenger{ctx: ctx, key: "k", n: 1}, "")
 	_, ok = f.context().Deadline()
 	require.False(t, ok)
 }
@@ -441,14 +441,14 @@ func TestTheGoneAreLetGo(t *testing.T) {
 	var l lane
 	l.flying = maxFlying
 	for i := range 1000 {
-		p := &passenger{ctx: ctx, name: "k", n: 1}
+		p := &passenger{ctx: ctx, key: "k", n: 1}
 		l.enter(p, nil)
 		if i%100 != 0 {
 			l.leave(p)
 		}
 		require.LessOrEqual(t, len(l.waiting), 2*(i/100+1)+1)
 	}
-	f := l.board()
+	f := l.board("")
 	require.Equal(t, 10, f.seats)
 	require.Zero(t, l.gone)
 }

@@ -18,7 +18,10 @@ func TestContestantsGiveTheirVerdicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	keys := users(500)
-	entrants, err := enter(t.Context(), b, contestants(), options{only: regexp.MustCompile("")}, keys)
+	// Not go-zero, whose circuit breaker opens on a slow machine, nor throttled,
+	// which gives up under contention.
+	own := regexp.MustCompile("fixed|sliding|bucket|redis_rate|ulule|rueidis|EVALSHA|PING")
+	entrants, err := enter(t.Context(), b, contestants(), options{only: own}, keys)
 	if err != nil {
 		t.Fatal(err)
 	}
