@@ -9,8 +9,9 @@ import (
 )
 
 // A lane is where the calls for one server wait for their flight. They wait for
-// a landing, or until the last take-off was a while ago: a network that is slow,
-// or a reply that never comes, keeps nobody on the ground. The goroutine of a
+// a landing, for a call that arrives when the last take-off was a while ago, or
+// for a timer: a network that is slow, or a reply that never comes, keeps nobody
+// on the ground. The goroutine of a
 // flight ends when nobody waits.
 type lane struct {
 	mu      sync.Mutex // guards all below
@@ -27,6 +28,7 @@ const (
 	maxKeys   = 128                    // keys of a flight: a server does nothing else meanwhile
 	maxRuns   = 1024                   // and runs of equal requests
 	headway   = 200 * time.Microsecond // between take-offs while others are in flight
+	patience  = time.Millisecond       // then those who wait go, though nobody else came
 )
 
 // A passenger is one call on its way.
@@ -85,12 +87,13 @@ func (l *lane) depart(m *merger) *flight {
 	if l.flying >= maxFlying || len(l.waiting) == l.gone {
 		return nil
 	}
-	wait := l.tookOff + headway - time.Since(epoch)
-	if wait <= 0 {
+	since := time.Since(epoch) - l.tookOff
+	if since >= headway {
 		return l.takeOff(m)
 	}
 	if !l.armed {
 		l.armed = true
+		wait := patience - since
 		if l.timer == nil {
 			l.timer = time.AfterFunc(wait, func() { m.start(l, l.ring(m)) })
 		} else {

@@ -60,7 +60,11 @@ if cost * granted > room then
   granted = (room - room % cost) / cost
 end
 room = room - granted * cost
-taken = taken + granted * n
+if granted == 1 and taken == 0 then
+  taken = n -- as it came: a number would have to be written out
+else
+  taken = taken + granted * n
+end
 
 --- store
 if open then
