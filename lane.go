@@ -28,7 +28,7 @@ const (
 	maxKeys   = 128                    // keys of a flight: a server does nothing else meanwhile
 	maxRuns   = 1024                   // and runs of equal requests
 	headway   = 200 * time.Microsecond // between take-offs while others are in flight
-	patience  = time.Millisecond       // then those who wait go, though nobody else came
+	lateness  = time.Millisecond       // then those who wait go, though nobody else came
 )
 
 // A passenger is one call on its way.
@@ -93,7 +93,7 @@ func (l *lane) depart(m *merger) *flight {
 	}
 	if !l.armed {
 		l.armed = true
-		wait := patience - since
+		wait := lateness - since
 		if l.timer == nil {
 			l.timer = time.AfterFunc(wait, func() { m.start(l, l.ring(m)) })
 		} else {
