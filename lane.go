@@ -11,8 +11,7 @@ import (
 // A lane is where the calls for one server wait for their flight. They wait for
 // a landing, for a call that arrives when the last take-off was a while ago, or
 // for a timer: a network that is slow, or a reply that never comes, keeps nobody
-// on the ground. The goroutine of a
-// flight ends when nobody waits.
+// on the ground. The goroutine of a flight ends when nobody waits.
 type lane struct {
 	mu      sync.Mutex // guards all below
 	waiting []*passenger

@@ -10,6 +10,7 @@
 --        "/<units a microsecond restores>+<units missing beyond the instant>"
 -- Answer units missing before the call, negative when denied
 -- Words  granted, units missing before the run
+-- How permits are taken stands in inherit.lua.
 
 --- config
 local capacity, permit, flow = ARGV[2] + 0, ARGV[3], ARGV[4]
@@ -37,14 +38,6 @@ if state then
     stale = true
   end
 end
-
---- take
-local cost, granted, before = n * permit, times, missing
-local room = capacity - missing
-if cost * granted > room then
-  granted = (room - room % cost) / cost
-end
-missing = missing + granted * cost
 
 --- store
 local wait = missing

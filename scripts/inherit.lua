@@ -1,4 +1,5 @@
--- Reads the state of any bucket, whatever its configuration was.
+-- What the continuous and the stepped bucket share: reading the state of either,
+-- whatever its configuration was, and taking permits.
 -- missing  units missing at the anchor, or now if there is none
 -- anchor   the last step of a stepped bucket
 -- unit     nil when this is no state of a bucket
@@ -34,3 +35,12 @@ if unit and unit ~= permit then
   if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
   stale = true
 end
+
+--- take
+local cost, granted, before = n * permit, times, missing
+local room = capacity - missing
+if cost * granted > room then
+  granted = (room - room % cost) / cost
+end
+missing = missing + granted * cost
+

@@ -5,6 +5,7 @@
 --        restores; [5] microseconds a step
 -- State  "<instant of the last step, 16 digits>/<units a permit>+<units missing then>"
 -- Words  granted, units missing before the run, microseconds since the last step
+-- How permits are taken stands in inherit.lua.
 
 --- config
 local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
@@ -31,14 +32,6 @@ if missing <= 0 then -- full: the steps count from the next permit
   missing = 0
   since = now
 end
-
---- take
-local cost, granted, before = n * permit, times, missing
-local room = capacity - missing
-if cost * granted > room then
-  granted = (room - room % cost) / cost
-end
-missing = missing + granted * cost
 
 --- store
 local steps = math.ceil(missing / (every * flow))
