@@ -51,6 +51,12 @@ var passengers = sync.Pool{New: func() any {
 	return &passenger{arrived: make(chan struct{}, 1)}
 }}
 
+// release makes p fit for another call.
+func (p *passenger) release() {
+	*p = passenger{arrived: p.arrived}
+	passengers.Put(p)
+}
+
 func (p *passenger) arrive(err error) {
 	p.err = err
 	p.arrived <- struct{}{} // never blocks: it has room for the one arrival
@@ -58,48 +64,42 @@ func (p *passenger) arrive(err error) {
 
 var epoch = time.Now()
 
-// takeOffAlone reports whether nothing is in flight, and counts the caller in.
-func (l *lane) takeOffAlone() bool {
+// enter lets p wait, and returns the flight that may take off at once. Where
+// nothing is in flight, p need not wait if it can fly by itself: it is alone then,
+// and counted as a flight.
+func (l *lane) enter(p *passenger, m *merger, itself bool) (f *flight, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.flying > 0 {
-		return false
+	if itself && l.flying == 0 {
+		l.flying, l.tookOff = 1, time.Since(epoch)
+		return nil, true
 	}
-	l.flying, l.tookOff = 1, time.Since(epoch)
-	return true
-}
-
-// enter lets p wait, and returns the flight that may take off at once.
-func (l *lane) enter(p *passenger, m *merger) *flight {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.waiting = append(l.waiting, p)
-	return l.depart(m)
+	return l.depart(m), false
 }
 
-// depart is the flight that may take off now, if any. Else, if one may soon, it
-// sees to that. It is called with mu held.
+// depart is the flight that may take off now, if any. It is called with mu held.
 func (l *lane) depart(m *merger) *flight {
-	if l.flying == 0 {
-		return l.takeOff(m)
-	}
-	if l.flying >= maxFlying || len(l.waiting) == l.gone {
+	if l.flying > 0 && time.Since(epoch)-l.tookOff < headway {
+		l.setTimer(m)
 		return nil
 	}
-	since := time.Since(epoch) - l.tookOff
-	if since >= headway {
-		return l.takeOff(m)
+	return l.takeOff(m)
+}
+
+// setTimer sees to it that those who wait take off if nobody lands or comes. It
+// is called with mu held.
+func (l *lane) setTimer(m *merger) {
+	if l.armed || l.flying == maxFlying || len(l.waiting) == l.gone {
+		return
 	}
-	if !l.armed {
-		l.armed = true
-		wait := lateness - since
-		if l.timer == nil {
-			l.timer = time.AfterFunc(wait, func() { m.start(l, l.ring(m)) })
-		} else {
-			l.timer.Reset(wait)
-		}
+	l.armed = true
+	wait := l.tookOff + lateness - time.Since(epoch)
+	if l.timer == nil {
+		l.timer = time.AfterFunc(wait, func() { m.start(l, l.ring(m)) })
+	} else {
+		l.timer.Reset(wait)
 	}
-	return nil
 }
 
 // ring is what the timer finds.
@@ -114,12 +114,16 @@ func (l *lane) ring(m *merger) *flight {
 }
 
 // takeOff puts those who wait on a flight and counts it, or returns nil if nobody
-// waits. It is called with mu held.
+// waits or too many are in flight. It is called with mu held.
 func (l *lane) takeOff(m *merger) *flight {
+	if l.flying == maxFlying {
+		return nil
+	}
 	f := l.board(m.c.prefix)
 	if f != nil {
 		l.flying++
 		l.tookOff = time.Since(epoch)
+		l.setTimer(m) // for those who found no seat
 	}
 	return f
 }

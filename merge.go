@@ -69,15 +69,17 @@ func (m *merger) learn(err error) {
 // acquire takes n permits from key, with whoever else is waiting.
 func (m *merger) acquire(ctx context.Context, key string, n int) (Result, error) {
 	l := m.lane(ctx, key)
-	if ctx.Done() == nil && l.takeOffAlone() {
+	p := passengers.Get().(*passenger)
+	p.ctx, p.key, p.n = ctx, key, n
+	f, alone := l.enter(p, m, ctx.Done() == nil)
+	if alone {
+		p.release()
 		defer func() { m.start(l, l.land(m)) }() // also when a hook of the client panics
 		r, err := m.c.alone(ctx, m.c.one, key, n)
 		m.learn(err)
 		return r, err
 	}
-	p := passengers.Get().(*passenger)
-	p.ctx, p.key, p.n = ctx, key, n
-	m.start(l, l.enter(p, m))
+	m.start(l, f)
 	return m.await(ctx, l, p)
 }
 
@@ -101,9 +103,7 @@ func (m *merger) await(ctx context.Context, l *lane, p *passenger) (Result, erro
 	} else {
 		r = m.c.explain(p.words, int64(p.n), p.index)
 	}
-	arrived := p.arrived
-	*p = passenger{arrived: arrived}
-	passengers.Put(p)
+	p.release()
 	return r, err
 }
 

@@ -442,7 +442,7 @@ func TestTheGoneAreLetGo(t *testing.T) {
 	l.flying = maxFlying
 	for i := range 1000 {
 		p := &passenger{ctx: ctx, key: "k", n: 1}
-		l.enter(p, nil)
+		l.enter(p, nil, false)
 		if i%100 != 0 {
 			l.leave(p)
 		}
@@ -459,6 +459,26 @@ func TestWhoWaitsTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
 	<-g.arrived
 	acquireAll(l, ctx, 1, "a")
 	<-g.arrived // though the first is still in flight, and nobody else calls
+	close(g.open)
+}
+
+func TestWhoFindsNoSeatTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
+	l, g := gated(t)
+	acquireAll(l, ctx, 1, "a")
+	<-g.arrived
+	grounded(l.merger)
+	for i := range 2*maxKeys + 1 {
+		acquireAll(l, ctx, 1, fmt.Sprint(i))
+	}
+	waitFor(t, l.merger, 2*maxKeys+1)
+	lane := &l.merger.common
+	lane.mu.Lock()
+	lane.tookOff -= time.Hour
+	lane.mu.Unlock()
+	l.merger.start(lane, lane.ring(l.merger))
+	for range 3 {
+		<-g.arrived
+	}
 	close(g.open)
 }
 
