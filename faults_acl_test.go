@@ -34,16 +34,16 @@ var privileges = []struct {
 	{"FixedWindow aligned", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewFixedWindow(c, 5, time.Second, append(widen[FixedWindowOption](o), WithAlignment(0))...))
 	}},
-	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, widen[SlidingWindowOption](o)...))
 	}},
-	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(List))...))
 	}},
 	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(ZSet))...))
 	}},
-	{"SlidingLog", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingLog", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingLog(c, []Rule{{5, time.Second}}, widen[SlidingLogOption](o)...))
 	}},
 	{"TokenBucket", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {

@@ -12,8 +12,8 @@ var (
 	logSource string
 	//go:embed scripts/logwindow.lua
 	logWindowSource string
-	//go:embed scripts/find.lua
-	findSource string
+	//go:embed scripts/anylog.lua
+	anyLogSource string
 	//go:embed scripts/listlog.lua
 	listLogSource string
 )
@@ -89,9 +89,13 @@ func logAlgorithm(title, id, storage string, resolution int64, rules []Rule) alg
 	}
 	a := algorithm{
 		title: title, id: id, most: rules[0].Limit,
-		sources: []string{source, storage, findSource},
-		args:    []string{strconv.FormatInt(resolution, 10), strconv.Itoa(len(rules))},
-		words:   5 + len(rules), explainer: grantLog(rules),
+		sources: []string{source, storage, anyLogSource},
+		args:    []string{strconv.FormatInt(resolution, 10)},
+		words:   3 + len(rules), explainer: grantLog(rules),
+	}
+	if len(rules) > 1 {
+		a.words++
+		a.args = append(a.args, strconv.Itoa(len(rules)))
 	}
 	for _, rule := range rules {
 		a.args = append(a.args, strconv.Itoa(rule.Limit), strconv.FormatInt(rule.Window.Microseconds(), 10))
@@ -105,25 +109,26 @@ type grantLog []Rule
 func (grantLog) unpack(int64, []int64) {}
 
 func (rules grantLog) explain(words []int64, n, i int64) Result {
-	granted, blocking, blocked, slot, newest, used := words[0], words[1], words[2], words[3], words[4], words[5:]
+	granted, newest, blocked, used := words[0], words[1], words[2], words[3:]
 	taken := min(i+1, granted) * n
-	if granted > 0 {
-		newest = slot
-	}
 	longest := rules[len(rules)-1].Window
 	r := Result{
 		Allowed:    i < granted,
 		ResetAfter: max(longest+micros(newest), 0),
 	}
-	governing := int(blocking) - 1
-	if r.Allowed {
+	governing := 0
+	switch {
+	case r.Allowed:
 		for rule := range rules {
 			if left := rules.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
 				governing, r.Remaining = rule, left
 			}
 		}
-	} else {
-		governing = min(max(governing, 0), len(rules)-1)
+	default:
+		if len(rules) > 1 {
+			blocking := used[len(rules)]
+			governing = int(min(max(blocking-1, 0), int64(len(rules)-1)))
+		}
 		r.Remaining = rules.left(governing, used[governing]+taken)
 		r.RetryAfter = micros(blocked)
 	}

@@ -58,7 +58,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			title: "sliding window", id: "slidingwindow-zset", most: limit,
 			sources: []string{zsetWindowSource},
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
-			words:   6, explainer: grantLog(rules),
+			words:   4, explainer: grantLog(rules),
 		}
 	default:
 		buckets := int64(s.buckets)

@@ -162,7 +162,7 @@ func variants() []variant {
 				return NewSlidingWindow(c, 3, s, widen[SlidingWindowOption](o)...)
 			},
 			resets: [3]time.Duration{1_099_999 * us, 1_099_999 * us, 1_099_999 * us}, retry: 1_099_999 * us, grain: us,
-			corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "first", "1").Err() },
+			corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
 		},
 		{
 			name: "SlidingWindow List", key: "ratelimit:slidingwindow-list:k",

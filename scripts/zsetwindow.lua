@@ -3,30 +3,33 @@
 --
 -- ARGV   [2] limit; [3] window, microseconds
 -- State  members "<instant>:<number within the instant>"
--- Words  as in log.lua, of one rule and a resolution of a microsecond
+-- Words  as in log.lua
 
 --- config
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
 
 --- load
-local used = call('ZCOUNT', key, string.format('(%d', now - window), '+inf')
+local edge = string.format('%d', now - window)
+local used = call('ZCOUNT', key, '(' .. edge, '+inf')
 if type(used) == 'table' then return used end
 local stored, newest, stale = used, 0, false
 if used > 0 then
-  newest = call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + 0
+  newest = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
   if newest > now then -- the clock stepped back: all since is now
     newest = now
     stale = true
   end
 end
+local recent = newest
 
 --- take
-local granted, before, blocking, blocked = times, used, 0, 0
+local granted, before, blocked = times, used, 0
 local room = limit - used
 if n * granted > room then
   granted = math.max((room - room % n) / n, 0)
 end
 used = used + granted * n
+if granted > 0 then newest = now end
 if granted < times then
   local over, leaves = used + n - limit, now -- permits that have to leave
   if over <= stored then
@@ -34,7 +37,6 @@ if granted < times then
     leaves = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0
     if leaves > now then leaves = now end
   end
-  blocking = 1
   blocked = leaves + window - now
 end
 
@@ -46,7 +48,8 @@ if stale then
     redis.call('ZADD', key, at, later[i])
   end
 end
-local missing, number = used - stored, redis.call('ZCOUNT', key, at, at)
+local missing, number = used - stored, 0
+if recent == now then number = redis.call('ZCOUNT', key, at, at) end
 while missing > 0 do -- again where a stepped clock left such a member
   local members = {}
   for i = 1, math.min(missing, 1000) do
@@ -56,21 +59,16 @@ while missing > 0 do -- again where a stepped clock left such a member
   end
   missing = missing - redis.call('ZADD', key, 'NX', unpack(members))
 end
-redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%d', now - window))
+redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
 local ttl = window / 1000
 redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
 
 --- answer
-local out, size = {}, 0
---@ emit
-return out
+return {granted, newest - now, blocked, before}
 
 --- emit
 out[size + 1] = granted
-out[size + 2] = blocking
+out[size + 2] = newest - now
 out[size + 3] = blocked
-out[size + 4] = 0
-out[size + 5] = newest - now
-out[size + 6] = before
-size = size + 6
-if granted > 0 then newest = now end
+out[size + 4] = before
+size = size + 4
