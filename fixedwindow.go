@@ -9,6 +9,8 @@ import (
 var (
 	//go:embed scripts/fixedwindow.lua
 	fixedWindowSource string
+	//go:embed scripts/widewindow.lua
+	wideWindowSource string
 	//go:embed scripts/datedwindow.lua
 	datedWindowSource string
 )
@@ -48,8 +50,9 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 		args:  []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
 		words: 3, packed: true,
 	}
-	if float64(f.counter())/1_000_000*float64(window.Milliseconds()+1) >= exact {
-		a.packed = false // as the script decides
+	if float64(limit+1)*float64(window.Milliseconds()+1) >= exact {
+		a.packed = false
+		a.sources = append(a.sources, wideWindowSource)
 	}
 	if s.aligned || s.clock != nil {
 		f.unit = time.Microsecond

@@ -6,28 +6,30 @@
 -- ARGV   [2] the counter of a window that is used up; [3] window, milliseconds;
 -- State  "<permits used><window, 6 digits>"
 -- Answer permits left before the call × (window + 1) + milliseconds left of the
---        window, negative when denied; the words where that
---        may be beyond 2^53
+--        window, negative when denied; widewindow.lua has another, for where
+--        that may be beyond 2^53
 -- Words  granted, permits left before the run, milliseconds left of the window
 
 --- config
 local most, window = ARGV[2] + 0, ARGV[3] + 0
 
 --- load
-local room, left, open, stale = most - most % 1000000, window, false, false
+local room, left, open, stale
+local taken = 0
 local state = call('GET', key)
 if state then
   if state.err then return state end
   local value = tonumber(state) or -1
   left = call('PTTL', key)
   room = most - value
-  if value >= 0 and room % 1000000 == 0 and left > 0 and left <= window then
-    open = true
-  else
+  open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
+  if not open then
 --@ reopen
   end
+else
+  room = most - most % 1000000
+  left = window
 end
-local taken = 0
 
 --- reopen
 local used
@@ -54,16 +56,18 @@ room = most - most % 1000000 - used * 1000000
 
 --- take
 local cost, granted = n * 1000000, times
-if room < 0 then room = 0 end -- the limit was lowered
-local before = room
 if cost * granted > room then
+  if room < 0 then room = 0 end -- the limit was lowered
   granted = (room - room % cost) / cost
 end
-room = room - granted * cost
-if granted == 1 and taken == 0 then
-  taken = n -- as it came: a number would have to be written out
-else
-  taken = taken + granted * n
+local before = room
+if granted > 0 then
+  room = room - granted * cost
+  if granted == 1 and taken == 0 then
+    taken = n -- as it came: a number would have to be written out
+  else
+    taken = taken + granted * n
+  end
 end
 
 --- store
@@ -75,11 +79,9 @@ else
 end
 
 --- answer
-before = before / 1000000
-if most / 1000000 * (window + 1) >= 2 ^ 53 then return {granted, before, left} end
-before = before * (window + 1) + left
-if granted == 0 then return -before end
-return before
+local packed = before / 1000000 * (window + 1) + left
+if granted == 0 then return -packed end
+return packed
 
 --- emit
 out[size + 1] = granted
