@@ -4,14 +4,18 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
 )
 
 // Names of rows that no contestant has.
 const (
-	mergedHot  = "token bucket, 64 calls for a key merged"
-	mergedMany = "token bucket, 128 keys merged"
+	mergedHot     = "token bucket, 64 calls for a key merged"
+	mergedMany    = "token bucket, 128 keys merged"
+	mergedWindows = "fixed window, 128 keys merged"
 )
 
 // costs holds the bills of all rounds.
@@ -42,7 +46,7 @@ func (c costs) median(name string, v verdict, of func(bill) float64) float64 {
 // serverCost replays what the limiters send, over all users, in interleaved
 // rounds.
 func serverCost(ctx context.Context, b *bed, from []contestant, o options) (costs, []replay, error) {
-	replays, err := replaysOf(ctx, b, from, o)
+	replays, err := replaysOf(ctx, b, append(slices.Clone(from), commandFloor()), o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -101,44 +105,70 @@ func replaysOf(ctx context.Context, b *bed, from []contestant, o options) ([]rep
 	return replays, nil
 }
 
-// mergedReplays records the merged executions of a token bucket: many calls for
-// one key, and many keys with a call each.
+// mergedReplays records merged executions: of a token bucket many calls for one
+// key, and of it and a fixed window many keys with a call each.
 func mergedReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
 	var replays []replay
 	for _, v := range []verdict{granted, denied} {
-		if !o.only.MatchString(mergedHot) {
-			continue
+		for _, l := range []struct {
+			hot, many string
+			open      func(b *bed, v verdict, tag string) (decide, error)
+		}{
+			{mergedHot, mergedMany, limiter(tokenBucket)},
+			{"", mergedWindows, limiter(fixedWindow)},
+		} {
+			if !o.only.MatchString(l.many) {
+				continue
+			}
+			decide, err := l.open(b, v, fmt.Sprintf("g%c%c:", l.many[0], v[0]))
+			if err != nil {
+				return nil, err
+			}
+			if err := visit(ctx, decide, users(manyKeys)); err != nil {
+				return nil, err
+			}
+			if l.hot != "" {
+				hot, err := recordMerged(ctx, b, decide, make([]int, 256))
+				if err != nil {
+					return nil, err
+				}
+				if err := hot.setCalls(64); err != nil {
+					return nil, err
+				}
+				replays = append(replays, replay{l.hot, v, hot.random(manyKeys), 64})
+			}
+			distinct := make([]int, 256)
+			for i := range distinct {
+				distinct[i] = i
+			}
+			many, err := recordMerged(ctx, b, decide, distinct)
+			if err != nil {
+				return nil, err
+			}
+			if len(many.places) < 2 {
+				return nil, fmt.Errorf("calls for many keys were not merged: %.200q", many.args)
+			}
+			replays = append(replays, replay{l.many, v, many.random(manyKeys), len(many.places)})
 		}
-		decide, err := limiter(tokenBucket)(b, v, fmt.Sprintf("g%c:", v[0]))
-		if err != nil {
-			return nil, err
-		}
-		if err := visit(ctx, decide, users(manyKeys)); err != nil {
-			return nil, err
-		}
-		hot, err := recordMerged(ctx, b, decide, make([]int, 256))
-		if err != nil {
-			return nil, err
-		}
-		if err := hot.setCalls(64); err != nil {
-			return nil, err
-		}
-		distinct := make([]int, 256)
-		for i := range distinct {
-			distinct[i] = i
-		}
-		many, err := recordMerged(ctx, b, decide, distinct)
-		if err != nil {
-			return nil, err
-		}
-		if len(many.places) < 2 {
-			return nil, fmt.Errorf("calls for many keys were not merged: %.200q", many.args)
-		}
-		replays = append(replays,
-			replay{mergedHot, v, hot.random(manyKeys), 64},
-			replay{mergedMany, v, many.random(manyKeys), len(many.places)})
 	}
 	return replays, nil
+}
+
+// commandFloor is what no fixed window that reads before it writes can be
+// cheaper than: its commands, without a decision and with one integer back.
+func commandFloor() contestant {
+	const name = "GET, PTTL and INCRBY alone"
+	return contestant{name: name, script: name, kind: floor, open: func(b *bed, v verdict, tag string) (decide, error) {
+		source := "redis.call('GET', KEYS[1]) local left = redis.call('PTTL', KEYS[1]) "
+		if v == granted {
+			source += "redis.call('INCRBY', KEYS[1], ARGV[1]) "
+		}
+		script := redis.NewScript(source + "return left")
+		return func(ctx context.Context, key string) (bool, error) {
+			err := script.Run(ctx, b.client, []string{tag + key}, 1).Err()
+			return err == nil, err
+		}, nil
+	}}
 }
 
 // setCalls changes a recorded execution of some calls for one permit each.

@@ -43,6 +43,9 @@ func targetTable(f findings) table {
 	atMost("2. server: 64 calls for a key merged, denied", ratio(mergedHot, denied, reference), 0.1, ofRedisRate)
 	atMost("2. server: fixed window granted", ratio(windowRow, granted, "ulule/limiter"), 0.8, " × ulule")
 	atMost("2. server: fixed window denied", ratio(windowRow, denied, "ulule/limiter"), 0.8, " × ulule")
+	for _, v := range []verdict{granted, denied} {
+		atMost(fmt.Sprintf("2. server: %s, %s", mergedWindows, v), ratio(mergedWindows, v, "ulule/limiter"), 0.8, " × ulule")
+	}
 	for _, g := range growthTargets {
 		for _, v := range []verdict{granted, denied} {
 			atMost(fmt.Sprintf("2. server: %s, %s", g.large, v), ratio(g.large, v, g.small), g.bound, " × "+g.than)
