@@ -195,7 +195,7 @@ func TestContestantsHaveNamesOfTheirOwn(t *testing.T) {
 		}
 		seen[c.name] = true
 	}
-	for _, name := range []string{merged, plain, reference, "token bucket, deny cache", "EVALSHA return 1"} {
+	for _, name := range []string{merged, plain, reference, "token bucket, deny cache", returnOne} {
 		if !seen[name] {
 			t.Errorf("no contestant is called %s", name)
 		}

@@ -27,6 +27,9 @@ func compare(ctx context.Context, h *host, o options) error {
 	if f.results, err = throughput(ctx, b, entrants, keys, o); err != nil {
 		return err
 	}
+	if f.turns, err = takeTurns(ctx, entrants, keys, o); err != nil {
+		return err
+	}
 	if err := b.admin.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
@@ -54,6 +57,7 @@ func compare(ctx context.Context, h *host, o options) error {
 	for _, t := range throughputTables(f.results, all, memory) {
 		r.table(t)
 	}
+	r.table(f.turns.table(all))
 	r.paragraph("## Server cost")
 	r.table(serverCostTable(f.costs, replays))
 	r.paragraph("## A slow network")

@@ -15,8 +15,12 @@ import (
 	zero "github.com/zeromicro/go-zero/core/limit"
 )
 
-// reference is the peer that the others are compared with.
-const reference = "redis_rate"
+const (
+	// reference is the peer that the others are compared with.
+	reference = "redis_rate"
+	// returnOne is the floor of one script execution.
+	returnOne = "EVALSHA return 1"
+)
 
 // peers are the other libraries, each with the limit of ours and the client and
 // the settings it comes with.
@@ -33,7 +37,7 @@ func peers() []contestant {
 // floors are what no limiter on Redis can be faster than.
 func floors() []contestant {
 	return []contestant{
-		{name: "EVALSHA return 1", script: "EVALSHA return 1", kind: floor, only: granted, selected: true, open: openReturnOne},
+		{name: returnOne, script: returnOne, kind: floor, only: granted, selected: true, open: openReturnOne},
 		{name: "PING", kind: floor, only: granted, open: openPing, cost: func(t tally) float64 { return t.usec("ping") }},
 	}
 }

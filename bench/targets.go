@@ -9,6 +9,7 @@ import (
 // findings are all that a run has measured.
 type findings struct {
 	results
+	turns
 	costs
 	*distance
 }
@@ -53,16 +54,15 @@ func targetTable(f findings) table {
 	}
 	atMost("2. writes of any denial of this library", f.deniedWrites(), 0, "")
 
-	perCall := func(name string, c cell) float64 { return 1e9 / f.results.median(name, c)[perSecond] }
-	atMost("3. one caller", perCall(merged, lone)/perCall(reference, lone), 1, ofRedisRate)
-	atMost("3. one caller", perCall(merged, lone)/perCall("EVALSHA return 1", lone), 1.15, " × EVALSHA return 1")
+	atMost("3. one caller", f.turns.ratio(merged, reference), 1, ofRedisRate)
+	atMost("3. one caller", f.turns.ratio(merged, returnOne), 1.15, " × "+returnOne)
 
 	hot, spread := cell{manyCalls, hotKey, granted}, cell{manyCalls, manyKeys, granted}
 	atLeast("4. 256 callers, one hot key", f.results.ratio(perSecond, hot, merged, reference), 20, ofRedisRate)
 	atLeast("4. 256 callers, 10,000 keys", f.results.ratio(perSecond, spread, merged, reference), 2.5, ofRedisRate)
 	atMost("4. allocations of a merged call, one hot key", tenth(f.results.median(merged, hot)[allocs]), 2, "")
 	atMost("4. allocations of a merged call, 10,000 keys", tenth(f.results.median(merged, spread)[allocs]), 2, "")
-	atMost("4. one caller, merged", perCall(merged, lone)/perCall(plain, lone), 1.05, " × plain")
+	atMost("4. one caller, merged", f.turns.ratio(merged, plain), 1.05, " × plain")
 	for _, c := range distantCells {
 		which := "one hot key"
 		if c.keys > 1 {
@@ -74,7 +74,7 @@ func targetTable(f findings) table {
 	const cached = "token bucket, deny cache"
 	hit := cell{manyCalls, hotKey, denied}
 	atMost("5. a denial from memory, on each of all cores",
-		perCall(cached, hit)*float64(runtime.GOMAXPROCS(0)), 150, " ns")
+		1e9/f.results.median(cached, hit)[perSecond]*float64(runtime.GOMAXPROCS(0)), 150, " ns")
 	atMost("5. allocations of a denial from memory", tenth(f.results.median(cached, hit)[allocs]), 0, "")
 	for _, keys := range []int{hotKey, manyKeys} {
 		c := cell{1, keys, denied}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/tryacquire/ratelimit/bench/internal/stats"
+)
+
+// turns holds how long each call of one caller took, in nanoseconds.
+type turns map[string][]float64
+
+// takeTurns has one caller ask all that grant, one call each, in an order drawn
+// anew each time. What one caller waits for is mostly the machine waking up, and
+// that has moods of seconds: here all meet the same.
+func takeTurns(ctx context.Context, entrants []entrant, keys []string, o options) (turns, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	order := slices.DeleteFunc(slices.Clone(entrants), func(e entrant) bool { return e.verdict != granted })
+	t := turns{}
+	progress("one caller, in turn")
+	for start := time.Now(); time.Since(start) < time.Duration(len(order)*o.rounds)*o.duration; {
+		rand.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
+		for _, e := range order {
+			callCtx := context.Background()
+			if e.cancellable {
+				callCtx = ctx
+			}
+			key := keys[rand.IntN(len(keys))]
+			before := time.Now()
+			_, err := e.decide(callCtx, key)
+			took := time.Since(before)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", e.name, err)
+			}
+			t[e.name] = append(t[e.name], float64(took))
+		}
+	}
+	return t, nil
+}
+
+// ratio is that of the medians.
+func (t turns) ratio(a, b string) float64 { return stats.Median(t[a]) / stats.Median(t[b]) }
+
+func (t turns) table(order []contestant) table {
+	tab := table{
+		title: "One caller, 10,000 keys, granted: a call of each in turn",
+		note: "What a call takes that is made alone. Medians of single calls, in an order drawn anew for each round of them, " +
+			"so that all meet the machine in the same mood; one after the other, as in the tables above, their order changes from run to run.",
+		header: []string{"", "median", "× " + reference, "× " + returnOne, "mean"},
+	}
+	for _, c := range order {
+		if calls := t[c.name]; len(calls) > 0 {
+			tab.add(c.name, latency(stats.Median(calls)), times(t.ratio(c.name, reference)),
+				times(t.ratio(c.name, returnOne)), latency(stats.Mean(calls)))
+		}
+	}
+	return tab
+}
