@@ -77,7 +77,7 @@ func (f *failover) recovered(t testing.TB, gone []int, down int64) {
 	for i, a := range f.accounts {
 		gap := min(a.limit, gone[i]) - f.known[i]
 		require.GreaterOrEqual(t, gap, 0, "%s: the replica knows more than was ever asked for", a.name)
-		require.LessOrEqual(t, a.received(), a.limit+gap, "%s: more than the lost writes explain", a.name)
+		require.LessOrEqual(t, a.received(), a.limit+gap, "%s: more than the lost writes explain, of %d the replica knew %d", a.name, gone[i], f.known[i])
 		over += max(a.received()-a.limit, 0)
 		lost += gap
 		granted += a.received()

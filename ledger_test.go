@@ -285,6 +285,7 @@ type account struct {
 	permits  int // of the grants
 	denials  int // since the last takeDenials
 	failures int // permits of the calls that brought an error: perhaps taken
+	asking   int // permits of the calls under way
 }
 
 // received are the permits that callers were given.
@@ -294,11 +295,12 @@ func (a *account) received() int {
 	return a.permits
 }
 
-// most is as many permits as can have been taken.
+// most is as many permits as can have been taken, also by calls that have yet to
+// return.
 func (a *account) most() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.permits + a.failures
+	return a.permits + a.failures + a.asking
 }
 
 // denied reports whether somebody was denied since the last time it was asked.
@@ -404,12 +406,16 @@ func errorKind(err error) string {
 
 // ask makes one call and books what it brings.
 func (a *account) ask(ctx context.Context, s *tally, l Limiter, n int) error {
+	a.mu.Lock()
+	a.asking += n
+	a.mu.Unlock()
 	sp := span{Call: clock()}
 	r, err := l.TryAcquireN(ctx, a.key, n)
 	sp.Return = clock()
 	s.note(sp, r, err)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.asking -= n
 	switch {
 	case err != nil:
 		a.failures += n

@@ -14,21 +14,12 @@ end
 --- find
 local broken = false
 -- The last entry from low on, and before high, that is not beyond the mark, and
--- the value of the one after it: lowest and highest are those of low and high.
--- It takes at most two reads for each halving: first the guess, if there is one,
--- then where evenly spaced entries would have it and in the middle in turn.
-local function find(read, mark, low, high, lowest, highest, guess)
-  local halve = false
+-- the value of the one after it: highest is that of high. It reads the guess, goes
+-- a few entries on towards the mark, and then halves.
+local function find(read, mark, low, high, highest, guess)
+  local step = 1
   while high - low > 1 do
-    if not guess then
-      if halve or highest <= lowest then
-        guess = math.floor((low + high) / 2)
-      else
-        guess = low + math.floor((high - low) * (mark - lowest) / (highest - lowest))
-        guess = math.min(math.max(guess, low + 1), high - 1)
-      end
-      halve = not halve
-    end
+    if not (guess > low and guess < high) then guess = math.floor((low + high) / 2) end
     local value = read(guess)
     if not value then
       broken = true
@@ -36,12 +27,14 @@ local function find(read, mark, low, high, lowest, highest, guess)
     end
     if value <= mark then
       low = guess
-      lowest = value
+      guess = guess + step
     else
       high = guess
       highest = value
+      guess = guess - step
     end
-    guess = nil
+    step = step * 2
+    if step > 8 then guess = low end
   end
   return low, highest
 end
@@ -49,7 +42,7 @@ end
 --- rewind
 if instant > slot then -- the clock stepped back: all since is now
   if oldest <= slot then
-    kept = find(date, slot, 1, last, oldest, instant)
+    kept = find(date, slot, 1, last, instant, last - 1)
   else
     oldest = slot
   end

@@ -40,9 +40,12 @@ if exists and (instant > slot or oldest <= now - windows[1]) then
       from = last
       upto = total
     elseif next <= edge then
-      local guess -- the largest has often forgotten one entry more
-      if from == 0 then guess = 2 end
-      local found, value = find(date, edge, from + 1, last, next, instant, guess)
+      local guess = 2 -- the longest, which is trimmed, has often forgotten one more
+      if r < rules then
+        guess = last - limits[r] -- where it is if the rule is used up
+        if guess > from + 1 then fetch(guess - 1) end
+      end
+      local found, value = find(date, edge, from + 1, last, instant, guess)
       from = found
       upto = sum(found)
       next = value
@@ -95,7 +98,7 @@ if granted < times then
 --@ span
 --@ read
 --@ find
-          local entry = find(sum, bases[r] + over - 1, dead[r], last, bases[r], stored) + 1
+          local entry = find(sum, bases[r] + over - 1, dead[r], last, stored, dead[r] + over - 1) + 1
           if entry < last then leaves = date(entry) else leaves = recent end
           if broken or not leaves then return {err = corrupt} end
         end

@@ -19,7 +19,7 @@ if exists and (instant > slot or oldest <= edge) then
 --@ find
 --@ rewind
   if oldest <= edge then -- more of it is forgotten, often by one entry
-    local from, alive = find(date, edge, 1, last, oldest, instant, 2)
+    local from, alive = find(date, edge, 1, last, instant, 2)
     forget = from
     base = sum(from)
     oldest = alive
@@ -48,7 +48,7 @@ if granted < times then
 --@ span
 --@ read
 --@ find
-      local entry = find(sum, base + over - 1, forget, last, base, stored) + 1
+      local entry = find(sum, base + over - 1, forget, last, stored, forget + over - 1) + 1
       if entry < last then leaves = date(entry) else leaves = recent end
       if broken or not leaves then return {err = corrupt} end
     end
