@@ -74,7 +74,7 @@ func WithClock(now func() time.Time) Option {
 
 // WithoutMerging sends every call by itself. Without it, calls that arrive while
 // others of the same limiter are on their way to the same server wait for those,
-// or for a millisecond, and then go together. A call alone goes at once.
+// or for half a millisecond, and then go together. A call alone goes at once.
 //
 // It is for a Redis behind a proxy that routes a script by its first key, and
 // for services that would rather not share an execution's error.
