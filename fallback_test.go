@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"runtime"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -821,4 +823,27 @@ func BenchmarkFallback(b *testing.B) {
 	down := always(Result{}, errDown)
 	run("DownBreaker", down, WithBreaker(WithProbeEvery(time.Hour)))
 	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(WithProbeEvery(time.Hour)))
+}
+
+// BenchmarkOutage is how long a call takes that has neither a budget nor a
+// deadline, with go-redis's defaults: run it with -benchtime 1x.
+func BenchmarkOutage(b *testing.B) {
+	hung, err := net.Listen("tcp", "127.0.0.1:0") // accepts and never answers
+	require.NoError(b, err)
+	b.Cleanup(func() { _ = hung.Close() })
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(b, err)
+	require.NoError(b, closed.Close())
+	for name, addr := range map[string]string{"down": closed.Addr().String(), "hung": hung.Addr().String()} {
+		b.Run(name, func(b *testing.B) {
+			client := redis.NewClient(&redis.Options{Addr: addr})
+			b.Cleanup(func() { _ = client.Close() })
+			l := Must(NewTokenBucket(client, PerSecond(1), 1))
+			for range b.N {
+				if _, err := l.TryAcquire(ctx, "k"); err == nil {
+					b.Fatal("a dead server answered")
+				}
+			}
+		})
+	}
 }

@@ -27,7 +27,7 @@ const (
 	maxKeys   = 128                    // keys of a flight: a server does nothing else meanwhile
 	maxRuns   = 1024                   // and runs of equal requests
 	headway   = 200 * time.Microsecond // between take-offs while others are in flight
-	lateness  = 500 * time.Microsecond       // then those who wait go, though nobody else came
+	lateness  = 500 * time.Microsecond // then those who wait go, though nobody else came
 )
 
 // A passenger is one call on its way.

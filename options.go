@@ -88,6 +88,10 @@ func WithoutMerging() Option {
 // WithAlignment starts fixed windows at multiples of the window since the Unix
 // epoch plus offset, in UTC, rather than at the first permit. A window of a day
 // and an offset of -2h start at midnight of UTC+2.
+//
+// After a clock that steps back over the start of a window, what the window had
+// granted still counts: nothing is granted twice, and a denial may last longer
+// than the window by as much as the clock went back.
 func WithAlignment(offset time.Duration) FixedWindowOption {
 	return fixedWindowOnly{func(s *settings) {
 		s.once("WithAlignment")
