@@ -53,7 +53,22 @@ func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Re
 
 // ask runs the one or peek script and leaves its words in r.
 func (c *core) ask(ctx context.Context, s *script.Script, key string, n int, r *call) error {
-	r.key, r.n = c.prefix+key, n
+	if err := c.prepare(r, s, c.prefix+key, n); err != nil {
+		return err
+	}
+	err := c.receive(ctx, r)
+	if script.IsUnknown(err) {
+		// Nothing was executed: this is the only error after which a call is
+		// sent again, and then with the script.
+		copy(r.args, s.Whole)
+		err = c.receive(ctx, r)
+	}
+	return err
+}
+
+// prepare fills in the arguments of r, for a key by its name in Redis.
+func (c *core) prepare(r *call, s *script.Script, name string, n int) error {
+	r.key, r.n = name, n
 	r.args = append(append(r.args[:0], s.BySHA...), "1", &r.key)
 	if n == 1 {
 		r.args = append(r.args, "1")
@@ -69,37 +84,40 @@ func (c *core) ask(ctx context.Context, s *script.Script, key string, n int, r *
 		r.now = now
 		r.args = append(r.args, &r.now)
 	}
-	err := c.receive(ctx, r)
-	if script.IsUnknown(err) {
-		// Nothing was executed: this is the only error after which a call is
-		// sent again, and then with the script.
-		copy(r.args, s.Whole)
-		err = c.receive(ctx, r)
+	return nil
+}
+
+func (c *core) receive(ctx context.Context, r *call) error {
+	cmd := c.command(ctx, r.args)
+	r.once.Cmder = cmd
+	err := r.once.Send(ctx, c.client)
+	if err == nil {
+		r.words, err = c.read(cmd, r.words[:0])
 	}
 	return err
 }
 
-func (c *core) receive(ctx context.Context, r *call) error {
+// command takes the reply of the one and peek scripts.
+func (c *core) command(ctx context.Context, args []any) redis.Cmder {
 	if c.packed {
-		cmd := redis.NewIntCmd(ctx, r.args...)
-		r.once.Cmder = cmd
-		if err := r.once.Send(ctx, c.client); err != nil {
-			return err
+		return redis.NewIntCmd(ctx, args...)
+	}
+	return redis.NewIntSliceCmd(ctx, args...)
+}
+
+// read appends the words of such a reply.
+func (c *core) read(cmd redis.Cmder, words []int64) ([]int64, error) {
+	switch cmd := cmd.(type) {
+	case *redis.IntCmd:
+		words = append(words, make([]int64, c.words)...)
+		c.unpack(cmd.Val(), words)
+	case *redis.IntSliceCmd:
+		if got := len(cmd.Val()); got != c.words {
+			return nil, replyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(c.words))
 		}
-		r.words = append(r.words[:0], make([]int64, c.words)...)
-		c.unpack(cmd.Val(), r.words)
-		return nil
+		words = append(words, cmd.Val()...)
 	}
-	cmd := redis.NewIntSliceCmd(ctx, r.args...)
-	r.once.Cmder = cmd
-	if err := r.once.Send(ctx, c.client); err != nil {
-		return err
-	}
-	if words := cmd.Val(); len(words) == c.words {
-		r.words = append(r.words[:0], words...)
-		return nil
-	}
-	return replyError("a reply of " + strconv.Itoa(len(cmd.Val())) + " integers, not " + strconv.Itoa(c.words))
+	return words, nil
 }
 
 // A replyError is a reply that no script of this package gives.

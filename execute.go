@@ -81,40 +81,6 @@ func (m *merger) flyTogether(f *flight) {
 	m.askAgain(ctx, failed)
 }
 
-// flyApart runs each key of f in an execution of its own, in one pipeline for
-// each server.
-func (m *merger) flyApart(f *flight) {
-	ctx := f.context()
-	pipe := m.fleet.Pipeline()
-	cmds := make([]*redis.IntSliceCmd, len(f.groups))
-	for i := range f.groups {
-		args, err := m.c.manyArgs(nil, f.groups[i:i+1])
-		if err != nil {
-			for j := range f.groups {
-				m.answer(&f.groups[j], nil, err)
-			}
-			return
-		}
-		cmds[i] = redis.NewIntSliceCmd(ctx, args...)
-		_ = pipe.Process(ctx, &script.Once{Cmder: cmds[i]})
-	}
-	_, _ = pipe.Exec(ctx) // each command knows its own error
-	var failed []*group
-	for i, cmd := range cmds {
-		g := &f.groups[i]
-		reply, err := cmd.Result()
-		if script.IsUnknown(err) {
-			reply, err = m.c.askMany(ctx, cmd.Args())
-		}
-		if err == nil && len(reply) > 0 && reply[0] < 0 {
-			failed = append(failed, g)
-			continue
-		}
-		m.answer(g, reply, err)
-	}
-	m.askAgain(ctx, failed)
-}
-
 // askAgain asks for keys that an execution could not read or write and left as
 // they were: alone, one call of each learns the reason. It holds for the others
 // of the key, and unless it is about what the key holds, for those of all keys.

@@ -561,3 +561,29 @@ func TestAHungMasterHarmsOnlyItsKeys(t *testing.T) {
 	wg.Wait()
 	proxy.Unhang()
 }
+
+// TestUnknownScriptsGoToEachServerOnce: a flight over several servers that know
+// no script sends each script to each of them once, and charges each call once.
+func TestUnknownScriptsGoToEachServerOnce(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	l := Must(NewTokenBucket(cluster.Client(t), PerHour(1), 5))
+	var calls []model.Step
+	var keys []string
+	for i := range 60 {
+		for range 1 + i%2 { // one call for half of the keys, two for the others
+			calls = append(calls, model.Step{N: 1})
+			keys = append(keys, fmt.Sprint("k", i))
+		}
+	}
+	for i, r := range fly(t, l.core, calls, keys) {
+		want := 4
+		if i > 0 && keys[i-1] == keys[i] {
+			want = 3
+		}
+		require.Equal(t, want, r.Remaining, "call %d for %s", i, keys[i])
+	}
+	for _, master := range cluster.Masters() {
+		stats := master.Client(t).Info(ctx, "commandstats").Val()
+		require.Contains(t, stats, "cmdstat_eval:calls=2,", "%s: %s", master.Addr(), stats)
+	}
+}

@@ -1,0 +1,95 @@
+package ratelimit
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// flyApart runs each key of f in an execution of its own, in one pipeline for
+// each server.
+func (m *merger) flyApart(f *flight) {
+	ctx := f.context()
+	legs := make([]leg, len(f.groups))
+	for i := range f.groups {
+		if err := legs[i].prepare(m.c, f.groups[i:i+1]); err != nil { // of the clock
+			for j := range f.groups {
+				m.answer(&f.groups[j], nil, err)
+			}
+			return
+		}
+	}
+	var failed []*group
+	for len(legs) > 0 {
+		m.send(ctx, legs)
+		var unknown []leg
+		for _, l := range legs {
+			words, err := l.reply(m.c)
+			switch {
+			case script.IsUnknown(err):
+				unknown = append(unknown, l)
+			case err == nil && l.script == m.c.many && len(words) > 0 && words[0] < 0:
+				failed = append(failed, l.group)
+			default:
+				m.answer(l.group, words, err)
+			}
+		}
+		legs = unknown
+		// Nothing of these was executed. The first takes its script along; those
+		// behind it in its server's pipeline find it there.
+		if len(legs) > 0 {
+			copy(legs[0].args, legs[0].script.Whole)
+		}
+	}
+	m.askAgain(ctx, failed)
+}
+
+// A leg is the calls for one key of a flight whose keys live on several servers.
+type leg struct {
+	group  *group
+	script *script.Script // for one call, or for many
+	args   []any
+	cmd    redis.Cmder
+}
+
+// prepare makes l that of the one group.
+func (l *leg) prepare(c *core, groups []group) (err error) {
+	l.group = &groups[0]
+	if first := l.group.first; first.next == nil {
+		var r call
+		err = c.prepare(&r, c.one, l.group.name, first.n)
+		l.script, l.args = c.one, r.args
+		return err
+	}
+	l.script = c.many
+	l.args, err = c.manyArgs(nil, groups)
+	return err
+}
+
+// send sends the legs and leaves each its command, which knows its own error.
+func (m *merger) send(ctx context.Context, legs []leg) {
+	pipe := m.fleet.Pipeline()
+	for i := range legs {
+		l := &legs[i]
+		if l.script == m.c.one {
+			l.cmd = m.c.command(ctx, l.args)
+		} else {
+			l.cmd = redis.NewIntSliceCmd(ctx, l.args...)
+		}
+		_ = pipe.Process(ctx, &script.Once{Cmder: l.cmd})
+	}
+	_, _ = pipe.Exec(ctx)
+}
+
+// reply is what came back.
+func (l *leg) reply(c *core) ([]int64, error) {
+	if err := l.cmd.Err(); err != nil {
+		return nil, err
+	}
+	if l.script == c.one {
+		return c.read(l.cmd, nil)
+	}
+	return l.cmd.(*redis.IntSliceCmd).Val(), nil
+}
