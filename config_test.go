@@ -66,8 +66,8 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 
 		{log(nil), "there are 0 rules; give 1 to 100"},
 		{log(make([]Rule, 101)), "there are 101 rules"},
-		{log([]Rule{{0, s}}), "the rule's Limit is 0"},
-		{log([]Rule{{1, 0}}), "the rule's Window is 0s"},
+		{log([]Rule{{0, s}}), "the limit is 0"},
+		{log([]Rule{{1, 0}}), "the window is 0s"},
 		{log([]Rule{{10, time.Minute}, {20, s}}), "the rule of 20 per 1s never applies beside 10 per 1m0s; leave it out"},
 		{log([]Rule{{10, s}, {10, time.Minute}}), "the rule of 10 per 1s never applies beside 10 per 1m0s"},
 		{log([]Rule{{10, s}, {5, s}}), "the rule of 10 per 1s never applies beside 5 per 1s"},

@@ -31,10 +31,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCount("the limit", limit); err != nil {
-		return nil, err
-	}
-	if err := checkSpan("the window", window); err != nil {
+	if err := checkRule(Rule{limit, window}); err != nil {
 		return nil, err
 	}
 	if window%time.Millisecond != 0 {

@@ -31,6 +31,14 @@ func checkCount(name string, n int) error {
 	return nil
 }
 
+// checkRule refuses a limit or a window that cannot work.
+func checkRule(r Rule) error {
+	if err := checkCount("the limit", r.Limit); err != nil {
+		return err
+	}
+	return checkSpan("the window", r.Window)
+}
+
 // checkSpan refuses a window or period that cannot work.
 func checkSpan(name string, d time.Duration) error {
 	switch {

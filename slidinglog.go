@@ -61,10 +61,7 @@ func checkRules(rules []Rule) ([]Rule, error) {
 		return nil, invalidConfig("there are %d rules; give 1 to %d", len(rules), maxRules)
 	}
 	for _, rule := range rules {
-		if err := checkCount("the rule's Limit", rule.Limit); err != nil {
-			return nil, err
-		}
-		if err := checkSpan("the rule's Window", rule.Window); err != nil {
+		if err := checkRule(rule); err != nil {
 			return nil, err
 		}
 	}

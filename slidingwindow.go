@@ -38,10 +38,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 	if err != nil {
 		return nil, err
 	}
-	if err := checkCount("the limit", limit); err != nil {
-		return nil, err
-	}
-	if err := checkSpan("the window", window); err != nil {
+	if err := checkRule(Rule{limit, window}); err != nil {
 		return nil, err
 	}
 	rules := []Rule{{limit, window}}
