@@ -86,7 +86,7 @@ func logAlgorithm(title, id, storage string, resolution int64, rules []Rule) alg
 	}
 	a := algorithm{
 		title: title, id: id, most: rules[0].Limit,
-		sources: []string{source, storage, anyLogSource},
+		sources: []string{anyLogSource, storage, source},
 		args:    []string{strconv.FormatInt(resolution, 10)},
 		words:   3 + len(rules), explainer: grantLog(rules),
 	}

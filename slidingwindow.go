@@ -53,7 +53,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 		}
 		a = algorithm{
 			title: "sliding window", id: "slidingwindow-zset", most: limit,
-			sources: []string{zsetWindowSource},
+			sources: []string{anyLogSource, zsetWindowSource},
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
 			words:   4, explainer: grantLog(rules),
 		}

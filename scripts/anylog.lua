@@ -1,4 +1,4 @@
--- What a log with one rule and a log with several share.
+-- What logs share, and those of one rule and the sorted set answer.
 -- longest  the longest window, microseconds
 
 --- renew
@@ -56,3 +56,13 @@ local ttl, left = (slot + longest - now) / 1000, -1
 ttl = ttl - ttl % 2 + 101
 if exists and recent == slot then left = call('PTTL', key) end -- it was set for this slot
 if left < ttl - 50 or left > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
+
+--- answer
+return {granted, newest - now, blocked, before}
+
+--- emit
+out[size + 1] = granted
+out[size + 2] = newest - now
+out[size + 3] = blocked
+out[size + 4] = before
+size = size + 4

@@ -62,13 +62,3 @@ end
 redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
 local ttl = window / 1000
 redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
-
---- answer
-return {granted, newest - now, blocked, before}
-
---- emit
-out[size + 1] = granted
-out[size + 2] = newest - now
-out[size + 3] = blocked
-out[size + 4] = before
-size = size + 4
