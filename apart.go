@@ -28,7 +28,7 @@ func (m *merger) flyApart(f *flight) {
 		for _, l := range legs {
 			words, err := l.reply(m.c)
 			switch {
-			case script.IsUnknown(err):
+			case script.IsUnknown(err) && l.args[0] == l.script.BySHA[0]:
 				unknown = append(unknown, l)
 			case err == nil && l.script == m.c.many && len(words) > 0 && words[0] < 0:
 				failed = append(failed, l.group)

@@ -31,7 +31,7 @@ var privileges = []struct {
 	{"FixedWindow", "+get +set +incrby +pttl", false, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewFixedWindow(c, 5, time.Second, widen[FixedWindowOption](o)...))
 	}},
-	{"FixedWindow aligned", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {
+	{"FixedWindow aligned", "+get +set +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewFixedWindow(c, 5, time.Second, append(widen[FixedWindowOption](o), WithAlignment(0))...))
 	}},
 	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
@@ -40,7 +40,7 @@ var privileges = []struct {
 	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(List))...))
 	}},
-	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(ZSet))...))
 	}},
 	{"SlidingLog", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
@@ -49,7 +49,7 @@ var privileges = []struct {
 	{"TokenBucket", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewTokenBucket(c, PerSecond(5), 5, widen[TokenBucketOption](o)...))
 	}},
-	{"TokenBucket stepped", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {
+	{"TokenBucket stepped", "+get +set +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewTokenBucket(c, PerSecond(5), 5, append(widen[TokenBucketOption](o), WithRefillEvery(time.Second))...))
 	}},
 	{"LeakyBucket", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {

@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/model"
 )
 
 func must(t testing.TB) func(Result, error) Result {
@@ -386,5 +388,60 @@ func TestZeroValueIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, ErrInvalidConfig)
 		require.ErrorIs(t, l.Reset(ctx, "k"), ErrInvalidConfig)
 		require.ErrorIs(t, l.(interface{ Preload(context.Context) error }).Preload(ctx), ErrInvalidConfig)
+	}
+}
+
+// TestALongerWindowHoldsAlsoIfNobodyIsGranted: the shorter one's TTL would let
+// Redis forget what the longer one's denials were promised by.
+func TestALongerWindowHoldsAlsoIfNobodyIsGranted(t *testing.T) {
+	for name, build := range map[string]func(c Client, window time.Duration) Limiter{
+		"FixedWindow": func(c Client, w time.Duration) Limiter { return Must(NewFixedWindow(c, 3, w)) },
+		"FixedWindow aligned": func(c Client, w time.Duration) Limiter {
+			return Must(NewFixedWindow(c, 3, w, WithAlignment(0)))
+		},
+		"TokenBucket stepped": func(c Client, w time.Duration) Limiter {
+			return Must(NewTokenBucket(c, PerSecond(1), 3, WithRefillEvery(w)))
+		},
+		"Hash":       func(c Client, w time.Duration) Limiter { return Must(NewSlidingWindow(c, 3, w)) },
+		"List":       func(c Client, w time.Duration) Limiter { return Must(NewSlidingWindow(c, 3, w, WithStorage(List))) },
+		"ZSet":       func(c Client, w time.Duration) Limiter { return Must(NewSlidingWindow(c, 3, w, WithStorage(ZSet))) },
+		"SlidingLog": func(c Client, w time.Duration) Limiter { return Must(NewSlidingLog(c, []Rule{{3, w}})) },
+		"SlidingLog, rules": func(c Client, w time.Duration) Limiter {
+			return Must(NewSlidingLog(c, []Rule{{2, w / 2}, {3, w}}))
+		},
+	} {
+		for _, merged := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, merged %v", name, merged), func(t *testing.T) {
+				s := onMini(t)
+				short := build(s.client, time.Second)
+				for s.now = start; must(t)(short.TryAcquire(ctx, "k")).Remaining > 0; {
+					s.advance(50 * time.Millisecond)
+				}
+				for range 3 { // of several rules
+					s.advance(150 * time.Millisecond)
+					must(t)(short.TryAcquire(ctx, "k"))
+				}
+				long := build(s.client, 10*time.Second)
+				ask := func() Result {
+					if !merged {
+						return must(t)(long.TryAcquire(ctx, "k"))
+					}
+					return fly(t, coreOf(t, long), []model.Step{{N: 1}, {N: 1}}, []string{"k", "k"})[0]
+				}
+				first := ask()
+				require.False(t, first.Allowed)
+				require.Greater(t, first.RetryAfter, 4*time.Second)
+				grain := time.Microsecond
+				if name == "FixedWindow" {
+					grain = time.Millisecond
+				}
+				s.advance(first.RetryAfter - grain)
+				last := ask()
+				require.False(t, last.Allowed)
+				require.Equal(t, grain, last.RetryAfter)
+				s.advance(grain)
+				require.True(t, ask().Allowed)
+			})
+		}
 	}
 }

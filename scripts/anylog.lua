@@ -57,6 +57,14 @@ ttl = ttl - ttl % 2 + 101
 if exists and recent == slot then left = call('PTTL', key) end -- it was set for this slot
 if left < ttl - 50 or left > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
 
+--- keep
+-- Denied under a longer window than the one that set the TTL: what is known has
+-- to be known for as long as it is told.
+if recent > 0 and call('PTTL', key) < (recent + longest - now) / 1000 then
+  local ttl = (recent + longest - now) / 1000
+  redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
+end
+
 --- answer
 return {granted, newest - now, blocked, before}
 

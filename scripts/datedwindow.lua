@@ -47,6 +47,12 @@ used = used + granted * n
 local ttl = (start + window - now) / 1000
 redis.call('SET', key, string.format('%d/%d', start, used), 'PX', ttl - ttl % 2 + 3)
 
+--- keep
+-- Denied under a longer window than the one that set the TTL.
+if state and call('PTTL', key) < (start + window - now) / 1000 - 1 then
+--@ store
+end
+
 --- answer
 return {granted, before, start + window - now}
 

@@ -67,7 +67,6 @@ else
       redis.call('HSET', key, string.format('%d', first + last), string.format('%d/%d', instant, ended))
     end
     redis.call('HSET', key, 'instant', at, 'total', upto, 'last', string.format('%d', first + kept + 1))
-    if forget == kept then oldest = slot end
   end
 end
 if forget > 0 or stale then

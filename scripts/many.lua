@@ -30,6 +30,8 @@ local function decide(key, requests)
   until requests == '1' or from > #requests
   if change then
 --@ store
+  else
+--@ keep
   end
 end
 

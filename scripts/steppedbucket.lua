@@ -39,6 +39,12 @@ local ttl = (since + steps * every - now) / 1000
 redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
   'PX', ttl - ttl % 2 + 3)
 
+--- keep
+-- Denied under longer steps than those that set the TTL.
+if state and call('PTTL', key) < (since + math.ceil(missing / (every * flow)) * every - now) / 1000 - 1 then
+--@ store
+end
+
 --- answer
 return {granted, before, now - since}
 

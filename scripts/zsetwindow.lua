@@ -7,6 +7,7 @@
 
 --- config
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
+local longest = window
 
 --- load
 local edge = string.format('%d', now - window)
