@@ -587,3 +587,39 @@ func TestUnknownScriptsGoToEachServerOnce(t *testing.T) {
 		require.Contains(t, stats, "cmdstat_eval:calls=2,", "%s: %s", master.Addr(), stats)
 	}
 }
+
+// deaf answers every pipelined command with NOSCRIPT, as a proxy may.
+type deaf struct{ redis.Hook }
+
+func (deaf) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			cmd.SetErr(redis.ErrNoScript)
+		}
+		return redis.ErrNoScript
+	}
+}
+
+func (deaf) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (deaf) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// TestAScriptThatStaysUnknownIsAnError, also where it was sent along: nobody asks
+// for ever.
+func TestAScriptThatStaysUnknownIsAnError(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	client.AddHook(deaf{})
+	m := newMerger(Must(NewTokenBucket(client, PerSecond(1), 1)).core)
+	m.apart.Store(true)
+	f := flights.Get().(*flight)
+	var waiting []*passenger
+	for _, key := range []string{"a", "b", "b", "c"} {
+		p := &passenger{ctx: ctx, key: key, n: 1, arrived: make(chan struct{}, 1)}
+		require.True(t, f.board(p, ""))
+		waiting = append(waiting, p)
+	}
+	m.execute(f)
+	for _, p := range waiting {
+		<-p.arrived
+		require.ErrorIs(t, p.err, redis.ErrNoScript)
+	}
+}

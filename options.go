@@ -107,7 +107,7 @@ const (
 	Hash Storage = iota
 	// List keeps the same in a list. It decides exactly as Hash does.
 	List
-	// ZSet keeps every permit in a sorted set. It is exact, at about 100 bytes
+	// ZSet keeps every permit in a sorted set. It is exact, at about 120 bytes
 	// a permit.
 	ZSet
 )

@@ -114,14 +114,13 @@ func (rules grantLog) explain(words []int64, n, i int64) Result {
 		ResetAfter: max(longest+micros(newest), 0),
 	}
 	governing := 0
-	switch {
-	case r.Allowed:
+	if r.Allowed {
 		for rule := range rules {
 			if left := rules.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
 				governing, r.Remaining = rule, left
 			}
 		}
-	default:
+	} else {
 		if len(rules) > 1 {
 			blocking := used[len(rules)]
 			governing = int(min(max(blocking-1, 0), int64(len(rules)-1)))

@@ -22,8 +22,8 @@ var (
 // that is up to another whole window. The two decide alike; a decision is O(1)
 // amortised, also with a thousand sub-windows.
 //
-// The storage ZSet is exact. It keeps about 100 bytes for each permit, and a
-// decision is O(log limit); a [SlidingLog] is as exact in a sixth of the memory.
+// The storage ZSet is exact. It keeps about 120 bytes for each permit, and a
+// decision is O(log limit); a [SlidingLog] is as exact in an eighth of the memory.
 type SlidingWindow struct{ *core }
 
 // maxZSet bounds the members that one call may add in one execution.

@@ -1,4 +1,4 @@
--- What logs share, and those of one rule and the sorted set answer.
+-- What the logs share. The answer is that of one rule, and of the sorted set.
 -- longest  the longest window, microseconds
 
 --- renew
@@ -60,8 +60,8 @@ if left < ttl - 50 or left > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
 --- keep
 -- Denied under a longer window than the one that set the TTL: what is known has
 -- to be known for as long as it is told.
-if recent > 0 and call('PTTL', key) < (recent + longest - now) / 1000 then
-  local ttl = (recent + longest - now) / 1000
+local ttl = (recent + longest - now) / 1000
+if recent > 0 and call('PTTL', key) < ttl then
   redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
 end
 

@@ -3,7 +3,7 @@
 -- changed one finds out when the window opened: the last six digits are
 -- mantissa (5) and exponent (1) of its milliseconds, 000064 for a minute.
 --
--- ARGV   [2] the counter of a window that is used up; [3] window, milliseconds;
+-- ARGV   [2] the counter of a window that is used up; [3] window, milliseconds
 -- State  "<permits used><window, 6 digits>"
 -- Answer permits left before the call × (window + 1) + milliseconds left of the
 --        window, negative when denied; widewindow.lua has another, for where
