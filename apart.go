@@ -10,18 +10,15 @@ import (
 
 // flyApart runs each key of f in an execution of its own, in one pipeline for
 // each server.
-func (m *merger) flyApart(f *flight) {
-	ctx := f.context()
-	legs := make([]leg, len(f.groups))
-	for i := range f.groups {
-		if err := legs[i].prepare(m.c, f.groups[i:i+1]); err != nil { // of the clock
-			for j := range f.groups {
-				m.answer(&f.groups[j], nil, err)
-			}
+func (m *merger) flyApart(ctx context.Context, f *flight, keys []int) {
+	legs := make([]leg, len(keys))
+	for i, key := range keys {
+		if err := legs[i].prepare(m.c, f, key); err != nil { // of the clock
+			f.fail(err)
 			return
 		}
 	}
-	var failed []*group
+	var failed []int
 	for len(legs) > 0 {
 		m.send(ctx, legs)
 		var unknown []leg
@@ -31,9 +28,9 @@ func (m *merger) flyApart(f *flight) {
 			case script.IsUnknown(err) && l.args[0] == l.script.BySHA[0]:
 				unknown = append(unknown, l)
 			case err == nil && l.script == m.c.many && len(words) > 0 && words[0] < 0:
-				failed = append(failed, l.group)
+				failed = append(failed, l.key)
 			default:
-				m.answer(l.group, words, err)
+				m.answer(f, l.key, words, err)
 			}
 		}
 		legs = unknown
@@ -43,28 +40,28 @@ func (m *merger) flyApart(f *flight) {
 			copy(legs[0].args, legs[0].script.Whole)
 		}
 	}
-	m.askAgain(ctx, failed)
+	m.askAgain(ctx, f, failed)
 }
 
 // A leg is the calls for one key of a flight whose keys live on several servers.
 type leg struct {
-	group  *group
+	key    int            // index of its first run
 	script *script.Script // for one call, or for many
 	args   []any
 	cmd    redis.Cmder
 }
 
-// prepare makes l that of the one group.
-func (l *leg) prepare(c *core, groups []group) (err error) {
-	l.group = &groups[0]
-	if first := l.group.first; first.next == nil {
+// prepare makes l that of the key.
+func (l *leg) prepare(c *core, f *flight, key int) (err error) {
+	l.key = key
+	if f.single(key) {
 		var r call
-		err = c.prepare(&r, c.one, l.group.name, first.n)
+		err = c.prepare(&r, c.one, f.runs[key].key, int(f.pending(key).n))
 		l.script, l.args = c.one, r.args
 		return err
 	}
 	l.script = c.many
-	l.args, err = c.manyArgs(nil, groups)
+	l.args, err = c.manyArgs(nil, f, []int{key})
 	return err
 }
 

@@ -45,15 +45,16 @@ func (c *core) run(ctx context.Context, s *script.Script, key string, n int) (Re
 	} else {
 		r = new(call)
 	}
-	if err := c.ask(ctx, s, key, n, r); err != nil {
+	if err := c.ask(ctx, s, c.prefix+key, n, r); err != nil {
 		return Result{}, err
 	}
 	return c.explain(r.words, int64(n), 0), nil
 }
 
-// ask runs the one or peek script and leaves its words in r.
-func (c *core) ask(ctx context.Context, s *script.Script, key string, n int, r *call) error {
-	if err := c.prepare(r, s, c.prefix+key, n); err != nil {
+// ask runs the one or peek script, for a key by its name in Redis, and leaves its
+// words in r.
+func (c *core) ask(ctx context.Context, s *script.Script, name string, n int, r *call) error {
+	if err := c.prepare(r, s, name, n); err != nil {
 		return err
 	}
 	err := c.receive(ctx, r)

@@ -18,17 +18,11 @@ import (
 // would if they met.
 func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
 	m := newMerger(coreOf(t, l))
-	f := flights.Get().(*flight)
-	passengers := make([]*passenger, len(keys))
-	for i, key := range keys {
-		passengers[i] = &passenger{ctx: ctx, key: key, n: 1, arrived: make(chan struct{}, 1)}
-		f.board(passengers[i], m.c.prefix)
-	}
+	f, seats := boarded(t, m, ones(len(keys)), keys)
 	m.execute(f)
-	f.clear()
 	results, errs := make([]Result, len(keys)), make([]error, len(keys))
-	for i, p := range passengers {
-		results[i], errs[i] = m.await(ctx, &m.common, p)
+	for i, s := range seats {
+		results[i], errs[i] = m.result(ctx, s, keys[i], 1)
 	}
 	return results, errs
 }
@@ -434,4 +428,20 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 	}
 	t.Logf("%d calls refused, %d decided", refused, decided)
 	require.Positive(t, refused)
+}
+
+// TestEachKeyHasItsOwnReason: what is wrong with one key is not told of another.
+func TestEachKeyHasItsOwnReason(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	l := Must(NewTokenBucket(client, PerHour(1), 3, WithPrefix(t.Name())))
+	key := t.Name() + ":tokenbucket:"
+	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
+	require.NoError(t, client.Set(ctx, key+"garbage", "x", 0).Err())
+	results, errs := together(t, l, "list", "garbage", "good")
+	require.ErrorContains(t, errs[0], "WRONGTYPE")
+	require.NotErrorIs(t, errs[0], ErrCorruptState)
+	require.ErrorIs(t, errs[1], ErrCorruptState)
+	require.NotContains(t, errs[1].Error(), "WRONGTYPE")
+	require.NoError(t, errs[2])
+	require.Equal(t, 2, results[2].Remaining)
 }

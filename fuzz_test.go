@@ -107,12 +107,11 @@ func FuzzReplies(f *testing.F) {
 				}
 				c := coreOf(t, l)
 				m := newMerger(c)
-				p := &passenger{ctx: ctx, key: "k", n: 1, arrived: make(chan struct{}, 1)}
-				rest := m.answer(&group{name: "k", first: p}, words, nil)
+				f, seats := boarded(t, m, ones(1), []string{"k"})
+				rest := m.answer(f, 0, words, nil)
 				require.LessOrEqual(t, len(rest), len(words))
-				<-p.arrived
-				if p.err == nil {
-					c.explain(p.words, 1, p.index)
+				if words, index, err := seats[0].outcome(); err == nil {
+					c.explain(words, 1, index)
 				}
 			}
 		}

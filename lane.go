@@ -9,78 +9,80 @@ import (
 )
 
 // A lane is where the calls for one server wait for their flight. They wait for
-// a landing, for a call that arrives when the last take-off was a while ago, or
-// for a timer: a network that is slow, or a reply that never comes, keeps nobody
-// on the ground. The goroutine of a flight ends when nobody waits.
+// a landing, for a call that arrives when the last take-off was a while ago or
+// when many wait, or for a timer: a network that is slow, or a reply that never
+// comes, keeps nobody on the ground. The goroutine of a flight ends when nobody
+// waits.
 type lane struct {
-	mu      sync.Mutex // guards all below
-	waiting []*passenger
-	gone    int // of those waiting
-	flying  int
-	tookOff time.Duration // of the last flight, since epoch
-	timer   *time.Timer   // lets those who wait take off before a landing
-	armed   bool
+	mu       sync.Mutex     // guards all below, and flights before their take-off
+	boarding []*flight      // in their order: only the last has seats left
+	last     map[string]int // of that one: each key's last run
+	waiting  int            // calls on those
+	flying   int
+	landing  int           // of the flying: about to take those who wait along
+	tookOff  time.Duration // of the last flight, since epoch
+	timer    *time.Timer   // lets those who wait take off before a landing
+	armed    bool
 }
 
 const (
 	maxFlying = 16                     // flights of a lane at a time
 	maxKeys   = 128                    // keys of a flight: a server does nothing else meanwhile
-	maxRuns   = 1024                   // and runs of equal requests
+	maxSeats  = 1024                   // and calls
+	rush      = 64                     // so many go although one flight is in the air
 	headway   = 200 * time.Microsecond // between take-offs while others are in flight
 	lateness  = 500 * time.Microsecond // then those who wait go, though nobody else came
 )
 
-// A passenger is one call on its way.
-type passenger struct {
-	ctx  context.Context
-	key  string
-	n    int
-	next *passenger // of the same key
-
-	// Guarded by lane.mu.
-	boarded, gone bool
-
-	// What the flight brings back.
-	words   []int64
-	index   int64 // of the call within its run
-	err     error
-	arrived chan struct{}
-}
-
-var passengers = sync.Pool{New: func() any {
-	return &passenger{arrived: make(chan struct{}, 1)}
-}}
-
-// release makes p fit for another call.
-func (p *passenger) release() {
-	*p = passenger{arrived: p.arrived}
-	passengers.Put(p)
-}
-
-func (p *passenger) arrive(err error) {
-	p.err = err
-	p.arrived <- struct{}{} // never blocks: it has room for the one arrival
-}
-
 var epoch = time.Now()
 
-// enter lets p wait, and returns the flight that may take off at once. Where
-// nothing is in flight, p need not wait if it can fly by itself: it is alone then,
-// and counted as a flight.
-func (l *lane) enter(p *passenger, m *merger, itself bool) (f *flight, alone bool) {
+// enter gives a call a seat, and returns the flight that may take off at once.
+// Where nothing is in flight, a call need not wait if it can fly by itself: it is
+// alone then, and counted as a flight.
+func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience time.Duration, itself bool) (s seat, f *flight, alone bool) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if itself && l.flying == 0 {
 		l.flying, l.tookOff = 1, time.Since(epoch)
-		return nil, true
+		l.mu.Unlock()
+		return seat{}, nil, true
 	}
-	l.waiting = append(l.waiting, p)
-	return l.depart(m), false
+	joined := false
+	if flights := len(l.boarding); flights > 0 {
+		s, joined = l.boarding[flights-1].join(key, n, patience)
+	}
+	if !joined {
+		s = l.board(ctx, m.c.prefix, key, n, patience)
+	}
+	l.waiting++
+	if !joined || l.landing == 0 { // or they go in a moment, and reading the clock would be felt
+		f = l.depart(m)
+	}
+	l.mu.Unlock() // not deferred: it would be felt on a hot key
+	return s, f, false
+}
+
+// board gives a call a seat on the last flight, or on another one behind it. It is
+// called with mu held.
+func (l *lane) board(ctx context.Context, prefix, key string, n int, patience time.Duration) seat {
+	if flights := len(l.boarding); flights > 0 {
+		if s, ok := l.boarding[flights-1].board(ctx, prefix, key, n, patience, l.last); ok {
+			return s
+		}
+	}
+	if l.last == nil {
+		l.last = map[string]int{}
+	}
+	clear(l.last)
+	f := newFlight()
+	l.boarding = append(l.boarding, f)
+	s, _ := f.board(ctx, prefix, key, n, patience, l.last)
+	return s
 }
 
 // depart is the flight that may take off now, if any. It is called with mu held.
 func (l *lane) depart(m *merger) *flight {
-	if l.flying > 0 && time.Since(epoch)-l.tookOff < headway {
+	crowded := l.flying == 1 && l.waiting >= rush
+	if l.flying > 0 && !crowded && time.Since(epoch)-l.tookOff < headway {
 		l.setTimer(m)
 		return nil
 	}
@@ -90,7 +92,7 @@ func (l *lane) depart(m *merger) *flight {
 // setTimer sees to it that those who wait take off if nobody lands or comes. It
 // is called with mu held.
 func (l *lane) setTimer(m *merger) {
-	if l.armed || l.flying == maxFlying || len(l.waiting) == l.gone {
+	if l.armed || l.flying == maxFlying || l.waiting == 0 {
 		return
 	}
 	l.armed = true
@@ -113,44 +115,19 @@ func (l *lane) ring(m *merger) *flight {
 	return l.depart(m)
 }
 
-// takeOff puts those who wait on a flight and counts it, or returns nil if nobody
-// waits or too many are in flight. It is called with mu held.
+// takeOff takes the first flight from those that board and counts it, or returns
+// nil if nobody waits or too many are in flight. It is called with mu held.
 func (l *lane) takeOff(m *merger) *flight {
-	if l.flying == maxFlying {
+	if l.flying == maxFlying || l.waiting == 0 {
 		return nil
 	}
-	f := l.board(m.c.prefix)
-	if f != nil {
-		l.flying++
-		l.tookOff = time.Since(epoch)
-		l.setTimer(m) // for those who found no seat
-	}
-	return f
-}
-
-// board puts those who wait on a flight, in their order, as far as its bounds
-// allow. It is called with mu held.
-func (l *lane) board(prefix string) *flight {
-	if len(l.waiting) == 0 {
-		return nil
-	}
-	f := flights.Get().(*flight)
-	done := 0
-	for _, p := range l.waiting {
-		if p.gone {
-			l.gone--
-		} else if !f.board(p, prefix) {
-			break
-		}
-		done++
-	}
-	rest := copy(l.waiting, l.waiting[done:])
-	clear(l.waiting[rest:])
-	l.waiting = l.waiting[:rest]
-	if f.seats == 0 {
-		f.clear()
-		return nil
-	}
+	f := l.boarding[0]
+	l.boarding = slices.Delete(l.boarding, 0, 1)
+	f.departed = true
+	l.waiting -= f.seats
+	l.flying++
+	l.tookOff = time.Since(epoch)
+	l.setTimer(m) // for those who found no seat
 	return f
 }
 
@@ -162,34 +139,37 @@ func (l *lane) land(m *merger) *flight {
 	return l.takeOff(m)
 }
 
-// leave takes note that p no longer waits. Should more be gone than are there,
-// they are let go, lest a server that hangs fills the memory.
-func (l *lane) leave(p *passenger) {
+// leave takes note that the caller in s no longer waits. A flight that nobody
+// waits for is let go, lest a server that hangs fills the memory.
+func (l *lane) leave(s seat) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if p.boarded {
+	f := s.flight
+	if f.departed {
 		return
 	}
-	p.gone = true
-	l.gone++
-	if l.gone > len(l.waiting)/2 {
-		l.waiting = slices.DeleteFunc(l.waiting, func(p *passenger) bool { return p.gone })
-		l.gone = 0
+	s.leave()
+	l.waiting--
+	if f.seats == 0 {
+		f.departed = true
+		l.boarding = slices.DeleteFunc(l.boarding, func(other *flight) bool { return other == f })
 	}
 }
 
-// gather lets those who were just answered run, for as long as they come to wait
-// again: a flight that took off at once would leave nearly empty. Nobody is
-// waited for who is not about to run.
-func (l *lane) gather(most int) {
-	for last := -1; ; {
+// gather is land for a flight of many. It first lets those who were just answered
+// run, for as long as they come to wait again: a flight that took off at once would
+// leave nearly empty. Nobody is waited for who is not about to run.
+func (l *lane) gather(m *merger, most int) *flight {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.landing++
+	for last, now := -2, -1; now > last && now < most; {
+		l.mu.Unlock()
 		runtime.Gosched()
 		l.mu.Lock()
-		now := len(l.waiting)
-		l.mu.Unlock()
-		if now >= most || now <= last {
-			return
-		}
-		last = now
+		last, now = now, l.waiting
 	}
+	l.landing--
+	l.flying--
+	return l.takeOff(m)
 }

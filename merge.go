@@ -19,7 +19,7 @@ type merger struct {
 	fleet pipeliner
 	apart atomic.Bool // keys may live on several servers: pipeline, an execution each
 
-	common lane     // where all keys live on one server, or it is not known on which
+	common *lane    // where all keys live on one server, or it is not known on which
 	lanes  sync.Map // *redis.Client to *lane
 	// route tells the server of a key, nil if there is but one. It may be slow
 	// until a first flight has found out about the servers.
@@ -30,7 +30,7 @@ type merger struct {
 type pipeliner interface{ Pipeline() redis.Pipeliner }
 
 func newMerger(c *core) *merger {
-	m := &merger{c: c}
+	m := &merger{c: c, common: new(lane)}
 	m.fleet, _ = c.client.(pipeliner)
 	switch client := c.client.(type) {
 	case *redis.ClusterClient:
@@ -46,11 +46,11 @@ func newMerger(c *core) *merger {
 // lane is where the calls for a key wait.
 func (m *merger) lane(ctx context.Context, key string) *lane {
 	if m.route == nil || !m.routed.Load() {
-		return &m.common
+		return m.common
 	}
 	server, err := m.route(ctx, m.c.prefix+key)
 	if err != nil {
-		return &m.common
+		return m.common
 	}
 	l, ok := m.lanes.Load(server)
 	if !ok {
@@ -66,44 +66,48 @@ func (m *merger) learn(err error) {
 	}
 }
 
-// acquire takes n permits from key, with whoever else is waiting.
+// acquire takes n permits from key, with whoever else is waiting. It returns what
+// the flight brings, or the context's error as soon as it ends.
 func (m *merger) acquire(ctx context.Context, key string, n int) (Result, error) {
 	l := m.lane(ctx, key)
-	p := passengers.Get().(*passenger)
-	p.ctx, p.key, p.n = ctx, key, n
-	f, alone := l.enter(p, m, ctx.Done() == nil)
-	if alone {
-		p.release()
-		defer func() { m.start(l, l.land(m)) }() // also when a hook of the client panics
-		r, err := m.c.alone(ctx, m.c.one, key, n)
-		m.learn(err)
-		return r, err
-	}
-	m.start(l, f)
-	return m.await(ctx, l, p)
-}
-
-// await returns what the flight brings, or the context's error as soon as it
-// ends. Who gives up before the take-off is not sent at all.
-func (m *merger) await(ctx context.Context, l *lane, p *passenger) (Result, error) {
-	if ctx.Done() == nil {
-		<-p.arrived
-	} else {
-		select {
-		case <-p.arrived:
-		case <-ctx.Done():
-			l.leave(p)
-			return Result{}, m.c.failed(ctx, p.key, ctx.Err()) // p may still be on board
+	itself, patience := ctx.Done() == nil, endless
+	if !itself {
+		if deadline, ok := ctx.Deadline(); ok {
+			patience = deadline.Sub(epoch)
 		}
 	}
-	var r Result
-	err := p.err
-	if err != nil {
-		err = m.c.failed(ctx, p.key, err)
-	} else {
-		r = m.c.explain(p.words, int64(p.n), p.index)
+	s, f, alone := l.enter(ctx, m, key, n, patience, itself)
+	if alone {
+		return m.alone(ctx, l, key, n)
 	}
-	p.release()
+	m.start(l, f)
+	if itself {
+		<-s.flight.landed
+	} else {
+		select {
+		case <-s.flight.landed:
+		case <-ctx.Done():
+			l.leave(s) // and is not sent, if it was waiting for the take-off
+			return Result{}, m.c.failed(ctx, key, ctx.Err())
+		}
+	}
+	return m.result(ctx, s, key, n)
+}
+
+// result is what the flight has brought a call.
+func (m *merger) result(ctx context.Context, s seat, key string, n int) (Result, error) {
+	words, index, err := s.outcome()
+	if err != nil {
+		return Result{}, m.c.failed(ctx, key, err)
+	}
+	return m.c.explain(words, int64(n), index), nil
+}
+
+// alone makes a call that goes by itself.
+func (m *merger) alone(ctx context.Context, l *lane, key string, n int) (Result, error) {
+	defer func() { m.start(l, l.land(m)) }() // also when a hook of the client panics
+	r, err := m.c.alone(ctx, m.c.one, key, n)
+	m.learn(err)
 	return r, err
 }
 
@@ -117,11 +121,10 @@ func (m *merger) start(l *lane, f *flight) {
 func (m *merger) fly(l *lane, f *flight) {
 	for f != nil {
 		m.execute(f)
-		seats := f.seats
-		f.clear()
-		if seats > 1 {
-			l.gather(seats)
+		if f.seats > 1 {
+			f = l.gather(m, f.seats)
+		} else {
+			f = l.land(m)
 		}
-		f = l.land(m)
 	}
 }

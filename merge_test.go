@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -17,23 +18,31 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
+// boarded is a flight of calls for these keys, and their seats.
+func boarded(t testing.TB, m *merger, calls []model.Step, keys []string) (*flight, []seat) {
+	t.Helper()
+	f, last := newFlight(), map[string]int{}
+	seats := make([]seat, len(calls))
+	for i, call := range calls {
+		var ok bool
+		seats[i], ok = f.board(ctx, m.c.prefix, keys[i], call.N, endless, last)
+		require.True(t, ok)
+	}
+	return f, seats
+}
+
 // fly sends calls together, as the merger would, and returns their results.
 func fly(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
 	t.Helper()
 	m := newMerger(c)
-	f := flights.Get().(*flight)
-	waiting := make([]*passenger, len(calls))
-	for i, call := range calls {
-		waiting[i] = &passenger{ctx: ctx, key: keys[i], n: call.N, arrived: make(chan struct{}, 1)}
-		require.True(t, f.board(waiting[i], c.prefix))
-	}
+	f, seats := boarded(t, m, calls, keys)
 	m.execute(f)
-	f.clear()
+	<-f.landed
 	results := make([]Result, len(calls))
-	for i, p := range waiting {
-		<-p.arrived
-		require.NoError(t, p.err)
-		results[i] = c.explain(p.words, int64(p.n), p.index)
+	for i, s := range seats {
+		words, index, err := s.outcome()
+		require.NoError(t, err)
+		results[i] = c.explain(words, int64(calls[i].N), index)
 	}
 	return results
 }
@@ -132,7 +141,7 @@ func waitFor(t testing.TB, m *merger, n int) {
 	require.Eventually(t, func() bool {
 		m.common.mu.Lock()
 		defer m.common.mu.Unlock()
-		return len(m.common.waiting) == n
+		return m.common.waiting == n
 	}, 10*time.Second, time.Millisecond)
 }
 
@@ -293,18 +302,63 @@ func TestSlowNetworkDoesNotMakeCallsWait(t *testing.T) {
 }
 
 func TestFlightsTakeABoundedNumberOfKeys(t *testing.T) {
-	s := onMini(t)
-	l := Must(NewTokenBucket(s.client, PerSecond(3), 3))
-	lane := &l.merger.common
-	for i := range 2*maxKeys + 1 {
-		lane.waiting = append(lane.waiting, &passenger{ctx: ctx, key: fmt.Sprint(i % (maxKeys + 1)), n: 1})
+	var l lane
+	var seats []seat
+	for i := range 2 * maxKeys {
+		seats = append(seats, l.board(ctx, "p:", fmt.Sprint(i%(maxKeys+1)), 1, endless))
 	}
-	lane.waiting[3].gone, lane.gone = true, 1
-	f := lane.board("")
-	require.Len(t, f.groups, maxKeys)
-	require.Equal(t, fmt.Sprint(maxKeys), f.groups[maxKeys-1].name, "without the one that is gone")
-	require.Equal(t, "3", lane.waiting[0].key, "who came after waits")
-	require.Zero(t, lane.gone)
+	require.Len(t, l.boarding, 2)
+	require.Equal(t, maxKeys, l.boarding[0].keys)
+	require.Equal(t, maxKeys, l.boarding[0].seats, "one that is known comes no more once another had to wait")
+	require.Equal(t, maxKeys, l.boarding[1].seats)
+	require.Equal(t, fmt.Sprint("p:", maxKeys), l.boarding[1].runs[0].key, "in their order")
+	require.Same(t, l.boarding[1], seats[maxKeys+1].flight)
+}
+
+func TestFlightsTakeABoundedNumberOfCalls(t *testing.T) {
+	var l lane
+	for i := range maxSeats {
+		require.Equal(t, i/2, l.board(ctx, "", "k", 1+i%2, endless).run/2)
+	}
+	require.Len(t, l.boarding, 1)
+	l.board(ctx, "", "k", 2, endless)
+	require.Len(t, l.boarding, 2)
+
+	f, last := newFlight(), map[string]int{}
+	_, ok := f.join("k", 1, 0)
+	require.False(t, ok, "nobody is there to be joined")
+	_, ok = f.board(ctx, "", "k", 1, 0, last)
+	require.True(t, ok)
+	for i := 1; i < maxSeats; i++ {
+		s, ok := f.join("k", 1, 0)
+		require.True(t, ok)
+		require.Equal(t, seat{f, 0, i}, s)
+	}
+	_, ok = f.join("k", 1, 0)
+	require.False(t, ok)
+	_, ok = f.board(ctx, "", "k", 1, 0, last)
+	require.False(t, ok)
+}
+
+func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
+	f, last := newFlight(), map[string]int{}
+	f.board(ctx, "", "k", 2, 0, last)
+	_, ok := f.join("k", 1, 0)
+	require.False(t, ok)
+	_, ok = f.join("l", 2, 0)
+	require.False(t, ok)
+	s, ok := f.join("k", 2, 0)
+	require.True(t, ok)
+	require.Equal(t, seat{f, 0, 1}, s)
+	s, _ = f.board(ctx, "", "l", 2, 0, last)
+	require.Equal(t, seat{f, 1, 0}, s)
+	_, ok = f.join("k", 2, 0)
+	require.False(t, ok, "it is not the latest")
+	s, _ = f.board(ctx, "", "k", 2, 0, last)
+	require.Equal(t, seat{f, 0, 2}, s)
+	s, ok = f.join("k", 2, 0)
+	require.True(t, ok)
+	require.Equal(t, seat{f, 0, 3}, s)
 }
 
 func TestGoroutinesEndWithTheirCalls(t *testing.T) {
@@ -332,6 +386,9 @@ func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 		defer l.merger.common.mu.Unlock()
 		return l.merger.common.flying == 0
 	}, 10*time.Second, time.Millisecond)
+	require.Zero(t, l.merger.common.landing)
+	require.Zero(t, l.merger.common.waiting)
+	require.Empty(t, l.merger.common.boarding)
 }
 
 func TestMergingOnAClusterAndARing(t *testing.T) {
@@ -375,13 +432,12 @@ func TestRunsAreWrittenShort(t *testing.T) {
 		"1x2,5x1":     {1, 1, 5},
 		"3x1,1x1,3x2": {3, 1, 3, 3},
 	} {
-		var f flight
-		f.index = map[string]int{}
+		f, last := newFlight(), map[string]int{}
 		for _, n := range permits {
-			f.board(&passenger{ctx: ctx, key: "k", n: n}, "p:")
+			f.board(ctx, "p:", "k", n, endless, last)
 		}
-		require.Equal(t, "p:k", f.groups[0].name)
-		require.Equal(t, want, fmt.Sprintf("%s", f.groups[0].requests()))
+		require.Equal(t, "p:k", f.runs[0].key)
+		require.Equal(t, want, fmt.Sprintf("%s", f.requests(0)))
 	}
 }
 
@@ -408,49 +464,143 @@ func BenchmarkMerged(b *testing.B) {
 	}
 }
 
-func TestFlightsTakeABoundedNumberOfRuns(t *testing.T) {
-	f := flight{index: map[string]int{}}
-	for i := range maxRuns {
-		require.True(t, f.board(&passenger{ctx: ctx, key: "k", n: 1 + i%2}, ""))
-	}
-	require.True(t, f.board(&passenger{ctx: ctx, key: "k", n: 2}, ""), "it joins the last run")
-	require.False(t, f.board(&passenger{ctx: ctx, key: "k", n: 1}, ""))
-	require.False(t, f.board(&passenger{ctx: ctx, key: "l", n: 2}, ""))
-}
-
 func TestFlightHasTheDeadlineOfTheMostPatient(t *testing.T) {
-	near, far := time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
-	until := func(at time.Time) context.Context {
-		ctx, cancel := context.WithDeadline(ctx, at)
-		t.Cleanup(cancel)
-		return ctx
-	}
-	f := flight{index: map[string]int{}}
-	f.board(&passenger{ctx: until(far), key: "k", n: 1}, "")
-	f.board(&passenger{ctx: until(near), key: "k", n: 1}, "")
+	near, far := time.Hour, 2*time.Hour
+	f, last := newFlight(), map[string]int{}
+	f.board(ctx, "", "k", 1, near, last)
+	f.board(ctx, "", "k", 1, far, last)
+	f.join("k", 1, near)
 	got, ok := f.context().Deadline()
 	require.True(t, ok)
-	require.Equal(t, far, got)
+	require.Equal(t, epoch.Add(far), got)
 	require.Nil(t, f.context().Done())
-	f.board(&passenger{ctx: ctx, key: "k", n: 1}, "")
+	f.join("k", 1, endless)
 	_, ok = f.context().Deadline()
 	require.False(t, ok)
 }
 
-func TestTheGoneAreLetGo(t *testing.T) {
-	var l lane
-	l.flying = maxFlying
-	for i := range 1000 {
-		p := &passenger{ctx: ctx, key: "k", n: 1}
-		l.enter(p, nil, false)
-		if i%100 != 0 {
-			l.leave(p)
+func TestASingleCallHasItsOwnContext(t *testing.T) {
+	type name struct{}
+	own := context.WithValue(ctx, name{}, "own")
+	f, last := newFlight(), map[string]int{}
+	f.board(own, "", "k", 1, endless, last)
+	require.Equal(t, own, f.context())
+	f.join("k", 1, endless)
+	require.Nil(t, f.context().Value(name{}))
+}
+
+// TestWhoGaveUpIsNotCountedAmongOthers drives flights that random callers leave
+// before they take off, and the models with the calls of those who stay.
+func TestWhoGaveUpIsNotCountedAmongOthers(t *testing.T) {
+	rng := model.Seeded(seed(t))
+	s := onMini(t)
+	for _, f := range families() {
+		first, err := f.draw(rng, s.client)
+		require.NoError(t, err)
+		require.NoError(t, wipe(s))
+		models := map[string]model.Model{"a": first.another(), "b": first.another()}
+		c := coreOf(t, first.limiter)
+		m := newMerger(c)
+		for range 40 {
+			s.advance(time.Duration(rng.Int64N(int64(first.model.Span())/2+1)) / time.Millisecond * time.Millisecond)
+			var calls []model.Step
+			var keys []string
+			for range 1 + rng.IntN(10) {
+				calls = append(calls, model.Step{N: 1 + rng.IntN(min(2, first.model.Max()))})
+				keys = append(keys, []string{"a", "b"}[rng.IntN(2)])
+			}
+			flight, seats := boarded(t, m, calls, keys)
+			gone := map[int]bool{}
+			for _, i := range rng.Perm(len(calls))[:rng.IntN(len(calls))] {
+				seats[i].leave()
+				gone[i] = true
+			}
+			require.Equal(t, len(calls)-len(gone), flight.seats)
+			m.execute(flight)
+			for i, call := range calls {
+				if gone[i] {
+					continue
+				}
+				words, index, err := seats[i].outcome()
+				require.NoError(t, err)
+				want := models[keys[i]].Take(s.now.UnixMicro(), call.N, false)
+				require.Equal(t, result(want), c.explain(words, int64(call.N), index), "%s: call %d of %v on %v without %v", first.about, i, calls, keys, gone)
+			}
 		}
-		require.LessOrEqual(t, len(l.waiting), 2*(i/100+1)+1)
 	}
-	f := l.board("")
-	require.Equal(t, 10, f.seats)
-	require.Zero(t, l.gone)
+}
+
+// TestFlightsThatNobodyWaitsForAreLetGo, lest a server that hangs fills the
+// memory.
+func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
+	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(1), 1)).core)
+	l := m.common
+	l.flying = maxFlying
+	var patient []seat
+	for i := range 10 * maxSeats {
+		s, f, alone := l.enter(ctx, m, "k", 1, endless, false)
+		require.Nil(t, f)
+		require.False(t, alone)
+		if i%(4*maxSeats) == 0 {
+			patient = append(patient, s)
+			continue
+		}
+		l.leave(s)
+		require.LessOrEqual(t, len(l.boarding), len(patient)+1)
+		require.Equal(t, len(patient), l.waiting)
+	}
+	require.Len(t, patient, 3)
+	l.flying = 0
+	for _, p := range patient {
+		f := l.takeOff(m)
+		require.Same(t, p.flight, f)
+		require.Equal(t, 1, f.seats)
+	}
+	require.Nil(t, l.takeOff(m))
+	require.Empty(t, l.boarding)
+	l.leave(patient[0])
+	require.Zero(t, l.waiting, "it was on board")
+}
+
+// TestManyWhoWaitTakeOffBehindASingleFlight, and fewer do not.
+func TestManyWhoWaitTakeOffBehindASingleFlight(t *testing.T) {
+	l, g := gated(t)
+	acquireAll(l, ctx, 1, "a")
+	<-g.arrived
+	grounded(l.merger)
+	for range rush - 1 {
+		acquireAll(l, ctx, 1, "a")
+	}
+	waitFor(t, l.merger, rush-1)
+	require.Empty(t, g.arrived)
+	acquireAll(l, ctx, 1, "a")
+	require.Equal(t, fmt.Sprintf("1x%d", rush), fmt.Sprintf("%s", (<-g.arrived).Args()[8]))
+	grounded(l.merger)
+	for range rush {
+		acquireAll(l, ctx, 1, "a")
+	}
+	waitFor(t, l.merger, rush)
+	require.Empty(t, g.arrived, "two are in the air")
+	close(g.open)
+}
+
+// TestWhoJoinsARunDuringALandingGoesWithIt, and does not look at the clock.
+func TestWhoJoinsARunDuringALandingGoesWithIt(t *testing.T) {
+	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(1), 1)).core)
+	l := m.common
+	l.flying, l.landing, l.tookOff = 2, 1, time.Since(epoch)+time.Hour
+	enter := func(key string) *flight {
+		_, f, _ := l.enter(ctx, m, key, 1, endless, false)
+		return f
+	}
+	require.Nil(t, enter("a"))
+	l.tookOff -= 2 * time.Hour // long ago
+	require.Nil(t, enter("a"))
+	require.NotNil(t, enter("b"), "it joined no run")
+	require.Nil(t, enter("a"), "that just took off")
+	l.tookOff -= 2 * time.Hour
+	l.landing = 0
+	require.NotNil(t, enter("a"))
 }
 
 func TestWhoWaitsTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
@@ -464,14 +614,16 @@ func TestWhoWaitsTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
 
 func TestWhoFindsNoSeatTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
 	l, g := gated(t)
-	acquireAll(l, ctx, 1, "a")
-	<-g.arrived
+	for range 2 { // a rush takes off behind a single one
+		acquireAll(l, ctx, 1, "a")
+		<-g.arrived
+	}
 	grounded(l.merger)
 	for i := range 2*maxKeys + 1 {
 		acquireAll(l, ctx, 1, fmt.Sprint(i))
 	}
 	waitFor(t, l.merger, 2*maxKeys+1)
-	lane := &l.merger.common
+	lane := l.merger.common
 	lane.mu.Lock()
 	lane.tookOff -= time.Hour
 	lane.mu.Unlock()
@@ -610,16 +762,36 @@ func TestAScriptThatStaysUnknownIsAnError(t *testing.T) {
 	client.AddHook(deaf{})
 	m := newMerger(Must(NewTokenBucket(client, PerSecond(1), 1)).core)
 	m.apart.Store(true)
-	f := flights.Get().(*flight)
-	var waiting []*passenger
-	for _, key := range []string{"a", "b", "b", "c"} {
-		p := &passenger{ctx: ctx, key: key, n: 1, arrived: make(chan struct{}, 1)}
-		require.True(t, f.board(p, ""))
-		waiting = append(waiting, p)
-	}
+	f, seats := boarded(t, m, ones(4), []string{"a", "b", "b", "c"})
 	m.execute(f)
-	for _, p := range waiting {
-		<-p.arrived
-		require.ErrorIs(t, p.err, redis.ErrNoScript)
+	for _, s := range seats {
+		_, _, err := s.outcome()
+		require.ErrorIs(t, err, redis.ErrNoScript)
 	}
+}
+
+// ones is so many calls for one permit each.
+func ones(calls int) []model.Step { return slices.Repeat([]model.Step{{N: 1}}, calls) }
+
+// TestCallsThatWereAskedForByThemselves, one after the other, have answers of their
+// own, and the rest of the run follows.
+func TestCallsThatWereAskedForByThemselves(t *testing.T) {
+	f, last := newFlight(), map[string]int{}
+	var seats []seat
+	for range 5 {
+		s, _ := f.board(ctx, "", "k", 1, endless, last)
+		seats = append(seats, s)
+	}
+	seats[1].leave()
+	f.runs[0].odd.alone = [][]int64{{10}, {20}}
+	require.Equal(t, "1x2", fmt.Sprintf("%s", f.requests(0)))
+	f.runs[0].words = []int64{30}
+	type outcome struct{ word, index int64 }
+	var got []outcome
+	for _, i := range []int{0, 2, 3, 4} {
+		words, index, err := seats[i].outcome()
+		require.NoError(t, err)
+		got = append(got, outcome{words[0], index})
+	}
+	require.Equal(t, []outcome{{10, 0}, {20, 0}, {30, 0}, {30, 1}}, got)
 }
