@@ -202,6 +202,34 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 }
 
+// TestWhatMayNotBeReadIsRefusedBeforeAnyWrite: who is told an error was not
+// charged.
+func TestWhatMayNotBeReadIsRefusedBeforeAnyWrite(t *testing.T) {
+	server := redistest.Start(t, redistest.ACL("limiter", append(leastPrivilege(), "~ratelimit:*")...))
+	admin, client := server.Client(t), server.Client(t, asLimiter)
+	acl(t, admin, "-pttl")
+	refused := 0
+	for _, v := range variants() {
+		for _, merging := range [][]Option{nil, {WithoutMerging()}} {
+			require.NoError(t, admin.FlushDB(ctx).Err())
+			h := &hand{at: start}
+			l, err := v.build(client, append(merging, WithClock(h.now))...)
+			require.NoError(t, err)
+			for range 4 {
+				before := admin.Dump(ctx, v.key).Val()
+				_, err := l.TryAcquire(ctx, "k")
+				if err != nil {
+					refused++
+					require.Regexp(t, "can.t run this command|permission", err.Error(), v.name)
+					require.Equal(t, before, admin.Dump(ctx, v.key).Val(), v.name)
+				}
+			}
+		}
+	}
+	require.Positive(t, refused)
+	t.Logf("%d calls refused", refused)
+}
+
 func TestPrivilegesOfARing(t *testing.T) {
 	server := redistest.Start(t, redistest.ACL("limiter", append(leastPrivilege(), "~ratelimit:*", ringPrivilege)...))
 	admin := server.Client(t)

@@ -51,17 +51,21 @@ if instant > slot then -- the clock stepped back: all since is now
   stale = true
 end
 
+--- left
+-- The TTL that was set for this slot; asked before anything is written.
+local left = -1
+if exists and recent == slot then left = redis.call('PTTL', key) end
+
 --- expire
-local ttl, left = (slot + longest - now) / 1000, -1
+local ttl = (slot + longest - now) / 1000
 ttl = ttl - ttl % 2 + 101
-if exists and recent == slot then left = call('PTTL', key) end -- it was set for this slot
 if left < ttl - 50 or left > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
 
 --- keep
 -- Denied under a longer window than the one that set the TTL: what is known has
 -- to be known for as long as it is told.
 local ttl = (recent + longest - now) / 1000
-if recent > 0 and call('PTTL', key) < ttl then
+if recent > 0 and redis.call('PTTL', key) < ttl then
   redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
 end
 

@@ -49,7 +49,7 @@ redis.call('SET', key, string.format('%d/%d', start, used), 'PX', ttl - ttl % 2 
 
 --- keep
 -- Denied under a longer window than the one that set the TTL.
-if state and call('PTTL', key) < (start + window - now) / 1000 - 1 then
+if state and redis.call('PTTL', key) < (start + window - now) / 1000 - 1 then
 --@ store
 end
 

@@ -112,6 +112,7 @@ if granted < times then
 end
 
 --- store
+--@ left
 --@ write
 --@ expire
 

@@ -57,5 +57,6 @@ if granted < times then
 end
 
 --- store
+--@ left
 --@ write
 --@ expire

@@ -41,7 +41,7 @@ redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
 
 --- keep
 -- Denied under longer steps than those that set the TTL.
-if state and call('PTTL', key) < (since + math.ceil(missing / (every * flow)) * every - now) / 1000 - 1 then
+if state and redis.call('PTTL', key) < (since + math.ceil(missing / (every * flow)) * every - now) / 1000 - 1 then
 --@ store
 end
 
