@@ -15,9 +15,10 @@ import (
 // waits.
 type lane struct {
 	mu       sync.Mutex     // guards all below, and flights before their take-off
-	boarding []*flight      // in their order: only the last has seats left
-	last     map[string]int // of that one: each key's last run
-	waiting  int            // calls on those
+	boarding []*flight      // in their order
+	open     *flight        // the last of those; nil when it takes no more calls
+	last     map[string]int // of the open one: each key's last run
+	waiting  int            // calls on all that board
 	flying   int
 	landing  int           // of the flying: about to take those who wait along
 	tookOff  time.Duration // of the last flight, since epoch
@@ -47,8 +48,8 @@ func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience
 		return seat{}, nil, true
 	}
 	joined := false
-	if flights := len(l.boarding); flights > 0 {
-		s, joined = l.boarding[flights-1].join(key, n, patience)
+	if l.open != nil {
+		s, joined = l.open.join(key, n, patience)
 	}
 	if !joined {
 		s = l.board(ctx, m.c.prefix, key, n, patience)
@@ -61,11 +62,11 @@ func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience
 	return s, f, false
 }
 
-// board gives a call a seat on the last flight, or on another one behind it. It is
+// board gives a call a seat on the open flight, or on another one behind it. It is
 // called with mu held.
 func (l *lane) board(ctx context.Context, prefix, key string, n int, patience time.Duration) seat {
-	if flights := len(l.boarding); flights > 0 {
-		if s, ok := l.boarding[flights-1].board(ctx, prefix, key, n, patience, l.last); ok {
+	if l.open != nil {
+		if s, ok := l.open.board(ctx, prefix, key, n, patience, l.last); ok {
 			return s
 		}
 	}
@@ -73,9 +74,9 @@ func (l *lane) board(ctx context.Context, prefix, key string, n int, patience ti
 		l.last = map[string]int{}
 	}
 	clear(l.last)
-	f := newFlight()
-	l.boarding = append(l.boarding, f)
-	s, _ := f.board(ctx, prefix, key, n, patience, l.last)
+	l.open = newFlight()
+	l.boarding = append(l.boarding, l.open)
+	s, _ := l.open.board(ctx, prefix, key, n, patience, l.last)
 	return s
 }
 
@@ -122,8 +123,7 @@ func (l *lane) takeOff(m *merger) *flight {
 		return nil
 	}
 	f := l.boarding[0]
-	l.boarding = slices.Delete(l.boarding, 0, 1)
-	f.departed = true
+	l.remove(f)
 	l.waiting -= f.seats
 	l.flying++
 	l.tookOff = time.Since(epoch)
@@ -151,8 +151,16 @@ func (l *lane) leave(s seat) {
 	s.leave()
 	l.waiting--
 	if f.seats == 0 {
-		f.departed = true
-		l.boarding = slices.DeleteFunc(l.boarding, func(other *flight) bool { return other == f })
+		l.remove(f)
+	}
+}
+
+// remove takes f from those that board. It is called with mu held.
+func (l *lane) remove(f *flight) {
+	f.departed = true
+	l.boarding = slices.DeleteFunc(l.boarding, func(other *flight) bool { return other == f })
+	if l.open == f {
+		l.open = nil // those before it were full, and last is not theirs
 	}
 }
 

@@ -562,6 +562,34 @@ func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
 	require.Zero(t, l.waiting, "it was on board")
 }
 
+// TestAFullFlightStaysFull when the one behind it is let go.
+func TestAFullFlightStaysFull(t *testing.T) {
+	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(3), 3)).core)
+	l := m.common
+	l.flying = maxFlying
+	enter := func(key string, n int) seat {
+		s, _, _ := l.enter(ctx, m, key, n, endless, false)
+		return s
+	}
+	for i := range maxKeys {
+		enter(fmt.Sprint(i), 1)
+	}
+	full := l.boarding[0]
+	l.leave(enter("x", 1))
+	require.Len(t, l.boarding, 1)
+	for i, key := range []string{"x", "0", "x"} {
+		s := enter(key, 1+i%2)
+		require.True(t, s.flight == l.boarding[1])
+	}
+	require.Equal(t, maxKeys, full.handed)
+	l.flying = 0
+	require.True(t, full == l.takeOff(m))
+	enter("0", 1)
+	require.Equal(t, 4, l.takeOff(m).handed)
+	require.NotNil(t, enter("0", 1).flight)
+	require.Len(t, l.boarding, 1)
+}
+
 // TestManyWhoWaitTakeOffBehindASingleFlight, and fewer do not.
 func TestManyWhoWaitTakeOffBehindASingleFlight(t *testing.T) {
 	l, g := gated(t)
