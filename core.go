@@ -222,11 +222,16 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps the reason why key got no decision.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	// The latter is what INCRBY says of a number that is not written as it would.
-	if redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "value is not an integer") {
+	if isCorrupt(err) {
 		err = errors.Join(ErrCorruptState, err)
 	}
 	return fmt.Errorf("ratelimit: %s %s: %w", c.title, shortKey(key), ended(ctx, err))
+}
+
+// isCorrupt reports whether err is about what a key holds. The latter is what INCRBY
+// says of a number that is not written as it would.
+func isCorrupt(err error) bool {
+	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "value is not an integer")
 }
 
 // ended joins err with the context's error, if that has ended.

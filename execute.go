@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,13 +15,15 @@ import (
 
 // execute flies f and brings everybody an outcome, whatever happens: a panic of
 // the client's hooks or of the caller's clock is an error, for it would end the
-// process here.
+// process here, and so is the end of the goroutine.
 func (m *merger) execute(f *flight) {
 	defer close(f.landed)
 	defer func() {
+		err := errEnded
 		if r := recover(); r != nil {
-			f.fail(panicked(r))
+			err = panicked(r)
 		}
+		f.fail(err)
 	}()
 	ctx, keys := f.context(), f.waiting()
 	switch {
@@ -33,6 +36,8 @@ func (m *merger) execute(f *flight) {
 		m.flyTogether(ctx, f, keys)
 	}
 }
+
+var errEnded = errors.New("the client ended the goroutine (runtime.Goexit)")
 
 func panicked(r any) error {
 	return fmt.Errorf("the client or the clock panicked: %v", r)
@@ -68,7 +73,7 @@ func (m *merger) askAgain(ctx context.Context, f *flight, keys []int) {
 			words, err := m.askOne(ctx, f, key)
 			if err != nil {
 				m.answer(f, key, nil, err)
-				if !redis.HasErrorPrefix(err, "WRONGTYPE") && !redis.HasErrorPrefix(err, "CORRUPT") {
+				if !redis.HasErrorPrefix(err, "WRONGTYPE") && !isCorrupt(err) {
 					f.fail(err)
 				}
 				break

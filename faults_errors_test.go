@@ -444,4 +444,12 @@ func TestEachKeyHasItsOwnReason(t *testing.T) {
 	require.NotContains(t, errs[1].Error(), "WRONGTYPE")
 	require.NoError(t, errs[2])
 	require.Equal(t, 2, results[2].Remaining)
+
+	fixed := Must(NewFixedWindow(client, 3, time.Minute, WithPrefix(t.Name())))
+	key = t.Name() + ":fixedwindow:"
+	require.NoError(t, client.Set(ctx, key+"real", "1000064.0", time.Minute).Err())
+	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
+	_, errs = together(t, fixed, "real", "list")
+	require.ErrorIs(t, errs[0], ErrCorruptState)
+	require.ErrorContains(t, errs[1], "WRONGTYPE")
 }

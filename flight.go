@@ -12,18 +12,18 @@ import (
 // A flight is calls that go together, in the order in which they came. All but
 // the outcomes is settled when it takes off.
 type flight struct {
-	landed chan struct{} // closed when the outcomes are there
 	runs   []run
-	first  context.Context // of the first call
-	keys   int             // there are
-	latest int             // run that somebody joined
+	keys   int    // that the runs are for
+	latest int    // run that somebody joined
+	key    string // of that one
 
-	// What every call changes is kept off the cache line of the above.
-	key      string // of the latest run
-	handed   int    // seats handed out
-	seats    int    // of those, the ones of callers who still wait
-	patience time.Duration
+	handed   int             // seats handed out
+	seats    int             // of those, the ones of callers who still wait
+	first    context.Context // of the first call
+	patience time.Duration   // of the most patient call
 	departed bool
+
+	landed chan struct{} // closed when the outcomes are there
 }
 
 // A run is the calls for a key that follow one another and ask for equal permits.
@@ -95,7 +95,7 @@ func (f *flight) board(ctx context.Context, prefix, key string, n int, patience 
 			f.keys++
 		}
 		if next == cap(f.runs) {
-			f.runs = slices.Grow(f.runs, max(2, 3*next)) // doubling would leave more for the garbage collector
+			f.runs = slices.Grow(f.runs, min(max(2, 3*next), maxSeats-next)) // doubling would leave more garbage
 		}
 		f.runs = append(f.runs, r)
 		last[key] = next
@@ -197,8 +197,8 @@ func (f *flight) fail(err error) {
 }
 
 // context is the flight's: of nobody in particular, and with the deadline of the
-// most patient, for a client that minds it. It is never cancelled. A single call
-// has its own.
+// most patient, for a client that minds it. It is never cancelled. A call that
+// nobody joined, not even somebody who left, has its own.
 func (f *flight) context() context.Context {
 	switch {
 	case f.handed == 1:

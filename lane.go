@@ -42,9 +42,9 @@ var epoch = time.Now()
 // alone then, and counted as a flight.
 func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience time.Duration, itself bool) (s seat, f *flight, alone bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if itself && l.flying == 0 {
 		l.flying, l.tookOff = 1, time.Since(epoch)
-		l.mu.Unlock()
 		return seat{}, nil, true
 	}
 	joined := false
@@ -58,7 +58,6 @@ func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience
 	if !joined || l.landing == 0 { // or they go in a moment, and reading the clock would be felt
 		f = l.depart(m)
 	}
-	l.mu.Unlock() // not deferred: it would be felt on a hot key
 	return s, f, false
 }
 

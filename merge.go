@@ -119,6 +119,11 @@ func (m *merger) start(l *lane, f *flight) {
 }
 
 func (m *merger) fly(l *lane, f *flight) {
+	defer func() {
+		if f != nil { // a hook of the client ended the goroutine
+			m.start(l, l.land(m))
+		}
+	}()
 	for f != nil {
 		m.execute(f)
 		if f.seats > 1 {

@@ -675,6 +675,33 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	}
 }
 
+// exiting is a hook that ends the goroutine, as FailNow of a test would.
+type exiting struct{ deaf }
+
+func (exiting) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error {
+		runtime.Goexit()
+		return nil
+	}
+}
+
+func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	client.AddHook(exiting{})
+	l := Must(NewTokenBucket(client, PerSecond(1), 1))
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range 2 * maxFlying {
+		_, err := l.TryAcquire(cancellable, "k")
+		require.ErrorIs(t, err, errEnded)
+	}
+	require.Eventually(t, func() bool {
+		l.merger.common.mu.Lock()
+		defer l.merger.common.mu.Unlock()
+		return l.merger.common.flying == 0
+	}, 10*time.Second, time.Millisecond)
+}
+
 func TestAPlainClientOnAClusterMergesApart(t *testing.T) {
 	redistest.Require(t, "redis-server")
 	server := redistest.Start(t, redistest.Args("--cluster-enabled", "yes"))
