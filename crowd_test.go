@@ -1,0 +1,121 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// TestGrantsOfACrowdAddUp: of many who call at the same time for random permits,
+// and in part give up, each grant takes permits of its own, none are lost, and
+// Redis holds what was granted and at most what was given up in addition. The
+// clock stands still, so that nothing comes back.
+func TestGrantsOfACrowdAddUp(t *testing.T) {
+	const limit, callers, each = 1000, 200, 20
+	client := redistest.Shared(t).Client(t)
+	h := &hand{at: start}
+	rng := model.Seeded(seed(t))
+	for _, build := range []func(...Option) (Limiter, error){
+		func(o ...Option) (Limiter, error) {
+			return NewFixedWindow(client, limit, time.Hour, widen[FixedWindowOption](o)...)
+		},
+		func(o ...Option) (Limiter, error) {
+			return NewSlidingWindow(client, limit, time.Hour, widen[SlidingWindowOption](o)...)
+		},
+		func(o ...Option) (Limiter, error) {
+			return NewSlidingLog(client, []Rule{{limit, time.Hour}}, widen[SlidingLogOption](o)...)
+		},
+		func(o ...Option) (Limiter, error) {
+			return NewTokenBucket(client, PerHour(1), limit, widen[TokenBucketOption](o)...)
+		},
+	} {
+		for _, keys := range []int{1, 7, 300} {
+			for _, patient := range []bool{true, false} {
+				l, err := build(WithClock(h.now), WithPrefix(fmt.Sprint("crowd", rng.Uint64())))
+				require.NoError(t, err)
+				c := &crowdCall{l: l, patient: patient}
+				var wg sync.WaitGroup
+				for range callers {
+					random := model.Seeded(rng.Uint64())
+					wg.Go(func() {
+						for range each {
+							c.call(t, fmt.Sprint(random.IntN(keys)), 1+random.IntN(3), time.Duration(random.IntN(3000))*time.Microsecond)
+						}
+					})
+				}
+				wg.Wait()
+				for key := range keys {
+					c.addUp(t, fmt.Sprint(key), limit)
+				}
+			}
+		}
+	}
+}
+
+// A crowdCall is what a crowd was told.
+type crowdCall struct {
+	l       Limiter
+	patient bool
+
+	mu     sync.Mutex
+	grants map[string][]taken // by key
+	gaveUp map[string]int     // permits
+}
+
+// A taken is the permits left before a grant and after it.
+type taken struct{ before, after int }
+
+func (c *crowdCall) call(t *testing.T, key string, n int, patience time.Duration) {
+	within, cancel := ctx, context.CancelFunc(func() {})
+	if !c.patient && patience%2 == 0 {
+		within, cancel = context.WithTimeout(ctx, patience)
+	}
+	defer cancel()
+	r, err := c.l.TryAcquireN(within, key, n)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.grants == nil {
+		c.grants, c.gaveUp = map[string][]taken{}, map[string]int{}
+	}
+	switch {
+	case err != nil && within == ctx:
+		t.Errorf("%s: %v", key, err)
+	case err != nil:
+		c.gaveUp[key] += n
+	case r.Allowed:
+		c.grants[key] = append(c.grants[key], taken{r.Remaining + n, r.Remaining})
+	case r.Remaining >= n:
+		t.Errorf("%s: %d permits denied: %+v", key, n, r)
+	}
+}
+
+func (c *crowdCall) addUp(t *testing.T, key string, limit int) {
+	t.Helper()
+	r, err := c.l.Peek(ctx, key) // those who gave up may still be on their way
+	require.NoError(t, err)
+	left := r.Remaining
+	if r.Allowed {
+		left++
+	}
+	granted, at := 0, limit
+	spans := c.grants[key]
+	slices.SortFunc(spans, func(a, b taken) int { return b.before - a.before })
+	for _, s := range spans {
+		require.LessOrEqual(t, s.before, at, "%s: permits were granted twice", key)
+		if c.gaveUp[key] == 0 {
+			require.Equal(t, at, s.before, "%s: permits are lost", key)
+		}
+		granted += s.before - s.after
+		at = s.after
+	}
+	require.GreaterOrEqual(t, limit-left, granted, key)
+	require.LessOrEqual(t, limit-left, granted+c.gaveUp[key], key)
+}
