@@ -530,12 +530,20 @@ func TestWhoGaveUpIsNotCountedAmongOthers(t *testing.T) {
 	}
 }
 
+// aLane is one by itself: its timer never rings, and the last take-off was just now
+// for as long as the test takes.
+func aLane(t *testing.T, flying int) (*merger, *lane) {
+	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(1), 1)).core)
+	m.common.flying = flying
+	m.common.armed = true
+	grounded(m)
+	return m, m.common
+}
+
 // TestFlightsThatNobodyWaitsForAreLetGo, lest a server that hangs fills the
 // memory.
 func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
-	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(1), 1)).core)
-	l := m.common
-	l.flying = maxFlying
+	m, l := aLane(t, maxFlying)
 	var patient []seat
 	for i := range 10 * maxSeats {
 		s, f, alone := l.enter(ctx, m, "k", 1, endless, false)
@@ -564,9 +572,7 @@ func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
 
 // TestAFullFlightStaysFull when the one behind it is let go.
 func TestAFullFlightStaysFull(t *testing.T) {
-	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(3), 3)).core)
-	l := m.common
-	l.flying = maxFlying
+	m, l := aLane(t, maxFlying)
 	enter := func(key string, n int) seat {
 		s, _, _ := l.enter(ctx, m, key, n, endless, false)
 		return s
@@ -584,8 +590,10 @@ func TestAFullFlightStaysFull(t *testing.T) {
 	require.Equal(t, maxKeys, full.handed)
 	l.flying = 0
 	require.True(t, full == l.takeOff(m))
+	grounded(m)
 	enter("0", 1)
 	require.Equal(t, 4, l.takeOff(m).handed)
+	grounded(m)
 	require.NotNil(t, enter("0", 1).flight)
 	require.Len(t, l.boarding, 1)
 }
@@ -614,9 +622,8 @@ func TestManyWhoWaitTakeOffBehindASingleFlight(t *testing.T) {
 
 // TestWhoJoinsARunDuringALandingGoesWithIt, and does not look at the clock.
 func TestWhoJoinsARunDuringALandingGoesWithIt(t *testing.T) {
-	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(1), 1)).core)
-	l := m.common
-	l.flying, l.landing, l.tookOff = 2, 1, time.Since(epoch)+time.Hour
+	m, l := aLane(t, 2)
+	l.landing = 1
 	enter := func(key string) *flight {
 		_, f, _ := l.enter(ctx, m, key, 1, endless, false)
 		return f
@@ -625,6 +632,7 @@ func TestWhoJoinsARunDuringALandingGoesWithIt(t *testing.T) {
 	l.tookOff -= 2 * time.Hour // long ago
 	require.Nil(t, enter("a"))
 	require.NotNil(t, enter("b"), "it joined no run")
+	grounded(m)
 	require.Nil(t, enter("a"), "that just took off")
 	l.tookOff -= 2 * time.Hour
 	l.landing = 0
