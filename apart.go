@@ -27,7 +27,7 @@ func (m *merger) flyApart(ctx context.Context, f *flight, keys []int) {
 			switch {
 			case script.IsUnknown(err) && l.args[0] == l.script.BySHA[0]:
 				unknown = append(unknown, l)
-			case err == nil && l.script == m.c.many && len(words) > 0 && words[0] < 0:
+			case err == nil && l.script == m.c.many && keyFailed(words):
 				failed = append(failed, l.key)
 			default:
 				m.answer(f, l.key, words, err)

@@ -52,17 +52,24 @@ func (m *merger) flyTogether(ctx context.Context, f *flight, keys []int) {
 		m.flyApart(ctx, f, keys)
 		return
 	}
+	if err != nil {
+		f.fail(err)
+		return
+	}
 	var failed []int
 	for _, key := range keys {
-		if err == nil && len(reply) > 0 && reply[0] < 0 {
+		if keyFailed(reply) {
 			failed = append(failed, key)
 			reply = reply[1:]
 			continue
 		}
-		reply = m.answer(f, key, reply, err)
+		reply = m.answer(f, key, reply, nil)
 	}
 	m.askAgain(ctx, f, failed)
 }
+
+// keyFailed reports whether the script for many says so of its next key.
+func keyFailed(reply []int64) bool { return len(reply) > 0 && reply[0] < 0 }
 
 // askAgain asks for keys that an execution could not read or write and left as
 // they were: alone, one call of each learns the reason. It holds for the others
@@ -92,7 +99,7 @@ func (m *merger) askRest(ctx context.Context, f *flight, key int) {
 		return
 	}
 	reply, err := m.askMany(ctx, f, []int{key})
-	if err != nil || len(reply) == 0 || reply[0] >= 0 {
+	if err != nil || !keyFailed(reply) {
 		m.answer(f, key, reply, err)
 	}
 }

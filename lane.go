@@ -130,10 +130,13 @@ func (l *lane) takeOff(m *merger) *flight {
 	return f
 }
 
-// land ends a flight and is the next, or nil when nobody waits.
-func (l *lane) land(m *merger) *flight {
+// land ends a flight of so many calls and is the next, or nil when nobody waits.
+func (l *lane) land(m *merger, calls int) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if calls > 1 {
+		l.gather(calls)
+	}
 	l.flying--
 	return l.takeOff(m)
 }
@@ -163,12 +166,10 @@ func (l *lane) remove(f *flight) {
 	}
 }
 
-// gather is land for a flight of many. It first lets those who were just answered
-// run, for as long as they come to wait again: a flight that took off at once would
-// leave nearly empty. Nobody is waited for who is not about to run.
-func (l *lane) gather(m *merger, most int) *flight {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// gather lets those who were just answered run, for as long as they come to wait
+// again: a flight that took off at once would leave nearly empty. Nobody is waited
+// for who is not about to run. It is called with mu held, and gives it up meanwhile.
+func (l *lane) gather(most int) {
 	l.landing++
 	for last, now := -2, -1; now > last && now < most; {
 		l.mu.Unlock()
@@ -177,6 +178,4 @@ func (l *lane) gather(m *merger, most int) *flight {
 		last, now = now, l.waiting
 	}
 	l.landing--
-	l.flying--
-	return l.takeOff(m)
 }

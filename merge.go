@@ -105,7 +105,7 @@ func (m *merger) result(ctx context.Context, s seat, key string, n int) (Result,
 
 // alone makes a call that goes by itself.
 func (m *merger) alone(ctx context.Context, l *lane, key string, n int) (Result, error) {
-	defer func() { m.start(l, l.land(m)) }() // also when a hook of the client panics
+	defer func() { m.start(l, l.land(m, 1)) }() // also when a hook of the client panics
 	r, err := m.c.alone(ctx, m.c.one, key, n)
 	m.learn(err)
 	return r, err
@@ -121,15 +121,11 @@ func (m *merger) start(l *lane, f *flight) {
 func (m *merger) fly(l *lane, f *flight) {
 	defer func() {
 		if f != nil { // a hook of the client ended the goroutine
-			m.start(l, l.land(m))
+			m.start(l, l.land(m, 1))
 		}
 	}()
 	for f != nil {
 		m.execute(f)
-		if f.seats > 1 {
-			f = l.gather(m, f.seats)
-		} else {
-			f = l.land(m)
-		}
+		f = l.land(m, f.seats)
 	}
 }

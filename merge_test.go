@@ -145,6 +145,16 @@ func waitFor(t testing.TB, m *merger, n int) {
 	}, 10*time.Second, time.Millisecond)
 }
 
+// atRest polls until nothing is in flight: no flight outlives its calls.
+func atRest(t testing.TB, m *merger) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		m.common.mu.Lock()
+		defer m.common.mu.Unlock()
+		return m.common.flying == 0
+	}, 10*time.Second, time.Millisecond, "no flight outlives its calls")
+}
+
 // grounded keeps a merger from a second flight while one is in the air.
 func grounded(m *merger) {
 	m.common.mu.Lock()
@@ -294,11 +304,7 @@ func TestSlowNetworkDoesNotMakeCallsWait(t *testing.T) {
 	waitFor(t, l.merger, 1)
 	require.Empty(t, g.arrived, "flights are bounded")
 	close(g.open)
-	require.Eventually(t, func() bool {
-		l.merger.common.mu.Lock()
-		defer l.merger.common.mu.Unlock()
-		return l.merger.common.flying == 0
-	}, 10*time.Second, time.Millisecond, "no flight outlives its calls")
+	atRest(t, l.merger)
 }
 
 func TestFlightsTakeABoundedNumberOfKeys(t *testing.T) {
@@ -381,11 +387,7 @@ func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return runtime.NumGoroutine() <= before+2*int(s.client.(*redis.Client).PoolStats().TotalConns)
 	}, 10*time.Second, time.Millisecond)
-	require.Eventually(t, func() bool {
-		l.merger.common.mu.Lock()
-		defer l.merger.common.mu.Unlock()
-		return l.merger.common.flying == 0
-	}, 10*time.Second, time.Millisecond)
+	atRest(t, l.merger)
 	require.Zero(t, l.merger.common.landing)
 	require.Zero(t, l.merger.common.waiting)
 	require.Empty(t, l.merger.common.boarding)
@@ -703,11 +705,7 @@ func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 		_, err := l.TryAcquire(cancellable, "k")
 		require.ErrorIs(t, err, errEnded)
 	}
-	require.Eventually(t, func() bool {
-		l.merger.common.mu.Lock()
-		defer l.merger.common.mu.Unlock()
-		return l.merger.common.flying == 0
-	}, 10*time.Second, time.Millisecond)
+	atRest(t, l.merger)
 }
 
 func TestAPlainClientOnAClusterMergesApart(t *testing.T) {
