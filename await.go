@@ -16,6 +16,7 @@ func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}
 	done := make(chan outcome, 1)
 	go func() {
+		deepen()
 		var o outcome
 		defer func() {
 			if r := recover(); r != nil {

@@ -119,6 +119,7 @@ func (m *merger) start(l *lane, f *flight) {
 }
 
 func (m *merger) fly(l *lane, f *flight) {
+	deepen()
 	defer func() {
 		if f != nil { // a hook of the client ended the goroutine
 			m.start(l, l.land(m, 1))
