@@ -28,29 +28,29 @@ type bucket struct {
 	window   time.Duration
 }
 
-func newBucket(rate Rate, size int, sizeName string) (bucket, error) {
+func newBucket(rate Rate, size int, sizeName string) (*bucket, error) {
 	if err := checkCount("the rate's Count", rate.Count); err != nil {
-		return bucket{}, err
+		return nil, err
 	}
 	if err := checkSpan("the rate's Period", rate.Period); err != nil {
-		return bucket{}, err
+		return nil, err
 	}
 	if err := checkCount("the "+sizeName, size); err != nil {
-		return bucket{}, err
+		return nil, err
 	}
 	count, period := int64(rate.Count), rate.Period.Microseconds()
 	common := gcd(count, period)
-	b := bucket{size: int64(size), permit: period / common, flow: count / common}
+	b := &bucket{size: int64(size), permit: period / common, flow: count / common}
 	high, low := bits.Mul64(uint64(b.size), uint64(b.permit))
 	if high > 0 || low >= exact/2 {
-		return bucket{}, invalidConfig("a %s of %d at %d per %v needs integers beyond what Redis holds exactly; "+
+		return nil, invalidConfig("a %s of %d at %d per %v needs integers beyond what Redis holds exactly; "+
 			"lower the %s, or use a rate whose count and period have a larger common factor",
 			sizeName, size, rate.Count, rate.Period, sizeName)
 	}
 	b.capacity = int64(low)
 	full := ceilDiv(b.capacity, b.flow)
 	if full > maxMicros {
-		return bucket{}, invalidConfig("a %s of %d at %d per %v takes more than %v to refill; lower it or raise the rate",
+		return nil, invalidConfig("a %s of %d at %d per %v takes more than %v to refill; lower it or raise the rate",
 			sizeName, size, rate.Count, rate.Period, micros(maxMicros))
 	}
 	b.window = micros(full)
@@ -58,7 +58,7 @@ func newBucket(rate Rate, size int, sizeName string) (bucket, error) {
 }
 
 // args are the scripts' ARGV.
-func (b bucket) args() []string {
+func (b *bucket) args() []string {
 	return []string{
 		strconv.FormatInt(b.capacity, 10), strconv.FormatInt(b.permit, 10), strconv.FormatInt(b.flow, 10),
 	}
@@ -66,72 +66,75 @@ func (b bucket) args() []string {
 
 // unpack reads the units missing before the call, negative when it was denied.
 // A granted call can find nothing missing, a denied one cannot.
-func (b bucket) unpack(reply int64, words []int64) {
+func (b *bucket) unpack(reply int64, words []int64) {
 	words[0], words[1] = 1, reply
 	if reply < 0 {
 		words[0], words[1] = 0, -reply
 	}
 }
 
-func (b bucket) explain(words []int64, n, i int64) Result {
-	r, missing, excess := b.settle(words, n, i)
-	r.RetryAfter = micros(ceilDiv(excess, b.flow))
-	r.ResetAfter = micros(ceilDiv(missing, b.flow))
-	return r
+func (b *bucket) explain(words []int64, n, i int64) Result {
+	missing, excess := b.settle(words, n, i)
+	return b.result(i < words[0], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
 }
 
-// settle fills in what does not depend on how the bucket refills, and tells the
-// units missing after the request and, when it is denied, those that have to be
-// restored before it fits.
-func (b bucket) settle(words []int64, n, i int64) (r Result, missing, excess int64) {
+// settle tells the units missing after request i and, when it is denied, those
+// that have to be restored before it fits.
+func (b *bucket) settle(words []int64, n, i int64) (missing, excess int64) {
 	granted := words[0]
 	missing = words[1] + min(i+1, granted)*n*b.permit
-	r = Result{
-		Allowed:   i < granted,
-		Limit:     int(b.size),
-		Window:    b.window,
-		Remaining: int((b.capacity - missing) / b.permit),
-	}
-	if !r.Allowed {
+	if i >= granted {
 		excess = missing + n*b.permit - b.capacity
 	}
-	return r, missing, excess
+	return missing, excess
+}
+
+// result has retry and reset in microseconds.
+func (b *bucket) result(allowed bool, missing, retry, reset int64) Result {
+	return Result{
+		Allowed:    allowed,
+		Limit:      int(b.size),
+		Window:     b.window,
+		Remaining:  int((b.capacity - missing) / b.permit),
+		RetryAfter: micros(retry),
+		ResetAfter: micros(reset),
+	}
 }
 
 // stepped is a bucket that refills every so often.
 type stepped struct {
-	bucket
+	*bucket
 	every int64 // microseconds
 	gain  int64 // units a step restores
 }
 
-func newStepped(b bucket, every time.Duration) (stepped, error) {
-	s := stepped{bucket: b, every: every.Microseconds()}
+// newStepped has b, which becomes its own, refill in steps.
+func newStepped(b *bucket, every time.Duration) (*stepped, error) {
+	s := &stepped{bucket: b, every: every.Microseconds()}
 	high, low := bits.Mul64(uint64(s.every), uint64(b.flow))
 	if high > 0 || low >= exact/2 {
-		return stepped{}, invalidConfig("WithRefillEvery: %v at this rate needs integers beyond what Redis holds exactly; "+
+		return nil, invalidConfig("WithRefillEvery: %v at this rate needs integers beyond what Redis holds exactly; "+
 			"use a shorter step, or a rate whose count and period have a larger common factor", every)
 	}
 	s.gain = int64(low)
 	steps := ceilDiv(b.capacity, s.gain)
 	if steps > maxMicros/s.every {
-		return stepped{}, invalidConfig("WithRefillEvery: %v takes more than %v to refill; use a shorter step or a higher rate",
+		return nil, invalidConfig("WithRefillEvery: %v takes more than %v to refill; use a shorter step or a higher rate",
 			every, micros(maxMicros))
 	}
 	s.window = micros(steps * s.every)
 	return s, nil
 }
 
-func (s stepped) args() []string {
+func (s *stepped) args() []string {
 	return append(s.bucket.args(), strconv.FormatInt(s.every, 10))
 }
 
-func (s stepped) explain(words []int64, n, i int64) Result {
-	r, missing, excess := s.settle(words, n, i)
-	since := words[2]
+func (s *stepped) explain(words []int64, n, i int64) Result {
+	missing, excess := s.settle(words, n, i)
+	since, retry := words[2], int64(0)
 	if excess > 0 {
-		r.RetryAfter = micros(ceilDiv(excess, s.gain)*s.every - since)
+		retry = ceilDiv(excess, s.gain)*s.every - since
 	}
-	r.ResetAfter = micros(ceilDiv(missing, s.gain)*s.every - since)
-	return r
+	return s.result(i < words[0], missing, retry, ceilDiv(missing, s.gain)*s.every-since)
 }

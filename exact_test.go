@@ -109,11 +109,11 @@ func checkIntervals(t *testing.T, p pair, grants []model.Grant) {
 		for _, rule := range explain {
 			require.LessOrEqual(t, model.MaxInAnyWindow(grants, rule.Window), rule.Limit, p.about)
 		}
-	case bucket:
+	case *bucket:
 		period := time.Duration(explain.permit) * time.Microsecond
 		exceeds, worst := model.ExceedsBucket(grants, int(explain.flow), period, int(explain.size))
 		require.False(t, exceeds, "%s: %+v", p.about, worst)
-	case stepped:
+	case *stepped:
 		period := time.Duration(explain.permit) * time.Microsecond
 		exceeds, worst := model.ExceedsSteppedBucket(grants, int(explain.flow), period, int(explain.size), micros(explain.every))
 		require.False(t, exceeds, "%s: %+v", p.about, worst)

@@ -40,7 +40,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	if s.offset%time.Microsecond != 0 {
 		return nil, invalidConfig("WithAlignment: %v is not a whole number of microseconds", s.offset)
 	}
-	f := fixed{limit: int64(limit), window: window, unit: time.Millisecond}
+	f := &fixed{limit: int64(limit), window: window, unit: time.Millisecond}
 	a := algorithm{
 		title: "fixed window", id: "fixedwindow", most: limit,
 		sources: []string{fixedWindowSource}, timeless: true,
@@ -79,7 +79,7 @@ type fixed struct {
 // counter is the state of a window that is used up: the limit, then the window's
 // milliseconds as five digits and an exponent. What is beyond five digits is cut,
 // which lets a changed window end later, never earlier.
-func (f fixed) counter() int64 {
+func (f *fixed) counter() int64 {
 	mantissa, exponent := f.window.Milliseconds(), int64(0)
 	for mantissa%10 == 0 || mantissa > 99_999 {
 		mantissa /= 10
@@ -90,7 +90,7 @@ func (f fixed) counter() int64 {
 
 // unpack reads room × (window + 1) + left, negative when denied; some of the
 // window is always left.
-func (f fixed) unpack(reply int64, words []int64) {
+func (f *fixed) unpack(reply int64, words []int64) {
 	words[0] = 1
 	if reply < 0 {
 		words[0], reply = 0, -reply
@@ -99,17 +99,18 @@ func (f fixed) unpack(reply int64, words []int64) {
 	words[1], words[2] = reply/span, reply%span
 }
 
-func (f fixed) explain(words []int64, n, i int64) Result {
-	granted, room, left := words[0], words[1], time.Duration(words[2])*f.unit
-	r := Result{
+func (f *fixed) explain(words []int64, n, i int64) Result {
+	granted, left := words[0], time.Duration(words[2])*f.unit
+	retry := left
+	if i < granted {
+		retry = 0
+	}
+	return Result{
 		Allowed:    i < granted,
 		Limit:      int(f.limit),
 		Window:     f.window,
-		Remaining:  int(room - min(i+1, granted)*n),
+		Remaining:  int(words[1] - min(i+1, granted)*n),
+		RetryAfter: retry,
 		ResetAfter: left,
 	}
-	if !r.Allowed {
-		r.RetryAfter = left
-	}
-	return r
 }

@@ -97,7 +97,7 @@ func checkLocal(ctx context.Context, key string, n int) error {
 // A call takes less than a microsecond and allocates only for a new key. It is
 // safe for concurrent use, starts no goroutine and needs no closing.
 type LocalTokenBucket struct {
-	bucket bucket
+	bucket *bucket
 	now    func() int64 // microseconds
 	seed   maphash.Seed
 	shards []localShard // their number is a power of two
