@@ -20,6 +20,9 @@ const (
 	reference = "redis_rate"
 	// returnOne is the floor of one script execution.
 	returnOne = "EVALSHA return 1"
+	// commandsAlone is the floor of a fixed window that reads before it writes:
+	// its commands without a decision, and one integer back.
+	commandsAlone = "GET, PTTL and INCRBY alone"
 )
 
 // peers are the other libraries, each with the limit of ours and the client and
@@ -38,6 +41,7 @@ func peers() []contestant {
 func floors() []contestant {
 	return []contestant{
 		{name: returnOne, script: returnOne, kind: floor, only: granted, selected: true, open: openReturnOne},
+		{name: commandsAlone, script: commandsAlone, kind: floor, open: openCommands},
 		{name: "PING", kind: floor, only: granted, open: openPing, cost: func(t tally) float64 { return t.usec("ping") }},
 	}
 }
@@ -149,5 +153,21 @@ func openPing(b *bed, _ verdict, _ string) (decide, error) {
 	return func(ctx context.Context, _ string) (bool, error) {
 		err := b.client.Ping(ctx).Err()
 		return err == nil, err
+	}, nil
+}
+
+func openCommands(b *bed, v verdict, tag string) (decide, error) {
+	source := `if not redis.call('GET', KEYS[1]) then
+  redis.call('SET', KEYS[1], '0', 'PX', '3600000')
+end
+local left = redis.call('PTTL', KEYS[1])
+`
+	if v == granted {
+		source += "redis.call('INCRBY', KEYS[1], ARGV[1])\n"
+	}
+	script := redis.NewScript(source + "return left")
+	return func(ctx context.Context, key string) (bool, error) {
+		err := script.Run(ctx, b.client, []string{tag + key}, 1).Err()
+		return v == granted, err
 	}, nil
 }

@@ -4,9 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
 )
@@ -46,7 +43,7 @@ func (c costs) median(name string, v verdict, of func(bill) float64) float64 {
 // serverCost replays what the limiters send, over all users, in interleaved
 // rounds.
 func serverCost(ctx context.Context, b *bed, from []contestant, o options) (costs, []replay, error) {
-	replays, err := replaysOf(ctx, b, append(slices.Clone(from), commandFloor()), o)
+	replays, err := replaysOf(ctx, b, from, o)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -152,23 +149,6 @@ func mergedReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
 		}
 	}
 	return replays, nil
-}
-
-// commandFloor is what no fixed window that reads before it writes can be
-// cheaper than: its commands, without a decision and with one integer back.
-func commandFloor() contestant {
-	const name = "GET, PTTL and INCRBY alone"
-	return contestant{name: name, script: name, kind: floor, open: func(b *bed, v verdict, tag string) (decide, error) {
-		source := "redis.call('GET', KEYS[1]) local left = redis.call('PTTL', KEYS[1]) "
-		if v == granted {
-			source += "redis.call('INCRBY', KEYS[1], ARGV[1]) "
-		}
-		script := redis.NewScript(source + "return left")
-		return func(ctx context.Context, key string) (bool, error) {
-			err := script.Run(ctx, b.client, []string{tag + key}, 1).Err()
-			return err == nil, err
-		}, nil
-	}}
 }
 
 // setCalls changes a recorded execution of some calls for one permit each.
