@@ -86,7 +86,7 @@ func TestRecordingIsRepeatedForOtherUsers(t *testing.T) {
 }
 
 func TestResultsAreMediansAndTheirRatios(t *testing.T) {
-	r, c := results{}, cellOf(1, hotKey, granted)
+	r, c := results{}, cell{1, hotKey, granted}
 	for _, v := range []float64{30, 10, 20} {
 		r.add("a", c, sample{perSecond: v})
 		r.add("b", c, sample{perSecond: 2 * v})

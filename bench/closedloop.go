@@ -19,7 +19,6 @@ type load struct {
 	verdict verdict
 	callers int
 	keys    []string
-	spare   bool // a core
 }
 
 // A sample is what one measurement of a load found.
@@ -56,9 +55,6 @@ type caller struct {
 // measure runs the load for d, after a fifth of that to warm up. Rates and
 // latencies are of d alone; costs are of the whole run, from quiet to quiet.
 func (l load) measure(ctx context.Context, b *bed, d time.Duration) (sample, error) {
-	if l.spare {
-		defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(max(runtime.GOMAXPROCS(0)-1, 1)))
-	}
 	callers := make([]*caller, l.callers)
 	for i := range callers {
 		callers[i] = &caller{}

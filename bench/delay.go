@@ -24,7 +24,7 @@ type distance struct {
 	rate      map[cell]float64                    // that half
 }
 
-var distantCells = []cell{cellOf(manyCalls, hotKey, granted), cellOf(manyCalls, manyKeys, granted)}
+var distantCells = []cell{{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted}}
 
 // far measures a few contestants through a proxy that delays each way.
 func far(ctx context.Context, h *host, server *redistest.Server, all []contestant, o options) (*distance, error) {

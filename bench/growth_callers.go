@@ -26,7 +26,7 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 	for round := range o.rounds {
 		for _, callers := range counts {
 			for _, kinds := range []int{hotKey, manyKeys} {
-				c := cellOf(callers, kinds, granted)
+				c := cell{callers, kinds, granted}
 				progress("growth with callers, round %d of %d: %s", round+1, o.rounds, c)
 				for _, e := range entrants {
 					if e.verdict != granted {
@@ -47,7 +47,7 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 		var rate, tail, cost pen
 		for _, callers := range counts {
 			for _, who := range chosen {
-				c := cellOf(callers, kinds, granted)
+				c := cell{callers, kinds, granted}
 				if !r.has(who.name, c) {
 					continue
 				}

@@ -11,14 +11,6 @@ type cell struct {
 	callers int
 	keys    int // 1: a hot one
 	verdict verdict
-	spared  bool // a core, which is left to the server
-}
-
-func cellOf(callers, keys int, v verdict) cell { return cell{callers: callers, keys: keys, verdict: v} }
-
-func (c cell) spare() cell {
-	c.spared = true
-	return c
 }
 
 func (c cell) String() string {
@@ -28,9 +20,6 @@ func (c cell) String() string {
 	}
 	if c.keys == 1 {
 		which = "one hot key"
-	}
-	if c.spared {
-		who += " and a core left to the server"
 	}
 	return fmt.Sprintf("%s, %s, %s", who, which, c.verdict)
 }

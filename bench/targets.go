@@ -29,7 +29,7 @@ func targetTable(f findings) table {
 		t.add(what, "≥ "+bare(bound)+unit, bare(got)+unit, outcome(got, got >= bound))
 	}
 
-	lone := cellOf(1, manyKeys, granted)
+	lone := cell{1, manyKeys, granted}
 	atMost("1. allocations of a plain call", tenth(f.results.median(plain, lone)[allocs]), 5, "")
 	atMost("1. bytes of a plain call", f.results.median(plain, lone)[allocBytes], 250, "")
 
@@ -59,11 +59,9 @@ func targetTable(f findings) table {
 	atMost("3. one caller", f.turns.ratio(merged, reference), 1, ofRedisRate)
 	atMost("3. one caller", f.turns.ratio(merged, returnOne), 1.15, " × "+returnOne)
 
-	hot, spread := cellOf(manyCalls, hotKey, granted), cellOf(manyCalls, manyKeys, granted)
+	hot, spread := cell{manyCalls, hotKey, granted}, cell{manyCalls, manyKeys, granted}
 	atLeast("4. 256 callers, one hot key", f.results.ratio(perSecond, hot, merged, reference), 20, ofRedisRate)
 	atLeast("4. 256 callers, 10,000 keys", f.results.ratio(perSecond, spread, merged, reference), 2.5, ofRedisRate)
-	atLeast("4. the same with a core for the server, one hot key", f.results.ratio(perSecond, hot.spare(), merged, reference), 20, ofRedisRate)
-	atLeast("4. the same with a core for the server, 10,000 keys", f.results.ratio(perSecond, spread.spare(), merged, reference), 2.5, ofRedisRate)
 	atMost("4. allocations of a merged call, one hot key", tenth(f.results.median(merged, hot)[allocs]), 2, "")
 	atMost("4. allocations of a merged call, 10,000 keys", tenth(f.results.median(merged, spread)[allocs]), 2, "")
 	atMost("4. one caller, merged", f.turns.ratio(merged, plain), 1.05, " × plain")
@@ -76,12 +74,12 @@ func targetTable(f findings) table {
 	}
 
 	const cached = "token bucket, deny cache"
-	hit := cellOf(manyCalls, hotKey, denied)
+	hit := cell{manyCalls, hotKey, denied}
 	atMost("5. a denial from memory, on each of all cores",
 		1e9/f.results.median(cached, hit)[perSecond]*float64(runtime.GOMAXPROCS(0)), 150, " ns")
 	atMost("5. allocations of a denial from memory", tenth(f.results.median(cached, hit)[allocs]), 0, "")
 	for _, keys := range []int{hotKey, manyKeys} {
-		c := cellOf(1, keys, denied)
+		c := cell{1, keys, denied}
 		atLeast("5. denials from memory, "+c.String(), f.results.ratio(perSecond, c, cached, reference), 300, ofRedisRate)
 	}
 	return t

@@ -15,15 +15,12 @@ const (
 // cells are those of everybody, and those of the selected.
 var (
 	commonCells = []cell{
-		cellOf(manyCalls, hotKey, granted), cellOf(manyCalls, manyKeys, granted),
-		cellOf(1, hotKey, granted), cellOf(1, manyKeys, granted),
-		cellOf(manyCalls, hotKey, denied), cellOf(manyCalls, manyKeys, denied),
-		cellOf(1, hotKey, denied), cellOf(1, manyKeys, denied),
+		{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted},
+		{1, hotKey, granted}, {1, manyKeys, granted},
+		{manyCalls, hotKey, denied}, {manyCalls, manyKeys, denied},
+		{1, hotKey, denied}, {1, manyKeys, denied},
 	}
-	selectedCells = []cell{
-		cellOf(64, hotKey, granted), cellOf(64, manyKeys, granted),
-		cellOf(manyCalls, hotKey, granted).spare(), cellOf(manyCalls, manyKeys, granted).spare(),
-	}
+	selectedCells = []cell{{64, hotKey, granted}, {64, manyKeys, granted}}
 )
 
 // An entrant is a contestant that is ready to give one verdict.
@@ -61,14 +58,14 @@ func enter(ctx context.Context, b *bed, from []contestant, o options, keys []str
 func throughput(ctx context.Context, b *bed, entrants []entrant, keys []string, o options) (results, error) {
 	r := results{}
 	for round := range o.rounds {
-		for cell, c := range append(commonCells, selectedCells...) {
+		for _, c := range append(commonCells, selectedCells...) {
 			progress("round %d of %d: %s", round+1, o.rounds, c)
 			for i := range entrants {
 				e := entrants[(i+round*len(entrants)/o.rounds)%len(entrants)]
-				if e.verdict != c.verdict || cell >= len(commonCells) && !e.selected {
+				if e.verdict != c.verdict || c.callers == 64 && !e.selected {
 					continue
 				}
-				l := load{contestant: e.contestant, decide: e.decide, verdict: c.verdict, callers: c.callers, keys: keys[:c.keys], spare: c.spared}
+				l := load{contestant: e.contestant, decide: e.decide, verdict: c.verdict, callers: c.callers, keys: keys[:c.keys]}
 				s, err := l.measure(ctx, b, o.duration)
 				if err != nil {
 					return nil, err
