@@ -228,10 +228,11 @@ func (c *core) failed(ctx context.Context, key string, err error) error {
 	return fmt.Errorf("ratelimit: %s %s: %w", c.title, shortKey(key), ended(ctx, err))
 }
 
-// isCorrupt reports whether err is about what a key holds. The latter is what INCRBY
-// says of a number that is not written as it would.
+// isCorrupt reports whether err is about what a key holds. CORRUPT is the scripts'
+// own; the last is what INCRBY says of a number that is not written as it would.
 func isCorrupt(err error) bool {
-	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "value is not an integer")
+	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+		redis.HasErrorPrefix(err, "value is not an integer")
 }
 
 // ended joins err with the context's error, if that has ended.

@@ -28,14 +28,14 @@ var (
 	ErrDenied = errors.New("ratelimit: denied")
 
 	// ErrCorruptState: Redis holds under the key what no limiter of this kind
-	// wrote. Nothing was changed; Reset mends it.
+	// wrote, be it of another type (WRONGTYPE) or no state. Nothing was changed;
+	// Reset mends it.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
 )
 
-// A DeniedError is a denial told as an error, by [Result.Err] and by helpers
-// that turn one into the other.
+// A DeniedError is a denial told as an error, by [Result.Err].
 type DeniedError struct {
-	Key    string // empty from Result.Err, which does not know it
+	Key    string // for who knows it to fill in; Result.Err leaves it empty
 	Result Result
 }
 

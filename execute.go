@@ -80,7 +80,7 @@ func (m *merger) askAgain(ctx context.Context, f *flight, keys []int) {
 			words, err := m.askOne(ctx, f, key)
 			if err != nil {
 				m.answer(f, key, nil, err)
-				if !redis.HasErrorPrefix(err, "WRONGTYPE") && !isCorrupt(err) {
+				if !isCorrupt(err) {
 					f.fail(err)
 				}
 				break

@@ -164,6 +164,7 @@ func FuzzState(f *testing.F) {
 			}
 			r, err := l.TryAcquire(ctx, "k")
 			if err != nil {
+				require.ErrorIs(t, err, ErrCorruptState)
 				require.ErrorContains(t, err, `"k"`)
 			} else {
 				require.GreaterOrEqual(t, r.Remaining, 0)

@@ -284,10 +284,12 @@ func TestWrongTypeIsAnErrorThatResetMends(t *testing.T) {
 			require.Error(t, err)
 			require.Zero(t, r)
 			require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%v", err)
+			require.ErrorIs(t, err, ErrCorruptState)
 			require.ErrorContains(t, err, `"k"`)
 			require.ErrorContains(t, err, strings.ToLower(v.name[1:4]), "it names the limiter")
 			_, err = l.Peek(ctx, "k")
 			require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%v", err)
+			require.ErrorIs(t, err, ErrCorruptState)
 		}
 		require.NoError(t, l.Reset(ctx, "k"))
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
@@ -313,6 +315,33 @@ func TestCorruptStateIsAnErrorThatResetMends(t *testing.T) {
 		require.NoError(t, l.Reset(ctx, "k"))
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 	})
+}
+
+// TestCorruptInstantOfABucket: what has the shape of a state at a rate of one
+// permit in so many microseconds, which is read without taking it apart.
+func TestCorruptInstantOfABucket(t *testing.T) {
+	s := onMini(t)
+	l := Must(NewTokenBucket(s.client, PerSecond(10), 3, WithoutMerging()))
+	together := Must(NewTokenBucket(s.client, PerSecond(10), 3))
+	const name = "ratelimit:tokenbucket:k"
+	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                "} {
+		require.NoError(t, s.admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
+		before := s.look(t, name)
+		_, err := l.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, ErrCorruptState, "%q", instant)
+		_, err = l.Peek(ctx, "k")
+		require.ErrorIs(t, err, ErrCorruptState, "%q", instant)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if _, err := together.TryAcquire(ctx, "k"); !errors.Is(err, ErrCorruptState) {
+					t.Errorf("%q: %v", instant, err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, before, s.look(t, name))
+	}
 }
 
 func TestOneBadKeyDoesNotHarmItsCompanions(t *testing.T) {

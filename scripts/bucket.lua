@@ -21,8 +21,9 @@ local missing, stale = 0, false
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  if flow == '1' and sub(state, 18) == permit then
-    missing = sub(state, 1, 16) - now
+  local at = tonumber(sub(state, 1, 16))
+  if at and at >= 0 and flow == '1' and sub(state, 18) == permit then
+    missing = at - now
   else
 --@ inherit
     if not unit then return {err = 'CORRUPT no state of a bucket'} end
