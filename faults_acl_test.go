@@ -17,7 +17,8 @@ import (
 // What a Redis user must be allowed to do, as the README says it. Redis checks
 // the commands of a script against the user who runs it.
 const (
-	everyPrivilege   = "+evalsha +eval +unlink"
+	everyPrivilege   = "+evalsha +eval"
+	resetPrivilege   = "+unlink" // which some scripts need too
 	preloadPrivilege = "+script|load"
 	timePrivilege    = "+time" // with the server's clock, which a fixed window without WithAlignment does not read
 )
@@ -34,16 +35,16 @@ var privileges = []struct {
 	{"FixedWindow aligned", "+get +set +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewFixedWindow(c, 5, time.Second, append(widen[FixedWindowOption](o), WithAlignment(0))...))
 	}},
-	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, widen[SlidingWindowOption](o)...))
 	}},
-	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(List))...))
 	}},
 	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(ZSet))...))
 	}},
-	{"SlidingLog", "+llen +lrange +lindex +lset +ltrim +rpush +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingLog", "+llen +lrange +lindex +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingLog(c, []Rule{{5, time.Second}}, widen[SlidingLogOption](o)...))
 	}},
 	{"TokenBucket", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {
@@ -65,7 +66,7 @@ type limiterWithPreload interface {
 // leastPrivilege is the rule for all limiters and Preload, but for the name, the
 // keys, and what a cluster or ring needs in addition.
 func leastPrivilege() []string {
-	commands := strings.Fields(everyPrivilege + " " + preloadPrivilege + " " + timePrivilege)
+	commands := strings.Fields(everyPrivilege + " " + resetPrivilege + " " + preloadPrivilege + " " + timePrivilege)
 	for _, p := range privileges {
 		for _, c := range strings.Fields(p.commands) {
 			if !slices.Contains(commands, c) {
@@ -91,7 +92,8 @@ func onLeastPrivilege(t testing.TB) *stage {
 }
 
 // exercise makes calls of limiters, by their index in privileges or of all, that
-// lead through all that their scripts can do. It returns the first error.
+// lead through all that their scripts can do, but for Reset. It returns the first
+// error.
 func exercise(client Client, admin redis.UniversalClient, key string, which ...int) error {
 	h := &hand{at: start}
 	var limiters []limiterWithPreload
@@ -126,12 +128,12 @@ func exercise(client Client, admin redis.UniversalClient, key string, which ...i
 				return err
 			}
 			h.set(h.now().Add(70 * time.Millisecond))
-			if step == 30 { // the clock steps back
+			switch step {
+			case 30: // the clock steps back
 				h.set(h.now().Add(-500 * time.Millisecond))
+			case 38: // all has left the window, and Redis's own clock has not noticed
+				h.set(h.now().Add(3 * time.Second))
 			}
-		}
-		if err := l.Reset(ctx, key); err != nil {
-			return err
 		}
 		if err := l.Preload(ctx); err != nil {
 			return err
@@ -188,7 +190,7 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	t.Logf("%d commands, each of them needed: user limiter %s", len(commands), strings.Join(rule, " "))
 
 	for i, p := range privileges {
-		own := everyPrivilege + " " + preloadPrivilege + " " + p.commands
+		own := everyPrivilege + " " + preloadPrivilege + " " + p.commands // and no other
 		if p.readsTime {
 			own += " " + timePrivilege
 		}
@@ -197,6 +199,12 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 		needed(strings.Fields(own), i)
 		t.Logf("%s: %s", p.limiter, own)
 	}
+
+	l := Must(NewTokenBucket(client, PerSecond(1), 1))
+	acl(t, admin, "-"+resetPrivilege[1:])
+	require.Error(t, l.Reset(ctx, "k"))
+	acl(t, admin, resetPrivilege)
+	require.NoError(t, l.Reset(ctx, "k"))
 
 	_, err := Must(NewTokenBucket(client, PerSecond(1), 1, WithPrefix("elsewhere"))).TryAcquire(ctx, "k")
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
@@ -239,6 +247,7 @@ func TestPrivilegesOfARing(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = ring.Close() })
 	require.NoError(t, exercise(ring, admin, "k"))
+	require.NoError(t, Must(NewTokenBucket(ring, PerSecond(1), 1)).Reset(ctx, "k"))
 	time.Sleep(100 * time.Millisecond) // some heartbeats
 	require.NoError(t, exercise(ring, admin, "k"))
 	require.Empty(t, refusals(t, admin))
@@ -268,6 +277,7 @@ func TestPrivilegesInACluster(t *testing.T) {
 		return all
 	}
 	require.NoError(t, exercise(fresh(), admin, "k"))
+	require.NoError(t, Must(NewTokenBucket(fresh(), PerSecond(1), 1)).Reset(ctx, "k"))
 	require.Empty(t, refused())
 
 	slot := cluster.Slot("k")
