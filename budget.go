@@ -60,7 +60,7 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 		}
 	}
 	a := &attempt{f: f, q: q, judge: judge, answer: make(chan answer, 1)}
-	a.deadline = time.Now().Add(f.budget + abandonedFor)
+	a.deadline = time.Now().Add(f.budget).Add(abandonedFor) // together they may be beyond a Duration
 	a.Context, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	a.lapsing = time.AfterFunc(f.budget, a.lapse)
 

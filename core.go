@@ -71,7 +71,7 @@ type algorithm struct {
 }
 
 func newCore(client Client, s settings, a algorithm) (*core, error) {
-	if client == nil {
+	if missing(client) {
 		return nil, invalidConfig("the client is nil")
 	}
 	if _, ok := client.(redis.Pipeliner); ok {
@@ -206,7 +206,7 @@ func (c *core) preload(ctx context.Context) error {
 func (c *core) check(ctx context.Context, key string, n int) error {
 	switch {
 	case c == nil:
-		return invalidConfig("the limiter was not made by its constructor")
+		return errUnmade
 	case key == "":
 		return ErrInvalidKey
 	case n < 1:

@@ -85,7 +85,7 @@ const (
 // option that is impossible or given twice.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
-	if l == nil {
+	if missing(l) {
 		s.refuse("NewDenyCache: the limiter is nil")
 	}
 	for i, o := range opts {
@@ -110,14 +110,27 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 		seed:    maphash.MakeSeed(),
 		sets:    make([]denySet, sets),
 	}
-	if l, ok := l.(interface{ ceiling() int }); ok {
-		c.decided.Store(int64(l.ceiling()))
-	}
+	c.decided.Store(int64(ceilingOf(l)))
 	return c, nil
 }
 
-// ceiling is the most that one call can get.
-func (c *core) ceiling() int { return c.most }
+// ceilingOf is the most permits that one call can get of l, 0 where that is not
+// known.
+func ceilingOf(l Limiter) int {
+	if l, ok := l.(interface{ ceiling() int }); ok {
+		return l.ceiling()
+	}
+	return 0
+}
+
+func (c *core) ceiling() int {
+	if c == nil {
+		return 0
+	}
+	return c.most
+}
+
+func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 
 // A DenyCacheOption is [WithDenyCacheSize] or [WithMaxDenial].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
@@ -184,12 +197,18 @@ func (c *DenyCache) Peek(ctx context.Context, key string) (Result, error) {
 // Reset resets key and forgets its denials, also when it fails: it may then have
 // been reset all the same.
 func (c *DenyCache) Reset(ctx context.Context, key string) error {
+	if c == nil || c.limiter == nil {
+		return errUnmade
+	}
 	defer c.returnPermits(key)()
 	return c.limiter.Reset(ctx, key)
 }
 
 // decide answers from memory or asks.
 func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (Result, error) {
+	if c == nil || c.limiter == nil {
+		return Result{}, errUnmade
+	}
 	if len(key) > maxDenyCacheKey {
 		return c.ask(ctx, key, n, peek)
 	}

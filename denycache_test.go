@@ -304,6 +304,7 @@ func TestDenyCacheRefusesConfig(t *testing.T) {
 		says    string
 	}{
 		{"no limiter", nil, nil, "the limiter is nil"},
+		{"a limiter that was not built", (*TokenBucket)(nil), nil, "the limiter is nil"},
 		{"nil option", l, []DenyCacheOption{WithDenyCacheSize(1), nil}, "option 2 is nil"},
 		{"size of zero", l, []DenyCacheOption{WithDenyCacheSize(0)}, "WithDenyCacheSize: 0 is not between 1 and"},
 		{"negative size", l, []DenyCacheOption{WithDenyCacheSize(-1)}, "WithDenyCacheSize: -1 is not between 1 and"},

@@ -59,6 +59,9 @@ func shortKey(key string) string {
 	return fmt.Sprintf("%q… (%d bytes)", key[:most], len(key))
 }
 
+// errUnmade is what the zero value of a limiter says.
+var errUnmade = invalidConfig("the limiter was not made by its constructor")
+
 func invalidConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))
 }

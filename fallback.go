@@ -40,6 +40,7 @@ var ErrOverBudget = errors.New("ratelimit: over budget")
 // and the secondary grants on top of that what it allows by itself.
 type Fallback struct {
 	primary, secondary Limiter
+	most               int           // permits that one call can get of the primary; 0: not known
 	budget             time.Duration // 0: none
 	breaker            *breaker      // nil: none
 	observe            func(Event)   // nil: none
@@ -233,7 +234,7 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.err != nil {
 		return nil, s.err
 	}
-	f := &Fallback{primary: primary, secondary: secondary, budget: s.budget, observe: s.observe}
+	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), budget: s.budget, observe: s.observe}
 	if s.breaker != nil {
 		f.breaker = newBreaker(s.breaker, s.budget > 0, s.observe)
 	}
@@ -243,10 +244,10 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	return f, nil
 }
 
-// missing reports whether l is nil, or a nil pointer as from a constructor whose
+// missing reports whether v is nil, or a nil pointer as from a constructor whose
 // error was not looked at: better refused now than a panic in the first outage.
-func missing(l Limiter) bool {
-	v := reflect.ValueOf(l)
+func missing(x any) bool {
+	v := reflect.ValueOf(x)
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
@@ -280,6 +281,9 @@ func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
 // asks the primary, for as long as ctx and the client let it: neither the budget
 // nor the breaker applies to it.
 func (f *Fallback) Reset(ctx context.Context, key string) error {
+	if f == nil || f.primary == nil {
+		return errUnmade
+	}
 	secondary := f.secondary.Reset(ctx, key) // first, as a hung primary may take what time there is
 	if errors.Is(secondary, ErrInvalidKey) {
 		return secondary
@@ -295,6 +299,8 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 	}
 	return nil
 }
+
+func (f *Fallback) ceiling() int { return f.most }
 
 // A question is what to ask either limiter.
 type question struct {
@@ -312,6 +318,10 @@ func (q question) ask(ctx context.Context, l Limiter) (Result, error) {
 
 func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 	switch {
+	case f == nil || f.primary == nil:
+		return Result{}, errUnmade
+	case f.most > 0 && q.n > f.most:
+		return q.ask(ctx, f.primary) // which refuses it without asking Redis, in an outage too
 	case f.budget > 0:
 		return f.decideWithin(ctx, q)
 	case f.breaker != nil:

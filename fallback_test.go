@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -294,6 +295,65 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 type pastDeadline struct{ context.Context }
 
 func (pastDeadline) Deadline() (time.Time, bool) { return time.Now(), true }
+
+// TestFallbackRefusesWhatThePrimaryNeverGrants: also when Redis is not asked.
+func TestFallbackRefusesWhatThePrimaryNeverGrants(t *testing.T) {
+	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	t.Cleanup(func() { _ = down.Close() })
+	bucket := Must(NewTokenBucket(down, PerSecond(1), 10))
+	for _, primary := range []Limiter{bucket, Must(NewDenyCache(bucket)), newTestFallback(t, bucket, DenyAll())} {
+		for _, mode := range fallbackModes {
+			secondary := always(bySecondary, nil)
+			f := newTestFallback(t, primary, secondary, mode.opts()...)
+			for range 6 { // which opens a breaker
+				r, err := f.TryAcquireN(ctx, "k", 10)
+				require.NoError(t, err, mode.name)
+				require.True(t, r.Fallback)
+			}
+			asked := secondary.calls.Load()
+			_, err := f.TryAcquireN(ctx, "k", 11)
+			require.ErrorIs(t, err, ErrExceedsLimit, mode.name)
+			require.ErrorContains(t, err, "11 permits of a token bucket that grants 10 at most")
+			require.Equal(t, asked, secondary.calls.Load())
+		}
+	}
+	local := Must(NewLocalTokenBucket(PerSecond(1), 10))
+	_, err := newTestFallback(t, local, AllowAll()).TryAcquireN(ctx, "k", 11)
+	require.ErrorIs(t, err, ErrExceedsLimit)
+}
+
+// TestFallbackOneBadKeyIsNoOutage: whatever is wrong with it.
+func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
+	s := onMini(t)
+	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:tokenbucket:set", "x").Err())
+	require.NoError(t, s.admin.Set(ctx, "ratelimit:tokenbucket:junk", "abcdefghijklmnop/1000000", 0).Err())
+	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker())
+	for range 10 {
+		for _, key := range []string{"set", "junk"} {
+			r, err := f.TryAcquire(ctx, key)
+			require.NoError(t, err)
+			require.True(t, r.Fallback)
+		}
+	}
+	require.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second},
+		must(t)(f.TryAcquire(ctx, "good")))
+}
+
+// TestFallbackBudgetOfAnyLength: the longest is no outage.
+func TestFallbackBudgetOfAnyLength(t *testing.T) {
+	primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+		return byPrimary, ctx.Err()
+	}}
+	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(math.MaxInt64))
+	require.Equal(t, byPrimary, must(t)(f.TryAcquire(ctx, "k")))
+	primary.do = func(ctx context.Context, _ string, _ int) (Result, error) {
+		deadline, ok := ctx.Deadline()
+		require.True(t, ok)
+		require.Greater(t, time.Until(deadline), 24*time.Hour)
+		return byPrimary, nil
+	}
+	require.Equal(t, byPrimary, must(t)(f.TryAcquire(ctx, "k")))
+}
 
 func TestFallbackNested(t *testing.T) {
 	exceeds := fmt.Errorf("%w: 3 of 1", ErrExceedsLimit)

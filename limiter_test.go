@@ -409,14 +409,20 @@ func TestMust(t *testing.T) {
 }
 
 func TestZeroValueIsAnError(t *testing.T) {
-	for _, l := range []Limiter{FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{}} {
+	for _, l := range []Limiter{
+		FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{},
+		&DenyCache{}, (*DenyCache)(nil), &Fallback{}, (*Fallback)(nil), &LocalTokenBucket{}, (*LocalTokenBucket)(nil),
+		Must(NewDenyCache(&TokenBucket{})), Must(NewFallback(&TokenBucket{}, AllowAll())),
+	} {
 		_, err := l.TryAcquire(ctx, "k")
 		require.ErrorIs(t, err, ErrInvalidConfig)
 		require.ErrorContains(t, err, "was not made by its constructor")
 		_, err = l.Peek(ctx, "k")
 		require.ErrorIs(t, err, ErrInvalidConfig)
 		require.ErrorIs(t, l.Reset(ctx, "k"), ErrInvalidConfig)
-		require.ErrorIs(t, l.(interface{ Preload(context.Context) error }).Preload(ctx), ErrInvalidConfig)
+		if l, ok := l.(interface{ Preload(context.Context) error }); ok {
+			require.ErrorIs(t, l.Preload(ctx), ErrInvalidConfig)
+		}
 	}
 }
 

@@ -218,6 +218,9 @@ func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error)
 // Reset forgets key, whose bucket is then full. It fails with ErrInvalidKey for
 // an empty key, and the context's error when that has ended.
 func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
+	if l == nil || l.bucket == nil {
+		return errUnmade
+	}
 	if err := checkLocal(ctx, key, 1); err != nil {
 		return err
 	}
@@ -234,7 +237,12 @@ func (l *LocalTokenBucket) shard(key string) *localShard {
 	return &l.shards[maphash.String(l.seed, key)&uint64(len(l.shards)-1)]
 }
 
+func (l *LocalTokenBucket) ceiling() int { return int(l.bucket.size) }
+
 func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take bool) (Result, error) {
+	if l == nil || l.bucket == nil {
+		return Result{}, errUnmade
+	}
 	if n > int(l.bucket.size) && key != "" {
 		return Result{}, fmt.Errorf("%w: %d permits of a local token bucket that grants %d at most",
 			ErrExceedsLimit, n, l.bucket.size)
