@@ -36,8 +36,9 @@
 // grants more, and never blocks for longer than the rule. Numbers are whole, so
 // that rates such as 7 per minute neither leak nor lose a permit. Every key
 // expires by itself. One decision touches one key, named prefix:algorithm:key,
-// which is safe on a cluster. Changing the configuration of a key in use never
-// grants more than the new rule would to a key that had used as much.
+// which is safe on a cluster. A changed configuration goes on from what the old one
+// had counted. That also means that two rules of one algorithm which are to hold at
+// the same time need prefixes of their own, see [WithPrefix].
 //
 // An error means that no decision was made. What that means for the request is
 // the caller's choice, which [NewFallback] takes in one line.

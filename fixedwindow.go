@@ -18,13 +18,13 @@ var (
 // A FixedWindow grants up to limit permits per window, and so up to twice that
 // across the boundary of two. A window opens with the first permit, or with
 // WithAlignment at fixed times. RetryAfter and ResetAfter are the rest of the
-// window, to the millisecond.
+// window, to the millisecond (with WithAlignment or WithClock, to the microsecond).
 //
 // It is the cheapest limiter: its state is one small string, a decision is O(1).
 type FixedWindow struct{ *core }
 
-// NewFixedWindow returns a fixed window. The limit is at least 1, the window a
-// whole number of milliseconds from 1 up. The error wraps ErrInvalidConfig.
+// NewFixedWindow returns a fixed window. Limit and window are those of a [Rule],
+// the window a whole number of milliseconds. The error wraps ErrInvalidConfig.
 // Redis is not asked.
 func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWindowOption) (*FixedWindow, error) {
 	s, err := collect(opts)
@@ -77,8 +77,8 @@ type fixed struct {
 }
 
 // counter is the state of a window that is used up: the limit, then the window's
-// milliseconds as five digits and an exponent. What is beyond five digits is cut,
-// which lets a changed window end later, never earlier.
+// milliseconds as five digits and an exponent. What is beyond five digits is cut:
+// a window that is changed by less than that keeps the end it had.
 func (f *fixed) counter() int64 {
 	mantissa, exponent := f.window.Milliseconds(), int64(0)
 	for mantissa%10 == 0 || mantissa > 99_999 {

@@ -5,12 +5,12 @@ package ratelimit
 // side: Remaining is the room left, ResetAfter the time to drain.
 //
 // In any interval t it grants at most capacity + rate × t permits, exactly. Its
-// state is one string of 22 bytes or more, a decision is O(1).
+// state is one string of some 20 bytes, a decision is O(1).
 type LeakyBucket struct{ *core }
 
-// NewLeakyBucket returns a leaky bucket that drains at rate. The rate's Count
-// and capacity are at least 1, its Period a whole number of microseconds from
-// 1ms up. The error wraps ErrInvalidConfig. Redis is not asked.
+// NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of
+// [NewTokenBucket], the capacity in place of the burst. The error wraps
+// ErrInvalidConfig. Redis is not asked.
 func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption) (*LeakyBucket, error) {
 	s, err := collect(opts)
 	if err != nil {

@@ -60,10 +60,11 @@ type Result struct {
 
 	// RetryAfter is 0 when allowed. Otherwise it is when the same call would be
 	// granted if nobody else takes any: asked a microsecond earlier (a fixed
-	// window: a millisecond) the answer would still be no.
+	// window: a millisecond) the answer would still be no. Where grants are counted
+	// by sub-windows or at a resolution, it can be longer than Window by one of them.
 	RetryAfter time.Duration
 
-	// ResetAfter is the time until the key is as new.
+	// ResetAfter is the time until the key is as new; the same holds for it.
 	ResetAfter time.Duration
 
 	// Fallback reports whether the answer came from the secondary of a
@@ -80,7 +81,8 @@ func (r Result) Err() error {
 	return &DeniedError{Result: r}
 }
 
-// A Rate is Count permits per Period.
+// A Rate is Count permits per Period: 1 to 1,000,000,000 of them, in a whole number of
+// microseconds from 1ms to 71 years.
 type Rate struct {
 	Count  int
 	Period time.Duration
@@ -98,7 +100,8 @@ func PerHour(n int) Rate { return Rate{n, time.Hour} }
 // Per is n permits per d.
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
-// A Rule allows at most Limit permits in any interval of one Window.
+// A Rule allows at most Limit permits in any interval of one Window: 1 to
+// 1,000,000,000 of them, in a whole number of microseconds from 1ms to 71 years.
 type Rule struct {
 	Limit  int
 	Window time.Duration

@@ -47,6 +47,11 @@ type LeakyBucketOption interface {
 
 // WithPrefix puts the limiter's keys under prefix instead of "ratelimit". A key
 // is named prefix:algorithm:key.
+//
+// Limiters of one algorithm that have one prefix share the state of their keys, as
+// instances of a service should, and as one whose rule has changed. Two rules that
+// are to hold at the same time, 5 a second and 100 an hour, each need a prefix of
+// their own; else each takes the other's state for that of its own former rule.
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
 		if prefix == "" {
@@ -61,7 +66,9 @@ func WithPrefix(prefix string) Option {
 // whose Redis forbids TIME in scripts, and for tests. It is read to the
 // microsecond, once for each execution and from any goroutine, and must lie
 // between 1970 and 2112. All processes that share a key should then agree on the
-// time: one that is ahead refills for all.
+// time: one that is ahead refills for all. Keys still expire by the server's clock,
+// when by that they have ceased to matter: a clock that stands still, as in a test
+// on a real server, does not keep them.
 func WithClock(now func() time.Time) Option {
 	return common{func(s *settings) {
 		if now == nil {
@@ -76,8 +83,10 @@ func WithClock(now func() time.Time) Option {
 // others of the same limiter are on their way to the same server wait for those,
 // or for half a millisecond, and then go together. A call alone goes at once.
 //
-// It is for a Redis behind a proxy that routes a script by its first key, and
-// for services that would rather not share an execution's error.
+// It is for a Redis behind a proxy that routes a script by its first key, for
+// services that would rather not share an execution's error, and for hooks of the
+// client that need a caller's context: an execution for several calls has one of
+// its own, without the values of theirs.
 func WithoutMerging() Option {
 	return common{func(s *settings) {
 		s.once("WithoutMerging")

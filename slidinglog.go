@@ -28,9 +28,9 @@ var (
 // O(rules × log limit) entries.
 type SlidingLog struct{ *core }
 
-// NewSlidingLog returns a sliding log with one rule or more, in any order.
-// Limits are at least 1, windows whole numbers of microseconds from 1ms up. A
-// rule that another implies, such as 20 a second beside 10 a minute, is refused.
+// NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. A rule
+// that one with a longer window implies, such as 20 a second beside 10 a minute, is
+// refused.
 // The error wraps ErrInvalidConfig. Redis is not asked.
 func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLog, error) {
 	s, err := collect(opts)

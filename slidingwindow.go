@@ -23,7 +23,9 @@ var (
 // amortised, also with a thousand sub-windows.
 //
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a
-// decision is O(log limit); a [SlidingLog] is as exact in an eighth of the memory.
+// decision for n of them is O(n log limit), some 2 µs a permit, during which Redis
+// does nothing else; a [SlidingLog] is as exact in an eighth of the memory, whatever
+// n is.
 type SlidingWindow struct{ *core }
 
 // maxZSet bounds the members that one call may add in one execution.

@@ -5,15 +5,17 @@ package ratelimit
 // exactly: a rate such as 7 per minute neither leaks nor loses one.
 //
 // It is the limiter to start with: callers may burst, and settle to the rate.
-// Its state is one string of 22 bytes or more, a decision is O(1).
+// Its state is one string of some 20 bytes, a decision is O(1).
 //
 // WithRefillEvery lets tokens arrive in steps instead, for at most
 // burst + ⌈t/d⌉ × what a step adds in any interval t > 0.
 type TokenBucket struct{ *core }
 
-// NewTokenBucket returns a token bucket. The rate's Count and burst are at least
-// 1, its Period a whole number of microseconds from 1ms up. The error wraps
-// ErrInvalidConfig. Redis is not asked.
+// NewTokenBucket returns a token bucket; burst is from 1 to 1,000,000,000. What
+// could not be counted exactly is refused: the burst times the period's microseconds,
+// without the factor that these share with the rate's count, must be below 2^52. So
+// is what takes more than 71 years to refill. The error wraps ErrInvalidConfig, and
+// says what would be right. Redis is not asked.
 func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
 	s, err := collect(opts)
 	if err != nil {
