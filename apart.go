@@ -49,6 +49,7 @@ type leg struct {
 	script *script.Script // for one call, or for many
 	args   []any
 	cmd    redis.Cmder
+	err    error // its own
 }
 
 // prepare makes l that of the key.
@@ -65,9 +66,10 @@ func (l *leg) prepare(c *core, f *flight, key int) (err error) {
 	return err
 }
 
-// send sends the legs and leaves each its command, which knows its own error.
+// send sends the legs and leaves each its command and error.
 func (m *merger) send(ctx context.Context, legs []leg) {
 	pipe := m.fleet.Pipeline()
+	sent := make([]script.Once, len(legs))
 	for i := range legs {
 		l := &legs[i]
 		if l.script == m.c.one {
@@ -75,15 +77,19 @@ func (m *merger) send(ctx context.Context, legs []leg) {
 		} else {
 			l.cmd = redis.NewIntSliceCmd(ctx, l.args...)
 		}
-		_ = pipe.Process(ctx, &script.Once{Cmder: l.cmd})
+		sent[i].Cmder = l.cmd
+		_ = pipe.Process(ctx, &sent[i])
 	}
-	_, _ = pipe.Exec(ctx)
+	_, err := pipe.Exec(ctx)
+	for i := range legs {
+		legs[i].err = sent[i].Outcome(err)
+	}
 }
 
 // reply is what came back.
 func (l *leg) reply(c *core) ([]int64, error) {
-	if err := l.cmd.Err(); err != nil {
-		return nil, err
+	if l.err != nil {
+		return nil, l.err
 	}
 	if l.script == c.one {
 		return c.read(l.cmd, nil)

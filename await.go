@@ -17,7 +17,7 @@ func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	done := make(chan outcome, 1)
 	go func() {
 		deepen()
-		var o outcome
+		o := outcome{err: errEnded} // unless f returns
 		defer func() {
 			if r := recover(); r != nil {
 				o.err = panicked(r)

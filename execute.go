@@ -25,7 +25,9 @@ func (m *merger) execute(f *flight) {
 		}
 		f.fail(err)
 	}()
-	ctx, keys := f.context(), f.waiting()
+	ctx, cancel := f.context()
+	defer cancel()
+	keys := f.waiting()
 	switch {
 	case len(keys) == 1 && f.single(keys[0]):
 		words, err := m.askOne(ctx, f, keys[0])

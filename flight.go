@@ -197,25 +197,16 @@ func (f *flight) fail(err error) {
 }
 
 // context is the flight's: of nobody in particular, and with the deadline of the
-// most patient, for a client that minds it. It is never cancelled. A call that
-// nobody joined, not even somebody who left, has its own.
-func (f *flight) context() context.Context {
+// most patient. A call that nobody joined, not even somebody who left, has its own.
+func (f *flight) context() (context.Context, context.CancelFunc) {
 	switch {
 	case f.handed == 1:
-		return f.first
+		return f.first, func() {}
 	case f.patience == endless:
-		return context.Background()
+		return context.Background(), func() {}
 	}
-	return until{context.Background(), epoch.Add(f.patience)}
+	return context.WithDeadline(context.Background(), epoch.Add(f.patience))
 }
-
-// until has a deadline that others keep.
-type until struct {
-	context.Context
-	at time.Time
-}
-
-func (u until) Deadline() (time.Time, bool) { return u.at, true }
 
 // single reports whether just one call waits for the key.
 func (f *flight) single(key int) bool {

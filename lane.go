@@ -141,6 +141,13 @@ func (l *lane) land(m *merger, calls int) *flight {
 	return l.takeOff(m)
 }
 
+// idle reports whether nobody waits or flies.
+func (l *lane) idle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting == 0 && l.flying == 0
+}
+
 // leave takes note that the caller in s no longer waits. A flight that nobody
 // waits for is let go, lest a server that hangs fills the memory.
 func (l *lane) leave(s seat) {

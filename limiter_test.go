@@ -413,6 +413,7 @@ func TestZeroValueIsAnError(t *testing.T) {
 		FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{},
 		&DenyCache{}, (*DenyCache)(nil), &Fallback{}, (*Fallback)(nil), &LocalTokenBucket{}, (*LocalTokenBucket)(nil),
 		Must(NewDenyCache(&TokenBucket{})), Must(NewFallback(&TokenBucket{}, AllowAll())),
+		Must(NewDenyCache(&LocalTokenBucket{})), Must(NewFallback(&LocalTokenBucket{}, AllowAll())),
 	} {
 		_, err := l.TryAcquire(ctx, "k")
 		require.ErrorIs(t, err, ErrInvalidConfig)
@@ -422,6 +423,37 @@ func TestZeroValueIsAnError(t *testing.T) {
 		require.ErrorIs(t, l.Reset(ctx, "k"), ErrInvalidConfig)
 		if l, ok := l.(interface{ Preload(context.Context) error }); ok {
 			require.ErrorIs(t, l.Preload(ctx), ErrInvalidConfig)
+		}
+	}
+}
+
+// TestDenialsOfALoweredLimitRefillNothing: while a new configuration is rolled out,
+// both are in use.
+func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
+	for name, build := range map[string]func(c Client, limit int, window time.Duration, o ...FixedWindowOption) (*FixedWindow, error){
+		"dated by its TTL": NewFixedWindow,
+		"aligned": func(c Client, limit int, window time.Duration, o ...FixedWindowOption) (*FixedWindow, error) {
+			return NewFixedWindow(c, limit, window, append(o, WithAlignment(0))...)
+		},
+	} {
+		for _, merging := range [][]FixedWindowOption{nil, {WithoutMerging()}} {
+			t.Run(name, func(t *testing.T) {
+				s := onMini(t)
+				was := Must(build(s.client, 100, time.Minute, merging...))
+				is := Must(build(s.client, 10, 30*time.Second, merging...))
+				granted := 0
+				for range 5 {
+					for must(t)(was.TryAcquire(ctx, "k")).Allowed {
+						granted++
+					}
+					for range 3 {
+						_, errs := together(t, is, "k", "k", "k")
+						require.NoError(t, errors.Join(errs...))
+						require.Equal(t, 0, must(t)(is.TryAcquire(ctx, "k")).Remaining)
+					}
+				}
+				require.Equal(t, 100, granted)
+			})
 		}
 	}
 }

@@ -237,7 +237,12 @@ func (l *LocalTokenBucket) shard(key string) *localShard {
 	return &l.shards[maphash.String(l.seed, key)&uint64(len(l.shards)-1)]
 }
 
-func (l *LocalTokenBucket) ceiling() int { return int(l.bucket.size) }
+func (l *LocalTokenBucket) ceiling() int {
+	if l.bucket == nil {
+		return 0
+	}
+	return int(l.bucket.size)
+}
 
 func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take bool) (Result, error) {
 	if l == nil || l.bucket == nil {

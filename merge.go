@@ -21,6 +21,10 @@ type merger struct {
 
 	common *lane    // where all keys live on one server, or it is not known on which
 	lanes  sync.Map // *redis.Client to *lane
+	opened struct {
+		sync.Mutex
+		lanes, most int // how many there are, and may be before those of servers that are gone are looked for
+	}
 	// route tells the server of a key, nil if there is but one. It may be slow
 	// until a first flight has found out about the servers.
 	route  func(ctx context.Context, key string) (*redis.Client, error)
@@ -54,9 +58,34 @@ func (m *merger) lane(ctx context.Context, key string) *lane {
 	}
 	l, ok := m.lanes.Load(server)
 	if !ok {
-		l, _ = m.lanes.LoadOrStore(server, new(lane))
+		l = m.open(server)
 	}
 	return l.(*lane)
+}
+
+// open adds a lane, and now and then closes those where nobody is: servers come and
+// go, and each is another client. Who holds a closed one flies from there once.
+func (m *merger) open(server *redis.Client) any {
+	o := &m.opened
+	o.Lock()
+	defer o.Unlock()
+	if o.lanes >= o.most {
+		o.lanes = 0
+		m.lanes.Range(func(server, l any) bool {
+			if l.(*lane).idle() {
+				m.lanes.Delete(server)
+			} else {
+				o.lanes++
+			}
+			return true
+		})
+		o.most = 2*o.lanes + 64
+	}
+	l, known := m.lanes.LoadOrStore(server, new(lane))
+	if !known {
+		o.lanes++
+	}
+	return l
 }
 
 // learn takes note that a server has answered, and so that routes are known.

@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -472,13 +473,41 @@ func TestFlightHasTheDeadlineOfTheMostPatient(t *testing.T) {
 	f.board(ctx, "", "k", 1, near, last)
 	f.board(ctx, "", "k", 1, far, last)
 	f.join("k", 1, near)
-	got, ok := f.context().Deadline()
+	c, cancel := f.context()
+	got, ok := c.Deadline()
 	require.True(t, ok)
 	require.Equal(t, epoch.Add(far), got)
-	require.Nil(t, f.context().Done())
+	require.NotNil(t, c.Done(), "or what a hook derives from it never ends")
+	cancel()
+	require.ErrorIs(t, c.Err(), context.Canceled)
 	f.join("k", 1, endless)
-	_, ok = f.context().Deadline()
+	c, _ = f.context()
+	_, ok = c.Deadline()
 	require.False(t, ok)
+}
+
+// TestAFlightEndsWithItsMostPatientCall: also for a hook that waits for that.
+func TestAFlightEndsWithItsMostPatientCall(t *testing.T) {
+	s := onMini(t)
+	client := s.client.(*redis.Client)
+	var waited atomic.Int64
+	client.AddHook(hook{process: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Hour)
+		defer cancel()
+		<-ctx.Done()
+		waited.Add(1)
+		return ctx.Err()
+	}})
+	l := Must(NewTokenBucket(client, PerHour(1), 3))
+	f, last := newFlight(), map[string]int{}
+	deadline := time.Since(epoch) + 20*time.Millisecond
+	for range 2 {
+		f.board(ctx, l.prefix, "k", 1, deadline, last)
+	}
+	l.merger.execute(f)
+	_, _, err := seat{f, 0, 0}.outcome()
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.EqualValues(t, 1, waited.Load())
 }
 
 func TestASingleCallHasItsOwnContext(t *testing.T) {
@@ -486,9 +515,11 @@ func TestASingleCallHasItsOwnContext(t *testing.T) {
 	own := context.WithValue(ctx, name{}, "own")
 	f, last := newFlight(), map[string]int{}
 	f.board(own, "", "k", 1, endless, last)
-	require.Equal(t, own, f.context())
+	c, _ := f.context()
+	require.Equal(t, own, c)
 	f.join("k", 1, endless)
-	require.Nil(t, f.context().Value(name{}))
+	c, _ = f.context()
+	require.Nil(t, c.Value(name{}))
 }
 
 // TestWhoGaveUpIsNotCountedAmongOthers drives flights that random callers leave
@@ -685,27 +716,102 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	}
 }
 
-// exiting is a hook that ends the goroutine, as FailNow of a test would.
-type exiting struct{ deaf }
-
-func (exiting) ProcessHook(redis.ProcessHook) redis.ProcessHook {
-	return func(context.Context, redis.Cmder) error {
-		runtime.Goexit()
-		return nil
-	}
+// hook is what a client does with commands and pipelines; nil: as it would.
+type hook struct {
+	process  func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
+	pipeline func(ctx context.Context, cmds []redis.Cmder) error
 }
+
+func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	if h.process == nil {
+		return next
+	}
+	return func(ctx context.Context, cmd redis.Cmder) error { return h.process(ctx, cmd, next) }
+}
+
+func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	if h.pipeline == nil {
+		return next
+	}
+	return h.pipeline
+}
+
+// exiting ends the goroutine, as FailNow of a test would.
+var exiting = hook{process: func(context.Context, redis.Cmder, redis.ProcessHook) error {
+	runtime.Goexit()
+	return nil
+}}
 
 func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	client.AddHook(exiting{})
+	client.AddHook(exiting)
 	l := Must(NewTokenBucket(client, PerSecond(1), 1))
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for range 2 * maxFlying {
 		_, err := l.TryAcquire(cancellable, "k")
 		require.ErrorIs(t, err, errEnded)
+		_, err = l.Peek(cancellable, "k")
+		require.ErrorIs(t, err, errEnded)
+		require.ErrorIs(t, l.Reset(cancellable, "k"), errEnded)
+		require.ErrorIs(t, l.Preload(cancellable), errEnded)
 	}
 	atRest(t, l.merger)
+}
+
+// TestAPipelineThatWasNotSentIsAnError: go-redis tells its commands nothing then,
+// and nothing is how a bucket tells that it is full.
+func TestAPipelineThatWasNotSentIsAnError(t *testing.T) {
+	refused := errors.New("the circuit breaker is open")
+	for _, hooked := range []error{refused, nil} {
+		s := onMini(t)
+		ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.client.(*redis.Client).Options().Addr}})
+		t.Cleanup(func() { _ = ring.Close() })
+		ring.AddHook(hook{pipeline: func(context.Context, []redis.Cmder) error { return hooked }})
+		for _, l := range []Limiter{
+			Must(NewTokenBucket(ring, PerHour(1), 3)), Must(NewFixedWindow(ring, 3, time.Hour)), Must(NewSlidingWindow(ring, 3, time.Hour)),
+		} {
+			m := coreOf(t, l).merger
+			f, seats := boarded(t, m, ones(5), []string{"a", "b", "b", "c", "d"})
+			m.execute(f)
+			for _, s := range seats {
+				_, _, err := s.outcome()
+				if hooked == nil {
+					require.ErrorContains(t, err, "the client did not send the command")
+				} else {
+					require.ErrorIs(t, err, refused)
+				}
+			}
+		}
+		require.Zero(t, s.admin.DBSize(ctx).Val())
+	}
+}
+
+// TestLanesOfServersThatAreGone are forgotten, and those in use are not.
+func TestLanesOfServersThatAreGone(t *testing.T) {
+	m := newMerger(Must(NewTokenBucket(offline{t}, PerSecond(1), 1)).core)
+	var servers []*redis.Client
+	m.route = func(_ context.Context, key string) (*redis.Client, error) {
+		servers = append(servers, redis.NewClient(&redis.Options{Addr: key}))
+		t.Cleanup(func() { _ = servers[len(servers)-1].Close() })
+		return servers[len(servers)-1], nil
+	}
+	m.routed.Store(true)
+	busy := m.lane(ctx, "busy")
+	busy.flying = 1
+	for i := range 1000 {
+		l := m.lane(ctx, fmt.Sprint(i))
+		at, ok := m.lanes.Load(servers[len(servers)-1])
+		require.True(t, ok)
+		require.Same(t, l, at)
+	}
+	lanes := 0
+	m.lanes.Range(func(any, any) bool { lanes++; return true })
+	require.LessOrEqual(t, lanes, 66)
+	at, _ := m.lanes.Load(servers[0])
+	require.Same(t, busy, at)
 }
 
 func TestAPlainClientOnAClusterMergesApart(t *testing.T) {
@@ -802,25 +908,18 @@ func TestUnknownScriptsGoToEachServerOnce(t *testing.T) {
 }
 
 // deaf answers every pipelined command with NOSCRIPT, as a proxy may.
-type deaf struct{ redis.Hook }
-
-func (deaf) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(_ context.Context, cmds []redis.Cmder) error {
-		for _, cmd := range cmds {
-			cmd.SetErr(redis.ErrNoScript)
-		}
-		return redis.ErrNoScript
+var deaf = hook{pipeline: func(_ context.Context, cmds []redis.Cmder) error {
+	for _, cmd := range cmds {
+		cmd.SetErr(redis.ErrNoScript)
 	}
-}
-
-func (deaf) DialHook(next redis.DialHook) redis.DialHook          { return next }
-func (deaf) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+	return redis.ErrNoScript
+}}
 
 // TestAScriptThatStaysUnknownIsAnError, also where it was sent along: nobody asks
 // for ever.
 func TestAScriptThatStaysUnknownIsAnError(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	client.AddHook(deaf{})
+	client.AddHook(deaf)
 	m := newMerger(Must(NewTokenBucket(client, PerSecond(1), 1)).core)
 	m.apart.Store(true)
 	f, seats := boarded(t, m, ones(4), []string{"a", "b", "b", "c"})

@@ -55,12 +55,11 @@ end
 room = most - most % 1000000 - used * 1000000
 
 --- take
-local cost, granted = n * 1000000, times
+local cost, granted, before = n * 1000000, times, room
 if cost * granted > room then
-  if room < 0 then room = 0 end -- the limit was lowered
-  granted = (room - room % cost) / cost
+  if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
+  granted = (before - before % cost) / cost
 end
-local before = room
 if granted > 0 then
   room = room - granted * cost
   if granted == 1 and taken == 0 then
