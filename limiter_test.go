@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -453,6 +454,79 @@ func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
 					}
 				}
 				require.Equal(t, 100, granted)
+			})
+		}
+	}
+}
+
+// TestTotalsOfALogStayExact: after 2^52 permits all that counts begins anew.
+func TestTotalsOfALogStayExact(t *testing.T) {
+	const window = time.Hour
+	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
+	for name, build := range map[string]func(c Client, o ...Option) Limiter{
+		"SlidingLog": func(c Client, o ...Option) Limiter {
+			return Must(NewSlidingLog(c, []Rule{{5, window}}, widen[SlidingLogOption](o)...))
+		},
+		"SlidingLog, rules": func(c Client, o ...Option) Limiter {
+			return Must(NewSlidingLog(c, []Rule{{5, window}, {6, 2 * window}}, widen[SlidingLogOption](o)...))
+		},
+		"Hash": func(c Client, o ...Option) Limiter {
+			return Must(NewSlidingWindow(c, 5, window, append(widen[SlidingWindowOption](o), WithBuckets(3600))...))
+		},
+	} {
+		for _, merging := range [][]Option{nil, {WithoutMerging()}} {
+			t.Run(name, func(t *testing.T) {
+				s := onMini(t)
+				h := &hand{at: start}
+				l := build(s.client, append(merging, WithClock(h.now))...)
+				for i := range 3 {
+					h.set(at(i))
+					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+				}
+				key := coreOf(t, l).prefix + "k"
+				grow := func(total string) string { // as if 2^52 had been granted long ago
+					n, err := strconv.ParseInt(total, 10, 64)
+					require.NoError(t, err)
+					return strconv.FormatInt(n+1<<52, 10)
+				}
+				if s.admin.Type(ctx, key).Val() == "list" {
+					for i, v := range s.admin.LRange(ctx, key, 0, -1).Val() {
+						if i%2 == 1 {
+							require.NoError(t, s.admin.LSet(ctx, key, int64(i), grow(v)).Err())
+						}
+					}
+				} else {
+					for field, v := range s.admin.HGetAll(ctx, key).Val() {
+						instant, total, between := strings.Cut(v, "/")
+						switch {
+						case between:
+							v = instant + "/" + grow(total)
+						case field == "total" || field == "base":
+							v = grow(v)
+						}
+						require.NoError(t, s.admin.HSet(ctx, key, field, v).Err())
+					}
+				}
+				r := must(t)(l.Peek(ctx, "k"))
+				require.Equal(t, 1, r.Remaining)
+				for i := 3; i < 5; i++ {
+					h.set(at(i))
+					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+				}
+				r = must(t)(l.TryAcquire(ctx, "k"))
+				require.False(t, r.Allowed)
+				grain := time.Duration(0)
+				if name == "Hash" {
+					grain = time.Second - time.Microsecond
+				}
+				require.Equal(t, window-time.Second+grain, r.RetryAfter, "what was granted before counts from the fourth on")
+				if name == "SlidingLog, rules" {
+					return
+				}
+				h.set(at(4).Add(r.RetryAfter - time.Microsecond))
+				require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+				h.set(at(4).Add(r.RetryAfter))
+				require.Equal(t, 3, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 			})
 		}
 	}

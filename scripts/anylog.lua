@@ -51,6 +51,17 @@ if instant > slot then -- the clock stepped back: all since is now
   stale = true
 end
 
+--- rebase
+-- Totals only grow. Before they cease to be exact, what counts under the longest
+-- rule begins anew, as if granted now: it counts for longer, never for less.
+if total > 2 ^ 52 then
+  renew = true
+  exists = false
+  stale = false
+  forget = 0
+  total = counts
+end
+
 --- left
 -- The TTL that was set for this slot; asked before anything is written.
 local left = -1

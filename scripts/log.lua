@@ -112,6 +112,8 @@ if granted < times then
 end
 
 --- store
+local counts = used[rules]
+--@ rebase
 --@ left
 --@ write
 --@ expire

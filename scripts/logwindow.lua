@@ -57,6 +57,8 @@ if granted < times then
 end
 
 --- store
+local counts = used
+--@ rebase
 --@ left
 --@ write
 --@ expire
