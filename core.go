@@ -127,12 +127,15 @@ func assemble(driver, clock string, sources []string) *script.Script {
 	return s.(*script.Script)
 }
 
-// TryAcquire takes one permit from key.
+// TryAcquire takes one permit from key, if it can be had now: it is
+// TryAcquireN(ctx, key, 1).
 func (c *core) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits from key, all or none.
+// TryAcquireN takes n permits from key, all or none. Its errors are those of
+// [Limiter]; after any that Redis or the way to it is the reason of, the permits may
+// have been taken, once.
 func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	if err := c.check(ctx, key, n); err != nil {
 		return Result{}, err
@@ -143,7 +146,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	return c.alone(ctx, c.one, key, n)
 }
 
-// Peek tells what TryAcquire would answer, and changes nothing.
+// Peek tells what TryAcquire would answer now, and changes nothing.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	if err := c.check(ctx, key, 1); err != nil {
 		return Result{}, err
@@ -151,7 +154,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	return c.alone(ctx, c.peek, key, 1)
 }
 
-// Reset forgets key.
+// Reset forgets key: it is as new. After an error it may be so, too.
 func (c *core) Reset(ctx context.Context, key string) error {
 	if err := c.check(ctx, key, 1); err != nil {
 		return err

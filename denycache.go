@@ -136,7 +136,7 @@ func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
 // WithDenyCacheSize makes room for the denials of so many keys, 65,536 if not
-// given, rounded up to a power of two from 4. Size it for the keys that are
+// given, at most 2^26, rounded up to a power of two from 4. Size it for the keys that are
 // denied at one time, not for all that there are.
 func WithDenyCacheSize(keys int) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {

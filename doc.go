@@ -33,15 +33,16 @@
 // clock or a changed configuration has left). A call is executed at most
 // once, also when its reply is lost: go-redis is kept from sending it again. The
 // server's clock decides, to the microsecond; a clock that steps back never
-// grants more, and never blocks for longer than the rule. Numbers are whole, so
+// grants more, nor makes anybody wait for it to come back. Numbers are whole, so
 // that rates such as 7 per minute neither leak nor lose a permit. Every key
 // expires by itself. One decision touches one key, named prefix:algorithm:key,
 // which is safe on a cluster. A changed configuration goes on from what the old one
 // had counted. That also means that two rules of one algorithm which are to hold at
 // the same time need prefixes of their own, see [WithPrefix].
 //
-// An error means that no decision was made. What that means for the request is
-// the caller's choice, which [NewFallback] takes in one line.
+// An error means that there is no answer; the permits may have been taken where a
+// reply was lost. What that means for the request is the caller's choice, which
+// [NewFallback] takes in one line.
 //
 // # Speed
 //

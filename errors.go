@@ -6,12 +6,13 @@ import (
 )
 
 // The errors that a caller can match with errors.Is. Any other error means that
-// the decision could not be made, wraps its cause with the limiter and the key,
+// there is no answer (permits may have been taken if a reply was lost), wraps its cause with the limiter and the key,
 // and is joined with the context's error when that had ended. Errors of the
 // server keep their code: redis.HasErrorPrefix(err, "OOM") tells a full one.
 var (
 	// ErrInvalidConfig: a constructor got a value that cannot work. The error
-	// names the value and what would be right.
+	// names the value and what would be right. Methods return it for a limiter
+	// that was not made by its constructor, and for a WithClock out of range.
 	ErrInvalidConfig = errors.New("ratelimit: invalid configuration")
 
 	// ErrInvalidKey: the key is empty.
@@ -29,7 +30,8 @@ var (
 
 	// ErrCorruptState: Redis holds under the key what no limiter of this kind
 	// wrote, be it of another type (WRONGTYPE) or no state. Nothing was changed;
-	// Reset mends it.
+	// Reset mends it. Not all that is foreign can be told: any sorted set is one
+	// of permits, and a hash without a log's fields begins one.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
 )
 

@@ -11,11 +11,12 @@ import (
 //
 // Every limiter of this package, and every decorator around one, is a Limiter.
 // Limiters are immutable and safe for concurrent use; two processes that build
-// the same limiter share one quota for each key.
+// the same limiter on one Redis share one quota for each key.
 //
-// An error means that no decision was made: the Result is then the zero value,
-// which is not allowed. A denial is a Result, not an error; use [Result.Err]
-// where an error is more convenient.
+// An error means that there is no answer: the Result is then the zero value, which
+// is not allowed. Where a reply was lost, or the context ended on its way, the
+// permits may have been taken all the same, once. A denial is a Result, not an
+// error; use [Result.Err] where an error is more convenient.
 type Limiter interface {
 	// TryAcquire takes one permit from key, if it can be had now.
 	// It is TryAcquireN(ctx, key, 1).
@@ -108,7 +109,10 @@ type Rule struct {
 }
 
 // Client is what a limiter needs of a Redis client. *redis.Client,
-// *redis.ClusterClient, *redis.Ring and *redis.AutoPipeliner have it.
+// *redis.ClusterClient, *redis.Ring and *redis.AutoPipeliner have it. Of the first
+// three, not of types that embed them, waiting calls go together, and Preload
+// reaches all nodes. Another client must send a command that says NoRetry at most
+// once.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }

@@ -204,7 +204,8 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 // TryAcquireN takes n permits from key, all or none. It fails with
 // ErrInvalidKey for an empty key, ErrInvalidPermits for n below 1,
 // ErrExceedsLimit for n above the burst, and the context's error when that has
-// ended, in this order, and for nothing else.
+// ended, in this order, and for nothing else (but a limiter that was not made by
+// NewLocalTokenBucket, which is ErrInvalidConfig).
 func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return l.decide(ctx, key, n, true)
 }

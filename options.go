@@ -51,7 +51,9 @@ type LeakyBucketOption interface {
 // Limiters of one algorithm that have one prefix share the state of their keys, as
 // instances of a service should, and as one whose rule has changed. Two rules that
 // are to hold at the same time, 5 a second and 100 an hour, each need a prefix of
-// their own; else each takes the other's state for that of its own former rule.
+// their own; else each takes the other's state for that of its own former rule. So
+// do two rules while a changed one is rolled out: a bucket's smaller burst then
+// forgets what was used beyond it.
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
 		if prefix == "" {
@@ -65,7 +67,7 @@ func WithPrefix(prefix string) Option {
 // WithClock decides by the caller's clock instead of the server's, for services
 // whose Redis forbids TIME in scripts, and for tests. It is read to the
 // microsecond, once for each execution and from any goroutine, and must lie
-// between 1970 and 2112. All processes that share a key should then agree on the
+// between 1970 and 2112, or the call fails with ErrInvalidConfig. All processes that share a key should then agree on the
 // time: one that is ahead refills for all. Keys still expire by the server's clock,
 // when by that they have ceased to matter: a clock that stands still, as in a test
 // on a real server, does not keep them.
@@ -135,7 +137,7 @@ func (s Storage) String() string {
 }
 
 // WithStorage chooses how a sliding window is kept: Hash (the default), List or
-// ZSet.
+// ZSet. Each has keys of its own, so that another storage starts anew.
 func WithStorage(storage Storage) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if storage < Hash || storage > ZSet {
@@ -146,9 +148,9 @@ func WithStorage(storage Storage) SlidingWindowOption {
 	}}
 }
 
-// WithBuckets divides a sliding window into n sub-windows, 10 if not given. More
-// of them admit more evenly and take more memory, not more time. ZSet is exact
-// and takes none.
+// WithBuckets divides a sliding window into n sub-windows, 1 to 100,000 of a whole
+// number of microseconds each, 10 if not given. More of them admit more evenly and
+// take more memory, not more time. ZSet is exact and takes none.
 func WithBuckets(n int) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if n < 1 || n > maxBuckets {
@@ -160,9 +162,9 @@ func WithBuckets(n int) SlidingWindowOption {
 }
 
 // WithResolution merges the grants of a sliding log that fall into the same d,
-// to bound its memory at one entry for each d of the longest window. A merged
-// grant counts until the last instant of its d has left the window, so that the
-// log never grants more, and may grant less for at most d.
+// to bound its memory at one entry for each d of the longest window; d is at most
+// the shortest. A merged grant counts until the last instant of its d has left the
+// window, so that the log never grants more, and may grant less for at most d.
 func WithResolution(d time.Duration) SlidingLogOption {
 	return slidingLogOnly{func(s *settings) {
 		if d < time.Microsecond || d%time.Microsecond != 0 {
