@@ -58,7 +58,7 @@ func newFlight() *flight { return &flight{landed: make(chan struct{})} }
 // join gives a call a seat in the latest run, if it fits there, as it does on a
 // hot key. The patience is the caller's deadline, since epoch.
 func (f *flight) join(key string, n int, patience time.Duration) (seat, bool) {
-	if f.handed == 0 || f.handed == maxSeats || f.key != key || int(f.runs[f.latest].n) != n {
+	if f.handed == maxSeats || f.key != key || int(f.runs[f.latest].n) != n {
 		return seat{}, false
 	}
 	return f.sit(patience), true

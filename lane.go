@@ -14,6 +14,8 @@ import (
 // comes, keeps nobody on the ground. The goroutine of a flight ends when nobody
 // waits.
 type lane struct {
+	m *merger
+
 	mu       sync.Mutex     // guards all below, and flights before their take-off
 	boarding []*flight      // in their order
 	open     *flight        // the last of those; nil when it takes no more calls
@@ -40,7 +42,7 @@ var epoch = time.Now()
 // enter gives a call a seat, and returns the flight that may take off at once.
 // Where nothing is in flight, a call need not wait if it can fly by itself: it is
 // alone then, and counted as a flight.
-func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience time.Duration, itself bool) (s seat, f *flight, alone bool) {
+func (l *lane) enter(ctx context.Context, key string, n int, patience time.Duration, itself bool) (s seat, f *flight, alone bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if itself && l.flying == 0 {
@@ -52,20 +54,20 @@ func (l *lane) enter(ctx context.Context, m *merger, key string, n int, patience
 		s, joined = l.open.join(key, n, patience)
 	}
 	if !joined {
-		s = l.board(ctx, m.c.prefix, key, n, patience)
+		s = l.board(ctx, key, n, patience)
 	}
 	l.waiting++
 	if !joined || l.landing == 0 { // or they go in a moment, and reading the clock would be felt
-		f = l.depart(m)
+		f = l.depart()
 	}
 	return s, f, false
 }
 
 // board gives a call a seat on the open flight, or on another one behind it. It is
 // called with mu held.
-func (l *lane) board(ctx context.Context, prefix, key string, n int, patience time.Duration) seat {
+func (l *lane) board(ctx context.Context, key string, n int, patience time.Duration) seat {
 	if l.open != nil {
-		if s, ok := l.open.board(ctx, prefix, key, n, patience, l.last); ok {
+		if s, ok := l.open.board(ctx, l.m.c.prefix, key, n, patience, l.last); ok {
 			return s
 		}
 	}
@@ -75,49 +77,49 @@ func (l *lane) board(ctx context.Context, prefix, key string, n int, patience ti
 	clear(l.last)
 	l.open = newFlight()
 	l.boarding = append(l.boarding, l.open)
-	s, _ := l.open.board(ctx, prefix, key, n, patience, l.last)
+	s, _ := l.open.board(ctx, l.m.c.prefix, key, n, patience, l.last)
 	return s
 }
 
 // depart is the flight that may take off now, if any. It is called with mu held.
-func (l *lane) depart(m *merger) *flight {
+func (l *lane) depart() *flight {
 	crowded := l.flying == 1 && l.waiting >= rush
 	if l.flying > 0 && !crowded && time.Since(epoch)-l.tookOff < headway {
-		l.setTimer(m)
+		l.setTimer()
 		return nil
 	}
-	return l.takeOff(m)
+	return l.takeOff()
 }
 
 // setTimer sees to it that those who wait take off if nobody lands or comes. It
 // is called with mu held.
-func (l *lane) setTimer(m *merger) {
+func (l *lane) setTimer() {
 	if l.armed || l.flying == maxFlying || l.waiting == 0 {
 		return
 	}
 	l.armed = true
 	wait := l.tookOff + lateness - time.Since(epoch)
 	if l.timer == nil {
-		l.timer = time.AfterFunc(wait, func() { m.start(l, l.ring(m)) })
+		l.timer = time.AfterFunc(wait, func() { l.start(l.ring()) })
 	} else {
 		l.timer.Reset(wait)
 	}
 }
 
 // ring is what the timer finds.
-func (l *lane) ring(m *merger) *flight {
+func (l *lane) ring() *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = false
 	if l.flying == 0 {
 		return nil // all have landed, and taken along who waited
 	}
-	return l.depart(m)
+	return l.depart()
 }
 
 // takeOff takes the first flight from those that board and counts it, or returns
 // nil if nobody waits or too many are in flight. It is called with mu held.
-func (l *lane) takeOff(m *merger) *flight {
+func (l *lane) takeOff() *flight {
 	if l.flying == maxFlying || l.waiting == 0 {
 		return nil
 	}
@@ -126,19 +128,19 @@ func (l *lane) takeOff(m *merger) *flight {
 	l.waiting -= f.seats
 	l.flying++
 	l.tookOff = time.Since(epoch)
-	l.setTimer(m) // for those who found no seat
+	l.setTimer() // for those who found no seat
 	return f
 }
 
 // land ends a flight of so many calls and is the next, or nil when nobody waits.
-func (l *lane) land(m *merger, calls int) *flight {
+func (l *lane) land(calls int) *flight {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if calls > 1 {
 		l.gather(calls)
 	}
 	l.flying--
-	return l.takeOff(m)
+	return l.takeOff()
 }
 
 // idle reports whether nobody waits or flies.
@@ -185,4 +187,24 @@ func (l *lane) gather(most int) {
 		last, now = now, l.waiting
 	}
 	l.landing--
+}
+
+// start flies f, if there is one, and all that follow it.
+func (l *lane) start(f *flight) {
+	if f != nil {
+		go l.fly(f)
+	}
+}
+
+func (l *lane) fly(f *flight) {
+	deepen()
+	defer func() {
+		if f != nil { // a hook of the client ended the goroutine
+			l.start(l.land(1))
+		}
+	}()
+	for f != nil {
+		l.m.execute(f)
+		f = l.land(f.seats)
+	}
 }

@@ -34,7 +34,8 @@ type merger struct {
 type pipeliner interface{ Pipeline() redis.Pipeliner }
 
 func newMerger(c *core) *merger {
-	m := &merger{c: c, common: new(lane)}
+	m := &merger{c: c}
+	m.common = &lane{m: m}
 	m.fleet, _ = c.client.(pipeliner)
 	switch client := c.client.(type) {
 	case *redis.ClusterClient:
@@ -81,7 +82,7 @@ func (m *merger) open(server *redis.Client) any {
 		})
 		o.most = 2*o.lanes + 64
 	}
-	l, known := m.lanes.LoadOrStore(server, new(lane))
+	l, known := m.lanes.LoadOrStore(server, &lane{m: m})
 	if !known {
 		o.lanes++
 	}
@@ -105,11 +106,11 @@ func (m *merger) acquire(ctx context.Context, key string, n int) (Result, error)
 			patience = deadline.Sub(epoch)
 		}
 	}
-	s, f, alone := l.enter(ctx, m, key, n, patience, itself)
+	s, f, alone := l.enter(ctx, key, n, patience, itself)
 	if alone {
 		return m.alone(ctx, l, key, n)
 	}
-	m.start(l, f)
+	l.start(f)
 	if itself {
 		<-s.flight.landed
 	} else {
@@ -134,28 +135,8 @@ func (m *merger) result(ctx context.Context, s seat, key string, n int) (Result,
 
 // alone makes a call that goes by itself.
 func (m *merger) alone(ctx context.Context, l *lane, key string, n int) (Result, error) {
-	defer func() { m.start(l, l.land(m, 1)) }() // also when a hook of the client panics
+	defer func() { l.start(l.land(1)) }() // also when a hook of the client panics
 	r, err := m.c.alone(ctx, m.c.one, key, n)
 	m.learn(err)
 	return r, err
-}
-
-// start flies f, if there is one, and all that follow it.
-func (m *merger) start(l *lane, f *flight) {
-	if f != nil {
-		go m.fly(l, f)
-	}
-}
-
-func (m *merger) fly(l *lane, f *flight) {
-	deepen()
-	defer func() {
-		if f != nil { // a hook of the client ended the goroutine
-			m.start(l, l.land(m, 1))
-		}
-	}()
-	for f != nil {
-		m.execute(f)
-		f = l.land(m, f.seats)
-	}
 }

@@ -309,26 +309,26 @@ func TestSlowNetworkDoesNotMakeCallsWait(t *testing.T) {
 }
 
 func TestFlightsTakeABoundedNumberOfKeys(t *testing.T) {
-	var l lane
+	l := aLane(t, 0)
 	var seats []seat
 	for i := range 2 * maxKeys {
-		seats = append(seats, l.board(ctx, "p:", fmt.Sprint(i%(maxKeys+1)), 1, endless))
+		seats = append(seats, l.board(ctx, fmt.Sprint(i%(maxKeys+1)), 1, endless))
 	}
 	require.Len(t, l.boarding, 2)
 	require.Equal(t, maxKeys, l.boarding[0].keys)
 	require.Equal(t, maxKeys, l.boarding[0].seats, "one that is known comes no more once another had to wait")
 	require.Equal(t, maxKeys, l.boarding[1].seats)
-	require.Equal(t, fmt.Sprint("p:", maxKeys), l.boarding[1].runs[0].key, "in their order")
+	require.Equal(t, l.m.c.prefix+fmt.Sprint(maxKeys), l.boarding[1].runs[0].key, "in their order")
 	require.Same(t, l.boarding[1], seats[maxKeys+1].flight)
 }
 
 func TestFlightsTakeABoundedNumberOfCalls(t *testing.T) {
-	var l lane
+	l := aLane(t, 0)
 	for i := range maxSeats {
-		require.Equal(t, i/2, l.board(ctx, "", "k", 1+i%2, endless).run/2)
+		require.Equal(t, i/2, l.board(ctx, "k", 1+i%2, endless).run/2)
 	}
 	require.Len(t, l.boarding, 1)
-	l.board(ctx, "", "k", 2, endless)
+	l.board(ctx, "k", 2, endless)
 	require.Len(t, l.boarding, 2)
 
 	f, last := newFlight(), map[string]int{}
@@ -565,21 +565,21 @@ func TestWhoGaveUpIsNotCountedAmongOthers(t *testing.T) {
 
 // aLane is one by itself: its timer never rings, and the last take-off was just now
 // for as long as the test takes.
-func aLane(t *testing.T, flying int) (*merger, *lane) {
+func aLane(t *testing.T, flying int) *lane {
 	m := newMerger(Must(NewTokenBucket(onMini(t).client, PerSecond(1), 1)).core)
 	m.common.flying = flying
 	m.common.armed = true
 	grounded(m)
-	return m, m.common
+	return m.common
 }
 
 // TestFlightsThatNobodyWaitsForAreLetGo, lest a server that hangs fills the
 // memory.
 func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
-	m, l := aLane(t, maxFlying)
+	l := aLane(t, maxFlying)
 	var patient []seat
 	for i := range 10 * maxSeats {
-		s, f, alone := l.enter(ctx, m, "k", 1, endless, false)
+		s, f, alone := l.enter(ctx, "k", 1, endless, false)
 		require.Nil(t, f)
 		require.False(t, alone)
 		if i%(4*maxSeats) == 0 {
@@ -593,11 +593,11 @@ func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
 	require.Len(t, patient, 3)
 	l.flying = 0
 	for _, p := range patient {
-		f := l.takeOff(m)
+		f := l.takeOff()
 		require.Same(t, p.flight, f)
 		require.Equal(t, 1, f.seats)
 	}
-	require.Nil(t, l.takeOff(m))
+	require.Nil(t, l.takeOff())
 	require.Empty(t, l.boarding)
 	l.leave(patient[0])
 	require.Zero(t, l.waiting, "it was on board")
@@ -605,9 +605,9 @@ func TestFlightsThatNobodyWaitsForAreLetGo(t *testing.T) {
 
 // TestAFullFlightStaysFull when the one behind it is let go.
 func TestAFullFlightStaysFull(t *testing.T) {
-	m, l := aLane(t, maxFlying)
+	l := aLane(t, maxFlying)
 	enter := func(key string, n int) seat {
-		s, _, _ := l.enter(ctx, m, key, n, endless, false)
+		s, _, _ := l.enter(ctx, key, n, endless, false)
 		return s
 	}
 	for i := range maxKeys {
@@ -622,11 +622,11 @@ func TestAFullFlightStaysFull(t *testing.T) {
 	}
 	require.Equal(t, maxKeys, full.handed)
 	l.flying = 0
-	require.True(t, full == l.takeOff(m))
-	grounded(m)
+	require.True(t, full == l.takeOff())
+	grounded(l.m)
 	enter("0", 1)
-	require.Equal(t, 4, l.takeOff(m).handed)
-	grounded(m)
+	require.Equal(t, 4, l.takeOff().handed)
+	grounded(l.m)
 	require.NotNil(t, enter("0", 1).flight)
 	require.Len(t, l.boarding, 1)
 }
@@ -655,17 +655,17 @@ func TestManyWhoWaitTakeOffBehindASingleFlight(t *testing.T) {
 
 // TestWhoJoinsARunDuringALandingGoesWithIt, and does not look at the clock.
 func TestWhoJoinsARunDuringALandingGoesWithIt(t *testing.T) {
-	m, l := aLane(t, 2)
+	l := aLane(t, 2)
 	l.landing = 1
 	enter := func(key string) *flight {
-		_, f, _ := l.enter(ctx, m, key, 1, endless, false)
+		_, f, _ := l.enter(ctx, key, 1, endless, false)
 		return f
 	}
 	require.Nil(t, enter("a"))
 	l.tookOff -= 2 * time.Hour // long ago
 	require.Nil(t, enter("a"))
 	require.NotNil(t, enter("b"), "it joined no run")
-	grounded(m)
+	grounded(l.m)
 	require.Nil(t, enter("a"), "that just took off")
 	l.tookOff -= 2 * time.Hour
 	l.landing = 0
@@ -696,7 +696,7 @@ func TestWhoFindsNoSeatTakesOffWithoutALandingOrAnotherCall(t *testing.T) {
 	lane.mu.Lock()
 	lane.tookOff -= time.Hour
 	lane.mu.Unlock()
-	l.merger.start(lane, lane.ring(l.merger))
+	lane.start(lane.ring())
 	for range 3 {
 		<-g.arrived
 	}

@@ -7,7 +7,8 @@
 --          last the caller's clock in microseconds where it decides
 -- Reply    for each key and run the number of requests granted, which are its
 --          first, and the algorithm's words; or one -1 for a key that failed
---          and was left as it was
+--          and was left as it was (unless a user may not run a command that
+--          comes after the first that writes)
 local call = redis.pcall
 --@ clock
 --@ config
