@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"math"
 	"strconv"
 	"sync"
 
@@ -98,10 +99,16 @@ func (c *core) receive(ctx context.Context, r *call) error {
 	return err
 }
 
+// noReply is what no script replies: a hook of the client may return without an
+// error and without having asked, and 0 is how a bucket tells that it is full.
+const noReply = math.MinInt64
+
 // command takes the reply of the one and peek scripts.
 func (c *core) command(ctx context.Context, args []any) redis.Cmder {
 	if c.packed {
-		return redis.NewIntCmd(ctx, args...)
+		cmd := redis.NewIntCmd(ctx, args...)
+		cmd.SetVal(noReply)
+		return cmd
 	}
 	return redis.NewIntSliceCmd(ctx, args...)
 }
@@ -110,6 +117,9 @@ func (c *core) command(ctx context.Context, args []any) redis.Cmder {
 func (c *core) read(cmd redis.Cmder, words []int64) ([]int64, error) {
 	switch cmd := cmd.(type) {
 	case *redis.IntCmd:
+		if cmd.Val() == noReply {
+			return nil, replyError("the client told of no reply")
+		}
 		words = append(words, make([]int64, c.words)...)
 		c.unpack(cmd.Val(), words)
 	case *redis.IntSliceCmd:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/maphash"
 	"math"
+	"reflect"
 	"sync/atomic"
 	"time"
 )
@@ -115,12 +116,17 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 }
 
 // ceilingOf is the most permits that one call can get of l, 0 where that is not
-// known.
+// known: what embeds a limiter may grant more than that.
 func ceilingOf(l Limiter) int {
-	if l, ok := l.(interface{ ceiling() int }); ok {
-		return l.ceiling()
+	t := reflect.TypeOf(l)
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
 	}
-	return 0
+	own, ok := l.(interface{ ceiling() int })
+	if !ok || t.PkgPath() != reflect.TypeFor[core]().PkgPath() {
+		return 0
+	}
+	return own.ceiling()
 }
 
 func (c *core) ceiling() int {

@@ -325,7 +325,7 @@ func TestCorruptInstantOfABucket(t *testing.T) {
 	l := Must(NewTokenBucket(s.client, PerSecond(10), 3, WithoutMerging()))
 	together := Must(NewTokenBucket(s.client, PerSecond(10), 3))
 	const name = "ratelimit:tokenbucket:k"
-	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                "} {
+	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                ", "             inf", "            1e99"} {
 		require.NoError(t, s.admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
 		before := s.look(t, name)
 		_, err := l.TryAcquire(ctx, "k")

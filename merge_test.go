@@ -789,6 +789,41 @@ func TestAPipelineThatWasNotSentIsAnError(t *testing.T) {
 	}
 }
 
+// TestACommandThatAHookKeptIsAnError, also if the hook says that all is well.
+func TestACommandThatAHookKeptIsAnError(t *testing.T) {
+	s := onMini(t)
+	silent := hook{
+		process:  func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil },
+		pipeline: func(context.Context, []redis.Cmder) error { return nil },
+	}
+	client := s.client.(*redis.Client)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"a": client.Options().Addr},
+		NewClient: func(o *redis.Options) *redis.Client {
+			shard := redis.NewClient(o)
+			shard.AddHook(silent)
+			return shard
+		},
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	client.AddHook(silent)
+	for _, c := range []Client{client, ring} {
+		for _, l := range []Limiter{
+			Must(NewTokenBucket(c, PerHour(1), 3)), Must(NewFixedWindow(c, 3, time.Hour)), Must(NewSlidingWindow(c, 3, time.Hour)),
+		} {
+			_, err := l.TryAcquire(ctx, "k")
+			require.ErrorContains(t, err, "reply")
+			_, err = l.Peek(ctx, "k")
+			require.ErrorContains(t, err, "reply")
+			_, errs := together(t, l, "a", "b", "b", "c")
+			for _, err := range errs {
+				require.Error(t, err)
+			}
+		}
+	}
+	require.Zero(t, s.admin.DBSize(ctx).Val())
+}
+
 // TestLanesOfServersThatAreGone are forgotten, and those in use are not.
 func TestLanesOfServersThatAreGone(t *testing.T) {
 	m := newMerger(Must(NewTokenBucket(offline{t}, PerSecond(1), 1)).core)

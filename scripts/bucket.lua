@@ -22,7 +22,7 @@ local state = call('GET', key)
 if state then
   if state.err then return state end
   local at = tonumber(sub(state, 1, 16))
-  if at and at >= 0 and flow == '1' and sub(state, 18) == permit then
+  if at and at >= 0 and at < 2 ^ 53 and flow == '1' and sub(state, 18) == permit then
     missing = at - now
   else
 --@ inherit

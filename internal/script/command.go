@@ -41,7 +41,7 @@ func (o *Once) Outcome(err error) error {
 	switch {
 	case o.settled:
 		return o.Err()
-	case err == nil:
+	case err == nil || errors.As(err, new(redis.Error)): // that is the reply to another
 		return errors.New("the client did not send the command")
 	}
 	return err
