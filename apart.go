@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 
 	"github.com/redis/go-redis/v9"
 
@@ -20,10 +21,10 @@ func (m *merger) flyApart(ctx context.Context, f *flight, keys []int) {
 	}
 	var failed []int
 	for len(legs) > 0 {
-		m.send(ctx, legs)
+		unsent := m.send(ctx, legs)
 		var unknown []leg
 		for _, l := range legs {
-			words, err := l.reply(m.c)
+			words, err := l.reply(m.c, unsent)
 			switch {
 			case script.IsUnknown(err) && l.args[0] == l.script.BySHA[0]:
 				unknown = append(unknown, l)
@@ -49,7 +50,6 @@ type leg struct {
 	script *script.Script // for one call, or for many
 	args   []any
 	cmd    redis.Cmder
-	err    error // its own
 }
 
 // prepare makes l that of the key.
@@ -66,10 +66,10 @@ func (l *leg) prepare(c *core, f *flight, key int) (err error) {
 	return err
 }
 
-// send sends the legs and leaves each its command and error.
-func (m *merger) send(ctx context.Context, legs []leg) {
+// send sends the legs and leaves each its command. The error says why some may not
+// know theirs.
+func (m *merger) send(ctx context.Context, legs []leg) error {
 	pipe := m.fleet.Pipeline()
-	sent := make([]script.Once, len(legs))
 	for i := range legs {
 		l := &legs[i]
 		if l.script == m.c.one {
@@ -77,19 +77,21 @@ func (m *merger) send(ctx context.Context, legs []leg) {
 		} else {
 			l.cmd = redis.NewIntSliceCmd(ctx, l.args...)
 		}
-		sent[i].Cmder = l.cmd
-		_ = pipe.Process(ctx, &sent[i])
+		_ = pipe.Process(ctx, &script.Once{Cmder: l.cmd})
 	}
 	_, err := pipe.Exec(ctx)
-	for i := range legs {
-		legs[i].err = sent[i].Outcome(err)
-	}
+	return err
 }
 
-// reply is what came back.
-func (l *leg) reply(c *core) ([]int64, error) {
-	if l.err != nil {
-		return nil, l.err
+// reply is what came back from a pipeline that ended with err.
+func (l *leg) reply(c *core, err error) ([]int64, error) {
+	switch {
+	case l.cmd.Err() != nil:
+		return nil, l.cmd.Err()
+	case unanswered(l.cmd) && (err == nil || errors.As(err, new(redis.Error))): // that is the reply to another
+		return nil, errors.New("the client did not send the command")
+	case unanswered(l.cmd):
+		return nil, err
 	}
 	if l.script == c.one {
 		return c.read(l.cmd, nil)

@@ -103,6 +103,17 @@ func (c *core) receive(ctx context.Context, r *call) error {
 // error and without having asked, and 0 is how a bucket tells that it is full.
 const noReply = math.MinInt64
 
+// unanswered reports whether cmd, which has no error, has no reply either.
+func unanswered(cmd redis.Cmder) bool {
+	switch cmd := cmd.(type) {
+	case *redis.IntCmd:
+		return cmd.Val() == noReply
+	case *redis.IntSliceCmd:
+		return cmd.Val() == nil
+	}
+	return false
+}
+
 // command takes the reply of the one and peek scripts.
 func (c *core) command(ctx context.Context, args []any) redis.Cmder {
 	if c.packed {
@@ -115,11 +126,11 @@ func (c *core) command(ctx context.Context, args []any) redis.Cmder {
 
 // read appends the words of such a reply.
 func (c *core) read(cmd redis.Cmder, words []int64) ([]int64, error) {
+	if unanswered(cmd) {
+		return nil, replyError("the client told of no reply")
+	}
 	switch cmd := cmd.(type) {
 	case *redis.IntCmd:
-		if cmd.Val() == noReply {
-			return nil, replyError("the client told of no reply")
-		}
 		words = append(words, make([]int64, c.words)...)
 		c.unpack(cmd.Val(), words)
 	case *redis.IntSliceCmd:

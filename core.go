@@ -71,7 +71,7 @@ type algorithm struct {
 }
 
 func newCore(client Client, s settings, a algorithm) (*core, error) {
-	if missing(client) {
+	if isNil(client) {
 		return nil, invalidConfig("the client is nil")
 	}
 	if _, ok := client.(redis.Pipeliner); ok {

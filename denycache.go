@@ -4,7 +4,6 @@ import (
 	"context"
 	"hash/maphash"
 	"math"
-	"reflect"
 	"sync/atomic"
 	"time"
 )
@@ -86,7 +85,7 @@ const (
 // option that is impossible or given twice.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
-	if missing(l) {
+	if isNil(l) {
 		s.refuse("NewDenyCache: the limiter is nil")
 	}
 	for i, o := range opts {
@@ -115,35 +114,14 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	return c, nil
 }
 
-// ceilingOf is the most permits that one call can get of l, 0 where that is not
-// known: what embeds a limiter may grant more than that.
-func ceilingOf(l Limiter) int {
-	t := reflect.TypeOf(l)
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	own, ok := l.(interface{ ceiling() int })
-	if !ok || t.PkgPath() != reflect.TypeFor[core]().PkgPath() {
-		return 0
-	}
-	return own.ceiling()
-}
-
-func (c *core) ceiling() int {
-	if c == nil {
-		return 0
-	}
-	return c.most
-}
-
 func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 
 // A DenyCacheOption is [WithDenyCacheSize] or [WithMaxDenial].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
 // WithDenyCacheSize makes room for the denials of so many keys, 65,536 if not
-// given, at most 2^26, rounded up to a power of two from 4. Size it for the keys that are
-// denied at one time, not for all that there are.
+// given, at most 2^26, rounded up to a power of two from 4. Size it for the keys
+// that are denied at one time, not for all that there are.
 func WithDenyCacheSize(keys int) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if keys < 1 || keys > maxDenyCacheSize {

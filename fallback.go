@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync/atomic"
 	"time"
 )
@@ -218,10 +217,10 @@ type Event struct {
 // option's value cannot work, or an option is given twice.
 func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback, error) {
 	var s fallbackSettings
-	if missing(primary) {
+	if isNil(primary) {
 		s.refuse("NewFallback: the primary is nil")
 	}
-	if missing(secondary) {
+	if isNil(secondary) {
 		s.refuse("NewFallback: the secondary is nil; AllowAll() lets everything pass in an outage, DenyAll() refuses everything")
 	}
 	for i, o := range opts {
@@ -242,13 +241,6 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 		f.running = make(chan struct{}, maxRunning)
 	}
 	return f, nil
-}
-
-// missing reports whether v is nil, or a nil pointer as from a constructor whose
-// error was not looked at: better refused now than a panic in the first outage.
-func missing(x any) bool {
-	v := reflect.ValueOf(x)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).

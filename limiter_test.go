@@ -422,9 +422,9 @@ func TestZeroValueIsAnError(t *testing.T) {
 		_, err = l.Peek(ctx, "k")
 		require.ErrorIs(t, err, ErrInvalidConfig)
 		require.ErrorIs(t, l.Reset(ctx, "k"), ErrInvalidConfig)
-		if l, ok := l.(interface{ Preload(context.Context) error }); ok {
-			require.ErrorIs(t, l.Preload(ctx), ErrInvalidConfig)
-		}
+	}
+	for _, l := range []limiterWithPreload{FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{}} {
+		require.ErrorIs(t, l.Preload(ctx), ErrInvalidConfig)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // boarded is a flight of calls for these keys, and their seats.
@@ -788,6 +789,56 @@ func TestAPipelineThatWasNotSentIsAnError(t *testing.T) {
 		require.Zero(t, s.admin.DBSize(ctx).Val())
 	}
 }
+
+// TestOutcomeOfAPipelinesCommand: what was told of it, else why the pipeline was
+// not sent, and never the server's reply to another.
+func TestOutcomeOfAPipelinesCommand(t *testing.T) {
+	refused, corrupt := errors.New("refused"), serverError("WRONGTYPE of another key")
+	packed := Must(NewTokenBucket(offline{t}, PerSecond(1), 1)).core
+	listed := Must(NewSlidingWindow(offline{t}, 1, time.Second)).core
+	for _, test := range []struct {
+		told bool
+		own  error
+		exec error
+		want string // empty: none
+	}{
+		{told: true},
+		{told: true, exec: corrupt},
+		{told: true, own: refused, exec: corrupt, want: "refused"},
+		{exec: refused, want: "refused"},
+		{exec: corrupt, want: "the client did not send the command"},
+		{want: "the client did not send the command"},
+	} {
+		for _, c := range []*core{packed, listed} {
+			for _, s := range []*script.Script{c.one, c.many} {
+				l := leg{script: s, cmd: redis.NewIntSliceCmd(ctx)}
+				if s == c.one {
+					l.cmd = c.command(ctx, nil)
+				}
+				if test.told {
+					l.cmd.SetErr(test.own)
+					switch cmd := l.cmd.(type) {
+					case *redis.IntCmd:
+						cmd.SetVal(0)
+					case *redis.IntSliceCmd:
+						cmd.SetVal(make([]int64, c.words))
+					}
+				}
+				_, err := l.reply(c, test.exec)
+				if test.want == "" {
+					require.NoError(t, err)
+				} else {
+					require.EqualError(t, err, test.want)
+				}
+			}
+		}
+	}
+}
+
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+func (serverError) RedisError()     {}
 
 // TestACommandThatAHookKeptIsAnError, also if the hook says that all is well.
 func TestACommandThatAHookKeptIsAnError(t *testing.T) {

@@ -67,10 +67,10 @@ func WithPrefix(prefix string) Option {
 // WithClock decides by the caller's clock instead of the server's, for services
 // whose Redis forbids TIME in scripts, and for tests. It is read to the
 // microsecond, once for each execution and from any goroutine, and must lie
-// between 1970 and 2112, or the call fails with ErrInvalidConfig. All processes that share a key should then agree on the
-// time: one that is ahead refills for all. Keys still expire by the server's clock,
-// when by that they have ceased to matter: a clock that stands still, as in a test
-// on a real server, does not keep them.
+// between 1970 and 2112, or the call fails with ErrInvalidConfig. All processes that
+// share a key should then agree on the time: one that is ahead refills for all. Keys
+// still expire by the server's clock, when by that they have ceased to matter: a
+// clock that stands still, as in a test on a real server, does not keep them.
 func WithClock(now func() time.Time) Option {
 	return common{func(s *settings) {
 		if now == nil {

@@ -30,8 +30,7 @@ type SlidingLog struct{ *core }
 
 // NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. A rule
 // that one with a longer window implies, such as 20 a second beside 10 a minute, is
-// refused.
-// The error wraps ErrInvalidConfig. Redis is not asked.
+// refused. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLog, error) {
 	s, err := collect(opts)
 	if err != nil {

@@ -62,39 +62,3 @@ func TestOnlyNoscriptMeansNotExecuted(t *testing.T) {
 		require.False(t, IsUnknown(err), "%v", err)
 	}
 }
-
-// TestOutcomeOfAPipelinesCommand: what was told of it, else why the pipeline was
-// not sent, and never the server's reply to another.
-func TestOutcomeOfAPipelinesCommand(t *testing.T) {
-	refused, corrupt := errors.New("refused"), serverError("WRONGTYPE of another key")
-	for _, test := range []struct {
-		told bool
-		own  error
-		exec error
-		want string // empty: none
-	}{
-		{told: true},
-		{told: true, exec: corrupt},
-		{told: true, own: refused, exec: corrupt, want: "refused"},
-		{exec: refused, want: "refused"},
-		{exec: corrupt, want: "the client did not send the command"},
-		{want: "the client did not send the command"},
-	} {
-		once := &Once{Cmder: redis.NewIntCmd(context.Background(), "incr", "k")}
-		if test.told {
-			once.SetErr(test.own)
-			require.Equal(t, test.own, once.Err())
-		}
-		err := once.Outcome(test.exec)
-		if test.want == "" {
-			require.NoError(t, err)
-		} else {
-			require.EqualError(t, err, test.want)
-		}
-	}
-}
-
-type serverError string
-
-func (e serverError) Error() string { return string(e) }
-func (serverError) RedisError()     {}
