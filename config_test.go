@@ -56,12 +56,12 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 		{sliding(0, s), "the limit is 0"},
 		{sliding(1, time.Microsecond), "the window is 1µs"},
 		{sliding(1, s+1), "the window is 1.000000001s; it must be a whole number of microseconds"},
-		{sliding(1, s, WithBuckets(0)), "WithBuckets: 0 is not between 1 and 100000"},
-		{sliding(1, s, WithBuckets(100_001)), "WithBuckets: 100001"},
-		{sliding(1, s, WithBuckets(7)), "the window 1s is not divisible into 7 sub-windows"},
+		{sliding(1, s, WithSubWindows(0)), "WithSubWindows: 0 is not between 1 and 100000"},
+		{sliding(1, s, WithSubWindows(100_001)), "WithSubWindows: 100001"},
+		{sliding(1, s, WithSubWindows(7)), "the window 1s is not divisible into 7 sub-windows"},
 		{sliding(1, s, WithStorage(3)), "WithStorage: 3 is not one of Hash, List and ZSet"},
 		{sliding(1, s, WithStorage(-1)), "WithStorage: -1"},
-		{sliding(1, s, WithStorage(ZSet), WithBuckets(10)), "WithBuckets: the storage ZSet is exact and has none"},
+		{sliding(1, s, WithStorage(ZSet), WithSubWindows(10)), "WithSubWindows: the storage ZSet is exact and has none"},
 		{sliding(maxZSet+1, s, WithStorage(ZSet)), "the limit is 1000001; with the storage ZSet"},
 
 		{log(nil), "there are 0 rules; give 1 to 100"},
@@ -179,7 +179,7 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 		return func(c Client) (Limiter, error) {
 			o := []SlidingWindowOption{WithStorage(storage)}
 			if storage != ZSet {
-				o = append(o, WithBuckets(buckets))
+				o = append(o, WithSubWindows(buckets))
 			}
 			return NewSlidingWindow(c, n, w, o...)
 		}

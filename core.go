@@ -43,7 +43,7 @@ type explainer interface {
 
 // core is what the limiters share: everything but the algorithm.
 type core struct {
-	title  string // of the algorithm, in errors
+	title  string // the algorithm and the limiter's name, in errors
 	prefix string // of the keys in Redis
 	client Client
 	clock  func() time.Time // nil: the server's
@@ -78,8 +78,8 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		return nil, invalidConfig("the client is a pipeline, which only queues commands; give the client itself")
 	}
 	c := &core{
-		title:     a.title,
-		prefix:    s.prefix + ":" + a.id + ":",
+		title:     fmt.Sprintf("%s %q", a.title, s.name),
+		prefix:    keyPrefix(s.prefix, s.name, a.id),
 		client:    client,
 		clock:     s.clock,
 		most:      a.most,
@@ -215,7 +215,7 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 	case n < 1:
 		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
 	case n > c.most:
-		return fmt.Errorf("%w: %d permits of a %s that grants %d at most", ErrExceedsLimit, n, c.title, c.most)
+		return fmt.Errorf("%w: %d permits of %s, which allows %d at most", ErrExceedsLimit, n, c.title, c.most)
 	}
 	if err := ctx.Err(); err != nil {
 		return c.failed(ctx, key, err)
@@ -228,7 +228,7 @@ func (c *core) failed(ctx context.Context, key string, err error) error {
 	if isCorrupt(err) {
 		err = errors.Join(ErrCorruptState, err)
 	}
-	return fmt.Errorf("ratelimit: %s %s: %w", c.title, shortKey(key), ended(ctx, err))
+	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
 }
 
 // isCorrupt reports whether err is about what a key holds. CORRUPT is the scripts'

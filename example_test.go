@@ -57,7 +57,7 @@ func ExampleNewFixedWindow() {
 func ExampleNewSlidingWindow() {
 	client := redisForExamples()
 	limiter := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Minute,
-		ratelimit.WithBuckets(60)))
+		ratelimit.WithSubWindows(60)))
 	result, _ := limiter.TryAcquire(context.Background(), "ip:192.0.2.7")
 	fmt.Println(result.Allowed, result.Remaining)
 	// Output: true 99

@@ -313,7 +313,7 @@ func TestFallbackRefusesWhatThePrimaryNeverGrants(t *testing.T) {
 			asked := secondary.calls.Load()
 			_, err := f.TryAcquireN(ctx, "k", 11)
 			require.ErrorIs(t, err, ErrExceedsLimit, mode.name)
-			require.ErrorContains(t, err, "11 permits of a token bucket that grants 10 at most")
+			require.ErrorContains(t, err, "11 permits of token bucket \"default\", which allows 10 at most")
 			require.Equal(t, asked, secondary.calls.Load())
 		}
 	}
@@ -325,8 +325,8 @@ func TestFallbackRefusesWhatThePrimaryNeverGrants(t *testing.T) {
 // TestFallbackOneBadKeyIsNoOutage: whatever is wrong with it.
 func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
 	s := onMini(t)
-	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:tokenbucket:set", "x").Err())
-	require.NoError(t, s.admin.Set(ctx, "ratelimit:tokenbucket:junk", "abcdefghijklmnop/1000000", 0).Err())
+	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket:set", "x").Err())
+	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket:junk", "abcdefghijklmnop/1000000", 0).Err())
 	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker())
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {

@@ -90,7 +90,7 @@ func (c sceneCase) requireRefused(t testing.TB, r Result, err error, key, code s
 	require.Error(t, err)
 	require.Zero(t, r)
 	require.True(t, redis.HasErrorPrefix(err, code), "%v", err)
-	require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s %q: ", coreOf(t, c.l).title, key))
+	require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", coreOf(t, c.l).title, key))
 	require.NotErrorIs(t, err, ErrCorruptState)
 	require.NotErrorIs(t, err, ErrDenied)
 }
@@ -383,7 +383,7 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 						return false
 					}
 					require.Zero(t, r)
-					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s %q: ", coreOf(t, c.l).title, "odd"))
+					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", coreOf(t, c.l).title, "odd"))
 					require.ErrorIs(t, err, ErrCorruptState, name)
 					require.Equal(t, before, c.dump(t, s.admin, "odd"), "%s: %v", name, err)
 					return true
@@ -432,7 +432,7 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 func TestEachKeyHasItsOwnReason(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	l := Must(NewTokenBucket(client, PerHour(1), 3, WithPrefix(t.Name())))
-	key := t.Name() + ":tokenbucket:"
+	key := t.Name() + ":default:tokenbucket:"
 	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
 	require.NoError(t, client.Set(ctx, key+"garbage", "x", 0).Err())
 	results, errs := together(t, l, "list", "garbage", "good")
@@ -444,7 +444,7 @@ func TestEachKeyHasItsOwnReason(t *testing.T) {
 	require.Equal(t, 2, results[2].Remaining)
 
 	fixed := Must(NewFixedWindow(client, 3, time.Minute, WithPrefix(t.Name())))
-	key = t.Name() + ":fixedwindow:"
+	key = t.Name() + ":default:fixedwindow:"
 	require.NoError(t, client.Set(ctx, key+"real", "1000064.0", time.Minute).Err())
 	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
 	_, errs = together(t, fixed, "real", "list")

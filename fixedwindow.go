@@ -42,7 +42,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	}
 	f := &fixed{limit: int64(limit), window: window, unit: time.Millisecond}
 	a := algorithm{
-		title: "fixed window", id: "fixedwindow", most: limit,
+		title: "fixed window", id: idFixedWindow, most: limit,
 		sources: []string{fixedWindowSource}, timeless: true,
 		args:  []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
 		words: 3, packed: true,

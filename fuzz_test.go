@@ -55,7 +55,7 @@ func FuzzConstructors(f *testing.F) {
 		if storage == int(ZSet) {
 			try(NewSlidingWindow(s.client, n, d, WithStorage(ZSet)))
 		} else {
-			try(NewSlidingWindow(s.client, n, d, WithStorage(Storage(storage)), WithBuckets(m)))
+			try(NewSlidingWindow(s.client, n, d, WithStorage(Storage(storage)), WithSubWindows(m)))
 		}
 		try(NewSlidingLog(s.client, []Rule{{n, d}}))
 		try(NewSlidingLog(s.client, []Rule{{n, d}, {m, e}}))

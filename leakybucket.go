@@ -21,7 +21,7 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 		return nil, err
 	}
 	inner, err := newCore(c, s, algorithm{
-		title: "leaky bucket", id: "leakybucket", most: capacity,
+		title: "leaky bucket", id: idLeakyBucket, most: capacity,
 		sources: []string{inheritSource, bucketSource},
 		args:    b.args(), words: 2, packed: true, explainer: b,
 	})

@@ -63,7 +63,7 @@ func quotas() []quota {
 		}},
 		{"SlidingWindow Hash", anyWindow, window()},
 		{"SlidingWindow List", anyWindow, window(WithStorage(List))},
-		{"SlidingWindow of one sub-window", anyWindow, window(WithBuckets(1))},
+		{"SlidingWindow of one sub-window", anyWindow, window(WithSubWindows(1))},
 		{"SlidingWindow ZSet", anyWindow, window(WithStorage(ZSet))},
 		{"SlidingLog", anyWindow, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
 			return NewSlidingLog(c, []Rule{{limit, window}}, widen[SlidingLogOption](opts)...)

@@ -324,7 +324,7 @@ func TestCorruptInstantOfABucket(t *testing.T) {
 	s := onMini(t)
 	l := Must(NewTokenBucket(s.client, PerSecond(10), 3, WithoutMerging()))
 	together := Must(NewTokenBucket(s.client, PerSecond(10), 3))
-	const name = "ratelimit:tokenbucket:k"
+	const name = "ratelimit:default:tokenbucket:k"
 	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                ", "             inf", "            1e99"} {
 		require.NoError(t, s.admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
 		before := s.look(t, name)
@@ -401,7 +401,7 @@ func TestPreload(t *testing.T) {
 		}
 	})
 	l := Must(NewTokenBucket(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}), PerSecond(1), 1))
-	require.ErrorContains(t, l.Preload(ctx), "token bucket: preload")
+	require.ErrorContains(t, l.Preload(ctx), "token bucket \"default\": preload")
 }
 
 func TestMust(t *testing.T) {
@@ -471,7 +471,7 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 			return Must(NewSlidingLog(c, []Rule{{5, window}, {6, 2 * window}}, widen[SlidingLogOption](o)...))
 		},
 		"Hash": func(c Client, o ...Option) Limiter {
-			return Must(NewSlidingWindow(c, 5, window, append(widen[SlidingWindowOption](o), WithBuckets(3600))...))
+			return Must(NewSlidingWindow(c, 5, window, append(widen[SlidingWindowOption](o), WithSubWindows(3600))...))
 		},
 	} {
 		for _, merging := range [][]Option{nil, {WithoutMerging()}} {

@@ -234,7 +234,7 @@ func TestLocalTokenBucketRefusesConfig(t *testing.T) {
 		{"no clock", PerSecond(1), 1, []LocalOption{WithClock(nil)}, "WithClock: the clock is nil"},
 		{"a nil option", PerSecond(1), 1, []LocalOption{nil}, "option 1 is nil"},
 		{"a prefix", PerSecond(1), 1, []LocalOption{WithPrefix("x")}, "WithPrefix does not apply to a limiter in this process"},
-		{"another limiter's option", PerSecond(1), 1, []LocalOption{WithBuckets(3)}, "WithBuckets does not apply to a limiter in this process"},
+		{"another limiter's option", PerSecond(1), 1, []LocalOption{WithSubWindows(3)}, "WithSubWindows does not apply to a limiter in this process"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := NewLocalTokenBucket(c.rate, c.burst, c.opts...)

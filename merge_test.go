@@ -278,7 +278,7 @@ func TestAnErrorReachesExactlyTheCallsOfItsExecution(t *testing.T) {
 	for i, key := range []string{"a", "b"} {
 		r := <-second[i]
 		require.ErrorIs(t, r.err, boom)
-		require.ErrorContains(t, r.err, fmt.Sprintf("token bucket %q", key))
+		require.ErrorContains(t, r.err, fmt.Sprintf("token bucket \"default\", key %q", key))
 		require.Zero(t, r.Result)
 	}
 	g.open <- nil
@@ -712,7 +712,7 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, widen[TokenBucketOption](append(merging, WithClock(func() time.Time { panic("boom") })))...))
 		for range 2 {
 			_, err := l.TryAcquire(cancellable, "k")
-			require.ErrorContains(t, err, `token bucket "k": the client or the clock panicked: boom`)
+			require.ErrorContains(t, err, `token bucket "default", key "k": the client or the clock panicked: boom`)
 		}
 	}
 }
@@ -934,7 +934,7 @@ func TestAHungMasterHarmsOnlyItsKeys(t *testing.T) {
 	for i := 0; len(well) < 20 || len(ill) < 20; i++ {
 		key := fmt.Sprint("k", i)
 		must(t)(l.TryAcquire(ctx, key))
-		if cluster.NodeFor("ratelimit:tokenbucket:"+key) == sick {
+		if cluster.NodeFor("ratelimit:default:tokenbucket:"+key) == sick {
 			ill = append(ill, key)
 		} else {
 			well = append(well, key)

@@ -74,7 +74,7 @@ func families() []family {
 			if storage == ZSet {
 				m = model.NewSlidingZSet(n, w)
 			} else {
-				o = append(o, WithBuckets(buckets))
+				o = append(o, WithSubWindows(buckets))
 			}
 			l, err := NewSlidingWindow(c, n, w, o...)
 			return pair{fmt.Sprintf("%v: %d per %v in %d", storage, n, w, buckets), l, m}, err

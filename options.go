@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"strings"
 	"time"
 )
 
@@ -21,7 +22,7 @@ type FixedWindowOption interface {
 	forFixedWindow()
 }
 
-// A SlidingWindowOption is an [Option], [WithStorage] or [WithBuckets].
+// A SlidingWindowOption is an [Option], [WithStorage] or [WithSubWindows].
 type SlidingWindowOption interface {
 	set(*settings)
 	forSlidingWindow()
@@ -45,23 +46,46 @@ type LeakyBucketOption interface {
 	forLeakyBucket()
 }
 
-// WithPrefix puts the limiter's keys under prefix instead of "ratelimit". A key
-// is named prefix:algorithm:key.
+// WithName gives the limiter a name; without it the name is "default". The name
+// stands in the limiter's keys and in its errors. It is not empty, holds no colon and
+// no brace, and is not the id of an algorithm, such as "tokenbucket".
 //
-// Limiters of one algorithm that have one prefix share the state of their keys, as
-// instances of a service should, and as one whose rule has changed. Two rules that
-// are to hold at the same time, 5 a second and 100 an hour, each need a prefix of
-// their own; else each takes the other's state for that of its own former rule. So
-// do two rules while a changed one is rolled out: a bucket's smaller burst then
+// The name identifies state. Limiters of one algorithm with one name and one prefix
+// share the state of their keys, as the instances of a service should, and as a
+// limiter whose rule has changed should with the old one. Two rules that are to hold
+// at the same time, 5 a second and 100 an hour, need two names; with one name each
+// reads the other's state as its own, from an older rule. While a changed rule is
+// rolled out, old and new instances do the same: a bucket's smaller burst then
 // forgets what was used beyond it.
+func WithName(name string) Option {
+	return common{func(s *settings) {
+		if strings.Contains(name, ":") {
+			s.refuse("WithName: %q holds a colon, which separates the parts of a key; put it into WithPrefix", name)
+		}
+		s.checkKeyPart("WithName", "name", name, defaultName)
+		s.once("WithName")
+		s.name = name
+	}}
+}
+
+// WithPrefix puts the limiter's keys under prefix instead of "ratelimit". A key is
+// named prefix:name:algorithm:key. A prefix is for what shares one Redis: services,
+// environments, tests. It may hold colons, but no brace, and no segment of it is the
+// id of an algorithm.
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
-		if prefix == "" {
-			s.refuse("WithPrefix: the prefix is empty; leave the option out for %q", defaultPrefix)
-		}
+		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)
 		s.once("WithPrefix")
 		s.prefix = prefix
 	}}
+}
+
+// WithOptions makes one option of several. It passes a []Option on to any
+// constructor:
+//
+//	ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithOptions(opts...))
+func WithOptions(opts ...Option) Option {
+	return common{func(s *settings) { apply(s, opts) }}
 }
 
 // WithClock decides by the caller's clock instead of the server's, for services
@@ -148,16 +172,16 @@ func WithStorage(storage Storage) SlidingWindowOption {
 	}}
 }
 
-// WithBuckets divides a sliding window into n sub-windows, 1 to 100,000 of a whole
+// WithSubWindows divides a sliding window into n sub-windows, 1 to 100,000 of a whole
 // number of microseconds each, 10 if not given. More of them admit more evenly and
 // take more memory, not more time. ZSet is exact and takes none.
-func WithBuckets(n int) SlidingWindowOption {
+func WithSubWindows(n int) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
-		if n < 1 || n > maxBuckets {
-			s.refuse("WithBuckets: %d is not between 1 and %d", n, maxBuckets)
+		if n < 1 || n > maxSubWindows {
+			s.refuse("WithSubWindows: %d is not between 1 and %d", n, maxSubWindows)
 		}
-		s.once("WithBuckets")
-		s.buckets = n
+		s.once("WithSubWindows")
+		s.subWindows = n
 	}}
 }
 
@@ -189,20 +213,20 @@ func WithRefillEvery(d time.Duration) TokenBucketOption {
 }
 
 const (
-	defaultPrefix  = "ratelimit"
-	defaultBuckets = 10
-	maxBuckets     = 100_000
+	defaultSubWindows = 10
+	maxSubWindows     = 100_000
 )
 
 // settings is what the options of one constructor add up to.
 type settings struct {
 	prefix      string
+	name        string
 	clock       func() time.Time // nil: the server's
 	unmerged    bool
 	aligned     bool
 	offset      time.Duration
 	storage     Storage
-	buckets     int // 0: not given
+	subWindows  int // 0: not given
 	resolution  time.Duration
 	refillEvery time.Duration
 
@@ -232,16 +256,23 @@ func collect[O interface {
 	comparable
 	set(*settings)
 }](opts []O) (settings, error) {
-	s := settings{prefix: defaultPrefix}
+	s := settings{prefix: defaultPrefix, name: defaultName}
+	apply(&s, opts)
+	return s, s.err
+}
+
+func apply[O interface {
+	comparable
+	set(*settings)
+}](s *settings, opts []O) {
 	var none O
 	for i, o := range opts {
 		if o == none {
 			s.refuse("option %d is nil", i+1)
-			break
+			return
 		}
-		o.set(&s)
+		o.set(s)
 	}
-	return s, s.err
 }
 
 type setter func(*settings)

@@ -37,7 +37,7 @@ func TestPitfall2ShortLivedStateExpiresToo(t *testing.T) {
 			l := Must(NewTokenBucket(s.client, rate, 1, widen[TokenBucketOption](s.opts)...))
 			key := fmt.Sprint("k", i)
 			require.True(t, must(t)(l.TryAcquire(ctx, key)).Allowed)
-			ttl := s.admin.PTTL(ctx, "ratelimit:tokenbucket:"+key).Val()
+			ttl := s.admin.PTTL(ctx, "ratelimit:default:tokenbucket:"+key).Val()
 			require.NotEqual(t, time.Duration(-1), ttl, "no TTL")
 			require.LessOrEqual(t, ttl, time.Second)
 		}
@@ -100,7 +100,7 @@ func TestPitfall4NothingBelowOneIsAccepted(t *testing.T) {
 func TestPitfall5SubWindowsStayUntilTheirLastInstant(t *testing.T) {
 	for _, storage := range []Storage{Hash, List} {
 		s := onMini(t)
-		l := Must(NewSlidingWindow(s.client, 3, 5*time.Second, WithStorage(storage), WithBuckets(5)))
+		l := Must(NewSlidingWindow(s.client, 3, 5*time.Second, WithStorage(storage), WithSubWindows(5)))
 		s.advance(999 * time.Millisecond)
 		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
 		s.advance(5*time.Second - 999*time.Millisecond)

@@ -44,7 +44,7 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 		return nil, invalidConfig("WithResolution: %v is more than the window %v", s.resolution, shortest)
 	}
 	resolution := max(s.resolution.Microseconds(), 1)
-	inner, err := newCore(c, s, logAlgorithm("sliding log", "slidinglog", listLogSource, resolution, sorted))
+	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, listLogSource, resolution, sorted))
 	if err != nil {
 		return nil, err
 	}

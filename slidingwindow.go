@@ -15,7 +15,7 @@ var (
 
 // A SlidingWindow grants at most limit permits in any interval of one window.
 //
-// With the storages Hash and List it counts by sub-windows, ten if WithBuckets
+// With the storages Hash and List it counts by sub-windows, ten if WithSubWindows
 // does not say otherwise, and a sub-window counts until its last instant has
 // left the window. That never grants more than the limit, and holds a permit
 // back for up to one sub-window longer than needed. With a single sub-window
@@ -47,32 +47,32 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 	var a algorithm
 	switch s.storage {
 	case ZSet:
-		if s.buckets > 0 {
-			return nil, invalidConfig("WithBuckets: the storage ZSet is exact and has none; leave it out")
+		if s.subWindows > 0 {
+			return nil, invalidConfig("WithSubWindows: the storage ZSet is exact and has none; leave it out")
 		}
 		if limit > maxZSet {
 			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d", limit, maxZSet)
 		}
 		a = algorithm{
-			title: "sliding window", id: "slidingwindow-zset", most: limit,
+			title: "sliding window", id: idSlidingWindowZSet, most: limit,
 			sources: []string{anyLogSource, zsetWindowSource},
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
 			words:   4, explainer: grantLog(rules),
 		}
 	default:
-		buckets := int64(s.buckets)
-		if buckets == 0 {
-			buckets = defaultBuckets
+		subWindows := int64(s.subWindows)
+		if subWindows == 0 {
+			subWindows = defaultSubWindows
 		}
-		if window.Microseconds()%buckets != 0 {
+		if window.Microseconds()%subWindows != 0 {
 			return nil, invalidConfig("the window %v is not divisible into %d sub-windows of whole microseconds; "+
-				"choose another number with WithBuckets", window, buckets)
+				"choose another number with WithSubWindows", window, subWindows)
 		}
-		id, source := "slidingwindow-hash", hashLogSource
+		id, source := idSlidingWindowHash, hashLogSource
 		if s.storage == List {
-			id, source = "slidingwindow-list", listLogSource
+			id, source = idSlidingWindowList, listLogSource
 		}
-		a = logAlgorithm("sliding window", id, source, window.Microseconds()/buckets, rules)
+		a = logAlgorithm("sliding window", id, source, window.Microseconds()/subWindows, rules)
 	}
 	inner, err := newCore(c, s, a)
 	if err != nil {

@@ -140,7 +140,7 @@ func variants() []variant {
 	thirds := [3]time.Duration{333_334 * us, 666_667 * us, s}
 	return []variant{
 		{
-			name: "FixedWindow", key: "ratelimit:fixedwindow:k",
+			name: "FixedWindow", key: "ratelimit:default:fixedwindow:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewFixedWindow(c, 3, s, widen[FixedWindowOption](o)...)
 			},
@@ -148,7 +148,7 @@ func variants() []variant {
 			corrupt: corruptString("three"),
 		},
 		{
-			name: "FixedWindow aligned", key: "ratelimit:fixedwindow:k",
+			name: "FixedWindow aligned", key: "ratelimit:default:fixedwindow:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewFixedWindow(c, 3, s, append(widen[FixedWindowOption](o), WithAlignment(-250*time.Millisecond))...)
 			},
@@ -157,7 +157,7 @@ func variants() []variant {
 			corrupt: corruptString("1/2/3"),
 		},
 		{
-			name: "SlidingWindow Hash", key: "ratelimit:slidingwindow-hash:k",
+			name: "SlidingWindow Hash", key: "ratelimit:default:slidingwindow-hash:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewSlidingWindow(c, 3, s, widen[SlidingWindowOption](o)...)
 			},
@@ -165,7 +165,7 @@ func variants() []variant {
 			corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
 		},
 		{
-			name: "SlidingWindow List", key: "ratelimit:slidingwindow-list:k",
+			name: "SlidingWindow List", key: "ratelimit:default:slidingwindow-list:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewSlidingWindow(c, 3, s, append(widen[SlidingWindowOption](o), WithStorage(List))...)
 			},
@@ -173,9 +173,9 @@ func variants() []variant {
 			corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
 		},
 		{
-			name: "SlidingWindow of one sub-window", key: "ratelimit:slidingwindow-hash:k",
+			name: "SlidingWindow of one sub-window", key: "ratelimit:default:slidingwindow-hash:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
-				return NewSlidingWindow(c, 3, s, append(widen[SlidingWindowOption](o), WithBuckets(1))...)
+				return NewSlidingWindow(c, 3, s, append(widen[SlidingWindowOption](o), WithSubWindows(1))...)
 			},
 			resets: [3]time.Duration{1_999_999 * us, 1_999_999 * us, 1_999_999 * us}, retry: 1_999_999 * us, grain: us,
 			corrupt: func(c redis.UniversalClient, key string) error {
@@ -183,14 +183,14 @@ func variants() []variant {
 			},
 		},
 		{
-			name: "SlidingWindow ZSet", key: "ratelimit:slidingwindow-zset:k",
+			name: "SlidingWindow ZSet", key: "ratelimit:default:slidingwindow-zset:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewSlidingWindow(c, 3, s, append(widen[SlidingWindowOption](o), WithStorage(ZSet))...)
 			},
 			resets: [3]time.Duration{s, s, s}, retry: s, grain: us,
 		},
 		{
-			name: "SlidingLog", key: "ratelimit:slidinglog:k",
+			name: "SlidingLog", key: "ratelimit:default:slidinglog:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewSlidingLog(c, []Rule{{3, s}}, widen[SlidingLogOption](o)...)
 			},
@@ -198,7 +198,7 @@ func variants() []variant {
 			corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "0", "0", "x", "1").Err() },
 		},
 		{
-			name: "SlidingLog with a resolution", key: "ratelimit:slidinglog:k",
+			name: "SlidingLog with a resolution", key: "ratelimit:default:slidinglog:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewSlidingLog(c, []Rule{{3, s}}, append(widen[SlidingLogOption](o), WithResolution(50*time.Millisecond))...)
 			},
@@ -206,7 +206,7 @@ func variants() []variant {
 			corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "1", "2", "3").Err() },
 		},
 		{
-			name: "TokenBucket", key: "ratelimit:tokenbucket:k",
+			name: "TokenBucket", key: "ratelimit:default:tokenbucket:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewTokenBucket(c, PerSecond(3), 3, widen[TokenBucketOption](o)...)
 			},
@@ -214,7 +214,7 @@ func variants() []variant {
 			corrupt: corruptString("full"),
 		},
 		{
-			name: "TokenBucket stepped", key: "ratelimit:tokenbucket:k",
+			name: "TokenBucket stepped", key: "ratelimit:default:tokenbucket:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewTokenBucket(c, PerSecond(3), 3, append(widen[TokenBucketOption](o), WithRefillEvery(s))...)
 			},
@@ -222,7 +222,7 @@ func variants() []variant {
 			corrupt: corruptString("0/0+1"),
 		},
 		{
-			name: "LeakyBucket", key: "ratelimit:leakybucket:k",
+			name: "LeakyBucket", key: "ratelimit:default:leakybucket:k",
 			build: func(c Client, o ...Option) (Limiter, error) {
 				return NewLeakyBucket(c, PerSecond(3), 3, widen[LeakyBucketOption](o)...)
 			},

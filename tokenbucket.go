@@ -26,7 +26,7 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 		return nil, err
 	}
 	a := algorithm{
-		title: "token bucket", id: "tokenbucket", most: burst,
+		title: "token bucket", id: idTokenBucket, most: burst,
 		sources: []string{inheritSource, bucketSource},
 		args:    b.args(), words: 2, packed: true, explainer: b,
 	}

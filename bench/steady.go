@@ -41,7 +41,7 @@ func slidingWindowOf(storage ratelimit.Storage, buckets int) steady {
 		fill: limit, calls: int64(2 * buckets),
 		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingWindow(c, limit, steadyWindow,
-				ratelimit.WithStorage(storage), ratelimit.WithBuckets(buckets), unmerged, prefix, clock)
+				ratelimit.WithStorage(storage), ratelimit.WithSubWindows(buckets), unmerged, prefix, clock)
 		},
 	}
 }

@@ -3,7 +3,7 @@
 --
 -- ARGV   [2] limit; [3] window, microseconds; [4] offset of the windows from
 --        1970, microseconds, or "first" for windows that open with their first permit
--- State  "<start, microseconds>/<permits used>"
+-- State  "<permits used>@<start, microseconds>"
 -- Words  granted, permits left before the run, microseconds left of the window
 
 --- config
@@ -17,7 +17,7 @@ end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local at, count = string.match(state, '^(%d+)/(%d+)$')
+  local count, at = string.match(state, '^(%d+)@(%d+)$')
   if not at then
     count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
@@ -45,7 +45,7 @@ used = used + granted * n
 
 --- store
 local ttl = (start + window - now) / 1000
-redis.call('SET', key, string.format('%d/%d', start, used), 'PX', ttl - ttl % 2 + 3)
+redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
 
 --- keep
 -- Denied under a longer window than the one that set the TTL.

@@ -34,7 +34,7 @@ end
 --- reopen
 local used
 if value < 0 then
-  used = string.match(state, '^%d+/(%d+)$') -- as datedwindow.lua leaves it
+  used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
 else
   local code = value % 1000000
   local exponent = code % 10

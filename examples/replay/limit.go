@@ -47,7 +47,7 @@ func (l limit) build(c ratelimit.Client) (ratelimit.Limiter, error) {
 	case slidingWindow:
 		opts := []ratelimit.SlidingWindowOption{ratelimit.WithStorage(l.storage)}
 		if l.buckets > 0 {
-			opts = append(opts, ratelimit.WithBuckets(l.buckets))
+			opts = append(opts, ratelimit.WithSubWindows(l.buckets))
 		}
 		return ratelimit.NewSlidingWindow(c, l.rate.Count, l.rate.Period, opts...)
 	case slidingLog:

@@ -16,9 +16,9 @@ import (
 
 // The limit that is replayed if none is asked for.
 const (
-	defaultAlgorithm = tokenBucket
-	defaultBuckets   = 10 // of a sliding window, as the library has it
-	defaultRate      = "20/m"
+	defaultAlgorithm  = tokenBucket
+	defaultSubWindows = 10 // of a sliding window, as the library has it
+	defaultRate       = "20/m"
 )
 
 // limitFlags are the flags that make a limit. One that is for some algorithms is
@@ -236,7 +236,7 @@ func (g given) limit(algorithm string) (l limit, err error) {
 			l.storage, e = parseStorage(g.text("storage"))
 			keep(e)
 		}
-		otherwise := defaultBuckets
+		otherwise := defaultSubWindows
 		if l.storage == ratelimit.ZSet {
 			otherwise = 0 // it takes none
 		}
