@@ -16,9 +16,10 @@ quickstart: ## see every limiter work, with no server
 test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(TESTFLAGS) ./...); done
 
-lint: ## gofmt, vet and staticcheck on every module
+lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
+	luacheck --quiet scripts
 
 bench: ## compare with the peers and the floors on a real redis-server (minutes)
 	cd bench && go run . -out .

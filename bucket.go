@@ -5,15 +5,18 @@ import (
 	"math/bits"
 	"strconv"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 var (
 	//go:embed scripts/bucket.lua
-	bucketSource string
+	bucketText string
 	//go:embed scripts/steppedbucket.lua
-	steppedBucketSource string
-	//go:embed scripts/inherit.lua
-	inheritSource string
+	steppedBucketText string
+
+	bucketScripts        = newScripts(script.Parse("bucket.lua", bucketText))
+	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText))
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It

@@ -2,27 +2,13 @@ package ratelimit
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/one.lua
-	oneDriver string
-	//go:embed scripts/peek.lua
-	peekDriver string
-	//go:embed scripts/many.lua
-	manyDriver string
-	//go:embed scripts/clock.lua
-	clockSource string
 )
 
 // Integers in Lua are exact below 2^53. The bounds keep every sum there.
@@ -61,8 +47,7 @@ type core struct {
 // An algorithm is what a constructor knows of one.
 type algorithm struct {
 	title, id string
-	sources   []string
-	timeless  bool // needs no clock
+	scripts   *scripts
 	most      int
 	args      []string
 	words     int
@@ -90,16 +75,8 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	for _, arg := range a.args {
 		c.args = append(c.args, arg)
 	}
-	clock := "server"
-	if s.clock != nil {
-		clock = "caller"
-	}
-	if a.timeless {
-		clock = ""
-	}
-	c.one = assemble(oneDriver, clock, a.sources)
-	c.peek = assemble(peekDriver, clock, a.sources)
-	c.many = assemble(manyDriver, clock, a.sources)
+	scripts := a.scripts.get(s.clock != nil)
+	c.one, c.peek, c.many = scripts.one, scripts.peek, scripts.many
 	switch client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		c.pooled = true
@@ -108,23 +85,6 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		}
 	}
 	return c, nil
-}
-
-// scripts holds every script that was assembled: there are few, however many
-// limiters.
-var scripts sync.Map
-
-func assemble(driver, clock string, sources []string) *script.Script {
-	id := clock + "\x00" + driver + strings.Join(sources, "")
-	if s, ok := scripts.Load(id); ok {
-		return s.(*script.Script)
-	}
-	if clock != "" {
-		driver = strings.Replace(driver, "--@ clock", "--@ "+clock, 1)
-		driver = strings.Replace(driver, "--@ shift", "--@ "+clock+" shift", 1)
-	}
-	s, _ := scripts.LoadOrStore(id, script.Assemble(driver, append([]string{clockSource}, sources...)...))
-	return s.(*script.Script)
 }
 
 // TryAcquire takes one permit from key, if it can be had now: it is

@@ -35,16 +35,16 @@ var privileges = []struct {
 	{"FixedWindow aligned", "+get +set +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewFixedWindow(c, 5, time.Second, append(widen[FixedWindowOption](o), WithAlignment(0))...))
 	}},
-	{"SlidingWindow Hash", "+hmget +hget +hlen +hset +hdel +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow Hash", "+hmget +hlen +hset +hdel +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, widen[SlidingWindowOption](o)...))
 	}},
-	{"SlidingWindow List", "+llen +lrange +lindex +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(List))...))
 	}},
 	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingWindow(c, 5, time.Second, append(widen[SlidingWindowOption](o), WithStorage(ZSet))...))
 	}},
-	{"SlidingLog", "+llen +lrange +lindex +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
+	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c Client, o ...Option) limiterWithPreload {
 		return Must(NewSlidingLog(c, []Rule{{5, time.Second}}, widen[SlidingLogOption](o)...))
 	}},
 	{"TokenBucket", "+get +set", true, func(c Client, o ...Option) limiterWithPreload {

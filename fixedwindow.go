@@ -4,15 +4,21 @@ import (
 	_ "embed"
 	"strconv"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 var (
 	//go:embed scripts/fixedwindow.lua
-	fixedWindowSource string
-	//go:embed scripts/widewindow.lua
-	wideWindowSource string
+	fixedWindowText string
 	//go:embed scripts/datedwindow.lua
-	datedWindowSource string
+	datedWindowText string
+
+	fixedWindowFile    = script.Parse("fixedwindow.lua", fixedWindowText)
+	fixedWindowScripts = newScripts(fixedWindowFile)
+	// For where an answer in one integer may be beyond 2^53.
+	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords())
+	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText))
 )
 
 // A FixedWindow grants up to limit permits per window, and so up to twice that
@@ -43,13 +49,13 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	f := &fixed{limit: int64(limit), window: window, unit: time.Millisecond}
 	a := algorithm{
 		title: "fixed window", id: idFixedWindow, most: limit,
-		sources: []string{fixedWindowSource}, timeless: true,
-		args:  []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
-		words: 3, packed: true,
+		scripts: fixedWindowScripts,
+		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
+		words:   3, packed: true,
 	}
 	if float64(limit+1)*float64(window.Milliseconds()+1) >= exact {
 		a.packed = false
-		a.sources = append(a.sources, wideWindowSource)
+		a.scripts = wideWindowScripts
 	}
 	if s.aligned || s.clock != nil {
 		f.unit = time.Microsecond
@@ -58,7 +64,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 			offset := (s.offset%window + window) % window
 			start = strconv.FormatInt(offset.Microseconds(), 10)
 		}
-		a.sources, a.timeless, a.packed = []string{datedWindowSource}, false, false
+		a.scripts, a.packed = datedWindowScripts, false
 		a.args = []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10), start}
 	}
 	a.explainer = f

@@ -22,7 +22,7 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 	}
 	inner, err := newCore(c, s, algorithm{
 		title: "leaky bucket", id: idLeakyBucket, most: capacity,
-		sources: []string{inheritSource, bucketSource},
+		scripts: bucketScripts,
 		args:    b.args(), words: 2, packed: true, explainer: b,
 	})
 	if err != nil {

@@ -5,17 +5,15 @@ import (
 	_ "embed"
 	"slices"
 	"strconv"
+
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 var (
-	//go:embed scripts/log.lua
-	logSource string
-	//go:embed scripts/logwindow.lua
-	logWindowSource string
-	//go:embed scripts/anylog.lua
-	anyLogSource string
-	//go:embed scripts/listlog.lua
-	listLogSource string
+	//go:embed scripts/slidinglog.lua
+	slidingLogText string
+
+	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", slidingLogText))
 )
 
 // A SlidingLog keeps a log of its grants and holds several rules over it at
@@ -44,7 +42,11 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 		return nil, invalidConfig("WithResolution: %v is more than the window %v", s.resolution, shortest)
 	}
 	resolution := max(s.resolution.Microseconds(), 1)
-	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, listLogSource, resolution, sorted))
+	scripts := slidingLogScripts
+	if len(sorted) == 1 { // as a sliding window's, in the same state
+		scripts = listWindowScripts
+	}
+	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, sorted))
 	if err != nil {
 		return nil, err
 	}
@@ -78,14 +80,10 @@ func checkRules(rules []Rule) ([]Rule, error) {
 }
 
 // logAlgorithm is what the sliding log has in common with sub-windows.
-func logAlgorithm(title, id, storage string, resolution int64, rules []Rule) algorithm {
-	source := logSource
-	if len(rules) == 1 {
-		source = logWindowSource
-	}
+func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []Rule) algorithm {
 	a := algorithm{
 		title: title, id: id, most: rules[0].Limit,
-		sources: []string{anyLogSource, storage, source},
+		scripts: scripts,
 		args:    []string{strconv.FormatInt(resolution, 10)},
 		words:   3 + len(rules), explainer: grantLog(rules),
 	}

@@ -4,13 +4,21 @@ import (
 	_ "embed"
 	"strconv"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 var (
-	//go:embed scripts/hashlog.lua
-	hashLogSource string
-	//go:embed scripts/zsetwindow.lua
-	zsetWindowSource string
+	//go:embed scripts/slidingwindow_hash.lua
+	hashWindowText string
+	//go:embed scripts/slidingwindow_list.lua
+	listWindowText string
+	//go:embed scripts/slidingwindow_zset.lua
+	zsetWindowText string
+
+	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText))
+	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText))
+	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
 )
 
 // A SlidingWindow grants at most limit permits in any interval of one window.
@@ -55,7 +63,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 		}
 		a = algorithm{
 			title: "sliding window", id: idSlidingWindowZSet, most: limit,
-			sources: []string{anyLogSource, zsetWindowSource},
+			scripts: zsetWindowScripts,
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
 			words:   4, explainer: grantLog(rules),
 		}
@@ -68,11 +76,11 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			return nil, invalidConfig("the window %v is not divisible into %d sub-windows of whole microseconds; "+
 				"choose another number with WithSubWindows", window, subWindows)
 		}
-		id, source := idSlidingWindowHash, hashLogSource
+		id, scripts := idSlidingWindowHash, hashWindowScripts
 		if s.storage == List {
-			id, source = idSlidingWindowList, listLogSource
+			id, scripts = idSlidingWindowList, listWindowScripts
 		}
-		a = logAlgorithm("sliding window", id, source, window.Microseconds()/subWindows, rules)
+		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules)
 	}
 	inner, err := newCore(c, s, a)
 	if err != nil {

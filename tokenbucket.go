@@ -27,7 +27,7 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	}
 	a := algorithm{
 		title: "token bucket", id: idTokenBucket, most: burst,
-		sources: []string{inheritSource, bucketSource},
+		scripts: bucketScripts,
 		args:    b.args(), words: 2, packed: true, explainer: b,
 	}
 	if s.refillEvery > 0 {
@@ -35,7 +35,7 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 		if err != nil {
 			return nil, err
 		}
-		a.sources = []string{inheritSource, steppedBucketSource}
+		a.scripts = steppedBucketScripts
 		a.args, a.words, a.packed, a.explainer = steps.args(), 3, false, steps
 	}
 	inner, err := newCore(c, s, a)

@@ -1,23 +1,38 @@
--- Token bucket and leaky bucket with a continuous flow. They mirror each other:
--- "missing" is what a token bucket lacks of full and a leaky one has of level.
--- The state is the instant at which nothing is missing any more, as in GCRA
--- (ITU-T I.371), and the size of a permit, so that a changed rate finds out how
--- many permits were missing.
+-- Token bucket and leaky bucket with a continuous flow. They decide alike:
+-- "missing" is what a token bucket lacks of full, and the level of a leaky one.
+-- This is GCRA (ITU-T I.371): the state is the instant at which nothing is missing
+-- any more, with the size of a permit, so that a changed rate finds out how many
+-- permits were missing.
 --
--- ARGV   [2] capacity, in units; [3] units a permit; [4] units a microsecond
---        restores. The caller picks the unit so that all are whole.
--- State  "<instant, 16 digits>/<units a permit>", and unless [4] is 1
---        "/<units a microsecond restores>+<units missing beyond the instant>"
--- Answer units missing before the call, negative when denied
--- Words  granted, units missing before the run
--- How permits are taken stands in inherit.lua.
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a
+--          microsecond restores; last the caller's clock, microseconds, where that
+--          decides. The caller picks the unit so that all are whole.
+-- State    "<instant, 16 digits>/<units a permit>", and unless [4] is 1
+--          "/<units a microsecond restores>+<units missing beyond the instant>"
+-- Reply    units missing before the call, negative when denied
+-- Words    requests allowed, units missing before the run
+local key, n, times = KEYS[1], ARGV[1], 1 -- n stays a string: arithmetic takes it
+local call = redis.pcall
 
---- config
+-- <clock>
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- </clock>
+
+-- <config>
+-- needs:
+-- sets: capacity permit flow sub
 local capacity, permit, flow = ARGV[2] + 0, ARGV[3], ARGV[4]
 local sub = string.sub
+-- </config>
 
---- load
-local missing, stale = 0, false
+-- <load>
+-- needs: call key now capacity permit flow sub
+-- sets: missing repair
+local missing, repair = 0, false
 local state = call('GET', key)
 if state then
   if state.err then return state end
@@ -25,39 +40,104 @@ if state then
   if at and at >= 0 and at < 2 ^ 53 and flow == '1' and sub(state, 18) == permit then
     missing = at - now
   else
---@ inherit
+    -- The state of another configuration. A denied call stores it too, as one of
+    -- this configuration: what flows from now on flows by this rate.
+    -- <inherit>
+    -- The state of a bucket of any configuration: the units missing at its anchor,
+    -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
+    -- so that a changed rate never allows more.
+    -- needs: now state permit flow missing repair
+    -- sets: missing repair anchor
+    local anchor
+    local instant, unit, tail = string.match(state, '^(%d+)/([1-9]%d*)(.*)$')
+    if unit then
+      local speed, rest = string.match(tail, '^/([1-9]%d*)%+(%d+)$')
+      if speed then
+        missing = (instant - now) * speed + rest
+        if speed ~= flow then repair = true end
+      elseif tail == '' then
+        missing = instant - now
+        if flow ~= '1' then repair = true end
+      else
+        rest = string.match(tail, '^%+(%d+)$')
+        if rest then
+          missing = rest + 0
+          anchor = instant + 0
+        else
+          unit = nil
+        end
+      end
+    end
     if not unit then return {err = 'CORRUPT no state of a bucket'} end
+    if unit ~= permit then
+      local part = missing % unit
+      missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
+      if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+      repair = true
+    end
+    -- </inherit>
     if anchor then -- it refilled in steps
       missing = missing - math.max(now - anchor, 0) * flow
-      stale = true
+      repair = true
     end
   end
   if missing < 0 then
     missing = 0
   elseif missing > capacity then -- the clock stepped back, or the capacity shrank
     missing = capacity
-    stale = true
+    repair = true
   end
 end
+-- </load>
 
---- store
-local wait = missing
-if flow == '1' then
-  state = string.format('%016d/%s', now + wait, permit)
-else
-  local part = missing % flow
-  wait = (missing - part) / flow
-  state = string.format('%016d/%s/%s+%d', now + wait, permit, flow, part)
+-- <fit>
+-- needs: n times capacity permit missing
+-- sets: cost allowed before
+local cost, allowed, before = n * permit, times, missing
+local room = capacity - missing
+if cost * allowed > room then
+  allowed = (room - room % cost) / cost
 end
--- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
-local ttl = wait / 1000
-redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3)
+-- </fit>
 
---- answer
-if granted == 0 then return -before end
+-- <take>
+-- needs: cost allowed missing
+-- sets: missing
+missing = missing + allowed * cost
+-- </take>
+
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key now permit flow missing
+  -- sets:
+  local value, wait
+  if flow == '1' then
+    wait = missing
+    value = string.format('%016d/%s', now + wait, permit)
+  else
+    local part = missing % flow
+    wait = (missing - part) / flow
+    value = string.format('%016d/%s/%s+%d', now + wait, permit, flow, part)
+  end
+  -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+  local ttl = wait / 1000
+  redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+  -- </store>
+end
+
+-- <answer>
+-- needs: allowed before
+-- sets:
+if allowed == 0 then return -before end
 return before
+-- </answer>
 
---- emit
-out[size + 1] = granted
+--[[ In place of the answer, where a run of requests is decided:
+-- <words>
+-- needs: out size allowed before
+-- sets: size
+out[size + 1] = allowed
 out[size + 2] = before
 size = size + 2
+-- </words>
+]]

@@ -1,16 +1,35 @@
--- Fixed window that keeps its start, for a clock that is not Redis's or for
+-- Fixed window that keeps its start, for a clock that is not Redis's, or for
 -- windows that start at given times.
 --
--- ARGV   [2] limit; [3] window, microseconds; [4] offset of the windows from
---        1970, microseconds, or "first" for windows that open with their first permit
--- State  "<permits used>@<start, microseconds>"
--- Words  granted, permits left before the run, microseconds left of the window
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] limit; [3] window, microseconds; [4] offset of the
+--          windows from 1970, microseconds, or "first" for windows that open with
+--          their first permit; last the caller's clock, microseconds, where that
+--          decides
+-- State    "<permits used>@<start, microseconds>"
+-- Reply    the words of a run
+-- Words    requests allowed, permits left before the run, microseconds left of the
+--          window
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
 
---- config
+-- <clock>
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- </clock>
+
+-- <config>
+-- needs:
+-- sets: limit window offset
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+-- </config>
 
---- load
-local start, used, stale = now, 0, false
+-- <load>
+-- needs: call key now window offset
+-- sets: state start used repair
+local start, used, repair = now, 0, false
 if offset ~= 'first' then
   start = now - (now - offset) % window
 end
@@ -25,39 +44,65 @@ if state then
   elseif now < at + 0 then -- the clock stepped back
     used = count + 0
     if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- over the window's start: opened anew it would grant twice
+      start = at + 0 -- over the window's start: another window would allow it twice
     else
-      stale = true
+      repair = true
     end
-  elseif now - at < window then -- it lasts to its end, also if the alignment changed
+  elseif now - at < window then -- it lasts to its end, even if the alignment changed
     start = at + 0
     used = count + 0
   end
 end
+-- </load>
 
---- take
-local granted, room = times, math.max(limit - used, 0)
-local before = room
-if n * granted > room then
-  granted = (room - room % n) / n
+-- <fit>
+-- needs: n times limit used
+-- sets: allowed before
+local allowed, before = times, math.max(limit - used, 0)
+if n * allowed > before then
+  allowed = (before - before % n) / n
 end
-used = used + granted * n
+-- </fit>
 
---- store
-local ttl = (start + window - now) / 1000
-redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
+-- <take>
+-- needs: n allowed used
+-- sets: used
+used = used + allowed * n
+-- </take>
 
---- keep
--- Denied under a longer window than the one that set the TTL.
-if state and redis.call('PTTL', key) < (start + window - now) / 1000 - 1 then
---@ store
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key now window start used
+  -- sets:
+  -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+  local ttl = (start + window - now) / 1000
+  redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
+  -- </store>
+else
+  -- <keep>
+  -- Denied under a longer window than the one that set the TTL.
+  -- needs: key now window state start used
+  -- sets:
+  local ttl = (start + window - now) / 1000
+  if state and redis.call('PTTL', key) < ttl - 1 then
+    redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
+  end
+  -- </keep>
 end
 
---- answer
-return {granted, before, start + window - now}
+-- <answer>
+-- needs: now window start allowed before
+-- sets:
+return {allowed, before, start + window - now}
+-- </answer>
 
---- emit
-out[size + 1] = granted
+--[[ In place of the answer, where a run of requests is decided:
+-- <words>
+-- needs: out size now window start allowed before
+-- sets: size
+out[size + 1] = allowed
 out[size + 2] = before
 out[size + 3] = start + window - now
 size = size + 3
+-- </words>
+]]

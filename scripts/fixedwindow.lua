@@ -1,20 +1,31 @@
--- Fixed window that opens with its first permit and closes as its key expires:
+-- Fixed window that opens with its first permit and closes when its key expires:
 -- one counter, no clock. The counter carries the window's length, so that a
--- changed one finds out when the window opened: the last six digits are
--- mantissa (5) and exponent (1) of its milliseconds, 000064 for a minute.
+-- changed length shows when the window opened.
 --
--- ARGV   [2] the counter of a window that is used up; [3] window, milliseconds
--- State  "<permits used><window, 6 digits>"
--- Answer permits left before the call × (window + 1) + milliseconds left of the
---        window, negative when denied; widewindow.lua has another, for where
---        that may be beyond 2^53
--- Words  granted, permits left before the run, milliseconds left of the window
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] the counter of a window that is used up; [3] window,
+--          milliseconds
+-- State    "<permits used><window, 6 digits>": mantissa (5) and exponent (1) of
+--          the window's milliseconds, 000064 for a minute
+-- Reply    permits left before the call × (window + 1) + milliseconds left of the
+--          window, negative when denied; the words of a run where that may be
+--          beyond 2^53
+-- Words    requests allowed, permits left before the run, milliseconds left
+local key, n, times = KEYS[1], ARGV[1], 1 -- n stays a string: arithmetic takes it
+local call = redis.pcall
 
---- config
+-- <config>
+-- needs:
+-- sets: most window
 local most, window = ARGV[2] + 0, ARGV[3] + 0
+-- </config>
 
---- load
-local room, left, open, stale
+-- <load>
+-- The limit's and the window's part of the counters cancel out: room is a multiple
+-- of 1,000,000 when the state is of this window's length.
+-- needs: call key most window
+-- sets: room left open repair taken
+local room, left, open, repair
 local taken = 0
 local state = call('GET', key)
 if state then
@@ -24,66 +35,85 @@ if state then
   room = most - value
   open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
   if not open then
---@ reopen
+    local used
+    if value < 0 then
+      used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
+    else
+      local code = value % 1000000
+      local exponent = code % 10
+      used = (value - code) / 1000000
+      if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
+        left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
+        repair = true -- to be kept as long as this rule needs it
+      end
+    end
+    if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
+    if left == 0 or left == -2 then -- it closes in this millisecond
+      used = 0
+      left = window
+    elseif left < 0 or left > window then -- no TTL, or the clock stepped back
+      left = window
+      repair = true
+    end
+    room = most - most % 1000000 - used * 1000000
   end
 else
   room = most - most % 1000000
   left = window
 end
+-- </load>
 
---- reopen
-local used
-if value < 0 then
-  used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
-else
-  local code = value % 1000000
-  local exponent = code % 10
-  used = (value - code) / 1000000
-  if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
-    left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
-    stale = true -- to be kept as long as this rule needs it
-  end
-end
-if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-if left == 0 or left == -2 then -- it closes in this millisecond
-  used = 0
-  left = window
-elseif left < 0 or left > window then -- no TTL, or the clock stepped back
-  left = window
-  stale = true
-end
-room = most - most % 1000000 - used * 1000000
-
---- take
-local cost, granted, before = n * 1000000, times, room
-if cost * granted > room then
+-- <fit>
+-- needs: n times room
+-- sets: cost allowed before
+local cost, allowed, before = n * 1000000, times, room
+if cost * allowed > room then
   if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
-  granted = (before - before % cost) / cost
+  allowed = (before - before % cost) / cost
 end
-if granted > 0 then
-  room = room - granted * cost
-  if granted == 1 and taken == 0 then
+-- </fit>
+
+-- <take>
+-- needs: n cost allowed room taken
+-- sets: room taken
+if allowed > 0 then
+  room = room - allowed * cost
+  if allowed == 1 and taken == 0 then
     taken = n -- as it came: a number would have to be written out
   else
-    taken = taken + granted * n
+    taken = taken + allowed * n
   end
 end
+-- </take>
 
---- store
-if open then
-  redis.call('INCRBY', key, taken .. '000000')
-else
-  redis.call('SET', key, string.format('%d', most - room),
-    'PX', string.format('%d', left))
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key most room left open taken
+  -- sets:
+  if open then
+    redis.call('INCRBY', key, taken .. '000000')
+  else
+    redis.call('SET', key, string.format('%d', most - room),
+      'PX', string.format('%d', left))
+  end
+  -- </store>
 end
 
---- answer
+-- <answer>
+-- needs: allowed before left window
+-- sets:
 local packed = before / 1000000 * (window + 1) + left
-if granted == 0 then return -packed end
+if allowed == 0 then return -packed end
 return packed
+-- </answer>
 
---- emit
-out[size + 1] = granted
+--[[ In place of the answer, where a run of requests is decided:
+-- <words>
+-- needs: out size allowed before left
+-- sets: size
+out[size + 1] = allowed
 out[size + 2] = before / 1000000
 out[size + 3] = left
 size = size + 3
+-- </words>
+]]

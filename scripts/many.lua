@@ -1,46 +1,49 @@
--- Driver: requests for several keys, decided as if made one after the other.
--- Each key is loaded once and stored once.
+-- Requests for several keys, decided as if made one after the other. Each key is
+-- loaded once and stored once. The blocks of an algorithm's script take the marked
+-- places; a name with a question mark is not needed.
 --
--- KEYS     the keys, each once
--- ARGV     [1] unused, then the algorithm's, then for each key its requests:
---          "1" for one permit, else runs "<permits>x<times>" joined by commas,
---          last the caller's clock in microseconds where it decides
--- Reply    for each key and run the number of requests granted, which are its
---          first, and the algorithm's words; or one -1 for a key that failed
---          and was left as it was (unless a user may not run a command that
---          comes after the first that writes)
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
+--        one permit, else runs "<permits>x<times>" joined by commas; last the
+--        caller's clock, microseconds, where that decides
+-- Reply  for each key and run the algorithm's words, of which the first is the
+--        number of requests allowed: those are the run's first. Or one -1 for a key
+--        that failed, and was left as it was (unless a user may not run a command
+--        that comes after the first that writes).
 local call = redis.pcall
---@ clock
---@ config
+-- <clock?/>
+-- <config/>
 local out, size = {}, 0
 
 local function decide(key, requests)
---@ load
-  local change, from = stale, 1
+  -- <load/>
+  local change, begin = repair, 1
   repeat
     local n, times = 1, 1
     if requests ~= '1' then
-      local _, upto, permits, calls = string.find(requests, '^(%d+)x(%d+)', from)
+      local _, stop, permits, calls = string.find(requests, '^(%d+)x(%d+)', begin)
       n = permits + 0
       times = calls + 0
-      from = upto + 2
+      begin = stop + 2
     end
---@ take
---@ emit
-    change = change or granted > 0
-  until requests == '1' or from > #requests
+    -- <fit/>
+    -- <take/>
+    -- <wait?/>
+    -- <words/>
+    change = change or allowed > 0
+  until requests == '1' or begin > #requests
   if change then
---@ store
+    -- <store/>
   else
---@ keep
+    -- <keep?/>
   end
 end
 
-local first = #ARGV - #KEYS
---@ shift
+local ahead = #ARGV - #KEYS -- of the requests
+-- <shift?/>
 for i = 1, #KEYS do
   local before = size
-  local ok, failed = pcall(decide, KEYS[i], ARGV[first + i])
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then
     for j = before + 2, size do
       out[j] = nil

@@ -1,28 +1,79 @@
 -- Token bucket that refills in steps, counted from the permit that left it less
 -- than full.
 --
--- ARGV   [2] capacity, in units; [3] units a permit; [4] units a microsecond
---        restores; [5] microseconds a step
--- State  "<instant of the last step, 16 digits>/<units a permit>+<units missing then>"
--- Words  granted, units missing before the run, microseconds since the last step
--- How permits are taken stands in inherit.lua.
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a
+--          microsecond restores; [5] microseconds a step; last the caller's clock,
+--          microseconds, where that decides
+-- State    "<instant of the last step, 16 digits>/<units a permit>+<units missing then>"
+-- Reply    the words of a run
+-- Words    requests allowed, units missing before the run, microseconds since the
+--          last step
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
 
---- config
+-- <clock>
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- </clock>
+
+-- <config>
+-- needs:
+-- sets: capacity permit flow every
 local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
+-- </config>
 
---- load
-local missing, stale, since = 0, false, now
+-- <load>
+-- needs: call key now capacity permit flow every
+-- sets: state missing repair since
+local missing, repair, since = 0, false, now
 local state = call('GET', key)
 if state then
   if state.err then return state end
---@ inherit
+  -- The block of bucket.lua. The state of another configuration is stored by a
+  -- denied call too, as one of this configuration.
+  -- <inherit>
+  -- The state of a bucket of any configuration: the units missing at its anchor,
+  -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
+  -- so that a changed rate never allows more.
+  -- needs: now state permit flow missing repair
+  -- sets: missing repair anchor
+  local anchor
+  local instant, unit, tail = string.match(state, '^(%d+)/([1-9]%d*)(.*)$')
+  if unit then
+    local speed, rest = string.match(tail, '^/([1-9]%d*)%+(%d+)$')
+    if speed then
+      missing = (instant - now) * speed + rest
+      if speed ~= flow then repair = true end
+    elseif tail == '' then
+      missing = instant - now
+      if flow ~= '1' then repair = true end
+    else
+      rest = string.match(tail, '^%+(%d+)$')
+      if rest then
+        missing = rest + 0
+        anchor = instant + 0
+      else
+        unit = nil
+      end
+    end
+  end
   if not unit then return {err = 'CORRUPT no state of a bucket'} end
+  if unit ~= permit then
+    local part = missing % unit
+    missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
+    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+    repair = true
+  end
+  -- </inherit>
   if missing > capacity then missing = capacity end
   since = anchor or now
-  if not anchor then stale = true end -- it refilled continuously
+  if not anchor then repair = true end -- it refilled continuously
   if now < since then -- the clock stepped back
     since = now
-    stale = true
+    repair = true
   end
   local steps = (now - since) - (now - since) % every
   since = since + steps
@@ -32,24 +83,60 @@ if missing <= 0 then -- full: the steps count from the next permit
   missing = 0
   since = now
 end
+-- </load>
 
---- store
-local steps = math.ceil(missing / (every * flow))
-local ttl = (since + steps * every - now) / 1000
-redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
-  'PX', ttl - ttl % 2 + 3)
+-- <fit>
+-- needs: n times capacity permit missing
+-- sets: cost allowed before
+local cost, allowed, before = n * permit, times, missing
+local room = capacity - missing
+if cost * allowed > room then
+  allowed = (room - room % cost) / cost
+end
+-- </fit>
 
---- keep
--- Denied under longer steps than those that set the TTL.
-if state and redis.call('PTTL', key) < (since + math.ceil(missing / (every * flow)) * every - now) / 1000 - 1 then
---@ store
+-- <take>
+-- needs: cost allowed missing
+-- sets: missing
+missing = missing + allowed * cost
+-- </take>
+
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key now permit flow every missing since
+  -- sets:
+  local steps = math.ceil(missing / (every * flow))
+  local ttl = (since + steps * every - now) / 1000
+  redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
+    'PX', ttl - ttl % 2 + 3)
+  -- </store>
+else
+  -- <keep>
+  -- Denied under longer steps than those that set the TTL.
+  -- needs: key now permit flow every state missing since
+  -- sets:
+  local steps = math.ceil(missing / (every * flow))
+  local ttl = (since + steps * every - now) / 1000
+  if state and redis.call('PTTL', key) < ttl - 1 then
+    redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
+      'PX', ttl - ttl % 2 + 3)
+  end
+  -- </keep>
 end
 
---- answer
-return {granted, before, now - since}
+-- <answer>
+-- needs: now allowed before since
+-- sets:
+return {allowed, before, now - since}
+-- </answer>
 
---- emit
-out[size + 1] = granted
+--[[ In place of the answer, where a run of requests is decided:
+-- <words>
+-- needs: out size now allowed before since
+-- sets: size
+out[size + 1] = allowed
 out[size + 2] = before
 out[size + 3] = now - since
 size = size + 3
+-- </words>
+]]

@@ -1,0 +1,154 @@
+package script
+
+import (
+	"fmt"
+	"maps"
+	"strings"
+)
+
+// A File is a Lua file with marked blocks, which may hold blocks themselves:
+//
+//	-- <load>
+//	-- needs: key now
+//	-- sets: missing
+//	local missing = 0
+//	-- </load>
+//
+// The blocks of an algorithm's file stand in a complete script for one request. What
+// other scripts need of it is cut out and put into a template, see [File.Fill].
+type File struct {
+	name   string
+	text   string
+	blocks map[string]string // without the lines that mark them
+}
+
+// Parse reads the blocks of text, which is the file of that name. It panics where the
+// marks do not match or a name is used twice: that is a mistake in the program, which
+// a test finds.
+func Parse(name, text string) *File {
+	f := &File{name: name, text: text, blocks: map[string]string{}}
+	type open struct {
+		name string
+		body strings.Builder
+	}
+	var stack []*open
+	for line := range strings.Lines(text) {
+		mark, kind := parseMark(line)
+		if kind == markEnd {
+			if len(stack) == 0 || stack[len(stack)-1].name != mark {
+				panic(fmt.Sprintf("script: %s: </%s> does not end the block before it", name, mark))
+			}
+			f.blocks[mark] = stack[len(stack)-1].body.String()
+			stack = stack[:len(stack)-1]
+		}
+		for _, o := range stack {
+			o.body.WriteString(line)
+		}
+		if kind == markBegin {
+			if _, ok := f.blocks[mark]; ok {
+				panic(fmt.Sprintf("script: %s: two blocks <%s>", name, mark))
+			}
+			f.blocks[mark] = ""
+			stack = append(stack, &open{name: mark})
+		}
+	}
+	if len(stack) > 0 {
+		panic(fmt.Sprintf("script: %s: <%s> has no end", name, stack[len(stack)-1].name))
+	}
+	return f
+}
+
+// Name is the file's name.
+func (f *File) Name() string { return f.name }
+
+// Script is the whole file as a script.
+func (f *File) Script() *Script { return New(f.text) }
+
+// Blocks are the texts of the blocks, by their names.
+func (f *File) Blocks() map[string]string { return maps.Clone(f.blocks) }
+
+// With returns f with the blocks of other, in place of its own of the same name.
+func (f *File) With(other *File) *File {
+	changed := &File{name: f.name, blocks: maps.Clone(f.blocks)}
+	maps.Copy(changed.blocks, other.blocks)
+	var text strings.Builder
+	skip := ""
+	for line := range strings.Lines(f.text) {
+		mark, kind := parseMark(line)
+		if skip == "" || kind == markEnd && mark == skip {
+			text.WriteString(line)
+			skip = ""
+		}
+		if body, ok := other.blocks[mark]; skip == "" && kind == markBegin && ok {
+			text.WriteString(body)
+			skip = mark
+		}
+	}
+	changed.text = text.String()
+	return changed
+}
+
+// AnswerInWords returns f with the words of a run as its answer: an array of
+// integers, in place of one integer that holds them all.
+func (f *File) AnswerInWords() *File {
+	answer := "local out, size = {}, 0\n" + f.blocks["words"] + "return out\n"
+	return f.With(&File{blocks: map[string]string{"answer": answer}})
+}
+
+// Fill replaces every line "-- <name/>" of template by the block of that name.
+// "-- <name?/>" is left out where f has no such block; a name without a question mark
+// must be there, or Fill panics: a mistyped name is found by the first test.
+//
+// The blocks are spliced, not called: a function for each would cost Redis a closure
+// in every execution.
+func (f *File) Fill(template string) *Script {
+	var out strings.Builder
+	for line := range strings.Lines(template) {
+		mark, kind := parseMark(line)
+		if kind != markPlace {
+			out.WriteString(line)
+			continue
+		}
+		name, optional := strings.CutSuffix(mark, "?")
+		body, ok := f.blocks[name]
+		if !ok && !optional {
+			panic(fmt.Sprintf("script: %s has no block <%s>", f.name, name))
+		}
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		for line := range strings.Lines(body) {
+			if line != "\n" {
+				out.WriteString(indent)
+			}
+			out.WriteString(line)
+		}
+	}
+	return New(out.String())
+}
+
+type markKind int
+
+const (
+	markNone  markKind = iota
+	markBegin          // -- <name>
+	markEnd            // -- </name>
+	markPlace          // -- <name/>
+)
+
+// parseMark is the name in a line that marks a block, and what it marks.
+func parseMark(line string) (name string, kind markKind) {
+	name, ok := strings.CutPrefix(strings.TrimSpace(line), "-- <")
+	if !ok {
+		return "", markNone
+	}
+	name, ok = strings.CutSuffix(name, ">")
+	if !ok {
+		return "", markNone
+	}
+	if end, ok := strings.CutPrefix(name, "/"); ok {
+		return end, markEnd
+	}
+	if place, ok := strings.CutSuffix(name, "/"); ok {
+		return place, markPlace
+	}
+	return name, markBegin
+}

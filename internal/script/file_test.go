@@ -1,0 +1,82 @@
+package script
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const example = `-- header
+local key = KEYS[1]
+
+-- <load>
+local a = 1
+  -- <inner>
+  a = 2
+  -- </inner>
+-- </load>
+
+if a then
+  -- <store>
+  set(a)
+  -- </store>
+end
+`
+
+func TestBlocksHoldWhatStandsBetweenTheirMarks(t *testing.T) {
+	f := Parse("example.lua", example)
+	require.Equal(t, map[string]string{
+		"load":  "local a = 1\n  -- <inner>\n  a = 2\n  -- </inner>\n",
+		"inner": "  a = 2\n",
+		"store": "  set(a)\n",
+	}, f.Blocks())
+	require.Equal(t, example, f.Script().Source)
+	require.Equal(t, "example.lua", f.Name())
+}
+
+func TestFillPutsBlocksInTheirPlaces(t *testing.T) {
+	s := Parse("example.lua", example).Fill("begin\n  -- <inner/>\n-- <store/>\n-- <clock?/>\nend\n")
+	require.Equal(t, "begin\n    a = 2\n  set(a)\nend\n", s.Source)
+}
+
+func TestFillPanicsWhereABlockIsMissing(t *testing.T) {
+	require.PanicsWithValue(t, "script: example.lua has no block <lode>", func() {
+		Parse("example.lua", example).Fill("-- <lode/>\n")
+	})
+}
+
+func TestWithReplacesBlocks(t *testing.T) {
+	f := Parse("example.lua", example).With(Parse("other.lua", "-- <load>\nlocal a = 3\n-- </load>\n-- <new>\nb()\n-- </new>\n"))
+	require.Equal(t, `-- header
+local key = KEYS[1]
+
+-- <load>
+local a = 3
+-- </load>
+
+if a then
+  -- <store>
+  set(a)
+  -- </store>
+end
+`, f.Script().Source)
+	require.Equal(t, "local a = 3\nb()\n", f.Fill("-- <load/>\n-- <new/>\n").Source, "a new block is there for templates")
+}
+
+func TestAnswerInWordsReturnsThem(t *testing.T) {
+	f := Parse("x.lua", "-- <answer>\nreturn a\n-- </answer>\n--[[\n-- <words>\nout[size + 1] = a\n-- </words>\n]]\n").AnswerInWords()
+	require.Equal(t, "-- <answer>\nlocal out, size = {}, 0\nout[size + 1] = a\nreturn out\n-- </answer>\n"+
+		"--[[\n-- <words>\nout[size + 1] = a\n-- </words>\n]]\n", f.Script().Source)
+}
+
+func TestParsePanicsWhereMarksDoNotMatch(t *testing.T) {
+	for text, want := range map[string]string{
+		"-- <a>\n":                           "script: x.lua: <a> has no end",
+		"-- </a>\n":                          "script: x.lua: </a> does not end the block before it",
+		"-- <a>\n-- <b>\n-- </a>\n-- </b>\n": "script: x.lua: </a> does not end the block before it",
+		"-- <a>\n-- </a>\n-- <a>\n-- </a>\n": "script: x.lua: two blocks <a>",
+		"-- <a>\n-- <a>\n-- </a>\n-- </a>\n": "script: x.lua: two blocks <a>",
+	} {
+		require.PanicsWithValue(t, want, func() { Parse("x.lua", text) }, text)
+	}
+}

@@ -1,0 +1,335 @@
+package script
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"github.com/yuin/gopher-lua/ast"
+	"github.com/yuin/gopher-lua/parse"
+)
+
+// scriptsDir holds the Lua files of the algorithms and the templates.
+const scriptsDir = "../../scripts"
+
+var templates = []string{"many.lua", "peek.lua"}
+
+// luaGlobals are those of Redis that the scripts use.
+var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
+	"type": true, "unpack": true, "pcall": true}
+
+// names is a set of them.
+type names map[string]bool
+
+func (n names) String() string { return strings.Join(slices.Sorted(maps.Keys(n)), " ") }
+
+func (n names) addAll(others ...names) names {
+	for _, o := range others {
+		maps.Copy(n, o)
+	}
+	return n
+}
+
+func luaFiles(t *testing.T) map[string]string {
+	files := map[string]string{}
+	paths, err := filepath.Glob(scriptsDir + "/*.lua")
+	require.NoError(t, err)
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		files[filepath.Base(path)] = string(text)
+	}
+	require.NotEmpty(t, files)
+	return files
+}
+
+// Each block says in a line "-- needs:" which names it uses that are declared outside
+// of it, and in "-- sets:" which names of those that it declares or assigns are used
+// after it. Both are true, and complete.
+func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
+	files := luaFiles(t)
+	for name, text := range files {
+		if slices.Contains(templates, name) {
+			continue
+		}
+		blocks := Parse(name, text).Blocks()
+		require.NotEmpty(t, blocks, name)
+		for block, body := range blocks {
+			used := analyse(t, name, body)
+			// What comes after it: other blocks, the lines that belong to none, and what
+			// the templates use.
+			_, rest, _ := strings.Cut(text, "-- </"+block+">")
+			after := (names{}).addAll(outsideBlocks(rest))
+			for later, body := range blocks {
+				if strings.Contains(rest, "-- <"+later+">") {
+					after.addAll(analyse(t, name, body).free)
+				}
+			}
+			sets := names{}
+			for _, template := range templates {
+				free := analyse(t, template, files[template]).free
+				_, rest, _ := strings.Cut(files[template], "-- <"+block+"/>")
+				for word := range identifiers(rest) {
+					if used.assigned[word] || used.top[word] && free[word] {
+						sets[word] = true
+					}
+				}
+			}
+			for changed := range (names{}).addAll(used.top, used.assigned) {
+				if after[changed] || name == "callersclock.lua" { // whose blocks stand in other files
+					sets[changed] = true
+				}
+			}
+			require.Equal(t, used.free.String(), said(body, "needs"), "%s: needs of <%s>", name, block)
+			require.Equal(t, sets.String(), said(body, "sets"), "%s: sets of <%s>", name, block)
+		}
+	}
+}
+
+// said returns what the block's own line says, in alphabetical order.
+func said(body, what string) string {
+	for line := range strings.Lines(body) {
+		if list, ok := strings.CutPrefix(strings.TrimSpace(line), "-- "+what+":"); ok {
+			all := strings.Fields(list)
+			slices.Sort(all)
+			return strings.Join(all, " ")
+		}
+	}
+	return "(nothing is said)"
+}
+
+// outsideBlocks are the identifiers in lines that belong to no block which begins in text.
+func outsideBlocks(text string) names {
+	depth, outside := 0, ""
+	for line := range strings.Lines(text) {
+		switch _, kind := parseMark(line); kind {
+		case markBegin:
+			depth++
+		case markEnd:
+			depth = max(depth-1, 0)
+		default:
+			if depth == 0 {
+				outside += line
+			}
+		}
+	}
+	return identifiers(outside)
+}
+
+var (
+	luaComment = regexp.MustCompile(`--.*`)
+	luaString  = regexp.MustCompile(`'[^'\n]*'`)
+	luaWord    = regexp.MustCompile(`[A-Za-z_]\w*`)
+)
+
+func identifiers(text string) names {
+	all := names{}
+	text = luaString.ReplaceAllString(luaComment.ReplaceAllString(text, ""), "")
+	for _, word := range luaWord.FindAllString(text, -1) {
+		all[word] = true
+	}
+	return all
+}
+
+// The same logic for the same state is the same text, so that a fault is mended in all
+// places.
+func TestSharedBlocksAreTheSameText(t *testing.T) {
+	files := luaFiles(t)
+	for _, same := range []struct{ a, b, blocks string }{
+		{"bucket.lua", "steppedbucket.lua", "clock inherit fit take"},
+		{"slidingwindow_list.lua", "slidinglog.lua", "clock open rewind search reach store keep"},
+		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock fit take keep words answer"},
+		{"slidingwindow_list.lua", "slidingwindow_zset.lua", "clock fit words answer"},
+		{"bucket.lua", "datedwindow.lua", "clock"},
+		{"bucket.lua", "slidinglog.lua", "clock"},
+	} {
+		a, b := Parse(same.a, files[same.a]).Blocks(), Parse(same.b, files[same.b]).Blocks()
+		for block := range strings.FieldsSeq(same.blocks) {
+			require.Contains(t, a, block, same.a)
+			require.Equal(t, unindented(a[block]), unindented(b[block]), "<%s> in %s and %s", block, same.a, same.b)
+		}
+	}
+}
+
+func unindented(text string) string {
+	out := ""
+	for line := range strings.Lines(text) {
+		out += strings.TrimLeft(line, " ")
+	}
+	return out
+}
+
+// A whole file uses no name that is not declared, and so does what is cut from it.
+func TestScriptsUseNoUndeclaredNames(t *testing.T) {
+	files := luaFiles(t)
+	caller := Parse("callersclock.lua", files["callersclock.lua"])
+	for name, text := range files {
+		if name == "callersclock.lua" || slices.Contains(templates, name) {
+			continue
+		}
+		f := Parse(name, text)
+		for _, f := range []*File{f, f.With(caller), f.AnswerInWords()} {
+			require.Empty(t, analyse(t, name, f.Script().Source).free, name)
+			for _, template := range templates {
+				require.Empty(t, analyse(t, name, f.Fill(files[template]).Source).free, "%s in %s", name, template)
+			}
+		}
+	}
+}
+
+// A usage is what a piece of Lua does with names.
+type usage struct {
+	top      names // declared by it, and visible after it
+	free     names // used, and not declared by it
+	assigned names // the free ones that it assigns
+}
+
+func analyse(t *testing.T, name, text string) usage {
+	chunk, err := parse.Parse(strings.NewReader(text), name)
+	require.NoError(t, err, "%s:\n%s", name, text)
+	w := walker{usage: usage{top: names{}, free: names{}, assigned: names{}}}
+	w.open()
+	w.stmts(chunk)
+	w.top = w.scopes[0]
+	return w.usage
+}
+
+type walker struct {
+	usage
+	scopes []names
+}
+
+func (w *walker) open()  { w.scopes = append(w.scopes, names{}) }
+func (w *walker) close() { w.scopes = w.scopes[:len(w.scopes)-1] }
+
+func (w *walker) declare(all ...string) {
+	for _, name := range all {
+		w.scopes[len(w.scopes)-1][name] = true
+	}
+}
+
+func (w *walker) use(name string, assigned bool) {
+	for _, scope := range w.scopes {
+		if scope[name] {
+			return
+		}
+	}
+	if luaGlobals[name] && !assigned {
+		return
+	}
+	w.free[name] = true
+	if assigned {
+		w.assigned[name] = true
+	}
+}
+
+func (w *walker) body(stmts []ast.Stmt) {
+	w.open()
+	w.stmts(stmts)
+	w.close()
+}
+
+func (w *walker) stmts(stmts []ast.Stmt) {
+	for _, stmt := range stmts {
+		w.stmt(stmt)
+	}
+}
+
+func (w *walker) stmt(stmt ast.Stmt) {
+	switch s := stmt.(type) {
+	case *ast.AssignStmt:
+		w.exprs(s.Rhs)
+		for _, to := range s.Lhs {
+			if name, ok := to.(*ast.IdentExpr); ok {
+				w.use(name.Value, true)
+			} else {
+				w.expr(to)
+			}
+		}
+	case *ast.LocalAssignStmt:
+		if len(s.Exprs) == 1 {
+			if _, ok := s.Exprs[0].(*ast.FunctionExpr); ok { // local function f: f knows itself
+				w.declare(s.Names...)
+			}
+		}
+		w.exprs(s.Exprs)
+		w.declare(s.Names...)
+	case *ast.FuncCallStmt:
+		w.expr(s.Expr)
+	case *ast.DoBlockStmt:
+		w.body(s.Stmts)
+	case *ast.WhileStmt:
+		w.expr(s.Condition)
+		w.body(s.Stmts)
+	case *ast.RepeatStmt:
+		w.open()
+		w.stmts(s.Stmts)
+		w.expr(s.Condition) // it sees the locals of the body
+		w.close()
+	case *ast.IfStmt:
+		w.expr(s.Condition)
+		w.body(s.Then)
+		w.body(s.Else)
+	case *ast.NumberForStmt:
+		w.exprs([]ast.Expr{s.Init, s.Limit, s.Step})
+		w.open()
+		w.declare(s.Name)
+		w.stmts(s.Stmts)
+		w.close()
+	case *ast.ReturnStmt:
+		w.exprs(s.Exprs)
+	case *ast.BreakStmt:
+	default:
+		panic(fmt.Sprintf("a statement that the scripts did not have: %T", stmt))
+	}
+}
+
+func (w *walker) exprs(exprs []ast.Expr) {
+	for _, expr := range exprs {
+		w.expr(expr)
+	}
+}
+
+func (w *walker) expr(expr ast.Expr) {
+	switch e := expr.(type) {
+	case nil, *ast.TrueExpr, *ast.FalseExpr, *ast.NilExpr, *ast.NumberExpr, *ast.StringExpr:
+	case *ast.IdentExpr:
+		w.use(e.Value, false)
+	case *ast.AttrGetExpr:
+		w.exprs([]ast.Expr{e.Object, e.Key})
+	case *ast.TableExpr:
+		for _, field := range e.Fields {
+			w.exprs([]ast.Expr{field.Value})
+		}
+	case *ast.FuncCallExpr:
+		w.exprs([]ast.Expr{e.Func, e.Receiver})
+		w.exprs(e.Args)
+	case *ast.LogicalOpExpr:
+		w.exprs([]ast.Expr{e.Lhs, e.Rhs})
+	case *ast.RelationalOpExpr:
+		w.exprs([]ast.Expr{e.Lhs, e.Rhs})
+	case *ast.StringConcatOpExpr:
+		w.exprs([]ast.Expr{e.Lhs, e.Rhs})
+	case *ast.ArithmeticOpExpr:
+		w.exprs([]ast.Expr{e.Lhs, e.Rhs})
+	case *ast.UnaryMinusOpExpr:
+		w.expr(e.Expr)
+	case *ast.UnaryNotOpExpr:
+		w.expr(e.Expr)
+	case *ast.UnaryLenOpExpr:
+		w.expr(e.Expr)
+	case *ast.FunctionExpr:
+		w.open()
+		w.declare(e.ParList.Names...)
+		w.stmts(e.Stmts)
+		w.close()
+	default:
+		panic(fmt.Sprintf("an expression that the scripts did not have: %T", expr))
+	}
+}

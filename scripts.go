@@ -1,0 +1,47 @@
+package ratelimit
+
+import (
+	_ "embed"
+	"sync"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+var (
+	//go:embed scripts/peek.lua
+	peekTemplate string
+	//go:embed scripts/many.lua
+	manyTemplate string
+	//go:embed scripts/callersclock.lua
+	callersClockText string
+
+	callersClock = script.Parse("callersclock.lua", callersClockText)
+)
+
+// scripts are what an algorithm runs on Redis: its file, and what is cut from it.
+type scripts struct {
+	file *script.File
+
+	server, caller         scriptSet // by whose clock decides
+	serverOnce, callerOnce sync.Once
+}
+
+// A scriptSet decides one request, looks at one key, and decides many requests.
+type scriptSet struct{ one, peek, many *script.Script }
+
+func newScripts(file *script.File) *scripts { return &scripts{file: file} }
+
+// get returns the scripts that decide by the server's clock, or by the caller's. They
+// are assembled when the first limiter needs them.
+func (s *scripts) get(byCaller bool) *scriptSet {
+	if byCaller {
+		s.callerOnce.Do(func() { s.caller = assemble(s.file.With(callersClock)) })
+		return &s.caller
+	}
+	s.serverOnce.Do(func() { s.server = assemble(s.file) })
+	return &s.server
+}
+
+func assemble(file *script.File) scriptSet {
+	return scriptSet{one: file.Script(), peek: file.Fill(peekTemplate), many: file.Fill(manyTemplate)}
+}

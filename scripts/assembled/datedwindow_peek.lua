@@ -1,0 +1,49 @@
+-- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
+-- reply are those of the algorithm's script, whose blocks take the marked places.
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- needs:
+-- sets: limit window offset
+local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+-- needs: call key now window offset
+-- sets: state start used repair
+local start, used, repair = now, 0, false
+if offset ~= 'first' then
+  start = now - (now - offset) % window
+end
+local state = call('GET', key)
+if state then
+  if state.err then return state end
+  local count, at = string.match(state, '^(%d+)@(%d+)$')
+  if not at then
+    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
+    if not count then return {err = 'CORRUPT no state of a fixed window'} end
+    used = count + 0
+  elseif now < at + 0 then -- the clock stepped back
+    used = count + 0
+    if offset ~= 'first' and at + 0 == start + window then
+      start = at + 0 -- over the window's start: another window would allow it twice
+    else
+      repair = true
+    end
+  elseif now - at < window then -- it lasts to its end, even if the alignment changed
+    start = at + 0
+    used = count + 0
+  end
+end
+-- needs: n times limit used
+-- sets: allowed before
+local allowed, before = times, math.max(limit - used, 0)
+if n * allowed > before then
+  allowed = (before - before % n) / n
+end
+-- needs: n allowed used
+-- sets: used
+used = used + allowed * n
+-- needs: now window start allowed before
+-- sets:
+return {allowed, before, start + window - now}

@@ -1,0 +1,119 @@
+-- Requests for several keys, decided as if made one after the other. Each key is
+-- loaded once and stored once. The blocks of an algorithm's script take the marked
+-- places; a name with a question mark is not needed.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
+--        one permit, else runs "<permits>x<times>" joined by commas; last the
+--        caller's clock, microseconds, where that decides
+-- Reply  for each key and run the algorithm's words, of which the first is the
+--        number of requests allowed: those are the run's first. Or one -1 for a key
+--        that failed, and was left as it was (unless a user may not run a command
+--        that comes after the first that writes).
+local call = redis.pcall
+-- needs:
+-- sets: most window
+local most, window = ARGV[2] + 0, ARGV[3] + 0
+local out, size = {}, 0
+
+local function decide(key, requests)
+  -- The limit's and the window's part of the counters cancel out: room is a multiple
+  -- of 1,000,000 when the state is of this window's length.
+  -- needs: call key most window
+  -- sets: room left open repair taken
+  local room, left, open, repair
+  local taken = 0
+  local state = call('GET', key)
+  if state then
+    if state.err then return state end
+    local value = tonumber(state) or -1
+    left = call('PTTL', key)
+    room = most - value
+    open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
+    if not open then
+      local used
+      if value < 0 then
+        used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
+      else
+        local code = value % 1000000
+        local exponent = code % 10
+        used = (value - code) / 1000000
+        if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
+          left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
+          repair = true -- to be kept as long as this rule needs it
+        end
+      end
+      if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
+      if left == 0 or left == -2 then -- it closes in this millisecond
+        used = 0
+        left = window
+      elseif left < 0 or left > window then -- no TTL, or the clock stepped back
+        left = window
+        repair = true
+      end
+      room = most - most % 1000000 - used * 1000000
+    end
+  else
+    room = most - most % 1000000
+    left = window
+  end
+  local change, begin = repair, 1
+  repeat
+    local n, times = 1, 1
+    if requests ~= '1' then
+      local _, stop, permits, calls = string.find(requests, '^(%d+)x(%d+)', begin)
+      n = permits + 0
+      times = calls + 0
+      begin = stop + 2
+    end
+    -- needs: n times room
+    -- sets: cost allowed before
+    local cost, allowed, before = n * 1000000, times, room
+    if cost * allowed > room then
+      if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
+      allowed = (before - before % cost) / cost
+    end
+    -- needs: n cost allowed room taken
+    -- sets: room taken
+    if allowed > 0 then
+      room = room - allowed * cost
+      if allowed == 1 and taken == 0 then
+        taken = n -- as it came: a number would have to be written out
+      else
+        taken = taken + allowed * n
+      end
+    end
+    -- needs: out size allowed before left
+    -- sets: size
+    out[size + 1] = allowed
+    out[size + 2] = before / 1000000
+    out[size + 3] = left
+    size = size + 3
+    change = change or allowed > 0
+  until requests == '1' or begin > #requests
+  if change then
+      -- needs: key most room left open taken
+      -- sets:
+      if open then
+        redis.call('INCRBY', key, taken .. '000000')
+      else
+        redis.call('SET', key, string.format('%d', most - room),
+          'PX', string.format('%d', left))
+      end
+  else
+  end
+end
+
+local ahead = #ARGV - #KEYS -- of the requests
+for i = 1, #KEYS do
+  local before = size
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = before + 2, size do
+      out[j] = nil
+    end
+    size = before + 1
+    out[size] = -1
+  end
+end
+return out

@@ -1,0 +1,69 @@
+-- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
+-- reply are those of the algorithm's script, whose blocks take the marked places.
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+-- needs:
+-- sets: most window
+local most, window = ARGV[2] + 0, ARGV[3] + 0
+-- The limit's and the window's part of the counters cancel out: room is a multiple
+-- of 1,000,000 when the state is of this window's length.
+-- needs: call key most window
+-- sets: room left open repair taken
+local room, left, open, repair
+local taken = 0
+local state = call('GET', key)
+if state then
+  if state.err then return state end
+  local value = tonumber(state) or -1
+  left = call('PTTL', key)
+  room = most - value
+  open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
+  if not open then
+    local used
+    if value < 0 then
+      used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
+    else
+      local code = value % 1000000
+      local exponent = code % 10
+      used = (value - code) / 1000000
+      if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
+        left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
+        repair = true -- to be kept as long as this rule needs it
+      end
+    end
+    if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
+    if left == 0 or left == -2 then -- it closes in this millisecond
+      used = 0
+      left = window
+    elseif left < 0 or left > window then -- no TTL, or the clock stepped back
+      left = window
+      repair = true
+    end
+    room = most - most % 1000000 - used * 1000000
+  end
+else
+  room = most - most % 1000000
+  left = window
+end
+-- needs: n times room
+-- sets: cost allowed before
+local cost, allowed, before = n * 1000000, times, room
+if cost * allowed > room then
+  if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
+  allowed = (before - before % cost) / cost
+end
+-- needs: n cost allowed room taken
+-- sets: room taken
+if allowed > 0 then
+  room = room - allowed * cost
+  if allowed == 1 and taken == 0 then
+    taken = n -- as it came: a number would have to be written out
+  else
+    taken = taken + allowed * n
+  end
+end
+-- needs: allowed before left window
+-- sets:
+local packed = before / 1000000 * (window + 1) + left
+if allowed == 0 then return -packed end
+return packed

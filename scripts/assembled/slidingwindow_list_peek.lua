@@ -1,0 +1,188 @@
+-- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
+-- reply are those of the algorithm's script, whose blocks take the marked places.
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- needs:
+-- sets: grain limit window longest corrupt
+local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
+local longest = window
+local corrupt = 'CORRUPT no state of a log in a list'
+-- needs: call key now grain window corrupt
+-- sets: slot exists total base oldest last renew kept repair forget used stored recent newest
+local slot, edge = now - now % grain + grain - 1, now - window
+
+-- <open>
+-- The last entry (instant, total), the total of entry 0 (base) and the instant of
+-- entry 1 (oldest).
+-- needs: call key corrupt
+-- sets: exists instant total base oldest
+local exists, instant, total, base, oldest = false, 0, 0, 0, 0
+local tail = call('LRANGE', key, '-2', '-1')
+if tail.err then return tail end
+if tail[1] then
+  exists = true
+  instant = tonumber(tail[1])
+  total = tonumber(tail[2])
+  local head = call('LRANGE', key, '1', '2')
+  base = tonumber(head[1])
+  oldest = tonumber(head[2])
+  if not (instant and total and base and oldest) then return {err = corrupt} end
+end
+-- </open>
+
+local last -- number of the last entry, which few decisions need
+local renew, kept, repair, forget = false, 0, false, 0
+if exists and (instant > slot or oldest <= edge or instant <= edge) then
+  local length = call('LLEN', key)
+  if length < 4 or length % 2 == 1 then return {err = corrupt} end
+  last = length / 2 - 1
+  renew = instant <= edge
+  if renew then -- all of it has left the window
+    exists = false
+    instant = 0
+    total = 0
+    base = 0
+  end
+  -- <rewind>
+  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- needs: call key slot instant oldest last corrupt kept repair
+  -- sets: instant oldest last kept repair
+  if instant > slot then
+    if oldest <= slot then
+      kept = 1
+      local high = last
+      while high - kept > 1 do
+        local middle = math.floor((kept + high) / 2)
+        local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
+        if not at then return {err = corrupt} end
+        if at <= slot then kept = middle else high = middle end
+      end
+    else
+      oldest = slot
+    end
+    last = kept + 1
+    instant = slot
+    repair = true
+  end
+  -- </rewind>
+  if exists and oldest <= edge then -- more of it has left the window, often one entry
+    local from, guess, width, alive, upto = 0, 1, 2, oldest
+    -- <search>
+    -- The last entry that is not beyond the edge, after the entry from, which is
+    -- followed by one at alive: its number and its total, and the instant of the
+    -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
+    -- to go on: in proportion, and when that has not helped by halves.
+    -- needs: call key edge instant last corrupt from guess upto alive width
+    -- sets: from upto alive
+    local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
+    while true do
+      local near = call('LRANGE', key, 2 * guess, 2 * guess + width)
+      local at, sum = tonumber(near[1]), near[2]
+      alive = instant
+      if guess + 1 < last then alive = tonumber(near[3]) end
+      if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+        guess = guess + 1
+        at = alive
+        sum = near[4]
+        alive = instant
+        if guess + 1 < last then alive = tonumber(near[5]) end
+      end
+      upto = tonumber(sum)
+      if not (at and upto and alive) then return {err = corrupt} end
+      if at > edge then
+        high = guess
+        highAt = at
+      elseif alive <= edge then
+        low = guess + 1
+        lowAt = alive
+      else
+        break
+      end
+      if low >= high then return {err = corrupt} end -- it is not in order
+      readings = readings + 1
+      local share = 1 / 2
+      if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+      guess = low + math.floor((high - low) * share)
+    end
+    from = guess
+    -- </search>
+    forget = from
+    base = upto
+    oldest = alive
+  end
+end
+local used, stored, recent, newest = total - base, total, instant, instant
+if not (used >= 0) then return {err = corrupt} end -- it may be nan
+-- needs: n times limit used
+-- sets: allowed before
+local allowed, before = times, used
+local room = limit - used
+if n * allowed > room then
+  allowed = math.max((room - room % n) / n, 0)
+end
+-- needs: n slot used total newest allowed
+-- sets: used total newest
+used = used + allowed * n
+total = total + allowed * n
+if allowed > 0 then newest = slot end
+-- When the entry leaves that makes room: one of this execution if the stored ones
+-- do not suffice.
+-- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local over, leaves = used + n - limit, slot
+  if base + over <= stored then
+    leaves = oldest
+    if over > 1 then
+      local below, belowSum, goal = forget, base, base + over
+      -- <reach>
+      -- The instant of the first entry whose total reaches the goal. It is after the
+      -- entry below, whose total is belowSum.
+      -- needs: call key last corrupt stored recent goal leaves below belowSum
+      -- sets: leaves
+      local above = last
+      if not above then
+        local length = call('LLEN', key)
+        if length < 4 or length % 2 == 1 then return {err = corrupt} end
+        above = length / 2 - 1
+      end
+      local final, aboveSum, readings = above, stored, 0
+      local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+      while true do
+        local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
+        local sum = tonumber(pair[1])
+        local after = stored
+        leaves = recent
+        if guess + 1 < final then
+          leaves = tonumber(pair[2])
+          after = tonumber(pair[3])
+        end
+        if not (sum and after and leaves) then return {err = corrupt} end
+        if sum >= goal then
+          above = guess
+          aboveSum = sum
+        elseif after < goal then
+          below = guess + 1
+          belowSum = after
+        else
+          break
+        end
+        if below >= above then return {err = corrupt} end -- it is not in order
+        readings = readings + 1
+        local share = 1 / 2
+        if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
+        guess = below + math.floor((above - below) * share)
+      end
+      -- </reach>
+    end
+  end
+  wait = leaves + window - now
+end
+-- needs: now newest allowed before wait
+-- sets:
+return {allowed, newest - now, wait, before}

@@ -1,0 +1,52 @@
+-- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
+-- reply are those of the algorithm's script, whose blocks take the marked places.
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- needs:
+-- sets: limit window
+local limit, window = ARGV[2] + 0, ARGV[3] + 0
+-- stored is what the key holds, recent its last instant.
+-- needs: call key now window
+-- sets: edge used stored recent newest repair
+local edge = string.format('%d', now - window)
+local used = call('ZCOUNT', key, '(' .. edge, '+inf')
+if type(used) == 'table' then return used end
+local stored, recent, repair = used, 0, false
+if used > 0 then
+  recent = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
+  if recent > now then -- the clock stepped back: what was taken since counts from now
+    recent = now
+    repair = true
+  end
+end
+local newest = recent
+-- needs: n times limit used
+-- sets: allowed before
+local allowed, before = times, used
+local room = limit - used
+if n * allowed > room then
+  allowed = math.max((room - room % n) / n, 0)
+end
+-- needs: n now used newest allowed
+-- sets: used newest
+used = used + allowed * n
+if allowed > 0 then newest = now end
+-- needs: call key n times now limit window used stored allowed
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local over, leaves = used + n - limit, now -- so many permits have to leave
+  if over <= stored then
+    local rank = call('ZCARD', key) - stored + over - 1
+    leaves = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0
+    if leaves > now then leaves = now end
+  end
+  wait = leaves + window - now
+end
+-- needs: now newest allowed before wait
+-- sets:
+return {allowed, newest - now, wait, before}

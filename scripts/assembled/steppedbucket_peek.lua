@@ -1,0 +1,81 @@
+-- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
+-- reply are those of the algorithm's script, whose blocks take the marked places.
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- needs:
+-- sets: capacity permit flow every
+local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
+-- needs: call key now capacity permit flow every
+-- sets: state missing repair since
+local missing, repair, since = 0, false, now
+local state = call('GET', key)
+if state then
+  if state.err then return state end
+  -- The block of bucket.lua. The state of another configuration is stored by a
+  -- denied call too, as one of this configuration.
+  -- <inherit>
+  -- The state of a bucket of any configuration: the units missing at its anchor,
+  -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
+  -- so that a changed rate never allows more.
+  -- needs: now state permit flow missing repair
+  -- sets: missing repair anchor
+  local anchor
+  local instant, unit, tail = string.match(state, '^(%d+)/([1-9]%d*)(.*)$')
+  if unit then
+    local speed, rest = string.match(tail, '^/([1-9]%d*)%+(%d+)$')
+    if speed then
+      missing = (instant - now) * speed + rest
+      if speed ~= flow then repair = true end
+    elseif tail == '' then
+      missing = instant - now
+      if flow ~= '1' then repair = true end
+    else
+      rest = string.match(tail, '^%+(%d+)$')
+      if rest then
+        missing = rest + 0
+        anchor = instant + 0
+      else
+        unit = nil
+      end
+    end
+  end
+  if not unit then return {err = 'CORRUPT no state of a bucket'} end
+  if unit ~= permit then
+    local part = missing % unit
+    missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
+    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+    repair = true
+  end
+  -- </inherit>
+  if missing > capacity then missing = capacity end
+  since = anchor or now
+  if not anchor then repair = true end -- it refilled continuously
+  if now < since then -- the clock stepped back
+    since = now
+    repair = true
+  end
+  local steps = (now - since) - (now - since) % every
+  since = since + steps
+  missing = missing - steps * flow
+end
+if missing <= 0 then -- full: the steps count from the next permit
+  missing = 0
+  since = now
+end
+-- needs: n times capacity permit missing
+-- sets: cost allowed before
+local cost, allowed, before = n * permit, times, missing
+local room = capacity - missing
+if cost * allowed > room then
+  allowed = (room - room % cost) / cost
+end
+-- needs: cost allowed missing
+-- sets: missing
+missing = missing + allowed * cost
+-- needs: now allowed before since
+-- sets:
+return {allowed, before, now - since}

@@ -1,0 +1,320 @@
+-- A log under several rules, in a list: the sliding log. (That of a single rule is
+-- decided by slidingwindow_list.lua, in the same state.)
+--
+-- An entry of the log is an instant and the permits taken up to it since the log
+-- began, so that the permits of any span are one subtraction. Entry 0 is the last
+-- that has left every window; it is kept for its total.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] resolution, microseconds: permits of one slot share an
+--          entry, dated at the last instant of the slot; [3] number of rules; then
+--          limit and window (microseconds) of each, from the smallest window up;
+--          last the caller's clock, microseconds, where that decides
+-- State    instant, total, instant, total, …: in a node of the list an entry takes
+--          about 14 bytes
+-- Reply    the words of a run
+-- Words    requests allowed; microseconds from now to the last instant with a
+--          permit, this run's included; microseconds until the first denied request
+--          fits; for each rule the permits used before the run; the rule that
+--          blocks for longest, from 1, or 0
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+
+-- <clock>
+-- needs:
+-- sets: now
+local time = redis.call('TIME')
+local now = time[1] * 1000000 + time[2]
+-- </clock>
+
+-- <config>
+-- needs:
+-- sets: grain rules limits windows longest corrupt
+local grain, rules = ARGV[2] + 0, ARGV[3] + 0
+local limits, windows = {}, {}
+for r = 1, rules do
+  limits[r] = ARGV[2 + 2 * r] + 0
+  windows[r] = ARGV[3 + 2 * r] + 0
+end
+local longest = windows[rules]
+local corrupt = 'CORRUPT no state of a log in a list'
+-- </config>
+
+-- <load>
+-- needs: call key now grain rules limits windows longest corrupt
+-- sets: slot exists total last renew kept repair left bases alives forget used stored recent newest
+local slot = now - now % grain + grain - 1
+
+-- <open>
+-- The last entry (instant, total), the total of entry 0 (base) and the instant of
+-- entry 1 (oldest).
+-- needs: call key corrupt
+-- sets: exists instant total base oldest
+local exists, instant, total, base, oldest = false, 0, 0, 0, 0
+local tail = call('LRANGE', key, '-2', '-1')
+if tail.err then return tail end
+if tail[1] then
+  exists = true
+  instant = tonumber(tail[1])
+  total = tonumber(tail[2])
+  local head = call('LRANGE', key, '1', '2')
+  base = tonumber(head[1])
+  oldest = tonumber(head[2])
+  if not (instant and total and base and oldest) then return {err = corrupt} end
+end
+-- </open>
+
+local last -- number of the last entry, where that is needed
+local renew, kept, repair = false, 0, false
+if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
+  local length = call('LLEN', key)
+  if length < 4 or length % 2 == 1 then return {err = corrupt} end
+  last = length / 2 - 1
+  renew = instant <= now - longest
+  if renew then -- all of it has left every window
+    exists = false
+    instant = 0
+    total = 0
+    base = 0
+    last = 0
+  end
+  -- <rewind>
+  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- needs: call key slot instant oldest last corrupt kept repair
+  -- sets: instant oldest last kept repair
+  if instant > slot then
+    if oldest <= slot then
+      kept = 1
+      local high = last
+      while high - kept > 1 do
+        local middle = math.floor((kept + high) / 2)
+        local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
+        if not at then return {err = corrupt} end
+        if at <= slot then kept = middle else high = middle end
+      end
+    else
+      oldest = slot
+    end
+    last = kept + 1
+    instant = slot
+    repair = true
+  end
+  -- </rewind>
+end
+
+-- For each rule the last entry that has left its window (left), the total up to
+-- there (bases), and the instant of the entry after it (alives). A smaller window
+-- has left more behind.
+local left, bases, alives = {}, {}, {}
+local from, upto, alive = 0, base, oldest
+for r = rules, 1, -1 do
+  local edge = now - windows[r]
+  if instant <= edge then -- all of it
+    from = last or 0
+    upto = total
+  elseif alive <= edge then
+    -- One more has left the longest window, as a rule. A rule that is used up has
+    -- its limit of entries in its window, or one less before it allows a call, where
+    -- these have one permit each.
+    local guess, width = from + 1, 2
+    if r < rules then
+      guess = last - limits[r]
+      width = 4
+      if guess <= from then
+        guess = from + 1 + math.floor((last - from - 1) * (edge - alive) / (instant - alive))
+      end
+    end
+    -- <search>
+    -- The last entry that is not beyond the edge, after the entry from, which is
+    -- followed by one at alive: its number and its total, and the instant of the
+    -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
+    -- to go on: in proportion, and when that has not helped by halves.
+    -- needs: call key edge instant last corrupt from guess upto alive width
+    -- sets: from upto alive
+    local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
+    while true do
+      local near = call('LRANGE', key, 2 * guess, 2 * guess + width)
+      local at, sum = tonumber(near[1]), near[2]
+      alive = instant
+      if guess + 1 < last then alive = tonumber(near[3]) end
+      if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+        guess = guess + 1
+        at = alive
+        sum = near[4]
+        alive = instant
+        if guess + 1 < last then alive = tonumber(near[5]) end
+      end
+      upto = tonumber(sum)
+      if not (at and upto and alive) then return {err = corrupt} end
+      if at > edge then
+        high = guess
+        highAt = at
+      elseif alive <= edge then
+        low = guess + 1
+        lowAt = alive
+      else
+        break
+      end
+      if low >= high then return {err = corrupt} end -- it is not in order
+      readings = readings + 1
+      local share = 1 / 2
+      if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+      guess = low + math.floor((high - low) * share)
+    end
+    from = guess
+    -- </search>
+  end
+  left[r] = from
+  bases[r] = upto
+  alives[r] = alive
+  if not (total >= upto) then return {err = corrupt} end -- it may be nan
+end
+local forget, used, stored, recent, newest = left[rules], total - bases[rules], total, instant, instant
+-- </load>
+
+-- <fit>
+-- needs: n times rules limits total bases
+-- sets: allowed before
+local allowed, before = times, total
+for r = 1, rules do
+  local room = limits[r] + bases[r] - total
+  if n * allowed > room then
+    allowed = math.max((room - room % n) / n, 0)
+  end
+end
+-- </fit>
+
+-- <take>
+-- needs: n slot total used newest allowed
+-- sets: total used newest
+total = total + allowed * n
+used = used + allowed * n
+if allowed > 0 then newest = slot end
+-- </take>
+
+-- <wait>
+-- When the entries leave that make room, under each rule that blocks: one of this
+-- execution if the stored ones do not suffice.
+-- needs: call key n times now rules limits windows corrupt slot total last left bases alives stored recent allowed
+-- sets: wait blocking
+local wait, blocking = 0, 0
+if allowed < times then
+  for r = 1, rules do
+    local over = total - bases[r] + n - limits[r]
+    if over > 0 then
+      local leaves = slot
+      if bases[r] + over <= stored then
+        leaves = alives[r]
+        if over > 1 then
+          local below, belowSum, goal = left[r], bases[r], bases[r] + over
+          -- <reach>
+          -- The instant of the first entry whose total reaches the goal. It is after the
+          -- entry below, whose total is belowSum.
+          -- needs: call key last corrupt stored recent goal leaves below belowSum
+          -- sets: leaves
+          local above = last
+          if not above then
+            local length = call('LLEN', key)
+            if length < 4 or length % 2 == 1 then return {err = corrupt} end
+            above = length / 2 - 1
+          end
+          local final, aboveSum, readings = above, stored, 0
+          local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+          while true do
+            local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
+            local sum = tonumber(pair[1])
+            local after = stored
+            leaves = recent
+            if guess + 1 < final then
+              leaves = tonumber(pair[2])
+              after = tonumber(pair[3])
+            end
+            if not (sum and after and leaves) then return {err = corrupt} end
+            if sum >= goal then
+              above = guess
+              aboveSum = sum
+            elseif after < goal then
+              below = guess + 1
+              belowSum = after
+            else
+              break
+            end
+            if below >= above then return {err = corrupt} end -- it is not in order
+            readings = readings + 1
+            local share = 1 / 2
+            if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
+            guess = below + math.floor((above - below) * share)
+          end
+          -- </reach>
+        end
+      end
+      if leaves + windows[r] - now > wait then
+        wait = leaves + windows[r] - now
+        blocking = r
+      end
+    end
+  end
+end
+-- </wait>
+
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key now longest slot exists total renew kept repair forget used recent
+  -- sets:
+  -- Totals only grow. Before they cease to be exact, what counts under the longest
+  -- rule begins a new log, as if taken now: it counts for longer, never for less.
+  if total > 2 ^ 52 then
+    renew = true
+    exists = false
+    repair = false
+    forget = 0
+    total = used
+  end
+  local old = -1 -- the TTL, if it was set for this slot; asked before any write
+  if exists and recent == slot then old = redis.call('PTTL', key) end
+  local sum = string.format('%d', total)
+  if renew then redis.call('UNLINK', key) end
+  if repair then redis.call('LTRIM', key, '0', 2 * kept + 1) end
+  if exists and recent == slot and not repair then
+    redis.call('LSET', key, '-1', sum)
+  elseif exists then
+    redis.call('RPUSH', key, string.format('%d', slot), sum)
+  else
+    redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum)
+  end
+  if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
+  local ttl = (slot + longest - now) / 1000
+  ttl = ttl - ttl % 2 + 101
+  if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
+  -- </store>
+else
+  -- <keep>
+  -- Denied under a longer window than the one that set the TTL: what is known is
+  -- kept for as long as the wait that was reported.
+  -- needs: key now longest recent
+  -- sets:
+  local ttl = (recent + longest - now) / 1000
+  if recent > 0 and redis.call('PTTL', key) < ttl then
+    redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
+  end
+  -- </keep>
+end
+
+-- <answer>
+-- needs: now rules bases newest allowed before wait blocking
+-- sets:
+local out, size = {}, 0
+-- <words>
+-- needs: out size now rules bases newest allowed before wait blocking
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = newest - now
+out[size + 3] = wait
+for r = 1, rules do
+  out[size + 3 + r] = before - bases[r]
+end
+out[size + 4 + rules] = blocking
+size = size + 4 + rules
+-- </words>
+return out
+-- </answer>

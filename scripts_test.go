@@ -1,0 +1,98 @@
+package ratelimit
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+var update = flag.Bool("update", false, "write scripts/assembled anew")
+
+// assembledDir holds what is cut from the algorithms' files, as Redis runs it. The
+// script for one request is the file itself.
+const assembledDir = "scripts/assembled"
+
+func allScripts() []*scripts {
+	return []*scripts{
+		fixedWindowScripts, datedWindowScripts, hashWindowScripts, listWindowScripts, zsetWindowScripts,
+		slidingLogScripts, bucketScripts, steppedBucketScripts,
+	}
+}
+
+// A change of a script shows in a review as what Redis runs. After one:
+//
+//	go test -run TestAssembledScriptsAreCheckedIn -update .
+func TestAssembledScriptsAreCheckedIn(t *testing.T) {
+	want := map[string]string{}
+	for _, s := range allScripts() {
+		name := strings.TrimSuffix(s.file.Name(), ".lua")
+		set := s.get(false)
+		want[name+"_peek.lua"] = set.peek.Source
+		want[name+"_many.lua"] = set.many.Source
+	}
+	if *update {
+		require.NoError(t, os.RemoveAll(assembledDir))
+		require.NoError(t, os.Mkdir(assembledDir, 0o755))
+		for name, source := range want {
+			require.NoError(t, os.WriteFile(filepath.Join(assembledDir, name), []byte(source), 0o644))
+		}
+	}
+	files, err := os.ReadDir(assembledDir)
+	require.NoError(t, err)
+	got := map[string]string{}
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(assembledDir, f.Name()))
+		require.NoError(t, err)
+		got[f.Name()] = string(text)
+	}
+	for name := range want {
+		require.Equal(t, want[name], got[name], "%s is stale: run this test with -update", name)
+	}
+	require.Len(t, got, len(want), "of another algorithm: run this test with -update")
+}
+
+// The script for one request is the file itself.
+func TestOneRequestRunsTheFile(t *testing.T) {
+	for _, s := range allScripts() {
+		text, err := os.ReadFile(filepath.Join("scripts", s.file.Name()))
+		require.NoError(t, err)
+		require.Equal(t, string(text), s.get(false).one.Source, s.file.Name())
+	}
+}
+
+// By the caller's clock runs the same, but for the lines that read the clock.
+func TestCallersClockChangesOnlyTheClock(t *testing.T) {
+	text := func(s *scripts, byCaller bool) map[string]string {
+		set := s.get(byCaller)
+		return map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
+	}
+	caller := callersClock.Blocks()
+	for _, s := range allScripts() {
+		if s == fixedWindowScripts { // by the caller's clock a fixed window is a dated one
+			continue
+		}
+		byServer, byCaller := text(s, false), text(s, true)
+		for name := range byServer {
+			want := strings.Replace(byServer[name], s.file.Blocks()["clock"], caller["clock"], 1)
+			if name == "many" {
+				want = strings.Replace(want, "for i = 1, #KEYS do", caller["shift"]+"for i = 1, #KEYS do", 1)
+			}
+			require.Equal(t, want, byCaller[name], "%s of %s", name, s.file.Name())
+		}
+	}
+}
+
+// The two ways in which a fixed window answers differ in that only.
+func TestWideWindowsAnswerInWords(t *testing.T) {
+	narrow, wide := fixedWindowScripts.get(false), wideWindowScripts.get(false)
+	require.Equal(t, narrow.many, wide.many)
+	blocks := fixedWindowFile.Blocks()
+	require.Equal(t, script.New(strings.Replace(narrow.one.Source, blocks["answer"],
+		"local out, size = {}, 0\n"+blocks["words"]+"return out\n", 1)), wide.one)
+}
