@@ -3,18 +3,27 @@
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
 SOAK       ?= 10m
+# Tests that no server takes part in, for -skip.
+SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestModel|TestNoIntervalHoldsMoreThanTheRule)$$|/^miniredis
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL = help
 
 help: ## tell the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: ## see every limiter work, with no server
 	go run ./examples/quickstart
 
 test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(TESTFLAGS) ./...); done
+
+servers: ## install later servers, and print the values of REDISTEST_SERVER for them
+	@.ci/servers
+
+conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on another server
+	@go test -count=1 -short -skip '$(SERVERLESS)' $(TESTFLAGS) . || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
+	@echo "passed on $${REDISTEST_SERVER:-redis-server}"
 
 lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
@@ -34,4 +43,4 @@ soak: ## all faults at random for SOAK (10m)
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done
 
-.PHONY: help quickstart test lint bench cover soak fuzz
+.PHONY: help quickstart test servers conformance lint bench cover soak fuzz

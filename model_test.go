@@ -7,6 +7,7 @@ import (
 	"os"
 	"reflect"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // A pair is a limiter and the model it must agree with.
@@ -200,6 +202,46 @@ func TestModel(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestModelOnRedis does the same on a server, whose clock stands still during each call.
+func TestModelOnRedis(t *testing.T) {
+	const configurations, steps = 5, 200 // of each family: a step is a round trip
+	server := redistest.Start(t, redistest.Faketime())
+	client := server.Client(t)
+	still := standsStill(t, client)
+	for _, f := range families() {
+		t.Run(f.name, func(t *testing.T) {
+			rng := model.Seeded(seed(t))
+			for range configurations {
+				server.HoldClock(start) // so that no key expires while the caller's clock decides
+				var opts []Option
+				var at time.Time
+				if !still || rng.IntN(3) == 0 {
+					opts = append(opts, WithClock(func() time.Time { return at }))
+				}
+				p, err := f.draw(rng, client, opts...)
+				require.NoError(t, err)
+				require.NoError(t, client.FlushAll(ctx).Err())
+				compare(t, rng, p, steps, func(now int64) {
+					if f.timeless && opts == nil {
+						now -= now % 1000 // TTLs are whole milliseconds
+					}
+					if at = time.UnixMicro(now); opts == nil {
+						server.HoldClock(at)
+					}
+				})
+			}
+		})
+	}
+}
+
+// standsStill says whether TIME does while the clock is held: from 9.1 on Valkey adds the time since it last read it.
+func standsStill(t *testing.T, client *redis.Client) bool {
+	info, err := client.InfoMap(ctx, "server").Result()
+	require.NoError(t, err)
+	major, _, _ := strings.Cut(info["Server"]["valkey_version"], ".")
+	return major == "" || len(major) == 1 && major < "9"
 }
 
 // compare runs random steps against a limiter whose clock set moves.

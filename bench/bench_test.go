@@ -43,6 +43,18 @@ func TestParseTallyRefusesNonsense(t *testing.T) {
 	}
 }
 
+func TestProduct(t *testing.T) {
+	for info, want := range map[string]string{
+		"# Server\r\nredis_version:8.0.2\r\nos:Linux\r\n":                                   "Redis 8.0.2",
+		"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n": "Valkey 9.1.2",
+		"": "Redis ?",
+	} {
+		if got := product(info); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestThrottledCostCountsInnerGetsOnce(t *testing.T) {
 	cost := throttledCost(tally{commands: map[string]commandStat{
 		"eval": {100, 500}, "time": {100, 50}, "get": {200, 60},

@@ -44,14 +44,23 @@ func setting(ctx context.Context, c *redis.Client, o options) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	version := "?"
+	return fmt.Sprintf("%s and the callers on one machine, %d cores, %s. Medians of %d interleaved rounds of %v. %s.",
+		product(info), runtime.NumCPU(), runtime.Version(), o.rounds, o.duration, versions()), nil
+}
+
+// product is the server's name and version. Valkey also gives the version of the Redis that it stands in for.
+func product(info string) string {
+	name := "Redis ?"
 	for line := range strings.Lines(info) {
-		if v, ok := strings.CutPrefix(line, "redis_version:"); ok {
-			version = strings.TrimSpace(v)
+		field, version, _ := strings.Cut(strings.TrimSpace(line), ":")
+		switch field {
+		case "valkey_version":
+			return "Valkey " + version
+		case "redis_version":
+			name = "Redis " + version
 		}
 	}
-	return fmt.Sprintf("Redis %s and the callers on one machine, %d cores, %s. Medians of %d interleaved rounds of %v. %s.",
-		version, runtime.NumCPU(), runtime.Version(), o.rounds, o.duration, versions()), nil
+	return name
 }
 
 // versions are those of the peers' modules.

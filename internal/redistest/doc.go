@@ -13,5 +13,6 @@
 // any number of test processes can run side by side.
 //
 // A missing program skips the test, except when the environment says CI=true: there a test that cannot run has failed.
-// REDISTEST_SERVER names another server program than redis-server, to run the same tests on other versions and forks.
+// REDISTEST_SERVER names another server program than redis-server, to run the same tests on other versions and forks; if
+// it is not there, the test fails. docs/servers.md says how to get some.
 package redistest

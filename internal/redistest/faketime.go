@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync"
 	"time"
@@ -15,15 +16,23 @@ import (
 // and libfaketime keeps the offset as a floating-point number.
 const clockTolerance = 5 * time.Millisecond
 
-// fakeClock is the file from which libfaketime takes the offset of a server's clock.
+// preloadEnv names libraries to a server program that is a shell script, which passes them to the loader of the server.
+// LD_PRELOAD would load them into the shell as well.
+const preloadEnv = "REDISTEST_PRELOAD"
+
+// fakeClock is the file from which libfaketime takes a server's clock: an offset, or an instant at which it stands.
 type fakeClock struct {
 	file   string
 	clock  sync.Mutex // guards offset and the writing of the file
 	offset time.Duration
 }
 
-// faketimeLibrary returns where libfaketime is installed, or "". The variant for programs with threads comes first.
+// faketimeLibrary returns the libfaketime for the server program, or "". The variant for programs with threads comes
+// first.
 func faketimeLibrary() string {
+	if own := ownFaketimeLibrary(); own != "" {
+		return own
+	}
 	for _, name := range []string{"libfaketimeMT.so.1", "libfaketime.so.1"} {
 		for _, dir := range []string{"/usr/lib/*/faketime", "/usr/lib/faketime", "/usr/lib64/faketime",
 			"/usr/local/lib/faketime"} {
@@ -35,26 +44,56 @@ func faketimeLibrary() string {
 	return ""
 }
 
+// ownFaketimeLibrary returns the libfaketime that lies beside the server program, or "". Such a program is a script that
+// starts a server by a C library of its own, in which the system's libfaketime would crash.
+func ownFaketimeLibrary() string {
+	program, err := exec.LookPath(serverProgram())
+	if err != nil {
+		return ""
+	}
+	library := filepath.Join(filepath.Dir(program), "libfaketime.so.1")
+	if _, err := os.Stat(library); err != nil {
+		return ""
+	}
+	return library
+}
+
 // environment makes a server read its clock through the file, at every call. The monotonic clock stays real, for
 // Redis times its own event loop with it.
 //
-// libc is preloaded as well, so that its malloc is found before that of jemalloc, which Debian's Redis is linked to:
-// jemalloc reads the clock while it sets itself up, libfaketime allocates while it sets itself up, and each waits for
-// the other for ever.
+// The servers of Debian are linked to jemalloc, which reads the clock while it sets itself up. libfaketime must not
+// allocate while it sets itself up, or each waits for the other for ever. See preload.
 func (c *fakeClock) environment() []string {
-	return []string{
-		"LD_PRELOAD=" + faketimeLibrary() + " libc.so.6",
-		"FAKETIME_TIMESTAMP_FILE=" + c.file,
+	return append(preload(),
+		"FAKETIME_TIMESTAMP_FILE="+c.file,
 		"FAKETIME_NO_CACHE=1",
 		"FAKETIME_DONT_FAKE_MONOTONIC=1",
 		"DONT_FAKE_MONOTONIC=1", // the name in older versions
+		"TZ=UTC",                // of an instant in the file
+	)
+}
+
+// preload loads libfaketime into the server.
+func preload() []string {
+	own := ownFaketimeLibrary()
+	if own == "" {
+		// libc is preloaded as well, so that libfaketime finds its malloc before that of jemalloc.
+		return []string{"LD_PRELOAD=" + faketimeLibrary() + " libc.so.6"}
+	}
+	// From Redis 8 on, servers also call functions that only jemalloc has, and would crash on memory from libc's malloc.
+	// Recent versions of libfaketime can do without allocating: to look up a symbol that libc does not have allocates,
+	// as does memory that is shared with other processes.
+	return []string{
+		preloadEnv + "=" + own,
+		"FAKETIME_IGNORE_SYMBOLS=__ftime,clock_gettime64,__clock_gettime64,timer_gettime@GLIBC_2.2,timer_settime@GLIBC_2.2",
+		"FAKETIME_DISABLE_SHM=1",
 	}
 }
 
 // write replaces the file in one step: a half-written one would be read as no offset at all.
-func (c *fakeClock) write() error {
+func (c *fakeClock) write(text string) error {
 	temp := c.file + ".new"
-	if err := os.WriteFile(temp, fmt.Appendf(nil, "%+.6f\n", c.offset.Seconds()), 0o600); err != nil {
+	if err := os.WriteFile(temp, []byte(text+"\n"), 0o600); err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}
 	if err := os.Rename(temp, c.file); err != nil {
@@ -63,12 +102,23 @@ func (c *fakeClock) write() error {
 	return nil
 }
 
+// run lets the clock go on with its offset.
+func (c *fakeClock) run() error { return c.write(fmt.Sprintf("%+.6f", c.offset.Seconds())) }
+
+// hold stops the clock in the middle of a microsecond: libfaketime reads the fraction as a floating-point number.
+func (c *fakeClock) hold(at time.Time) error {
+	c.clock.Lock()
+	defer c.clock.Unlock()
+	at = at.UTC().Truncate(time.Microsecond).Add(time.Microsecond / 2)
+	return c.write(at.Format("2006-01-02 15:04:05.000000000"))
+}
+
 // step moves the clock and waits until TIME says so.
 func (c *fakeClock) step(d time.Duration, opt *redis.Options) error {
 	c.clock.Lock()
 	defer c.clock.Unlock()
 	c.offset += d
-	if err := c.write(); err != nil {
+	if err := c.run(); err != nil {
 		return err
 	}
 	client := redis.NewClient(opt)

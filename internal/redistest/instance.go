@@ -48,7 +48,7 @@ func newInstance(dir string, c config) (*instance, error) {
 	}
 	if c.faketime {
 		in.file = filepath.Join(dir, "clock")
-		if err := in.write(); err != nil {
+		if err := in.run(); err != nil {
 			return nil, err
 		}
 	}

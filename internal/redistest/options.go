@@ -44,6 +44,6 @@ func ACL(user string, rules ...string) Option {
 // Server.TLSConfig.
 func TLS() Option { return func(c *config) { c.secure = true } }
 
-// Faketime starts the server with a clock that Server.StepClock moves. It skips the test when libfaketime is not
+// Faketime starts the server with a clock that Server.StepClock moves and Server.HoldClock stops. It skips the test when libfaketime is not
 // installed.
 func Faketime() Option { return func(c *config) { c.faketime = true } }

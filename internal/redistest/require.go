@@ -7,9 +7,10 @@ import (
 )
 
 const (
-	// serverEnv names another server program, such as one version of several that are installed.
-	serverEnv  = "REDISTEST_SERVER"
-	faketimeID = "faketime"
+	// serverEnv names another server program, by its name in the PATH or its absolute path.
+	serverEnv     = "REDISTEST_SERVER"
+	defaultServer = "redis-server"
+	faketimeID    = "faketime"
 )
 
 // packages says which Debian package a program comes in, where its name is another.
@@ -18,12 +19,16 @@ var packages = map[string]string{
 }
 
 // Require skips the test when one of the programs is not installed, and says what to install. With CI=true in the
-// environment it fails the test instead. The program "faketime" stands for the library that Faketime preloads.
+// environment it fails the test instead, as it does when REDISTEST_SERVER names a server that is not there. The program
+// "faketime" stands for the library that Faketime preloads.
 func Require(t testing.TB, programs ...string) {
 	t.Helper()
 	for _, program := range programs {
 		if installed(program) {
 			continue
+		}
+		if named := os.Getenv(serverEnv); named != "" && program == defaultServer {
+			t.Fatalf("redistest: %s=%s: there is no such program", serverEnv, named)
 		}
 		report := t.Skipf
 		if os.Getenv("CI") == "true" {
@@ -41,7 +46,7 @@ func installed(program string) bool {
 	if program == faketimeID {
 		return faketimeLibrary() != ""
 	}
-	if program == "redis-server" {
+	if program == defaultServer {
 		program = serverProgram()
 	}
 	_, err := exec.LookPath(program)
@@ -52,5 +57,5 @@ func serverProgram() string {
 	if program := os.Getenv(serverEnv); program != "" {
 		return program
 	}
-	return "redis-server"
+	return defaultServer
 }

@@ -1,6 +1,8 @@
 package redistest
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -46,8 +48,19 @@ func TestMissingProgramSkipsExceptInCI(t *testing.T) {
 	}
 }
 
-func TestNamedServerProgramIsUsed(t *testing.T) {
+func TestNamedServerMustBeThere(t *testing.T) {
 	t.Setenv("CI", "")
 	t.Setenv(serverEnv, "no-such-program")
-	equal(t, "verdict", requireOf("redis-server").verdict, "skip")
+	equal(t, "verdict", requireOf("redis-server").verdict, "fatal")
+}
+
+func TestServersOwnFaketimeIsForItsLoader(t *testing.T) {
+	dir := t.TempDir()
+	server, library := filepath.Join(dir, "valkey-server"), filepath.Join(dir, "libfaketime.so.1")
+	check(t, os.WriteFile(server, nil, 0o700))
+	t.Setenv(serverEnv, server)
+	equal(t, "own library", ownFaketimeLibrary(), "")
+	check(t, os.WriteFile(library, nil, 0o600))
+	equal(t, "library", faketimeLibrary(), library)
+	equal(t, "preloaded", preload()[0], "REDISTEST_PRELOAD="+library)
 }

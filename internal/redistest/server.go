@@ -154,6 +154,19 @@ func (s *Server) StepClock(d time.Duration) {
 	}
 }
 
+// HoldClock stops the clock of a server started with Faketime at an instant, to the microsecond, until the next
+// HoldClock or StepClock. A server whose clock is held must not be restarted. Valkey reads the clock only once a
+// millisecond from 9.1 on and adds what has passed since, so its TIME is up to a millisecond off.
+func (s *Server) HoldClock(at time.Time) {
+	s.t.Helper()
+	if !s.faketime {
+		s.t.Fatal("redistest: HoldClock needs a server started with Faketime")
+	}
+	if err := s.hold(at); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // own panics for the shared server: other tests are using it.
 func (s *Server) own() {
 	if s.shared {

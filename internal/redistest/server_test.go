@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"testing"
 	"time"
@@ -134,6 +135,26 @@ func TestStepClock(t *testing.T) {
 	s.Restart()
 	equal(t, "offset after a restart", offset(), -59*time.Minute)
 	s.StepClock(0) // checks the exact time
+}
+
+func TestHoldClock(t *testing.T) {
+	s, ctx := Start(t, Faketime()), testContext(t)
+	c := s.Client(t)
+	for _, at := range []time.Time{
+		time.UnixMicro(1_763_670_000_000_001), time.UnixMicro(2_000_000_000_999_999), time.UnixMicro(1_000_000_000_000_000),
+	} {
+		s.HoldClock(at)
+		await(t, "the clock to be held", func(ctx context.Context) error {
+			got, err := c.Time(ctx).Result()
+			if late := got.Sub(at); err != nil || late < 0 || late > time.Millisecond {
+				return fmt.Errorf("TIME is %v, %v; want %v", got, err, at)
+			}
+			return nil
+		})
+	}
+	check(t, c.Set(ctx, "k", "v", time.Minute).Err())
+	s.StepClock(0)
+	equal(t, "expired", c.Get(ctx, "k").Err(), error(redis.Nil))
 }
 
 func TestExecutions(t *testing.T) {
