@@ -2,6 +2,9 @@
 
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
+# With the newest of what go.mod requires: make test MODULES=./ MODFILE=.ci/newest.mod TAGS=newest
+MODFILE    ?=
+TAGS       ?=
 SOAK       ?= 10m
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
@@ -14,10 +17,12 @@ quickstart: ## see every limiter work, with no server
 	go run ./examples/quickstart
 
 test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(TESTFLAGS) ./...); done
+	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%) $(TESTFLAGS) ./...); done
 
 lint: ## gofmt, vet and staticcheck on every module
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
+	@grep -qx 'go 1.25.0' go.mod || { echo "go.mod: the go line must stay at 1.25.0, it forces its Go on every user"; exit 1; }
+	go vet -modfile=.ci/newest.mod -tags=newest ./...
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
 
 bench: ## compare with the peers and the floors on a real redis-server (minutes)
