@@ -2,6 +2,9 @@
 
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
+# With the newest of what go.mod requires: make test MODULES=./ MODFILE=.ci/newest.mod TAGS=newest
+MODFILE    ?=
+TAGS       ?=
 SOAK       ?= 10m
 # Tests that no server takes part in, for -skip.
 SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestModel|TestNoIntervalHoldsMoreThanTheRule)$$|/^miniredis
@@ -16,7 +19,7 @@ quickstart: ## see every limiter work, with no server
 	go run ./examples/quickstart
 
 test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(TESTFLAGS) ./...); done
+	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%) $(TESTFLAGS) ./...); done
 
 servers: ## install later servers, and print the values of REDISTEST_SERVER for them
 	@.ci/servers
@@ -27,6 +30,8 @@ conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on anot
 
 lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
+	@grep -qx 'go 1.25.0' go.mod || { echo "go.mod: the go line must stay at 1.25.0, it forces its Go on every user"; exit 1; }
+	go vet -modfile=.ci/newest.mod -tags=newest ./...
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
 	luacheck --quiet scripts
 

@@ -1,19 +1,23 @@
+// The oldest versions that work, so that no user is forced to anything newer.
+// .ci/newest.mod has the newest; CI tests both.
 module github.com/tryacquire/ratelimit
 
-go 1.26.0
+go 1.25.0
 
 require (
 	github.com/alicebob/miniredis/v2 v2.40.0
-	github.com/anishathalye/porcupine v1.3.1
-	github.com/redis/go-redis/v9 v9.23.0
-	github.com/sony/gobreaker/v2 v2.4.0
-	github.com/stretchr/testify v1.12.1
+	github.com/anishathalye/porcupine v1.0.0
+	github.com/redis/go-redis/v9 v9.22.0 // the first that routes a key given as a *string
+	github.com/sony/gobreaker/v2 v2.4.0 // the first with IsExcluded
+	github.com/stretchr/testify v1.8.4
 	github.com/yuin/gopher-lua v1.1.1
-	golang.org/x/sys v0.48.0
+	golang.org/x/sys v0.30.0
 )
 
 require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
-	go.uber.org/atomic v1.12.0 // indirect
-	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	github.com/davecgh/go-spew v1.1.1 // indirect
+	github.com/pmezard/go-difflib v1.0.0 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
+	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
