@@ -28,7 +28,7 @@ cover: ## coverage of the root package and internal/
 	@go tool cover -func=cover.out | tail -1
 
 soak: ## all faults at random for SOAK (10m)
-	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) .
+	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/faulttest
 
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done

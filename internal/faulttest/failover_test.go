@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"runtime"
@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -43,7 +44,7 @@ func cutLink(t testing.TB, master, replica *redis.Client) {
 
 // lag starts the load, cuts the link when a third of all permits is granted,
 // notes what the replica knows, and returns when another third is granted.
-func (f *failover) lag(t testing.TB, master, replica *redis.Client, ask Client) {
+func (f *failover) lag(t testing.TB, master, replica *redis.Client, ask ratelimit.Client) {
 	t.Helper()
 	all := 0
 	for _, a := range f.accounts {
@@ -126,8 +127,8 @@ func TestSentinelFailover(t *testing.T) {
 				})
 			}
 			merged, unmerged := open(), open()
-			f := failover{accounts: openAccounts(t, "k", failoverLimit, aDay, []Client{merged, unmerged},
-				nil, []Option{WithoutMerging()})}
+			f := failover{accounts: openAccounts(t, "k", failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
+				nil, []ratelimit.Option{ratelimit.WithoutMerging()})}
 			ask := replica.Client(t)
 			f.lag(t, master.Client(t), ask, ask)
 
@@ -170,8 +171,8 @@ func TestClusterFailover(t *testing.T) {
 		})
 	}
 	merged, unmerged := open(), open()
-	f := failover{accounts: openAccounts(t, key, failoverLimit, aDay, []Client{merged, unmerged},
-		nil, []Option{WithoutMerging()})}
+	f := failover{accounts: openAccounts(t, key, failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
+		nil, []ratelimit.Option{ratelimit.WithoutMerging()})}
 	look := replica.Client(t)
 	conn := look.Conn() // in the mode in which a replica answers for its master's keys
 	require.NoError(t, conn.ReadOnly(ctx).Err())
