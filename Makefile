@@ -3,6 +3,7 @@
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
 SOAK       ?= 10m
+GOTEST      = go run ./internal/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL = help
@@ -13,8 +14,11 @@ help: ## tell the targets
 quickstart: ## see every limiter work, with no server
 	go run ./examples/quickstart
 
-test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(TESTFLAGS) ./...); done
+quick: ## the tests that need no server and not much time, in half a minute; the last line says what was left out
+	@$(GOTEST) -short $(TESTFLAGS) ./...
+
+test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does; RATELIMIT_LONG=1 for every repetition
+	@$(GOTEST) -timeout 15m $(TESTFLAGS) ./...
 
 lint: ## gofmt, vet and staticcheck on every module
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
@@ -33,4 +37,4 @@ soak: ## all faults at random for SOAK (10m)
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done
 
-.PHONY: help quickstart test lint bench cover soak fuzz
+.PHONY: help quickstart quick test lint bench cover soak fuzz
