@@ -22,7 +22,7 @@ func TestMergedCallsAnswerAsOneAfterTheOther(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			s := limitertest.OnMiniredis(t)
-			for range 10 {
+			for range limitertest.Rounds(10, 5) {
 				first, err := f.Draw(rng, s.Client)
 				require.NoError(t, err)
 				s.Wipe(t)
