@@ -10,7 +10,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
-func TestChangedAlignmentGrantsNothingAnew(t *testing.T) {
+func TestAChangedAlignmentGivesNoNewQuota(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		s.Wipe(t)
 		build := func(offset time.Duration) ratelimit.Limiter {

@@ -16,11 +16,11 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// TestGrantsOfACrowdAddUp: of many who call at the same time for random permits,
+// TestPermitsTakenByManyCallersAddUp: of many who call at the same time for random permits,
 // and in part give up, each grant takes permits of its own, none are lost, and
 // Redis holds what was granted and at most what was given up in addition. The
 // clock stands still, so that nothing comes back.
-func TestGrantsOfACrowdAddUp(t *testing.T) {
+func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 	const limit, callers, each = 1000, 200, 20
 	client := redistest.Shared(t).Client(t)
 	h := limitertest.NewClock()

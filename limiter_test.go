@@ -18,7 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
-func TestGrantsThenDeniesThenRecovers(t *testing.T) {
+func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		window := time.Second
 		for i, reset := range v.Resets {
@@ -41,7 +41,7 @@ func TestGrantsThenDeniesThenRecovers(t *testing.T) {
 	})
 }
 
-func TestIsAsNewAtResetAfter(t *testing.T) {
+func TestTheFullLimitIsAvailableAtResetAfter(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		first := must(t)(l.TryAcquire(ctx, "k"))
 		s.Advance(first.ResetAfter)
@@ -75,7 +75,7 @@ func TestSeveralPermitsAllOrNone(t *testing.T) {
 	})
 }
 
-func TestCallersMistakesAreToldWithoutRedis(t *testing.T) {
+func TestMistakesOfTheCallerAreErrorsWithoutAskingRedis(t *testing.T) {
 	for _, v := range limitertest.Variants() {
 		t.Run(v.Name, func(t *testing.T) {
 			l, err := v.Build(limitertest.Offline(t))
@@ -101,7 +101,7 @@ func TestCallersMistakesAreToldWithoutRedis(t *testing.T) {
 	}
 }
 
-func TestPeekLeavesNoTrace(t *testing.T) {
+func TestPeekChangesNothing(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.True(t, must(t)(l.Peek(ctx, "k")).Allowed)
 		require.Zero(t, s.Admin.Exists(ctx, v.Key).Val())
@@ -114,7 +114,7 @@ func TestPeekLeavesNoTrace(t *testing.T) {
 	})
 }
 
-func TestResetForgets(t *testing.T) {
+func TestResetDeletesTheState(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.NoError(t, l.Reset(ctx, "k"), "a key that was never used")
 		first := must(t)(l.TryAcquire(ctx, "k"))
@@ -126,7 +126,7 @@ func TestResetForgets(t *testing.T) {
 	})
 }
 
-func TestEveryKeyExpiresSoonAfterItsUse(t *testing.T) {
+func TestEveryKeyExpiresWithinASecondOfItsUse(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		for range 3 {
 			r := must(t)(l.TryAcquire(ctx, "k"))
@@ -151,7 +151,7 @@ func TestDenialChangesNothing(t *testing.T) {
 	})
 }
 
-func TestKeyWithoutTTLIsRepaired(t *testing.T) {
+func TestAKeyWithoutTTLGetsOne(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		must(t)(l.TryAcquire(ctx, "k"))
 		require.True(t, s.Admin.Persist(ctx, v.Key).Val())
@@ -162,7 +162,7 @@ func TestKeyWithoutTTLIsRepaired(t *testing.T) {
 	})
 }
 
-func TestTwoLimitersShareAQuota(t *testing.T) {
+func TestLimitersOfOneNameShareAQuota(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		twin, err := v.Build(s.Client, s.Opts...)
 		require.NoError(t, err)
@@ -227,7 +227,7 @@ func TestConcurrentCallersGetExactlyTheLimit(t *testing.T) {
 	})
 }
 
-func TestEndedContextIsNotSent(t *testing.T) {
+func TestACallWithAnEndedContextIsNotSent(t *testing.T) {
 	for _, v := range limitertest.Variants() {
 		l, err := v.Build(limitertest.Offline(t))
 		require.NoError(t, err)
@@ -243,7 +243,7 @@ func TestEndedContextIsNotSent(t *testing.T) {
 	}
 }
 
-func TestWrongTypeIsAnErrorThatResetMends(t *testing.T) {
+func TestAWrongTypeIsAnErrorThatResetRepairs(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.NoError(t, s.Admin.PFAdd(ctx, v.Key, "x").Err())
 		if s.Admin.Type(ctx, v.Key).Val() == "string" { // a HyperLogLog is a string in Redis
@@ -267,7 +267,7 @@ func TestWrongTypeIsAnErrorThatResetMends(t *testing.T) {
 	})
 }
 
-func TestCorruptStateIsAnErrorThatResetMends(t *testing.T) {
+func TestACorruptStateIsAnErrorThatResetRepairs(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		if v.Corrupt == nil {
 			t.Skip("every sorted set is a state")
@@ -315,7 +315,7 @@ func TestCorruptInstantOfABucket(t *testing.T) {
 	}
 }
 
-func TestOneBadKeyDoesNotHarmItsCompanions(t *testing.T) {
+func TestABadKeyDoesNotHarmTheKeysDecidedWithIt(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.NoError(t, s.Admin.SAdd(ctx, v.Key, "x").Err())
 		var wg sync.WaitGroup
@@ -349,7 +349,7 @@ func TestAnyKeyWorks(t *testing.T) {
 	})
 }
 
-func TestDeniedErr(t *testing.T) {
+func TestErrOfADenial(t *testing.T) {
 	require.NoError(t, ratelimit.Result{Allowed: true}.Err())
 	err := ratelimit.Result{RetryAfter: 1500 * time.Millisecond}.Err()
 	require.ErrorIs(t, err, ratelimit.ErrDenied)
@@ -374,7 +374,7 @@ func TestPreload(t *testing.T) {
 	require.ErrorContains(t, l.Preload(ctx), "token bucket \"default\": preload")
 }
 
-func TestMust(t *testing.T) {
+func TestMustPanicsAtAnError(t *testing.T) {
 	require.Panics(t, func() { ratelimit.Must(ratelimit.NewTokenBucket(nil, ratelimit.PerSecond(1), 1)) })
 	require.NotNil(t, ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1)))
 }
@@ -507,9 +507,9 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 	}
 }
 
-// TestALongerWindowHoldsAlsoIfNobodyIsGranted: the shorter one's TTL would let
+// TestALongerWindowHoldsEvenIfNoCallIsAllowed: the shorter one's TTL would let
 // Redis forget what the longer one's denials were promised by.
-func TestALongerWindowHoldsAlsoIfNobodyIsGranted(t *testing.T) {
+func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
 	for name, build := range map[string]func(c ratelimit.Client, window time.Duration) ratelimit.Limiter{
 		"FixedWindow": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewFixedWindow(c, 3, w))

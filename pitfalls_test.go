@@ -210,7 +210,7 @@ func TestPitfall10FirstCallOfTenLeavesNine(t *testing.T) {
 }
 
 // 11: a partial grant charged as a fraction and told as an integer.
-func TestPitfall11NothingIsGrantedInPart(t *testing.T) {
+func TestPitfall11NothingIsTakenInPart(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(s.Opts...)))
 		must(t)(l.TryAcquireN(ctx, "k", 3))
@@ -224,7 +224,7 @@ func TestPitfall11NothingIsGrantedInPart(t *testing.T) {
 
 // 12: replicas over-admit behind a process-wide mutex; compare-and-set gives up
 // under contention.
-func TestPitfall12ContentionNeitherOverAdmitsNorFails(t *testing.T) {
+func TestPitfall12ContentionNeitherAllowsTooMuchNorFails(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		replicas := []ratelimit.Limiter{l}
 		for range 3 {

@@ -81,9 +81,9 @@ func (s steppedServer) blocked(l ratelimit.Limiter, q quota, key string, denial 
 	require.Equal(s.t, clockLimit, again, "as new at ResetAfter by the stepped clock")
 }
 
-// TestClockSteps steps the clock that decides by an hour, for every limiter with
+// TestASteppedClockGivesNoNewQuota steps the clock that decides by an hour, for every limiter with
 // a window of half an hour.
-func TestClockSteps(t *testing.T) {
+func TestASteppedClockGivesNoNewQuota(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, redistest.Faketime())
 	client := server.Client(t)
@@ -147,8 +147,8 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestClockJumpsInAFailover promotes a replica whose clock is an hour off.
-func TestClockJumpsInAFailover(t *testing.T) {
+// TestAFailoverToAnotherClockKeepsTheRule promotes a replica whose clock is an hour off.
+func TestAFailoverToAnotherClockKeepsTheRule(t *testing.T) {
 	t.Parallel()
 	for name, jump := range map[string]time.Duration{"back": -hourStep, "forward": hourStep} {
 		t.Run(name, func(t *testing.T) {

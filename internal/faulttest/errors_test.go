@@ -139,7 +139,7 @@ func (s *scene) requireAsBefore(t testing.TB) {
 	}
 }
 
-func TestFullMemory(t *testing.T) {
+func TestCallsAreRefusedWithoutEffectWhileMemoryIsFull(t *testing.T) {
 	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	require.NoError(t, s.admin.ConfigSet(ctx, "maxmemory", "1").Err())
@@ -153,7 +153,7 @@ func TestFullMemory(t *testing.T) {
 
 // A clock that stepped back makes some limiters remove what they cannot use any
 // more before they write. That too happens completely or not at all.
-func TestFullMemoryAfterTheClockSteppedBack(t *testing.T) {
+func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -194,7 +194,7 @@ func TestFullMemoryAfterTheClockSteppedBack(t *testing.T) {
 
 // Memory fills up and empties again under load. A call that fails has taken
 // nothing, so that in the end each key has granted exactly its limit.
-func TestMemoryThatIsFullNowAndThen(t *testing.T) {
+func TestACallThatFailsForMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
@@ -259,7 +259,7 @@ func TestMemoryThatIsFullNowAndThen(t *testing.T) {
 	require.Positive(t, f.failed)
 }
 
-func TestReplicaAndItsLoading(t *testing.T) {
+func TestAReplicaRefusesCallsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	master := redistest.Start(t, redistest.Args("--repl-diskless-sync-delay", "0"))
 	s := setScene(t, master)
@@ -303,7 +303,7 @@ func TestReplicaAndItsLoading(t *testing.T) {
 	s.requireAsBefore(t)
 }
 
-func TestServerBusyWithAnotherScript(t *testing.T) {
+func TestABusyServerRefusesCallsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	require.NoError(t, s.admin.ConfigSet(ctx, "lua-time-limit", "5").Err())

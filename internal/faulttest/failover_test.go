@@ -110,10 +110,10 @@ func (f *failover) gone() []int {
 
 const failoverLimit = 100
 
-// TestSentinelFailover kills a master under load, or freezes it until another
+// TestASentinelFailoverForgetsOnlyWhatWasNotReplicated kills a master under load, or freezes it until another
 // has taken its place: when it wakes up, it answers calls that were sent to it
 // long ago, and has yet to learn that it is the master no more.
-func TestSentinelFailover(t *testing.T) {
+func TestASentinelFailoverForgetsOnlyWhatWasNotReplicated(t *testing.T) {
 	for _, freeze := range []bool{false, true} {
 		name := map[bool]string{false: "killed", true: "frozen and back"}[freeze]
 		t.Run(name, func(t *testing.T) {
@@ -156,9 +156,9 @@ func TestSentinelFailover(t *testing.T) {
 	}
 }
 
-// TestClusterFailover kills one of three masters under load of keys that are all
+// TestAClusterFailoverForgetsOnlyWhatWasNotReplicated kills one of three masters under load of keys that are all
 // its own.
-func TestClusterFailover(t *testing.T) {
+func TestAClusterFailoverForgetsOnlyWhatWasNotReplicated(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	const key = "{hot}"
 	master := cluster.NodeFor(key)

@@ -217,7 +217,7 @@ func tooMany(kind quotaKind, limit int, window time.Duration, grants []grant) (b
 }
 
 // tooMany finds what is there, and nothing else.
-func TestTooMany(t *testing.T) {
+func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
 	const w = time.Second
 	at := func(call, ret time.Duration, n int, left time.Duration) grant {
 		return grant{span{int64(call), int64(ret)}, n, int64(left)}

@@ -13,7 +13,7 @@ import (
 
 // The keys of a slot that everybody uses move from master to master, the first
 // time to one that knows no script, in all the phases of a migration.
-func TestSlotThatMovesUnderLoad(t *testing.T) {
+func TestWhileASlotMovesEachPermitIsTakenOnce(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	newcomer := cluster.AddEmptyMaster()

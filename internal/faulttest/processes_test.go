@@ -43,11 +43,11 @@ type found struct {
 	Grants         []grant
 }
 
-// TestWorkerProcess is one of the processes of TestManyProcesses.
+// TestWorkerProcess is one of the processes of TestManyProcessesShareOneQuota.
 func TestWorkerProcess(t *testing.T) {
 	given := os.Getenv(workerEnv)
 	if given == "" {
-		t.Skip("started by TestManyProcesses")
+		t.Skip("started by TestManyProcessesShareOneQuota")
 	}
 	var w work
 	require.NoError(t, json.Unmarshal([]byte(given), &w))
@@ -82,10 +82,10 @@ func TestWorkerProcess(t *testing.T) {
 	}
 }
 
-// TestManyProcesses lets processes compete for one key of each quota, half of
+// TestManyProcessesShareOneQuota lets processes compete for one key of each quota, half of
 // them with merged calls. What they were granted is judged by the instants of
 // calls and returns, see mostBetween.
-func TestManyProcesses(t *testing.T) {
+func TestManyProcessesShareOneQuota(t *testing.T) {
 	t.Parallel()
 	const processes, callers, limit = 4, 16, 40
 	const window = 200 * time.Millisecond
@@ -344,10 +344,10 @@ func linearizable(t testing.TB, name string, m porcupine.Model, h *history) {
 		name, len(h.ops), overlaps, allowed, denied, lost, time.Since(begun).Round(time.Millisecond/10))
 }
 
-// TestLinearizable records what many goroutines are answered by one key, and
+// TestEveryAnswerFitsOneOrderOfTheCalls records what many goroutines are answered by one key, and
 // finds an order of the calls that explains every answer. By the caller's clock,
 // which stands still, all fields of the answers must fit.
-func TestLinearizable(t *testing.T) {
+func TestEveryAnswerFitsOneOrderOfTheCalls(t *testing.T) {
 	t.Parallel()
 	const limit, callers = 24, 12
 	const window = 2 * time.Second
@@ -383,10 +383,10 @@ func TestLinearizable(t *testing.T) {
 	})
 }
 
-// TestLinearizableWithLostReplies does the same while replies get lost: the call
+// TestEveryAnswerFitsOneOrderThoughRepliesAreLost does the same while replies get lost: the call
 // brings an error and has been executed, exactly once. The scripts are loaded
 // beforehand, for a lost NOSCRIPT would mean that nothing was.
-func TestLinearizableWithLostReplies(t *testing.T) {
+func TestEveryAnswerFitsOneOrderThoughRepliesAreLost(t *testing.T) {
 	t.Parallel()
 	const limit, callers = 24, 8
 	const window = 2 * time.Second

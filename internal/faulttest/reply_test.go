@@ -125,7 +125,7 @@ func (s *lastScript) Process(_ context.Context, cmd redis.Cmder) error {
 	return errors.New("no server")
 }
 
-func TestReplyThatDoesNotArrive(t *testing.T) {
+func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 	t.Parallel()
 	g := startGrid(t)
 
@@ -251,7 +251,7 @@ func TestReplyThatDoesNotArrive(t *testing.T) {
 	})
 }
 
-func TestServerThatStopsAnswering(t *testing.T) {
+func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 	t.Parallel()
 	g := startGrid(t)
 	ways := []struct {
@@ -365,7 +365,7 @@ func settle() { time.Sleep(20 * time.Millisecond) }
 
 // A command of go-redis's own is what the library must not send: the same fault
 // executes it up to four times. If this fails, go-redis has changed.
-func TestPlainCommandIsSentAgain(t *testing.T) {
+func TestAPlainCommandIsSentAgain(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())

@@ -71,7 +71,7 @@ func sum(accounts []*account, of func(*account) int) int {
 	return total
 }
 
-// TestKilledServer kills a server under load, again and again. Limits are per
+// TestAKilledServerForgetsOnlyItsLastWrites kills a server under load, again and again. Limits are per
 // day, so that permits come back only if the server forgets that they were taken.
 //
 // With U permits of a key taken at a kill, and S of them known after the restart,
@@ -83,7 +83,7 @@ func sum(accounts []*account, of func(*account) int) int {
 //	limit + the sum of min(limit, U) - S over the kills.
 //
 // Without persistence S is 0: one fresh quota for each key and kill.
-func TestKilledServer(t *testing.T) {
+func TestAKilledServerForgetsOnlyItsLastWrites(t *testing.T) {
 	const kills, limit, workers = 3, 60, 12
 	t.Run("without persistence", func(t *testing.T) { killAgainAndAgain(t, kills, limit, workers, false) })
 	t.Run("AOF everysec", func(t *testing.T) {

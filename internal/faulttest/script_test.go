@@ -154,7 +154,7 @@ func errorReplies(t testing.TB, admin redis.UniversalClient, code string) int {
 
 // Redis forgets all scripts every two milliseconds, as it would after a restart
 // or when somebody says SCRIPT FLUSH.
-func TestScriptsThatAreForgotten(t *testing.T) {
+func TestForgottenScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	g := startGrid(t)
 	g.each(t, 5*time.Second, func(t *testing.T, r *rig) {

@@ -39,7 +39,7 @@ const (
 //
 // Two kinds of accounts are judged. Those of long quotas must never receive more
 // than the limit plus what lost writes explain, whatever happens: the bound is
-// that of TestKilledServer, with what the server knows looked up after each kill.
+// that of TestAKilledServerForgetsOnlyItsLastWrites, with what the server knows looked up after each kill.
 // Those of short quotas, where permits come and go, are judged by calls and
 // returns (see tooMany) for each stretch of time in which the clock was not
 // stepped and the server not killed.
