@@ -2,9 +2,8 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,7 +25,7 @@ func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
 		t.Run(fmt.Sprintf("%d per %v", rate.Count, rate.Period), func(t *testing.T) {
 			// The burst is so large that its key outlives any pause of the test: it
 			// expires by the server's clock, while the limiter goes by the test's.
-			const burst, callers = 3000, 100
+			const burst, at = 3000, 100
 			s := limitertest.OnRedis(t)
 			token := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst, ratelimit.WithOptions(s.Opts...)))
 			leaky := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, burst, ratelimit.WithOptions(s.Opts...)))
@@ -37,36 +36,30 @@ func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
 			require.True(t, must(t)(token.TryAcquireN(ctx, "k", burst)).Allowed)
 			require.True(t, must(t)(leaky.TryAcquireN(ctx, "k", burst)).Allowed)
 			require.True(t, exact.Take(s.Now.UnixMicro(), burst, false).Allowed)
-			var taken, poured atomic.Int64
-			want := int64(0)
+			calls, keys := slices.Repeat([]model.Step{{N: 1}}, at), slices.Repeat([]string{"k"}, at)
+			taken, want := 0, 0
 			for range asks {
 				s.Advance(step)
-				var calls sync.WaitGroup
-				for range callers {
-					calls.Go(func() { count(t, token, &taken) })
-					calls.Go(func() { count(t, leaky, &poured) })
+				before := taken
+				for i, r := range ratelimit.Merged(t, token, calls, keys) {
+					if r.Allowed {
+						taken++
+						require.Equal(t, taken-before, i+1, "the first calls are allowed")
+					}
 				}
-				calls.Wait()
 				for exact.Take(s.Now.UnixMicro(), 1, false).Allowed {
 					want++
 				}
-				require.Equal(t, want, taken.Load())
-				require.Equal(t, want, poured.Load(), "the leaky bucket decides as the token bucket does")
+				require.Equal(t, want, taken)
+				for i, r := range ratelimit.Merged(t, leaky, calls, keys) {
+					require.Equal(t, i < taken-before, r.Allowed, "the leaky bucket decides as the token bucket does")
+				}
 			}
 			elapsed := time.Duration(asks) * step // since it was emptied
-			require.Equal(t, int64(elapsed/time.Microsecond)*int64(rate.Count)/rate.Period.Microseconds(), want)
-			t.Logf("%d decisions, %d permits taken in %v", asks*callers, want, elapsed)
+			yield := int64(elapsed/time.Microsecond) * int64(rate.Count) / rate.Period.Microseconds()
+			require.Equal(t, int(yield), taken)
+			t.Logf("%d decisions, %d permits taken in %v", asks*at, taken, elapsed)
 		})
-	}
-}
-
-// count makes a call and adds the permit to taken, if it is allowed.
-func count(t testing.TB, l ratelimit.Limiter, taken *atomic.Int64) {
-	r, err := l.TryAcquire(ctx, "k")
-	if err != nil {
-		t.Error(err)
-	} else if r.Allowed {
-		taken.Add(1)
 	}
 }
 

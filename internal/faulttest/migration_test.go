@@ -51,7 +51,7 @@ func TestWhileASlotMovesEachPermitIsTakenOnce(t *testing.T) {
 	}
 	replies := map[string]int{}
 	for _, tr := range traffics {
-		tr.stop()
+		tr.stop(t)
 	}
 	for _, node := range cluster.Masters() {
 		for _, code := range []string{"MOVED", "ASK", "TRYAGAIN", "NOSCRIPT"} {

@@ -86,8 +86,14 @@ func startTraffic(limiters map[string]ratelimit.Limiter, limit, goroutines int, 
 	return tr
 }
 
-// stop ends the traffic.
-func (tr *traffic) stop() {
+// stop ends the traffic, when permits have been taken and calls denied.
+func (tr *traffic) stop(t testing.TB) {
+	t.Helper()
+	eventually(t, "calls are allowed, and denied", func() bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return tr.granted > 0 && tr.denied > 0
+	})
 	close(tr.done)
 	tr.workers.Wait()
 }
@@ -164,7 +170,7 @@ func TestForgottenScriptsAreSentAgain(t *testing.T) {
 			masters(t, r.admin, func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
 			time.Sleep(2 * time.Millisecond)
 		}
-		tr.stop()
+		tr.stop(t)
 		unknown = errorReplies(t, r.admin, "NOSCRIPT") - unknown
 		tr.requireExact(t)
 		t.Logf("%d flushes, %d times the script was not known", flushes, unknown)
