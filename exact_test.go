@@ -37,7 +37,7 @@ func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
 			require.True(t, must(t)(leaky.TryAcquireN(ctx, "k", burst)).Allowed)
 			require.True(t, exact.Take(s.Now.UnixMicro(), burst, false).Allowed)
 			calls, keys := slices.Repeat([]model.Step{{N: 1}}, at), slices.Repeat([]string{"k"}, at)
-			taken, want := 0, 0
+			taken, poured, want := 0, 0, 0
 			for range asks {
 				s.Advance(step)
 				before := taken
@@ -51,9 +51,12 @@ func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
 					want++
 				}
 				require.Equal(t, want, taken)
-				for i, r := range ratelimit.Merged(t, leaky, calls, keys) {
-					require.Equal(t, i < taken-before, r.Allowed, "the leaky bucket decides as the token bucket does")
+				for _, r := range ratelimit.Merged(t, leaky, calls, keys) {
+					if r.Allowed {
+						poured++
+					}
 				}
+				require.Equal(t, taken, poured, "the leaky bucket decides as the token bucket does")
 			}
 			elapsed := time.Duration(asks) * step // since it was emptied
 			yield := int64(elapsed/time.Microsecond) * int64(rate.Count) / rate.Period.Microseconds()
