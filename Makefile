@@ -7,7 +7,8 @@ MODFILE    ?=
 TAGS       ?=
 SOAK       ?= 10m
 # Tests that no server takes part in, for -skip.
-SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestModel|TestNoIntervalHoldsMoreThanTheRule)$$|/^miniredis
+SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestLimitersAnswerAsTheirModels|TestNoIntervalHoldsMoreThanTheRule)$$|/^miniredis
+GOTEST      = go run ./internal/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL = help
@@ -18,14 +19,17 @@ help: ## tell the targets
 quickstart: ## see every limiter work, with no server
 	go run ./examples/quickstart
 
-test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go test -timeout 15m $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%) $(TESTFLAGS) ./...); done
+quick: ## the tests that need no server and not much time, in half a minute; the last line says what was left out
+	@$(GOTEST) -short $(TESTFLAGS) ./...
+
+test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does; RATELIMIT_LONG=1 for every repetition
+	@$(GOTEST) -timeout 15m $(TESTFLAGS) ./...
 
 servers: ## install later servers, and print the values of REDISTEST_SERVER for them
 	@.ci/servers
 
 conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on another server
-	@go test -count=1 -short -skip '$(SERVERLESS)' $(TESTFLAGS) . || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
+	@go test -count=1 -skip '$(SERVERLESS)' $(TESTFLAGS) . ./internal/faulttest || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
 	@echo "passed on $${REDISTEST_SERVER:-redis-server}"
 
 lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
@@ -43,9 +47,9 @@ cover: ## coverage of the root package and internal/
 	@go tool cover -func=cover.out | tail -1
 
 soak: ## all faults at random for SOAK (10m)
-	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) .
+	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/faulttest
 
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done
 
-.PHONY: help quickstart test servers conformance lint bench cover soak fuzz
+.PHONY: help quickstart quick test servers conformance lint bench cover soak fuzz

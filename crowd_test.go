@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -10,36 +10,38 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// TestGrantsOfACrowdAddUp: of many who call at the same time for random permits,
+// TestPermitsTakenByManyCallersAddUp: of many who call at the same time for random permits,
 // and in part give up, each grant takes permits of its own, none are lost, and
 // Redis holds what was granted and at most what was given up in addition. The
 // clock stands still, so that nothing comes back.
-func TestGrantsOfACrowdAddUp(t *testing.T) {
+func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 	const limit, callers, each = 1000, 200, 20
 	client := redistest.Shared(t).Client(t)
-	h := &hand{at: start}
-	rng := model.Seeded(seed(t))
-	for _, build := range []func(...Option) (Limiter, error){
-		func(o ...Option) (Limiter, error) {
-			return NewFixedWindow(client, limit, time.Hour, widen[FixedWindowOption](o)...)
+	h := limitertest.NewClock()
+	rng := model.Seeded(limitertest.Seed(t))
+	for _, build := range []func(...ratelimit.Option) (ratelimit.Limiter, error){
+		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(client, limit, time.Hour, ratelimit.WithOptions(o...))
 		},
-		func(o ...Option) (Limiter, error) {
-			return NewSlidingWindow(client, limit, time.Hour, widen[SlidingWindowOption](o)...)
+		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(client, limit, time.Hour, ratelimit.WithOptions(o...))
 		},
-		func(o ...Option) (Limiter, error) {
-			return NewSlidingLog(client, []Rule{{limit, time.Hour}}, widen[SlidingLogOption](o)...)
+		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(client, []ratelimit.Rule{{limit, time.Hour}}, ratelimit.WithOptions(o...))
 		},
-		func(o ...Option) (Limiter, error) {
-			return NewTokenBucket(client, PerHour(1), limit, widen[TokenBucketOption](o)...)
+		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), limit, ratelimit.WithOptions(o...))
 		},
 	} {
 		for _, keys := range []int{1, 7, 300} {
 			for _, patient := range []bool{true, false} {
-				l, err := build(WithClock(h.now), WithPrefix(fmt.Sprint("crowd", rng.Uint64())))
+				l, err := build(ratelimit.WithClock(h.Now), ratelimit.WithPrefix(fmt.Sprint("crowd", rng.Uint64())))
 				require.NoError(t, err)
 				c := &crowdCall{l: l, patient: patient}
 				var wg sync.WaitGroup
@@ -62,7 +64,7 @@ func TestGrantsOfACrowdAddUp(t *testing.T) {
 
 // A crowdCall is what a crowd was told.
 type crowdCall struct {
-	l       Limiter
+	l       ratelimit.Limiter
 	patient bool
 
 	mu     sync.Mutex

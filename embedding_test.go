@@ -14,7 +14,7 @@ import (
 type halves struct{ *ratelimit.TokenBucket }
 
 func TestALimiterThatEmbedsOneHasNoCeilingOfItsOwn(t *testing.T) {
-	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = down.Close() })
 	l := halves{ratelimit.Must(ratelimit.NewTokenBucket(down, ratelimit.PerSecond(1), 3))}
 	for _, primary := range []ratelimit.Limiter{l, &l} {

@@ -1,7 +1,8 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,79 +10,77 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// TestRatesNeitherLeakNorLose asks a million times, a hundred at a time and so
-// often that the bucket, once emptied, is never full again: what is granted is then
-// what the rate yields, to the permit.
-func TestRatesNeitherLeakNorLose(t *testing.T) {
-	for _, rate := range []Rate{PerSecond(3), PerMinute(7), PerHour(999_983), Per(13, 17*time.Second)} {
+// TestRatesNeitherLeakNorLoseAPermit asks a hundred times at each instant, and so often
+// that the bucket, once emptied, is never full again: the permits taken are then what
+// the rate yields, exactly. RATELIMIT_LONG makes it a million decisions for each rate.
+func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
+	asks := limitertest.Rounds(10_000, 1000)
+	for _, rate := range []ratelimit.Rate{ratelimit.PerSecond(3), ratelimit.PerMinute(7), ratelimit.PerHour(999_983), ratelimit.Per(13, 17*time.Second)} {
 		t.Run(fmt.Sprintf("%d per %v", rate.Count, rate.Period), func(t *testing.T) {
 			// The burst is so large that its key outlives any pause of the test: it
 			// expires by the server's clock, while the limiter goes by the test's.
-			const burst, asks, at = 3000, 10_000, 100
-			client := redistest.Shared(t).Client(t)
-			require.NoError(t, client.FlushAll(ctx).Err())
-			s := onClock(client, client)
-			token := Must(NewTokenBucket(s.client, rate, burst, widen[TokenBucketOption](s.opts)...))
-			leaky := Must(NewLeakyBucket(s.client, rate, burst, widen[LeakyBucketOption](s.opts)...))
+			const burst, at = 3000, 100
+			s := limitertest.OnRedis(t)
+			token := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst, ratelimit.WithOptions(s.Opts...)))
+			leaky := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, burst, ratelimit.WithOptions(s.Opts...)))
 			exact := model.NewTokenBucket(rate.Count, rate.Period, burst)
-			calls, keys := make([]model.Step, at), make([]string, at)
-			for i := range calls {
-				calls[i].N, keys[i] = 1, "k"
-			}
 			// An odd step of about three quarters of a permit, but no less than a
 			// microsecond.
 			step := max(rate.Period*3/4/time.Duration(rate.Count), time.Microsecond).Truncate(time.Microsecond)
 			require.True(t, must(t)(token.TryAcquireN(ctx, "k", burst)).Allowed)
 			require.True(t, must(t)(leaky.TryAcquireN(ctx, "k", burst)).Allowed)
-			require.True(t, exact.Take(s.now.UnixMicro(), burst, false).Allowed)
-			granted, mirrored, want := 0, 0, 0
+			require.True(t, exact.Take(s.Now.UnixMicro(), burst, false).Allowed)
+			calls, keys := slices.Repeat([]model.Step{{N: 1}}, at), slices.Repeat([]string{"k"}, at)
+			taken, poured, want := 0, 0, 0
 			for range asks {
-				s.advance(step)
-				for i, r := range fly(t, token.core, calls, keys) {
+				s.Advance(step)
+				before := taken
+				for i, r := range ratelimit.Merged(t, token, calls, keys) {
 					if r.Allowed {
-						granted++
-						require.Equal(t, granted-want, i+1, "grants come first")
+						taken++
+						require.Equal(t, taken-before, i+1, "the first calls are allowed")
 					}
 				}
-				for exact.Take(s.now.UnixMicro(), 1, false).Allowed {
+				for exact.Take(s.Now.UnixMicro(), 1, false).Allowed {
 					want++
 				}
-				require.Equal(t, want, granted)
-				for _, r := range fly(t, leaky.core, calls, keys) {
+				require.Equal(t, want, taken)
+				for _, r := range ratelimit.Merged(t, leaky, calls, keys) {
 					if r.Allowed {
-						mirrored++
+						poured++
 					}
 				}
+				require.Equal(t, taken, poured, "the leaky bucket decides as the token bucket does")
 			}
-			require.Equal(t, granted, mirrored, "the leaky bucket is the mirror image")
-			elapsed := asks * step // since it was emptied
+			elapsed := time.Duration(asks) * step // since it was emptied
 			yield := int64(elapsed/time.Microsecond) * int64(rate.Count) / rate.Period.Microseconds()
-			require.Equal(t, int(yield), granted)
-			t.Logf("%d decisions, %d granted in %v", asks*at, granted, elapsed)
+			require.Equal(t, int(yield), taken)
+			t.Logf("%d decisions, %d permits taken in %v", asks*at, taken, elapsed)
 		})
 	}
 }
 
-// TestNoIntervalHoldsMoreThanTheRule looks at all the grants of random runs.
+// TestNoIntervalHoldsMoreThanTheRule looks at all the permits taken in random runs.
 func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
-	for _, f := range families() {
-		if f.timeless || f.name == "FixedWindow aligned" {
+	for _, f := range limitertest.Families() {
+		if strings.HasPrefix(f.Name, "FixedWindow") {
 			continue // they promise it of their own windows only
 		}
-		t.Run(f.name, func(t *testing.T) {
-			t.Parallel()
-			rng := model.Seeded(seed(t))
-			for range 5 {
-				s := onMini(t)
-				p, err := f.draw(rng, s.client)
+		t.Run(f.Name, func(t *testing.T) {
+			rng := model.Seeded(limitertest.Seed(t))
+			for range limitertest.Rounds(5, 3) {
+				s := limitertest.OnMiniredis(t)
+				p, err := f.Draw(rng, s.Client)
 				require.NoError(t, err)
-				scenario := model.NewScenario(rng, model.ShapeOf(p.model, false))
-				var grants []model.Grant
-				var last Result
+				scenario := model.NewScenario(rng, model.ShapeOf(p.Model(), false))
+				var taken []model.Grant
+				var last ratelimit.Result
 				for range 300 {
 					step := scenario.Next(model.Answer{
 						Allowed: last.Allowed, Limit: last.Limit, Window: last.Window, Remaining: last.Remaining,
@@ -90,47 +89,27 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 					if step.Op != model.Take {
 						continue
 					}
-					s.advance(time.UnixMicro(step.Now).Sub(s.now))
-					last = must(t)(p.limiter.TryAcquireN(ctx, "k", step.N))
+					s.Move(time.UnixMicro(step.Now))
+					last = must(t)(p.Limiter.TryAcquireN(ctx, "k", step.N))
 					if last.Allowed {
-						grants = append(grants, model.Grant{At: step.Now, N: step.N})
+						taken = append(taken, model.Grant{At: step.Now, N: step.N})
 					}
 				}
-				require.NotEmpty(t, grants)
-				checkIntervals(t, p, grants)
+				require.NotEmpty(t, taken)
+				require.Empty(t, p.Broken(taken), p.About)
 			}
 		})
-	}
-}
-
-func checkIntervals(t *testing.T, p pair, grants []model.Grant) {
-	switch explain := coreOf(t, p.limiter).explainer.(type) {
-	case grantLog:
-		for _, rule := range explain {
-			require.LessOrEqual(t, model.MaxInAnyWindow(grants, rule.Window), rule.Limit, p.about)
-		}
-	case *bucket:
-		period := time.Duration(explain.permit) * time.Microsecond
-		exceeds, worst := model.ExceedsBucket(grants, int(explain.flow), period, int(explain.size))
-		require.False(t, exceeds, "%s: %+v", p.about, worst)
-	case *stepped:
-		period := time.Duration(explain.permit) * time.Microsecond
-		exceeds, worst := model.ExceedsSteppedBucket(grants, int(explain.flow), period, int(explain.size), micros(explain.every))
-		require.False(t, exceeds, "%s: %+v", p.about, worst)
-	default:
-		t.Fatalf("%T is not checked", explain)
 	}
 }
 
 // TestLogIsCompact: at most 16 bytes an entry at 10,000 entries.
 func TestLogIsCompact(t *testing.T) {
 	const entries = 10_000
-	client := redistest.Shared(t).Client(t)
-	require.NoError(t, client.FlushAll(ctx).Err())
-	s := onClock(client, client)
-	l := Must(NewSlidingLog(s.client, []Rule{{entries, time.Hour}}, widen[SlidingLogOption](s.opts)...))
+	s := limitertest.OnRedis(t)
+	client := s.Admin
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
 	for range entries {
-		s.advance(time.Millisecond)
+		s.Advance(time.Millisecond)
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 	}
 	require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
@@ -139,7 +118,7 @@ func TestLogIsCompact(t *testing.T) {
 	t.Logf("%d entries take %d bytes, %.2f each", entries, bytes, float64(bytes)/entries)
 	require.LessOrEqual(t, float64(bytes)/entries, 16.0)
 
-	s.advance(time.Hour) // all but a base are forgotten by the next grant
+	s.Advance(time.Hour) // all but a base are forgotten by the next grant
 	require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 	require.Equal(t, int64(4), client.LLen(ctx, "ratelimit:default:slidinglog:k").Val())
 }
@@ -150,15 +129,15 @@ func TestLogReadsFewEntries(t *testing.T) {
 	const entries = 10_000
 	server := redistest.Start(t)
 	client := server.Client(t)
-	s := onClock(client, client)
-	l := Must(NewSlidingLog(s.client, []Rule{{entries / 2, time.Minute}, {entries, time.Hour}}, widen[SlidingLogOption](s.opts)...))
+	s := limitertest.OnClock(client, client)
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries / 2, time.Minute}, {entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
 	for range entries / 2 {
-		s.advance(7 * time.Millisecond)
+		s.Advance(7 * time.Millisecond)
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 	}
 	for _, silence := range []time.Duration{0, time.Second, 30 * time.Second, 30 * time.Minute, time.Hour - 20*time.Second} {
-		s.now = start.Add(entries / 2 * 7 * time.Millisecond)
-		s.advance(silence)
+		s.Now = limitertest.Start.Add(entries / 2 * 7 * time.Millisecond)
+		s.Advance(silence)
 		reads := reads(t, client, func() { must(t)(l.Peek(ctx, "k")) })
 		t.Logf("after %v: %d reads", silence, reads)
 		require.LessOrEqual(t, reads, 14+6+3, "a read for each halving of 10,000, and a few")
@@ -166,7 +145,7 @@ func TestLogReadsFewEntries(t *testing.T) {
 }
 
 // reads is how many list commands f lets Redis run.
-func reads(t testing.TB, client *redis.Client, f func()) int {
+func reads(t testing.TB, client redis.UniversalClient, f func()) int {
 	require.NoError(t, client.ConfigResetStat(ctx).Err())
 	f()
 	total := 0

@@ -298,7 +298,7 @@ func (pastDeadline) Deadline() (time.Time, bool) { return time.Now(), true }
 
 // TestFallbackRefusesWhatThePrimaryNeverGrants: also when Redis is not asked.
 func TestFallbackRefusesWhatThePrimaryNeverGrants(t *testing.T) {
-	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = down.Close() })
 	bucket := Must(NewTokenBucket(down, PerSecond(1), 10))
 	for _, primary := range []Limiter{bucket, Must(NewDenyCache(bucket)), newTestFallback(t, bucket, DenyAll())} {

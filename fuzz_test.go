@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -19,26 +21,26 @@ func FuzzConstructors(f *testing.F) {
 	f.Add(-1, int64(-1), -1, 2, int64(-1))
 	f.Add(1<<62, int64(1<<62), 1<<62, 3, int64(1<<62))
 	f.Add(999_999_937, int64(time.Hour), 999_999_937, 1, int64(time.Minute))
-	s := onMini(f)
+	s := limitertest.OnMiniredis(f)
 	f.Fuzz(func(t *testing.T, n int, period int64, m, storage int, extra int64) {
 		d, e := time.Duration(period), time.Duration(extra)
-		try := func(l Limiter, err error) {
+		try := func(l ratelimit.Limiter, err error) {
 			t.Helper()
 			if err != nil {
-				require.ErrorIs(t, err, ErrInvalidConfig)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 				return
 			}
-			require.NoError(t, wipe(s))
+			s.Wipe(t)
 			first := must(t)(l.TryAcquire(ctx, "k"))
 			require.True(t, first.Allowed)
 			require.GreaterOrEqual(t, first.Limit, 1)
 			require.Equal(t, first.Limit-1, first.Remaining)
 			require.Positive(t, first.Window)
 			require.Positive(t, first.ResetAfter)
-			ttl := s.admin.PTTL(ctx, s.admin.Keys(ctx, "*").Val()[0]).Val()
+			ttl := s.Admin.PTTL(ctx, s.Admin.Keys(ctx, "*").Val()[0]).Val()
 			require.Positive(t, ttl)
 			// All of it, but where that is a member each of a sorted set.
-			if storage != int(ZSet) || first.Remaining < 1000 {
+			if storage != int(ratelimit.ZSet) || first.Remaining < 1000 {
 				if first.Remaining > 0 {
 					require.True(t, must(t)(l.TryAcquireN(ctx, "k", first.Remaining)).Allowed)
 				}
@@ -50,19 +52,19 @@ func FuzzConstructors(f *testing.F) {
 				require.GreaterOrEqual(t, denied.ResetAfter, denied.RetryAfter)
 			}
 		}
-		try(NewFixedWindow(s.client, n, d))
-		try(NewFixedWindow(s.client, n, d, WithAlignment(e)))
-		if storage == int(ZSet) {
-			try(NewSlidingWindow(s.client, n, d, WithStorage(ZSet)))
+		try(ratelimit.NewFixedWindow(s.Client, n, d))
+		try(ratelimit.NewFixedWindow(s.Client, n, d, ratelimit.WithAlignment(e)))
+		if storage == int(ratelimit.ZSet) {
+			try(ratelimit.NewSlidingWindow(s.Client, n, d, ratelimit.WithStorage(ratelimit.ZSet)))
 		} else {
-			try(NewSlidingWindow(s.client, n, d, WithStorage(Storage(storage)), WithSubWindows(m)))
+			try(ratelimit.NewSlidingWindow(s.Client, n, d, ratelimit.WithStorage(ratelimit.Storage(storage)), ratelimit.WithSubWindows(m)))
 		}
-		try(NewSlidingLog(s.client, []Rule{{n, d}}))
-		try(NewSlidingLog(s.client, []Rule{{n, d}, {m, e}}))
-		try(NewSlidingLog(s.client, []Rule{{n, d}}, WithResolution(e)))
-		try(NewTokenBucket(s.client, Per(n, d), m))
-		try(NewTokenBucket(s.client, Per(n, d), m, WithRefillEvery(e)))
-		try(NewLeakyBucket(s.client, Per(n, d), m))
+		try(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{n, d}}))
+		try(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{n, d}, {m, e}}))
+		try(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{n, d}}, ratelimit.WithResolution(e)))
+		try(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(n, d), m))
+		try(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(n, d), m, ratelimit.WithRefillEvery(e)))
+		try(ratelimit.NewLeakyBucket(s.Client, ratelimit.Per(n, d), m))
 	})
 }
 
@@ -71,15 +73,15 @@ func FuzzKeys(f *testing.F) {
 	for _, key := range []string{"", "k", " ", "{a}b", "a\x00b", "\r\n$3\r\n", "日本", "a:b:c", "%d%s", "1x1"} {
 		f.Add(key)
 	}
-	s := onMini(f)
+	s := limitertest.OnMiniredis(f)
 	f.Fuzz(func(t *testing.T, key string) {
-		for _, v := range variants() {
-			require.NoError(t, wipe(s))
-			l, err := v.build(s.client)
+		for _, v := range limitertest.Variants() {
+			s.Wipe(t)
+			l, err := v.Build(s.Client)
 			require.NoError(t, err)
 			r, err := l.TryAcquire(ctx, key)
 			if key == "" {
-				require.ErrorIs(t, err, ErrInvalidKey)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 				continue
 			}
 			require.NoError(t, err)
@@ -97,22 +99,15 @@ func FuzzReplies(f *testing.F) {
 	f.Add(int64(0), int64(9), int64(0), int64(0), int64(0), int64(-9), 0)
 	f.Fuzz(func(t *testing.T, a, b, c, d, e, g int64, length int) {
 		words := []int64{a, b, c, d, e, g}[:min(max(length, 0), 6)]
-		for _, v := range variants() {
-			for _, merging := range [][]Option{nil, {WithoutMerging()}} {
-				l, err := v.build(answering{words}, merging...)
+		for _, v := range limitertest.Variants() {
+			for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
+				l, err := v.Build(answering{words}, merging...)
 				require.NoError(t, err)
 				_, err = l.TryAcquire(ctx, "k")
 				if err != nil {
 					require.ErrorContains(t, err, `"k"`)
 				}
-				c := coreOf(t, l)
-				m := newMerger(c)
-				f, seats := boarded(t, m, ones(1), []string{"k"})
-				rest := m.answer(f, 0, words, nil)
-				require.LessOrEqual(t, len(rest), len(words))
-				if words, index, err := seats[0].outcome(); err == nil {
-					c.explain(words, 1, index)
-				}
+				require.LessOrEqual(t, len(ratelimit.ReadReply(t, l, words)), len(words))
 			}
 		}
 	})
@@ -146,25 +141,25 @@ func FuzzState(f *testing.F) {
 		"9999999999999999/1", "0000000000000000/1000000", "3000013", "garbagegarbage00/1000000"} {
 		f.Add(state)
 	}
-	s := onMini(f)
+	s := limitertest.OnMiniredis(f)
 	f.Fuzz(func(t *testing.T, state string) {
-		for _, v := range variants() {
-			require.NoError(t, wipe(s))
-			l, err := v.build(s.client)
+		for _, v := range limitertest.Variants() {
+			s.Wipe(t)
+			l, err := v.Build(s.Client)
 			require.NoError(t, err)
-			switch v.name {
+			switch v.Name {
 			case "FixedWindow", "FixedWindow aligned", "TokenBucket", "TokenBucket stepped", "LeakyBucket":
-				require.NoError(t, s.admin.Set(ctx, v.key, state, time.Minute).Err())
+				require.NoError(t, s.Admin.Set(ctx, v.Key, state, time.Minute).Err())
 			case "SlidingWindow List", "SlidingLog":
-				require.NoError(t, s.admin.RPush(ctx, v.key, "0", "0", state, state).Err())
+				require.NoError(t, s.Admin.RPush(ctx, v.Key, "0", "0", state, state).Err())
 			case "SlidingWindow Hash":
-				require.NoError(t, s.admin.HSet(ctx, v.key, "first", "0", "last", "2", "instant", "1763670000000000", "total", state, "base", "0", "oldest", state, "1", state).Err())
+				require.NoError(t, s.Admin.HSet(ctx, v.Key, "first", "0", "last", "2", "instant", "1763670000000000", "total", state, "base", "0", "oldest", state, "1", state).Err())
 			default:
 				continue
 			}
 			r, err := l.TryAcquire(ctx, "k")
 			if err != nil {
-				require.ErrorIs(t, err, ErrCorruptState)
+				require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 				require.ErrorContains(t, err, `"k"`)
 			} else {
 				require.GreaterOrEqual(t, r.Remaining, 0)

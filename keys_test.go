@@ -1,12 +1,16 @@
-package ratelimit
+package ratelimit_test
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
 // joined returns every text of 1 to most of the segments, joined by colons.
@@ -24,6 +28,14 @@ func joined(segments []string, most int) []string {
 	return all
 }
 
+// lastKey is a client that keeps the key of the last script, and no server.
+type lastKey string
+
+func (k *lastKey) Process(_ context.Context, cmd redis.Cmder) error {
+	*k = lastKey(limitertest.Text(cmd.Args()[3]))
+	return redis.Nil
+}
+
 // Every limiter that can be built of these segments, with every key: no two of them
 // are the same key in Redis.
 func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
@@ -33,21 +45,23 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 	limiters := 0
 	for _, prefix := range joined(segments, 2) {
 		for _, name := range joined(segments, 2) {
-			for _, build := range []func(Client, ...Option) (Limiter, error){
-				func(c Client, o ...Option) (Limiter, error) {
-					return NewTokenBucket(c, PerSecond(1), 1, WithOptions(o...))
+			for _, build := range []func(ratelimit.Client, ...ratelimit.Option) (ratelimit.Limiter, error){
+				func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+					return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithOptions(o...))
 				},
-				func(c Client, o ...Option) (Limiter, error) {
-					return NewLeakyBucket(c, PerSecond(1), 1, WithOptions(o...))
+				func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+					return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithOptions(o...))
 				},
 			} {
-				l, err := build(offline{t}, WithPrefix(prefix), WithName(name))
+				var sent lastKey
+				l, err := build(&sent, ratelimit.WithPrefix(prefix), ratelimit.WithName(name))
 				if err != nil {
-					require.ErrorIs(t, err, ErrInvalidConfig)
+					require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 					continue
 				}
 				limiters++
-				begin := coreOf(t, l).prefix
+				_, _ = l.TryAcquire(ctx, "k")
+				begin := strings.TrimSuffix(string(sent), "k")
 				for _, key := range keys {
 					owner, taken := owners[begin+key]
 					require.False(t, taken, "%q is a key of %q and of %q", begin+key, owner, begin)
@@ -61,33 +75,33 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 
 func TestPrefixAndNameAreRefusedWhereKeysCouldMeet(t *testing.T) {
 	for _, c := range []struct {
-		option Option
+		option ratelimit.Option
 		want   string
 	}{
-		{WithPrefix(""), `WithPrefix: the prefix is empty; leave the option out for "ratelimit"`},
-		{WithPrefix("{api}"), `WithPrefix: "{api}" holds a brace`},
-		{WithPrefix("api:tokenbucket"), `WithPrefix: "api:tokenbucket" holds "tokenbucket", the id of an algorithm`},
-		{WithPrefix("slidingwindow-zset:api"), `holds "slidingwindow-zset"`},
-		{WithPrefix("fixedwindow12"), `holds "fixedwindow12"`},
-		{WithName(""), `WithName: the name is empty; leave the option out for "default"`},
-		{WithName("a}b"), `WithName: "a}b" holds a brace`},
-		{WithName("a:b"), `WithName: "a:b" holds a colon`},
-		{WithName("leakybucket"), `WithName: "leakybucket" holds "leakybucket", the id of an algorithm`},
+		{ratelimit.WithPrefix(""), `WithPrefix: the prefix is empty; leave the option out for "ratelimit"`},
+		{ratelimit.WithPrefix("{api}"), `WithPrefix: "{api}" holds a brace`},
+		{ratelimit.WithPrefix("api:tokenbucket"), `WithPrefix: "api:tokenbucket" holds "tokenbucket", the id of an algorithm`},
+		{ratelimit.WithPrefix("slidingwindow-zset:api"), `holds "slidingwindow-zset"`},
+		{ratelimit.WithPrefix("fixedwindow12"), `holds "fixedwindow12"`},
+		{ratelimit.WithName(""), `WithName: the name is empty; leave the option out for "default"`},
+		{ratelimit.WithName("a}b"), `WithName: "a}b" holds a brace`},
+		{ratelimit.WithName("a:b"), `WithName: "a:b" holds a colon`},
+		{ratelimit.WithName("leakybucket"), `WithName: "leakybucket" holds "leakybucket", the id of an algorithm`},
 	} {
-		_, err := NewFixedWindow(offline{t}, 1, time.Second, c.option)
-		require.ErrorIs(t, err, ErrInvalidConfig)
+		_, err := ratelimit.NewFixedWindow(limitertest.Offline(t), 1, time.Second, c.option)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, c.want)
 	}
-	for _, option := range []Option{WithPrefix("api:v1"), WithPrefix("tokenbuckets"), WithName("per user"), WithName("2tokenbucket")} {
-		_, err := NewFixedWindow(offline{t}, 1, time.Second, option)
+	for _, option := range []ratelimit.Option{ratelimit.WithPrefix("api:v1"), ratelimit.WithPrefix("tokenbuckets"), ratelimit.WithName("per user"), ratelimit.WithName("2tokenbucket")} {
+		_, err := ratelimit.NewFixedWindow(limitertest.Offline(t), 1, time.Second, option)
 		require.NoError(t, err)
 	}
 }
 
 func TestErrorsNameTheLimiterAndTheKey(t *testing.T) {
-	s := onMini(t)
-	l := Must(NewTokenBucket(s.client, PerSecond(1), 3, WithName("login")))
-	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:login:tokenbucket:k", "x").Err())
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName("login")))
+	require.NoError(t, s.Admin.SAdd(ctx, "ratelimit:login:tokenbucket:k", "x").Err())
 	_, err := l.TryAcquire(ctx, "k")
 	require.ErrorContains(t, err, `ratelimit: token bucket "login", key "k": `)
 	_, err = l.TryAcquireN(ctx, "k", 4)
@@ -97,31 +111,31 @@ func TestErrorsNameTheLimiterAndTheKey(t *testing.T) {
 // The state of each algorithm, under the key of each other one.
 func TestNoAlgorithmTakesTheStateOfAnother(t *testing.T) {
 	// The same text by the same script: these decide alike.
-	alike := func(a, b variant) bool {
-		list := func(v variant) bool {
-			return strings.Contains(v.key, idSlidingWindowList) || strings.Contains(v.key, idSlidingLog)
+	alike := func(a, b limitertest.Variant) bool {
+		list := func(v limitertest.Variant) bool {
+			return strings.Contains(v.Key, "slidingwindow-list") || strings.Contains(v.Key, "slidinglog")
 		}
-		bucket := func(v variant) bool { return strings.Contains(v.key, "bucket") }
-		return a.key == b.key || list(a) && list(b) || bucket(a) && bucket(b)
+		bucket := func(v limitertest.Variant) bool { return strings.Contains(v.Key, "bucket") }
+		return a.Key == b.Key || list(a) && list(b) || bucket(a) && bucket(b)
 	}
-	everywhere(t, func(t *testing.T, s *stage) {
-		for _, from := range variants() {
-			for _, to := range variants() {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		for _, from := range limitertest.Variants() {
+			for _, to := range limitertest.Variants() {
 				if alike(from, to) {
 					continue
 				}
-				t.Run(from.name+" as "+to.name, func(t *testing.T) {
-					require.NoError(t, wipe(s))
-					l, err := from.build(s.client, s.opts...)
+				t.Run(from.Name+" as "+to.Name, func(t *testing.T) {
+					s.Wipe(t)
+					l, err := from.Build(s.Client, s.Opts...)
 					require.NoError(t, err)
 					must(t)(l.TryAcquireN(ctx, "k", 2))
-					require.NoError(t, s.admin.(redis.Cmdable).Rename(ctx, from.key, to.key).Err())
-					before := s.look(t, to.key)
-					other, err := to.build(s.client, s.opts...)
+					require.NoError(t, s.Admin.(redis.Cmdable).Rename(ctx, from.Key, to.Key).Err())
+					before := s.Look(t, to.Key)
+					other, err := to.Build(s.Client, s.Opts...)
 					require.NoError(t, err)
 					_, err = other.TryAcquire(ctx, "k")
-					require.ErrorIs(t, err, ErrCorruptState)
-					require.Equal(t, before, s.look(t, to.key))
+					require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+					require.Equal(t, before, s.Look(t, to.Key))
 				})
 			}
 		}

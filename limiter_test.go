@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -14,153 +14,123 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
-func must(t testing.TB) func(Result, error) Result {
-	return func(r Result, err error) Result {
-		t.Helper()
-		require.NoError(t, err)
-		return r
-	}
-}
-
-func TestGrantsThenDeniesThenRecovers(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		window := time.Second
-		for i, reset := range v.resets {
-			want := Result{Allowed: true, Limit: 3, Window: window, Remaining: 2 - i, ResetAfter: reset}
+		for i, reset := range v.Resets {
+			want := ratelimit.Result{Allowed: true, Limit: 3, Window: window, Remaining: 2 - i, ResetAfter: reset}
 			require.Equal(t, want, must(t)(l.Peek(ctx, "k")), "peek before grant %d", i+1)
 			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "grant %d", i+1)
 		}
-		denied := Result{Limit: 3, Window: window, RetryAfter: v.retry, ResetAfter: v.resets[2]}
+		denied := ratelimit.Result{Limit: 3, Window: window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}
 		require.Equal(t, denied, must(t)(l.Peek(ctx, "k")), "peek before the denial")
 		for range 3 {
 			require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "k")), "denial")
 		}
 
-		s.advance(v.retry - v.grain)
-		denied.RetryAfter = v.grain
-		denied.ResetAfter -= v.retry - v.grain
+		s.Advance(v.Retry - v.Grain)
+		denied.RetryAfter = v.Grain
+		denied.ResetAfter -= v.Retry - v.Grain
 		require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "k")), "just before RetryAfter")
-		s.advance(v.grain)
+		s.Advance(v.Grain)
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, "at RetryAfter")
 	})
 }
 
-func TestIsAsNewAtResetAfter(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+func TestTheFullLimitIsAvailableAtResetAfter(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		first := must(t)(l.TryAcquire(ctx, "k"))
-		s.advance(first.ResetAfter)
-		if v.name == "FixedWindow aligned" { // the next window is a whole one
+		s.Advance(first.ResetAfter)
+		if v.Name == "FixedWindow aligned" { // the next window is a whole one
 			first.ResetAfter = time.Second
 		}
-		if strings.HasPrefix(v.name, "SlidingWindow") || v.name == "SlidingLog with a resolution" {
-			s.advance(first.Window*2 - first.ResetAfter) // to the beginning of a sub-window again
+		if strings.HasPrefix(v.Name, "SlidingWindow") || v.Name == "SlidingLog with a resolution" {
+			s.Advance(first.Window*2 - first.ResetAfter) // to the beginning of a sub-window again
 		}
 		require.Equal(t, first, must(t)(l.TryAcquire(ctx, "k")))
 	})
 }
 
 func TestSeveralPermitsAllOrNone(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		r := must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, r)
 		r = must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: v.retry, ResetAfter: v.resets[1]}, r)
-		require.Equal(t, v.resets[2], must(t)(l.TryAcquire(ctx, "k")).ResetAfter, "one is left")
+		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, v.Resets[2], must(t)(l.TryAcquire(ctx, "k")).ResetAfter, "one is left")
 
 		require.NoError(t, l.Reset(ctx, "k"))
 		r = must(t)(l.TryAcquireN(ctx, "k", 3))
-		require.Equal(t, Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.resets[2]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, r)
 		wait := must(t)(l.TryAcquireN(ctx, "k", 3)).RetryAfter
-		require.Equal(t, v.resets[2], wait, "all three must come back")
-		s.advance(wait - v.grain)
+		require.Equal(t, v.Resets[2], wait, "all three must come back")
+		s.Advance(wait - v.Grain)
 		require.False(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
-		s.advance(v.grain)
+		s.Advance(v.Grain)
 		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
 	})
 }
 
-func TestCallersMistakesAreToldWithoutRedis(t *testing.T) {
-	for _, v := range variants() {
-		t.Run(v.name, func(t *testing.T) {
-			l, err := v.build(offline{t})
+func TestMistakesOfTheCallerAreErrorsWithoutAskingRedis(t *testing.T) {
+	for _, v := range limitertest.Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			l, err := v.Build(limitertest.Offline(t))
 			require.NoError(t, err, "a limiter needs no Redis to be built")
 			for _, n := range []int{0, -1, -1 << 62} {
 				r, err := l.TryAcquireN(ctx, "k", n)
-				require.ErrorIs(t, err, ErrInvalidPermits)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
 				require.ErrorContains(t, err, fmt.Sprint(n))
 				require.Zero(t, r)
 			}
 			for _, n := range []int{4, 1 << 62} {
 				r, err := l.TryAcquireN(ctx, "k", n)
-				require.ErrorIs(t, err, ErrExceedsLimit)
+				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 				require.ErrorContains(t, err, fmt.Sprint(n))
 				require.Zero(t, r)
 			}
 			_, err = l.TryAcquire(ctx, "")
-			require.ErrorIs(t, err, ErrInvalidKey)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 			_, err = l.Peek(ctx, "")
-			require.ErrorIs(t, err, ErrInvalidKey)
-			require.ErrorIs(t, l.Reset(ctx, ""), ErrInvalidKey)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+			require.ErrorIs(t, l.Reset(ctx, ""), ratelimit.ErrInvalidKey)
 		})
 	}
 }
 
-func TestPeekLeavesNoTrace(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+func TestPeekChangesNothing(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.True(t, must(t)(l.Peek(ctx, "k")).Allowed)
-		require.Zero(t, s.admin.Exists(ctx, v.key).Val())
+		require.Zero(t, s.Admin.Exists(ctx, v.Key).Val())
 		must(t)(l.TryAcquireN(ctx, "k", 2))
-		before := s.look(t, v.key)
+		before := s.Look(t, v.Key)
 		for range 3 {
 			require.Zero(t, must(t)(l.Peek(ctx, "k")).Remaining)
 		}
-		require.Equal(t, before, s.look(t, v.key))
+		require.Equal(t, before, s.Look(t, v.Key))
 	})
 }
 
-// look is what Redis holds under a key, with its TTL.
-func (s *stage) look(t testing.TB, key string) string {
-	var value any
-	var err error
-	kind := s.admin.Type(ctx, key).Val()
-	switch kind {
-	case "string":
-		value, err = s.admin.Get(ctx, key).Result()
-	case "list":
-		value, err = s.admin.LRange(ctx, key, 0, -1).Result()
-	case "hash":
-		value, err = s.admin.HGetAll(ctx, key).Result()
-	case "zset":
-		value, err = s.admin.ZRangeWithScores(ctx, key, 0, -1).Result()
-	}
-	require.NoError(t, err)
-	expiry := "expires"
-	if s.admin.PTTL(ctx, key).Val() <= 0 {
-		expiry = "does not expire"
-	}
-	return fmt.Sprint(kind, " ", value, " ", expiry)
-}
-
-func TestResetForgets(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+func TestResetDeletesTheState(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.NoError(t, l.Reset(ctx, "k"), "a key that was never used")
 		first := must(t)(l.TryAcquire(ctx, "k"))
 		must(t)(l.TryAcquireN(ctx, "k", 2))
 		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 		require.NoError(t, l.Reset(ctx, "k"))
-		require.Zero(t, s.admin.Exists(ctx, v.key).Val())
+		require.Zero(t, s.Admin.Exists(ctx, v.Key).Val())
 		require.Equal(t, first, must(t)(l.TryAcquire(ctx, "k")))
 	})
 }
 
-func TestEveryKeyExpiresSoonAfterItsUse(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+func TestEveryKeyExpiresWithinASecondOfItsUse(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		for range 3 {
 			r := must(t)(l.TryAcquire(ctx, "k"))
-			ttl := s.admin.PTTL(ctx, v.key).Val()
+			ttl := s.Admin.PTTL(ctx, v.Key).Val()
 			require.LessOrEqual(t, ttl, r.ResetAfter+time.Second, "state outlives its use")
 			require.Greater(t, ttl, r.ResetAfter-time.Second/10, "state is forgotten while it matters")
 		}
@@ -168,68 +138,71 @@ func TestEveryKeyExpiresSoonAfterItsUse(t *testing.T) {
 }
 
 func TestDenialChangesNothing(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		must(t)(l.TryAcquireN(ctx, "k", 2))
-		s.advance(10 * time.Millisecond)
-		before := s.look(t, v.key)
-		ttl := s.admin.PTTL(ctx, v.key).Val()
+		s.Advance(10 * time.Millisecond)
+		before := s.Look(t, v.Key)
+		ttl := s.Admin.PTTL(ctx, v.Key).Val()
+		var denied ratelimit.Result
 		for range 5 {
-			require.False(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+			denied = must(t)(l.TryAcquireN(ctx, "k", 3))
+			require.False(t, denied.Allowed)
 		}
-		require.Equal(t, before, s.look(t, v.key))
-		require.LessOrEqual(t, s.admin.PTTL(ctx, v.key).Val(), ttl)
+		require.Equal(t, before, s.Look(t, v.Key))
+		// A clock that is slower than the server's gets back what is left by it.
+		require.LessOrEqual(t, s.Admin.PTTL(ctx, v.Key).Val(), max(ttl, denied.ResetAfter))
 	})
 }
 
-func TestKeyWithoutTTLIsRepaired(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+func TestAKeyWithoutTTLGetsOne(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		must(t)(l.TryAcquire(ctx, "k"))
-		require.True(t, s.admin.Persist(ctx, v.key).Val())
+		require.True(t, s.Admin.Persist(ctx, v.Key).Val())
 		r := must(t)(l.TryAcquire(ctx, "k"))
 		require.True(t, r.Allowed)
 		require.Equal(t, 1, r.Remaining)
-		require.Positive(t, s.admin.PTTL(ctx, v.key).Val())
+		require.Positive(t, s.Admin.PTTL(ctx, v.Key).Val())
 	})
 }
 
-func TestTwoLimitersShareAQuota(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
-		twin, err := v.build(s.client, s.opts...)
+func TestLimitersOfOneNameShareAQuota(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
+		twin, err := v.Build(s.Client, s.Opts...)
 		require.NoError(t, err)
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 		require.Equal(t, 1, must(t)(twin.TryAcquire(ctx, "k")).Remaining)
 		require.Equal(t, 0, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 		require.False(t, must(t)(twin.TryAcquire(ctx, "k")).Allowed)
 
-		other, err := v.build(s.client, append(s.opts, WithPrefix("other"))...)
+		other, err := v.Build(s.Client, append(s.Opts, ratelimit.WithPrefix("other"))...)
 		require.NoError(t, err)
 		require.Equal(t, 2, must(t)(other.TryAcquire(ctx, "k")).Remaining, "another prefix is another key")
-		require.Equal(t, int64(1), s.admin.Exists(ctx, "other"+strings.TrimPrefix(v.key, "ratelimit")).Val())
+		require.Equal(t, int64(1), s.Admin.Exists(ctx, "other"+strings.TrimPrefix(v.Key, "ratelimit")).Val())
 	})
 }
 
 func TestAlgorithmsNeverMeetInAKey(t *testing.T) {
-	s := onMini(t)
+	s := limitertest.OnMiniredis(t)
 	seen := map[string]string{}
-	for _, v := range variants() {
-		algorithm, _, _ := strings.Cut(v.name, " ")
-		if strings.HasPrefix(v.name, "SlidingWindow") { // storages do not meet either
-			algorithm = v.key
+	for _, v := range limitertest.Variants() {
+		algorithm, _, _ := strings.Cut(v.Name, " ")
+		if strings.HasPrefix(v.Name, "SlidingWindow") { // storages do not meet either
+			algorithm = v.Key
 		}
-		if other, ok := seen[v.key]; ok {
+		if other, ok := seen[v.Key]; ok {
 			require.Equal(t, other, algorithm)
 			continue
 		}
-		seen[v.key] = algorithm
-		l, err := v.build(s.client)
+		seen[v.Key] = algorithm
+		l, err := v.Build(s.Client)
 		require.NoError(t, err)
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
-		require.Equal(t, int64(1), s.admin.Exists(ctx, v.key).Val(), v.key)
+		require.Equal(t, int64(1), s.Admin.Exists(ctx, v.Key).Val(), v.Key)
 	}
 }
 
 func TestConcurrentCallersGetExactlyTheLimit(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		const callers, calls, keys = 40, 5, 3
 		var granted [keys]atomic.Int64
 		var seen sync.Map
@@ -257,9 +230,9 @@ func TestConcurrentCallersGetExactlyTheLimit(t *testing.T) {
 	})
 }
 
-func TestEndedContextIsNotSent(t *testing.T) {
-	for _, v := range variants() {
-		l, err := v.build(offline{t})
+func TestACallWithAnEndedContextIsNotSent(t *testing.T) {
+	for _, v := range limitertest.Variants() {
+		l, err := v.Build(limitertest.Offline(t))
 		require.NoError(t, err)
 		cancelled, cancel := context.WithCancel(ctx)
 		cancel()
@@ -273,46 +246,46 @@ func TestEndedContextIsNotSent(t *testing.T) {
 	}
 }
 
-func TestWrongTypeIsAnErrorThatResetMends(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
-		require.NoError(t, s.admin.PFAdd(ctx, v.key, "x").Err())
-		if s.admin.Type(ctx, v.key).Val() == "string" { // a HyperLogLog is a string in Redis
-			require.NoError(t, s.admin.Del(ctx, v.key).Err())
-			require.NoError(t, s.admin.SAdd(ctx, v.key, "x").Err())
+func TestAWrongTypeIsAnErrorThatResetRepairs(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
+		require.NoError(t, s.Admin.PFAdd(ctx, v.Key, "x").Err())
+		if s.Admin.Type(ctx, v.Key).Val() == "string" { // a HyperLogLog is a string in Redis
+			require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
+			require.NoError(t, s.Admin.SAdd(ctx, v.Key, "x").Err())
 		}
 		for range 2 {
 			r, err := l.TryAcquire(ctx, "k")
 			require.Error(t, err)
 			require.Zero(t, r)
 			require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%v", err)
-			require.ErrorIs(t, err, ErrCorruptState)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 			require.ErrorContains(t, err, `"k"`)
-			require.ErrorContains(t, err, strings.ToLower(v.name[1:4]), "it names the limiter")
+			require.ErrorContains(t, err, strings.ToLower(v.Name[1:4]), "it names the limiter")
 			_, err = l.Peek(ctx, "k")
 			require.True(t, redis.HasErrorPrefix(err, "WRONGTYPE"), "%v", err)
-			require.ErrorIs(t, err, ErrCorruptState)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 		}
 		require.NoError(t, l.Reset(ctx, "k"))
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 	})
 }
 
-func TestCorruptStateIsAnErrorThatResetMends(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
-		if v.corrupt == nil {
+func TestACorruptStateIsAnErrorThatResetRepairs(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
+		if v.Corrupt == nil {
 			t.Skip("every sorted set is a state")
 		}
-		require.NoError(t, v.corrupt(s.admin, v.key))
-		before := s.look(t, v.key)
+		require.NoError(t, v.Corrupt(s.Admin, v.Key))
+		before := s.Look(t, v.Key)
 		for range 2 {
 			r, err := l.TryAcquire(ctx, "k")
-			require.ErrorIs(t, err, ErrCorruptState)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 			require.ErrorContains(t, err, `"k"`)
 			require.Zero(t, r)
 			_, err = l.Peek(ctx, "k")
-			require.ErrorIs(t, err, ErrCorruptState)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 		}
-		require.Equal(t, before, s.look(t, v.key))
+		require.Equal(t, before, s.Look(t, v.Key))
 		require.NoError(t, l.Reset(ctx, "k"))
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 	})
@@ -321,33 +294,33 @@ func TestCorruptStateIsAnErrorThatResetMends(t *testing.T) {
 // TestCorruptInstantOfABucket: what has the shape of a state at a rate of one
 // permit in so many microseconds, which is read without taking it apart.
 func TestCorruptInstantOfABucket(t *testing.T) {
-	s := onMini(t)
-	l := Must(NewTokenBucket(s.client, PerSecond(10), 3, WithoutMerging()))
-	together := Must(NewTokenBucket(s.client, PerSecond(10), 3))
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 3, ratelimit.WithoutMerging()))
+	together := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 3))
 	const name = "ratelimit:default:tokenbucket:k"
 	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                ", "             inf", "            1e99"} {
-		require.NoError(t, s.admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
-		before := s.look(t, name)
+		require.NoError(t, s.Admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
+		before := s.Look(t, name)
 		_, err := l.TryAcquire(ctx, "k")
-		require.ErrorIs(t, err, ErrCorruptState, "%q", instant)
+		require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%q", instant)
 		_, err = l.Peek(ctx, "k")
-		require.ErrorIs(t, err, ErrCorruptState, "%q", instant)
+		require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%q", instant)
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if _, err := together.TryAcquire(ctx, "k"); !errors.Is(err, ErrCorruptState) {
+				if _, err := together.TryAcquire(ctx, "k"); !errors.Is(err, ratelimit.ErrCorruptState) {
 					t.Errorf("%q: %v", instant, err)
 				}
 			})
 		}
 		wg.Wait()
-		require.Equal(t, before, s.look(t, name))
+		require.Equal(t, before, s.Look(t, name))
 	}
 }
 
-func TestOneBadKeyDoesNotHarmItsCompanions(t *testing.T) {
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
-		require.NoError(t, s.admin.SAdd(ctx, v.key, "x").Err())
+func TestABadKeyDoesNotHarmTheKeysDecidedWithIt(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
+		require.NoError(t, s.Admin.SAdd(ctx, v.Key, "x").Err())
 		var wg sync.WaitGroup
 		for i := range 60 {
 			wg.Go(func() {
@@ -370,86 +343,91 @@ func TestOneBadKeyDoesNotHarmItsCompanions(t *testing.T) {
 
 func TestAnyKeyWorks(t *testing.T) {
 	keys := []string{" ", "a b", "user:{42}:x", "\x00\xff\r\n", "日本", strings.Repeat("k", 1<<20), "*", "1x1,2x2"}
-	each(t, func(t *testing.T, s *stage, v variant, l Limiter) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		for _, key := range keys {
 			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, key)).Remaining)
 			require.Equal(t, 0, must(t)(l.TryAcquireN(ctx, key, 2)).Remaining)
-			require.Equal(t, int64(1), s.admin.Exists(ctx, strings.TrimSuffix(v.key, "k")+key).Val())
+			require.Equal(t, int64(1), s.Admin.Exists(ctx, strings.TrimSuffix(v.Key, "k")+key).Val())
 		}
 	})
 }
 
-func TestDeniedErr(t *testing.T) {
-	require.NoError(t, Result{Allowed: true}.Err())
-	err := Result{RetryAfter: 1500 * time.Millisecond}.Err()
-	require.ErrorIs(t, err, ErrDenied)
-	var denied *DeniedError
+func TestErrOfADenial(t *testing.T) {
+	require.NoError(t, ratelimit.Result{Allowed: true}.Err())
+	err := ratelimit.Result{RetryAfter: 1500 * time.Millisecond}.Err()
+	require.ErrorIs(t, err, ratelimit.ErrDenied)
+	var denied *ratelimit.DeniedError
 	require.ErrorAs(t, err, &denied)
 	require.Equal(t, 1500*time.Millisecond, denied.Result.RetryAfter)
 	require.Equal(t, "ratelimit: denied, retry after 1.5s", err.Error())
-	require.Equal(t, `ratelimit: "k" denied, retry after 1.5s`, (&DeniedError{Key: "k", Result: denied.Result}).Error())
-	require.Contains(t, (&DeniedError{Key: strings.Repeat("k", 500)}).Error(), "… (500 bytes)")
+	require.Equal(t, `ratelimit: "k" denied, retry after 1.5s`, (&ratelimit.DeniedError{Key: "k", Result: denied.Result}).Error())
+	require.Contains(t, (&ratelimit.DeniedError{Key: strings.Repeat("k", 500)}).Error(), "… (500 bytes)")
 	require.NotErrorIs(t, err, errors.ErrUnsupported)
 }
 
 func TestPreload(t *testing.T) {
-	everywhere(t, func(t *testing.T, s *stage) {
-		for _, v := range variants() {
-			l, err := v.build(s.client, s.opts...)
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		for _, v := range limitertest.Variants() {
+			l, err := v.Build(s.Client, s.Opts...)
 			require.NoError(t, err)
-			require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx), v.name)
+			require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx), v.Name)
 		}
 	})
-	l := Must(NewTokenBucket(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1}), PerSecond(1), 1))
+	l := ratelimit.Must(ratelimit.NewTokenBucket(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ratelimit.PerSecond(1), 1))
 	require.ErrorContains(t, l.Preload(ctx), "token bucket \"default\": preload")
 }
 
-func TestMust(t *testing.T) {
-	require.Panics(t, func() { Must(NewTokenBucket(nil, PerSecond(1), 1)) })
-	require.NotNil(t, Must(NewTokenBucket(offline{t}, PerSecond(1), 1)))
+func TestMustPanicsAtAnError(t *testing.T) {
+	require.Panics(t, func() { ratelimit.Must(ratelimit.NewTokenBucket(nil, ratelimit.PerSecond(1), 1)) })
+	require.NotNil(t, ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1)))
 }
 
 func TestZeroValueIsAnError(t *testing.T) {
-	for _, l := range []Limiter{
-		FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{},
-		&DenyCache{}, (*DenyCache)(nil), &Fallback{}, (*Fallback)(nil), &LocalTokenBucket{}, (*LocalTokenBucket)(nil),
-		Must(NewDenyCache(&TokenBucket{})), Must(NewFallback(&TokenBucket{}, AllowAll())),
-		Must(NewDenyCache(&LocalTokenBucket{})), Must(NewFallback(&LocalTokenBucket{}, AllowAll())),
+	for _, l := range []ratelimit.Limiter{
+		ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, ratelimit.LeakyBucket{},
+		&ratelimit.DenyCache{}, (*ratelimit.DenyCache)(nil), &ratelimit.Fallback{}, (*ratelimit.Fallback)(nil), &ratelimit.LocalTokenBucket{}, (*ratelimit.LocalTokenBucket)(nil),
+		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.TokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.TokenBucket{}, ratelimit.AllowAll())),
+		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.LocalTokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.LocalTokenBucket{}, ratelimit.AllowAll())),
 	} {
 		_, err := l.TryAcquire(ctx, "k")
-		require.ErrorIs(t, err, ErrInvalidConfig)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, "was not made by its constructor")
 		_, err = l.Peek(ctx, "k")
-		require.ErrorIs(t, err, ErrInvalidConfig)
-		require.ErrorIs(t, l.Reset(ctx, "k"), ErrInvalidConfig)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorIs(t, l.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
 	}
-	for _, l := range []limiterWithPreload{FixedWindow{}, &SlidingWindow{}, &SlidingLog{}, &TokenBucket{}, LeakyBucket{}} {
-		require.ErrorIs(t, l.Preload(ctx), ErrInvalidConfig)
+	for _, l := range []limitertest.Preloader{ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, ratelimit.LeakyBucket{}} {
+		require.ErrorIs(t, l.Preload(ctx), ratelimit.ErrInvalidConfig)
 	}
 }
 
 // TestDenialsOfALoweredLimitRefillNothing: while a new configuration is rolled out,
 // both are in use.
 func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
-	for name, build := range map[string]func(c Client, limit int, window time.Duration, o ...FixedWindowOption) (*FixedWindow, error){
-		"dated by its TTL": NewFixedWindow,
-		"aligned": func(c Client, limit int, window time.Duration, o ...FixedWindowOption) (*FixedWindow, error) {
-			return NewFixedWindow(c, limit, window, append(o, WithAlignment(0))...)
+	for name, build := range map[string]func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.FixedWindowOption) (*ratelimit.FixedWindow, error){
+		"dated by its TTL": ratelimit.NewFixedWindow,
+		"aligned": func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.FixedWindowOption) (*ratelimit.FixedWindow, error) {
+			return ratelimit.NewFixedWindow(c, limit, window, append(o, ratelimit.WithAlignment(0))...)
 		},
 	} {
-		for _, merging := range [][]FixedWindowOption{nil, {WithoutMerging()}} {
+		for _, merging := range [][]ratelimit.FixedWindowOption{nil, {ratelimit.WithoutMerging()}} {
 			t.Run(name, func(t *testing.T) {
-				s := onMini(t)
-				was := Must(build(s.client, 100, time.Minute, merging...))
-				is := Must(build(s.client, 10, 30*time.Second, merging...))
+				s := limitertest.OnMiniredis(t)
+				was := ratelimit.Must(build(s.Client, 100, time.Minute, merging...))
+				gate := limitertest.NewGate(s.Client.(*redis.Client))
+				is := ratelimit.Must(build(s.Client, 10, 30*time.Second, merging...))
 				granted := 0
 				for range 5 {
 					for must(t)(was.TryAcquire(ctx, "k")).Allowed {
 						granted++
 					}
 					for range 3 {
-						_, errs := together(t, is, "k", "k", "k")
-						require.NoError(t, errors.Join(errs...))
+						if merging == nil {
+							for _, r := range gate.Together(t, is, "k") {
+								require.NoError(t, r.Err)
+								require.Equal(t, 0, r.Remaining)
+							}
+						}
 						require.Equal(t, 0, must(t)(is.TryAcquire(ctx, "k")).Remaining)
 					}
 				}
@@ -462,41 +440,41 @@ func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
 // TestTotalsOfALogStayExact: after 2^52 permits all that counts begins anew.
 func TestTotalsOfALogStayExact(t *testing.T) {
 	const window = time.Hour
-	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
-	for name, build := range map[string]func(c Client, o ...Option) Limiter{
-		"SlidingLog": func(c Client, o ...Option) Limiter {
-			return Must(NewSlidingLog(c, []Rule{{5, window}}, widen[SlidingLogOption](o)...))
+	at := func(seconds int) time.Time { return limitertest.Start.Add(time.Duration(seconds) * time.Second) }
+	for name, build := range map[string]func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter{
+		"SlidingLog": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}}, ratelimit.WithOptions(o...)))
 		},
-		"SlidingLog, rules": func(c Client, o ...Option) Limiter {
-			return Must(NewSlidingLog(c, []Rule{{5, window}, {6, 2 * window}}, widen[SlidingLogOption](o)...))
+		"SlidingLog, rules": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}, {6, 2 * window}}, ratelimit.WithOptions(o...)))
 		},
-		"Hash": func(c Client, o ...Option) Limiter {
-			return Must(NewSlidingWindow(c, 5, window, append(widen[SlidingWindowOption](o), WithSubWindows(3600))...))
+		"Hash": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(3600)))
 		},
 	} {
-		for _, merging := range [][]Option{nil, {WithoutMerging()}} {
+		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
 			t.Run(name, func(t *testing.T) {
-				s := onMini(t)
-				h := &hand{at: start}
-				l := build(s.client, append(merging, WithClock(h.now))...)
+				s := limitertest.OnMiniredis(t)
+				h := limitertest.NewClock()
+				l := build(s.Client, append(merging, ratelimit.WithClock(h.Now))...)
 				for i := range 3 {
-					h.set(at(i))
+					h.Set(at(i))
 					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 				}
-				key := coreOf(t, l).prefix + "k"
+				key := s.Admin.Keys(ctx, "*").Val()[0]
 				grow := func(total string) string { // as if 2^52 had been granted long ago
 					n, err := strconv.ParseInt(total, 10, 64)
 					require.NoError(t, err)
 					return strconv.FormatInt(n+1<<52, 10)
 				}
-				if s.admin.Type(ctx, key).Val() == "list" {
-					for i, v := range s.admin.LRange(ctx, key, 0, -1).Val() {
+				if s.Admin.Type(ctx, key).Val() == "list" {
+					for i, v := range s.Admin.LRange(ctx, key, 0, -1).Val() {
 						if i%2 == 1 {
-							require.NoError(t, s.admin.LSet(ctx, key, int64(i), grow(v)).Err())
+							require.NoError(t, s.Admin.LSet(ctx, key, int64(i), grow(v)).Err())
 						}
 					}
 				} else {
-					for field, v := range s.admin.HGetAll(ctx, key).Val() {
+					for field, v := range s.Admin.HGetAll(ctx, key).Val() {
 						instant, total, between := strings.Cut(v, "/")
 						switch {
 						case between:
@@ -504,13 +482,13 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 						case field == "total" || field == "base":
 							v = grow(v)
 						}
-						require.NoError(t, s.admin.HSet(ctx, key, field, v).Err())
+						require.NoError(t, s.Admin.HSet(ctx, key, field, v).Err())
 					}
 				}
 				r := must(t)(l.Peek(ctx, "k"))
 				require.Equal(t, 1, r.Remaining)
 				for i := 3; i < 5; i++ {
-					h.set(at(i))
+					h.Set(at(i))
 					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 				}
 				r = must(t)(l.TryAcquire(ctx, "k"))
@@ -523,65 +501,78 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 				if name == "SlidingLog, rules" {
 					return
 				}
-				h.set(at(4).Add(r.RetryAfter - time.Microsecond))
+				h.Set(at(4).Add(r.RetryAfter - time.Microsecond))
 				require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-				h.set(at(4).Add(r.RetryAfter))
+				h.Set(at(4).Add(r.RetryAfter))
 				require.Equal(t, 3, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 			})
 		}
 	}
 }
 
-// TestALongerWindowHoldsAlsoIfNobodyIsGranted: the shorter one's TTL would let
+// TestALongerWindowHoldsEvenIfNoCallIsAllowed: the shorter one's TTL would let
 // Redis forget what the longer one's denials were promised by.
-func TestALongerWindowHoldsAlsoIfNobodyIsGranted(t *testing.T) {
-	for name, build := range map[string]func(c Client, window time.Duration) Limiter{
-		"FixedWindow": func(c Client, w time.Duration) Limiter { return Must(NewFixedWindow(c, 3, w)) },
-		"FixedWindow aligned": func(c Client, w time.Duration) Limiter {
-			return Must(NewFixedWindow(c, 3, w, WithAlignment(0)))
+func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
+	for name, build := range map[string]func(c ratelimit.Client, window time.Duration) ratelimit.Limiter{
+		"FixedWindow": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFixedWindow(c, 3, w))
 		},
-		"TokenBucket stepped": func(c Client, w time.Duration) Limiter {
-			return Must(NewTokenBucket(c, PerSecond(1), 3, WithRefillEvery(w)))
+		"FixedWindow aligned": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFixedWindow(c, 3, w, ratelimit.WithAlignment(0)))
 		},
-		"Hash":       func(c Client, w time.Duration) Limiter { return Must(NewSlidingWindow(c, 3, w)) },
-		"List":       func(c Client, w time.Duration) Limiter { return Must(NewSlidingWindow(c, 3, w, WithStorage(List))) },
-		"ZSet":       func(c Client, w time.Duration) Limiter { return Must(NewSlidingWindow(c, 3, w, WithStorage(ZSet))) },
-		"SlidingLog": func(c Client, w time.Duration) Limiter { return Must(NewSlidingLog(c, []Rule{{3, w}})) },
-		"SlidingLog, rules": func(c Client, w time.Duration) Limiter {
-			return Must(NewSlidingLog(c, []Rule{{2, w / 2}, {3, w}}))
+		"TokenBucket stepped": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 3, ratelimit.WithRefillEvery(w)))
+		},
+		"Hash": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 3, w))
+		},
+		"List": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 3, w, ratelimit.WithStorage(ratelimit.List)))
+		},
+		"ZSet": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 3, w, ratelimit.WithStorage(ratelimit.ZSet)))
+		},
+		"SlidingLog": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{3, w}}))
+		},
+		"SlidingLog, rules": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{2, w / 2}, {3, w}}))
 		},
 	} {
 		for _, merged := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, merged %v", name, merged), func(t *testing.T) {
-				s := onMini(t)
-				short := build(s.client, time.Second)
-				for s.now = start; must(t)(short.TryAcquire(ctx, "k")).Remaining > 0; {
-					s.advance(50 * time.Millisecond)
+				s := limitertest.OnMiniredis(t)
+				short := build(s.Client, time.Second)
+				for must(t)(short.TryAcquire(ctx, "k")).Remaining > 0 {
+					s.Advance(50 * time.Millisecond)
 				}
 				for range 3 { // of several rules
-					s.advance(150 * time.Millisecond)
+					s.Advance(150 * time.Millisecond)
 					must(t)(short.TryAcquire(ctx, "k"))
 				}
-				long := build(s.client, 10*time.Second)
-				ask := func() Result {
-					if !merged {
-						return must(t)(long.TryAcquire(ctx, "k"))
+				long := build(s.Client, 10*time.Second)
+				gate := limitertest.NewGate(s.Client.(*redis.Client))
+				denied := func() (first ratelimit.Result) {
+					first = must(t)(long.TryAcquire(ctx, "k"))
+					if merged {
+						for _, r := range gate.Together(t, long, "k") {
+							require.NoError(t, r.Err)
+							require.Equal(t, first, r.Result)
+						}
 					}
-					return fly(t, coreOf(t, long), []model.Step{{N: 1}, {N: 1}}, []string{"k", "k"})[0]
+					require.False(t, first.Allowed)
+					return first
 				}
-				first := ask()
-				require.False(t, first.Allowed)
+				first := denied()
 				require.Greater(t, first.RetryAfter, 4*time.Second)
 				grain := time.Microsecond
 				if name == "FixedWindow" {
 					grain = time.Millisecond
 				}
-				s.advance(first.RetryAfter - grain)
-				last := ask()
-				require.False(t, last.Allowed)
-				require.Equal(t, grain, last.RetryAfter)
-				s.advance(grain)
-				require.True(t, ask().Allowed)
+				s.Advance(first.RetryAfter - grain)
+				require.Equal(t, grain, denied().RetryAfter)
+				s.Advance(grain)
+				require.True(t, must(t)(long.TryAcquire(ctx, "k")).Allowed)
 			})
 		}
 	}

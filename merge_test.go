@@ -49,45 +49,6 @@ func fly(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
 	return results
 }
 
-// TestMergedCallsAnswerAsOneAfterTheOther drives batches of random calls for
-// several keys through one execution each, and the models call by call.
-func TestMergedCallsAnswerAsOneAfterTheOther(t *testing.T) {
-	for _, f := range families() {
-		t.Run(f.name, func(t *testing.T) {
-			rng := model.Seeded(seed(t))
-			s := onMini(t)
-			for range 10 {
-				first, err := f.draw(rng, s.client)
-				require.NoError(t, err)
-				require.NoError(t, wipe(s))
-				models := map[string]model.Model{}
-				keys := []string{"a", "b", "c"}
-				for _, key := range keys {
-					models[key] = first.another()
-				}
-				for range 25 {
-					s.advance(time.Duration(rng.Int64N(int64(first.model.Span())/2+1)) / time.Millisecond * time.Millisecond)
-					var calls []model.Step
-					var on []string
-					for range 1 + rng.IntN(12) {
-						n := 1
-						if rng.IntN(3) == 0 {
-							n = 1 + rng.IntN(min(3, first.model.Max()))
-						}
-						calls = append(calls, model.Step{N: n})
-						on = append(on, keys[rng.IntN(len(keys))])
-					}
-					got := fly(t, coreOf(t, first.limiter), calls, on)
-					for i, call := range calls {
-						want := models[on[i]].Take(s.now.UnixMicro(), call.N, false)
-						require.Equal(t, result(want), got[i], "%s: call %d of %v on %v", first.about, i, calls, on)
-					}
-				}
-			}
-		})
-	}
-}
-
 func coreOf(t testing.TB, l Limiter) *core {
 	t.Helper()
 	switch l := l.(type) {
@@ -395,39 +356,6 @@ func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 	require.Empty(t, l.merger.common.boarding)
 }
 
-func TestMergingOnAClusterAndARing(t *testing.T) {
-	cluster := redistest.StartCluster(t)
-	client := cluster.Client(t)
-	for _, v := range variants() {
-		t.Run(v.name, func(t *testing.T) {
-			h := &hand{at: start}
-			l, err := v.build(client, WithClock(h.now), WithPrefix(v.name))
-			require.NoError(t, err)
-			const keys, calls = 20, 10
-			var wg sync.WaitGroup
-			var mu sync.Mutex
-			left := map[string]int{}
-			for i := range keys * calls {
-				wg.Go(func() {
-					key := fmt.Sprint("k", i%keys)
-					r, err := l.TryAcquire(ctx, key)
-					if err != nil {
-						t.Error(err)
-					}
-					if r.Allowed {
-						mu.Lock()
-						left[fmt.Sprint(key, " left ", r.Remaining)]++
-						mu.Unlock()
-					}
-				})
-			}
-			wg.Wait()
-			require.Len(t, left, 3*keys, "each grant of each key once: %v", left)
-			require.NoError(t, l.Reset(ctx, "k0"))
-		})
-	}
-}
-
 func TestRunsAreWrittenShort(t *testing.T) {
 	for want, permits := range map[string][]int{
 		"1":           {1},
@@ -521,47 +449,6 @@ func TestASingleCallHasItsOwnContext(t *testing.T) {
 	f.join("k", 1, endless)
 	c, _ = f.context()
 	require.Nil(t, c.Value(name{}))
-}
-
-// TestWhoGaveUpIsNotCountedAmongOthers drives flights that random callers leave
-// before they take off, and the models with the calls of those who stay.
-func TestWhoGaveUpIsNotCountedAmongOthers(t *testing.T) {
-	rng := model.Seeded(seed(t))
-	s := onMini(t)
-	for _, f := range families() {
-		first, err := f.draw(rng, s.client)
-		require.NoError(t, err)
-		require.NoError(t, wipe(s))
-		models := map[string]model.Model{"a": first.another(), "b": first.another()}
-		c := coreOf(t, first.limiter)
-		m := newMerger(c)
-		for range 40 {
-			s.advance(time.Duration(rng.Int64N(int64(first.model.Span())/2+1)) / time.Millisecond * time.Millisecond)
-			var calls []model.Step
-			var keys []string
-			for range 1 + rng.IntN(10) {
-				calls = append(calls, model.Step{N: 1 + rng.IntN(min(2, first.model.Max()))})
-				keys = append(keys, []string{"a", "b"}[rng.IntN(2)])
-			}
-			flight, seats := boarded(t, m, calls, keys)
-			gone := map[int]bool{}
-			for _, i := range rng.Perm(len(calls))[:rng.IntN(len(calls))] {
-				seats[i].leave()
-				gone[i] = true
-			}
-			require.Equal(t, len(calls)-len(gone), flight.seats)
-			m.execute(flight)
-			for i, call := range calls {
-				if gone[i] {
-					continue
-				}
-				words, index, err := seats[i].outcome()
-				require.NoError(t, err)
-				want := models[keys[i]].Take(s.now.UnixMicro(), call.N, false)
-				require.Equal(t, result(want), c.explain(words, int64(call.N), index), "%s: call %d of %v on %v without %v", first.about, i, calls, keys, gone)
-			}
-		}
-	}
 }
 
 // aLane is one by itself: its timer never rings, and the last take-off was just now
@@ -709,7 +596,7 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	defer cancel()
 	for _, merging := range [][]Option{nil, {WithoutMerging()}} {
 		s := onMini(t)
-		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, widen[TokenBucketOption](append(merging, WithClock(func() time.Time { panic("boom") })))...))
+		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, WithOptions(append(merging, WithClock(func() time.Time { panic("boom") }))...)))
 		for range 2 {
 			_, err := l.TryAcquire(cancellable, "k")
 			require.ErrorContains(t, err, `token bucket "default", key "k": the client or the clock panicked: boom`)

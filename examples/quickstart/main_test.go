@@ -43,5 +43,5 @@ func TestQuickstartTellsThatRedisIsDown(t *testing.T) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	require.ErrorContains(t, run(ctx, &out, "127.0.0.1:1", time.Sleep), `fixed window "user:42"`)
+	require.ErrorContains(t, run(ctx, &out, "127.0.0.1:1", time.Sleep), `key "user:42"`)
 }

@@ -48,10 +48,15 @@ var configs = []config{
 	{"sliding 5/10ms in 1000", func() Model { return NewSlidingWindow(5, 10*ms, 1000) }, 1, 10 * us},
 }
 
-// each plays every model, with and without a clock that is set back.
+// each plays every model, with and without a clock that is set back: twice, and with
+// -short once.
 func each(t *testing.T, play func(t *testing.T, c config, back bool, seed uint64)) {
+	seeds := uint64(2)
+	if testing.Short() {
+		seeds = 1
+	}
 	for _, c := range configs {
-		for seed := range uint64(2) {
+		for seed := range seeds {
 			for _, back := range []bool{false, true} {
 				name := c.name
 				if back {

@@ -3,6 +3,7 @@ package redistest
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"testing"
 )
 
@@ -39,6 +40,9 @@ func Require(t testing.TB, programs ...string) {
 			pkg = p
 		}
 		report("redistest: install %s (Debian: apt-get install %s)", program, pkg)
+	}
+	if testing.Short() && slices.Contains(programs, "redis-server") {
+		t.Skipf("redistest: with %s, no servers are started", "-short")
 	}
 }
 

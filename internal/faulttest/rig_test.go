@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"fmt"
@@ -7,8 +7,9 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -33,8 +34,8 @@ func startGrid(t testing.TB) *grid {
 
 // A rig is a client whose ways to Redis can be broken.
 type rig struct {
-	client  Client
-	opts    []Option
+	client  ratelimit.Client
+	opts    []ratelimit.Option
 	ways    []*redistest.Proxy
 	admin   redis.UniversalClient // past the proxies
 	merging bool
@@ -72,49 +73,32 @@ func (g *grid) each(t *testing.T, timeout time.Duration, test func(t *testing.T,
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
-	auto := func(t testing.TB, a *redis.AutoPipeliner, err error) Client {
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = a.Close() })
-		return a
-	}
 	type kind struct {
 		name      string
 		clustered bool
 		merges    bool
-		build     func(t testing.TB) Client
+		build     func(t testing.TB) ratelimit.Client
 	}
 	kinds := []kind{
-		{"Client", false, true, func(t testing.TB) Client { return single(t) }},
-		{"ClusterClient", true, true, func(t testing.TB) Client { return cluster(t) }},
-		{"Ring", false, true, func(t testing.TB) Client { return ring(t) }},
-		{"blocking AutoPipeliner", false, false, func(t testing.TB) Client {
-			a, err := single(t).AutoPipeline()
-			return auto(t, a, err)
-		}},
-		{"deferred AutoPipeliner", false, false, func(t testing.TB) Client {
-			a, err := single(t).AsyncAutoPipeline()
-			return auto(t, a, err)
-		}},
-		{"AutoPipeliner of a ClusterClient", true, false, func(t testing.TB) Client {
-			a, err := cluster(t).AutoPipeline()
-			return auto(t, a, err)
-		}},
+		{"Client", false, true, func(t testing.TB) ratelimit.Client { return single(t) }},
+		{"ClusterClient", true, true, func(t testing.TB) ratelimit.Client { return cluster(t) }},
+		{"Ring", false, true, func(t testing.TB) ratelimit.Client { return ring(t) }},
 	}
-	if fullDuplex != nil {
-		kinds = append(kinds, kind{"full-duplex AutoPipeliner", false, false, func(t testing.TB) Client {
-			a, err := fullDuplex(single(t))
-			return auto(t, a, err)
-		}})
+	for _, p := range limitertest.Pipelinings {
+		kinds = append(kinds, kind{p.Name, false, false, func(t testing.TB) ratelimit.Client { return p.Of(t, single(t)) }})
+		if p.Clustered {
+			kinds = append(kinds, kind{p.Name + " of a ClusterClient", true, false, func(t testing.TB) ratelimit.Client { return p.Of(t, cluster(t)) }})
+		}
 	}
 	for _, kind := range kinds {
 		for _, merging := range []bool{true, false} {
 			name := kind.name
-			var opts []Option
+			var opts []ratelimit.Option
 			switch {
 			case !merging && !kind.merges:
 				continue
 			case !merging:
-				name, opts = name+", unmerged", []Option{WithoutMerging()}
+				name, opts = name+", unmerged", []ratelimit.Option{ratelimit.WithoutMerging()}
 			}
 			t.Run(name, func(t *testing.T) {
 				r := &rig{client: kind.build(t), opts: opts, merging: merging && kind.merges}
@@ -145,7 +129,7 @@ type figures struct {
 }
 
 // count adds one call, which began at start.
-func (f *figures) count(start time.Time, r Result, err error) {
+func (f *figures) count(start time.Time, r ratelimit.Result, err error) {
 	took := time.Since(start)
 	f.mu.Lock()
 	defer f.mu.Unlock()

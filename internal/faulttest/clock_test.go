@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"strconv"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -35,7 +36,7 @@ func (q quota) blocks() time.Duration {
 
 // drain takes single permits until one is denied, and returns how many were
 // granted and the denial. Limits in the loop only guard against a grant for ever.
-func drain(t testing.TB, l Limiter, key string) (granted int, denial Result) {
+func drain(t testing.TB, l ratelimit.Limiter, key string) (granted int, denial ratelimit.Result) {
 	t.Helper()
 	for granted <= 10*clockLimit {
 		r := must(t)(l.TryAcquire(ctx, key))
@@ -56,7 +57,7 @@ type steppedServer struct {
 
 // blocked requires a denial that lasts no longer than the rule, and that the
 // promised instants hold by the stepped clock: the clock is stepped to them.
-func (s steppedServer) blocked(l Limiter, q quota, key string, denial Result) {
+func (s steppedServer) blocked(l ratelimit.Limiter, q quota, key string, denial ratelimit.Result) {
 	s.t.Helper()
 	require.False(s.t, denial.Allowed)
 	require.Positive(s.t, denial.RetryAfter)
@@ -64,8 +65,10 @@ func (s steppedServer) blocked(l Limiter, q quota, key string, denial Result) {
 	require.LessOrEqual(s.t, denial.ResetAfter, 2*clockWindow)
 
 	// What the step left of the TTL is put right, also by a denial.
-	name := l.(interface{ redisKey(string) string }).redisKey(key)
-	ttl := s.Client(s.t).PTTL(ctx, name).Val()
+	client := s.Client(s.t)
+	names := client.Keys(ctx, q.name+":default:*:"+key).Val()
+	require.Len(s.t, names, 1)
+	ttl := client.PTTL(ctx, names[0]).Val()
 	require.Positive(s.t, ttl)
 	require.LessOrEqual(s.t, ttl, denial.ResetAfter+time.Second)
 
@@ -78,16 +81,15 @@ func (s steppedServer) blocked(l Limiter, q quota, key string, denial Result) {
 	require.Equal(s.t, clockLimit, again, "as new at ResetAfter by the stepped clock")
 }
 
-func (c *core) redisKey(key string) string { return c.prefix + key }
-
-// TestClockSteps steps the clock that decides by an hour, for every limiter with
+// TestASteppedClockGivesNoNewQuota steps the clock that decides by an hour, for every limiter with
 // a window of half an hour.
-func TestClockSteps(t *testing.T) {
+func TestASteppedClockGivesNoNewQuota(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t, redistest.Faketime())
 	client := server.Client(t)
 	for _, q := range quotas() {
 		t.Run(q.name, func(t *testing.T) {
-			l, err := q.build(client, clockLimit, clockWindow, WithPrefix(q.name))
+			l, err := q.build(client, clockLimit, clockWindow, ratelimit.WithPrefix(q.name))
 			require.NoError(t, err)
 			s := steppedServer{server, t}
 
@@ -145,8 +147,9 @@ func TestClockSteps(t *testing.T) {
 	}
 }
 
-// TestClockJumpsInAFailover promotes a replica whose clock is an hour off.
-func TestClockJumpsInAFailover(t *testing.T) {
+// TestAFailoverToAnotherClockKeepsTheRule promotes a replica whose clock is an hour off.
+func TestAFailoverToAnotherClockKeepsTheRule(t *testing.T) {
+	t.Parallel()
 	for name, jump := range map[string]time.Duration{"back": -hourStep, "forward": hourStep} {
 		t.Run(name, func(t *testing.T) {
 			master, replica := redistest.Start(t, redistest.Args("--repl-diskless-sync-delay", "0")), redistest.Start(t, redistest.Faketime())
@@ -156,7 +159,7 @@ func TestClockJumpsInAFailover(t *testing.T) {
 			require.NoError(t, promoted.ReplicaOf(ctx, "127.0.0.1", strconv.Itoa(master.Port())).Err())
 			eventually(t, "replication", func() bool { return client.Wait(ctx, 1, time.Second).Val() == 1 })
 			for _, q := range quotas() {
-				l, err := q.build(client, clockLimit, clockWindow, WithPrefix(q.name))
+				l, err := q.build(client, clockLimit, clockWindow, ratelimit.WithPrefix(q.name))
 				require.NoError(t, err)
 				granted, _ := drain(t, l, "k")
 				require.Equal(t, clockLimit, granted)
@@ -165,7 +168,7 @@ func TestClockJumpsInAFailover(t *testing.T) {
 			master.Kill()
 			require.NoError(t, promoted.ReplicaOf(ctx, "NO", "ONE").Err())
 			for _, q := range quotas() { // before the clock is moved on
-				l, err := q.build(promoted, clockLimit, clockWindow, WithPrefix(q.name))
+				l, err := q.build(promoted, clockLimit, clockWindow, ratelimit.WithPrefix(q.name))
 				require.NoError(t, err)
 				fresh, denial := drain(t, l, "k")
 				if jump < 0 {
@@ -176,7 +179,7 @@ func TestClockJumpsInAFailover(t *testing.T) {
 				require.LessOrEqual(t, denial.RetryAfter, q.blocks(), q.name)
 			}
 			for _, q := range quotas() {
-				l, err := q.build(promoted, clockLimit, clockWindow, WithPrefix(q.name))
+				l, err := q.build(promoted, clockLimit, clockWindow, ratelimit.WithPrefix(q.name))
 				require.NoError(t, err)
 				must(t)(l.TryAcquire(ctx, "k"))
 				_, denial := drain(t, l, "k")

@@ -1,6 +1,7 @@
-package ratelimit
+package faulttest
 
 import (
+	"io"
 	"runtime"
 	"testing"
 	"time"
@@ -8,6 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -21,13 +24,13 @@ const aDay = 24 * time.Hour
 
 // openAccounts opens one account of each quota, over each of the clients. Its key
 // is its own, for some quotas share an algorithm.
-func openAccounts(t testing.TB, key string, limit int, window time.Duration, clients []Client, opts ...[]Option) []*account {
+func openAccounts(t testing.TB, key string, limit int, window time.Duration, clients []ratelimit.Client, opts ...[]ratelimit.Option) []*account {
 	t.Helper()
 	var accounts []*account
 	for _, q := range quotas() {
 		a := &account{quota: q, key: key + " " + q.name, limit: limit, window: window}
 		for i, c := range clients {
-			var o []Option
+			var o []ratelimit.Option
 			if len(opts) > 0 {
 				o = opts[i]
 			}
@@ -40,21 +43,24 @@ func openAccounts(t testing.TB, key string, limit int, window time.Duration, cli
 	return accounts
 }
 
-// kinds of client: merged, each call by itself, and go-redis's own pipelining.
-// close closes them, which ends all their goroutines.
-func kindsOfClient(t testing.TB, connect func() *redis.Client) (clients []Client, opts [][]Option, closeAll func()) {
+// kindsOfClient are clients of limiters that merge, that do not, and with go-redis's own
+// pipelining. closeAll closes them, which ends all their goroutines.
+func kindsOfClient(t testing.TB, connect func() *redis.Client) (clients []ratelimit.Client, opts [][]ratelimit.Option, closeAll func()) {
 	t.Helper()
-	merged, unmerged, plain := connect(), connect(), connect()
-	auto, err := plain.AutoPipeline()
-	require.NoError(t, err)
-	return []Client{merged, unmerged, auto},
-		[][]Option{nil, {WithoutMerging()}, nil},
-		func() {
-			_ = auto.Close()
-			for _, c := range []*redis.Client{merged, unmerged, plain} {
-				_ = c.Close()
-			}
+	merged, unmerged := connect(), connect()
+	closers := []io.Closer{merged, unmerged}
+	clients, opts = []ratelimit.Client{merged, unmerged}, [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}}
+	for _, p := range limitertest.Pipelinings {
+		plain := connect()
+		pipelining := p.Of(t, plain)
+		clients, opts = append(clients, pipelining), append(opts, nil)
+		closers = append(closers, pipelining.(io.Closer), plain)
+	}
+	return clients, opts, func() {
+		for _, c := range closers {
+			_ = c.Close()
 		}
+	}
 }
 
 func sum(accounts []*account, of func(*account) int) int {
@@ -65,7 +71,7 @@ func sum(accounts []*account, of func(*account) int) int {
 	return total
 }
 
-// TestKilledServer kills a server under load, again and again. Limits are per
+// TestAKilledServerForgetsOnlyItsLastWrites kills a server under load, again and again. Limits are per
 // day, so that permits come back only if the server forgets that they were taken.
 //
 // With U permits of a key taken at a kill, and S of them known after the restart,
@@ -77,7 +83,7 @@ func sum(accounts []*account, of func(*account) int) int {
 //	limit + the sum of min(limit, U) - S over the kills.
 //
 // Without persistence S is 0: one fresh quota for each key and kill.
-func TestKilledServer(t *testing.T) {
+func TestAKilledServerForgetsOnlyItsLastWrites(t *testing.T) {
 	const kills, limit, workers = 3, 60, 12
 	t.Run("without persistence", func(t *testing.T) { killAgainAndAgain(t, kills, limit, workers, false) })
 	t.Run("AOF everysec", func(t *testing.T) {

@@ -1,8 +1,9 @@
-package ratelimit
+package faulttest
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
@@ -11,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -22,20 +25,20 @@ const generous = 15 * time.Second
 // reply is an integer and one whose reply is a list.
 var ample = []struct {
 	name  string
-	build func(c Client, opts ...Option) (Limiter, error)
+	build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 }{
-	{"fixed window", func(c Client, o ...Option) (Limiter, error) {
-		return NewFixedWindow(c, plenty, time.Hour, widen[FixedWindowOption](o)...)
+	{"fixed window", func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewFixedWindow(c, plenty, time.Hour, ratelimit.WithOptions(o...))
 	}},
-	{"sliding log", func(c Client, o ...Option) (Limiter, error) {
-		return NewSlidingLog(c, []Rule{{plenty - 1, time.Hour}, {plenty, 2 * time.Hour}}, widen[SlidingLogOption](o)...)
+	{"sliding log", func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: plenty - 1, Window: time.Hour}, {Limit: plenty, Window: 2 * time.Hour}}, ratelimit.WithOptions(o...))
 	}},
 }
 
 const plenty = 1_000_000_000
 
 // used is how many permits of a key of an ample limiter are gone.
-func used(t testing.TB, l Limiter, key string) int {
+func used(t testing.TB, l ratelimit.Limiter, key string) int {
 	t.Helper()
 	r := must(t)(l.Peek(ctx, key))
 	return r.Limit - 1 - r.Remaining
@@ -55,7 +58,7 @@ func weight(i int) int {
 
 // executed tells how often each call of the crowd was executed: any number below
 // five, and go-redis sends a command four times at most.
-func executed(t testing.TB, l Limiter, key string) [crowd]int {
+func executed(t testing.TB, l ratelimit.Limiter, key string) [crowd]int {
 	t.Helper()
 	var times [crowd]int
 	rest := used(t, l, key)
@@ -69,7 +72,7 @@ func executed(t testing.TB, l Limiter, key string) [crowd]int {
 
 // gather lets the crowd call, and returns each call's error. The calls overlap:
 // they meet in the flights of a merging limiter.
-func gather(f *figures, call func(i int) (Result, error)) (wait func() [crowd]error) {
+func gather(f *figures, call func(i int) (ratelimit.Result, error)) (wait func() [crowd]error) {
 	var errs [crowd]error
 	var wg sync.WaitGroup
 	ready := make(chan struct{})
@@ -102,20 +105,28 @@ func requireOnce(t testing.TB, times [crowd]int, errs [crowd]error) {
 	}
 }
 
-// onMerged matches the requests that carry several calls of the limiter.
-func onMerged(l Limiter) redistest.Matcher {
-	var c *core
-	switch l := l.(type) {
-	case *FixedWindow:
-		c = l.core
-	case *SlidingLog:
-		c = l.core
-	}
-	digest := []byte(c.many.BySHA[1].(string))
-	return func(request []byte) bool { return bytes.Contains(request, digest) }
+// onMerged matches the requests that carry several calls of a limiter: they run a
+// script that is not the one of a single call.
+func onMerged(t testing.TB, build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)) redistest.Matcher {
+	var single lastScript
+	l, err := build(&single)
+	require.NoError(t, err)
+	_, _ = l.TryAcquire(ctx, "k")
+	require.Len(t, string(single), 40, "the digest of a script")
+	byDigest := redistest.OnCommand("evalsha")
+	return func(request []byte) bool { return byDigest(request) && !bytes.Contains(request, []byte(single)) }
 }
 
-func TestReplyThatDoesNotArrive(t *testing.T) {
+// lastScript is a client that keeps the last script, and no server.
+type lastScript string
+
+func (s *lastScript) Process(_ context.Context, cmd redis.Cmder) error {
+	*s = lastScript(limitertest.Text(cmd.Args()[1]))
+	return errors.New("no server")
+}
+
+func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
+	t.Parallel()
 	g := startGrid(t)
 
 	// A single call, whose reply is cut after each of its bytes.
@@ -171,7 +182,7 @@ func TestReplyThatDoesNotArrive(t *testing.T) {
 			require.NoError(t, err)
 			which := redistest.OnScript()
 			if r.merging {
-				which = onMerged(l)
+				which = onMerged(t, a.build)
 			}
 			var f figures
 			var struck, unanswered int
@@ -180,8 +191,8 @@ func TestReplyThatDoesNotArrive(t *testing.T) {
 				faults := []*redistest.Fault{}
 				r.all(func(p *redistest.Proxy) { faults = append(faults, p.CutReplyAfter(cut, which)) })
 				r.all((*redistest.Proxy).HoldReplies) // so that they wait for each other
-				first := gather(&f, func(i int) (Result, error) { return l.TryAcquireN(ctx, keys[0], weight(i)) })
-				second := gather(&f, func(i int) (Result, error) { return l.TryAcquireN(ctx, keys[1], weight(i)) })
+				first := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, keys[0], weight(i)) })
+				second := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, keys[1], weight(i)) })
 				r.all((*redistest.Proxy).Unhang)
 				errs := [2][crowd]error{first(), second()}
 				r.all((*redistest.Proxy).Disarm)
@@ -240,7 +251,8 @@ func TestReplyThatDoesNotArrive(t *testing.T) {
 	})
 }
 
-func TestServerThatStopsAnswering(t *testing.T) {
+func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
+	t.Parallel()
 	g := startGrid(t)
 	ways := []struct {
 		name string
@@ -264,7 +276,7 @@ func TestServerThatStopsAnswering(t *testing.T) {
 				must(t)(l.TryAcquire(ctx, "warm up"))
 				var f figures
 				r.all(way.hang)
-				errs := gather(&f, func(i int) (Result, error) { return l.TryAcquireN(ctx, key, weight(i)) })()
+				errs := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, key, weight(i)) })()
 				r.all((*redistest.Proxy).Unhang)
 				for i, err := range errs {
 					require.Error(t, err, "call %d", i)
@@ -311,7 +323,7 @@ func TestServerThatStopsAnswering(t *testing.T) {
 					must(t)(l.TryAcquire(ctx, "warm up"))
 					var f figures
 					r.all(way.hang)
-					errs := gather(&f, func(i int) (Result, error) {
+					errs := gather(&f, func(i int) (ratelimit.Result, error) {
 						c, cancel := end.ctx()
 						defer cancel()
 						return l.TryAcquireN(c, key, weight(i))
@@ -323,7 +335,7 @@ func TestServerThatStopsAnswering(t *testing.T) {
 						c, cancel := end.ctx()
 						start := time.Now()
 						err := call(c)
-						f.count(start, Result{}, err)
+						f.count(start, ratelimit.Result{}, err)
 						cancel()
 						require.ErrorIs(t, err, end.want)
 						require.ErrorContains(t, err, a.name)
@@ -353,7 +365,8 @@ func settle() { time.Sleep(20 * time.Millisecond) }
 
 // A command of go-redis's own is what the library must not send: the same fault
 // executes it up to four times. If this fails, go-redis has changed.
-func TestPlainCommandIsSentAgain(t *testing.T) {
+func TestAPlainCommandIsSentAgain(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := server.Client(t, func(o *redis.Options) { o.Addr = proxy.Addr() })

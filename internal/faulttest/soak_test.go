@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"flag"
@@ -15,11 +15,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-var soakFor = flag.Duration("soak", 15*time.Second, "how long TestSoak runs")
+var soakFor = flag.Duration("soak", 5*time.Second, "how long TestSoak runs")
 
 const (
 	soakLimit   = 60
@@ -37,7 +39,7 @@ const (
 //
 // Two kinds of accounts are judged. Those of long quotas must never receive more
 // than the limit plus what lost writes explain, whatever happens: the bound is
-// that of TestKilledServer, with what the server knows looked up after each kill.
+// that of TestAKilledServerForgetsOnlyItsLastWrites, with what the server knows looked up after each kill.
 // Those of short quotas, where permits come and go, are judged by calls and
 // returns (see tooMany) for each stretch of time in which the clock was not
 // stepped and the server not killed.
@@ -49,8 +51,8 @@ type soak struct {
 	rng    *rand.Rand
 	load   *load
 
-	clients []Client
-	opts    [][]Option
+	clients []ratelimit.Client
+	opts    [][]ratelimit.Option
 
 	round       int
 	long, short []*account
@@ -83,7 +85,7 @@ func TestSoak(t *testing.T) {
 		}
 	}
 	s := &soak{
-		t: t, rng: model.Seeded(seed(t)), faults: map[string]int{},
+		t: t, rng: model.Seeded(limitertest.Seed(t)), faults: map[string]int{},
 		server: redistest.Start(t, redistest.Faketime(), redistest.Args("--appendonly", "yes", "--appendfsync", "everysec")),
 	}
 	s.proxy = redistest.NewProxy(t, s.server.Addr())

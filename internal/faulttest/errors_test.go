@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"fmt"
@@ -11,45 +11,35 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
-
-// together sends one call for each key in a single execution, as the merger
-// would if they met.
-func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
-	m := newMerger(coreOf(t, l))
-	f, seats := boarded(t, m, ones(len(keys)), keys)
-	m.execute(f)
-	results, errs := make([]Result, len(keys)), make([]error, len(keys))
-	for i, s := range seats {
-		results[i], errs[i] = m.result(ctx, s, keys[i], 1)
-	}
-	return results, errs
-}
 
 // A scene is a server, and for every variant the keys "k" with one permit taken,
 // "full" with all three, and "new" that was never used.
 type scene struct {
 	server *redistest.Server
 	admin  *redis.Client
+	gate   *limitertest.Gate // of the limiters' client
 	cases  []sceneCase
 }
 
 type sceneCase struct {
-	variant
-	l Limiter
+	limitertest.Variant
+	l ratelimit.Limiter
 }
 
 func setScene(t testing.TB, server *redistest.Server) *scene {
-	s := &scene{server: server, admin: server.Client(t)}
 	client := server.Client(t)
-	for _, v := range variants() {
+	s := &scene{server: server, admin: server.Client(t), gate: limitertest.NewGate(client)}
+	for _, v := range limitertest.Variants() {
 		// Variants share keys. The clock of the caller stands still, for a permit
 		// may come back within a second.
-		l, err := v.build(client, WithPrefix(v.name), WithClock(func() time.Time { return start }))
+		l, err := v.Build(client, ratelimit.WithPrefix(v.Name), ratelimit.WithClock(func() time.Time { return limitertest.Start }))
 		require.NoError(t, err)
-		if v.name == "FixedWindow" { // or it would be another algorithm
-			fixed, err := NewFixedWindow(client, 3, time.Hour, WithPrefix(v.name))
+		if v.Name == "FixedWindow" { // or it would be another algorithm
+			fixed, err := ratelimit.NewFixedWindow(client, 3, time.Hour, ratelimit.WithPrefix(v.Name))
 			require.NoError(t, err)
 			l = fixed
 		}
@@ -68,7 +58,7 @@ func setScene(t testing.TB, server *redistest.Server) *scene {
 
 // in is the name of a key of this variant in Redis.
 func (c sceneCase) in(key string) string {
-	return c.name + strings.TrimSuffix(strings.TrimPrefix(c.variant.key, "ratelimit"), "k") + key
+	return c.Name + strings.TrimSuffix(strings.TrimPrefix(c.Key, "ratelimit"), "k") + key
 }
 
 // dump is what Redis holds under the variant's keys, bit by bit.
@@ -85,14 +75,14 @@ func (c sceneCase) dump(t testing.TB, admin *redis.Client, keys ...string) (all 
 }
 
 // requireRefused checks the error of a call for key.
-func (c sceneCase) requireRefused(t testing.TB, r Result, err error, key, code string) {
+func (c sceneCase) requireRefused(t testing.TB, r ratelimit.Result, err error, key, code string) {
 	t.Helper()
 	require.Error(t, err)
 	require.Zero(t, r)
 	require.True(t, redis.HasErrorPrefix(err, code), "%v", err)
-	require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", coreOf(t, c.l).title, key))
-	require.NotErrorIs(t, err, ErrCorruptState)
-	require.NotErrorIs(t, err, ErrDenied)
+	require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", c.Title(), key))
+	require.NotErrorIs(t, err, ratelimit.ErrCorruptState)
+	require.NotErrorIs(t, err, ratelimit.ErrDenied)
 }
 
 // requireAllRefused checks that calls that take permits are refused with the
@@ -100,7 +90,7 @@ func (c sceneCase) requireRefused(t testing.TB, r Result, err error, key, code s
 // may be denied: that writes nothing.
 func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 	for _, c := range s.cases {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			keys := []string{"k", "full", "new"}
 			var before string
 			if readable {
@@ -118,17 +108,15 @@ func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 				}
 				c.requireRefused(t, r, err, key, code)
 			}
-			crowd := []string{"k", "new", "full", "k", "new", "full", "k"}
 			begun := time.Now()
-			results, errs := together(t, c.l, crowd...)
-			for i, key := range crowd {
-				f.count(begun, results[i], errs[i])
-				if key == "full" && readable {
-					require.NoError(t, errs[i])
-					require.False(t, results[i].Allowed)
+			for _, r := range s.gate.Together(t, c.l, "k", "new", "full") {
+				f.count(begun, r.Result, r.Err)
+				if r.Key == "full" && readable {
+					require.NoError(t, r.Err)
+					require.False(t, r.Allowed)
 					continue
 				}
-				c.requireRefused(t, results[i], errs[i], key, code)
+				c.requireRefused(t, r.Result, r.Err, r.Key, code)
 			}
 			if readable {
 				require.Equal(t, before, c.dump(t, s.admin, keys...))
@@ -145,13 +133,14 @@ func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 func (s *scene) requireAsBefore(t testing.TB) {
 	t.Helper()
 	for _, c := range s.cases {
-		require.Equal(t, 1, must(t)(c.l.TryAcquire(ctx, "k")).Remaining, c.name)
-		require.False(t, must(t)(c.l.TryAcquire(ctx, "full")).Allowed, c.name)
-		require.Equal(t, 2, must(t)(c.l.TryAcquire(ctx, "new")).Remaining, c.name)
+		require.Equal(t, 1, must(t)(c.l.TryAcquire(ctx, "k")).Remaining, c.Name)
+		require.False(t, must(t)(c.l.TryAcquire(ctx, "full")).Allowed, c.Name)
+		require.Equal(t, 2, must(t)(c.l.TryAcquire(ctx, "new")).Remaining, c.Name)
 	}
 }
 
-func TestFullMemory(t *testing.T) {
+func TestCallsAreRefusedWithoutEffectWhileMemoryIsFull(t *testing.T) {
+	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	require.NoError(t, s.admin.ConfigSet(ctx, "maxmemory", "1").Err())
 	s.requireAllRefused(t, "OOM", true)
@@ -164,22 +153,23 @@ func TestFullMemory(t *testing.T) {
 
 // A clock that stepped back makes some limiters remove what they cannot use any
 // more before they write. That too happens completely or not at all.
-func TestFullMemoryAfterTheClockSteppedBack(t *testing.T) {
+func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	granted := 0
-	for _, v := range variants() {
-		h := &hand{at: start}
-		l, err := v.build(server.Client(t), WithPrefix(v.name), WithClock(h.now))
+	for _, v := range limitertest.Variants() {
+		h := limitertest.NewClock()
+		l, err := v.Build(server.Client(t), ratelimit.WithPrefix(v.Name), ratelimit.WithClock(h.Now))
 		require.NoError(t, err)
 		c := sceneCase{v, l}
 		for range 2 {
 			must(t)(l.TryAcquire(ctx, "k"))
-			h.set(h.now().Add(70 * time.Millisecond))
+			h.Set(h.Now().Add(70 * time.Millisecond))
 		}
 		require.NoError(t, admin.PExpire(ctx, c.in("k"), time.Hour).Err())
 		before := c.dump(t, admin, "k")
-		h.set(start.Add(-time.Hour))
+		h.Set(limitertest.Start.Add(-time.Hour))
 		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "1").Err())
 		for range 4 {
 			r, err := l.TryAcquire(ctx, "k")
@@ -188,23 +178,24 @@ func TestFullMemoryAfterTheClockSteppedBack(t *testing.T) {
 				require.Equal(t, before, c.dump(t, admin, "k"))
 			} else if r.Allowed {
 				granted++
-				require.Zero(t, r.Remaining, v.name)
+				require.Zero(t, r.Remaining, v.Name)
 				before = c.dump(t, admin, "k")
 			}
 		}
 		require.NoError(t, admin.ConfigSet(ctx, "maxmemory", "0").Err())
 		for range 2 {
 			r := must(t)(l.TryAcquire(ctx, "k"))
-			require.Zero(t, r.Remaining, v.name)
+			require.Zero(t, r.Remaining, v.Name)
 		}
-		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, v.name)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, v.Name)
 	}
-	t.Logf("%d variants, %d of them granted their last permit", len(variants()), granted)
+	t.Logf("%d variants, %d of them granted their last permit", len(limitertest.Variants()), granted)
 }
 
 // Memory fills up and empties again under load. A call that fails has taken
 // nothing, so that in the end each key has granted exactly its limit.
-func TestMemoryThatIsFullNowAndThen(t *testing.T) {
+func TestACallThatFailsForMemoryTakesNothing(t *testing.T) {
+	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	const limit = 300
@@ -215,7 +206,7 @@ func TestMemoryThatIsFullNowAndThen(t *testing.T) {
 	}
 	var f figures
 	var strange atomic.Value
-	call := func(name string, l Limiter) {
+	call := func(name string, l ratelimit.Limiter) {
 		begun := time.Now()
 		r, err := l.TryAcquire(ctx, "k")
 		f.count(begun, r, err)
@@ -268,7 +259,8 @@ func TestMemoryThatIsFullNowAndThen(t *testing.T) {
 	require.Positive(t, f.failed)
 }
 
-func TestReplicaAndItsLoading(t *testing.T) {
+func TestAReplicaRefusesCallsWithoutEffect(t *testing.T) {
+	t.Parallel()
 	master := redistest.Start(t, redistest.Args("--repl-diskless-sync-delay", "0"))
 	s := setScene(t, master)
 	// The replica takes a while to load this.
@@ -286,13 +278,13 @@ func TestReplicaAndItsLoading(t *testing.T) {
 	require.NoError(t, raw.ConfigSet(ctx, "key-load-delay", delay).Err())
 	require.NoError(t, raw.Do(ctx, "replicaof", "127.0.0.1", fmt.Sprint(master.Port())).Err())
 
-	behind := &scene{server: replica, admin: raw}
 	client := replica.Client(t)
+	behind := &scene{server: replica, admin: raw, gate: limitertest.NewGate(client)}
 	for _, c := range s.cases {
-		c.l, err = c.build(client, WithPrefix(c.name), WithClock(func() time.Time { return start }))
+		c.l, err = c.Build(client, ratelimit.WithPrefix(c.Name), ratelimit.WithClock(func() time.Time { return limitertest.Start }))
 		require.NoError(t, err)
-		if c.name == "FixedWindow" {
-			c.l, err = NewFixedWindow(client, 3, time.Hour, WithPrefix(c.name))
+		if c.Name == "FixedWindow" {
+			c.l, err = ratelimit.NewFixedWindow(client, 3, time.Hour, ratelimit.WithPrefix(c.Name))
 			require.NoError(t, err)
 		}
 		behind.cases = append(behind.cases, c)
@@ -311,7 +303,8 @@ func TestReplicaAndItsLoading(t *testing.T) {
 	s.requireAsBefore(t)
 }
 
-func TestServerBusyWithAnotherScript(t *testing.T) {
+func TestABusyServerRefusesCallsWithoutEffect(t *testing.T) {
+	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	require.NoError(t, s.admin.ConfigSet(ctx, "lua-time-limit", "5").Err())
 	ended := make(chan error, 1)
@@ -325,6 +318,7 @@ func TestServerBusyWithAnotherScript(t *testing.T) {
 }
 
 func TestForeignValuesStayAsTheyAre(t *testing.T) {
+	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	list := func(values ...any) func(key string) error {
 		return func(key string) error { return s.admin.RPush(ctx, key, values...).Err() }
@@ -373,18 +367,18 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 	}
 	var refused, decided int
 	for _, c := range s.cases {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.Name, func(t *testing.T) {
 			for name, put := range foreign {
 				require.NoError(t, s.admin.Del(ctx, c.in("odd")).Err())
 				require.NoError(t, put(c.in("odd")))
 				before := c.dump(t, s.admin, "odd")
-				wrong := func(r Result, err error) bool {
+				wrong := func(r ratelimit.Result, err error) bool {
 					if err == nil {
 						return false
 					}
 					require.Zero(t, r)
-					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", coreOf(t, c.l).title, "odd"))
-					require.ErrorIs(t, err, ErrCorruptState, name)
+					require.ErrorContains(t, err, fmt.Sprintf("ratelimit: %s, key %q: ", c.Title(), "odd"))
+					require.ErrorIs(t, err, ratelimit.ErrCorruptState, name)
 					require.Equal(t, before, c.dump(t, s.admin, "odd"), "%s: %v", name, err)
 					return true
 				}
@@ -407,16 +401,12 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 					}
 					before = c.dump(t, s.admin, "odd")
 				}
-				results, errs := together(t, c.l, "odd", "odd", "good", "odd")
-				for i, r := range results {
-					if i == 2 {
-						require.NoError(t, errs[i], name)
-						continue
-					}
-					if wrong(r, errs[i]) {
-						continue
-					}
-					if r.Allowed {
+				for _, r := range s.gate.Together(t, c.l, "odd", "odd", "good", "odd") {
+					switch {
+					case r.Key == "good":
+						require.NoError(t, r.Err, name)
+					case wrong(r.Result, r.Err):
+					case r.Allowed:
 						granted++
 					}
 				}
@@ -428,26 +418,39 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// TestEachKeyHasItsOwnReason: what is wrong with one key is not told of another.
-func TestEachKeyHasItsOwnReason(t *testing.T) {
+// TestEachKeyHasItsOwnError: what is wrong with one key is not reported for another.
+func TestEachKeyHasItsOwnError(t *testing.T) {
+	t.Parallel()
 	client := redistest.Shared(t).Client(t)
-	l := Must(NewTokenBucket(client, PerHour(1), 3, WithPrefix(t.Name())))
+	gate := limitertest.NewGate(client)
+	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, ratelimit.WithPrefix(t.Name())))
 	key := t.Name() + ":default:tokenbucket:"
 	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
 	require.NoError(t, client.Set(ctx, key+"garbage", "x", 0).Err())
-	results, errs := together(t, l, "list", "garbage", "good")
-	require.ErrorContains(t, errs[0], "WRONGTYPE")
-	require.ErrorIs(t, errs[0], ErrCorruptState)
-	require.ErrorIs(t, errs[1], ErrCorruptState)
-	require.NotContains(t, errs[1].Error(), "WRONGTYPE")
-	require.NoError(t, errs[2])
-	require.Equal(t, 2, results[2].Remaining)
+	var left []int
+	for _, r := range gate.Together(t, l, "list", "garbage", "good") {
+		switch r.Key {
+		case "list":
+			require.ErrorContains(t, r.Err, "WRONGTYPE")
+			require.ErrorIs(t, r.Err, ratelimit.ErrCorruptState)
+		case "garbage":
+			require.ErrorIs(t, r.Err, ratelimit.ErrCorruptState)
+			require.NotContains(t, r.Err.Error(), "WRONGTYPE")
+		case "good":
+			require.NoError(t, r.Err)
+			if r.Allowed {
+				left = append(left, r.Remaining)
+			}
+		}
+	}
+	require.ElementsMatch(t, []int{2, 1, 0}, left)
 
-	fixed := Must(NewFixedWindow(client, 3, time.Minute, WithPrefix(t.Name())))
+	fixed := ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Minute, ratelimit.WithPrefix(t.Name())))
 	key = t.Name() + ":default:fixedwindow:"
 	require.NoError(t, client.Set(ctx, key+"real", "1000064.0", time.Minute).Err())
 	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
-	_, errs = together(t, fixed, "real", "list")
-	require.ErrorIs(t, errs[0], ErrCorruptState)
-	require.ErrorContains(t, errs[1], "WRONGTYPE")
+	for _, r := range gate.Together(t, fixed, "real", "list") {
+		require.ErrorIs(t, r.Err, ratelimit.ErrCorruptState)
+		require.Equal(t, r.Key == "list", strings.Contains(r.Err.Error(), "WRONGTYPE"))
+	}
 }

@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"context"
@@ -19,6 +19,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 )
 
@@ -27,7 +29,7 @@ import (
 type quota struct {
 	name  string
 	kind  quotaKind
-	build func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error)
+	build func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 }
 
 type quotaKind int
@@ -45,42 +47,42 @@ var processStart = time.Now()
 // The boundaries of long calendar windows are half a window away from the start
 // of the tests, which do not run that long.
 func quotas() []quota {
-	window := func(o ...SlidingWindowOption) func(Client, int, time.Duration, ...Option) (Limiter, error) {
-		return func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewSlidingWindow(c, limit, window, append(o, widen[SlidingWindowOption](opts)...)...)
+	window := func(o ...ratelimit.SlidingWindowOption) func(ratelimit.Client, int, time.Duration, ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, limit, window, append(o, ratelimit.WithOptions(opts...))...)
 		}
 	}
 	return []quota{
-		{"FixedWindow", perWindow, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewFixedWindow(c, limit, window, widen[FixedWindowOption](opts)...)
+		{"FixedWindow", perWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(opts...))
 		}},
-		{"FixedWindow aligned", perWindow, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
+		{"FixedWindow aligned", perWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			var offset time.Duration
 			if window >= clockWindow {
 				offset = window/2 + time.Duration(processStart.Unix())*time.Second%window
 			}
-			return NewFixedWindow(c, limit, window, append(widen[FixedWindowOption](opts), WithAlignment(offset))...)
+			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
 		}},
 		{"SlidingWindow Hash", anyWindow, window()},
-		{"SlidingWindow List", anyWindow, window(WithStorage(List))},
-		{"SlidingWindow of one sub-window", anyWindow, window(WithSubWindows(1))},
-		{"SlidingWindow ZSet", anyWindow, window(WithStorage(ZSet))},
-		{"SlidingLog", anyWindow, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewSlidingLog(c, []Rule{{limit, window}}, widen[SlidingLogOption](opts)...)
+		{"SlidingWindow List", anyWindow, window(ratelimit.WithStorage(ratelimit.List))},
+		{"SlidingWindow of one sub-window", anyWindow, window(ratelimit.WithSubWindows(1))},
+		{"SlidingWindow ZSet", anyWindow, window(ratelimit.WithStorage(ratelimit.ZSet))},
+		{"SlidingLog", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(opts...))
 		}},
-		{"SlidingLog with a resolution", anyWindow, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewSlidingLog(c, []Rule{{limit, window}},
-				append(widen[SlidingLogOption](opts), WithResolution(window/20))...)
+		{"SlidingLog with a resolution", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}},
+				ratelimit.WithOptions(opts...), ratelimit.WithResolution(window/20))
 		}},
-		{"TokenBucket", perRate, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewTokenBucket(c, Per(limit, window), limit, widen[TokenBucketOption](opts)...)
+		{"TokenBucket", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
 		}},
-		{"TokenBucket stepped", perStep, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewTokenBucket(c, Per(limit, window), limit,
-				append(widen[TokenBucketOption](opts), WithRefillEvery(window/4))...)
+		{"TokenBucket stepped", perStep, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit,
+				ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(window/4))
 		}},
-		{"LeakyBucket", perRate, func(c Client, limit int, window time.Duration, opts ...Option) (Limiter, error) {
-			return NewLeakyBucket(c, Per(limit, window), limit, widen[LeakyBucketOption](opts)...)
+		{"LeakyBucket", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
 		}},
 	}
 }
@@ -90,8 +92,8 @@ func TestQuotasAreTheVariants(t *testing.T) {
 	for _, q := range quotas() {
 		have = append(have, q.name)
 	}
-	for _, v := range variants() {
-		want = append(want, v.name)
+	for _, v := range limitertest.Variants() {
+		want = append(want, v.Name)
 	}
 	require.Equal(t, want, have)
 }
@@ -215,7 +217,7 @@ func tooMany(kind quotaKind, limit int, window time.Duration, grants []grant) (b
 }
 
 // tooMany finds what is there, and nothing else.
-func TestTooMany(t *testing.T) {
+func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
 	const w = time.Second
 	at := func(call, ret time.Duration, n int, left time.Duration) grant {
 		return grant{span{int64(call), int64(ret)}, n, int64(left)}
@@ -278,7 +280,7 @@ type account struct {
 	key    string
 	limit  int
 	window time.Duration
-	by     []Limiter // the same limiter over several clients
+	by     []ratelimit.Limiter // the same limiter over several clients
 
 	mu       sync.Mutex // guards all below
 	grants   []grant
@@ -314,7 +316,7 @@ func (a *account) denied() bool {
 
 // used are the permits that Redis knows to be taken. The window is long enough
 // that none comes back meanwhile.
-func (a *account) used(t testing.TB, l Limiter) int {
+func (a *account) used(t testing.TB, l ratelimit.Limiter) int {
 	t.Helper()
 	r := must(t)(l.Peek(ctx, a.key))
 	if r.Allowed {
@@ -338,7 +340,7 @@ type failure struct {
 	err error
 }
 
-func (s *tally) note(sp span, r Result, err error) {
+func (s *tally) note(sp span, r ratelimit.Result, err error) {
 	switch {
 	case err != nil:
 		s.failed.Add(1)
@@ -405,7 +407,7 @@ func errorKind(err error) string {
 }
 
 // ask makes one call and books what it brings.
-func (a *account) ask(ctx context.Context, s *tally, l Limiter, n int) error {
+func (a *account) ask(ctx context.Context, s *tally, l ratelimit.Limiter, n int) error {
 	a.mu.Lock()
 	a.asking += n
 	a.mu.Unlock()

@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"runtime"
@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -43,7 +44,7 @@ func cutLink(t testing.TB, master, replica *redis.Client) {
 
 // lag starts the load, cuts the link when a third of all permits is granted,
 // notes what the replica knows, and returns when another third is granted.
-func (f *failover) lag(t testing.TB, master, replica *redis.Client, ask Client) {
+func (f *failover) lag(t testing.TB, master, replica *redis.Client, ask ratelimit.Client) {
 	t.Helper()
 	all := 0
 	for _, a := range f.accounts {
@@ -109,10 +110,10 @@ func (f *failover) gone() []int {
 
 const failoverLimit = 100
 
-// TestSentinelFailover kills a master under load, or freezes it until another
+// TestASentinelFailoverForgetsOnlyWhatWasNotReplicated kills a master under load, or freezes it until another
 // has taken its place: when it wakes up, it answers calls that were sent to it
 // long ago, and has yet to learn that it is the master no more.
-func TestSentinelFailover(t *testing.T) {
+func TestASentinelFailoverForgetsOnlyWhatWasNotReplicated(t *testing.T) {
 	for _, freeze := range []bool{false, true} {
 		name := map[bool]string{false: "killed", true: "frozen and back"}[freeze]
 		t.Run(name, func(t *testing.T) {
@@ -126,8 +127,8 @@ func TestSentinelFailover(t *testing.T) {
 				})
 			}
 			merged, unmerged := open(), open()
-			f := failover{accounts: openAccounts(t, "k", failoverLimit, aDay, []Client{merged, unmerged},
-				nil, []Option{WithoutMerging()})}
+			f := failover{accounts: openAccounts(t, "k", failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
+				nil, []ratelimit.Option{ratelimit.WithoutMerging()})}
 			ask := replica.Client(t)
 			f.lag(t, master.Client(t), ask, ask)
 
@@ -155,9 +156,9 @@ func TestSentinelFailover(t *testing.T) {
 	}
 }
 
-// TestClusterFailover kills one of three masters under load of keys that are all
+// TestAClusterFailoverForgetsOnlyWhatWasNotReplicated kills one of three masters under load of keys that are all
 // its own.
-func TestClusterFailover(t *testing.T) {
+func TestAClusterFailoverForgetsOnlyWhatWasNotReplicated(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	const key = "{hot}"
 	master := cluster.NodeFor(key)
@@ -170,8 +171,8 @@ func TestClusterFailover(t *testing.T) {
 		})
 	}
 	merged, unmerged := open(), open()
-	f := failover{accounts: openAccounts(t, key, failoverLimit, aDay, []Client{merged, unmerged},
-		nil, []Option{WithoutMerging()})}
+	f := failover{accounts: openAccounts(t, key, failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
+		nil, []ratelimit.Option{ratelimit.WithoutMerging()})}
 	look := replica.Client(t)
 	conn := look.Conn() // in the mode in which a replica answers for its master's keys
 	require.NoError(t, conn.ReadOnly(ctx).Err())

@@ -1,41 +1,36 @@
-package ratelimit
+package faulttest
 
 import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // The keys of a slot that everybody uses move from master to master, the first
 // time to one that knows no script, in all the phases of a migration.
-func TestSlotThatMovesUnderLoad(t *testing.T) {
+func TestWhileASlotMovesEachPermitIsTakenOnce(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.StartCluster(t)
 	newcomer := cluster.AddEmptyMaster()
 	slot := cluster.Slot("{hot}")
 	home := cluster.NodeForSlot(slot)
 
-	auto := func(a *redis.AutoPipeliner, err error) Client {
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = a.Close() })
-		return a
-	}
 	const limit = 100
 	traffics := map[string]*traffic{}
-	for _, kind := range []struct {
-		name   string
-		client Client
-		opts   []Option
-	}{
-		{"ClusterClient", cluster.Client(t), nil},
-		{"ClusterClient, unmerged", cluster.Client(t), []Option{WithoutMerging()}},
-		{"blocking AutoPipeliner", auto(cluster.Client(t).AutoPipeline()), nil},
-		{"deferred AutoPipeliner", auto(cluster.Client(t).AsyncAutoPipeline()), nil},
-	} {
-		traffics[kind.name] = startTraffic(slow(t, limit, kind.client, append(kind.opts, WithPrefix(kind.name))...), limit, 12, "hot")
+	start := func(name string, client ratelimit.Client, opts ...ratelimit.Option) {
+		traffics[name] = startTraffic(slow(t, limit, client, append(opts, ratelimit.WithPrefix(name))...), limit, 12, "hot")
+	}
+	start("ClusterClient", cluster.Client(t))
+	start("ClusterClient, unmerged", cluster.Client(t), ratelimit.WithoutMerging())
+	for _, p := range limitertest.Pipelinings {
+		if p.Clustered {
+			start(p.Name, p.Of(t, cluster.Client(t)))
+		}
 	}
 
 	pause := func() { time.Sleep(100 * time.Millisecond) }
@@ -56,7 +51,7 @@ func TestSlotThatMovesUnderLoad(t *testing.T) {
 	}
 	replies := map[string]int{}
 	for _, tr := range traffics {
-		tr.stop()
+		tr.stop(t)
 	}
 	for _, node := range cluster.Masters() {
 		for _, code := range []string{"MOVED", "ASK", "TRYAGAIN", "NOSCRIPT"} {

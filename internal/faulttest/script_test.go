@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"context"
@@ -11,28 +11,30 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
 )
 
 // slow are limiters of every kind that grant the limit and then, for as long as
 // a test takes, no more.
-func slow(t testing.TB, limit int, c Client, o ...Option) map[string]Limiter {
+func slow(t testing.TB, limit int, c ratelimit.Client, o ...ratelimit.Option) map[string]ratelimit.Limiter {
 	const long = 1000 * time.Hour
-	made := map[string]Limiter{}
-	add := func(name string, l Limiter, err error) {
+	made := map[string]ratelimit.Limiter{}
+	add := func(name string, l ratelimit.Limiter, err error) {
 		require.NoError(t, err)
 		made[name] = l
 	}
-	fixed, err := NewFixedWindow(c, limit, long, widen[FixedWindowOption](o)...)
+	fixed, err := ratelimit.NewFixedWindow(c, limit, long, ratelimit.WithOptions(o...))
 	add("fixed window", fixed, err)
-	for _, storage := range []Storage{Hash, List, ZSet} {
-		sliding, err := NewSlidingWindow(c, limit, long, append(widen[SlidingWindowOption](o), WithStorage(storage))...)
+	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+		sliding, err := ratelimit.NewSlidingWindow(c, limit, long, ratelimit.WithOptions(o...), ratelimit.WithStorage(storage))
 		add("sliding window "+storage.String(), sliding, err)
 	}
-	log, err := NewSlidingLog(c, []Rule{{limit, long}}, widen[SlidingLogOption](o)...)
+	log, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: long}}, ratelimit.WithOptions(o...))
 	add("sliding log", log, err)
-	token, err := NewTokenBucket(c, Per(1, long), limit, widen[TokenBucketOption](o)...)
+	token, err := ratelimit.NewTokenBucket(c, ratelimit.Per(1, long), limit, ratelimit.WithOptions(o...))
 	add("token bucket", token, err)
-	leaky, err := NewLeakyBucket(c, Per(1, long), limit, widen[LeakyBucketOption](o)...)
+	leaky, err := ratelimit.NewLeakyBucket(c, ratelimit.Per(1, long), limit, ratelimit.WithOptions(o...))
 	add("leaky bucket", leaky, err)
 	return made
 }
@@ -50,13 +52,13 @@ type traffic struct {
 
 type metered struct {
 	name    string
-	l       Limiter
+	l       ratelimit.Limiter
 	calls   atomic.Int64
 	granted sync.Map // by number of the key: *atomic.Int64
 }
 
 // startTraffic starts goroutines that call until stop. The keys have the tag.
-func startTraffic(limiters map[string]Limiter, limit, goroutines int, tag string) *traffic {
+func startTraffic(limiters map[string]ratelimit.Limiter, limit, goroutines int, tag string) *traffic {
 	tr := &traffic{limit: limit, perKey: limit + limit/2, done: make(chan struct{})}
 	for name, l := range limiters {
 		tr.limiters = append(tr.limiters, &metered{name: name, l: l})
@@ -84,8 +86,14 @@ func startTraffic(limiters map[string]Limiter, limit, goroutines int, tag string
 	return tr
 }
 
-// stop ends the traffic.
-func (tr *traffic) stop() {
+// stop ends the traffic, when permits have been taken and calls denied.
+func (tr *traffic) stop(t testing.TB) {
+	t.Helper()
+	eventually(t, "calls are allowed, and denied", func() bool {
+		tr.mu.Lock()
+		defer tr.mu.Unlock()
+		return tr.granted > 0 && tr.denied > 0
+	})
 	close(tr.done)
 	tr.workers.Wait()
 }
@@ -152,7 +160,8 @@ func errorReplies(t testing.TB, admin redis.UniversalClient, code string) int {
 
 // Redis forgets all scripts every two milliseconds, as it would after a restart
 // or when somebody says SCRIPT FLUSH.
-func TestScriptsThatAreForgotten(t *testing.T) {
+func TestForgottenScriptsAreSentAgain(t *testing.T) {
+	t.Parallel()
 	g := startGrid(t)
 	g.each(t, 5*time.Second, func(t *testing.T, r *rig) {
 		tr := startTraffic(slow(t, 20, r.client, r.opts...), 20, 48, t.Name())
@@ -161,7 +170,7 @@ func TestScriptsThatAreForgotten(t *testing.T) {
 			masters(t, r.admin, func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() })
 			time.Sleep(2 * time.Millisecond)
 		}
-		tr.stop()
+		tr.stop(t)
 		unknown = errorReplies(t, r.admin, "NOSCRIPT") - unknown
 		tr.requireExact(t)
 		t.Logf("%d flushes, %d times the script was not known", flushes, unknown)

@@ -1,4 +1,4 @@
-package ratelimit
+package faulttest
 
 import (
 	"bufio"
@@ -17,6 +17,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
@@ -41,19 +43,19 @@ type found struct {
 	Grants         []grant
 }
 
-// TestWorkerProcess is one of the processes of TestManyProcesses.
+// TestWorkerProcess is one of the processes of TestManyProcessesShareOneQuota.
 func TestWorkerProcess(t *testing.T) {
 	given := os.Getenv(workerEnv)
 	if given == "" {
-		t.Skip("started by TestManyProcesses")
+		t.Skip("started by TestManyProcessesShareOneQuota")
 	}
 	var w work
 	require.NoError(t, json.Unmarshal([]byte(given), &w))
 	client := redis.NewClient(&redis.Options{Addr: w.Addr})
 	defer client.Close()
-	var opts []Option
+	var opts []ratelimit.Option
 	if w.Process%2 == 1 {
-		opts = append(opts, WithoutMerging())
+		opts = append(opts, ratelimit.WithoutMerging())
 	}
 	out := json.NewEncoder(os.NewFile(3, "results"))
 	for i, q := range quotas() {
@@ -80,10 +82,11 @@ func TestWorkerProcess(t *testing.T) {
 	}
 }
 
-// TestManyProcesses lets processes compete for one key of each quota, half of
+// TestManyProcessesShareOneQuota lets processes compete for one key of each quota, half of
 // them with merged calls. What they were granted is judged by the instants of
 // calls and returns, see mostBetween.
-func TestManyProcesses(t *testing.T) {
+func TestManyProcessesShareOneQuota(t *testing.T) {
+	t.Parallel()
 	const processes, callers, limit = 4, 16, 40
 	const window = 200 * time.Millisecond
 	const round = 700 * time.Millisecond
@@ -161,7 +164,7 @@ type input struct {
 // An output is what it brought. Of a lost one, whose reply never arrived, only
 // the call is known.
 type output struct {
-	result Result
+	result ratelimit.Result
 	lost   bool
 }
 
@@ -184,14 +187,14 @@ func (h *history) add(client int, in input, out output, call, ret int64) {
 //
 // The callers wait for each other after every few calls. This is for the checker,
 // which may have to try all orders of calls that chain without a break.
-func (h *history) record(t testing.TB, by []Limiter, key string, limit, callers int, fault func()) {
+func (h *history) record(t testing.TB, by []ratelimit.Limiter, key string, limit, callers int, fault func()) {
 	const bursts, calls = 6, 7
 	for burst := range bursts {
 		h.burst(t, by, key, limit, callers, calls, burst, fault)
 	}
 }
 
-func (h *history) burst(t testing.TB, by []Limiter, key string, limit, callers, calls, burst int, fault func()) {
+func (h *history) burst(t testing.TB, by []ratelimit.Limiter, key string, limit, callers, calls, burst int, fault func()) {
 	var wg sync.WaitGroup
 	for c := range callers {
 		rng := rand.New(rand.NewPCG(uint64(c), uint64(burst)))
@@ -244,14 +247,14 @@ func (h *history) burst(t testing.TB, by []Limiter, key string, limit, callers, 
 // fit.
 func counter(fresh func() model.Model, limit int, now time.Time, exact bool) porcupine.Model {
 	at := now.UnixMicro()
-	answers := map[input][]Result{} // by permits taken before
+	answers := map[input][]ratelimit.Result{} // by permits taken before
 	for used := 0; used <= limit; used++ {
 		for _, in := range append([]input{{model.Peek, 1}}, takes(limit)...) {
 			m := fresh()
 			if used > 0 {
 				m.Take(at, used, false)
 			}
-			answers[in] = append(answers[in], result(m.Take(at, in.n, in.op == model.Peek)))
+			answers[in] = append(answers[in], limitertest.ResultOf(m.Take(at, in.n, in.op == model.Peek)))
 		}
 	}
 	return porcupine.Model{
@@ -341,24 +344,25 @@ func linearizable(t testing.TB, name string, m porcupine.Model, h *history) {
 		name, len(h.ops), overlaps, allowed, denied, lost, time.Since(begun).Round(time.Millisecond/10))
 }
 
-// TestLinearizable records what many goroutines are answered by one key, and
+// TestEveryAnswerFitsOneOrderOfTheCalls records what many goroutines are answered by one key, and
 // finds an order of the calls that explains every answer. By the caller's clock,
 // which stands still, all fields of the answers must fit.
-func TestLinearizable(t *testing.T) {
+func TestEveryAnswerFitsOneOrderOfTheCalls(t *testing.T) {
+	t.Parallel()
 	const limit, callers = 24, 12
 	const window = 2 * time.Second
 	client := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize = callers })
-	caller := WithClock(func() time.Time { return start })
-	for name, opts := range map[string][]Option{
-		"merged": {caller}, "unmerged": {caller, WithoutMerging()},
+	caller := ratelimit.WithClock(func() time.Time { return limitertest.Start })
+	for name, opts := range map[string][]ratelimit.Option{
+		"merged": {caller}, "unmerged": {caller, ratelimit.WithoutMerging()},
 	} {
 		t.Run("caller's clock, "+name, func(t *testing.T) {
 			for _, q := range quotas() {
-				l, err := q.build(client, limit, window, append(opts, WithPrefix("linear "+name))...)
+				l, err := q.build(client, limit, window, append(opts, ratelimit.WithPrefix("linear "+name))...)
 				require.NoError(t, err)
 				var h history
-				h.record(t, []Limiter{l}, q.name, limit, callers, nil)
-				linearizable(t, q.name, counter(models(limit, window)[q.name], limit, start, true), &h)
+				h.record(t, []ratelimit.Limiter{l}, q.name, limit, callers, nil)
+				linearizable(t, q.name, counter(models(limit, window)[q.name], limit, limitertest.Start, true), &h)
 			}
 		})
 	}
@@ -368,38 +372,39 @@ func TestLinearizable(t *testing.T) {
 	// refills one in an hour.
 	t.Run("server's clock", func(t *testing.T) {
 		for _, q := range quotas() {
-			merged, err := q.build(client, limit, aDay, WithPrefix("linear"))
+			merged, err := q.build(client, limit, aDay, ratelimit.WithPrefix("linear"))
 			require.NoError(t, err)
-			unmerged, err := q.build(client, limit, aDay, WithPrefix("linear"), WithoutMerging())
+			unmerged, err := q.build(client, limit, aDay, ratelimit.WithPrefix("linear"), ratelimit.WithoutMerging())
 			require.NoError(t, err)
 			var h history
-			h.record(t, []Limiter{merged, unmerged}, q.name, limit, callers, nil)
-			linearizable(t, q.name, counter(models(limit, aDay)[q.name], limit, start, false), &h)
+			h.record(t, []ratelimit.Limiter{merged, unmerged}, q.name, limit, callers, nil)
+			linearizable(t, q.name, counter(models(limit, aDay)[q.name], limit, limitertest.Start, false), &h)
 		}
 	})
 }
 
-// TestLinearizableWithLostReplies does the same while replies get lost: the call
+// TestEveryAnswerFitsOneOrderThoughRepliesAreLost does the same while replies get lost: the call
 // brings an error and has been executed, exactly once. The scripts are loaded
 // beforehand, for a lost NOSCRIPT would mean that nothing was.
-func TestLinearizableWithLostReplies(t *testing.T) {
+func TestEveryAnswerFitsOneOrderThoughRepliesAreLost(t *testing.T) {
+	t.Parallel()
 	const limit, callers = 24, 8
 	const window = 2 * time.Second
 	server := redistest.Shared(t)
 	proxy := redistest.NewProxy(t, server.Addr())
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr(), PoolSize: callers})
 	defer client.Close()
-	for name, opts := range map[string][]Option{"merged": nil, "unmerged": {WithoutMerging()}} {
+	for name, opts := range map[string][]ratelimit.Option{"merged": nil, "unmerged": {ratelimit.WithoutMerging()}} {
 		t.Run(name, func(t *testing.T) {
 			for _, q := range quotas() {
-				l, err := q.build(client, limit, window, append(opts, WithPrefix("lossy "+name),
-					WithClock(func() time.Time { return start }))...)
+				l, err := q.build(client, limit, window, append(opts, ratelimit.WithPrefix("lossy "+name),
+					ratelimit.WithClock(func() time.Time { return limitertest.Start }))...)
 				require.NoError(t, err)
 				require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx))
 				var mu sync.Mutex
 				var faults []*redistest.Fault
 				var h history
-				h.record(t, []Limiter{l}, q.name, limit, callers, func() {
+				h.record(t, []ratelimit.Limiter{l}, q.name, limit, callers, func() {
 					fault := proxy.DropNextReply(redistest.OnScript())
 					mu.Lock()
 					defer mu.Unlock()
@@ -410,7 +415,7 @@ func TestLinearizableWithLostReplies(t *testing.T) {
 				for _, fault := range faults {
 					struck += fault.Hits()
 				}
-				linearizable(t, q.name, counter(models(limit, window)[q.name], limit, start, true), &h)
+				linearizable(t, q.name, counter(models(limit, window)[q.name], limit, limitertest.Start, true), &h)
 				require.Positive(t, struck, "replies were lost")
 			}
 		})

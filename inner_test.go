@@ -1,0 +1,75 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// What the tests of package ratelimit use of internal/limitertest, which imports this
+// package and therefore cannot be imported by them.
+
+var ctx = context.Background()
+
+var start = time.UnixMicro(1_763_670_000_000_000)
+
+// A hand is a clock that tests set.
+type hand struct {
+	mu sync.Mutex // guards at
+	at time.Time
+}
+
+func (h *hand) now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.at
+}
+
+// A stage is a miniredis to test limiters on.
+type stage struct {
+	client Client
+	admin  redis.UniversalClient // looks at keys
+}
+
+func onMini(t testing.TB) *stage {
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	server.SetTime(start)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	return &stage{client, client}
+}
+
+// offline is a client that must not be asked.
+type offline struct{ t testing.TB }
+
+func (o offline) Process(context.Context, redis.Cmder) error {
+	o.t.Error("Redis was asked")
+	return errors.New("offline")
+}
+
+func must(t testing.TB) func(Result, error) Result {
+	return func(r Result, err error) Result {
+		t.Helper()
+		require.NoError(t, err)
+		return r
+	}
+}
+
+// together makes one call for each key in a single execution.
+func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
+	m := newMerger(coreOf(t, l))
+	f, seats := boarded(t, m, ones(len(keys)), keys)
+	m.execute(f)
+	results, errs := make([]Result, len(keys)), make([]error, len(keys))
+	for i, s := range seats {
+		results[i], errs[i] = m.result(ctx, s, keys[i], 1)
+	}
+	return results, errs
+}

@@ -1,0 +1,233 @@
+package faulttest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// exercise makes calls of limiters, by their index in privileges or of all, that
+// lead through all that their scripts can do, but for Reset. It returns the first
+// error.
+func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, which ...int) error {
+	h := limitertest.NewClock()
+	var limiters []limitertest.Preloader
+	for i, p := range limitertest.Privileges {
+		if len(which) == 0 || slices.Contains(which, i) {
+			limiters = append(limiters, p.Build(client), p.Build(client, ratelimit.WithoutMerging()))
+			if p.ReadsTime {
+				limiters = append(limiters, p.Build(client, ratelimit.WithClock(h.Now)))
+			}
+		}
+	}
+	flush := func(ctx context.Context, c *redis.Client) error { return c.ScriptFlush(ctx).Err() }
+	var err error
+	if cluster, ok := admin.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(ctx, flush)
+	} else {
+		err = admin.ScriptFlush(ctx).Err()
+	}
+	if err != nil {
+		return err
+	}
+	for i, l := range limiters {
+		key := fmt.Sprint(key, i)
+		h.Set(limitertest.Start)
+		for step := range 40 {
+			for range 2 {
+				if _, err := l.TryAcquire(ctx, key); err != nil {
+					return err
+				}
+			}
+			if _, err := l.Peek(ctx, key); err != nil {
+				return err
+			}
+			h.Set(h.Now().Add(70 * time.Millisecond))
+			switch step {
+			case 30: // the clock steps back
+				h.Set(h.Now().Add(-500 * time.Millisecond))
+			case 38: // all has left the window, and Redis's own clock has not noticed
+				h.Set(h.Now().Add(3 * time.Second))
+			}
+		}
+		if err := l.Preload(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// acl changes what the user of the tests may do.
+func acl(t testing.TB, admin *redis.Client, rules ...string) {
+	t.Helper()
+	require.NoError(t, admin.ACLSetUser(ctx, "limiter", rules...).Err())
+}
+
+// refusals are the commands that the server refused to the user, but for what
+// go-redis tells of itself, to whom it may concern.
+func refusals(t testing.TB, admin *redis.Client) (objects []string) {
+	t.Helper()
+	entries, err := admin.ACLLog(ctx, 100).Result()
+	require.NoError(t, err)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Object, "client|") {
+			objects = append(objects, e.Object)
+		}
+	}
+	require.NoError(t, admin.ACLLogReset(ctx).Err())
+	return objects
+}
+
+func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
+	t.Parallel()
+	rule := append(limitertest.LeastPrivilege(), "~ratelimit:*")
+	server := redistest.Start(t, redistest.ACL("limiter", rule...))
+	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)
+	// needed takes each of the commands away, and must see the calls fail.
+	needed := func(commands []string, which ...int) {
+		t.Helper()
+		require.NoError(t, exercise(client, admin, "all", which...))
+		require.Empty(t, refusals(t, admin), "refused, though no call failed")
+		for _, command := range commands {
+			acl(t, admin, "-"+command[1:])
+			err := exercise(client, admin, "all but "+command, which...)
+			require.ErrorContains(t, err, "ratelimit: ", "%s is not needed", command)
+			acl(t, admin, command)
+		}
+		refusals(t, admin)
+	}
+	var commands []string
+	for _, word := range rule {
+		if strings.HasPrefix(word, "+") {
+			commands = append(commands, word)
+		}
+	}
+	needed(commands)
+	t.Logf("%d commands, each of them needed: user limiter %s", len(commands), strings.Join(rule, " "))
+
+	for i, p := range limitertest.Privileges {
+		own := limitertest.EveryPrivilege + " " + limitertest.PreloadPrivilege + " " + p.Commands // and no other
+		if p.ReadsTime {
+			own += " " + limitertest.TimePrivilege
+		}
+		acl(t, admin, "-@all")
+		acl(t, admin, strings.Fields(own)...)
+		needed(strings.Fields(own), i)
+		t.Logf("%s: %s", p.Limiter, own)
+	}
+
+	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1))
+	acl(t, admin, "-"+limitertest.ResetPrivilege[1:])
+	require.Error(t, l.Reset(ctx, "k"))
+	acl(t, admin, limitertest.ResetPrivilege)
+	require.NoError(t, l.Reset(ctx, "k"))
+
+	_, err := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1, ratelimit.WithPrefix("elsewhere"))).TryAcquire(ctx, "k")
+	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
+}
+
+// TestWhatMayNotBeReadIsRefusedBeforeAnyWrite: who is told an error was not
+// charged.
+func TestWhatMayNotBeReadIsRefusedBeforeAnyWrite(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.ACL("limiter", append(limitertest.LeastPrivilege(), "~ratelimit:*")...))
+	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)
+	acl(t, admin, "-pttl")
+	refused := 0
+	for _, v := range limitertest.Variants() {
+		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
+			require.NoError(t, admin.FlushDB(ctx).Err())
+			h := limitertest.NewClock()
+			l, err := v.Build(client, append(merging, ratelimit.WithClock(h.Now))...)
+			require.NoError(t, err)
+			for range 4 {
+				before := admin.Dump(ctx, v.Key).Val()
+				_, err := l.TryAcquire(ctx, "k")
+				if err != nil {
+					refused++
+					require.Regexp(t, "can.t run this command|permission", err.Error(), v.Name)
+					require.Equal(t, before, admin.Dump(ctx, v.Key).Val(), v.Name)
+				}
+			}
+		}
+	}
+	require.Positive(t, refused)
+	t.Logf("%d calls refused", refused)
+}
+
+func TestPrivilegesOfARing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.ACL("limiter", append(limitertest.LeastPrivilege(), "~ratelimit:*", limitertest.RingPrivilege)...))
+	admin := server.Client(t)
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs:    map[string]string{"one": server.Addr()},
+		Username: "limiter", Password: "secret", HeartbeatFrequency: 10 * time.Millisecond,
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	require.NoError(t, exercise(ring, admin, "k"))
+	require.NoError(t, ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerSecond(1), 1)).Reset(ctx, "k"))
+	time.Sleep(100 * time.Millisecond) // some heartbeats
+	require.NoError(t, exercise(ring, admin, "k"))
+	require.Empty(t, refusals(t, admin))
+
+	acl(t, admin, "-"+limitertest.RingPrivilege[1:])
+	require.Eventually(t, func() bool { return exercise(ring, admin, "k") != nil }, 10*time.Second, 10*time.Millisecond,
+		"a shard that does not answer PING is taken for dead")
+}
+
+func TestPrivilegesInACluster(t *testing.T) {
+	t.Parallel()
+	rules := append(append(limitertest.LeastPrivilege(), "~ratelimit:*"), strings.Fields(limitertest.ClusterPrivilege)...)
+	cluster := redistest.StartCluster(t, redistest.ACL("limiter", rules...))
+	admin := cluster.Client(t)
+	fresh := func() *redis.ClusterClient {
+		return cluster.Client(t, func(o *redis.ClusterOptions) { o.Username, o.Password = "limiter", "secret" })
+	}
+	nodes := append(cluster.Masters(), cluster.Replicas()...) // any of them may be asked where slots are
+	onAll := func(rules ...string) {
+		for _, node := range nodes {
+			acl(t, node.Client(t), rules...)
+		}
+	}
+	refused := func() (all []string) {
+		for _, node := range nodes {
+			all = append(all, refusals(t, node.Client(t))...)
+		}
+		return all
+	}
+	require.NoError(t, exercise(fresh(), admin, "k"))
+	require.NoError(t, ratelimit.Must(ratelimit.NewTokenBucket(fresh(), ratelimit.PerSecond(1), 1)).Reset(ctx, "k"))
+	require.Empty(t, refused())
+
+	slot := cluster.Slot("k")
+	home := cluster.NodeForSlot(slot)
+	for _, node := range cluster.Masters() {
+		if node.Addr() != home.Addr() {
+			cluster.BeginMigration(slot, node)
+			break
+		}
+	}
+	moving := func(c ratelimit.Client, key string) error {
+		_, err := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1)).TryAcquire(ctx, "{k}"+key)
+		return err
+	}
+	require.NoError(t, moving(fresh(), "a"), "a key that is asked for where the slot goes")
+	onAll("-asking")
+	require.Error(t, moving(fresh(), "b"))
+	onAll("+asking", "-command")
+	refused()
+	require.NoError(t, moving(fresh(), "c"))
+	require.Contains(t, refused(), "command", "go-redis does without, asks again with every call, and complains in its log")
+	onAll("+command", "-cluster|slots")
+	require.Error(t, moving(fresh(), "d"))
+}

@@ -1,0 +1,12 @@
+// Package limitertest is what the tests of this module share: the limiters to test, the places to test them in, and a
+// clock.
+//
+//	Variants   the ways to limit to 3 a second, with the answers that each must give
+//	Families   random configurations of each limiter, with the models that they must agree with
+//	Privileges the limiters by the commands that a Redis user needs for them
+//	Stages     the servers, the fake one and the clients that the conformance suite runs on
+//	Clock      a clock that a test sets
+//
+// It needs the exported surface of ratelimit only, and so do the tests that use it: those of package ratelimit itself
+// could not import it.
+package limitertest

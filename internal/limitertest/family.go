@@ -1,0 +1,213 @@
+package limitertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/model"
+)
+
+// A Pair is a limiter and the models that it must agree with.
+type Pair struct {
+	About   string
+	Limiter ratelimit.Limiter
+	Model   func() model.Model // of a key that was never used
+
+	// Broken is how the permits taken of one key break the rule that holds in every
+	// interval, or "". A limiter that promises it of its own windows only has none.
+	Broken func(taken []model.Grant) string
+}
+
+// A Family draws random configurations of one limiter.
+type Family struct {
+	Name string
+	Draw func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error)
+	// Timeless limiters live by Redis's clock alone, unless they are given one.
+	Timeless bool
+}
+
+// Families are all algorithms and storages.
+func Families() []Family {
+	fixedWindow := func(limit func(*rand.Rand) int, window func(*rand.Rand) time.Duration) func(*rand.Rand, ratelimit.Client, ...ratelimit.Option) (Pair, error) {
+		return func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			n, w := limit(rng), window(rng)
+			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...))
+			return Pair{About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Model: func() model.Model {
+				if len(opts) > 0 { // its clock
+					return model.NewClockWindow(n, w)
+				}
+				return model.NewFixedWindow(n, w)
+			}}, err
+		}
+	}
+	slidingWindow := func(storage ratelimit.Storage) func(*rand.Rand, ratelimit.Client, ...ratelimit.Option) (Pair, error) {
+		return func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			n, w, parts := drawLimit(rng), drawWindow(rng), pick(rng, 1, 2, 3, 10, 60)
+			for w.Microseconds()%int64(parts) != 0 {
+				parts--
+			}
+			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(opts...), ratelimit.WithStorage(storage)}
+			fresh := func() model.Model { return model.NewSlidingZSet(n, w) }
+			if storage != ratelimit.ZSet {
+				own = append(own, ratelimit.WithSubWindows(parts))
+				fresh = func() model.Model { return model.NewSlidingWindow(n, w, parts) }
+			}
+			l, err := ratelimit.NewSlidingWindow(c, n, w, own...)
+			return Pair{
+				About: fmt.Sprintf("%v: %d per %v in %d", storage, n, w, parts), Limiter: l, Model: fresh,
+				Broken: func(taken []model.Grant) string { return brokenRule(taken, n, w) },
+			}, err
+		}
+	}
+	return []Family{
+		{Name: "FixedWindow", Timeless: true, Draw: fixedWindow(drawLimit, drawWindow)},
+		{Name: "FixedWindow wide", Timeless: true, Draw: fixedWindow(
+			func(*rand.Rand) int { return 1_000_000_000 },
+			func(*rand.Rand) time.Duration { return 720 * time.Hour },
+		)},
+		{Name: "FixedWindow aligned", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			n, w := drawLimit(rng), drawWindow(rng)
+			offset := pick(rng, 0, -2*time.Hour, time.Millisecond, 333*time.Microsecond, 48*time.Hour)
+			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
+			return Pair{
+				About: fmt.Sprintf("%d per %v from %v", n, w, offset), Limiter: l,
+				Model: func() model.Model { return model.NewAlignedWindow(n, w, offset) },
+			}, err
+		}},
+		{Name: "SlidingWindow Hash", Draw: slidingWindow(ratelimit.Hash)},
+		{Name: "SlidingWindow List", Draw: slidingWindow(ratelimit.List)},
+		{Name: "SlidingWindow ZSet", Draw: slidingWindow(ratelimit.ZSet)},
+		{Name: "SlidingLog", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			var rules []ratelimit.Rule
+			var same []model.Rule
+			n, w := 0, time.Duration(0)
+			for range 1 + rng.IntN(3) {
+				n += drawLimit(rng)
+				w += drawWindow(rng)
+				rules = append(rules, ratelimit.Rule{Limit: n, Window: w})
+				same = append(same, model.Rule{Limit: n, Window: w})
+			}
+			resolution := pick(rng, time.Microsecond, 7*time.Microsecond, rules[0].Window/10)
+			rng.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
+			own := []ratelimit.SlidingLogOption{ratelimit.WithOptions(opts...)}
+			if resolution > time.Microsecond {
+				own = append(own, ratelimit.WithResolution(resolution))
+			}
+			l, err := ratelimit.NewSlidingLog(c, rules, own...)
+			return Pair{
+				About: fmt.Sprintf("%v to %v", rules, resolution), Limiter: l,
+				Model: func() model.Model { return model.NewSlidingLog(same, resolution) },
+				Broken: func(taken []model.Grant) string {
+					for _, r := range same {
+						if broken := brokenRule(taken, r.Limit, r.Window); broken != "" {
+							return broken
+						}
+					}
+					return ""
+				},
+			}, err
+		}},
+		{Name: "TokenBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			rate, burst := drawRate(rng), drawLimit(rng)
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...))
+			return Pair{
+				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
+				Model:  func() model.Model { return model.NewTokenBucket(rate.Count, rate.Period, burst) },
+				Broken: func(taken []model.Grant) string { return brokenRate(taken, rate, burst) },
+			}, err
+		}},
+		{Name: "TokenBucket stepped", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			rate, burst := drawRate(rng), drawLimit(rng)
+			every := pick(rng, time.Millisecond, 10*time.Millisecond, 333_333*time.Microsecond, time.Second, time.Minute)
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))
+			return Pair{
+				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
+				Model: func() model.Model { return model.NewSteppedBucket(rate.Count, rate.Period, burst, every) },
+				Broken: func(taken []model.Grant) string {
+					if exceeds, worst := model.ExceedsSteppedBucket(taken, rate.Count, rate.Period, burst, every); exceeds {
+						return fmt.Sprintf("%+v", worst)
+					}
+					return ""
+				},
+			}, err
+		}},
+		{Name: "LeakyBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			rate, capacity := drawRate(rng), drawLimit(rng)
+			l, err := ratelimit.NewLeakyBucket(c, rate, capacity, ratelimit.WithOptions(opts...))
+			return Pair{
+				About: fmt.Sprintf("%v, capacity %d", rate, capacity), Limiter: l,
+				Model:  func() model.Model { return model.NewLeakyBucket(rate.Count, rate.Period, capacity) },
+				Broken: func(taken []model.Grant) string { return brokenRate(taken, rate, capacity) },
+			}, err
+		}},
+	}
+}
+
+func brokenRule(taken []model.Grant, limit int, window time.Duration) string {
+	if most := model.MaxInAnyWindow(taken, window); most > limit {
+		return fmt.Sprintf("%d permits within %v", most, window)
+	}
+	return ""
+}
+
+func brokenRate(taken []model.Grant, rate ratelimit.Rate, burst int) string {
+	if exceeds, worst := model.ExceedsBucket(taken, rate.Count, rate.Period, burst); exceeds {
+		return fmt.Sprintf("%+v", worst)
+	}
+	return ""
+}
+
+func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
+
+func drawLimit(rng *rand.Rand) int { return pick(rng, 1, 2, 3, 10, 100, 1+rng.IntN(50)) }
+
+func drawWindow(rng *rand.Rand) time.Duration {
+	return pick(rng, time.Millisecond, 7*time.Millisecond, time.Second, 90*time.Second, 123_456*time.Millisecond, time.Hour, 24*time.Hour)
+}
+
+func drawRate(rng *rand.Rand) ratelimit.Rate {
+	return ratelimit.Rate{
+		Count:  pick(rng, 1, 2, 3, 7, 10, 60, 1000, 999_983, 1+rng.IntN(5000)),
+		Period: pick(rng, time.Millisecond, 100*time.Millisecond, time.Second, time.Minute, time.Hour, time.Duration(1+rng.IntN(1e7))*time.Microsecond+time.Millisecond),
+	}
+}
+
+// Seed is random unless RATELIMIT_SEED repeats an earlier run.
+func Seed(t testing.TB) uint64 {
+	t.Helper()
+	s := rand.Uint64()
+	if given := os.Getenv("RATELIMIT_SEED"); given != "" {
+		var err error
+		s, err = strconv.ParseUint(given, 10, 64)
+		require.NoError(t, err)
+	}
+	t.Logf("RATELIMIT_SEED=%d", s)
+	return s
+}
+
+// ResultOf is the result that a model's answer means.
+func ResultOf(a model.Answer) ratelimit.Result {
+	return ratelimit.Result{
+		Allowed: a.Allowed, Limit: a.Limit, Window: a.Window, Remaining: a.Remaining,
+		RetryAfter: a.RetryAfter, ResetAfter: a.ResetAfter,
+	}
+}
+
+// Rounds is how often a test repeats what it shows by repetition: once with -short,
+// else usual times, and full times with RATELIMIT_LONG=1 in the environment.
+func Rounds(full, usual int) int {
+	switch {
+	case testing.Short():
+		return 1
+	case os.Getenv("RATELIMIT_LONG") != "":
+		return full
+	}
+	return usual
+}

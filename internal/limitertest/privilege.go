@@ -1,0 +1,82 @@
+package limitertest
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// What a Redis user must be allowed to do, as the README says it. Redis checks
+// the commands of a script against the user who runs it.
+const (
+	EveryPrivilege   = "+evalsha +eval"
+	ResetPrivilege   = "+unlink" // which some scripts need too
+	PreloadPrivilege = "+script|load"
+	TimePrivilege    = "+time" // with the server's clock, which a fixed window without WithAlignment does not read
+
+	RingPrivilege    = "+ping"                           // its heartbeat
+	ClusterPrivilege = "+cluster|slots +asking +command" // where slots are, are moving to, and what a command's key is
+)
+
+// Privileges are the commands in the scripts of each limiter.
+var Privileges = []struct {
+	Limiter, Commands string
+	ReadsTime         bool
+	Build             func(c ratelimit.Client, o ...ratelimit.Option) Preloader
+}{
+	{"FixedWindow", "+get +set +incrby +pttl", false, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
+	}},
+	{"FixedWindow aligned", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))
+	}},
+	{"SlidingWindow Hash", "+hmget +hlen +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
+	}},
+	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List)))
+	}},
+	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.ZSet)))
+	}},
+	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}}, ratelimit.WithOptions(o...)))
+	}},
+	{"TokenBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...)))
+	}},
+	{"TokenBucket stepped", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(time.Second)))
+	}},
+	{"LeakyBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...)))
+	}},
+}
+
+// A Preloader is a limiter whose scripts can be loaded beforehand.
+type Preloader interface {
+	ratelimit.Limiter
+	Preload(ctx context.Context) error
+}
+
+// LeastPrivilege is the rule for all limiters and Preload, but for the name, the
+// keys, and what a cluster or ring needs in addition.
+func LeastPrivilege() []string {
+	commands := strings.Fields(EveryPrivilege + " " + ResetPrivilege + " " + PreloadPrivilege + " " + TimePrivilege)
+	for _, p := range Privileges {
+		for _, c := range strings.Fields(p.Commands) {
+			if !slices.Contains(commands, c) {
+				commands = append(commands, c)
+			}
+		}
+	}
+	return append([]string{"on", ">secret", "resetchannels", "-@all"}, commands...)
+}
+
+// AsLimiter makes a client log in as the user with LeastPrivilege.
+func AsLimiter(o *redis.Options) { o.Username, o.Password = "limiter", "secret" }

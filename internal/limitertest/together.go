@@ -1,0 +1,124 @@
+package limitertest
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// A Gate makes calls of a limiter meet. While it is closed, commands wait in front of
+// the client's connections, and calls wait for these commands.
+type Gate struct{ now atomic.Pointer[crowd] }
+
+// NewGate puts a gate in front of a client's connections.
+func NewGate(client *redis.Client) *Gate {
+	g := &Gate{}
+	client.AddHook(gateHook{g})
+	return g
+}
+
+// A Reply is what one call returned.
+type Reply struct {
+	Key string
+	ratelimit.Result
+	Err error
+}
+
+// Together calls for one permit of each of the keys, all several times, at the same
+// time and behind the closed gate, so that an execution decides for many of the calls.
+// It requires that some did.
+func (g *Gate) Together(t testing.TB, l ratelimit.Limiter, keys ...string) []Reply {
+	t.Helper()
+	const calls = 40 // sixteen commands may be under way at a time; the other calls have to wait
+	var replies []Reply
+	for len(replies) < calls {
+		for _, key := range keys {
+			replies = append(replies, Reply{Key: key})
+		}
+	}
+	c := &crowd{open: make(chan struct{}), met: make(chan struct{})}
+	g.now.Store(c)
+	var called, returned sync.WaitGroup
+	for i := range replies {
+		called.Add(1)
+		returned.Go(func() {
+			called.Done()
+			replies[i].Result, replies[i].Err = l.TryAcquire(ctx, replies[i].Key)
+		})
+	}
+	called.Wait()
+	select {
+	case <-c.met:
+	case <-time.After(time.Millisecond): // the others wait for commands of one call each
+	}
+	close(c.open)
+	returned.Wait()
+	select {
+	case <-c.met:
+	default:
+		require.Fail(t, "no two calls were decided together")
+	}
+	return replies
+}
+
+// A crowd is the calls of one use of a gate.
+type crowd struct {
+	open chan struct{}
+	met  chan struct{} // closed by the first command that carries several calls
+
+	mu   sync.Mutex // guards all below
+	lone string     // the script of the first command, which carries one call
+	has  bool       // met is closed
+}
+
+func (c *crowd) pass(cmd redis.Cmder) {
+	if cmd.Name() == "evalsha" {
+		c.note(Text(cmd.Args()[1]))
+	}
+	<-c.open
+}
+
+func (c *crowd) note(script string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.lone == "":
+		c.lone = script
+	case c.lone != script && !c.has:
+		c.has = true
+		close(c.met)
+	}
+}
+
+// Text is an argument of a command, which limiters give as a string or as a pointer to
+// one.
+func Text(arg any) string {
+	if p, ok := arg.(*string); ok {
+		return *p
+	}
+	return arg.(string)
+}
+
+type gateHook struct{ *Gate }
+
+func (gateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (g gateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if c := g.now.Load(); c != nil {
+			c.pass(cmd)
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (g gateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}

@@ -1,0 +1,139 @@
+package limitertest
+
+import (
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// A Variant is one way to limit to 3 a second.
+type Variant struct {
+	Name  string
+	Build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
+	Key   string // the key "k" as it is named in Redis
+
+	// ResetAfter of each of the three permits taken at Start, RetryAfter of the denial
+	// that follows, and how much earlier a call is still denied.
+	Resets       [3]time.Duration
+	Retry, Grain time.Duration
+
+	// Corrupt writes what is no state, unless everything of the type is one.
+	Corrupt func(c redis.UniversalClient, key string) error
+}
+
+// Title is what errors call a limiter with the default name.
+func (v Variant) Title() string {
+	algorithm, _, _ := strings.Cut(v.Name, " ")
+	return map[string]string{
+		"FixedWindow":   "fixed window",
+		"SlidingWindow": "sliding window",
+		"SlidingLog":    "sliding log",
+		"TokenBucket":   "token bucket",
+		"LeakyBucket":   "leaky bucket",
+	}[algorithm] + ` "default"`
+}
+
+func corruptString(value string) func(redis.UniversalClient, string) error {
+	return func(c redis.UniversalClient, key string) error { return c.Set(ctx, key, value, time.Hour).Err() }
+}
+
+// Variants are all algorithms, storages and ways to count.
+func Variants() []Variant {
+	const s, us = time.Second, time.Microsecond
+	thirds := [3]time.Duration{333_334 * us, 666_667 * us, s}
+	return []Variant{
+		{
+			Name: "FixedWindow", Key: "ratelimit:default:fixedwindow:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewFixedWindow(c, 3, s, ratelimit.WithOptions(o...))
+			},
+			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: time.Millisecond,
+			Corrupt: corruptString("three"),
+		},
+		{
+			Name: "FixedWindow aligned", Key: "ratelimit:default:fixedwindow:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewFixedWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithAlignment(-250*time.Millisecond))
+			},
+			Resets: [3]time.Duration{750 * time.Millisecond, 750 * time.Millisecond, 750 * time.Millisecond},
+			Retry:  750 * time.Millisecond, Grain: us,
+			Corrupt: corruptString("1/2/3"),
+		},
+		{
+			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...))
+			},
+			Resets: [3]time.Duration{1_099_999 * us, 1_099_999 * us, 1_099_999 * us}, Retry: 1_099_999 * us, Grain: us,
+			Corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
+		},
+		{
+			Name: "SlidingWindow List", Key: "ratelimit:default:slidingwindow-list:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List))
+			},
+			Resets: [3]time.Duration{1_099_999 * us, 1_099_999 * us, 1_099_999 * us}, Retry: 1_099_999 * us, Grain: us,
+			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
+		},
+		{
+			Name: "SlidingWindow of one sub-window", Key: "ratelimit:default:slidingwindow-hash:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(1))
+			},
+			Resets: [3]time.Duration{1_999_999 * us, 1_999_999 * us, 1_999_999 * us}, Retry: 1_999_999 * us, Grain: us,
+			Corrupt: func(c redis.UniversalClient, key string) error {
+				return c.HSet(ctx, key, "first", "1", "last", "3", "instant", "1763670000999999", "total", "2", "base", "0", "oldest", "5", "2", "x").Err()
+			},
+		},
+		{
+			Name: "SlidingWindow ZSet", Key: "ratelimit:default:slidingwindow-zset:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.ZSet))
+			},
+			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
+		},
+		{
+			Name: "SlidingLog", Key: "ratelimit:default:slidinglog:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, ratelimit.WithOptions(o...))
+			},
+			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
+			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "0", "0", "x", "1").Err() },
+		},
+		{
+			Name: "SlidingLog with a resolution", Key: "ratelimit:default:slidinglog:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, ratelimit.WithOptions(o...), ratelimit.WithResolution(50*time.Millisecond))
+			},
+			Resets: [3]time.Duration{1_049_999 * us, 1_049_999 * us, 1_049_999 * us}, Retry: 1_049_999 * us, Grain: us,
+			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "1", "2", "3").Err() },
+		},
+		{
+			Name: "TokenBucket", Key: "ratelimit:default:tokenbucket:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
+			},
+			Resets: thirds, Retry: 333_334 * us, Grain: us,
+			Corrupt: corruptString("full"),
+		},
+		{
+			Name: "TokenBucket stepped", Key: "ratelimit:default:tokenbucket:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(s))
+			},
+			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
+			Corrupt: corruptString("0/0+1"),
+		},
+		{
+			Name: "LeakyBucket", Key: "ratelimit:default:leakybucket:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
+			},
+			Resets: thirds, Retry: 333_334 * us, Grain: us,
+			Corrupt: corruptString("1763670000123456/1x"),
+		},
+	}
+}
