@@ -50,7 +50,7 @@ func newTestDenyCache(t testing.TB, l Limiter, opts ...DenyCacheOption) (*DenyCa
 		t.Fatal(err)
 	}
 	now := time.Hour
-	c.now = func() time.Duration { return now }
+	c.table.now = func() time.Duration { return now }
 	return c, &now
 }
 
@@ -342,7 +342,7 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newTestDenyCache(t, tt.limiter)
-			if got := c.decided.Load(); got != tt.want {
+			if got := c.table.decided.Load(); got != tt.want {
 				t.Errorf("got %d, want %d", got, tt.want)
 			}
 		})
@@ -352,21 +352,21 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 func TestDenyCacheSizeRoundsUp(t *testing.T) {
 	for keys, want := range map[int]int{1: 4, 4: 4, 5: 8, 1000: 1024, 1024: 1024, 65_536: 65_536} {
 		c, _ := newTestDenyCache(t, &scriptedLimiter{}, WithDenyCacheSize(keys))
-		if got := len(c.sets) * denyWays; got != want {
+		if got := len(c.table.sets) * denyWays; got != want {
 			t.Errorf("WithDenyCacheSize(%d) makes room for %d, want %d", keys, got, want)
 		}
 	}
 	c, _ := newTestDenyCache(t, &scriptedLimiter{})
-	if got := len(c.sets) * denyWays; got != 65_536 {
+	if got := len(c.table.sets) * denyWays; got != 65_536 {
 		t.Errorf("by default there is room for %d, want 65536", got)
 	}
 }
 
 // denials counts what c remembers.
 func (c *DenyCache) denials() (count int) {
-	for i := range c.sets {
-		for w := range c.sets[i] {
-			if c.sets[i][w].denial.Load() != nil {
+	for i := range c.table.sets {
+		for w := range c.table.sets[i] {
+			if c.table.sets[i][w].denial.Load() != nil {
 				count++
 			}
 		}
@@ -511,19 +511,19 @@ func TestDenyCacheComparesWholeKeys(t *testing.T) {
 	if _, err := c.TryAcquire(t.Context(), key); err != nil {
 		t.Fatal(err)
 	}
-	for i := range c.sets {
-		for w := range c.sets[i] {
-			d := c.sets[i][w].denial.Load()
+	for i := range c.table.sets {
+		for w := range c.table.sets[i] {
+			d := c.table.sets[i][w].denial.Load()
 			if d == nil {
 				continue
 			}
-			hash := c.sets[i][w].hash.Load()
-			if r, ok := c.lookup(hash, key, 1); !ok {
+			hash := c.table.sets[i][w].hash.Load()
+			if r, ok := c.table.lookup(hash, key, 1); !ok {
 				t.Error("the denial is not found by its own hash")
 			} else if want := deniedBy10(0, time.Hour, time.Hour); r != want {
 				t.Errorf("got %+v, want %+v", r, want)
 			}
-			if r, ok := c.lookup(hash, "another", 1); ok {
+			if r, ok := c.table.lookup(hash, "another", 1); ok {
 				t.Errorf("another key of the same hash is denied: %+v", r)
 			}
 			if unsafe.StringData(d.key) == unsafe.StringData(key) {

@@ -14,19 +14,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// together sends one call for each key in a single execution, as the merger
-// would if they met.
-func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
-	m := newMerger(coreOf(t, l))
-	f, seats := boarded(t, m, ones(len(keys)), keys)
-	m.execute(f)
-	results, errs := make([]Result, len(keys)), make([]error, len(keys))
-	for i, s := range seats {
-		results[i], errs[i] = m.result(ctx, s, keys[i], 1)
-	}
-	return results, errs
-}
-
 // A scene is a server, and for every variant the keys "k" with one permit taken,
 // "full" with all three, and "new" that was never used.
 type scene struct {

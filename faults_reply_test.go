@@ -111,7 +111,7 @@ func onMerged(l Limiter) redistest.Matcher {
 	case *SlidingLog:
 		c = l.core
 	}
-	digest := []byte(c.many.BySHA[1].(string))
+	digest := []byte(c.exec.Many.BySHA[1].(string))
 	return func(request []byte) bool { return bytes.Contains(request, digest) }
 }
 

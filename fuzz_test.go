@@ -2,13 +2,14 @@ package ratelimit
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // FuzzConstructors: any values give a limiter that works, or an error that wraps
@@ -105,13 +106,9 @@ func FuzzReplies(f *testing.F) {
 				if err != nil {
 					require.ErrorContains(t, err, `"k"`)
 				}
-				c := coreOf(t, l)
-				m := newMerger(c)
-				f, seats := boarded(t, m, ones(1), []string{"k"})
-				rest := m.answer(f, 0, words, nil)
-				require.LessOrEqual(t, len(rest), len(words))
-				if words, index, err := seats[0].outcome(); err == nil {
-					c.explain(words, 1, index)
+				_, errs := together(t, l, "k", "k", "l")
+				for _, err := range errs {
+					require.NotContains(t, fmt.Sprint(err), "panicked")
 				}
 			}
 		}
@@ -135,8 +132,8 @@ func (a answering) Process(_ context.Context, cmd redis.Cmder) error {
 	return nil
 }
 
-// inside is the command within a script.Once.
-func inside(cmd redis.Cmder) redis.Cmder { return cmd.(*script.Once).Cmder }
+// inside is the command within a redisexec.Once.
+func inside(cmd redis.Cmder) redis.Cmder { return cmd.(*redisexec.Once).Cmder }
 
 // FuzzState: whatever Redis holds is a state or ErrCorruptState, and Reset mends
 // it.

@@ -316,10 +316,10 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p.took = time.Hour
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(WithFailures(3)))
 			for range 100 {
-				leave(t, f, patience-1)
+				leave(t, f, failureAfter-1)
 			}
 			for range 3 {
-				leave(t, f, patience)
+				leave(t, f, failureAfter)
 			}
 			r, err := f.TryAcquire(t.Context(), "k")
 			assert.NoError(t, err)
