@@ -1,12 +1,8 @@
 package script
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"testing"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,40 +21,4 @@ func TestDigestIsTheOneOfRedis(t *testing.T) {
 
 func TestSectionsThatIncludeOneAnotherPanic(t *testing.T) {
 	require.Panics(t, func() { Assemble("--@ a\n", "--- a\n--@ b\n--- b\n--@ a\n") })
-}
-
-func TestOnceIsNeverRetried(t *testing.T) {
-	once := &Once{Cmder: redis.NewIntCmd(context.Background(), "incr", "k")}
-	require.True(t, once.NoRetry())
-	require.True(t, once.Clone().NoRetry())
-	require.Equal(t, once.Args(), once.Clone().Args())
-}
-
-type client func(cmd redis.Cmder) error
-
-func (c client) Process(_ context.Context, cmd redis.Cmder) error { return c(cmd) }
-
-func TestSendTellsTheCommandsError(t *testing.T) {
-	boom := errors.New("boom")
-	send := func(c client) error {
-		return (&Once{Cmder: redis.NewIntCmd(context.Background(), "incr", "k")}).Send(context.Background(), c)
-	}
-	require.NoError(t, send(func(redis.Cmder) error { return nil }))
-	require.ErrorIs(t, send(func(redis.Cmder) error { return boom }), boom)
-	require.ErrorIs(t, send(func(cmd redis.Cmder) error { cmd.SetErr(boom); return nil }), boom, "a deferred one")
-}
-
-// reply is an error as the server sends it.
-type reply string
-
-func (r reply) Error() string { return string(r) }
-func (reply) RedisError()     {}
-
-func TestOnlyNoscriptMeansNotExecuted(t *testing.T) {
-	require.True(t, IsUnknown(redis.ErrNoScript))
-	require.True(t, IsUnknown(fmt.Errorf("wrapped: %w", redis.ErrNoScript)))
-	require.True(t, IsUnknown(reply("NOSCRIPT No matching script.")))
-	for _, err := range []error{nil, context.Canceled, errors.New("NOSCRIPT said by a proxy of ours"), reply("OOM"), reply("ERR")} {
-		require.False(t, IsUnknown(err), "%v", err)
-	}
 }
