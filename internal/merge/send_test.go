@@ -186,9 +186,8 @@ func TestPermitsOfACrowdAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(300)
 		m := New(s.Executor, "")
-		var calls [][]*call
-		for i := range 8 {
-			calls = append(calls, nil)
+		calls := make([][]*call, 8)
+		for i := range calls {
 			go func() {
 				for range 100 {
 					c := &call{}

@@ -47,12 +47,13 @@ func (c *Command) release() {
 	if !c.exec.Pooled {
 		return
 	}
-	args, room := c.args, c.room
-	clear(args)
-	if cap(args) > maxPooledArgs {
-		args = nil
+	clear(c.args)
+	c.args = c.args[:0]
+	if cap(c.args) > maxPooledArgs {
+		c.args = nil
 	}
-	*c = Command{args: args[:0], room: room[:0]}
+	c.exec, c.script, c.whole = nil, nil, false
+	c.once.Cmder, c.key, c.words = nil, "", nil
 	commands.Put(c)
 }
 
