@@ -31,6 +31,24 @@ type bucket struct {
 	window   time.Duration
 }
 
+// The words of a bucket's reply, after wordGranted.
+const (
+	wordMissing = 1 // units missing before the call
+	bucketWords = 2
+
+	wordSince    = 2 // where tokens come in steps: microseconds since the last step
+	steppedWords = 3
+)
+
+// bucketAlgorithm is a bucket that refills evenly.
+func bucketAlgorithm(title, id string, b *bucket) algorithm {
+	return algorithm{
+		title: title, id: id, most: int(b.size),
+		scripts: bucketScripts,
+		args:    b.args(), words: bucketWords, unpack: b.unpack, explainer: b,
+	}
+}
+
 func newBucket(rate Rate, size int, sizeName string) (*bucket, error) {
 	if err := checkCount("the rate's Count", rate.Count); err != nil {
 		return nil, err
@@ -70,22 +88,22 @@ func (b *bucket) args() []string {
 // unpack reads the units missing before the call, negative when it was denied.
 // A granted call can find nothing missing, a denied one cannot.
 func (b *bucket) unpack(reply int64, words []int64) {
-	words[0], words[1] = 1, reply
+	words[wordGranted], words[wordMissing] = 1, reply
 	if reply < 0 {
-		words[0], words[1] = 0, -reply
+		words[wordGranted], words[wordMissing] = 0, -reply
 	}
 }
 
 func (b *bucket) explain(words []int64, n, i int64) Result {
 	missing, excess := b.settle(words, n, i)
-	return b.result(i < words[0], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
+	return b.result(i < words[wordGranted], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
 }
 
-// settle tells the units missing after request i and, when it is denied, those
+// settle returns the units missing after request i and, when it is denied, those
 // that have to be restored before it fits.
 func (b *bucket) settle(words []int64, n, i int64) (missing, excess int64) {
-	granted := words[0]
-	missing = words[1] + min(i+1, granted)*n*b.permit
+	granted := words[wordGranted]
+	missing = words[wordMissing] + min(i+1, granted)*n*b.permit
 	if i >= granted {
 		excess = missing + n*b.permit - b.capacity
 	}
@@ -111,8 +129,20 @@ type stepped struct {
 	gain  int64 // units a step restores
 }
 
-// newStepped has b, which becomes its own, refill in steps.
-func newStepped(b *bucket, every time.Duration) (*stepped, error) {
+// steppedAlgorithm is a bucket that refills every so often.
+func steppedAlgorithm(title, id string, s *stepped) algorithm {
+	return algorithm{
+		title: title, id: id, most: int(s.size),
+		scripts: steppedBucketScripts,
+		args:    s.args(), words: steppedWords, explainer: s,
+	}
+}
+
+func newStepped(rate Rate, size int, sizeName string, every time.Duration) (*stepped, error) {
+	b, err := newBucket(rate, size, sizeName)
+	if err != nil {
+		return nil, err
+	}
 	s := &stepped{bucket: b, every: every.Microseconds()}
 	high, low := bits.Mul64(uint64(s.every), uint64(b.flow))
 	if high > 0 || low >= exact/2 {
@@ -135,9 +165,27 @@ func (s *stepped) args() []string {
 
 func (s *stepped) explain(words []int64, n, i int64) Result {
 	missing, excess := s.settle(words, n, i)
-	since, retry := words[2], int64(0)
+	since, retry := words[wordSince], int64(0)
 	if excess > 0 {
 		retry = ceilDiv(excess, s.gain)*s.every - since
 	}
-	return s.result(i < words[0], missing, retry, ceilDiv(missing, s.gain)*s.every-since)
+	return s.result(i < words[wordGranted], missing, retry, ceilDiv(missing, s.gain)*s.every-since)
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+// ceilDiv is a/b rounded up, for a ≥ 0 and b > 0.
+func ceilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return q
+}
+
+func gcd(a, b int64) int64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }

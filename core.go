@@ -8,40 +8,30 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// Integers in Lua are exact below 2^53. The bounds keep every sum there.
-const (
-	exact     = 1 << 53
-	maxCount  = 1_000_000_000 // permits of a limit
-	maxMicros = 1 << 51       // a window, 71 years; and the caller's clock is below twice that
-)
+// wordGranted is the position, in every algorithm's reply to a run of equal requests,
+// of the number of requests that were allowed: the first ones of the run.
+const wordGranted = 0
 
-// An explainer tells what the words of a script's reply mean.
+// An explainer knows what the words of an algorithm's reply mean.
 type explainer interface {
-	// unpack makes words of a reply that is one integer.
-	unpack(reply int64, words []int64)
-	// explain is the result of request i, from 0, of a run of equal requests
-	// for n permits.
+	// explain is the result of request i, from 0, of a run of equal requests for n
+	// permits.
 	explain(words []int64, n, i int64) Result
 }
 
 // core is what the limiters share: everything but the algorithm.
 type core struct {
-	title  string // the algorithm and the limiter's name, in errors
-	prefix string // of the keys in Redis
-	client Client
+	title  string           // the algorithm and the limiter's name, in errors
+	prefix string           // of the keys in Redis
 	clock  func() time.Time // nil: the server's
 	most   int              // permits that one call can get
-	args   []any            // the algorithm's ARGV
-	words  int              // of a run's reply
-	packed bool             // a single request's reply is one integer
+	exec   *redisexec.Executor
+	merger *merge.Merger // nil: every call is sent on its own
 	explainer
-
-	one, peek, many *script.Script
-	merger          *merger // nil: every call goes by itself
-	pooled          bool    // the client is done with a command when Process returns
 }
 
 // An algorithm is what a constructor knows of one.
@@ -50,38 +40,44 @@ type algorithm struct {
 	scripts   *scripts
 	most      int
 	args      []string
-	words     int
-	packed    bool
+	words     int // of the reply to a run
+	// unpack makes words of a single request's reply where that is one integer.
+	// Where it is nil, the reply is an array of the words.
+	unpack func(reply int64, words []int64)
 	explainer
 }
 
 func newCore(client Client, s settings, a algorithm) (*core, error) {
-	if isNil(client) {
-		return nil, invalidConfig("the client is nil")
+	if err := checkClient(client); err != nil {
+		return nil, err
 	}
-	if _, ok := client.(redis.Pipeliner); ok {
-		return nil, invalidConfig("the client is a pipeline, which only queues commands; give the client itself")
-	}
+	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
-		title:     fmt.Sprintf("%s %q", a.title, s.name),
-		prefix:    keyPrefix(s.prefix, s.name, a.id),
-		client:    client,
-		clock:     s.clock,
-		most:      a.most,
-		words:     a.words,
-		packed:    a.packed,
+		title:  fmt.Sprintf("%s %q", a.title, s.name),
+		prefix: keyPrefix(s.prefix, s.name, a.id),
+		clock:  s.clock,
+		most:   a.most,
+		exec: &redisexec.Executor{
+			Client: client,
+			One:    scripts.one,
+			Peek:   scripts.peek,
+			Many:   scripts.many,
+			Words:  a.words,
+			Unpack: a.unpack,
+		},
 		explainer: a.explainer,
 	}
 	for _, arg := range a.args {
-		c.args = append(c.args, arg)
+		c.exec.Args = append(c.exec.Args, arg)
 	}
-	scripts := a.scripts.get(s.clock != nil)
-	c.one, c.peek, c.many = scripts.one, scripts.peek, scripts.many
+	if s.clock != nil {
+		c.exec.Now = c.now
+	}
 	switch client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
-		c.pooled = true
+		c.exec.Pooled = true
 		if !s.unmerged {
-			c.merger = newMerger(c)
+			c.merger = merge.New(c.exec, c.prefix)
 		}
 	}
 	return c, nil
@@ -94,36 +90,48 @@ func (c *core) TryAcquire(ctx context.Context, key string) (Result, error) {
 }
 
 // TryAcquireN takes n permits from key, all or none. Its errors are those of
-// [Limiter]; after any that Redis or the way to it is the reason of, the permits may
-// have been taken, once.
+// [Limiter]; after an error caused by Redis or the network, the permits may have been
+// taken, once.
 func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	if err := c.check(ctx, key, n); err != nil {
 		return Result{}, err
 	}
+	var reply redisexec.Reply
+	var err error
 	if c.merger != nil {
-		return c.merger.acquire(ctx, key, n)
+		reply, err = c.merger.Acquire(ctx, key, n)
+	} else {
+		reply, err = c.exec.Call(ctx, c.exec.One, c.prefix+key, n)
 	}
-	return c.alone(ctx, c.one, key, n)
+	return c.result(ctx, key, n, reply, err)
 }
 
-// Peek tells what TryAcquire would answer now, and changes nothing.
+// Peek returns what TryAcquire would answer now, and changes nothing.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	if err := c.check(ctx, key, 1); err != nil {
 		return Result{}, err
 	}
-	return c.alone(ctx, c.peek, key, 1)
+	reply, err := c.exec.Call(ctx, c.exec.Peek, c.prefix+key, 1)
+	return c.result(ctx, key, 1, reply, err)
 }
 
-// Reset forgets key: it is as new. After an error it may be so, too.
+// result explains a reply and gives it back.
+func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Reply, err error) (Result, error) {
+	if err != nil {
+		return Result{}, c.failed(ctx, key, err)
+	}
+	r := c.explain(reply.Words, int64(n), reply.Index)
+	reply.Done()
+	return r, nil
+}
+
+// Reset deletes the key's state. If it returns an error, the state may have been
+// deleted all the same.
 func (c *core) Reset(ctx context.Context, key string) error {
 	if err := c.check(ctx, key, 1); err != nil {
 		return err
 	}
-	_, err := await(ctx, func() (struct{}, error) {
-		unlink := script.Once{Cmder: redis.NewIntCmd(ctx, "unlink", c.prefix+key)}
-		return struct{}{}, unlink.Send(ctx, c.client)
-	})
-	if err != nil {
+	if err := c.exec.Delete(ctx, c.prefix+key); err != nil {
 		return c.failed(ctx, key, err)
 	}
 	return nil
@@ -136,36 +144,13 @@ func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {
 		return err
 	}
-	_, err := await(ctx, func() (struct{}, error) {
-		return struct{}{}, c.preload(ctx)
-	})
-	if err != nil {
+	if err := c.exec.Load(ctx); err != nil {
 		return fmt.Errorf("ratelimit: %s: preload: %w", c.title, ended(ctx, err))
 	}
 	return nil
 }
 
-func (c *core) preload(ctx context.Context) error {
-	load := func(ctx context.Context, client Client) error {
-		for _, s := range []*script.Script{c.one, c.peek, c.many} {
-			load := script.Once{Cmder: redis.NewStringCmd(ctx, "script", "load", s.Source)}
-			if err := load.Send(ctx, client); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	each := func(ctx context.Context, node *redis.Client) error { return load(ctx, node) }
-	switch client := c.client.(type) {
-	case *redis.ClusterClient:
-		return client.ForEachMaster(ctx, each)
-	case *redis.Ring:
-		return client.ForEachShard(ctx, each)
-	}
-	return load(ctx, c.client)
-}
-
-// check refuses the mistakes of a caller, and one who is no longer waiting.
+// check refuses a caller's mistakes, and a context that has ended.
 func (c *core) check(ctx context.Context, key string, n int) error {
 	switch {
 	case c == nil:
@@ -183,19 +168,12 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 	return nil
 }
 
-// failed wraps the reason why key got no decision.
+// failed wraps the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	if isCorrupt(err) {
+	if redisexec.IsCorrupt(err) {
 		err = errors.Join(ErrCorruptState, err)
 	}
 	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
-}
-
-// isCorrupt reports whether err is about what a key holds. CORRUPT is the scripts'
-// own; the last is what INCRBY says of a number that is not written as it would.
-func isCorrupt(err error) bool {
-	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "WRONGTYPE") ||
-		redis.HasErrorPrefix(err, "value is not an integer")
 }
 
 // ended joins err with the context's error, if that has ended.
@@ -213,4 +191,12 @@ func (c *core) now() (int64, error) {
 		return now, nil
 	}
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
+}
+
+// ceiling is the most permits that one call can get; 0: not known.
+func (c *core) ceiling() int {
+	if c == nil {
+		return 0
+	}
+	return c.most
 }

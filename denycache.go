@@ -2,9 +2,7 @@ package ratelimit
 
 import (
 	"context"
-	"hash/maphash"
 	"math"
-	"sync/atomic"
 	"time"
 )
 
@@ -59,16 +57,7 @@ import (
 // question and never an error. Keys of more than 256 bytes are always asked.
 type DenyCache struct {
 	limiter Limiter
-	max     time.Duration
-	now     func() time.Duration // monotonic
-
-	seed    maphash.Seed
-	sets    []denySet // a power of two
-	stripes [denyStripes]denyStripe
-
-	// decided is the largest n that the limiter is known to grant or deny, rather
-	// than refuse with ErrExceedsLimit: the largest it ever did.
-	decided atomic.Int64
+	table   *denyTable
 }
 
 var _ Limiter = (*DenyCache)(nil)
@@ -98,19 +87,8 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
-	sets := 1
-	for sets*denyWays < s.size {
-		sets *= 2
-	}
-	start := time.Now()
-	c := &DenyCache{
-		limiter: l,
-		max:     s.max,
-		now:     func() time.Duration { return time.Since(start) },
-		seed:    maphash.MakeSeed(),
-		sets:    make([]denySet, sets),
-	}
-	c.decided.Store(int64(ceilingOf(l)))
+	c := &DenyCache{limiter: l, table: newDenyTable(s.size, s.max)}
+	c.table.noteDecided(ceilingOf(l))
 	return c, nil
 }
 
@@ -132,7 +110,7 @@ func WithDenyCacheSize(keys int) DenyCacheOption {
 	})
 }
 
-// WithMaxDenial asks the limiter again when a denial is d old, also if its
+// WithMaxDenial asks the limiter again when a denial is d old, even if its
 // retry-after is longer; without it, only the retry-after counts. It is how late
 // a limit raised while the program runs, or a Reset by another process, can be
 // seen, at the price of one question in d for each denied key. The RetryAfter
@@ -178,13 +156,13 @@ func (c *DenyCache) Peek(ctx context.Context, key string) (Result, error) {
 	return c.decide(ctx, key, 1, true)
 }
 
-// Reset resets key and forgets its denials, also when it fails: it may then have
-// been reset all the same.
+// Reset resets key and forgets its denials, even if it fails: key may then have been
+// reset all the same.
 func (c *DenyCache) Reset(ctx context.Context, key string) error {
 	if c == nil || c.limiter == nil {
 		return errUnmade
 	}
-	defer c.returnPermits(key)()
+	defer c.table.returnPermits(key)()
 	return c.limiter.Reset(ctx, key)
 }
 
@@ -196,23 +174,18 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	if len(key) > maxDenyCacheKey {
 		return c.ask(ctx, key, n, peek)
 	}
-	hash := maphash.String(c.seed, key)
-	if r, ok := c.lookup(hash, key, n); ok && ctx.Err() == nil {
+	hash := c.table.hash(key)
+	if r, ok := c.table.lookup(hash, key, n); ok && ctx.Err() == nil {
 		return r, nil
 	}
-	// Both before the request is sent, so that nothing that comes between them
-	// and the decision can make the denial last too long.
-	generation := c.stripe(hash).generation.Load()
-	sent := c.now()
+	sending := c.table.beforeSending(hash)
 	r, err := c.ask(ctx, key, n, peek)
 	if err != nil || r.Fallback { // a secondary's denial binds the primary to nothing
 		return r, err
 	}
-	for m := c.decided.Load(); int64(n) > m && !c.decided.CompareAndSwap(m, int64(n)); {
-		m = c.decided.Load()
-	}
+	c.table.noteDecided(n)
 	if !r.Allowed {
-		c.remember(hash, key, n, r, sent, generation)
+		c.table.remember(hash, key, n, r, sending)
 	}
 	return r, nil
 }

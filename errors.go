@@ -6,9 +6,10 @@ import (
 )
 
 // The errors that a caller can match with errors.Is. Any other error means that
-// there is no answer (permits may have been taken if a reply was lost), wraps its cause with the limiter and the key,
-// and is joined with the context's error when that had ended. Errors of the
-// server keep their code: redis.HasErrorPrefix(err, "OOM") tells a full one.
+// there is no answer (permits may have been taken if a reply was lost), wraps its
+// cause with the limiter and the key, and is joined with the context's error when that
+// had ended. Errors of the server keep their code: redis.HasErrorPrefix(err, "OOM")
+// recognises a full one.
 var (
 	// ErrInvalidConfig: a constructor got a value that cannot work. The error
 	// names the value and what would be right. Methods return it for a limiter
@@ -30,14 +31,36 @@ var (
 
 	// ErrCorruptState: Redis holds under the key what no limiter of this kind
 	// wrote, be it of another type (WRONGTYPE) or no state. Nothing was changed;
-	// Reset mends it. Not all that is foreign can be told: any sorted set is one
-	// of permits, and a hash without a log's fields begins one.
+	// Reset mends it. Detection is incomplete: any sorted set is accepted as one of
+	// permits, and a hash without a log's fields as an empty one.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
+
+	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
+	// longer than the budget, or as many abandoned calls as it allows are still
+	// running.
+	ErrOverBudget = errors.New("ratelimit: over budget")
+
+	// ErrBreakerOpen is why a [Fallback] did not ask its primary: the last calls
+	// failed, and it is not yet time to try again, or another call is trying.
+	ErrBreakerOpen = errors.New("ratelimit: the breaker is open")
 )
 
-// A DeniedError is a denial told as an error, by [Result.Err].
+var (
+	// errUnmade is returned by the methods of a limiter's zero value.
+	errUnmade = invalidConfig("the limiter was not made by its constructor")
+
+	errStillRunning = fmt.Errorf("%w: %d abandoned calls are still running", ErrOverBudget, maxRunning)
+	errNoReturn     = errors.New("ratelimit: the primary's goroutine exited")
+
+	// The verdicts on a call that a breaker hears; it never sees an error of the
+	// primary's.
+	errFailure = errors.New("the primary failed")
+	errNeutral = errors.New("says nothing about the primary")
+)
+
+// A DeniedError is a denial as an error, from [Result.Err].
 type DeniedError struct {
-	Key    string // for who knows it to fill in; Result.Err leaves it empty
+	Key    string // optional; the caller may set it, Result.Err leaves it empty
 	Result Result
 }
 
@@ -60,9 +83,6 @@ func shortKey(key string) string {
 	}
 	return fmt.Sprintf("%q… (%d bytes)", key[:most], len(key))
 }
-
-// errUnmade is what the zero value of a limiter says.
-var errUnmade = invalidConfig("the limiter was not made by its constructor")
 
 func invalidConfig(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvalidConfig, fmt.Sprintf(format, args...))

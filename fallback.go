@@ -8,24 +8,19 @@ import (
 	"time"
 )
 
-// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
-// longer than the budget, or as many abandoned calls as it allows are still
-// running.
-var ErrOverBudget = errors.New("ratelimit: over budget")
-
 // A Fallback is a [Limiter] that asks a secondary limiter when its primary could
 // not decide. What the secondary is decides what an outage means:
 //
-//   - [AllowAll] lets everything pass: for limits that share capacity fairly,
+//   - [AllowAll] allows everything: for limits that share capacity fairly,
 //     where a refused customer is worse than a moment without a limit;
-//   - [DenyAll] refuses everything: for limits that guard a secret or money,
+//   - [DenyAll] denies everything: for limits that guard a secret or money,
 //     such as tries at a password;
 //   - a [LocalTokenBucket] keeps this process, and what stands behind it,
 //     protected on its own;
 //   - a limiter on another Redis, itself in a Fallback, makes a chain of them.
 //
-// By itself a Fallback waits for the primary to fail, which takes as long as the
-// client's timeouts. [WithBudget] bounds the wait for each call, [WithBreaker]
+// Without options a Fallback waits for the primary to fail, which takes as long as
+// the client's timeouts. [WithBudget] bounds the wait for each call, [WithBreaker]
 // saves it while the primary stays down. A service that must not slow down with
 // its Redis wants both.
 //
@@ -36,7 +31,7 @@ var ErrOverBudget = errors.New("ratelimit: over budget")
 //
 // When a call was over budget, or its reply was lost, the primary may have
 // granted it as well. So the primary never grants more than its rule allows,
-// and the secondary grants on top of that what it allows by itself.
+// and the secondary grants on top of that what it allows on its own.
 type Fallback struct {
 	primary, secondary Limiter
 	most               int           // permits that one call can get of the primary; 0: not known
@@ -48,108 +43,9 @@ type Fallback struct {
 	abandoned atomic.Int64  // those of them for which nobody waits
 }
 
-// maxRunning bounds the calls that ask the primary within a budget, waited for
-// or not. It is far above what a healthy Redis lets pile up (at 1 ms a call, it
-// is reached at 256,000 calls a second), and it bounds what a hung one does: as
-// many goroutines, of some 10 KB.
-const maxRunning = 256
-
-// abandonedFor is what a call over budget gets to read its late reply. The
-// client closes a connection that it gives up on, and dialling anew is the last
-// thing that a slow server needs, so it is longer than a stutter.
-const abandonedFor = time.Second
-
-// patience is when a call that the caller gave up on counts as a failure, where
-// no budget says so. Without it a hung Redis would never open the breaker of a
-// service whose requests have a deadline of their own. It is not shorter, so
-// that a client who sends requests with tiny deadlines cannot open it.
-const patience = 250 * time.Millisecond
-
 // A FallbackOption is [WithBudget], [WithBreaker] or [WithObserver].
 type FallbackOption interface {
 	setFallback(*fallbackSettings)
-}
-
-// WithBudget lets the secondary answer a call for which the primary takes longer
-// than d, which must be above 0. Some milliseconds suit: several times what the
-// primary takes when it is well, and much less than what the service can spare.
-// It holds for TryAcquire, TryAcquireN and Peek.
-//
-// The call is not cut off: its late reply is read and thrown away, so that its
-// connection lives on, and a second after the budget its context ends. Let the
-// client honour that (go-redis: ContextTimeoutEnabled), or give it a ReadTimeout
-// of about a second. The primary's context has the values of the caller's and a
-// deadline of its own, so that a caller who is cancelled gets the context's
-// error at once while the call ends by itself. A permit that such a call took
-// stays taken.
-//
-// At most 256 calls ask the primary at a time. More wait for their turn, the
-// wait being part of their budget, and when all 256 were abandoned and are still
-// running, the secondary answers at once. So behind a hung primary 256 goroutines
-// wait, and no more; but a primary that itself leaves one behind when its
-// context ends, as limiters do whose client does not honour it, leaves that many
-// each second until the client's ReadTimeout ends them. A breaker makes them few.
-//
-// It costs a goroutine for each call, about two microseconds, and 9 allocations
-// of 600 bytes in all. A panic of the primary's is passed on to the caller; in an
-// abandoned call it is lost, as there is nobody left to tell.
-func WithBudget(d time.Duration) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
-		if d <= 0 {
-			s.refuse("WithBudget: %v is not above 0; leave the option out to wait for the primary", d)
-		}
-		s.once("WithBudget")
-		s.budget = d
-	})
-}
-
-// WithBreaker stops asking a primary that fails: after 5 failures in a row the
-// secondary answers at once, and every 200ms one call tries the primary again.
-// The first that succeeds ends it. [WithFailures] and [WithProbeEvery] change
-// the two numbers.
-//
-// A failure is an outage, as [Fallback] defines it, and a call over budget. A
-// mistake of the caller's and ErrCorruptState, which is about one key, count
-// neither as failure nor as success. A call that the caller gave up on counts by
-// how the primary did: with a budget it goes on and counts when it ends or the
-// budget does; without one it counts as a failure if the primary had it for
-// 250ms, and not otherwise.
-//
-// Calls that are under way together also fail together: where there are always
-// more than 5, one stutter that is longer than the budget opens the breaker, for
-// 200ms. Give a longer budget, or more failures, if that is too soon.
-//
-// The breaker is that of github.com/sony/gobreaker. While it is closed it costs
-// two locks for each call, and without a budget no allocation; while it is open,
-// one lock.
-func WithBreaker(opts ...BreakerOption) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
-		s.once("WithBreaker")
-		b := &breakerSettings{settings: &s.settings, failures: defaultFailures, probeEvery: defaultProbeEvery}
-		for i, o := range opts {
-			if o == nil {
-				s.refuse("WithBreaker: option %d is nil", i+1)
-				break
-			}
-			o.setBreaker(b)
-		}
-		s.breaker = b
-	})
-}
-
-// WithObserver tells observe of every call that the secondary was asked for and
-// of every change of the breaker's state. It is called before the call returns,
-// or by a goroutine of the Fallback's own, and by many at once (but for changes
-// of state, which come one by one and in order), so that it must be quick, safe
-// for concurrent use, and must not panic. It may call the Fallback.
-func WithObserver(observe func(Event)) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
-		if observe == nil {
-			s.refuse("WithObserver: the function is nil; leave the option out to observe nothing")
-		}
-		s.once("WithObserver")
-		s.observe = observe
-	})
 }
 
 type fallbackSettings struct {
@@ -163,55 +59,9 @@ type fallbackSetter func(*fallbackSettings)
 
 func (f fallbackSetter) setFallback(s *fallbackSettings) { f(s) }
 
-// EventKind says what an [Event] is about.
-type EventKind int
-
-const (
-	// EventPrimaryFailed: the secondary was asked, as the primary returned an
-	// error.
-	EventPrimaryFailed EventKind = iota + 1
-	// EventOverBudget: the secondary was asked, as the call took longer than the
-	// budget or too many abandoned ones are still running.
-	EventOverBudget
-	// EventBreakerOpen: the secondary was asked, as the breaker is open.
-	EventBreakerOpen
-	// EventBreakerState: the breaker's state changed. An open breaker becomes
-	// half-open by the first call after its time, not by the time itself.
-	EventBreakerState
-)
-
-// String is "primary failed", "over budget", "breaker open" or "breaker state".
-func (k EventKind) String() string {
-	switch k {
-	case EventPrimaryFailed:
-		return "primary failed"
-	case EventOverBudget:
-		return "over budget"
-	case EventBreakerOpen:
-		return "breaker open"
-	case EventBreakerState:
-		return "breaker state"
-	}
-	return "unknown event"
-}
-
-// An Event is what an observer of a [Fallback] is told.
-type Event struct {
-	Kind EventKind
-
-	// Of a call that the secondary was asked for.
-	Key          string // of the call
-	Err          error  // why the primary did not decide; wraps ErrOverBudget or ErrBreakerOpen where that is the reason
-	Result       Result // what the secondary answered; zero if it failed
-	SecondaryErr error  // the secondary's error, nil if it answered
-
-	// Of EventBreakerState.
-	From, To BreakerState
-}
-
 // NewFallback returns a limiter that asks primary, and secondary when primary
-// could not decide. Nobody is let pass or refused for an outage unless secondary
-// does so.
+// could not decide. An outage alone neither allows nor denies a call; the secondary
+// does.
 //
 // The error is nil or wraps ErrInvalidConfig: a limiter or an option is nil, an
 // option's value cannot work, or an option is given twice.
@@ -261,7 +111,7 @@ func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, 
 	return f.decide(ctx, question{key: key, n: n})
 }
 
-// Peek tells what TryAcquire would answer now: the primary's answer or, just as
+// Peek returns what TryAcquire would answer now: the primary's answer or, just as
 // for TryAcquire, the secondary's. A primary that fails it counts for the
 // breaker.
 func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
@@ -323,27 +173,6 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 	return f.conclude(ctx, q, r, err)
 }
 
-// decideGuarded asks the primary unless the breaker is open.
-func (f *Fallback) decideGuarded(ctx context.Context, q question) (r Result, err error) {
-	asked := f.breaker.during(func() error {
-		start := time.Now()
-		r, err = q.ask(ctx, f.primary)
-		if outage(err) && endOf(ctx) != nil {
-			// The context took the call from the primary, which may be the
-			// reason: see patience.
-			if time.Since(start) < patience {
-				return errNeutral
-			}
-			return errFailure
-		}
-		return verdict(err)
-	})
-	if !asked {
-		return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
-	}
-	return f.conclude(ctx, q, r, err)
-}
-
 // conclude returns what the primary said, or asks the secondary if that was
 // nothing.
 func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error) (Result, error) {
@@ -394,17 +223,6 @@ func (f *Fallback) gone(q question, end error) error {
 func outage(err error) bool {
 	return err != nil && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidPermits) &&
 		!errors.Is(err, ErrExceedsLimit) && !errors.Is(err, ErrInvalidConfig) && !errors.Is(err, ErrDenied)
-}
-
-// verdict is what a breaker is told of a call that the primary itself ended.
-func verdict(err error) error {
-	switch {
-	case err == nil || errors.Is(err, ErrDenied):
-		return nil
-	case !outage(err) || errors.Is(err, ErrCorruptState):
-		return errNeutral
-	}
-	return errFailure
 }
 
 // endOf returns why ctx ended, or nil. A client that puts the deadline on its

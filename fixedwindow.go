@@ -46,34 +46,55 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	if s.offset%time.Microsecond != 0 {
 		return nil, invalidConfig("WithAlignment: %v is not a whole number of microseconds", s.offset)
 	}
-	f := &fixed{limit: int64(limit), window: window, unit: time.Millisecond}
-	a := algorithm{
-		title: "fixed window", id: idFixedWindow, most: limit,
-		scripts: fixedWindowScripts,
-		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
-		words:   3, packed: true,
+	var a algorithm
+	switch {
+	case s.aligned:
+		offset := (s.offset%window + window) % window
+		a = datedWindow(limit, window, strconv.FormatInt(offset.Microseconds(), 10))
+	case s.clock != nil:
+		a = datedWindow(limit, window, "first")
+	default:
+		a = countedWindow(limit, window)
 	}
-	if float64(limit+1)*float64(window.Milliseconds()+1) >= exact {
-		a.packed = false
-		a.scripts = wideWindowScripts
-	}
-	if s.aligned || s.clock != nil {
-		f.unit = time.Microsecond
-		start := "first"
-		if s.aligned {
-			offset := (s.offset%window + window) % window
-			start = strconv.FormatInt(offset.Microseconds(), 10)
-		}
-		a.scripts, a.packed = datedWindowScripts, false
-		a.args = []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10), start}
-	}
-	a.explainer = f
 	inner, err := newCore(c, s, a)
 	if err != nil {
 		return nil, err
 	}
 	return &FixedWindow{inner}, nil
 }
+
+// countedWindow is a window whose end is the TTL of its key.
+func countedWindow(limit int, window time.Duration) algorithm {
+	f := &fixed{limit: int64(limit), window: window, unit: time.Millisecond}
+	scripts, unpack := fixedWindowScripts, f.unpack
+	if float64(limit+1)*float64(window.Milliseconds()+1) >= exact { // one integer does not hold the reply
+		scripts, unpack = wideWindowScripts, nil
+	}
+	return algorithm{
+		title: "fixed window", id: idFixedWindow, most: limit,
+		scripts: scripts,
+		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
+		words:   fixedWords, unpack: unpack, explainer: f,
+	}
+}
+
+// datedWindow is a window whose state holds its dates. It starts at the multiples of
+// the window plus start, in microseconds, or if start is "first" with the first permit.
+func datedWindow(limit int, window time.Duration, start string) algorithm {
+	return algorithm{
+		title: "fixed window", id: idFixedWindow, most: limit,
+		scripts: datedWindowScripts,
+		args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10), start},
+		words:   fixedWords, explainer: &fixed{limit: int64(limit), window: window, unit: time.Microsecond},
+	}
+}
+
+// The words of a fixed window's reply, after wordGranted.
+const (
+	wordRoom   = 1 // permits left before the call
+	wordLeft   = 2 // of the window, in units
+	fixedWords = 3
+)
 
 // fixed explains the replies of a fixed window.
 type fixed struct {
@@ -97,16 +118,16 @@ func (f *fixed) counter() int64 {
 // unpack reads room × (window + 1) + left, negative when denied; some of the
 // window is always left.
 func (f *fixed) unpack(reply int64, words []int64) {
-	words[0] = 1
+	words[wordGranted] = 1
 	if reply < 0 {
-		words[0], reply = 0, -reply
+		words[wordGranted], reply = 0, -reply
 	}
 	span := f.window.Milliseconds() + 1
-	words[1], words[2] = reply/span, reply%span
+	words[wordRoom], words[wordLeft] = reply/span, reply%span
 }
 
 func (f *fixed) explain(words []int64, n, i int64) Result {
-	granted, left := words[0], time.Duration(words[2])*f.unit
+	granted, left := words[wordGranted], time.Duration(words[wordLeft])*f.unit
 	retry := left
 	if i < granted {
 		retry = 0
@@ -115,7 +136,7 @@ func (f *fixed) explain(words []int64, n, i int64) Result {
 		Allowed:    i < granted,
 		Limit:      int(f.limit),
 		Window:     f.window,
-		Remaining:  int(words[1] - min(i+1, granted)*n),
+		Remaining:  int(words[wordRoom] - min(i+1, granted)*n),
 		RetryAfter: retry,
 		ResetAfter: left,
 	}

@@ -61,15 +61,3 @@ func must(t testing.TB) func(Result, error) Result {
 		return r
 	}
 }
-
-// together makes one call for each key in a single execution.
-func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
-	m := newMerger(coreOf(t, l))
-	f, seats := boarded(t, m, ones(len(keys)), keys)
-	m.execute(f)
-	results, errs := make([]Result, len(keys)), make([]error, len(keys))
-	for i, s := range seats {
-		results[i], errs[i] = m.result(ctx, s, keys[i], 1)
-	}
-	return results, errs
-}

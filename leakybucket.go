@@ -20,11 +20,7 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 	if err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, algorithm{
-		title: "leaky bucket", id: idLeakyBucket, most: capacity,
-		scripts: bucketScripts,
-		args:    b.args(), words: 2, packed: true, explainer: b,
-	})
+	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b))
 	if err != nil {
 		return nil, err
 	}

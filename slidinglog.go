@@ -85,10 +85,10 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []
 		title: title, id: id, most: rules[0].Limit,
 		scripts: scripts,
 		args:    []string{strconv.FormatInt(resolution, 10)},
-		words:   3 + len(rules), explainer: grantLog(rules),
+		words:   wordUsed + len(rules), explainer: grantLog(rules),
 	}
 	if len(rules) > 1 {
-		a.words++
+		a.words++ // the blocking rule
 		a.args = append(a.args, strconv.Itoa(len(rules)))
 	}
 	for _, rule := range rules {
@@ -100,10 +100,15 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []
 // grantLog explains the replies of a log: its rules, from the smallest window up.
 type grantLog []Rule
 
-func (grantLog) unpack(int64, []int64) {}
+// The words of a log's reply, after wordGranted.
+const (
+	wordNewest  = 1 // microseconds from now to the last instant with a permit, the run's included
+	wordBlocked = 2 // microseconds until the denied requests of the run fit
+	wordUsed    = 3 // for each rule, the permits that count before the run; then, of several, which rule blocks, from 1
+)
 
 func (rules grantLog) explain(words []int64, n, i int64) Result {
-	granted, newest, blocked, used := words[0], words[1], words[2], words[3:]
+	granted, newest, blocked, used := words[wordGranted], words[wordNewest], words[wordBlocked], words[wordUsed:]
 	taken := min(i+1, granted) * n
 	longest := rules[len(rules)-1].Window
 	r := Result{

@@ -65,7 +65,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			title: "sliding window", id: idSlidingWindowZSet, most: limit,
 			scripts: zsetWindowScripts,
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
-			words:   4, explainer: grantLog(rules),
+			words:   wordUsed + 1, explainer: grantLog(rules),
 		}
 	default:
 		subWindows := int64(s.subWindows)

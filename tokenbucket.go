@@ -1,5 +1,7 @@
 package ratelimit
 
+import "time"
+
 // A TokenBucket holds up to burst tokens and gains them at a rate; a permit
 // takes one. In any interval t it grants at most burst + rate × t permits,
 // exactly: a rate such as 7 per minute neither leaks nor loses one.
@@ -21,26 +23,30 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBucket(rate, burst, "burst")
+	a, err := tokenBucketAlgorithm(rate, burst, s.refillEvery)
 	if err != nil {
 		return nil, err
-	}
-	a := algorithm{
-		title: "token bucket", id: idTokenBucket, most: burst,
-		scripts: bucketScripts,
-		args:    b.args(), words: 2, packed: true, explainer: b,
-	}
-	if s.refillEvery > 0 {
-		steps, err := newStepped(b, s.refillEvery)
-		if err != nil {
-			return nil, err
-		}
-		a.scripts = steppedBucketScripts
-		a.args, a.words, a.packed, a.explainer = steps.args(), 3, false, steps
 	}
 	inner, err := newCore(c, s, a)
 	if err != nil {
 		return nil, err
 	}
 	return &TokenBucket{inner}, nil
+}
+
+// tokenBucketAlgorithm is that of a bucket that refills every so often, or evenly if
+// every is 0.
+func tokenBucketAlgorithm(rate Rate, burst int, every time.Duration) (algorithm, error) {
+	if every > 0 {
+		s, err := newStepped(rate, burst, "burst", every)
+		if err != nil {
+			return algorithm{}, err
+		}
+		return steppedAlgorithm("token bucket", idTokenBucket, s), nil
+	}
+	b, err := newBucket(rate, burst, "burst")
+	if err != nil {
+		return algorithm{}, err
+	}
+	return bucketAlgorithm("token bucket", idTokenBucket, b), nil
 }

@@ -1,9 +1,8 @@
-package script
+package redisexec
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -21,7 +20,7 @@ type client func(cmd redis.Cmder) error
 
 func (c client) Process(_ context.Context, cmd redis.Cmder) error { return c(cmd) }
 
-func TestSendTellsTheCommandsError(t *testing.T) {
+func TestSendReturnsTheCommandsError(t *testing.T) {
 	boom := errors.New("boom")
 	send := func(c client) error {
 		return (&Once{Cmder: redis.NewIntCmd(context.Background(), "incr", "k")}).Send(context.Background(), c)
@@ -29,19 +28,4 @@ func TestSendTellsTheCommandsError(t *testing.T) {
 	require.NoError(t, send(func(redis.Cmder) error { return nil }))
 	require.ErrorIs(t, send(func(redis.Cmder) error { return boom }), boom)
 	require.ErrorIs(t, send(func(cmd redis.Cmder) error { cmd.SetErr(boom); return nil }), boom, "a deferred one")
-}
-
-// reply is an error as the server sends it.
-type reply string
-
-func (r reply) Error() string { return string(r) }
-func (reply) RedisError()     {}
-
-func TestOnlyNoscriptMeansNotExecuted(t *testing.T) {
-	require.True(t, IsUnknown(redis.ErrNoScript))
-	require.True(t, IsUnknown(fmt.Errorf("wrapped: %w", redis.ErrNoScript)))
-	require.True(t, IsUnknown(reply("NOSCRIPT No matching script.")))
-	for _, err := range []error{nil, context.Canceled, errors.New("NOSCRIPT said by a proxy of ours"), reply("OOM"), reply("ERR")} {
-		require.False(t, IsUnknown(err), "%v", err)
-	}
 }

@@ -1,18 +1,13 @@
 package ratelimit
 
 import (
+	"context"
 	"errors"
 	"math"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
 )
-
-// ErrBreakerOpen is why a [Fallback] did not ask its primary: the last calls
-// failed, and it is not yet time to try again, or another call is trying.
-var ErrBreakerOpen = errors.New("ratelimit: the breaker is open")
 
 // BreakerState is the state of the circuit breaker of a [Fallback].
 type BreakerState int
@@ -38,6 +33,40 @@ func (s BreakerState) String() string {
 		return "open"
 	}
 	return "unknown state"
+}
+
+// WithBreaker stops asking a primary that fails: after 5 failures in a row the
+// secondary answers at once, and every 200ms one call tries the primary again.
+// The first that succeeds ends it. [WithFailures] and [WithProbeEvery] change
+// the two numbers.
+//
+// A failure is an outage, as [Fallback] defines it, and a call over budget. A
+// mistake of the caller's and ErrCorruptState, which is about one key, count
+// neither as failure nor as success. A call that the caller gave up on counts by
+// how the primary did: with a budget it goes on and counts when it ends or the
+// budget does; without one it counts as a failure if the primary had it for
+// 250ms, and not otherwise.
+//
+// Calls that are under way together also fail together: where there are always
+// more than 5, one stutter that is longer than the budget opens the breaker, for
+// 200ms. Give a longer budget, or more failures, if that is too soon.
+//
+// The breaker is that of github.com/sony/gobreaker. While it is closed it costs
+// two locks for each call, and without a budget no allocation; while it is open,
+// one lock.
+func WithBreaker(opts ...BreakerOption) FallbackOption {
+	return fallbackSetter(func(s *fallbackSettings) {
+		s.once("WithBreaker")
+		b := &breakerSettings{settings: &s.settings, failures: defaultFailures, probeEvery: defaultProbeEvery}
+		for i, o := range opts {
+			if o == nil {
+				s.refuse("WithBreaker: option %d is nil", i+1)
+				break
+			}
+			o.setBreaker(b)
+		}
+		s.breaker = b
+	})
 }
 
 // A BreakerOption is [WithFailures] or [WithProbeEvery].
@@ -86,13 +115,6 @@ type breakerSetter func(*breakerSettings)
 
 func (f breakerSetter) setBreaker(s *breakerSettings) { f(s) }
 
-// What a breaker is told of a call. It needs no more, and never sees an error
-// of the primary's.
-var (
-	errFailure = errors.New("the primary failed")
-	errNeutral = errors.New("says nothing about the primary")
-)
-
 // A breaker decides whether a call may ask the primary. One of the two inside
 // is set: whole for calls that are over when the primary returns, which costs
 // no allocation, and steps for calls with a budget, whose verdict may be known
@@ -140,7 +162,7 @@ func breakerState(s gobreaker.State) BreakerState {
 // ask returns is nil, errFailure or errNeutral.
 func (b *breaker) during(ask func() error) bool {
 	_, err := b.whole.Execute(func() (struct{}, error) { return struct{}{}, ask() })
-	b.tell()
+	b.deliver()
 	return err == nil || err == errFailure || err == errNeutral
 }
 
@@ -148,55 +170,44 @@ func (b *breaker) during(ask func() error) bool {
 // called once, with nil, errFailure or errNeutral.
 func (b *breaker) begin() (end func(error)) {
 	end, _ = b.steps.Allow()
-	b.tell()
+	b.deliver()
 	return end
 }
 
-func (b *breaker) tell() {
-	if b.observe != nil {
-		b.changes.deliver(b.observe)
+// failureAfter is when a call that the caller gave up on counts as a failure, where
+// no budget says so. Without it a hung Redis would never open the breaker of a
+// service whose requests have a deadline of their own. It is not shorter, so
+// that a client who sends requests with tiny deadlines cannot open it.
+const failureAfter = 250 * time.Millisecond
+
+// decideGuarded asks the primary unless the breaker is open.
+func (f *Fallback) decideGuarded(ctx context.Context, q question) (r Result, err error) {
+	asked := f.breaker.during(func() error {
+		start := time.Now()
+		r, err = q.ask(ctx, f.primary)
+		if outage(err) && endOf(ctx) != nil {
+			// The context took the call from the primary, which may be the
+			// reason: see failureAfter.
+			if time.Since(start) < failureAfter {
+				return errNeutral
+			}
+			return errFailure
+		}
+		return verdict(err)
+	})
+	if !asked {
+		return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
 	}
+	return f.conclude(ctx, q, r, err)
 }
 
-// changes holds the changes of state until they can be told: gobreaker announces
-// them with its lock held, where a slow observer would stop every decision, and
-// one that makes a decision itself would never return.
-type changes struct {
-	waiting atomic.Bool // queue is not empty, to be read without mu
-
-	mu      sync.Mutex // guards what follows
-	queue   []Event
-	telling bool // one at a time, so that the order is kept
-}
-
-func (c *changes) add(e Event) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.queue = append(c.queue, e)
-	c.waiting.Store(true)
-}
-
-// deliver tells all that waits, unless another call is at it, which then tells
-// these too.
-func (c *changes) deliver(to func(Event)) {
-	if !c.waiting.Load() {
-		return
+// verdict is what a breaker is told of a call that the primary itself ended.
+func verdict(err error) error {
+	switch {
+	case err == nil || errors.Is(err, ErrDenied):
+		return nil
+	case !outage(err) || errors.Is(err, ErrCorruptState):
+		return errNeutral
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.telling {
-		return
-	}
-	c.telling = true
-	defer func() { c.telling = false }()
-	for len(c.queue) > 0 {
-		e := c.queue[0]
-		c.queue = c.queue[1:]
-		c.waiting.Store(len(c.queue) > 0)
-		func() {
-			c.mu.Unlock()
-			defer c.mu.Lock()
-			to(e)
-		}()
-	}
+	return errFailure
 }

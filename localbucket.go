@@ -5,72 +5,10 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
-	"math"
 	"strings"
 	"sync"
 	"time"
 )
-
-// AllowAll returns a limiter that grants every call: as the secondary of a
-// [Fallback] it fails open. Its Result is that of an unlimited supply:
-//
-//	Allowed: true, Limit: 2147483647, Window: 1s, Remaining: 2147483647, RetryAfter: 0, ResetAfter: 0
-//
-// It keeps the contract otherwise: ErrInvalidKey for an empty key,
-// ErrInvalidPermits for n below 1, and the context's error when that has ended.
-// It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
-// nanoseconds.
-func AllowAll() Limiter {
-	return constant{Result{Allowed: true, Limit: math.MaxInt32, Window: time.Second, Remaining: math.MaxInt32}}
-}
-
-// DenyAll returns a limiter that denies every call: as the secondary of a
-// [Fallback] it fails closed. Its Result is that of one permit a second which is
-// always taken, so that clients try again soon, but not at once:
-//
-//	Allowed: false, Limit: 1, Window: 1s, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
-//
-// RetryAfter is no promise here. Otherwise it is as [AllowAll], and as little
-// returns ErrExceedsLimit.
-func DenyAll() Limiter {
-	return constant{Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}}
-}
-
-// constant always answers the same.
-type constant struct{ result Result }
-
-func (c constant) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return c.TryAcquireN(ctx, key, 1)
-}
-
-func (c constant) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	if err := checkLocal(ctx, key, n); err != nil {
-		return Result{}, err
-	}
-	return c.result, nil
-}
-
-func (c constant) Peek(ctx context.Context, key string) (Result, error) {
-	return c.TryAcquireN(ctx, key, 1)
-}
-
-func (c constant) Reset(ctx context.Context, key string) error {
-	return checkLocal(ctx, key, 1)
-}
-
-// checkLocal refuses the mistakes of a caller, and callers that have gone.
-func checkLocal(ctx context.Context, key string, n int) error {
-	if key == "" {
-		return ErrInvalidKey
-	}
-	if n < 1 {
-		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
-	}
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("ratelimit: %s: %w", shortKey(key), err)
-	}
-	return nil
-}
 
 // A LocalTokenBucket is a token bucket for each key in the memory of this
 // process, made to be the secondary of a [Fallback]: it asks nobody, so it
@@ -83,16 +21,16 @@ func checkLocal(ctx context.Context, key string, n int) error {
 // the fleet grants at most the quota while traffic is spread evenly, and less
 // where it is not, as a key that always comes to one instance gets an eighth.
 // Raised to 1, a quota smaller than the fleet grants more: for a rate, PerMinute
-// divides further than PerSecond; a burst below 1 there is not. And as buckets
+// divides further than PerSecond; the burst is at least 1. And as buckets
 // start full, a key can have the burst once more when an outage begins.
 //
 // It keeps at most 65,536 keys, or as many as [WithLocalKeys] says, at about 150
 // bytes each and the key. When there is no room for a new key, the one whose
-// bucket is the nearest to full is forgotten, and is as new when it comes again:
+// bucket is the nearest to full is forgotten, and starts full when it comes again:
 // at first those that are full, for which that is no difference, then those that
 // used least. Only if more keys than that are short of permits at once does any
-// get more than its rate; a flood of new keys makes way for itself and does not
-// free those that are denied.
+// get more than its rate; new keys evict other new keys first, and so a flood of them
+// does not free those that are denied.
 //
 // A call takes less than a microsecond and allocates only for a new key. It is
 // safe for concurrent use, starts no goroutine and needs no closing.
@@ -105,7 +43,7 @@ type LocalTokenBucket struct {
 
 // Not golang.org/x/time/rate: it counts in float64, with which RetryAfter is off
 // by a microsecond now and then and Remaining by a permit, and it has a mutex
-// and a clock to read for each key, but nothing to tell which keys to forget.
+// and a clock to read for each key, but nothing that says which keys to forget.
 
 // localShard is the keys of one part, which calls for other parts do not wait
 // for. Each key has its bucket in both a map and a heap.
@@ -210,7 +148,7 @@ func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (
 	return l.decide(ctx, key, n, true)
 }
 
-// Peek tells what TryAcquire would answer now, and neither takes a permit nor
+// Peek returns what TryAcquire would answer now, and neither takes a permit nor
 // keeps a key. Its errors are those of TryAcquire.
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
 	return l.decide(ctx, key, 1, false)
@@ -267,9 +205,9 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 		missing = l.missing(s, b, now)
 	}
 	after := missing + int64(n)*l.bucket.permit
-	words := [2]int64{0, missing}
+	words := [bucketWords]int64{wordMissing: missing}
 	if after <= l.bucket.capacity {
-		words[0] = 1
+		words[wordGranted] = 1
 		if take {
 			l.store(s, b, key, now, after)
 		}

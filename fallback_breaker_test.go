@@ -316,10 +316,10 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p.took = time.Hour
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(WithFailures(3)))
 			for range 100 {
-				leave(t, f, patience-1)
+				leave(t, f, failureAfter-1)
 			}
 			for range 3 {
-				leave(t, f, patience)
+				leave(t, f, failureAfter)
 			}
 			r, err := f.TryAcquire(t.Context(), "k")
 			assert.NoError(t, err)
@@ -424,92 +424,6 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 		assert.Equal(t, byPrimary, r)
 		assert.EqualValues(t, 2, p.calls.Load())
 	})
-}
-
-func TestBreakerObserverMayCallTheFallback(t *testing.T) {
-	for _, mode := range breakerModes {
-		t.Run(mode.name, func(t *testing.T) {
-			var f *Fallback
-			var seen []string
-			primary := always(Result{}, errDown)
-			f = newTestFallback(t, primary, always(bySecondary, nil), append(mode.opts,
-				WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)), WithObserver(func(e Event) {
-					seen = append(seen, e.Kind.String())
-					if e.Kind == EventBreakerState {
-						r, err := f.TryAcquire(context.Background(), "from the observer")
-						assert.NoError(t, err)
-						assert.Equal(t, substituted, r)
-					}
-				}))...)
-			for range 2 {
-				r, err := f.TryAcquire(t.Context(), "k")
-				assert.NoError(t, err)
-				assert.Equal(t, substituted, r)
-			}
-			assert.Equal(t, []string{"primary failed", "breaker state", "breaker open", "primary failed"}, seen)
-		})
-	}
-}
-
-func TestBreakerTellsChangesInOrder(t *testing.T) {
-	var list []string
-	var mu sync.Mutex
-	fail := atomic.Bool{}
-	primary := &stub{do: func(context.Context, string, int) (Result, error) {
-		if fail.Load() {
-			return Result{}, errDown
-		}
-		return byPrimary, nil
-	}}
-	f := newTestFallback(t, primary, AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
-		WithObserver(func(e Event) {
-			if e.Kind == EventBreakerState {
-				// No two at a time: the lock is free.
-				assert.True(t, mu.TryLock())
-				list = append(list, e.From.String(), e.To.String())
-				time.Sleep(100 * time.Microsecond) // a slow one
-				mu.Unlock()
-			}
-		}))
-	var wg sync.WaitGroup
-	end := time.Now().Add(200 * milli)
-	for i := range 8 {
-		wg.Go(func() {
-			for n := 0; time.Now().Before(end); n++ {
-				fail.Store((n+i)%2 == 0)
-				_, err := f.TryAcquire(context.Background(), "k")
-				assert.NoError(t, err)
-				time.Sleep(50 * time.Microsecond)
-			}
-		})
-	}
-	wg.Wait()
-	mu.Lock()
-	defer mu.Unlock()
-	require.NotEmpty(t, list)
-	assert.Equal(t, "closed", list[0])
-	for i := 2; i < len(list); i += 2 {
-		assert.Equal(t, list[i-1], list[i], "change %d starts where the last one ended", i/2)
-	}
-	t.Logf("%d changes", len(list)/2)
-}
-
-func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
-	var kinds []string
-	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
-		WithObserver(func(e Event) {
-			if e.Kind == EventBreakerState {
-				kinds = append(kinds, e.From.String()+" to "+e.To.String())
-				if len(kinds) == 1 {
-					panic("once")
-				}
-			}
-		}))
-	assert.PanicsWithValue(t, "once", func() { _, _ = f.TryAcquire(t.Context(), "k") })
-	time.Sleep(2 * milli)
-	_, err := f.TryAcquire(t.Context(), "k")
-	assert.NoError(t, err)
-	assert.Equal(t, []string{"closed to open", "open to half-open", "half-open to open"}, kinds)
 }
 
 func TestBreakerNames(t *testing.T) {

@@ -14,6 +14,34 @@ const (
 	denyStripes = 256
 )
 
+// A denyTable remembers denials.
+type denyTable struct {
+	max time.Duration        // for which a denial is answered
+	now func() time.Duration // monotonic
+
+	seed    maphash.Seed
+	sets    []denySet // a power of two
+	stripes [denyStripes]denyStripe
+
+	// decided is the largest n that the limiter is known to allow or deny, rather
+	// than refuse with ErrExceedsLimit: the largest it ever did.
+	decided atomic.Int64
+}
+
+func newDenyTable(keys int, max time.Duration) *denyTable {
+	sets := 1
+	for sets*denyWays < keys {
+		sets *= 2
+	}
+	start := time.Now()
+	return &denyTable{
+		max:  max,
+		now:  func() time.Duration { return time.Since(start) },
+		seed: maphash.MakeSeed(),
+		sets: make([]denySet, sets),
+	}
+}
+
 // A denySet holds the denials of the keys that hash to it. It is one cache line.
 // Reading takes no lock; writing takes its stripe's.
 //
@@ -55,9 +83,31 @@ func (d *denial) covers(o *denial) bool {
 	return d.n <= o.n && d.until >= o.until && d.trusted >= o.trusted
 }
 
+func (t *denyTable) hash(key string) uint64 { return maphash.String(t.seed, key) }
+
+// noteDecided notes that the limiter decides on n permits.
+func (t *denyTable) noteDecided(n int) {
+	for m := t.decided.Load(); int64(n) > m && !t.decided.CompareAndSwap(m, int64(n)); {
+		m = t.decided.Load()
+	}
+}
+
+// A denySending is what was noted before a request was sent.
+type denySending struct {
+	generation uint64 // of the key's stripe
+	at         time.Duration
+}
+
+// beforeSending notes both before the request is sent, so that nothing that comes
+// between them and the decision can make the denial last too long.
+func (t *denyTable) beforeSending(hash uint64) denySending {
+	generation := t.stripe(hash).generation.Load()
+	return denySending{generation, t.now()}
+}
+
 // lookup answers by the denial of n or fewer permits that holds key back longest.
-func (c *DenyCache) lookup(hash uint64, key string, n int) (r Result, ok bool) {
-	set := c.set(hash)
+func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
+	set := t.set(hash)
 	var until time.Duration
 	for i := range set {
 		if set[i].hash.Load() != hash {
@@ -67,13 +117,13 @@ func (c *DenyCache) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 		if d == nil || n < d.n || d.key != key {
 			continue
 		}
-		// Would the limiter refuse n altogether? Limit does not tell: with several
+		// Would the limiter refuse n altogether? Limit does not say: with several
 		// rules it is not always the smallest.
-		if n > d.n && (n > d.limit || int64(n) > c.decided.Load()) {
+		if n > d.n && (n > d.limit || int64(n) > t.decided.Load()) {
 			continue
 		}
 		// Read after the denial: one stored later would be answered too early.
-		now := c.now()
+		now := t.now()
 		if now >= d.trusted || d.until <= until {
 			continue
 		}
@@ -94,7 +144,7 @@ func (c *DenyCache) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 // Denials of one key for different n stand side by side when each says something
 // that the other does not: that of one denies most calls, that of five denies five
 // for longer. Two are kept, the one for the fewest permits and one other.
-func (c *DenyCache) remember(hash uint64, key string, n int, r Result, sent time.Duration, generation uint64) {
+func (t *denyTable) remember(hash uint64, key string, n int, r Result, sending denySending) {
 	// A retry-after runs from the tick of the deciding clock, which may lie before
 	// the instant of sending by less than the tick: a microsecond, but for fixed
 	// windows a millisecond, which whole milliseconds give away.
@@ -102,6 +152,7 @@ func (c *DenyCache) remember(hash uint64, key string, n int, r Result, sent time
 	if r.RetryAfter%time.Millisecond == 0 {
 		grain = time.Millisecond
 	}
+	sent := sending.at
 	d := denial{
 		n:         n,
 		until:     sent + min(r.RetryAfter, math.MaxInt64-sent),
@@ -110,19 +161,19 @@ func (c *DenyCache) remember(hash uint64, key string, n int, r Result, sent time
 		remaining: r.Remaining,
 		resetAt:   sent + min(r.ResetAfter, math.MaxInt64-sent),
 	}
-	d.trusted = min(d.until-grain, sent+min(c.max, math.MaxInt64-sent))
-	now := c.now()
+	d.trusted = min(d.until-grain, sent+min(t.max, math.MaxInt64-sent))
+	now := t.now()
 	if now >= d.trusted {
 		return
 	}
 
-	stripe := c.stripe(hash)
+	stripe := t.stripe(hash)
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
-	if stripe.returning > 0 || stripe.generation.Load() != generation {
+	if stripe.returning > 0 || stripe.generation.Load() != sending.generation {
 		return
 	}
-	set := c.set(hash)
+	set := t.set(hash)
 	free, fewest, more := -1, -1, -1 // ways: one to spare, and this key's two
 	for i := range set {
 		old := set[i].denial.Load()
@@ -171,9 +222,9 @@ func (c *DenyCache) remember(hash uint64, key string, n int, r Result, sent time
 // than it was told, and what it returns afterwards. What was remembered of key is
 // forgotten, and what is decided in between, or was sent before the end, is not
 // remembered: it may have been decided before the permits came back.
-func (c *DenyCache) returnPermits(key string) (done func()) {
-	hash := maphash.String(c.seed, key)
-	stripe, set := c.stripe(hash), c.set(hash)
+func (t *denyTable) returnPermits(key string) (done func()) {
+	hash := t.hash(key)
+	stripe, set := t.stripe(hash), t.set(hash)
 
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
@@ -191,11 +242,11 @@ func (c *DenyCache) returnPermits(key string) (done func()) {
 	}
 }
 
-func (c *DenyCache) set(hash uint64) *denySet {
-	return &c.sets[hash&uint64(len(c.sets)-1)]
+func (t *denyTable) set(hash uint64) *denySet {
+	return &t.sets[hash&uint64(len(t.sets)-1)]
 }
 
 // stripe follows from the set, so that a set has one.
-func (c *DenyCache) stripe(hash uint64) *denyStripe {
-	return &c.stripes[(hash&uint64(len(c.sets)-1))%denyStripes]
+func (t *denyTable) stripe(hash uint64) *denyStripe {
+	return &t.stripes[(hash&uint64(len(t.sets)-1))%denyStripes]
 }

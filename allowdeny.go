@@ -1,0 +1,69 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+)
+
+// AllowAll returns a limiter that allows every call: as the secondary of a
+// [Fallback] it fails open. Its Result is that of an unlimited supply:
+//
+//	Allowed: true, Limit: 2147483647, Window: 1s, Remaining: 2147483647, RetryAfter: 0, ResetAfter: 0
+//
+// It keeps the contract otherwise: ErrInvalidKey for an empty key,
+// ErrInvalidPermits for n below 1, and the context's error when that has ended.
+// It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
+// nanoseconds.
+func AllowAll() Limiter {
+	return constant{Result{Allowed: true, Limit: math.MaxInt32, Window: time.Second, Remaining: math.MaxInt32}}
+}
+
+// DenyAll returns a limiter that denies every call: as the secondary of a
+// [Fallback] it fails closed. Its Result is that of one permit a second which is
+// always taken, so that clients try again soon, but not at once:
+//
+//	Allowed: false, Limit: 1, Window: 1s, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
+//
+// RetryAfter is no promise here. Otherwise it is as [AllowAll], and never returns
+// ErrExceedsLimit.
+func DenyAll() Limiter {
+	return constant{Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}}
+}
+
+// constant always answers the same.
+type constant struct{ result Result }
+
+func (c constant) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return c.TryAcquireN(ctx, key, 1)
+}
+
+func (c constant) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	if err := checkLocal(ctx, key, n); err != nil {
+		return Result{}, err
+	}
+	return c.result, nil
+}
+
+func (c constant) Peek(ctx context.Context, key string) (Result, error) {
+	return c.TryAcquireN(ctx, key, 1)
+}
+
+func (c constant) Reset(ctx context.Context, key string) error {
+	return checkLocal(ctx, key, 1)
+}
+
+// checkLocal refuses a caller's mistakes, and a context that has ended.
+func checkLocal(ctx context.Context, key string, n int) error {
+	if key == "" {
+		return ErrInvalidKey
+	}
+	if n < 1 {
+		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
+	}
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("ratelimit: %s: %w", shortKey(key), err)
+	}
+	return nil
+}

@@ -1,0 +1,196 @@
+package ratelimit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+)
+
+func TestDenyCacheSizeRoundsUp(t *testing.T) {
+	for keys, want := range map[int]int{1: 4, 4: 4, 5: 8, 1000: 1024, 1024: 1024, 65_536: 65_536} {
+		c, _ := newTestDenyCache(t, &scriptedLimiter{}, WithDenyCacheSize(keys))
+		if got := len(c.table.sets) * denyWays; got != want {
+			t.Errorf("WithDenyCacheSize(%d) makes room for %d, want %d", keys, got, want)
+		}
+	}
+	c, _ := newTestDenyCache(t, &scriptedLimiter{})
+	if got := len(c.table.sets) * denyWays; got != 65_536 {
+		t.Errorf("by default there is room for %d, want 65536", got)
+	}
+}
+
+// denials counts what c remembers.
+func (c *DenyCache) denials() (count int) {
+	for i := range c.table.sets {
+		for w := range c.table.sets[i] {
+			if c.table.sets[i][w].denial.Load() != nil {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+func TestDenyCacheIsBoundedUnderAFloodOfKeys(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
+	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(1024))
+	for i := range 50_000 {
+		if _, err := c.TryAcquire(t.Context(), fmt.Sprint(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := c.denials(); got != 1024 {
+		t.Errorf("%d denials are remembered, want 1024", got)
+	}
+}
+
+func TestDenyCacheManyCountsOfOneKeyTakeTwoPlaces(t *testing.T) {
+	l := &scriptedLimiter{}
+	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	for n := range 10 {
+		for _, n := range []int{n + 1, 10 - n} {
+			l.answer = func() (Result, error) { return deniedBy10(0, time.Duration(n)*time.Second, time.Hour), nil }
+			if _, err := c.TryAcquireN(t.Context(), "k", n); err != nil {
+				t.Fatal(err)
+			}
+			if got := c.denials(); got > 2 {
+				t.Fatalf("%d denials are remembered, want at most 2", got)
+			}
+		}
+	}
+}
+
+func TestDenyCacheEndedDenialsGiveWayFirst(t *testing.T) {
+	l := &scriptedLimiter{}
+	c, now := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	ask := func(key string, retryAfter time.Duration) {
+		t.Helper()
+		l.answer = func() (Result, error) { return deniedBy10(0, retryAfter, time.Hour), nil }
+		if _, err := c.TryAcquire(t.Context(), key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 20 {
+		for k := range 4 { // one of the four is short
+			retryAfter := time.Hour
+			if k == i%4 {
+				retryAfter = time.Second
+			}
+			ask(fmt.Sprint("key", i, k), retryAfter)
+		}
+		*now += 2 * time.Second
+		ask(fmt.Sprint("new", i), time.Hour)
+		l.asked = nil
+		for k := range 4 {
+			if k != i%4 {
+				ask(fmt.Sprint("key", i, k), time.Hour)
+			}
+		}
+		ask(fmt.Sprint("new", i), time.Hour)
+		if len(l.asked) != 0 {
+			t.Fatalf("round %d: denials that had not ended gave way: asked %q", i, l.asked)
+		}
+		*now += 2 * time.Hour // all end
+	}
+}
+
+func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
+	l := &scriptedLimiter{}
+	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
+	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	ask := func(key string, n int) {
+		t.Helper()
+		if _, err := c.TryAcquireN(t.Context(), key, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		ask(fmt.Sprint("old", i), 1)
+	}
+	for round := range 3 {
+		for i := range 4 {
+			ask(fmt.Sprint("new", round, i), 1)
+		}
+		l.asked = nil
+		for i := range 4 {
+			ask(fmt.Sprint("new", round, i), 1)
+		}
+		if len(l.asked) != 0 {
+			t.Errorf("round %d: the latest four are not remembered: asked %q", round, l.asked)
+		}
+	}
+}
+
+func TestDenyCacheDenialDoesNotDriveOutItsKeysOther(t *testing.T) {
+	for position := range 4 {
+		l := &scriptedLimiter{}
+		c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+		ask := func(key string, n int, retryAfter time.Duration) {
+			t.Helper()
+			want := deniedBy10(0, retryAfter, time.Hour)
+			l.answer = func() (Result, error) { return want, nil }
+			if r, err := c.TryAcquireN(t.Context(), key, n); r != want || err != nil {
+				t.Fatalf("position %d, %d permits: got %+v, %v; want %+v", position, n, r, err, want)
+			}
+		}
+		for i := range 4 {
+			ask(fmt.Sprint(i), 2, time.Minute)
+		}
+		ask(fmt.Sprint(position), 1, time.Second) // a fifth for four places
+		l.asked = nil
+		ask(fmt.Sprint(position), 2, time.Minute)
+		ask(fmt.Sprint(position), 1, time.Second)
+		if len(l.asked) != 0 {
+			t.Errorf("position %d: asked %q again", position, l.asked)
+		}
+	}
+}
+
+func TestDenyCacheGivesNoRoomToEndedDenials(t *testing.T) {
+	l := &scriptedLimiter{}
+	c, now := newTestDenyCache(t, l)
+	l.answer = func() (Result, error) {
+		*now += time.Second
+		return deniedBy10(0, time.Second, time.Second), nil
+	}
+	if r, err := c.TryAcquire(t.Context(), "k"); r != deniedBy10(0, time.Second, time.Second) || err != nil {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if got := c.denials(); got != 0 {
+		t.Errorf("%d denials are remembered, want 0", got)
+	}
+}
+
+func TestDenyCacheComparesWholeKeys(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
+	c, _ := newTestDenyCache(t, l)
+	key := strings.Repeat("a string of which a key is a part, ", 3)[:10]
+	if _, err := c.TryAcquire(t.Context(), key); err != nil {
+		t.Fatal(err)
+	}
+	for i := range c.table.sets {
+		for w := range c.table.sets[i] {
+			d := c.table.sets[i][w].denial.Load()
+			if d == nil {
+				continue
+			}
+			hash := c.table.sets[i][w].hash.Load()
+			if r, ok := c.table.lookup(hash, key, 1); !ok {
+				t.Error("the denial is not found by its own hash")
+			} else if want := deniedBy10(0, time.Hour, time.Hour); r != want {
+				t.Errorf("got %+v, want %+v", r, want)
+			}
+			if r, ok := c.table.lookup(hash, "another", 1); ok {
+				t.Errorf("another key of the same hash is denied: %+v", r)
+			}
+			if unsafe.StringData(d.key) == unsafe.StringData(key) {
+				t.Error("the caller's string is kept alive")
+			}
+		}
+	}
+	if got := c.denials(); got != 1 {
+		t.Errorf("%d denials are remembered, want 1", got)
+	}
+}

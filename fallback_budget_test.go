@@ -1,0 +1,341 @@
+package ratelimit
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestFallbackBudgetOfAnyLength: the longest is no outage.
+func TestFallbackBudgetOfAnyLength(t *testing.T) {
+	primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+		return byPrimary, ctx.Err()
+	}}
+	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(math.MaxInt64))
+	require.Equal(t, byPrimary, must(t)(f.TryAcquire(ctx, "k")))
+	primary.do = func(ctx context.Context, _ string, _ int) (Result, error) {
+		deadline, ok := ctx.Deadline()
+		require.True(t, ok)
+		require.Greater(t, time.Until(deadline), 24*time.Hour)
+		return byPrimary, nil
+	}
+	require.Equal(t, byPrimary, must(t)(f.TryAcquire(ctx, "k")))
+}
+
+func TestFallbackBudget(t *testing.T) {
+	const budget = 20 * milli
+	late := func(t *testing.T, primary *stub, took time.Duration, want Result) (events []Event) {
+		t.Helper()
+		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget),
+			WithObserver(func(e Event) { events = append(events, e) }))
+		start := time.Now()
+		r, err := f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, want, r)
+		assert.Equal(t, took, time.Since(start))
+		synctest.Wait()
+		return events
+	}
+	overBudget := []Event{{Kind: EventOverBudget, Key: "k", Err: ErrOverBudget, Result: substituted}}
+
+	t.Run("an answer a moment before its end counts", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			assert.Empty(t, late(t, after(budget-1), budget-1, byPrimary))
+		})
+	})
+	t.Run("an answer a moment after its end does not", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			assert.Equal(t, overBudget, late(t, after(budget+1), budget, substituted))
+		})
+	})
+	t.Run("a late error is not told", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				time.Sleep(time.Second)
+				return Result{}, errDown
+			}}
+			events := late(t, primary, budget, substituted)
+			time.Sleep(time.Minute)
+			assert.Equal(t, overBudget, events)
+		})
+	})
+	t.Run("an error in time is answered at once", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				time.Sleep(milli)
+				return Result{}, errDown
+			}}
+			assert.Equal(t, []Event{{Kind: EventPrimaryFailed, Key: "k", Err: errDown, Result: substituted}},
+				late(t, primary, milli, substituted))
+		})
+	})
+	t.Run("both fail", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			r, err := newTestFallback(t, hanging(), always(Result{}, errDown), WithBudget(budget)).TryAcquire(t.Context(), "k")
+			assert.Zero(t, r)
+			assert.EqualError(t, err, `ratelimit: fallback for "k": primary: ratelimit: over budget; secondary: connection refused`)
+			assert.ErrorIs(t, err, ErrOverBudget)
+			assert.ErrorIs(t, err, errDown)
+		})
+	})
+	t.Run("a caller whose time is up with the budget gets the context's error", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), budget)
+			defer cancel()
+			secondary := always(bySecondary, nil)
+			r, err := newTestFallback(t, hanging(), secondary, WithBudget(budget)).TryAcquire(ctx, "k")
+			assert.Zero(t, r)
+			assert.ErrorIs(t, err, context.DeadlineExceeded)
+			assert.Zero(t, secondary.calls.Load())
+		})
+	})
+}
+
+func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
+	type ctxKey struct{}
+	for _, c := range []struct {
+		name  string
+		leave time.Duration // when the caller is cancelled; 0: never
+	}{
+		{"the budget lapses", 0},
+		{"the caller leaves first", 5 * milli},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const budget = 20 * milli
+				ctx, cancel := context.WithCancel(context.WithValue(t.Context(), ctxKey{}, "value"))
+				defer cancel()
+				if c.leave > 0 {
+					time.AfterFunc(c.leave, cancel)
+				}
+				start := time.Now()
+				var ended atomic.Int64
+				var child atomic.Value
+				primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+					assert.Equal(t, "value", ctx.Value(ctxKey{}))
+					d, ok := ctx.Deadline()
+					assert.True(t, ok)
+					assert.Equal(t, budget+abandonedFor, d.Sub(start))
+					// A context derived from it, with a later deadline, ends with it.
+					sub, stop := context.WithTimeout(ctx, time.Hour)
+					defer stop()
+					<-sub.Done()
+					ended.Store(int64(time.Since(start)))
+					child.Store(sub.Err())
+					return Result{}, ctx.Err()
+				}}
+				f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
+				r, err := f.TryAcquire(ctx, "k")
+				if c.leave > 0 {
+					assert.Zero(t, r)
+					assert.EqualError(t, err, `ratelimit: fallback for "k": context canceled`)
+					assert.ErrorIs(t, err, context.Canceled)
+					assert.Equal(t, c.leave, time.Since(start))
+				} else {
+					assert.NoError(t, err)
+					assert.Equal(t, substituted, r)
+					assert.Equal(t, budget, time.Since(start))
+				}
+				synctest.Wait()
+				assert.EqualValues(t, 1, f.abandoned.Load(), "the call goes on")
+				assert.Zero(t, ended.Load())
+
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				assert.EqualValues(t, budget+abandonedFor, ended.Load(), "the call is given up for good")
+				assert.Equal(t, context.Canceled, child.Load())
+				assert.Zero(t, f.abandoned.Load())
+				assert.Empty(t, f.running)
+			})
+		})
+	}
+}
+
+func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		opts []FallbackOption
+	}{
+		{"budget", nil},
+		{"budget and breaker", []FallbackOption{WithBreaker()}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const callers, each, budget = 1000, 20, 5 * milli
+				release := make(chan struct{}) // the server, which no context impresses
+				var inside, peak atomic.Int64
+				primary := &stub{do: func(context.Context, string, int) (Result, error) {
+					n := inside.Add(1)
+					for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
+					}
+					<-release
+					inside.Add(-1)
+					return byPrimary, nil
+				}}
+				var saturated atomic.Int64
+				opts := append(c.opts, WithBudget(budget), WithObserver(func(e Event) {
+					if e.Kind == EventOverBudget && e.Err != ErrOverBudget {
+						assert.ErrorIs(t, e.Err, ErrOverBudget)
+						assert.EqualError(t, e.Err, "ratelimit: over budget: 256 abandoned calls are still running")
+						saturated.Add(1)
+					}
+				}))
+				f := newTestFallback(t, primary, always(bySecondary, nil), opts...)
+				before := runtime.NumGoroutine()
+
+				var wg sync.WaitGroup
+				for i := range callers {
+					wg.Go(func() {
+						for j := range each {
+							// Some callers leave before the budget is over.
+							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i+j)%8)*milli)
+							start := time.Now()
+							r, err := f.TryAcquire(ctx, "k")
+							if err != nil {
+								assert.ErrorIs(t, err, context.DeadlineExceeded)
+								assert.Zero(t, r)
+							} else {
+								assert.Equal(t, substituted, r)
+							}
+							assert.LessOrEqual(t, time.Since(start), budget)
+							cancel()
+						}
+					})
+				}
+				wg.Wait()
+				synctest.Wait()
+				assert.LessOrEqual(t, peak.Load(), int64(maxRunning))
+				// Goroutines of the runtime's and of clients closed before come and go.
+				assert.LessOrEqual(t, runtime.NumGoroutine(), before+maxRunning+20)
+				assert.Equal(t, inside.Load(), f.abandoned.Load())
+				if c.opts == nil {
+					assert.EqualValues(t, maxRunning, f.abandoned.Load())
+					start := time.Now()
+					r, err := f.TryAcquire(t.Context(), "k")
+					assert.NoError(t, err)
+					assert.Equal(t, substituted, r)
+					assert.Zero(t, time.Since(start), "the secondary answers at once")
+				}
+
+				close(release)
+				time.Sleep(time.Second)
+				assert.Zero(t, f.abandoned.Load())
+				assert.Empty(t, f.running)
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r, "the primary is back")
+				t.Logf("peak %d of %d, answered at once %d, primary asked %d times for %d calls",
+					peak.Load(), maxRunning, saturated.Load(), primary.calls.Load(), callers*each)
+			})
+		})
+	}
+}
+
+func TestFallbackMoreCallersThanTurnsWait(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
+		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker())
+		before := runtime.NumGoroutine()
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range callers {
+			wg.Go(func() {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r)
+			})
+		}
+		wg.Wait()
+		assert.Equal(t, 4*rtt, time.Since(start), "in four goes of 256 at most")
+		synctest.Wait()
+		assert.LessOrEqual(t, runtime.NumGoroutine(), before+20)
+	})
+}
+
+func TestFallbackCallersWhoseTurnDoesNotCome(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const budget = 50 * milli
+		primary := after(budget - milli)
+		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
+		var wg sync.WaitGroup
+		for range maxRunning {
+			wg.Go(func() {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.Equal(t, byPrimary, r)
+			})
+		}
+		synctest.Wait()
+
+		// One leaves while it waits, one starts just before its budget is over.
+		ctx, cancel := context.WithTimeout(t.Context(), 10*milli)
+		defer cancel()
+		r, err := f.TryAcquire(ctx, "k")
+		assert.Zero(t, r)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		start := time.Now()
+		r, err = f.TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+		assert.Equal(t, budget, time.Since(start))
+		wg.Wait()
+		assert.EqualValues(t, maxRunning+1, primary.calls.Load(), "who left is not asked for")
+		time.Sleep(time.Second)
+		assert.Zero(t, f.abandoned.Load())
+		assert.Empty(t, f.running)
+	})
+}
+
+func TestFallbackPanicOfThePrimary(t *testing.T) {
+	for _, mode := range fallbackModes {
+		t.Run(mode.name, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			primary := &stub{do: func(context.Context, string, int) (Result, error) { panic("at the caller's") }}
+			f := newTestFallback(t, primary, AllowAll(), mode.opts()...)
+			for range 10 {
+				assert.PanicsWithValue(t, "at the caller's", func() { _, _ = f.TryAcquire(t.Context(), "k") })
+				if primary.calls.Load() == defaultFailures && f.breaker != nil {
+					break // now it is open
+				}
+			}
+			if f.breaker != nil {
+				r, err := f.TryAcquire(t.Context(), "k")
+				assert.NoError(t, err)
+				assert.True(t, r.Fallback, "a panic is a failure")
+			}
+			settled(t, before)
+			assert.Zero(t, f.abandoned.Load())
+			assert.Empty(t, f.running)
+		})
+	}
+	t.Run("of an abandoned call", func(t *testing.T) {
+		bubble(t, func(t *testing.T) {
+			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				time.Sleep(time.Second)
+				panic("nobody listens")
+			}}
+			f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli))
+			r, err := f.TryAcquire(t.Context(), "k")
+			assert.NoError(t, err)
+			assert.Equal(t, substituted, r)
+			time.Sleep(2 * time.Second)
+			synctest.Wait()
+			assert.Zero(t, f.abandoned.Load())
+			assert.Empty(t, f.running)
+		})
+	})
+	t.Run("or the end of its goroutine", func(t *testing.T) {
+		primary := &stub{do: func(context.Context, string, int) (Result, error) { runtime.Goexit(); return byPrimary, nil }}
+		r, err := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(time.Minute)).TryAcquire(t.Context(), "k")
+		assert.NoError(t, err)
+		assert.Equal(t, substituted, r)
+	})
+}

@@ -1,0 +1,241 @@
+package merge
+
+import (
+	"context"
+	"iter"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A batch is calls that are sent together, in the order in which they came. All but
+// the outcomes is settled when it is sent.
+type batch struct {
+	runs   []run
+	keys   int    // that the runs are for
+	latest int    // the run that a call was last added to
+	key    string // of that run
+
+	calls    int             // slots given out
+	callers  int             // of those, the slots of callers that still wait
+	first    context.Context // of the first call
+	deadline time.Duration   // the latest of the calls' deadlines, since epoch
+	closed   bool            // sent, or dropped
+
+	done chan struct{} // closed when the outcomes are there
+}
+
+// A run is the calls for a key that follow one another and ask for equal permits. It
+// takes a cache line.
+type run struct {
+	key        string  // its name in Redis, in the key's first run; empty in the others
+	n          int32   // permits; below maxCount
+	calls      int32   // slots given out, numbered from 0
+	next       int32   // next run of the key; 0: none
+	words      []int64 // the outcome
+	exceptions *exceptions
+}
+
+// exceptions holds what few runs need.
+type exceptions struct {
+	left   []int     // slots whose callers gave up before the batch was sent
+	single [][]int64 // words for the first calls, where each was asked for on its own
+	err    error     // the outcome of the others
+}
+
+// A slot is a call's place in a batch.
+type slot struct {
+	batch       *batch
+	run, number int
+}
+
+// noDeadline is later than any deadline.
+const noDeadline time.Duration = math.MaxInt64
+
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
+
+// join gives a call a slot in the latest run, if it fits there, as it does on a hot
+// key.
+func (b *batch) join(key string, n int, deadline time.Duration) (slot, bool) {
+	if b.calls == maxCalls || b.key != key || int(b.runs[b.latest].n) != n {
+		return slot{}, false
+	}
+	return b.newSlot(deadline), true
+}
+
+// newSlot gives a call a slot in the latest run.
+func (b *batch) newSlot(deadline time.Duration) slot {
+	r := &b.runs[b.latest]
+	s := slot{b, b.latest, int(r.calls)}
+	r.calls++
+	b.calls++
+	b.callers++
+	b.deadline = max(b.deadline, deadline)
+	return s
+}
+
+// add gives a call a slot, unless the batch has no room for the call or its key. last
+// has the last run of each key; the names of keys in Redis begin with prefix.
+func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline time.Duration, last map[string]int) (slot, bool) {
+	i, known := last[key]
+	if b.calls == maxCalls || !known && b.keys == maxKeys {
+		return slot{}, false
+	}
+	if b.calls == 0 {
+		b.first = ctx
+	}
+	if !known || int(b.runs[i].n) != n {
+		r := run{n: int32(n)}
+		next := len(b.runs)
+		if known {
+			b.runs[i].next = int32(next)
+		} else {
+			r.key = prefix + key
+			b.keys++
+		}
+		if next == cap(b.runs) {
+			b.runs = slices.Grow(b.runs, min(max(2, 3*next), maxCalls-next)) // doubling would leave more garbage
+		}
+		b.runs = append(b.runs, r)
+		last[key] = next
+		i = next
+	}
+	b.key, b.latest = key, i
+	return b.newSlot(deadline), true
+}
+
+// leave gives the slot up, before the batch is sent.
+func (s slot) leave() {
+	e := s.batch.runs[s.run].except()
+	e.left = append(e.left, s.number)
+	s.batch.callers--
+}
+
+// outcome is what the batch brought the slot: the reply to its run, and the call's
+// place in that run.
+func (s slot) outcome() (redisexec.Reply, error) {
+	r := &s.batch.runs[s.run]
+	if r.exceptions == nil {
+		return redisexec.Reply{Words: r.words, Index: int64(s.number)}, nil
+	}
+	place := s.number
+	for _, left := range r.exceptions.left {
+		if left < s.number {
+			place--
+		}
+	}
+	single := r.exceptions.single
+	if place < len(single) {
+		return redisexec.Reply{Words: single[place]}, nil
+	}
+	if err := r.exceptions.err; err != nil {
+		return redisexec.Reply{}, err
+	}
+	return redisexec.Reply{Words: r.words, Index: int64(place - len(single))}, nil
+}
+
+func (r *run) except() *exceptions {
+	if r.exceptions == nil {
+		r.exceptions = &exceptions{}
+	}
+	return r.exceptions
+}
+
+// pending counts the calls of r that have no outcome.
+func (r *run) pending() int {
+	switch {
+	case r.words != nil:
+		return 0
+	case r.exceptions == nil:
+		return int(r.calls)
+	case r.exceptions.err != nil:
+		return 0
+	}
+	return int(r.calls) - len(r.exceptions.left) - len(r.exceptions.single)
+}
+
+// runsOf yields the runs with pending calls of the key whose first run is at index
+// key.
+func (b *batch) runsOf(key int) iter.Seq[*run] {
+	return func(yield func(*run) bool) {
+		for i := key; ; {
+			r := &b.runs[i]
+			if r.pending() > 0 && !yield(r) {
+				return
+			}
+			if i = int(r.next); i == 0 {
+				return
+			}
+		}
+	}
+}
+
+// firstOf is the key's first run with pending calls, or nil.
+func (b *batch) firstOf(key int) *run {
+	for r := range b.runsOf(key) {
+		return r
+	}
+	return nil
+}
+
+// pendingKeys is the keys with pending calls, by the indices of their first runs.
+func (b *batch) pendingKeys() []int {
+	keys := make([]int, 0, b.keys)
+	for i := range b.runs {
+		if b.runs[i].key != "" && b.firstOf(i) != nil {
+			keys = append(keys, i)
+		}
+	}
+	return keys
+}
+
+// fail gives all pending calls the error.
+func (b *batch) fail(err error) {
+	for i := range b.runs {
+		if r := &b.runs[i]; r.pending() > 0 {
+			r.except().err = err
+		}
+	}
+}
+
+// context is the batch's: it has no caller's values, and the latest of the deadlines.
+// A call that is the only one its batch ever had keeps its own context.
+func (b *batch) context() (context.Context, context.CancelFunc) {
+	switch {
+	case b.calls == 1:
+		return b.first, func() {}
+	case b.deadline == noDeadline:
+		return context.Background(), func() {}
+	}
+	return context.WithDeadline(context.Background(), epoch.Add(b.deadline))
+}
+
+// single reports whether just one call is pending for the key.
+func (b *batch) single(key int) bool {
+	calls := 0
+	for r := range b.runsOf(key) {
+		calls += r.pending()
+	}
+	return calls == 1
+}
+
+// requests is the permits of a key's pending calls, as many.lua reads them: runs of
+// equal ones.
+func (b *batch) requests(key int) any {
+	if b.firstOf(key).n == 1 && b.single(key) {
+		return "1"
+	}
+	var runs []byte
+	for r := range b.runsOf(key) {
+		if runs != nil {
+			runs = append(runs, ',')
+		}
+		runs = strconv.AppendInt(runs, int64(r.n), 10)
+		runs = append(runs, 'x')
+		runs = strconv.AppendInt(runs, int64(r.pending()), 10)
+	}
+	return runs
+}

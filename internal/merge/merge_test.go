@@ -1,0 +1,197 @@
+package merge
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+var ctx = context.Background()
+
+func TestMain(m *testing.M) {
+	defer redistest.StopShared()
+	m.Run()
+}
+
+// A server is a client that decides as a script would: each key has permits, and the
+// first of equal requests get theirs. The words are how many were allowed, and the
+// permits that were left before.
+type server struct {
+	*redisexec.Executor
+	permits int        // of each key
+	hold    chan error // each command waits for one; nil: none waits
+
+	mu       sync.Mutex // guards all below
+	used     map[string]int
+	sent     []string          // the commands, in the order in which they came
+	contexts []context.Context // theirs
+	broken   map[string]int    // executions for many requests that will fail for a key
+	errs     map[string]error  // of the executions for one request of a key
+}
+
+func newServer(permits int) *server {
+	s := &server{permits: permits, used: map[string]int{}, broken: map[string]int{}, errs: map[string]error{}}
+	s.Executor = &redisexec.Executor{
+		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Words: 2, Pooled: true,
+	}
+	return s
+}
+
+func (s *server) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := s.answer(ctx, cmd.(*redisexec.Once).Cmder.(*redis.IntSliceCmd))
+	cmd.SetErr(err)
+	return err
+}
+
+func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
+	var args []string
+	for _, arg := range cmd.Args() {
+		switch arg := arg.(type) {
+		case *string:
+			args = append(args, *arg)
+		case *int:
+			args = append(args, fmt.Sprint(*arg))
+		case []byte:
+			args = append(args, string(arg))
+		default:
+			args = append(args, fmt.Sprint(arg))
+		}
+	}
+	many := args[1] == s.Many.BySHA[1]
+	keys, requests := args[3:4], args[4:5]
+	if many {
+		count := (len(args) - 4) / 2
+		keys, requests = args[3:3+count], args[4+count:]
+	}
+	var about []string
+	for i, key := range keys {
+		about = append(about, key+" "+requests[i])
+	}
+	s.mu.Lock()
+	s.sent = append(s.sent, strings.Join(about, ", "))
+	s.contexts = append(s.contexts, ctx)
+	s.mu.Unlock()
+	if s.hold != nil {
+		if err := <-s.hold; err != nil {
+			return err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var words []int64
+	for i, key := range keys {
+		switch {
+		case !many && s.errs[key] != nil:
+			return s.errs[key]
+		case many && s.broken[key] > 0:
+			s.broken[key]--
+			words = append(words, -1)
+			continue
+		}
+		for run := range strings.SplitSeq(requests[i], ",") {
+			n, calls := 1, 1
+			if many && run != "1" {
+				fmt.Sscanf(run, "%dx%d", &n, &calls)
+			} else {
+				fmt.Sscan(run, &n)
+			}
+			left := s.permits - s.used[key]
+			allowed := min(left/n, calls)
+			s.used[key] += allowed * n
+			words = append(words, int64(allowed), int64(left))
+		}
+	}
+	cmd.SetVal(words)
+	return nil
+}
+
+// take returns the commands that came since it was last called.
+func (s *server) take() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	sent := s.sent
+	s.sent = nil
+	return sent
+}
+
+// answerNext lets one command through, or fails it.
+func (s *server) answerNext(err error) {
+	s.hold <- err
+	synctest.Wait()
+}
+
+// A call is one of Acquire, and what came of it.
+type call struct {
+	returned, allowed bool
+	left              int64
+	err               error
+}
+
+// acquire calls Acquire in a goroutine, and returns when that waits or has returned.
+func acquire(ctx context.Context, m *Merger, key string, n int) *call {
+	c := &call{}
+	go func() {
+		reply, err := m.Acquire(ctx, key, n)
+		c.returned, c.err = true, err
+		if err != nil {
+			return
+		}
+		granted := reply.Words[0]
+		c.allowed = reply.Index < granted
+		c.left = reply.Words[1] - min(reply.Index+1, granted)*int64(n)
+		reply.Done()
+	}()
+	synctest.Wait()
+	return c
+}
+
+// acquireAll makes several, in their order.
+func acquireAll(m *Merger, n int, keys ...string) []*call {
+	var calls []*call
+	for _, key := range keys {
+		calls = append(calls, acquire(ctx, m, key, n))
+	}
+	return calls
+}
+
+// held runs a test with a server that holds every command, and the clock of a bubble,
+// which stands still unless the test sleeps.
+func held(t *testing.T, permits int, test func(t *testing.T, s *server, m *Merger)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		defer func(before time.Time) { epoch = before }(epoch)
+		epoch = time.Now() // in the bubble
+		s := newServer(permits)
+		s.hold = make(chan error)
+		test(t, s, New(s.Executor, ""))
+		close(s.hold)
+		synctest.Wait()
+	})
+}
+
+var (
+	allowed = func(left int64) call { return call{returned: true, allowed: true, left: left} }
+	denied  = func(left int64) call { return call{returned: true, left: left} }
+	failed  = func(err error) call { return call{returned: true, err: err} }
+	waiting = call{}
+)
+
+func requireCalls(t *testing.T, calls []*call, want ...call) {
+	t.Helper()
+	var got []call
+	for _, c := range calls {
+		got = append(got, *c)
+	}
+	require.Equal(t, want, got)
+}

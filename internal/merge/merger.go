@@ -1,0 +1,101 @@
+// Package merge sends calls of one limiter that wait at the same time together, in
+// one execution: they share what an execution costs the server and the client.
+//
+// A [Merger] routes each call to the queue of its key's server. A queue collects
+// calls in batches and decides when a batch is sent. A sender executes a batch and
+// fills in its outcomes. Queues know the sender; the sender knows batches only.
+package merge
+
+import (
+	"context"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A Merger sends the calls of one limiter. Calls for different servers do not wait
+// for one another: each server has a queue. A call goes at once where nothing is in
+// flight.
+type Merger struct {
+	prefix string
+	sender *sender
+
+	// route returns the server of a key, by its name in Redis. It is nil if there is
+	// but one. It may be slow until a first execution has made the client look for the
+	// servers.
+	route func(ctx context.Context, name string) (*redis.Client, error)
+
+	common *queue   // where all keys live on one server, or it is not known on which
+	queues sync.Map // *redis.Client to *queue
+	opened struct {
+		sync.Mutex
+		count, limit int // queues there are, and may be before unused ones are looked for
+	}
+}
+
+// New returns a merger of calls that exec runs. The names of keys in Redis begin with
+// prefix.
+func New(exec *redisexec.Executor, prefix string) *Merger {
+	m := &Merger{prefix: prefix, sender: newSender(exec)}
+	m.common = m.newQueue()
+	switch client := exec.Client.(type) {
+	case *redis.ClusterClient:
+		m.route = client.MasterForKey
+	case *redis.Ring:
+		m.route = func(_ context.Context, name string) (*redis.Client, error) { return client.GetShardClientForKey(name) }
+	}
+	if m.route != nil {
+		m.sender.pipelined.Store(true)
+	}
+	return m
+}
+
+// Acquire takes n permits from key, with the other calls that wait. It returns the
+// context's error as soon as ctx ends. The caller calls Done on the reply.
+func (m *Merger) Acquire(ctx context.Context, key string, n int) (redisexec.Reply, error) {
+	return m.queue(ctx, key).acquire(ctx, key, n)
+}
+
+func (m *Merger) newQueue() *queue { return &queue{sender: m.sender, prefix: m.prefix} }
+
+// queue is where the calls for a key wait.
+func (m *Merger) queue(ctx context.Context, key string) *queue {
+	if m.route == nil || !m.sender.answered.Load() {
+		return m.common
+	}
+	server, err := m.route(ctx, m.prefix+key)
+	if err != nil {
+		return m.common
+	}
+	if q, ok := m.queues.Load(server); ok {
+		return q.(*queue)
+	}
+	return m.open(server)
+}
+
+// open adds a queue, and now and then drops the unused ones: servers come and go, and
+// each is another client. A call that still holds a dropped queue is sent from there.
+func (m *Merger) open(server *redis.Client) *queue {
+	o := &m.opened
+	o.Lock()
+	defer o.Unlock()
+	if o.count >= o.limit {
+		o.count = 0
+		m.queues.Range(func(server, q any) bool {
+			if q.(*queue).idle() {
+				m.queues.Delete(server)
+			} else {
+				o.count++
+			}
+			return true
+		})
+		o.limit = 2*o.count + 64
+	}
+	q, known := m.queues.LoadOrStore(server, m.newQueue())
+	if !known {
+		o.count++
+	}
+	return q.(*queue)
+}

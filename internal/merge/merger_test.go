@@ -1,0 +1,51 @@
+package merge
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// TestQueuesOfServersThatAreGone are dropped, and those in use are not.
+func TestQueuesOfServersThatAreGone(t *testing.T) {
+	m := New(newServer(1).Executor, "")
+	var servers []*redis.Client
+	m.route = func(_ context.Context, name string) (*redis.Client, error) {
+		servers = append(servers, redis.NewClient(&redis.Options{Addr: name}))
+		t.Cleanup(func() { _ = servers[len(servers)-1].Close() })
+		return servers[len(servers)-1], nil
+	}
+	require.Same(t, m.common, m.queue(ctx, "early"), "no server has answered")
+	m.sender.answered.Store(true)
+	busy := m.queue(ctx, "busy")
+	busy.inFlight = 1
+	for i := range 1000 {
+		q := m.queue(ctx, fmt.Sprint(i))
+		at, ok := m.queues.Load(servers[len(servers)-1])
+		require.True(t, ok)
+		require.Same(t, q, at)
+	}
+	queues := 0
+	m.queues.Range(func(any, any) bool { queues++; return true })
+	require.LessOrEqual(t, queues, 66)
+	at, _ := m.queues.Load(servers[0])
+	require.Same(t, busy, at)
+}
+
+// TestServersDoNotWaitForOneAnother: a call is sent though one for another server is in
+// flight.
+func TestServersDoNotWaitForOneAnother(t *testing.T) {
+	held(t, 3, func(t *testing.T, s *server, m *Merger) {
+		servers := map[string]*redis.Client{"a": {}, "b": {}}
+		m.route = func(_ context.Context, name string) (*redis.Client, error) { return servers[name], nil }
+		m.sender.answered.Store(true)
+		acquireAll(m, 1, "a", "b", "a", "b")
+		require.Equal(t, []string{"a 1", "b 1"}, s.take())
+		s.answerNext(nil)
+		s.answerNext(nil)
+		require.ElementsMatch(t, []string{"a 1", "b 1"}, s.take())
+	})
+}

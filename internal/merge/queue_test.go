@@ -1,0 +1,426 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+func TestCallsThatWaitAreSentTogether(t *testing.T) {
+	held(t, 3, func(t *testing.T, s *server, m *Merger) {
+		first := acquireAll(m, 1, "a")
+		require.Equal(t, []string{"a 1"}, s.take(), "a call that meets no other is sent at once")
+		others := acquireAll(m, 1, "a", "a", "a", "b")
+		require.Empty(t, s.take(), "they wait for the first")
+		s.answerNext(nil)
+		requireCalls(t, first, allowed(2))
+		require.Equal(t, []string{"a 1x3, b 1"}, s.take())
+		requireCalls(t, others, waiting, waiting, waiting, waiting)
+		s.answerNext(nil)
+		requireCalls(t, others, allowed(1), allowed(0), denied(0), allowed(2))
+		require.Empty(t, s.take())
+	})
+}
+
+func TestACallThatGivesUpWhileItWaitsIsNotSent(t *testing.T) {
+	held(t, 3, func(t *testing.T, s *server, m *Merger) {
+		first := acquireAll(m, 1, "a")
+		within, cancel := context.WithCancel(ctx)
+		quitter := acquire(within, m, "a", 1)
+		patient := acquireAll(m, 1, "a")
+		cancel()
+		synctest.Wait()
+		require.Equal(t, failed(context.Canceled), *quitter)
+		s.answerNext(nil)
+		s.answerNext(nil)
+		requireCalls(t, append(first, patient...), allowed(2), allowed(1))
+		require.Equal(t, []string{"a 1", "a 1"}, s.take())
+	})
+}
+
+func TestACallThatGivesUpInFlightHarmsNoOther(t *testing.T) {
+	held(t, 3, func(t *testing.T, s *server, m *Merger) {
+		within, cancel := context.WithCancel(ctx)
+		quitter := acquire(within, m, "a", 1)
+		others := acquireAll(m, 1, "a", "b")
+		cancel()
+		synctest.Wait()
+		require.Equal(t, failed(context.Canceled), *quitter)
+		s.answerNext(nil)
+		s.answerNext(nil)
+		requireCalls(t, others, allowed(1), allowed(2))
+	})
+}
+
+func TestAnErrorReachesExactlyTheCallsOfItsExecution(t *testing.T) {
+	held(t, 3, func(t *testing.T, s *server, m *Merger) {
+		boom := errors.New("boom")
+		first := acquireAll(m, 1, "a")
+		second := acquireAll(m, 1, "a", "b")
+		s.answerNext(nil)
+		third := acquireAll(m, 1, "a", "b")
+		s.answerNext(boom)
+		s.answerNext(nil)
+		requireCalls(t, first, allowed(2))
+		requireCalls(t, second, failed(boom), failed(boom))
+		requireCalls(t, third, allowed(1), allowed(2))
+	})
+}
+
+func TestASlowServerDoesNotHoldCallsBack(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		for range maxInFlight {
+			acquireAll(m, 1, "a")
+			require.Equal(t, []string{"a 1"}, s.take())
+			time.Sleep(minInterval)
+		}
+		acquireAll(m, 1, "a")
+		time.Sleep(time.Second)
+		require.Empty(t, s.take(), "what is in flight is bounded")
+		s.answerNext(nil)
+		require.Equal(t, []string{"a 1"}, s.take())
+	})
+}
+
+// twoInFlight has two commands held, so that not even a crowd is sent.
+func twoInFlight(t *testing.T, s *server, m *Merger) {
+	t.Helper()
+	acquireAll(m, 1, "first")
+	time.Sleep(minInterval)
+	acquireAll(m, 1, "second")
+	require.Equal(t, []string{"first 1", "second 1"}, s.take())
+}
+
+func TestABatchTakesABoundedNumberOfKeys(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		twoInFlight(t, s, m)
+		var keys []string
+		for i := range 2 * maxKeys {
+			keys = append(keys, fmt.Sprint(i%(maxKeys+1)))
+		}
+		calls := acquireAll(m, 1, keys...)
+		require.Empty(t, s.take())
+		requests := func(keys []string) []string { return []string{strings.Join(keys, " 1, ") + " 1"} }
+		s.answerNext(nil)
+		require.Equal(t, requests(keys[:maxKeys]), s.take())
+		s.hold <- nil // one of the two that are in flight
+		s.answerNext(nil)
+		require.Equal(t, requests(keys[maxKeys:]), s.take(), "in their order: a key that the first has waits behind another one")
+		s.answerNext(nil)
+		for _, c := range calls {
+			require.True(t, c.allowed)
+		}
+	})
+}
+
+func TestABatchTakesABoundedNumberOfCalls(t *testing.T) {
+	held(t, 10_000, func(t *testing.T, s *server, m *Merger) {
+		twoInFlight(t, s, m)
+		acquireAll(m, 1, slices.Repeat([]string{"k"}, maxCalls)...)
+		acquireAll(m, 2, "k")
+		s.answerNext(nil)
+		require.Equal(t, []string{fmt.Sprintf("k 1x%d", maxCalls)}, s.take())
+		s.hold <- nil
+		s.answerNext(nil)
+		require.Equal(t, []string{"k 2"}, s.take())
+	})
+	held(t, 10_000, func(t *testing.T, s *server, m *Merger) {
+		twoInFlight(t, s, m)
+		for i := range maxCalls + 1 { // each a run of its own
+			acquireAll(m, 1+i%2, "k")
+		}
+		s.answerNext(nil)
+		require.Equal(t, []string{"k " + strings.Repeat("1x1,2x1,", maxCalls/2-1) + "1x1,2x1"}, s.take())
+	})
+}
+
+func TestRequestsAreRunsOfEqualCalls(t *testing.T) {
+	type request struct {
+		key string
+		n   int
+	}
+	for want, requests := range map[string][]request{
+		"k 1":              {{"k", 1}},
+		"k 2":              {{"k", 2}},
+		"k 2x1, l 1":       {{"k", 2}, {"l", 1}},
+		"k 1x3":            {{"k", 1}, {"k", 1}, {"k", 1}},
+		"k 1x2,5x1":        {{"k", 1}, {"k", 1}, {"k", 5}},
+		"k 3x1,1x1,3x2":    {{"k", 3}, {"k", 1}, {"k", 3}, {"k", 3}},
+		"k 2x3, l 2x1,1x1": {{"k", 2}, {"l", 2}, {"k", 2}, {"k", 2}, {"l", 1}},
+	} {
+		held(t, 100, func(t *testing.T, s *server, m *Merger) {
+			acquireAll(m, 1, "first")
+			s.take()
+			left, calls, wants := map[string]int64{"k": 100, "l": 100}, []*call{}, []call{}
+			for _, r := range requests {
+				calls = append(calls, acquire(ctx, m, r.key, r.n))
+			}
+			for _, r := range requests {
+				left[r.key] -= int64(r.n)
+				wants = append(wants, allowed(left[r.key]))
+			}
+			s.answerNext(nil)
+			require.Equal(t, []string{want}, s.take())
+			s.answerNext(nil)
+			requireCalls(t, calls, wants...)
+		})
+	}
+}
+
+func TestACrowdIsSentBehindASingleBatch(t *testing.T) {
+	held(t, 1000, func(t *testing.T, s *server, m *Merger) {
+		acquireAll(m, 1, "a")
+		s.take()
+		acquireAll(m, 1, slices.Repeat([]string{"a"}, crowdThreshold-1)...)
+		require.Empty(t, s.take())
+		acquireAll(m, 1, "a")
+		require.Equal(t, []string{fmt.Sprintf("a 1x%d", crowdThreshold)}, s.take())
+		acquireAll(m, 1, slices.Repeat([]string{"a"}, crowdThreshold)...)
+		require.Empty(t, s.take(), "two are in flight")
+	})
+}
+
+func TestACallIsSentOnceTheLastSendWasAWhileAgo(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		acquireAll(m, 1, "a")
+		s.take()
+		time.Sleep(minInterval - 1)
+		acquireAll(m, 1, "a")
+		require.Empty(t, s.take())
+		time.Sleep(time.Nanosecond)
+		acquireAll(m, 1, "a")
+		require.Equal(t, []string{"a 1x2"}, s.take())
+	})
+}
+
+func TestACallThatWaitsIsSentThoughNothingElseHappens(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		acquireAll(m, 1, "a")
+		acquireAll(m, 1, "a")
+		s.take()
+		time.Sleep(maxDelay - 1)
+		synctest.Wait()
+		require.Empty(t, s.take())
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		require.Equal(t, []string{"a 1"}, s.take())
+	})
+}
+
+func TestACallThatFoundNoSlotIsSentThoughNothingElseHappens(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		twoInFlight(t, s, m)
+		for i := range 2*maxKeys + 1 {
+			acquireAll(m, 1, fmt.Sprint(i))
+		}
+		for _, keys := range []int{maxKeys, maxKeys, 1} {
+			require.Empty(t, s.take())
+			time.Sleep(maxDelay)
+			synctest.Wait()
+			sent := s.take()
+			require.Len(t, sent, 1)
+			require.Equal(t, keys, strings.Count(sent[0], ",")+1)
+		}
+	})
+}
+
+func TestABatchHasTheLatestDeadlineOfItsCalls(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		near, cancelNear := context.WithTimeout(ctx, time.Hour)
+		far, cancelFar := context.WithTimeout(ctx, 2*time.Hour)
+		defer cancelNear()
+		defer cancelFar()
+		latest, _ := far.Deadline()
+		acquireAll(m, 1, "a")
+		for _, within := range []context.Context{near, far, near} {
+			acquire(within, m, "a", 1)
+		}
+		s.answerNext(nil)
+		got := s.contexts[1]
+		deadline, ok := got.Deadline()
+		require.True(t, ok)
+		require.True(t, deadline.Equal(latest), "%v, not %v", deadline, latest)
+		require.NotNil(t, got.Done(), "or what a hook derives from it never ends")
+		acquire(near, m, "a", 1)
+		acquire(ctx, m, "a", 1)
+		s.answerNext(nil)
+		require.ErrorIs(t, got.Err(), context.Canceled, "it ends with its batch")
+		_, ok = s.contexts[2].Deadline()
+		require.False(t, ok, "a call without a deadline waits for ever")
+		s.answerNext(nil)
+	})
+}
+
+func TestACallThatIsSentOnItsOwnHasItsOwnContext(t *testing.T) {
+	type name struct{}
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		own := context.WithValue(ctx, name{}, "own")
+		cancellable, cancel := context.WithCancel(own)
+		defer cancel()
+		acquire(own, m, "a", 1)
+		acquire(cancellable, m, "a", 1)
+		s.answerNext(nil)
+		acquire(own, m, "a", 1)
+		acquire(own, m, "a", 1)
+		s.answerNext(nil)
+		s.answerNext(nil)
+		require.Equal(t, own, s.contexts[0])
+		require.Equal(t, cancellable, s.contexts[1])
+		require.Nil(t, s.contexts[2].Value(name{}), "it is for two calls")
+	})
+}
+
+// TestABatchEndsWithTheLatestOfItsDeadlines, even for a hook that waits for that.
+func TestABatchEndsWithTheLatestOfItsDeadlines(t *testing.T) {
+	held(t, 100, func(t *testing.T, s *server, m *Merger) {
+		begin := time.Now()
+		var calls []*call
+		acquire(ctx, m, "a", 1)
+		for _, after := range []time.Duration{10 * time.Millisecond, 20 * time.Millisecond} {
+			within, cancel := context.WithTimeout(ctx, after)
+			defer cancel()
+			calls = append(calls, acquire(within, m, "a", 1))
+		}
+		s.answerNext(nil)
+		<-s.contexts[1].Done()
+		require.Equal(t, 20*time.Millisecond, time.Since(begin))
+		synctest.Wait()
+		requireCalls(t, calls, failed(context.DeadlineExceeded), failed(context.DeadlineExceeded))
+		s.answerNext(nil)
+	})
+}
+
+// TestGoroutinesEndWithTheirCalls: the bubble ends only when they have.
+func TestGoroutinesEndWithTheirCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(1_000_000)
+		m := New(s.Executor, "")
+		within, cancel := context.WithCancel(ctx)
+		defer cancel()
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for range 20 {
+					if _, err := m.Acquire(within, "k", 1); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		synctest.Wait()
+		require.Equal(t, 1000, s.used["k"])
+		require.True(t, m.common.idle())
+		require.Zero(t, m.common.gathers)
+		require.Empty(t, m.common.waiting)
+	})
+}
+
+// TestAPanicInACallersGoroutineLeavesTheQueueAsItWas.
+func TestAPanicInACallersGoroutineLeavesTheQueueAsItWas(t *testing.T) {
+	s := newServer(10)
+	s.Client = panicking{}
+	m := New(s.Executor, "")
+	for range 2 * maxInFlight {
+		require.Panics(t, func() { _, _ = m.Acquire(ctx, "k", 1) })
+	}
+	require.True(t, m.common.idle())
+}
+
+// aQueue is one whose timer never fires, and whose last send was just now for as long
+// as the test takes.
+func aQueue(inFlight int) *queue {
+	q := New(&redisexec.Executor{}, "p:").common
+	q.inFlight = inFlight
+	q.timerSet = true
+	justSent(q)
+	return q
+}
+
+func justSent(q *queue) { q.lastSent = time.Since(epoch) + time.Hour }
+
+// TestABatchThatNobodyWaitsForIsDropped, so that a hung server cannot fill the memory.
+func TestABatchThatNobodyWaitsForIsDropped(t *testing.T) {
+	q := aQueue(maxInFlight)
+	var patient []slot
+	for i := range 10 * maxCalls {
+		s, b, direct := q.enter(ctx, "k", 1, noDeadline, false)
+		require.Nil(t, b)
+		require.False(t, direct)
+		if i%(4*maxCalls) == 0 {
+			patient = append(patient, s)
+			continue
+		}
+		q.leave(s)
+		require.LessOrEqual(t, len(q.waiting), len(patient)+1)
+		require.Equal(t, len(patient), q.callers)
+	}
+	require.Len(t, patient, 3)
+	q.inFlight = 0
+	for _, p := range patient {
+		b := q.take()
+		require.Same(t, p.batch, b)
+		require.Equal(t, 1, b.callers)
+	}
+	require.Nil(t, q.take())
+	require.Empty(t, q.waiting)
+	q.leave(patient[0])
+	require.Zero(t, q.callers, "its batch was sent")
+}
+
+// TestAFullBatchStaysFull when the one behind it is dropped.
+func TestAFullBatchStaysFull(t *testing.T) {
+	q := aQueue(maxInFlight)
+	enter := func(key string, n int) slot {
+		s, _, _ := q.enter(ctx, key, n, noDeadline, false)
+		return s
+	}
+	for i := range maxKeys {
+		enter(fmt.Sprint(i), 1)
+	}
+	full := q.waiting[0]
+	q.leave(enter("x", 1))
+	require.Len(t, q.waiting, 1)
+	for i, key := range []string{"x", "0", "x"} {
+		s := enter(key, 1+i%2)
+		require.Same(t, q.waiting[1], s.batch)
+	}
+	require.Equal(t, maxKeys, full.calls)
+	q.inFlight = 0
+	require.Same(t, full, q.take())
+	justSent(q)
+	enter("0", 1)
+	require.Equal(t, 4, q.take().calls)
+	justSent(q)
+	require.NotNil(t, enter("0", 1).batch)
+	require.Len(t, q.waiting, 1)
+}
+
+// TestACallThatJoinsARunWhileABatchGathersGoesWithIt, and does not read the clock.
+func TestACallThatJoinsARunWhileABatchGathersGoesWithIt(t *testing.T) {
+	q := aQueue(2)
+	q.gathers = 1
+	enter := func(key string) *batch {
+		_, b, _ := q.enter(ctx, key, 1, noDeadline, false)
+		return b
+	}
+	require.Nil(t, enter("a"))
+	q.lastSent -= 2 * time.Hour // long ago
+	require.Nil(t, enter("a"))
+	require.NotNil(t, enter("b"), "it joined no run")
+	justSent(q)
+	require.Nil(t, enter("a"), "the last send was just now")
+	q.lastSent -= 2 * time.Hour
+	q.gathers = 0
+	require.NotNil(t, enter("a"))
+}

@@ -1,0 +1,159 @@
+package merge
+
+import (
+	"context"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A sender executes batches.
+type sender struct {
+	exec      *redisexec.Executor
+	pipelines pipeliner   // the client, where it can send a pipeline
+	pipelined atomic.Bool // keys may live on several servers: an execution each, in a pipeline
+	answered  atomic.Bool // a server has answered
+}
+
+type pipeliner interface{ Pipeline() redis.Pipeliner }
+
+func newSender(exec *redisexec.Executor) *sender {
+	s := &sender{exec: exec}
+	s.pipelines, _ = exec.Client.(pipeliner)
+	return s
+}
+
+// learn notes that a server has answered, if err is nil.
+func (s *sender) learn(err error) {
+	if err == nil && !s.answered.Load() {
+		s.answered.Store(true)
+	}
+}
+
+// sendOne executes a call on its own and returns the context's error as soon as ctx
+// ends.
+func (s *sender) sendOne(ctx context.Context, name string, n int) (redisexec.Reply, error) {
+	reply, err := s.exec.Call(ctx, s.exec.One, name, n)
+	s.learn(err)
+	return reply, err
+}
+
+// send executes b and brings every call an outcome, whatever happens: a panic of the
+// client's hooks or of the caller's clock becomes an error, because it would end the
+// process here, and so does the end of the goroutine.
+func (s *sender) send(b *batch) {
+	defer close(b.done)
+	defer func() { b.fail(redisexec.Unfinished(recover())) }()
+	ctx, cancel := b.context()
+	defer cancel()
+	keys := b.pendingKeys()
+	switch {
+	case len(keys) == 1 && b.single(keys[0]):
+		words, err := s.askOne(ctx, b, keys[0])
+		s.answer(b, keys[0], words, err)
+	case s.pipelined.Load():
+		s.sendPipelined(ctx, b, keys)
+	default:
+		s.sendTogether(ctx, b, keys)
+	}
+}
+
+// sendTogether runs all of b in one execution.
+func (s *sender) sendTogether(ctx context.Context, b *batch, keys []int) {
+	words, err := s.askMany(ctx, b, keys)
+	if redis.HasErrorPrefix(err, "CROSSSLOT") {
+		// The server is one of a cluster, and has executed nothing.
+		s.pipelined.Store(true)
+		s.sendPipelined(ctx, b, keys)
+		return
+	}
+	if err != nil {
+		b.fail(err)
+		return
+	}
+	var failed []int
+	for _, key := range keys {
+		if keyFailed(words) {
+			failed = append(failed, key)
+			words = words[1:]
+			continue
+		}
+		words = s.answer(b, key, words, nil)
+	}
+	s.askAgain(ctx, b, failed)
+}
+
+// keyFailed reports whether the reply of many.lua goes on with a key that failed.
+func keyFailed(words []int64) bool { return len(words) > 0 && words[0] < 0 }
+
+// askAgain asks for keys that an execution could not read or write and left as they
+// were. It asks for one call of each key on its own, to learn the reason. The reason
+// holds for the other calls for the key and, unless it is about what the key holds, for
+// the calls for all keys.
+func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
+	for _, key := range keys {
+		for r := b.firstOf(key); r != nil; r = b.firstOf(key) {
+			words, err := s.askOne(ctx, b, key)
+			if err != nil {
+				s.answer(b, key, nil, err)
+				if !redisexec.IsCorrupt(err) {
+					b.fail(err)
+				}
+				break
+			}
+			e := r.except() // the key has been mended in between
+			e.single = append(e.single, words)
+			s.askRest(ctx, b, key)
+		}
+	}
+}
+
+// askRest asks for the pending calls for a key in one execution, and leaves them
+// pending if the key fails again.
+func (s *sender) askRest(ctx context.Context, b *batch, key int) {
+	if b.firstOf(key) == nil {
+		return
+	}
+	words, err := s.askMany(ctx, b, []int{key})
+	if err != nil || !keyFailed(words) {
+		s.answer(b, key, words, err)
+	}
+}
+
+// answer gives the pending calls for a key their part of the reply, or the error, and
+// returns the rest of the reply.
+func (s *sender) answer(b *batch, key int, reply []int64, err error) []int64 {
+	s.learn(err)
+	words := s.exec.Words
+	for r := range b.runsOf(key) {
+		switch {
+		case err != nil:
+			r.except().err = err
+		case len(reply) < words:
+			r.except().err = errShortReply
+		default:
+			r.words, reply = reply[:words], reply[words:]
+		}
+	}
+	return reply
+}
+
+const errShortReply = redisexec.ReplyError("a reply that ends too soon")
+
+// askOne asks for the first pending call for a key on its own.
+func (s *sender) askOne(ctx context.Context, b *batch, key int) ([]int64, error) {
+	reply, err := s.exec.Do(ctx, s.exec.One, b.runs[key].key, int(b.firstOf(key).n))
+	if err != nil {
+		return nil, err
+	}
+	return reply.Keep(), nil
+}
+
+// askMany asks for the pending calls for the keys in one execution.
+func (s *sender) askMany(ctx context.Context, b *batch, keys []int) ([]int64, error) {
+	return s.exec.DoMany(ctx, len(keys), func(i int) (*string, any) {
+		return &b.runs[keys[i]].key, b.requests(keys[i])
+	})
+}

@@ -1,0 +1,219 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"testing/synctest"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+type serverError string
+
+func (e serverError) Error() string { return string(e) }
+func (serverError) RedisError()     {}
+
+type panicking struct{}
+
+func (panicking) Process(context.Context, redis.Cmder) error { panic("boom") }
+
+type exiting struct{}
+
+func (exiting) Process(context.Context, redis.Cmder) error { runtime.Goexit(); return nil }
+
+// waitingFor has calls wait behind a first one.
+func waitingFor(m *Merger, keys ...string) []*call {
+	acquireAll(m, 1, "first")
+	return acquireAll(m, 1, keys...)
+}
+
+// TestAKeyThatFailsIsAskedForAgain: one of its calls on its own learns the reason.
+func TestAKeyThatFailsIsAskedForAgain(t *testing.T) {
+	corrupt, full := serverError("WRONGTYPE"), serverError("OOM")
+	for _, test := range []struct {
+		name string
+		err  error
+		want []call // of a, b, b, c, where b fails
+		sent []string
+	}{
+		{
+			"an error about what the key holds", corrupt,
+			[]call{allowed(8), failed(corrupt), failed(corrupt), allowed(9)},
+			[]string{"first 1", "a 1x2, b 1x2, c 1", "b 1"},
+		},
+		{
+			"an error about all keys", full,
+			[]call{allowed(8), failed(full), failed(full), allowed(9)},
+			[]string{"first 1", "a 1x2, b 1x2, c 1", "b 1"},
+		},
+		{
+			"it has been mended", nil,
+			[]call{allowed(8), allowed(9), allowed(8), allowed(9)},
+			[]string{"first 1", "a 1x2, b 1x2, c 1", "b 1", "b 1"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			held(t, 10, func(t *testing.T, s *server, m *Merger) {
+				calls := waitingFor(m, "a", "a", "b", "b", "c")
+				s.broken["b"], s.errs["b"] = 1, test.err
+				for range test.sent {
+					s.answerNext(nil)
+				}
+				requireCalls(t, calls[1:], test.want...)
+				require.Equal(t, test.sent, s.take())
+			})
+		})
+	}
+}
+
+// TestAnErrorAboutAllKeysEndsTheSearch for reasons: every key that failed has it.
+func TestAnErrorAboutAllKeysEndsTheSearch(t *testing.T) {
+	held(t, 10, func(t *testing.T, s *server, m *Merger) {
+		calls := waitingFor(m, "a", "b", "c", "d")
+		corrupt, full := serverError("WRONGTYPE"), serverError("OOM")
+		s.broken = map[string]int{"a": 1, "b": 1, "c": 1}
+		s.errs = map[string]error{"a": corrupt, "b": full, "c": corrupt}
+		for range 4 {
+			s.answerNext(nil)
+		}
+		requireCalls(t, calls, failed(corrupt), failed(full), failed(full), allowed(9))
+		require.Equal(t, []string{"first 1", "a 1, b 1, c 1, d 1", "a 1", "b 1"}, s.take())
+	})
+}
+
+// TestAKeyThatFailsNowAndThen: each time its next call is asked for on its own, and the
+// calls behind it follow in their order.
+func TestAKeyThatFailsNowAndThen(t *testing.T) {
+	held(t, 10, func(t *testing.T, s *server, m *Merger) {
+		acquireAll(m, 1, "first")
+		calls := acquireAll(m, 1, "k")
+		within, cancel := context.WithCancel(ctx)
+		gone := acquire(within, m, "k", 1)
+		calls = append(calls, acquireAll(m, 1, "k", "k", "k")...)
+		cancel()
+		synctest.Wait()
+		s.broken["k"] = 2
+		for range 6 {
+			s.answerNext(nil)
+		}
+		require.Equal(t, failed(context.Canceled), *gone)
+		requireCalls(t, calls, allowed(9), allowed(8), allowed(7), allowed(6))
+		require.Equal(t, []string{"first 1", "k 1x4", "k 1", "k 1x3", "k 1", "k 1x2"}, s.take())
+	})
+}
+
+// short is a server that leaves out the end of every reply to many requests.
+type short struct{ *server }
+
+func (s short) Process(ctx context.Context, cmd redis.Cmder) error {
+	if err := s.server.Process(ctx, cmd); err != nil {
+		return err
+	}
+	if reply := cmd.(*redisexec.Once).Cmder.(*redis.IntSliceCmd); len(reply.Val()) > 2 {
+		reply.SetVal(reply.Val()[:3])
+	}
+	return nil
+}
+
+func TestAReplyThatEndsTooSoonIsAnError(t *testing.T) {
+	held(t, 10, func(t *testing.T, s *server, m *Merger) {
+		s.Client = short{s}
+		calls := waitingFor(m, "a", "b", "c")
+		s.answerNext(nil)
+		s.answerNext(nil)
+		requireCalls(t, calls, allowed(9), failed(errShortReply), failed(errShortReply))
+	})
+}
+
+// silent returns no error and sends nothing.
+type silent struct{ *server }
+
+func (s silent) Process(context.Context, redis.Cmder) error { return <-s.hold }
+
+func TestAClientThatKeepsACommandIsAnError(t *testing.T) {
+	held(t, 10, func(t *testing.T, s *server, m *Merger) {
+		s.Client = silent{s}
+		calls := waitingFor(m, "a", "b", "c")
+		s.answerNext(nil)
+		s.answerNext(nil)
+		for _, c := range calls {
+			require.EqualError(t, c.err, "the client reported neither an error nor a reply")
+		}
+	})
+}
+
+// TestAClientThatDoesNotReturnIsAnError for each call of the batch, and the queue goes
+// on.
+func TestAClientThatDoesNotReturnIsAnError(t *testing.T) {
+	for want, client := range map[string]redisexec.Client{
+		"the client or the clock panicked: boom":          panicking{},
+		"the client ended the goroutine (runtime.Goexit)": exiting{},
+	} {
+		held(t, 10, func(t *testing.T, s *server, m *Merger) {
+			for range 2 * maxInFlight {
+				s.Client = s
+				calls := waitingFor(m, "a", "b", "b")
+				s.Client = client
+				s.answerNext(nil)
+				for _, c := range calls {
+					require.EqualError(t, c.err, want)
+				}
+			}
+			require.True(t, m.common.idle())
+		})
+	}
+}
+
+func TestAClockThatFailsIsAnError(t *testing.T) {
+	held(t, 10, func(t *testing.T, s *server, m *Merger) {
+		wrong := errors.New("1969")
+		calls := waitingFor(m, "a", "b", "b")
+		s.Now = func() (int64, error) { return 0, wrong }
+		s.answerNext(nil)
+		requireCalls(t, calls, failed(wrong), failed(wrong), failed(wrong))
+	})
+}
+
+// TestPermitsOfACrowdAddUp: each call that is allowed has a permit of its own.
+func TestPermitsOfACrowdAddUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(300)
+		m := New(s.Executor, "")
+		calls := make([][]*call, 8)
+		for i := range calls {
+			go func() {
+				for range 100 {
+					c := &call{}
+					reply, err := m.Acquire(ctx, fmt.Sprint(i%2), 1)
+					c.err = err
+					if err == nil {
+						c.allowed = reply.Index < reply.Words[0]
+						c.left = reply.Words[1] - min(reply.Index+1, reply.Words[0])
+						reply.Done()
+					}
+					calls[i] = append(calls[i], c)
+				}
+			}()
+		}
+		synctest.Wait()
+		for key := range 2 {
+			left := map[int64]bool{}
+			for i := key; i < 8; i += 2 {
+				for _, c := range calls[i] {
+					require.NoError(t, c.err)
+					if c.allowed {
+						require.False(t, left[c.left], "a permit was given twice")
+						left[c.left] = true
+					}
+				}
+			}
+			require.Len(t, left, 300)
+		}
+	})
+}

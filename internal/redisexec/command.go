@@ -1,0 +1,147 @@
+package redisexec
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// A Command is one execution of a script: its arguments, and its reply. Arguments
+// that change are passed as pointers into it, because boxing each one would allocate.
+type Command struct {
+	exec   *Executor
+	script *script.Script
+	whole  bool // the command carries the script's source, not its digest
+
+	once  Once
+	key   string
+	n     int
+	now   int64
+	args  []any
+	room  []int64 // for the words of a reply that is one integer
+	words []int64
+}
+
+// commands holds commands for use again.
+var commands = sync.Pool{New: func() any { return new(Command) }}
+
+// maxPooledArgs is more than the largest batch of any limiter needs.
+const maxPooledArgs = 1024
+
+func (e *Executor) newCommand() *Command {
+	if !e.Pooled {
+		return &Command{exec: e}
+	}
+	c := commands.Get().(*Command)
+	c.exec = e
+	return c
+}
+
+// release puts c into the pool. Nothing that c refers to stays alive there: not the
+// caller's context, which the client's command holds, nor the key.
+func (c *Command) release() {
+	if !c.exec.Pooled {
+		return
+	}
+	clear(c.args)
+	c.args = c.args[:0]
+	if cap(c.args) > maxPooledArgs {
+		c.args = nil
+	}
+	c.exec, c.script, c.whole = nil, nil, false
+	c.once.Cmder, c.key, c.words = nil, "", nil
+	commands.Put(c)
+}
+
+// Command returns a command for n permits of a key, by its name in Redis, that a
+// pipeline can send.
+func (e *Executor) Command(key string, n int) (*Command, error) {
+	c := &Command{exec: e}
+	return c, c.one(e.One, key, n)
+}
+
+// CommandMany returns a command for the requests of so many keys, as [Executor.DoMany]
+// has them, that a pipeline can send.
+func (e *Executor) CommandMany(keys int, request func(i int) (name *string, requests any)) (*Command, error) {
+	c := &Command{exec: e}
+	return c, c.many(keys, request)
+}
+
+// one makes c run One or Peek.
+func (c *Command) one(s *script.Script, key string, n int) error {
+	c.script, c.key, c.n = s, key, n
+	c.args = append(append(c.args, s.BySHA...), "1", &c.key)
+	if n == 1 {
+		c.args = append(c.args, "1")
+	} else {
+		c.args = append(c.args, &c.n)
+	}
+	c.args = append(c.args, c.exec.Args...)
+	return c.addClock()
+}
+
+// many makes c run Many.
+func (c *Command) many(keys int, request func(i int) (name *string, requests any)) error {
+	c.script = c.exec.Many
+	c.args = append(append(c.args, c.script.BySHA...), strconv.Itoa(keys))
+	names := len(c.args)
+	c.args = append(c.args, make([]any, keys)...)
+	c.args = append(append(c.args, ""), c.exec.Args...)
+	for i := range keys {
+		name, requests := request(i)
+		c.args[names+i] = name
+		c.args = append(c.args, requests)
+	}
+	return c.addClock()
+}
+
+func (c *Command) addClock() (err error) {
+	if c.exec.Now == nil {
+		return nil
+	}
+	if c.now, err = c.exec.Now(); err != nil {
+		return err
+	}
+	c.args = append(c.args, &c.now)
+	return nil
+}
+
+// run executes c and reads its reply. Where Redis does not know the script, nothing
+// was executed: that is the only error after which a command is sent again, then with
+// the script's source.
+func (c *Command) run(ctx context.Context) error {
+	err := c.send(ctx)
+	if c.Unknown(err) {
+		c.SendSource()
+		err = c.send(ctx)
+	}
+	return err
+}
+
+func (c *Command) send(ctx context.Context) error {
+	c.once.Cmder = c.newCmd(ctx)
+	if err := c.once.Send(ctx, c.exec.Client); err != nil {
+		return err
+	}
+	return c.read()
+}
+
+// Queue adds c to a pipeline.
+func (c *Command) Queue(ctx context.Context, pipe redis.Pipeliner) {
+	c.once.Cmder = c.newCmd(ctx)
+	_ = pipe.Process(ctx, &c.once)
+}
+
+// Unknown reports whether err says that Redis did not know the script, and c can be
+// sent again with its source.
+func (c *Command) Unknown(err error) bool { return IsUnknown(err) && !c.whole }
+
+// SendSource makes c carry the script's source when it is sent again.
+func (c *Command) SendSource() {
+	c.whole = true
+	copy(c.args, c.script.Whole)
+}

@@ -1,0 +1,33 @@
+package redisexec
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Client sends one command. ratelimit.Client is the same interface.
+type Client interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// Once is a command that go-redis sends at most once. go-redis sends any other
+// command again, up to three times, when a reply is lost or late, though the first
+// may have been executed. A cluster's redirection is still followed: it says that the
+// command was not executed.
+type Once struct{ redis.Cmder }
+
+// NoRetry keeps go-redis from sending the command again.
+func (*Once) NoRetry() bool { return true }
+
+// Clone returns a copy that is sent at most once too.
+func (o *Once) Clone() redis.Cmder { return &Once{o.Cmder.Clone()} }
+
+// Send sends o and waits for its reply, even on a deferred AutoPipeliner, whose
+// Process does not wait.
+func (o *Once) Send(ctx context.Context, client Client) error {
+	if err := client.Process(ctx, o); err != nil {
+		return err
+	}
+	return o.Err()
+}

@@ -1,0 +1,98 @@
+package redisexec
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A ReplyError is a reply that no script of this module gives.
+type ReplyError string
+
+func (e ReplyError) Error() string { return string(e) }
+
+var (
+	errNoReply = ReplyError("the client reported neither an error nor a reply")
+	errNotSent = errors.New("the client did not send the command")
+)
+
+// noReply is what no script replies. A command starts with it, because a hook of the
+// client may return without an error and without having asked Redis, and 0 is the
+// reply of a bucket that is full.
+const noReply = math.MinInt64
+
+// newCmd is the client's command for c.
+func (c *Command) newCmd(ctx context.Context) redis.Cmder {
+	if c.exec.Unpack != nil && c.script != c.exec.Many {
+		cmd := redis.NewIntCmd(ctx, c.args...)
+		cmd.SetVal(noReply)
+		return cmd
+	}
+	return redis.NewIntSliceCmd(ctx, c.args...)
+}
+
+// unanswered reports whether c, which has no error, has no reply either.
+func (c *Command) unanswered() bool {
+	switch cmd := c.once.Cmder.(type) {
+	case *redis.IntCmd:
+		return cmd.Val() == noReply
+	case *redis.IntSliceCmd:
+		return cmd.Val() == nil
+	}
+	return false
+}
+
+// read leaves the words of the reply in c.
+func (c *Command) read() error {
+	if c.unanswered() {
+		return errNoReply
+	}
+	switch cmd := c.once.Cmder.(type) {
+	case *redis.IntCmd:
+		if cap(c.room) < c.exec.Words {
+			c.room = make([]int64, c.exec.Words)
+		}
+		c.words = c.room[:c.exec.Words]
+		clear(c.words)
+		c.exec.Unpack(cmd.Val(), c.words)
+	case *redis.IntSliceCmd:
+		c.words = cmd.Val()
+		if got := len(c.words); c.script != c.exec.Many && got != c.exec.Words {
+			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(c.exec.Words))
+		}
+	}
+	return nil
+}
+
+// Reply returns the words that c got from a pipeline whose Exec returned err.
+func (c *Command) Reply(err error) ([]int64, error) {
+	if own := c.once.Err(); own != nil {
+		return nil, own
+	}
+	if c.unanswered() {
+		if err == nil || errors.As(err, new(redis.Error)) { // err is the reply to another command
+			err = errNotSent
+		}
+		return nil, err
+	}
+	if err := c.read(); err != nil {
+		return nil, err
+	}
+	return c.words, nil
+}
+
+// IsUnknown reports whether err says that Redis did not know the script, and so
+// did not run it.
+func IsUnknown(err error) bool {
+	return err != nil && (errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT"))
+}
+
+// IsCorrupt reports whether err is about what a key holds. CORRUPT is the scripts'
+// own; the last is what INCRBY says of a number that is not written as it would.
+func IsCorrupt(err error) bool {
+	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "WRONGTYPE") ||
+		redis.HasErrorPrefix(err, "value is not an integer")
+}

@@ -1,0 +1,124 @@
+package ratelimit
+
+import (
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Integers in Lua are exact below 2^53. The bounds keep every sum there.
+const (
+	exact     = 1 << 53
+	maxCount  = 1_000_000_000 // permits of a limit
+	maxMicros = 1 << 51       // a window, 71 years; and the caller's clock is below twice that
+)
+
+// checkCount refuses a number of permits that cannot work.
+func checkCount(name string, n int) error {
+	if n < 1 {
+		return invalidConfig("%s is %d; it must be at least 1", name, n)
+	}
+	if n > maxCount {
+		return invalidConfig("%s is %d; it must be at most %d", name, n, maxCount)
+	}
+	return nil
+}
+
+// checkRule refuses a limit or a window that cannot work.
+func checkRule(r Rule) error {
+	if err := checkCount("the limit", r.Limit); err != nil {
+		return err
+	}
+	return checkSpan("the window", r.Window)
+}
+
+// checkSpan refuses a window or period that cannot work.
+func checkSpan(name string, d time.Duration) error {
+	switch {
+	case d < time.Millisecond:
+		return invalidConfig("%s is %v; it must be at least 1ms", name, d)
+	case d > micros(maxMicros):
+		return invalidConfig("%s is %v; it must be at most %v", name, d, micros(maxMicros))
+	case d%time.Microsecond != 0:
+		return invalidConfig("%s is %v; it must be a whole number of microseconds", name, d)
+	}
+	return nil
+}
+
+// checkClient refuses what cannot run a script: no client, a nil pointer to a client
+// of go-redis, or a pipeline.
+func checkClient(c Client) error {
+	missing := false
+	switch c := c.(type) {
+	case nil:
+		missing = true
+	case *redis.Client:
+		missing = c == nil
+	case *redis.ClusterClient:
+		missing = c == nil
+	case *redis.Ring:
+		missing = c == nil
+	case *redis.Conn:
+		missing = c == nil
+	case *redis.Tx:
+		missing = c == nil
+	case redis.Pipeliner:
+		return invalidConfig("the client is a pipeline, which only queues commands; give the client itself")
+	}
+	if missing {
+		return invalidConfig("the client is nil")
+	}
+	return nil
+}
+
+// isNil reports whether l is nil, or a nil pointer to a limiter of this package, as
+// from a constructor whose error was ignored: a decorator refuses it when it is made,
+// not by a panic in the first outage.
+func isNil(l Limiter) bool {
+	switch l := l.(type) {
+	case nil:
+		return true
+	case *FixedWindow:
+		return l == nil
+	case *SlidingWindow:
+		return l == nil
+	case *SlidingLog:
+		return l == nil
+	case *TokenBucket:
+		return l == nil
+	case *LeakyBucket:
+		return l == nil
+	case *LocalTokenBucket:
+		return l == nil
+	case *Fallback:
+		return l == nil
+	case *DenyCache:
+		return l == nil
+	}
+	return false
+}
+
+// ceilingOf is the most permits that one call can get of the limiter inside a
+// decorator, 0 where that is not known. A type that embeds a limiter of this package
+// is not one of its types: it may grant more.
+func ceilingOf(l Limiter) int {
+	switch l := l.(type) {
+	case *FixedWindow:
+		return l.ceiling()
+	case *SlidingWindow:
+		return l.ceiling()
+	case *SlidingLog:
+		return l.ceiling()
+	case *TokenBucket:
+		return l.ceiling()
+	case *LeakyBucket:
+		return l.ceiling()
+	case *LocalTokenBucket:
+		return l.ceiling()
+	case *Fallback:
+		return l.ceiling()
+	case *DenyCache:
+		return l.ceiling()
+	}
+	return 0
+}
