@@ -112,10 +112,10 @@ type Rule struct {
 }
 
 // Client is what a limiter needs of a Redis client. *redis.Client,
-// *redis.ClusterClient, *redis.Ring and *redis.AutoPipeliner implement it. Only the
-// first three, and no types that embed them, merge waiting calls, and only with them
-// does Preload reach all nodes. Any other client must not retry a command whose NoRetry
-// method returns true.
+// *redis.ClusterClient, *redis.Ring and, from go-redis v9.22 on,
+// *redis.AutoPipeliner implement it. Only the first three merge waiting calls, and
+// types that embed them do not; only with these three does Preload reach all nodes.
+// Any other client must not retry a command whose NoRetry method returns true.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
