@@ -19,6 +19,7 @@ import (
 // TestInstallAsPrinted takes the README's program and its steps of the installation in an empty
 // folder, starts the program, and asks until it answers 429. This checkout stands in for its clone.
 func TestInstallAsPrinted(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("left out with -short: it resolves a module's dependencies and links a program")
 	}

@@ -64,6 +64,7 @@ var packages = map[string]string{
 // a package of a temporary module that requires what this module requires, so that nothing has
 // to be downloaded.
 func TestSnippetsCompile(t *testing.T) {
+	t.Parallel()
 	module := t.TempDir()
 	write := func(name, text string) {
 		path := filepath.Join(module, name)
