@@ -1,54 +1,60 @@
-// Package ratelimit limits rates across processes: each limiter keeps its state
-// in Redis, and one Lua script per decision reads and writes it there, so that
-// concurrent callers in any number of processes never get more than the rule
-// allows.
+// Package ratelimit limits rates across processes. Each limiter keeps its state in
+// Redis, and one Lua script per decision reads and writes it there, so that concurrent
+// callers in any number of processes never get more than the rule allows.
 //
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-//	limiter, err := ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20)
+//	limiter, err := ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"))
 //	...
 //	result, err := limiter.TryAcquire(ctx, "user:42")
 //	switch {
-//	case err != nil: // no decision: Redis is down, say
-//	case !result.Allowed: // come back in result.RetryAfter
+//	case err != nil: // no decision was made: Redis is down, for example
+//	case !result.Allowed: // retry after result.RetryAfter
 //	}
 //
 // # Which limiter do I want?
 //
-//	                  admits                                  for
-//	TokenBucket       burst + rate × t in any time t          most things: bursts, then a steady rate
-//	LeakyBucket       capacity + rate × t, the mirror image   filling up something that drains
-//	FixedWindow       limit per window, up to twice that      quotas per hour or day; the cheapest
+//	                  allows                                 choose it for
+//	TokenBucket       burst + rate × t in any time t         most things: bursts, then a steady rate
+//	LeakyBucket       capacity + rate × t in any time t      filling something that drains; it
+//	                                                         decides as the token bucket does
+//	FixedWindow       limit per window, up to twice that     quotas per hour or day; the cheapest
 //	                  across a boundary
-//	SlidingWindow     limit in any interval of a window       a limit that must hold at all times, at
-//	                  (Hash and List a little less)           any limit
-//	SlidingLog        every rule, in any interval, exactly    several rules at once, or exactness
+//	SlidingWindow     limit in any interval of a window      a limit that must hold at all times
+//	                  (Hash and List a little less)
+//	SlidingLog        every rule, in any interval, exactly   several rules at once, or exactness
 //
-// A decision costs Redis a few microseconds and the state a hundred bytes; the
-// windows and the log take more, as their docs say. When in doubt, take the
-// token bucket.
+// A decision costs Redis a few microseconds and a key's state takes a hundred bytes; the
+// windows and the log take more, as their docs say. When in doubt, take the token
+// bucket.
 //
 // # What holds for all of them
 //
-// A decision is atomic, and a denial changes nothing (but repairs what a stepped
-// clock or a changed configuration has left). A call is executed at most
-// once, also when its reply is lost: go-redis is kept from sending it again. The
-// server's clock decides, to the microsecond; a clock that steps back never
-// grants more, nor makes anybody wait for it to come back. Numbers are whole, so
-// that rates such as 7 per minute neither leak nor lose a permit. Every key
-// expires by itself. One decision touches one key, named prefix:algorithm:key,
-// which is safe on a cluster. A changed configuration goes on from what the old one
-// had counted. That also means that two rules of one algorithm which are to hold at
-// the same time need prefixes of their own, see [WithPrefix].
+// A decision is atomic. A denial changes nothing, except that it repairs what a clock
+// that stepped back or a changed configuration has left.
 //
-// An error means that there is no answer; the permits may have been taken where a
-// reply was lost. What that means for the request is the caller's choice, which
-// [NewFallback] takes in one line.
+// A call is executed at most once, even when its reply is lost: the package keeps
+// go-redis from sending it again.
+//
+// The server's clock decides, to the microsecond. A clock that steps back never allows
+// more, and no caller waits for it to come back.
+//
+// Numbers are whole, so that rates such as 7 per minute neither leak nor lose a permit.
+//
+// Every key expires. One decision touches one key, whose name is
+// prefix:name:algorithm:key, which is safe on a cluster.
+//
+// A changed configuration goes on from what the old one had counted. So two rules of one
+// algorithm that are to hold at the same time need two names, see [WithName].
+//
+// An error means that no decision was made. If a reply was lost, the permits may have
+// been taken. The caller decides what an error means for the request; [NewFallback]
+// makes that a policy, in one line.
 //
 // # Speed
 //
-// Calls of a limiter that arrive while others are on their way go together, in
-// the next execution: a call by itself goes at once, many share the cost of one.
-// [WithoutMerging] turns that off, and an AutoPipeliner given as the client
-// merges in its own way instead. [NewDenyCache] answers denials from memory for
-// as long as they cannot change.
+// Calls of a limiter that arrive while others are in flight are sent together, in the
+// next execution, and share its cost; when nothing is in flight, a call is sent at once.
+// [WithoutMerging] turns that off. An AutoPipeliner given as the client merges in its
+// own way instead. [NewDenyCache] answers denials from memory for as long as they cannot
+// change.
 package ratelimit

@@ -6,14 +6,15 @@ import (
 )
 
 // The errors that a caller can match with errors.Is. Any other error means that
-// there is no answer (permits may have been taken if a reply was lost), wraps its
-// cause with the limiter and the key, and is joined with the context's error when that
-// had ended. Errors of the server keep their code: redis.HasErrorPrefix(err, "OOM")
-// recognises a full one.
+// there is no decision (if a reply was lost, the permits may have been taken). It
+// wraps its cause, names the limiter and the key, and is joined with the context's
+// error if the context had ended. Errors of the server keep their code:
+// redis.HasErrorPrefix(err, "OOM") is true if the server is out of memory.
 var (
 	// ErrInvalidConfig: a constructor got a value that cannot work. The error
 	// names the value and what would be right. Methods return it for a limiter
-	// that was not made by its constructor, and for a WithClock out of range.
+	// that its constructor did not make, and when the clock of WithClock is out of
+	// range.
 	ErrInvalidConfig = errors.New("ratelimit: invalid configuration")
 
 	// ErrInvalidKey: the key is empty.
@@ -23,16 +24,16 @@ var (
 	ErrInvalidPermits = errors.New("ratelimit: invalid number of permits")
 
 	// ErrExceedsLimit: more permits were asked for than the limiter can ever
-	// grant, so no wait would help.
+	// allow, so that no wait would help.
 	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
 
 	// ErrDenied matches every *DeniedError.
 	ErrDenied = errors.New("ratelimit: denied")
 
-	// ErrCorruptState: Redis holds under the key what no limiter of this kind
-	// wrote, be it of another type (WRONGTYPE) or no state. Nothing was changed;
-	// Reset mends it. Detection is incomplete: any sorted set is accepted as one of
-	// permits, and a hash without a log's fields as an empty one.
+	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
+	// of another type (WRONGTYPE) or not a state. Nothing was changed; Reset
+	// deletes it. Detection is incomplete: any sorted set is accepted as one of
+	// permits, and a hash without a log's fields as an unused one.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
 
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
@@ -58,7 +59,7 @@ var (
 	errNeutral = errors.New("says nothing about the primary")
 )
 
-// A DeniedError is a denial as an error, from [Result.Err].
+// A DeniedError is a denial as an error, see [Result.Err].
 type DeniedError struct {
 	Key    string // optional; the caller may set it, Result.Err leaves it empty
 	Result Result

@@ -21,17 +21,17 @@ var (
 	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText))
 )
 
-// A FixedWindow grants up to limit permits per window, and so up to twice that
-// across the boundary of two. A window opens with the first permit, or with
+// A FixedWindow allows up to limit permits per window, and so up to twice that
+// across the boundary of two windows. A window opens with the first permit, or with
 // WithAlignment at fixed times. RetryAfter and ResetAfter are the rest of the
 // window, to the millisecond (with WithAlignment or WithClock, to the microsecond).
 //
 // It is the cheapest limiter: its state is one small string, a decision is O(1).
 type FixedWindow struct{ *core }
 
-// NewFixedWindow returns a fixed window. Limit and window are those of a [Rule],
-// the window a whole number of milliseconds. The error wraps ErrInvalidConfig.
-// Redis is not asked.
+// NewFixedWindow returns a fixed window. The bounds of limit and window are those of a
+// [Rule], and the window is a whole number of milliseconds. The error wraps
+// ErrInvalidConfig. Redis is not asked.
 func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWindowOption) (*FixedWindow, error) {
 	s, err := collect(opts)
 	if err != nil {

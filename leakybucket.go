@@ -1,15 +1,16 @@
 package ratelimit
 
-// A LeakyBucket holds up to capacity permits and drains at a rate: a request is
-// poured in if it fits, else denied. It is the token bucket seen from the other
-// side: Remaining is the room left, ResetAfter the time to drain.
+// A LeakyBucket holds up to capacity permits and drains at a rate: a call is allowed
+// if its permits fit. It decides as the token bucket does; nothing is queued. Remaining
+// is the room left, ResetAfter the time to drain.
 //
-// In any interval t it grants at most capacity + rate × t permits, exactly. Its
-// state is one string of some 20 bytes, a decision is O(1).
+// In any interval t it allows at most capacity + rate × t permits, exactly. It is a
+// GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20
+// bytes, a decision is O(1).
 type LeakyBucket struct{ *core }
 
 // NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of
-// [NewTokenBucket], the capacity in place of the burst. The error wraps
+// [NewTokenBucket], with the capacity in place of the burst. The error wraps
 // ErrInvalidConfig. Redis is not asked.
 func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption) (*LeakyBucket, error) {
 	s, err := collect(opts)

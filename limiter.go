@@ -13,43 +13,44 @@ import (
 // Limiters are immutable and safe for concurrent use; two processes that build
 // the same limiter on one Redis share one quota for each key.
 //
-// An error means that there is no answer: the Result is then the zero value, which
-// is not allowed. Where a reply was lost, or the context ended on its way, the
-// permits may have been taken all the same, once. A denial is a Result, not an
-// error; use [Result.Err] where an error is more convenient.
+// An error means that there is no decision: the Result is then the zero value, which
+// is not allowed. If a reply was lost, or the context ended while the call was in
+// flight, the permits may have been taken all the same, once. A denial is a Result,
+// not an error; use [Result.Err] where an error is more convenient.
 type Limiter interface {
-	// TryAcquire takes one permit from key, if it can be had now.
+	// TryAcquire takes one permit of key, if there is one now.
 	// It is TryAcquireN(ctx, key, 1).
 	TryAcquire(ctx context.Context, key string) (Result, error)
 
-	// TryAcquireN takes n permits from key, all or none. A denied call changes
-	// nothing. It fails with ErrInvalidKey for an empty key, ErrInvalidPermits
-	// for n below 1, and ErrExceedsLimit when n is more than the limiter can
-	// ever grant, all three without asking Redis.
+	// TryAcquireN takes n permits of key, all or none. A denied call takes
+	// nothing. It returns ErrInvalidKey for an empty key, ErrInvalidPermits for n
+	// below 1, and ErrExceedsLimit when n is more than the limiter can ever
+	// allow, all three without asking Redis.
 	TryAcquireN(ctx context.Context, key string, n int) (Result, error)
 
-	// Peek tells what TryAcquire would answer now, and changes nothing: on an
-	// unused limiter of 10 it answers Allowed with 9 Remaining.
+	// Peek returns what TryAcquire would return now, and takes nothing. On an
+	// unused key of a limit of 10 it returns Allowed and 9 Remaining.
 	Peek(ctx context.Context, key string) (Result, error)
 
-	// Reset forgets key, as if it had never been used.
+	// Reset deletes the key's state: the full limit is available again. If it
+	// returns an error, the state may have been deleted all the same.
 	Reset(ctx context.Context, key string) error
 }
 
 // A Result is one decision. Durations count from the instant of the decision,
-// so that no clock but the deciding one matters.
+// so that only the clock that decided matters.
 //
-// For a token bucket of 10 per second with a burst of 20 that a call of three
-// permits found full, it reads
+// After a call for three permits of a full token bucket, of 10 per second with a
+// burst of 20, it is
 //
 //	Allowed: true, Limit: 20, Window: 2s, Remaining: 17, RetryAfter: 0, ResetAfter: 300ms
 type Result struct {
-	// Allowed reports whether the permits were granted.
+	// Allowed reports whether the permits were taken.
 	Allowed bool
 
 	// Limit is the limit, burst or capacity of the rule that governs this
-	// answer. A sliding log with several rules names the one with the least
-	// left when it grants, and the one that blocks longest when it denies.
+	// answer. Of a sliding log's rules, that is the one with the least left when
+	// the call is allowed, and the one that blocks longest when it is denied.
 	Limit int
 
 	// Window is that rule's window; for a bucket, the time to refill or drain
@@ -59,22 +60,24 @@ type Result struct {
 	// Remaining is the number of permits left after this decision, 0 to Limit.
 	Remaining int
 
-	// RetryAfter is 0 when allowed. Otherwise it is when the same call would be
-	// granted if nobody else takes any: asked a microsecond earlier (a fixed
-	// window: a millisecond) the answer would still be no. Where grants are counted
-	// by sub-windows or at a resolution, it can be longer than Window by one of them.
+	// RetryAfter is 0 when allowed. Otherwise it is the time until the same call
+	// would be allowed, if no other call takes permits: a retry a microsecond
+	// earlier (for a fixed window, a millisecond) is denied. Where permits are
+	// counted by sub-windows or at a resolution, it can be longer than Window by one
+	// of these.
 	RetryAfter time.Duration
 
-	// ResetAfter is the time until the key is as new; the same holds for it.
+	// ResetAfter is the time until the full limit is available again, with the
+	// precision of RetryAfter.
 	ResetAfter time.Duration
 
-	// Fallback reports whether the answer came from the secondary of a
-	// [Fallback], because the primary could not decide.
+	// Fallback reports whether the answer is that of a [Fallback]'s secondary,
+	// because the primary could not decide.
 	Fallback bool
 }
 
-// Err returns nil when the permits were granted, else a *[DeniedError], for
-// which errors.Is(err, ErrDenied) holds.
+// Err returns nil when the call was allowed, else a *[DeniedError], which
+// errors.Is(err, ErrDenied) matches.
 func (r Result) Err() error {
 	if r.Allowed {
 		return nil
@@ -82,8 +85,8 @@ func (r Result) Err() error {
 	return &DeniedError{Result: r}
 }
 
-// A Rate is Count permits per Period: 1 to 1,000,000,000 of them, in a whole number of
-// microseconds from 1ms to 71 years.
+// A Rate is Count permits per Period. Count is 1 to 1,000,000,000; Period is a whole
+// number of microseconds, from 1ms to 71 years.
 type Rate struct {
 	Count  int
 	Period time.Duration
@@ -101,18 +104,18 @@ func PerHour(n int) Rate { return Rate{n, time.Hour} }
 // Per is n permits per d.
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
-// A Rule allows at most Limit permits in any interval of one Window: 1 to
-// 1,000,000,000 of them, in a whole number of microseconds from 1ms to 71 years.
+// A Rule allows at most Limit permits in any interval of one Window. Limit is 1 to
+// 1,000,000,000; Window is a whole number of microseconds, from 1ms to 71 years.
 type Rule struct {
 	Limit  int
 	Window time.Duration
 }
 
 // Client is what a limiter needs of a Redis client. *redis.Client,
-// *redis.ClusterClient, *redis.Ring and *redis.AutoPipeliner have it. Of the first
-// three, not of types that embed them, waiting calls go together, and Preload
-// reaches all nodes. Another client must send a command that says NoRetry at most
-// once.
+// *redis.ClusterClient, *redis.Ring and, from go-redis v9.22 on,
+// *redis.AutoPipeliner implement it. Only the first three merge waiting calls, and
+// types that embed them do not; only with these three does Preload reach all nodes.
+// Any other client must not retry a command whose NoRetry method returns true.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// An Option applies to every limiter. The options that only one algorithm
-// understands have types of their own, so that giving them to another does not
-// compile.
+// An Option applies to every algorithm. The options of a single algorithm have types
+// of their own, so that they do not compile with another.
 type Option interface {
 	FixedWindowOption
 	SlidingWindowOption
@@ -51,12 +50,12 @@ type LeakyBucketOption interface {
 // no brace, and is not the id of an algorithm, such as "tokenbucket".
 //
 // The name identifies state. Limiters of one algorithm with one name and one prefix
-// share the state of their keys, as the instances of a service should, and as a
-// limiter whose rule has changed should with the old one. Two rules that are to hold
-// at the same time, 5 a second and 100 an hour, need two names; with one name each
-// reads the other's state as its own, from an older rule. While a changed rule is
-// rolled out, old and new instances do the same: a bucket's smaller burst then
-// forgets what was used beyond it.
+// share the state of their keys. The instances of a service should do so, and so should
+// a limiter whose rule has changed and the one with the old rule. Two rules that are
+// to hold at the same time, 5 a second and 100 an hour, need two names; with one name
+// each reads the other's state as its own, from an older rule. The same happens while
+// a changed rule is rolled out: a bucket with a smaller burst then forgets what was
+// used beyond that burst, even when it denies.
 func WithName(name string) Option {
 	return common{func(s *settings) {
 		if strings.Contains(name, ":") {
@@ -68,10 +67,10 @@ func WithName(name string) Option {
 	}}
 }
 
-// WithPrefix puts the limiter's keys under prefix instead of "ratelimit". A key is
-// named prefix:name:algorithm:key. A prefix is for what shares one Redis: services,
-// environments, tests. It may hold colons, but no brace, and no segment of it is the
-// id of an algorithm.
+// WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
+// key in Redis is prefix:name:algorithm:key. A prefix separates what shares one Redis:
+// services, environments, tests. It may hold colons, but no brace, and no segment of it
+// is the id of an algorithm, such as "tokenbucket".
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
 		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)
@@ -80,7 +79,7 @@ func WithPrefix(prefix string) Option {
 	}}
 }
 
-// WithOptions makes one option of several. It passes a []Option on to any
+// WithOptions makes one option of several, so that a []Option can be passed to any
 // constructor:
 //
 //	ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithOptions(opts...))
@@ -89,11 +88,11 @@ func WithOptions(opts ...Option) Option {
 }
 
 // WithClock decides by the caller's clock instead of the server's, for services
-// whose Redis forbids TIME in scripts, and for tests. It is read to the
-// microsecond, once for each execution and from any goroutine, and must lie
-// between 1970 and 2112, or the call fails with ErrInvalidConfig. All processes that
-// share a key should then agree on the time: one that is ahead refills for all. Keys
-// still expire by the server's clock, when by that they have ceased to matter: a
+// whose Redis forbids TIME in scripts, and for tests. The clock is read to the
+// microsecond, once for each execution and from any goroutine. It must read a time
+// between 1970 and 2112; otherwise the call returns ErrInvalidConfig. All processes
+// that share a key should agree on the time: one that is ahead refills for all. Keys
+// still expire by the server's clock, once they are no longer needed by that clock: a
 // clock that stands still, as in a test on a real server, does not keep them.
 func WithClock(now func() time.Time) Option {
 	return common{func(s *settings) {
@@ -105,13 +104,14 @@ func WithClock(now func() time.Time) Option {
 	}}
 }
 
-// WithoutMerging sends every call by itself. Without it, calls that arrive while
-// others of the same limiter are on their way to the same server wait for those,
-// or for half a millisecond, and then go together. A call alone goes at once.
+// WithoutMerging sends every call on its own. Without this option, calls that arrive
+// while others of the same limiter are in flight to the same server wait for those,
+// or for half a millisecond, and are then sent together. When nothing is in flight, a
+// call is sent at once.
 //
 // It is for a Redis behind a proxy that routes a script by its first key, for
-// services that would rather not share an execution's error, and for hooks of the
-// client that need a caller's context: an execution for several calls has one of
+// services that do not want calls to share an execution's error, and for hooks of the
+// client that need a caller's context: an execution for several calls has a context of
 // its own, without the values of theirs.
 func WithoutMerging() Option {
 	return common{func(s *settings) {
@@ -121,12 +121,12 @@ func WithoutMerging() Option {
 }
 
 // WithAlignment starts fixed windows at multiples of the window since the Unix
-// epoch plus offset, in UTC, rather than at the first permit. A window of a day
-// and an offset of -2h start at midnight of UTC+2.
+// epoch plus offset, in UTC, rather than at the first permit. With a window of a day
+// and an offset of -2h, windows start at midnight of UTC+2.
 //
-// After a clock that steps back over the start of a window, what the window had
-// granted still counts: nothing is granted twice, and a denial may last longer
-// than the window by as much as the clock went back.
+// After the clock steps back over the start of a window, the permits taken in that
+// window still count: nothing is allowed twice, and a denial may last longer than the
+// window by as much as the clock stepped back.
 func WithAlignment(offset time.Duration) FixedWindowOption {
 	return fixedWindowOnly{func(s *settings) {
 		s.once("WithAlignment")
@@ -161,7 +161,8 @@ func (s Storage) String() string {
 }
 
 // WithStorage chooses how a sliding window is kept: Hash (the default), List or
-// ZSet. Each has keys of its own, so that another storage starts anew.
+// ZSet. Each has keys of its own, so that a change of the storage starts with unused
+// keys.
 func WithStorage(storage Storage) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if storage < Hash || storage > ZSet {
@@ -172,9 +173,10 @@ func WithStorage(storage Storage) SlidingWindowOption {
 	}}
 }
 
-// WithSubWindows divides a sliding window into n sub-windows, 1 to 100,000 of a whole
-// number of microseconds each, 10 if not given. More of them admit more evenly and
-// take more memory, not more time. ZSet is exact and takes none.
+// WithSubWindows divides a sliding window into n sub-windows, 10 if not given. n is 1
+// to 100,000, and each sub-window a whole number of microseconds. With more
+// sub-windows, permits become available more evenly; they take more memory, not more
+// time. ZSet is exact and does not accept this option.
 func WithSubWindows(n int) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if n < 1 || n > maxSubWindows {
@@ -185,10 +187,10 @@ func WithSubWindows(n int) SlidingWindowOption {
 	}}
 }
 
-// WithResolution merges the grants of a sliding log that fall into the same d,
-// to bound its memory at one entry for each d of the longest window; d is at most
-// the shortest. A merged grant counts until the last instant of its d has left the
-// window, so that the log never grants more, and may grant less for at most d.
+// WithResolution merges the entries of a sliding log that fall into the same d, to
+// bound its memory at one entry for each d of the longest window. d is at most the
+// shortest window. A merged entry counts until the last instant of its d has left the
+// window, so that the log never allows more, and may allow less for at most d.
 func WithResolution(d time.Duration) SlidingLogOption {
 	return slidingLogOnly{func(s *settings) {
 		if d < time.Microsecond || d%time.Microsecond != 0 {
@@ -199,9 +201,9 @@ func WithResolution(d time.Duration) SlidingLogOption {
 	}}
 }
 
-// WithRefillEvery lets tokens arrive in steps every d, each step adding what the
-// rate yields in d, rather than continuously. The steps count from the first
-// permit that left the bucket less than full.
+// WithRefillEvery adds tokens in steps, every d, rather than continuously. Each step
+// adds what the rate yields in d. The steps count from the first permit that left the
+// bucket less than full.
 func WithRefillEvery(d time.Duration) TokenBucketOption {
 	return tokenBucketOnly{func(s *settings) {
 		if d < time.Millisecond || d%time.Microsecond != 0 {

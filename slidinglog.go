@@ -16,19 +16,19 @@ var (
 	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", slidingLogText))
 )
 
-// A SlidingLog keeps a log of its grants and holds several rules over it at
-// once, exactly: no interval of a rule's window ever holds more than its limit.
-// A denial names the rule that blocks longest, a grant the one with the least
-// left.
+// A SlidingLog keeps a log of the permits taken and applies several rules to it at
+// once, exactly: no interval of a rule's window ever holds more permits than the rule's
+// limit. The Result is that of one rule: the rule that blocks longest when the call is
+// denied, the one with the least left when it is allowed.
 //
-// An entry of the log takes 14 bytes, 20 once a key has granted billions, and there
-// are no more than the largest limit; WithResolution merges them. A decision reads
-// O(rules × log limit) entries.
+// An entry of the log takes 14 bytes, 20 once billions of permits of a key were taken.
+// There are at most as many entries as the largest limit; WithResolution merges them. A
+// decision reads O(rules × log limit) entries.
 type SlidingLog struct{ *core }
 
-// NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. A rule
-// that one with a longer window implies, such as 20 a second beside 10 a minute, is
-// refused. The error wraps ErrInvalidConfig. Redis is not asked.
+// NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It refuses a
+// rule that a rule with a longer window implies: 20 a second beside 10 a minute never
+// applies. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLog, error) {
 	s, err := collect(opts)
 	if err != nil {

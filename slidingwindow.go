@@ -21,28 +21,26 @@ var (
 	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
 )
 
-// A SlidingWindow grants at most limit permits in any interval of one window.
+// A SlidingWindow allows at most limit permits in any interval of one window.
 //
-// With the storages Hash and List it counts by sub-windows, ten if WithSubWindows
-// does not say otherwise, and a sub-window counts until its last instant has
-// left the window. That never grants more than the limit, and holds a permit
-// back for up to one sub-window longer than needed. With a single sub-window
-// that is up to another whole window. The two decide alike; a decision is O(1)
-// amortised, also with a thousand sub-windows.
+// With the storages Hash and List it counts by sub-windows, ten unless WithSubWindows
+// gives another number. A sub-window counts until its last instant has left the
+// window. That never allows more than the limit, and returns a permit up to one
+// sub-window later than needed; with a single sub-window that is up to another whole
+// window. Hash and List decide alike. A decision is O(1) amortised, even with a
+// thousand sub-windows.
 //
-// The storage ZSet is exact. It keeps about 120 bytes for each permit, and a
-// decision for n of them is O(n log limit), some 2 µs a permit, during which Redis
-// does nothing else; a [SlidingLog] is as exact in an eighth of the memory, whatever
-// n is.
+// The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
+// for n permits is O(n log limit), some 2 µs a permit, during which Redis serves
+// nothing else. A [SlidingLog] is as exact and takes an eighth of the memory, for any n.
 type SlidingWindow struct{ *core }
 
 // maxZSet bounds the members that one call may add in one execution.
 const maxZSet = 1_000_000
 
-// NewSlidingWindow returns a sliding window. The limit is at least 1 (and at
-// most a million with ZSet), the window at least 1ms and a whole number of
-// microseconds in each sub-window. The error wraps ErrInvalidConfig. Redis is
-// not asked.
+// NewSlidingWindow returns a sliding window. The bounds of limit and window are those of
+// a [Rule]; with ZSet the limit is at most a million, and otherwise each sub-window is a
+// whole number of microseconds. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...SlidingWindowOption) (*SlidingWindow, error) {
 	s, err := collect(opts)
 	if err != nil {

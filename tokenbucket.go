@@ -2,22 +2,23 @@ package ratelimit
 
 import "time"
 
-// A TokenBucket holds up to burst tokens and gains them at a rate; a permit
-// takes one. In any interval t it grants at most burst + rate × t permits,
-// exactly: a rate such as 7 per minute neither leaks nor loses one.
+// A TokenBucket holds up to burst tokens and gains tokens at a rate; a permit takes
+// one. In any interval t it allows at most burst + rate × t permits, exactly: a rate
+// such as 7 per minute neither leaks nor loses a permit.
 //
-// It is the limiter to start with: callers may burst, and settle to the rate.
-// Its state is one string of some 20 bytes, a decision is O(1).
+// It is the limiter to start with: callers may burst, and then keep to the rate. It is
+// a GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20
+// bytes, a decision is O(1).
 //
-// WithRefillEvery lets tokens arrive in steps instead, for at most
-// burst + ⌈t/d⌉ × what a step adds in any interval t > 0.
+// With WithRefillEvery tokens arrive in steps instead, and in any interval t > 0 it
+// allows at most burst + ⌈t/d⌉ × what a step adds.
 type TokenBucket struct{ *core }
 
-// NewTokenBucket returns a token bucket; burst is from 1 to 1,000,000,000. What
-// could not be counted exactly is refused: the burst times the period's microseconds,
-// without the factor that these share with the rate's count, must be below 2^52. So
-// is what takes more than 71 years to refill. The error wraps ErrInvalidConfig, and
-// says what would be right. Redis is not asked.
+// NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
+// bucket that it could not count exactly: burst × period / f must be below 2^52, where
+// the period is in microseconds and f is its greatest common divisor with the rate's
+// count. It also refuses a bucket that takes more than 71 years to refill. The
+// error wraps ErrInvalidConfig, and says what would be right. Redis is not asked.
 func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
 	s, err := collect(opts)
 	if err != nil {

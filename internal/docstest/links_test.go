@@ -1,0 +1,91 @@
+package docstest
+
+import (
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+var (
+	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	code    = regexp.MustCompile("`[^`]*`")
+	heading = regexp.MustCompile(`^#{1,6} +(.*)$`)
+)
+
+// TestLinksLeadSomewhere: the file and the heading that a relative link names exist.
+func TestLinksLeadSomewhere(t *testing.T) {
+	checked := 0
+	for _, p := range pages(t, "*.md", "docs/*.md") {
+		for i, line := range p.prose() {
+			for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
+				target, err := url.Parse(found[1])
+				if err != nil {
+					t.Errorf("%s:%d: %v", p.name, i+1, err)
+					continue
+				}
+				if target.IsAbs() {
+					continue
+				}
+				checked++
+				path := p.path
+				if target.Path != "" {
+					path = filepath.Join(filepath.Dir(p.path), filepath.FromSlash(target.Path))
+				}
+				text, err := os.ReadFile(path)
+				if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
+					err = nil
+				}
+				if err != nil {
+					t.Errorf("%s:%d: the link %s leads to no file", p.name, i+1, found[1])
+					continue
+				}
+				if target.Fragment != "" && !anchors(string(text))[target.Fragment] {
+					t.Errorf("%s:%d: the link %s leads to no heading", p.name, i+1, found[1])
+				}
+			}
+		}
+	}
+	if checked == 0 {
+		t.Error("no link was found")
+	}
+}
+
+// anchors are the headings of a text as GitHub names them. It numbers headings of one name,
+// which the pages here do not link to.
+func anchors(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, line := range (page{lines: strings.Split(text, "\n")}).prose() {
+		if found := heading.FindStringSubmatch(line); found != nil {
+			all[anchor(found[1])] = true
+		}
+	}
+	return all
+}
+
+func anchor(heading string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == ' ':
+			return '-'
+		case r == '-', r == '_', unicode.IsLetter(r), unicode.IsDigit(r):
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, heading)
+}
+
+func TestAnchorsAreThoseOfGitHub(t *testing.T) {
+	for heading, want := range map[string]string{
+		"The first 429":                 "the-first-429",
+		"Where is the call resent?":     "where-is-the-call-resent",
+		"`NewFallback`: what to choose": "newfallback-what-to-choose",
+	} {
+		if got := anchor(heading); got != want {
+			t.Errorf("%s: %s, not %s", heading, got, want)
+		}
+	}
+}
