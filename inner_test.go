@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,18 +17,6 @@ import (
 var ctx = context.Background()
 
 var start = time.UnixMicro(1_763_670_000_000_000)
-
-// A hand is a clock that tests set.
-type hand struct {
-	mu sync.Mutex // guards at
-	at time.Time
-}
-
-func (h *hand) now() time.Time {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.at
-}
 
 // A stage is a miniredis to test limiters on.
 type stage struct {

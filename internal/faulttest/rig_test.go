@@ -48,9 +48,6 @@ func (r *rig) all(do func(p *redistest.Proxy)) {
 	}
 }
 
-// fullDuplex needs go-redis v9.23. The tag newest sets it, see .ci/newest.mod.
-var fullDuplex func(c *redis.Client) (*redis.AutoPipeliner, error)
-
 // each runs a test with every kind of client. Their retries and everything else
 // are as go-redis has them, except for the timeout of one command.
 func (g *grid) each(t *testing.T, timeout time.Duration, test func(t *testing.T, r *rig)) {
