@@ -11,11 +11,11 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// What a Redis user must be allowed to do, as the README says it. Redis checks
-// the commands of a script against the user who runs it.
+// The privileges that a Redis user needs, as docs/privileges.md lists them. Redis checks
+// the commands of a script against the user that runs it.
 const (
 	EveryPrivilege   = "+evalsha +eval"
-	ResetPrivilege   = "+unlink" // which some scripts need too
+	ResetPrivilege   = "+unlink" // some scripts need it too
 	PreloadPrivilege = "+script|load"
 	TimePrivilege    = "+time" // with the server's clock, which a fixed window without WithAlignment does not read
 
@@ -58,7 +58,7 @@ var Privileges = []struct {
 	}},
 }
 
-// A Preloader is a limiter whose scripts can be loaded beforehand.
+// A Preloader is a limiter whose scripts can be loaded before the first call.
 type Preloader interface {
 	ratelimit.Limiter
 	Preload(ctx context.Context) error
