@@ -166,7 +166,7 @@ func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b := s.keys[key]; b != nil {
-		s.forget(b)
+		s.drop(b)
 	}
 	return nil
 }
@@ -256,7 +256,7 @@ func (s *localShard) room(now int64) *localBucket {
 			break
 		}
 		free = s.queue[0]
-		s.forget(free)
+		s.drop(free)
 	}
 	if free == nil {
 		free = new(localBucket)
@@ -264,7 +264,7 @@ func (s *localShard) room(now int64) *localBucket {
 	return free
 }
 
-func (s *localShard) forget(b *localBucket) {
+func (s *localShard) drop(b *localBucket) {
 	heap.Remove(&s.queue, b.place)
 	delete(s.keys, b.key)
 }

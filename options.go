@@ -54,8 +54,8 @@ type LeakyBucketOption interface {
 // a limiter whose rule has changed and the one with the old rule. Two rules that are
 // to hold at the same time, 5 a second and 100 an hour, need two names; with one name
 // each reads the other's state as its own, from an older rule. The same happens while
-// a changed rule is rolled out: a bucket with a smaller burst then forgets what was
-// used beyond that burst, even when it denies.
+// a changed rule is rolled out: a bucket with a smaller burst then no longer counts
+// the permits taken beyond that burst, even when it denies.
 func WithName(name string) Option {
 	return common{func(s *settings) {
 		if strings.Contains(name, ":") {

@@ -35,9 +35,10 @@ if state then
   -- The block inherit is the same as in bucket.lua. A denied call stores the state of
   -- another configuration too, as a state of this configuration.
   -- <inherit>
-  -- The state of a bucket of any configuration: the units missing at its anchor,
-  -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
-  -- so that a changed rate never allows more.
+  -- Reads the state of a bucket of any configuration. The units missing are those at
+  -- the anchor, which is the last step of a stepped bucket, or those at now if there
+  -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
+  -- allows more.
   -- needs: now state permit flow missing repair
   -- sets: missing repair anchor
   local anchor

@@ -64,8 +64,8 @@ type Preloader interface {
 	Preload(ctx context.Context) error
 }
 
-// LeastPrivilege is the rule for all limiters and Preload, but for the name, the
-// keys, and what a cluster or ring needs in addition.
+// LeastPrivilege returns the ACL rules of a user for all limiters and Preload. The name,
+// the keys, and what a cluster or ring needs come in addition.
 func LeastPrivilege() []string {
 	commands := strings.Fields(EveryPrivilege + " " + ResetPrivilege + " " + PreloadPrivilege + " " + TimePrivilege)
 	for _, p := range Privileges {

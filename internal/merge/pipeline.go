@@ -6,7 +6,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A command is the execution for one key of a batch whose keys live on several
+// A command is the execution for one key of a batch whose keys are on several
 // servers.
 type command struct {
 	*redisexec.Command

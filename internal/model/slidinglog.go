@@ -71,7 +71,7 @@ func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 	}
 	answer.ResetAfter = micros(taken[len(taken)-1].At-now) + l.Span()
 	if !peek && (answer.Allowed || repaired) {
-		l.taken = l.forget(taken, now)
+		l.taken = l.dropLeft(taken, now)
 	}
 	return answer
 }
@@ -94,7 +94,8 @@ func (l *SlidingLog) load(now int64) (taken []Taken, repaired bool) {
 	return taken, repaired
 }
 
-func (l *SlidingLog) forget(taken []Taken, now int64) []Taken {
+// dropLeft returns the records that still count under the longest rule.
+func (l *SlidingLog) dropLeft(taken []Taken, now int64) []Taken {
 	if l.Keep {
 		return taken
 	}

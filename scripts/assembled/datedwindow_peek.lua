@@ -27,7 +27,7 @@ if state then
   elseif now < at + 0 then -- the clock stepped back
     used = count + 0
     if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- back over the window's start: opened again, the window could allow its limit twice
+      start = at + 0 -- back over the start: opened again, it could allow its limit twice
     else
       repair = true
     end
