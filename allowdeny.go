@@ -26,13 +26,13 @@ func AllowAll() Limiter {
 //
 //	Allowed: false, Limit: 1, Window: 1s, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
 //
-// RetryAfter is no promise here. Otherwise it is as [AllowAll], and never returns
-// ErrExceedsLimit.
+// RetryAfter is no promise here. The errors are those of [AllowAll]: it never returns
+// ErrExceedsLimit either.
 func DenyAll() Limiter {
 	return constant{Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}}
 }
 
-// constant always answers the same.
+// constant always gives the same answer.
 type constant struct{ result Result }
 
 func (c constant) TryAcquire(ctx context.Context, key string) (Result, error) {
@@ -54,7 +54,7 @@ func (c constant) Reset(ctx context.Context, key string) error {
 	return checkLocal(ctx, key, 1)
 }
 
-// checkLocal refuses a caller's mistakes, and a context that has ended.
+// checkLocal returns an error for a caller's mistake, and for a context that has ended.
 func checkLocal(ctx context.Context, key string, n int) error {
 	if key == "" {
 		return ErrInvalidKey

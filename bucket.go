@@ -20,9 +20,9 @@ var (
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It
-// counts in units of which a microsecond restores flow and a permit costs
-// permit, the rate's period and count without their common factor, so that all
-// numbers are whole whatever the rate.
+// counts in units, so that all numbers are whole whatever the rate: a microsecond
+// restores flow units, and a permit costs permit units. These two are the rate's
+// count and its period in microseconds, without their common factor.
 type bucket struct {
 	size     int64 // burst or capacity, permits
 	permit   int64
@@ -31,7 +31,7 @@ type bucket struct {
 	window   time.Duration
 }
 
-// The words of a bucket's reply, after wordGranted.
+// The words of a bucket's reply, after wordAllowed.
 const (
 	wordMissing = 1 // units missing before the call
 	bucketWords = 2
@@ -85,32 +85,32 @@ func (b *bucket) args() []string {
 	}
 }
 
-// unpack reads the units missing before the call, negative when it was denied.
-// A granted call can find nothing missing, a denied one cannot.
+// unpack reads a reply of one integer: the units missing before the call, negative when
+// the call was denied. 0 means that it was allowed: of a full bucket no call is denied.
 func (b *bucket) unpack(reply int64, words []int64) {
-	words[wordGranted], words[wordMissing] = 1, reply
+	words[wordAllowed], words[wordMissing] = 1, reply
 	if reply < 0 {
-		words[wordGranted], words[wordMissing] = 0, -reply
+		words[wordAllowed], words[wordMissing] = 0, -reply
 	}
 }
 
 func (b *bucket) explain(words []int64, n, i int64) Result {
 	missing, excess := b.settle(words, n, i)
-	return b.result(i < words[wordGranted], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
+	return b.result(i < words[wordAllowed], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
 }
 
-// settle returns the units missing after request i and, when it is denied, those
-// that have to be restored before it fits.
+// settle returns the units missing after request i and, when the request is denied, the
+// units that have to be restored before it fits.
 func (b *bucket) settle(words []int64, n, i int64) (missing, excess int64) {
-	granted := words[wordGranted]
-	missing = words[wordMissing] + min(i+1, granted)*n*b.permit
-	if i >= granted {
+	allowed := words[wordAllowed]
+	missing = words[wordMissing] + min(i+1, allowed)*n*b.permit
+	if i >= allowed {
 		excess = missing + n*b.permit - b.capacity
 	}
 	return missing, excess
 }
 
-// result has retry and reset in microseconds.
+// result takes retry and reset in microseconds.
 func (b *bucket) result(allowed bool, missing, retry, reset int64) Result {
 	return Result{
 		Allowed:    allowed,
@@ -122,14 +122,14 @@ func (b *bucket) result(allowed bool, missing, retry, reset int64) Result {
 	}
 }
 
-// stepped is a bucket that refills every so often.
+// stepped is a bucket that refills in steps.
 type stepped struct {
 	*bucket
-	every int64 // microseconds
-	gain  int64 // units a step restores
+	every int64 // microseconds between two steps
+	gain  int64 // units that a step restores
 }
 
-// steppedAlgorithm is a bucket that refills every so often.
+// steppedAlgorithm is a bucket that refills in steps.
 func steppedAlgorithm(title, id string, s *stepped) algorithm {
 	return algorithm{
 		title: title, id: id, most: int(s.size),
@@ -169,7 +169,7 @@ func (s *stepped) explain(words []int64, n, i int64) Result {
 	if excess > 0 {
 		retry = ceilDiv(excess, s.gain)*s.every - since
 	}
-	return s.result(i < words[wordGranted], missing, retry, ceilDiv(missing, s.gain)*s.every-since)
+	return s.result(i < words[wordAllowed], missing, retry, ceilDiv(missing, s.gain)*s.every-since)
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

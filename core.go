@@ -12,9 +12,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// wordGranted is the position, in every algorithm's reply to a run of equal requests,
+// wordAllowed is the position, in every algorithm's reply to a run of equal requests,
 // of the number of requests that were allowed: the first ones of the run.
-const wordGranted = 0
+const wordAllowed = 0
 
 // An explainer knows what the words of an algorithm's reply mean.
 type explainer interface {
@@ -34,15 +34,15 @@ type core struct {
 	explainer
 }
 
-// An algorithm is what a constructor knows of one.
+// An algorithm is what newCore has to know of an algorithm.
 type algorithm struct {
 	title, id string
 	scripts   *scripts
 	most      int
 	args      []string
 	words     int // of the reply to a run
-	// unpack makes words of a single request's reply where that is one integer.
-	// Where it is nil, the reply is an array of the words.
+	// unpack turns the reply to a single request, where that is one integer, into
+	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
 	explainer
 }
@@ -83,7 +83,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	return c, nil
 }
 
-// TryAcquire takes one permit from key, if it can be had now: it is
+// TryAcquire takes one permit from key, if one is available now. It is
 // TryAcquireN(ctx, key, 1).
 func (c *core) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
@@ -106,7 +106,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	return c.result(ctx, key, n, reply, err)
 }
 
-// Peek returns what TryAcquire would answer now, and changes nothing.
+// Peek returns what TryAcquire would return now, and changes nothing.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	if err := c.check(ctx, key, 1); err != nil {
 		return Result{}, err
@@ -115,7 +115,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	return c.result(ctx, key, 1, reply, err)
 }
 
-// result explains a reply and gives it back.
+// result makes a Result of a reply, and releases the reply.
 func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Reply, err error) (Result, error) {
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
@@ -150,7 +150,7 @@ func (c *core) Preload(ctx context.Context) error {
 	return nil
 }
 
-// check refuses a caller's mistakes, and a context that has ended.
+// check returns an error for a caller's mistake, and for a context that has ended.
 func (c *core) check(ctx context.Context, key string, n int) error {
 	switch {
 	case c == nil:
@@ -168,7 +168,7 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 	return nil
 }
 
-// failed wraps the reason why there is no decision for key.
+// failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
 	if redisexec.IsCorrupt(err) {
 		err = errors.Join(ErrCorruptState, err)
@@ -176,7 +176,7 @@ func (c *core) failed(ctx context.Context, key string, err error) error {
 	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
 }
 
-// ended joins err with the context's error, if that has ended.
+// ended joins err with the context's error, if the context has ended.
 func ended(ctx context.Context, err error) error {
 	if end := ctx.Err(); end != nil && !errors.Is(err, end) {
 		return errors.Join(err, end)
@@ -193,7 +193,7 @@ func (c *core) now() (int64, error) {
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
 }
 
-// ceiling is the most permits that one call can get; 0: not known.
+// ceiling is the most permits that one call can get, 0 if that is not known.
 func (c *core) ceiling() int {
 	if c == nil {
 		return 0

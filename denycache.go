@@ -6,12 +6,14 @@ import (
 	"time"
 )
 
-// A DenyCache is a [Limiter] that answers from memory what can only be denied.
+// A DenyCache is a [Limiter] that denies calls from memory while they can only be
+// denied.
 //
-// A denial of n permits with a retry-after of T stands for T: until then the
-// limiter under the cache need not be asked about that key again, neither for n
-// permits nor for more. Of fewer it says nothing, and those are asked. Grants
-// never come from memory; they and errors pass through unchanged.
+// A denial of n permits with a RetryAfter of T holds for T: until then the limiter
+// under the cache need not be asked about that key again, neither for n permits nor
+// for more. The denial says nothing about fewer than n permits; for those the limiter
+// is asked. No call is ever allowed from memory. Allowed calls and errors of the
+// limiter pass through unchanged.
 //
 // # Never a false denial
 //
@@ -19,42 +21,44 @@ import (
 // on the monotonic clock of this process: setting the wall clock has no effect.
 // A call that memory denies would have been denied by the limiter too, as long as
 //
-//   - permits come back only through this cache. Its Reset forgets the key, and a
-//     denial that was on its way meanwhile is not remembered. A Reset in another
-//     process, one that failed and takes effect later, a raised limit, or state
-//     that Redis lost, is seen only when the remembered denial ends;
-//   - the deciding clock runs no faster than this process's. One that is set
-//     forward, goes on while this machine is suspended, or is the caller's own
-//     ([WithClock]) and set by a test or coarser than a microsecond, is again seen
-//     when the remembered denial ends.
+//   - permits are given back only through this cache. Its Reset removes the key's
+//     denials, and a denial that was in flight during the Reset is not stored. A
+//     Reset in another process, a Reset that failed and takes effect later, a raised
+//     limit, and state that Redis lost are noticed only when the stored denial ends;
+//   - the clock that decides runs no faster than this process's clock. A clock that
+//     is set forward, that goes on while this machine is suspended, or that is the
+//     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is
+//     noticed only when the stored denial ends too.
 //
 // [WithMaxDenial] bounds how long that takes. Answers of a [Fallback]'s secondary
-// are not remembered; a DenyCache around a Fallback repeats what the primary said.
+// are not stored; a DenyCache around a Fallback repeats the primary's answers only.
 //
 // # What a denial from memory says
 //
-// Limit and Window are those of the remembered denial. RetryAfter and ResetAfter
-// are its own, counted down; they lag behind the limiter's by the time that the
-// request took to be decided, and never say more than the truth about RetryAfter.
-// For more permits than were denied RetryAfter is a lower bound: not before then,
-// though perhaps later; whoever asks then gets the exact answer. Remaining is as
-// it was at the denial. For a denial of one permit it stays 0; of more, a bucket
-// may have refilled a little since, or smaller calls have taken some.
+// Limit and Window are those of the stored denial. RetryAfter and ResetAfter are
+// its own, counted down. They are smaller than the limiter's by the time that the
+// request took to be decided, so RetryAfter is never longer than the truth. For a
+// call for more permits than were denied, RetryAfter is a lower bound: the call is
+// not allowed earlier, but perhaps later; a call at that time gets the exact answer.
+// Remaining is as it was at the denial. For a denial of one permit it stays 0; for a
+// denial of more, a bucket may have refilled a little since then, or smaller calls may
+// have taken some permits.
 //
-// When the context has ended the limiter is asked, so that the error is its own.
+// When the context has ended, the limiter is asked, so that the error is its own.
 //
 // # Cost
 //
-// A denial from memory takes some 60 ns, and some 200 for a key that is not in
+// A denial from memory takes some 60 ns, and some 200 ns for a key that is not in
 // the processor's caches. It takes no lock, allocates nothing, and does not slow
 // down with the number of cores that ask. Any other call costs some 80 ns on top
-// of the limiter's own time, and one that has its denial remembered some 300 ns
-// and at most two allocations.
+// of the limiter's own time. A call whose denial is stored costs some 300 ns and at
+// most two allocations.
 //
-// Memory is bounded by [WithDenyCacheSize]: 16 bytes for each key from the
-// start, and 80 and the key itself while a denial is remembered. Where there is
-// no room, denials that have ended give way, then others in turn, which costs a
-// question and never an error. Keys of more than 256 bytes are always asked.
+// Memory is bounded by [WithDenyCacheSize]: 16 bytes for each key from the start, and
+// 80 bytes and the key itself while a denial is stored. When there is no room, denials
+// that have ended are replaced first, then the others in turn, which costs another
+// request to the limiter and never an error. For keys of more than 256 bytes the
+// limiter is always asked.
 type DenyCache struct {
 	limiter Limiter
 	table   *denyTable
@@ -68,10 +72,10 @@ const (
 	maxDenyCacheKey      = 256
 )
 
-// NewDenyCache puts a cache of denials before l. It may be any limiter whose
-// denials stand until their RetryAfter and hold for more permits too, as those of
-// this package do. It fails with ErrInvalidConfig for a nil limiter, and for an
-// option that is impossible or given twice.
+// NewDenyCache puts a cache of denials in front of l. l may be any limiter whose
+// denials hold until their RetryAfter has passed, and hold for more permits too, as
+// those of this package do. The error wraps ErrInvalidConfig: the limiter or an option
+// is nil, an option's value cannot work, or an option is given twice.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
 	if isNil(l) {
@@ -98,8 +102,8 @@ func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
 // WithDenyCacheSize makes room for the denials of so many keys, 65,536 if not
-// given, at most 2^26, rounded up to a power of two from 4. Size it for the keys
-// that are denied at one time, not for all that there are.
+// given, at most 2^26. The number is rounded up to a power of two, which is at least
+// 4. Choose it for the keys that are denied at one time, not for all keys.
 func WithDenyCacheSize(keys int) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if keys < 1 || keys > maxDenyCacheSize {
@@ -110,11 +114,11 @@ func WithDenyCacheSize(keys int) DenyCacheOption {
 	})
 }
 
-// WithMaxDenial asks the limiter again when a denial is d old, even if its
-// retry-after is longer; without it, only the retry-after counts. It is how late
-// a limit raised while the program runs, or a Reset by another process, can be
-// seen, at the price of one question in d for each denied key. The RetryAfter
-// that is answered is not shortened by it.
+// WithMaxDenial asks the limiter again when a denial is d old, even if its RetryAfter
+// is longer; without this option, only the RetryAfter counts. d bounds how late the
+// cache notices a limit that is raised while the program runs, or a Reset by another
+// process. The price is one request to the limiter every d for each denied key. The
+// option does not shorten the RetryAfter in the Result.
 func WithMaxDenial(d time.Duration) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if d < time.Millisecond {
@@ -140,24 +144,26 @@ func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) 
 	return c.decide(ctx, key, 1, false)
 }
 
-// TryAcquireN denies n permits from memory when so many or fewer were denied to
-// key and cannot be had yet, and else asks the limiter, whose errors it returns.
+// TryAcquireN denies a call for n permits from memory when a call for n or fewer
+// permits of key was denied and its RetryAfter has not passed. Otherwise it asks the
+// limiter, and returns the limiter's errors.
 //
-// More permits than the limiter can decide on stay ErrExceedsLimit and do not
-// become a wait. What it can is known of this package's own limiters; of any
-// other, more permits than it was ever seen to decide on are asked.
+// A call for more permits than the limiter can ever allow gets ErrExceedsLimit, not a
+// denial from memory. The cache knows this bound of this package's limiters. It asks
+// any other limiter about more permits than that limiter has decided on so far.
 func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return c.decide(ctx, key, n, false)
 }
 
-// Peek denies from memory when one permit was denied to key and cannot be had
-// yet, and else asks the limiter. What it learns serves TryAcquire too.
+// Peek denies from memory when one permit of key was denied and the RetryAfter has not
+// passed. Otherwise it asks the limiter. A denial that it gets is stored, for TryAcquire
+// too.
 func (c *DenyCache) Peek(ctx context.Context, key string) (Result, error) {
 	return c.decide(ctx, key, 1, true)
 }
 
-// Reset resets key and forgets its denials, even if it fails: key may then have been
-// reset all the same.
+// Reset resets key and removes its stored denials, even if it returns an error: key may
+// then have been reset all the same.
 func (c *DenyCache) Reset(ctx context.Context, key string) error {
 	if c == nil || c.limiter == nil {
 		return errUnmade
@@ -166,7 +172,7 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 	return c.limiter.Reset(ctx, key)
 }
 
-// decide answers from memory or asks.
+// decide answers from memory or asks the limiter.
 func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (Result, error) {
 	if c == nil || c.limiter == nil {
 		return Result{}, errUnmade

@@ -14,7 +14,7 @@ const (
 	denyStripes = 256
 )
 
-// A denyTable remembers denials.
+// A denyTable stores denials.
 type denyTable struct {
 	max time.Duration        // for which a denial is answered
 	now func() time.Duration // monotonic
@@ -23,8 +23,8 @@ type denyTable struct {
 	sets    []denySet // a power of two
 	stripes [denyStripes]denyStripe
 
-	// decided is the largest n that the limiter is known to allow or deny, rather
-	// than refuse with ErrExceedsLimit: the largest it ever did.
+	// decided is the largest n that the limiter is known to decide on, instead of
+	// returning ErrExceedsLimit: its bound, or the largest n that it has decided on.
 	decided atomic.Int64
 }
 
@@ -43,25 +43,25 @@ func newDenyTable(keys int, max time.Duration) *denyTable {
 }
 
 // A denySet holds the denials of the keys that hash to it. It is one cache line.
-// Reading takes no lock; writing takes its stripe's.
+// Reading it takes no lock; writing to it takes the lock of its stripe.
 //
-// A sharded map under an RWMutex, the plainer way, has all cores write to one
-// word when they ask for one hot key, which is what they do under an attack.
+// A sharded map under an RWMutex would be simpler. But all cores would write to one
+// word when they ask for one hot key, as they do under an attack.
 type denySet [denyWays]struct {
-	hash   atomic.Uint64 // of denial's key, or about to be: saves following the pointer
+	hash   atomic.Uint64 // of the key of denial, stored just before denial: saves following the pointer
 	denial atomic.Pointer[denial]
 }
 
 // A denyStripe guards the writing of every denyStripes-th set.
 type denyStripe struct {
 	mu sync.Mutex
-	// generation counts the times that permits have come back for one of the
-	// stripe's keys. Written under mu.
+	// generation counts how often permits of one of the stripe's keys have been given
+	// back. Written under mu.
 	generation atomic.Uint64
-	returning  int // times that they are about to; guarded by mu
-	turn       int // the way that gives way next; guarded by mu
+	returning  int // how many calls are giving permits back now; guarded by mu
+	turn       int // the way that is replaced next; guarded by mu
 
-	_ [32]byte // a cache line each
+	_ [32]byte // so that each stripe has a cache line of its own
 }
 
 // A denial says that n or more permits for key are denied until then. It never
@@ -69,8 +69,8 @@ type denyStripe struct {
 type denial struct {
 	key     string
 	n       int
-	until   time.Duration // earliest instant at which n can be granted
-	trusted time.Duration // it is answered before this instant, which is before until
+	until   time.Duration // earliest instant at which n permits can be taken
+	trusted time.Duration // calls are denied from memory before this instant, which is before until
 
 	limit     int
 	window    time.Duration
@@ -78,34 +78,35 @@ type denial struct {
 	resetAt   time.Duration
 }
 
-// covers reports whether o says nothing that d does not say, for the same key.
+// covers reports whether d denies all that o denies. Both are for the same key.
 func (d *denial) covers(o *denial) bool {
 	return d.n <= o.n && d.until >= o.until && d.trusted >= o.trusted
 }
 
 func (t *denyTable) hash(key string) uint64 { return maphash.String(t.seed, key) }
 
-// noteDecided notes that the limiter decides on n permits.
+// noteDecided notes that the limiter can decide on n permits.
 func (t *denyTable) noteDecided(n int) {
 	for m := t.decided.Load(); int64(n) > m && !t.decided.CompareAndSwap(m, int64(n)); {
 		m = t.decided.Load()
 	}
 }
 
-// A denySending is what was noted before a request was sent.
+// A denySending is what beforeSending notes about a request.
 type denySending struct {
 	generation uint64 // of the key's stripe
 	at         time.Duration
 }
 
-// beforeSending notes both before the request is sent, so that nothing that comes
-// between them and the decision can make the denial last too long.
+// beforeSending notes the generation and the time before the request is sent, so that
+// nothing that happens between then and the decision can make the denial last too long.
 func (t *denyTable) beforeSending(hash uint64) denySending {
 	generation := t.stripe(hash).generation.Load()
 	return denySending{generation, t.now()}
 }
 
-// lookup answers by the denial of n or fewer permits that holds key back longest.
+// lookup denies by the denial of n or fewer permits of key that lasts longest, if there
+// is one.
 func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 	set := t.set(hash)
 	var until time.Duration
@@ -117,12 +118,14 @@ func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 		if d == nil || n < d.n || d.key != key {
 			continue
 		}
-		// Would the limiter refuse n altogether? Limit does not say: with several
-		// rules it is not always the smallest.
+		// n may be more than the limiter can ever allow, for which the limiter returns
+		// an error. Limit alone does not show that: of several rules it is not always
+		// the smallest limit.
 		if n > d.n && (n > d.limit || int64(n) > t.decided.Load()) {
 			continue
 		}
-		// Read after the denial: one stored later would be answered too early.
+		// The clock is read after the denial. With an earlier reading, RetryAfter could
+		// be too long for a denial that was stored in between.
 		now := t.now()
 		if now >= d.trusted || d.until <= until {
 			continue
@@ -139,15 +142,17 @@ func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 	return r, ok
 }
 
-// remember keeps a denial, unless permits may have come back since it was sent.
+// remember stores a denial, unless permits may have been given back since its request
+// was sent.
 //
-// Denials of one key for different n stand side by side when each says something
-// that the other does not: that of one denies most calls, that of five denies five
-// for longer. Two are kept, the one for the fewest permits and one other.
+// Denials of one key for different n are stored side by side when neither covers the
+// other: the denial of one permit denies most calls, the denial of five permits denies
+// calls for five for longer. Two are kept, the one for the fewest permits and one other.
 func (t *denyTable) remember(hash uint64, key string, n int, r Result, sending denySending) {
-	// A retry-after runs from the tick of the deciding clock, which may lie before
-	// the instant of sending by less than the tick: a microsecond, but for fixed
-	// windows a millisecond, which whole milliseconds give away.
+	// RetryAfter counts from the last tick of the clock that decides. That tick may be
+	// earlier than the instant of sending, by less than the length of a tick: a
+	// millisecond for fixed windows, whose RetryAfter is a whole number of
+	// milliseconds, and a microsecond for the others.
 	grain := time.Microsecond
 	if r.RetryAfter%time.Millisecond == 0 {
 		grain = time.Millisecond
@@ -174,7 +179,7 @@ func (t *denyTable) remember(hash uint64, key string, n int, r Result, sending d
 		return
 	}
 	set := t.set(hash)
-	free, fewest, more := -1, -1, -1 // ways: one to spare, and this key's two
+	free, fewest, more := -1, -1, -1 // ways: a free one, and this key's two
 	for i := range set {
 		old := set[i].denial.Load()
 		switch {
@@ -205,23 +210,22 @@ func (t *denyTable) remember(hash uint64, key string, n int, r Result, sending d
 		way = more
 	case free < 0:
 		way = stripe.turn
-		if way == fewest { // of its own key: another gives way
+		if way == fewest { // it is this key's own: replace another
 			way = (way + 1) % denyWays
 		}
 		stripe.turn = (stripe.turn + 1) % denyWays
 	}
 	if d.key == "" {
-		d.key = strings.Clone(key) // a part of a large string would keep it all
+		d.key = strings.Clone(key) // a part of a large string would keep all of it alive
 	}
-	kept := d // allocated here, not where nothing is kept
+	kept := d // allocated here, so that a denial that is not stored costs nothing
 	set[way].hash.Store(hash)
 	set[way].denial.Store(&kept)
 }
 
-// returnPermits is called before anything that may let key be granted earlier
-// than it was told, and what it returns afterwards. What was remembered of key is
-// forgotten, and what is decided in between, or was sent before the end, is not
-// remembered: it may have been decided before the permits came back.
+// returnPermits is called before permits of key are given back, and done after it. It
+// removes the stored denials of key. A denial whose request is sent before done returns
+// is not stored: it may have been decided before the permits were given back.
 func (t *denyTable) returnPermits(key string) (done func()) {
 	hash := t.hash(key)
 	stripe, set := t.stripe(hash), t.set(hash)
@@ -246,7 +250,8 @@ func (t *denyTable) set(hash uint64) *denySet {
 	return &t.sets[hash&uint64(len(t.sets)-1)]
 }
 
-// stripe follows from the set, so that a set has one.
+// stripe is the stripe of the set. It depends on the set only, so that a set has just
+// one stripe.
 func (t *denyTable) stripe(hash uint64) *denyStripe {
 	return &t.stripes[(hash&uint64(len(t.sets)-1))%denyStripes]
 }

@@ -32,8 +32,8 @@ var (
 
 	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
 	// of another type (WRONGTYPE) or not a state. Nothing was changed; Reset
-	// deletes it. Detection is incomplete: any sorted set is accepted as one of
-	// permits, and a hash without a log's fields as an unused one.
+	// deletes it. Detection is incomplete: any sorted set is accepted as a set of
+	// permits, and a hash without the fields of a log as an unused key.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
 
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
@@ -53,8 +53,8 @@ var (
 	errStillRunning = fmt.Errorf("%w: %d abandoned calls are still running", ErrOverBudget, maxRunning)
 	errNoReturn     = errors.New("ratelimit: the primary's goroutine exited")
 
-	// The verdicts on a call that a breaker hears; it never sees an error of the
-	// primary's.
+	// The verdicts on a call, which are all that a breaker gets: it never sees the
+	// primary's own errors.
 	errFailure = errors.New("the primary failed")
 	errNeutral = errors.New("says nothing about the primary")
 )
@@ -76,7 +76,8 @@ func (e *DeniedError) Error() string {
 // Is reports whether target is ErrDenied.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 
-// shortKey quotes a key for a message, cut where a hostile one would flood a log.
+// shortKey quotes a key for a message. It cuts a long one, so that a hostile key cannot
+// flood a log.
 func shortKey(key string) string {
 	const most = 100
 	if len(key) <= most {

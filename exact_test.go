@@ -79,7 +79,7 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 				p, err := f.Draw(rng, s.Client)
 				require.NoError(t, err)
 				scenario := model.NewScenario(rng, model.ShapeOf(p.Model(), false))
-				var taken []model.Grant
+				var taken []model.Taken
 				var last ratelimit.Result
 				for range 300 {
 					step := scenario.Next(model.Answer{
@@ -92,7 +92,7 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 					s.Move(time.UnixMicro(step.Now))
 					last = must(t)(p.Limiter.TryAcquireN(ctx, "k", step.N))
 					if last.Allowed {
-						taken = append(taken, model.Grant{At: step.Now, N: step.N})
+						taken = append(taken, model.Taken{At: step.Now, N: step.N})
 					}
 				}
 				require.NotEmpty(t, taken)

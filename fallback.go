@@ -9,38 +9,38 @@ import (
 )
 
 // A Fallback is a [Limiter] that asks a secondary limiter when its primary could
-// not decide. What the secondary is decides what an outage means:
+// not decide. The choice of the secondary decides what an outage means:
 //
 //   - [AllowAll] allows everything: for limits that share capacity fairly,
-//     where a refused customer is worse than a moment without a limit;
+//     where a denied customer is worse than a moment without a limit;
 //   - [DenyAll] denies everything: for limits that guard a secret or money,
 //     such as tries at a password;
-//   - a [LocalTokenBucket] keeps this process, and what stands behind it,
-//     protected on its own;
-//   - a limiter on another Redis, itself in a Fallback, makes a chain of them.
+//   - a [LocalTokenBucket] limits in this process alone, which still protects the
+//     process and the services that it calls;
+//   - a limiter on another Redis, itself in a Fallback, makes a chain.
 //
 // Without options a Fallback waits for the primary to fail, which takes as long as
-// the client's timeouts. [WithBudget] bounds the wait for each call, [WithBreaker]
-// saves it while the primary stays down. A service that must not slow down with
+// the client's timeouts. [WithBudget] bounds the wait of each call; [WithBreaker]
+// avoids the wait while the primary stays down. A service that must not slow down with
 // its Redis wants both.
 //
-// An outage is any error of the primary's but these, which are returned as they
-// are: a mistake of the caller's, which is ErrInvalidConfig, ErrInvalidKey,
+// An outage is any error of the primary except these, which are returned as they
+// are: a caller's mistake, which is ErrInvalidConfig, ErrInvalidKey,
 // ErrInvalidPermits or ErrExceedsLimit; ErrDenied, which is a decision; and any
-// error once the caller's context has ended, be it cancelled or expired.
+// error after the caller's context has ended, cancelled or expired.
 //
-// When a call was over budget, or its reply was lost, the primary may have
-// granted it as well. So the primary never grants more than its rule allows,
-// and the secondary grants on top of that what it allows on its own.
+// When a call was over budget, or its reply was lost, the permits may have been taken
+// from the primary as well. The primary never allows more than its rule; the secondary
+// adds to that what its own rule allows.
 type Fallback struct {
 	primary, secondary Limiter
-	most               int           // permits that one call can get of the primary; 0: not known
+	most               int           // permits that one call can get from the primary; 0: not known
 	budget             time.Duration // 0: none
 	breaker            *breaker      // nil: none
 	observe            func(Event)   // nil: none
 
 	running   chan struct{} // one element for each call with a budget that asks the primary
-	abandoned atomic.Int64  // those of them for which nobody waits
+	abandoned atomic.Int64  // how many of those calls no caller waits for
 }
 
 // A FallbackOption is [WithBudget], [WithBreaker] or [WithObserver].
@@ -71,7 +71,7 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 		s.refuse("NewFallback: the primary is nil")
 	}
 	if isNil(secondary) {
-		s.refuse("NewFallback: the secondary is nil; AllowAll() lets everything pass in an outage, DenyAll() refuses everything")
+		s.refuse("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -101,32 +101,32 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // TryAcquireN takes n permits from key, all or none. The Result is the
 // primary's, or the secondary's, which has Fallback set.
 //
-// An error means that neither decided. It is the primary's own for a mistake of
-// the caller's; wraps the context's error when that ended; and otherwise wraps
-// both the reason for asking the secondary (the primary's error, ErrOverBudget
-// or ErrBreakerOpen) and the secondary's error. Not wrapped, only told, is a
-// secondary's ErrExceedsLimit or ErrInvalidConfig: the primary may allow what
-// the secondary can never.
+// An error means that neither decided. For a caller's mistake it is the primary's own
+// error. If the context ended, it wraps the context's error. Otherwise it wraps both
+// the reason for asking the secondary (the primary's error, ErrOverBudget or
+// ErrBreakerOpen) and the secondary's error. Only the text of a secondary's
+// ErrExceedsLimit or ErrInvalidConfig is included, and errors.Is does not match it: the
+// primary may allow what the secondary never can.
 func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return f.decide(ctx, question{key: key, n: n})
 }
 
-// Peek returns what TryAcquire would answer now: the primary's answer or, just as
-// for TryAcquire, the secondary's. A primary that fails it counts for the
-// breaker.
+// Peek returns what TryAcquire would return now: the primary's answer or, just as for
+// TryAcquire, the secondary's. A Peek that fails in the primary counts as a failure for
+// the breaker.
 func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
 	return f.decide(ctx, question{key: key, peek: true})
 }
 
-// Reset forgets key in both limiters. Each is tried even if the other fails, and
-// the error wraps those of both: nil means that both have forgotten. It always
-// asks the primary, for as long as ctx and the client let it: neither the budget
-// nor the breaker applies to it.
+// Reset resets key in both limiters. Each is tried even if the other fails, and the
+// error wraps the errors of both: nil means that both have reset the key. It always asks
+// the primary, and waits until ctx ends or the client times out: neither the budget nor
+// the breaker applies to it.
 func (f *Fallback) Reset(ctx context.Context, key string) error {
 	if f == nil || f.primary == nil {
 		return errUnmade
 	}
-	secondary := f.secondary.Reset(ctx, key) // first, as a hung primary may take what time there is
+	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
 	if errors.Is(secondary, ErrInvalidKey) {
 		return secondary
 	}
@@ -163,7 +163,7 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 	case f == nil || f.primary == nil:
 		return Result{}, errUnmade
 	case f.most > 0 && q.n > f.most:
-		return q.ask(ctx, f.primary) // which refuses it without asking Redis, in an outage too
+		return q.ask(ctx, f.primary) // it returns ErrExceedsLimit without asking Redis, even in an outage
 	case f.budget > 0:
 		return f.decideWithin(ctx, q)
 	case f.breaker != nil:
@@ -173,8 +173,8 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 	return f.conclude(ctx, q, r, err)
 }
 
-// conclude returns what the primary said, or asks the secondary if that was
-// nothing.
+// conclude returns the primary's answer, or asks the secondary if the primary did not
+// decide.
 func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error) (Result, error) {
 	if err == nil {
 		return r, nil
@@ -191,7 +191,8 @@ func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error
 	return f.askSecondary(ctx, q, EventPrimaryFailed, err)
 }
 
-// askSecondary answers for the primary, which did not because of why.
+// askSecondary returns the secondary's answer. why is the reason that the primary did
+// not decide.
 func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind, why error) (Result, error) {
 	if end := endOf(ctx); end != nil {
 		return Result{}, f.gone(q, end)
@@ -207,7 +208,7 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind,
 	case err == nil:
 		return r, nil
 	case errors.Is(err, ErrInvalidKey), errors.Is(err, ErrInvalidPermits):
-		return Result{}, err // so would the primary have said
+		return Result{}, err // the primary would have returned the same
 	case !outage(err):
 		return Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", shortKey(q.key), why, err)
 	}
@@ -218,15 +219,16 @@ func (f *Fallback) gone(q question, end error) error {
 	return fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)
 }
 
-// outage reports whether err means that no decision was made, for no fault of
-// the caller's arguments.
+// outage reports whether err means that the primary made no decision, for another
+// reason than the caller's arguments.
 func outage(err error) bool {
 	return err != nil && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidPermits) &&
 		!errors.Is(err, ErrExceedsLimit) && !errors.Is(err, ErrInvalidConfig) && !errors.Is(err, ErrDenied)
 }
 
-// endOf returns why ctx ended, or nil. A client that puts the deadline on its
-// connection may come back with a timeout before the context itself knows.
+// endOf returns why ctx ended, or nil. It also compares the deadline with the clock: a
+// client that sets the deadline on its connection may return a timeout a moment before
+// ctx.Err does.
 func endOf(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err

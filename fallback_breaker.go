@@ -37,23 +37,22 @@ func (s BreakerState) String() string {
 
 // WithBreaker stops asking a primary that fails: after 5 failures in a row the
 // secondary answers at once, and every 200ms one call tries the primary again.
-// The first that succeeds ends it. [WithFailures] and [WithProbeEvery] change
-// the two numbers.
+// The first of these that succeeds closes the breaker. [WithFailures] and
+// [WithProbeEvery] change the two numbers.
 //
-// A failure is an outage, as [Fallback] defines it, and a call over budget. A
-// mistake of the caller's and ErrCorruptState, which is about one key, count
-// neither as failure nor as success. A call that the caller gave up on counts by
-// how the primary did: with a budget it goes on and counts when it ends or the
-// budget does; without one it counts as a failure if the primary had it for
-// 250ms, and not otherwise.
+// A failure is an outage, as [Fallback] defines it, or a call over budget. A caller's
+// mistake counts neither as failure nor as success, nor does ErrCorruptState, which is
+// about one key. A call whose caller has left is judged by the primary: with a budget
+// the call goes on, and counts when it ends or when the budget is over; without a
+// budget it counts as a failure if the primary took 250ms or longer, and not at all
+// otherwise.
 //
-// Calls that are under way together also fail together: where there are always
-// more than 5, one stutter that is longer than the budget opens the breaker, for
-// 200ms. Give a longer budget, or more failures, if that is too soon.
+// Calls in flight at the same time also fail at the same time: if there are always
+// more than 5, one pause of Redis that is longer than the budget opens the breaker, for
+// 200ms. If that is too soon, use a longer budget or more failures.
 //
-// The breaker is that of github.com/sony/gobreaker. While it is closed it costs
-// two locks for each call, and without a budget no allocation; while it is open,
-// one lock.
+// The breaker is github.com/sony/gobreaker. While it is closed, it costs two locks for
+// each call, and without a budget no allocation; while it is open, one lock.
 func WithBreaker(opts ...BreakerOption) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
 		s.once("WithBreaker")
@@ -74,8 +73,8 @@ type BreakerOption interface {
 	setBreaker(*breakerSettings)
 }
 
-// WithFailures opens the breaker after n failures in a row, 5 if not given. One
-// success in between starts the count anew.
+// WithFailures opens the breaker after n failures in a row, 5 if not given. A success
+// sets the count to 0.
 func WithFailures(n int) BreakerOption {
 	return breakerSetter(func(s *breakerSettings) {
 		if n < 1 || n > math.MaxInt32 {
@@ -86,10 +85,10 @@ func WithFailures(n int) BreakerOption {
 	})
 }
 
-// WithProbeEvery lets one call try the primary once the breaker has been open
-// for d, 200ms if not given. That is the longest that a primary can be back
-// without being used, but for what its client takes to connect: go-redis tries
-// only once a second after as many failed dials as its pool has connections.
+// WithProbeEvery lets one call try the primary once the breaker has been open for d,
+// 200ms if not given. So a primary that works again is used after d at most, plus the
+// time that its client takes to connect: after as many failed dials as its pool has
+// connections, go-redis dials only once a second.
 func WithProbeEvery(d time.Duration) BreakerOption {
 	return breakerSetter(func(s *breakerSettings) {
 		if d < time.Millisecond {
@@ -106,7 +105,7 @@ const (
 )
 
 type breakerSettings struct {
-	*settings  // of the Fallback: what was given, and the first error
+	*settings  // of the Fallback: the options given, and the first error
 	failures   int
 	probeEvery time.Duration
 }
@@ -115,10 +114,9 @@ type breakerSetter func(*breakerSettings)
 
 func (f breakerSetter) setBreaker(s *breakerSettings) { f(s) }
 
-// A breaker decides whether a call may ask the primary. One of the two inside
-// is set: whole for calls that are over when the primary returns, which costs
-// no allocation, and steps for calls with a budget, whose verdict may be known
-// before that.
+// A breaker decides whether a call may ask the primary. One of whole and steps is set:
+// whole for calls that end when the primary returns, which costs no allocation, and
+// steps for calls with a budget, whose verdict may be known before the primary returns.
 type breaker struct {
 	whole *gobreaker.CircuitBreaker[struct{}]
 	steps *gobreaker.TwoStepCircuitBreaker[struct{}]
@@ -158,26 +156,26 @@ func breakerState(s gobreaker.State) BreakerState {
 	return StateClosed
 }
 
-// during calls ask unless the breaker is open, and reports whether it did. What
-// ask returns is nil, errFailure or errNeutral.
+// during calls ask unless the breaker is open, and reports whether it called ask. ask
+// returns nil, errFailure or errNeutral.
 func (b *breaker) during(ask func() error) bool {
 	_, err := b.whole.Execute(func() (struct{}, error) { return struct{}{}, ask() })
 	b.deliver()
 	return err == nil || err == errFailure || err == errNeutral
 }
 
-// begin returns nil when the breaker is open, else a function that must be
-// called once, with nil, errFailure or errNeutral.
+// begin returns nil when the breaker is open. Otherwise it returns a function that must
+// be called once, with nil, errFailure or errNeutral.
 func (b *breaker) begin() (end func(error)) {
 	end, _ = b.steps.Allow()
 	b.deliver()
 	return end
 }
 
-// failureAfter is when a call that the caller gave up on counts as a failure, where
-// no budget says so. Without it a hung Redis would never open the breaker of a
-// service whose requests have a deadline of their own. It is not shorter, so
-// that a client who sends requests with tiny deadlines cannot open it.
+// failureAfter is how long a call whose caller has left must have taken to count as a
+// failure, where there is no budget. Without such a rule, a hung Redis would never open
+// the breaker of a service whose requests have deadlines. It is not shorter, so that
+// requests with very short deadlines cannot open the breaker.
 const failureAfter = 250 * time.Millisecond
 
 // decideGuarded asks the primary unless the breaker is open.
@@ -186,8 +184,8 @@ func (f *Fallback) decideGuarded(ctx context.Context, q question) (r Result, err
 		start := time.Now()
 		r, err = q.ask(ctx, f.primary)
 		if outage(err) && endOf(ctx) != nil {
-			// The context took the call from the primary, which may be the
-			// reason: see failureAfter.
+			// The context ended before the primary answered. The primary may have
+			// been too slow: see failureAfter.
 			if time.Since(start) < failureAfter {
 				return errNeutral
 			}
@@ -201,7 +199,7 @@ func (f *Fallback) decideGuarded(ctx context.Context, q question) (r Result, err
 	return f.conclude(ctx, q, r, err)
 }
 
-// verdict is what a breaker is told of a call that the primary itself ended.
+// verdict is how a call that the primary answered with err counts for a breaker.
 func verdict(err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrDenied):

@@ -7,28 +7,28 @@ import (
 )
 
 // WithBudget lets the secondary answer a call for which the primary takes longer
-// than d, which must be above 0. Some milliseconds suit: several times what the
-// primary takes when it is well, and much less than what the service can spare.
-// It holds for TryAcquire, TryAcquireN and Peek.
+// than d, which must be above 0. Some milliseconds are right: several times what a
+// healthy primary takes, and much less than what the service can spare. The budget
+// applies to TryAcquire, TryAcquireN and Peek.
 //
-// The call is not cut off: its late reply is read and thrown away, so that its
-// connection lives on, and a second after the budget its context ends. Let the
-// client honour that (go-redis: ContextTimeoutEnabled), or give it a ReadTimeout
-// of about a second. The primary's context has the values of the caller's and a
-// deadline of its own, so that a caller who is cancelled gets the context's
-// error at once while the call ends by itself. A permit that such a call took
-// stays taken.
+// The call to the primary is not cut off: its late reply is read and thrown away, so
+// that its connection can be used again, and its context ends one second after the
+// budget. Let the client honour that context (go-redis: ContextTimeoutEnabled), or give
+// the client a ReadTimeout of about a second. The primary's context has the values of
+// the caller's context and a deadline of its own: when the caller's context is
+// cancelled, the caller gets the context's error at once, and the call to the primary
+// goes on. Permits that such a call takes stay taken.
 //
-// At most 256 calls ask the primary at a time. More wait for their turn, the
-// wait being part of their budget, and when all 256 were abandoned and are still
-// running, the secondary answers at once. So behind a hung primary 256 goroutines
-// wait, and no more; but a primary that itself leaves one behind when its
-// context ends, as limiters do whose client does not honour it, leaves that many
-// each second until the client's ReadTimeout ends them. A breaker makes them few.
+// At most 256 calls ask the primary at a time. Further calls wait for their turn, and
+// this wait is part of their budget; when all 256 are abandoned and still running, the
+// secondary answers at once. So no more than 256 goroutines wait for a hung primary.
+// But a primary may leave a goroutine behind when its context ends, as limiters do whose
+// client does not honour contexts: such a primary leaves up to 256 goroutines each
+// second, until the client's ReadTimeout ends them. A breaker keeps them few.
 //
-// It costs a goroutine for each call, about two microseconds, and 9 allocations
-// of 600 bytes in all. A panic of the primary's is passed on to the caller; in an
-// abandoned call it is lost, because no caller is left to get it.
+// A budget costs a goroutine for each call, about two microseconds, and 9 allocations
+// of 600 bytes in all. A panic of the primary is passed on to the caller; the panic of
+// an abandoned call is lost, because no caller is left to get it.
 func WithBudget(d time.Duration) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
 		if d <= 0 {
@@ -39,22 +39,22 @@ func WithBudget(d time.Duration) FallbackOption {
 	})
 }
 
-// maxRunning bounds the calls that ask the primary within a budget, waited for
-// or not. It is far above what a healthy Redis lets pile up (at 1 ms a call, it
-// is reached at 256,000 calls a second), and it bounds what a hung one does: as
-// many goroutines, of some 10 KB.
+// maxRunning bounds the calls with a budget that ask the primary at a time, abandoned
+// or not. It is far above what is in flight to a healthy Redis (at 1 ms a call, it is
+// reached at 256,000 calls a second). With a hung Redis it bounds the goroutines, of
+// some 10 KB each.
 const maxRunning = 256
 
-// abandonedFor is what a call over budget gets to read its late reply. The
-// client closes a connection that it gives up on, and dialling anew is the last
-// thing that a slow server needs, so it is longer than a stutter.
+// abandonedFor is how long a call over budget may still wait for its late reply. When a
+// client gives up on a reply, it closes the connection and has to dial again, which
+// burdens a slow server further. So this is longer than a short pause of the server.
 const abandonedFor = time.Second
 
-// An attempt is one call of the primary within a budget. It has a life of its
-// own: the caller listens to it for as long as the caller's context lets it,
-// and whether the primary did well is judged whoever listens.
+// An attempt is one call of the primary within a budget. It may outlive the call of its
+// caller: the caller waits until its own context ends, and the breaker gets a verdict
+// even if the caller has left.
 //
-// It is the context of that call too, which has the values of the caller's.
+// It is also the context of the primary's call, with the values of the caller's context.
 type attempt struct {
 	context.Context
 	cancel   context.CancelFunc
@@ -64,22 +64,22 @@ type attempt struct {
 	q question
 
 	lapsing *time.Timer // runs lapse when the budget is over
-	judge   func(error) // gives the breaker the verdict; nil without one
-	settled atomic.Bool // by the primary or by the lapse, whichever came first
-	answer  chan answer // what that was
+	judge   func(error) // gives the breaker the verdict; nil without a breaker
+	settled atomic.Bool // the attempt has its answer, from the primary or from the lapse
+	answer  chan answer // gets that answer
 
-	over atomic.Bool // the primary returned, or the caller left: the second of them counts
+	over atomic.Bool // the primary returned or the caller left: whichever comes second finds it set
 }
 
-// An answer is what an attempt comes to.
+// An answer is the outcome of an attempt.
 type answer struct {
 	result   Result
 	err      error
-	late     bool
-	panicked any
+	late     bool // the budget was over first
+	panicked any  // the value of the primary's panic
 }
 
-// Deadline is when the attempt is given up for good.
+// Deadline is when the context of the primary's call ends.
 func (a *attempt) Deadline() (time.Time, bool) { return a.deadline, true }
 
 // decideWithin asks the primary, and the secondary when the budget is over.
@@ -106,12 +106,12 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 	default:
 		select {
 		case f.running <- struct{}{}:
-			if a.settled.Load() { // in the same moment: spare the primary
+			if a.settled.Load() { // the budget ended in the same moment: do not ask the primary
 				<-f.running
 				a.cancel()
 				return f.concludeAttempt(ctx, q, <-a.answer)
 			}
-		case v := <-a.answer: // it can only be late
+		case v := <-a.answer: // the primary was not asked, so the answer is the lapse
 			a.cancel()
 			return f.concludeAttempt(ctx, q, v)
 		case <-ctx.Done():
@@ -143,7 +143,7 @@ func (f *Fallback) concludeAttempt(ctx context.Context, q question, v answer) (R
 	return f.conclude(ctx, q, v.result, v.err)
 }
 
-// run asks the primary. The caller may have left.
+// run asks the primary, even if the caller has left.
 func (a *attempt) run() {
 	v := answer{err: errNoReturn}
 	defer func() {
@@ -161,14 +161,15 @@ func (a *attempt) run() {
 	v.result, v.err = a.q.ask(a, a.f.primary)
 }
 
-// lapse ends the wait, not the call, which has another second.
+// lapse ends the caller's wait, but not the primary's call, which has abandonedFor left.
 func (a *attempt) lapse() {
 	if a.settle(answer{late: true}, errFailure) {
 		time.AfterFunc(abandonedFor, a.cancel)
 	}
 }
 
-// settle is where the attempt comes to an answer, once.
+// settle gives the attempt its answer and the breaker its verdict. Only the first call
+// has an effect, and returns true.
 func (a *attempt) settle(v answer, verdict error) bool {
 	if a.settled.Swap(true) {
 		return false
@@ -181,7 +182,7 @@ func (a *attempt) settle(v answer, verdict error) bool {
 	return true
 }
 
-// leave makes a running attempt an abandoned one.
+// leave counts a running attempt as abandoned.
 func (a *attempt) leave() {
 	if !a.over.Swap(true) {
 		a.f.abandoned.Add(1)

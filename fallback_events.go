@@ -9,16 +9,16 @@ import (
 type EventKind int
 
 const (
-	// EventPrimaryFailed: the secondary was asked, as the primary returned an
+	// EventPrimaryFailed: the secondary was asked because the primary returned an
 	// error.
 	EventPrimaryFailed EventKind = iota + 1
-	// EventOverBudget: the secondary was asked, as the call took longer than the
-	// budget or too many abandoned ones are still running.
+	// EventOverBudget: the secondary was asked because the call took longer than the
+	// budget, or because too many abandoned calls are still running.
 	EventOverBudget
-	// EventBreakerOpen: the secondary was asked, as the breaker is open.
+	// EventBreakerOpen: the secondary was asked because the breaker is open.
 	EventBreakerOpen
 	// EventBreakerState: the breaker's state changed. An open breaker becomes
-	// half-open by the first call after its time, not by the time itself.
+	// half-open with the first call after its time has passed, not at that time.
 	EventBreakerState
 )
 
@@ -37,25 +37,25 @@ func (k EventKind) String() string {
 	return "unknown event"
 }
 
-// An Event is what an observer of a [Fallback] hears of.
+// An Event is what the observer of a [Fallback] gets.
 type Event struct {
 	Kind EventKind
 
-	// Of a call that the secondary was asked for.
+	// For the three kinds in which the secondary was asked.
 	Key          string // of the call
 	Err          error  // why the primary did not decide; wraps ErrOverBudget or ErrBreakerOpen where that is the reason
 	Result       Result // what the secondary answered; zero if it failed
 	SecondaryErr error  // the secondary's error, nil if it answered
 
-	// Of EventBreakerState.
+	// For EventBreakerState.
 	From, To BreakerState
 }
 
-// WithObserver calls observe for every call that the secondary was asked for and
-// for every change of the breaker's state. It is called before the call returns,
-// or by a goroutine of the Fallback's own, and by many at once (but for changes
-// of state, which come one by one and in order), so that it must be quick, safe
-// for concurrent use, and must not panic. It may call the Fallback.
+// WithObserver calls observe for every call for which the secondary was asked, and for
+// every change of the breaker's state. observe runs before the call returns, or in a
+// goroutine of the Fallback, and in many goroutines at once (changes of state come one
+// by one and in order). So it must be quick and safe for concurrent use, and must not
+// panic. It may call the Fallback.
 func WithObserver(observe func(Event)) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
 		if observe == nil {
@@ -73,11 +73,11 @@ func (b *breaker) deliver() {
 	}
 }
 
-// changes holds the changes of state until they can be delivered: gobreaker announces
-// them with its lock held, where a slow observer would stop every decision, and
-// one that makes a decision itself would never return.
+// changes holds the changes of state until they can be delivered. gobreaker announces
+// them with its lock held: there a slow observer would stop every decision, and an
+// observer that calls the Fallback would never return.
 type changes struct {
-	waiting atomic.Bool // queue is not empty, to be read without mu
+	waiting atomic.Bool // queue is not empty; read without mu
 
 	mu         sync.Mutex // guards what follows
 	queue      []Event
@@ -91,8 +91,8 @@ func (c *changes) add(e Event) {
 	c.waiting.Store(true)
 }
 
-// deliver passes on all that waits, unless another call is doing so, which then
-// passes these on too.
+// deliver passes on all changes that wait. If another call is doing so, it returns at
+// once, and that call passes these on too.
 func (c *changes) deliver(to func(Event)) {
 	if !c.waiting.Load() {
 		return

@@ -433,9 +433,9 @@ func TestFallbackRefusesConfig(t *testing.T) {
 		want               string
 	}{
 		{"no primary", nil, ok, nil, "NewFallback: the primary is nil"},
-		{"no secondary", ok, nil, nil, "NewFallback: the secondary is nil; AllowAll() lets everything pass in an outage, DenyAll() refuses everything"},
+		{"no secondary", ok, nil, nil, "NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call"},
 		{"a primary that was not built", none, ok, nil, "NewFallback: the primary is nil"},
-		{"a secondary that was not built", ok, none, nil, "NewFallback: the secondary is nil; AllowAll() lets everything pass in an outage, DenyAll() refuses everything"},
+		{"a secondary that was not built", ok, none, nil, "NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call"},
 		{"a nil option", ok, ok, []FallbackOption{WithBudget(milli), nil}, "NewFallback: option 2 is nil"},
 		{"no budget", ok, ok, []FallbackOption{WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
 		{"a negative budget", ok, ok, []FallbackOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},

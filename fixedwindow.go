@@ -16,17 +16,18 @@ var (
 
 	fixedWindowFile    = script.Parse("fixedwindow.lua", fixedWindowText)
 	fixedWindowScripts = newScripts(fixedWindowFile)
-	// For where an answer in one integer may be beyond 2^53.
+	// For rules whose answer in one integer could be beyond 2^53.
 	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords())
 	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText))
 )
 
 // A FixedWindow allows up to limit permits per window, and so up to twice that
 // across the boundary of two windows. A window opens with the first permit, or with
-// WithAlignment at fixed times. RetryAfter and ResetAfter are the rest of the
-// window, to the millisecond (with WithAlignment or WithClock, to the microsecond).
+// WithAlignment at fixed times. RetryAfter and ResetAfter are the time until the
+// window ends, to the millisecond (with WithAlignment or WithClock, to the
+// microsecond).
 //
-// It is the cheapest limiter: its state is one small string, a decision is O(1).
+// It is the cheapest limiter: its state is one small string; a decision is O(1).
 type FixedWindow struct{ *core }
 
 // NewFixedWindow returns a fixed window. The bounds of limit and window are those of a
@@ -78,8 +79,8 @@ func countedWindow(limit int, window time.Duration) algorithm {
 	}
 }
 
-// datedWindow is a window whose state holds its dates. It starts at the multiples of
-// the window plus start, in microseconds, or if start is "first" with the first permit.
+// datedWindow is a window whose state holds its start. It starts at the multiples of
+// the window plus start, in microseconds, or with the first permit if start is "first".
 func datedWindow(limit int, window time.Duration, start string) algorithm {
 	return algorithm{
 		title: "fixed window", id: idFixedWindow, most: limit,
@@ -89,10 +90,10 @@ func datedWindow(limit int, window time.Duration, start string) algorithm {
 	}
 }
 
-// The words of a fixed window's reply, after wordGranted.
+// The words of a fixed window's reply, after wordAllowed.
 const (
-	wordRoom   = 1 // permits left before the call
-	wordLeft   = 2 // of the window, in units
+	wordRoom   = 1 // permits left before the run
+	wordLeft   = 2 // time left of the window, in units
 	fixedWords = 3
 )
 
@@ -100,12 +101,12 @@ const (
 type fixed struct {
 	limit  int64
 	window time.Duration
-	unit   time.Duration // of the time left
+	unit   time.Duration // of wordLeft
 }
 
-// counter is the state of a window that is used up: the limit, then the window's
-// milliseconds as five digits and an exponent. What is beyond five digits is cut:
-// a window that is changed by less than that keeps the end it had.
+// counter is the state of a window whose permits are all taken: the limit, then the
+// window's milliseconds as five digits and an exponent of ten. Further digits are cut
+// off: when a window is changed by less than that, it keeps the end that it had.
 func (f *fixed) counter() int64 {
 	mantissa, exponent := f.window.Milliseconds(), int64(0)
 	for mantissa%10 == 0 || mantissa > 99_999 {
@@ -115,28 +116,28 @@ func (f *fixed) counter() int64 {
 	return f.limit*1_000_000 + mantissa*10 + exponent
 }
 
-// unpack reads room × (window + 1) + left, negative when denied; some of the
-// window is always left.
+// unpack reads a reply of one integer: room × (window + 1) + left, negative when the
+// call was denied. It is never 0, because some of the window is always left.
 func (f *fixed) unpack(reply int64, words []int64) {
-	words[wordGranted] = 1
+	words[wordAllowed] = 1
 	if reply < 0 {
-		words[wordGranted], reply = 0, -reply
+		words[wordAllowed], reply = 0, -reply
 	}
 	span := f.window.Milliseconds() + 1
 	words[wordRoom], words[wordLeft] = reply/span, reply%span
 }
 
 func (f *fixed) explain(words []int64, n, i int64) Result {
-	granted, left := words[wordGranted], time.Duration(words[wordLeft])*f.unit
+	allowed, left := words[wordAllowed], time.Duration(words[wordLeft])*f.unit
 	retry := left
-	if i < granted {
+	if i < allowed {
 		retry = 0
 	}
 	return Result{
-		Allowed:    i < granted,
+		Allowed:    i < allowed,
 		Limit:      int(f.limit),
 		Window:     f.window,
-		Remaining:  int(words[wordRoom] - min(i+1, granted)*n),
+		Remaining:  int(words[wordRoom] - min(i+1, allowed)*n),
 		RetryAfter: retry,
 		ResetAfter: left,
 	}

@@ -7,16 +7,16 @@ import (
 
 // The keys of a limiter are named prefix:name:algorithm:key. A name has no colon,
 // and no segment of a prefix or a name is an algorithm's id. So the first segment
-// that is an id ends the limiter's part of a key, whatever callers put behind it,
-// and keys of two limiters never meet.
+// that is an id ends the limiter's part of a key, whatever a caller's key holds, and
+// the keys of two limiters never meet.
 
 const (
 	defaultPrefix = "ratelimit"
 	defaultName   = "default"
 )
 
-// The ids of the algorithms in keys. A state format that changes gets another id:
-// the same with a number behind it.
+// The ids of the algorithms in keys. A changed state format gets a new id: the old one
+// with a number behind it.
 const (
 	idFixedWindow       = "fixedwindow"
 	idSlidingWindowHash = "slidingwindow-hash"

@@ -6,7 +6,7 @@ package ratelimit
 //
 // In any interval t it allows at most capacity + rate × t permits, exactly. It is a
 // GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20
-// bytes, a decision is O(1).
+// bytes; a decision is O(1).
 type LeakyBucket struct{ *core }
 
 // NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of

@@ -13,16 +13,16 @@ import (
 // Limiters are immutable and safe for concurrent use; two processes that build
 // the same limiter on one Redis share one quota for each key.
 //
-// An error means that there is no decision: the Result is then the zero value, which
-// is not allowed. If a reply was lost, or the context ended while the call was in
+// An error means that there is no decision: the Result is then the zero value, whose
+// Allowed is false. If a reply was lost, or the context ended while the call was in
 // flight, the permits may have been taken all the same, once. A denial is a Result,
 // not an error; use [Result.Err] where an error is more convenient.
 type Limiter interface {
-	// TryAcquire takes one permit of key, if there is one now.
+	// TryAcquire takes one permit from key, if one is available now.
 	// It is TryAcquireN(ctx, key, 1).
 	TryAcquire(ctx context.Context, key string) (Result, error)
 
-	// TryAcquireN takes n permits of key, all or none. A denied call takes
+	// TryAcquireN takes n permits from key, all or none. A denied call takes
 	// nothing. It returns ErrInvalidKey for an empty key, ErrInvalidPermits for n
 	// below 1, and ErrExceedsLimit when n is more than the limiter can ever
 	// allow, all three without asking Redis.
@@ -49,8 +49,9 @@ type Result struct {
 	Allowed bool
 
 	// Limit is the limit, burst or capacity of the rule that governs this
-	// answer. Of a sliding log's rules, that is the one with the least left when
-	// the call is allowed, and the one that blocks longest when it is denied.
+	// answer. Of a sliding log's rules, that is the one with the fewest permits
+	// left when the call is allowed, and the one that blocks longest when it is
+	// denied.
 	Limit int
 
 	// Window is that rule's window; for a bucket, the time to refill or drain
@@ -64,7 +65,7 @@ type Result struct {
 	// would be allowed, if no other call takes permits: a retry a microsecond
 	// earlier (for a fixed window, a millisecond) is denied. Where permits are
 	// counted by sub-windows or at a resolution, it can be longer than Window by one
-	// of these.
+	// sub-window or one resolution.
 	RetryAfter time.Duration
 
 	// ResetAfter is the time until the full limit is available again, with the

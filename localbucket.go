@@ -10,27 +10,27 @@ import (
 	"time"
 )
 
-// A LocalTokenBucket is a token bucket for each key in the memory of this
-// process, made to be the secondary of a [Fallback]: it asks nobody, so it
-// cannot fail. It decides exactly as a [TokenBucket] of the same rate and burst
-// would, but that it shares nothing with other processes.
+// A LocalTokenBucket is a token bucket for each key in the memory of this process. It
+// is made to be the secondary of a [Fallback]: it asks no server, so it cannot fail. It
+// decides exactly as a [TokenBucket] of the same rate and burst, but shares nothing
+// with other processes.
 //
 // To keep the limit of a fleet, divide rate and burst by the number of its
-// instances, rounded down but to no less than 1: a quota of 100 per second with
-// a burst of 200 over 8 instances becomes PerSecond(12) and 25. Rounded down,
-// the fleet grants at most the quota while traffic is spread evenly, and less
-// where it is not, as a key that always comes to one instance gets an eighth.
-// Raised to 1, a quota smaller than the fleet grants more: for a rate, PerMinute
-// divides further than PerSecond; the burst is at least 1. And as buckets
-// start full, a key can have the burst once more when an outage begins.
+// instances, rounded down, but to no less than 1: a quota of 100 per second with
+// a burst of 200 over 8 instances becomes PerSecond(12) and 25. Rounded down, the
+// fleet allows at most the quota while traffic is spread evenly, and less where it is
+// not: a key whose calls all reach one instance gets an eighth. A quota smaller than
+// the number of instances is raised to 1 for each, and the fleet allows more: for the
+// rate, PerMinute divides further than PerSecond; the burst is at least 1. Because
+// buckets start full, a key can have the burst once more when an outage begins.
 //
 // It keeps at most 65,536 keys, or as many as [WithLocalKeys] says, at about 150
-// bytes each and the key. When there is no room for a new key, the one whose
-// bucket is the nearest to full is forgotten, and starts full when it comes again:
-// at first those that are full, for which that is no difference, then those that
-// used least. Only if more keys than that are short of permits at once does any
-// get more than its rate; new keys evict other new keys first, and so a flood of them
-// does not free those that are denied.
+// bytes each plus the key. When there is no room for a new key, the key whose bucket is
+// the nearest to full is dropped, and starts full when it comes again: first the keys
+// that are full, for which that makes no difference, then those with the fewest permits
+// missing. A key gets more than its rate only if more keys than there is room for are
+// short of permits at the same time. New keys evict other new keys first, so a flood of
+// new keys does not free the keys that are denied.
 //
 // A call takes less than a microsecond and allocates only for a new key. It is
 // safe for concurrent use, starts no goroutine and needs no closing.
@@ -41,38 +41,39 @@ type LocalTokenBucket struct {
 	shards []localShard // their number is a power of two
 }
 
-// Not golang.org/x/time/rate: it counts in float64, with which RetryAfter is off
-// by a microsecond now and then and Remaining by a permit, and it has a mutex
-// and a clock to read for each key, but nothing that says which keys to forget.
+// It does not use golang.org/x/time/rate, which counts in float64: RetryAfter would
+// sometimes be off by a microsecond, and Remaining by a permit. Each key would have a
+// mutex and a clock reading of its own, and nothing would show which keys to drop.
 
-// localShard is the keys of one part, which calls for other parts do not wait
-// for. Each key has its bucket in both a map and a heap.
+// localShard is one part of the keys. Calls for keys of other shards do not wait for
+// it. The bucket of each key is in both a map and a heap.
 type localShard struct {
 	mu    sync.Mutex // guards all of it, and orders the readings of the clock
 	keys  map[string]*localBucket
 	queue localQueue
 	most  int
-	_     [64]byte // keep the neighbour's mutex off this one's cache line
+	_     [64]byte // keeps the next shard's mutex off this one's cache line
 }
 
-// localBucket is full at the microsecond full, less part units that have been
-// restored by the microsecond before and are beyond it: at the time now it misses
-// (full-now)×flow - part units. So time alone refills it, and only a grant
-// writes.
+// localBucket is full at the microsecond full. Its last units are restored within the
+// microsecond before that, which would restore part units more: at the time now,
+// (full-now)×flow - part units are missing. So the bucket refills without a write; only
+// a call that takes permits writes.
 type localBucket struct {
 	key        string
 	full, part int64
-	place      int // in the queue
+	place      int // its index in the queue
 }
 
-// A LocalOption is [WithLocalKeys] or [WithClock]. Another [Option] is refused.
+// A LocalOption is [WithLocalKeys] or [WithClock]. The constructor refuses any other
+// [Option].
 type LocalOption interface {
 	set(*settings)
 }
 
-// WithLocalKeys keeps at most n keys, 65,536 if not given. The keys are divided
-// by their hash into up to 64 parts of n/64 each, so that some are forgotten a
-// little before all n are in use.
+// WithLocalKeys keeps at most n keys, 65,536 if not given. The keys are divided by
+// their hash into up to 64 shards of equal size. Some keys are dropped a little before
+// n keys are in use, because one shard is full before the others.
 func WithLocalKeys(n int) LocalOption { return localKeys(n) }
 
 type localKeys int
@@ -87,15 +88,14 @@ func (n localKeys) set(s *settings) {
 const (
 	defaultLocalKeys = 1 << 16
 	mostLocalShards  = 64
-	leastShardKeys   = 256 // fewer make a part that is full while others are not
+	leastShardKeys   = 256 // with fewer, one shard is full long before the others
 )
 
 // NewLocalTokenBucket returns a limiter that holds up to burst permits for each
 // key and adds rate.Count of them every rate.Period, evenly.
 //
-// The error is nil or wraps ErrInvalidConfig, and names the value: the bounds
-// are those of [NewTokenBucket], and an option that does not apply or is given
-// twice is refused.
+// The error wraps ErrInvalidConfig and names the value: the bounds are those of
+// [NewTokenBucket], and an option that does not apply or is given twice is refused.
 func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalTokenBucket, error) {
 	s, err := collect(opts)
 	if err != nil {
@@ -128,7 +128,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	if s.clock != nil {
 		l.now = func() int64 { return s.clock().UnixMicro() }
 	} else {
-		start := time.Now() // its monotonic reading, which no change of the wall clock moves
+		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
 		l.now = func() int64 { return time.Since(start).Microseconds() }
 	}
 	return l, nil
@@ -139,23 +139,22 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 	return l.decide(ctx, key, 1, true)
 }
 
-// TryAcquireN takes n permits from key, all or none. It fails with
-// ErrInvalidKey for an empty key, ErrInvalidPermits for n below 1,
-// ErrExceedsLimit for n above the burst, and the context's error when that has
-// ended, in this order, and for nothing else (but a limiter that was not made by
-// NewLocalTokenBucket, which is ErrInvalidConfig).
+// TryAcquireN takes n permits from key, all or none. It returns ErrInvalidKey for an
+// empty key, ErrInvalidPermits for n below 1, ErrExceedsLimit for n above the burst, and
+// the context's error if the context has ended, checked in this order. There is one
+// other error: ErrInvalidConfig for a limiter that NewLocalTokenBucket did not make.
 func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return l.decide(ctx, key, n, true)
 }
 
-// Peek returns what TryAcquire would answer now, and neither takes a permit nor
-// keeps a key. Its errors are those of TryAcquire.
+// Peek returns what TryAcquire would return now, and neither takes a permit nor stores
+// the key. Its errors are those of TryAcquire.
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
 	return l.decide(ctx, key, 1, false)
 }
 
-// Reset forgets key, whose bucket is then full. It fails with ErrInvalidKey for
-// an empty key, and the context's error when that has ended.
+// Reset drops key, whose bucket is then full. It returns ErrInvalidKey for an empty key,
+// and the context's error if the context has ended.
 func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
 	if l == nil || l.bucket == nil {
 		return errUnmade
@@ -167,7 +166,7 @@ func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if b := s.keys[key]; b != nil {
-		s.forget(b)
+		s.drop(b)
 	}
 	return nil
 }
@@ -188,7 +187,7 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 		return Result{}, errUnmade
 	}
 	if n > int(l.bucket.size) && key != "" {
-		return Result{}, fmt.Errorf("%w: %d permits of a local token bucket that grants %d at most",
+		return Result{}, fmt.Errorf("%w: %d permits of a local token bucket, which allows %d at most",
 			ErrExceedsLimit, n, l.bucket.size)
 	}
 	if err := checkLocal(ctx, key, n); err != nil {
@@ -207,7 +206,7 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	after := missing + int64(n)*l.bucket.permit
 	words := [bucketWords]int64{wordMissing: missing}
 	if after <= l.bucket.capacity {
-		words[wordGranted] = 1
+		words[wordAllowed] = 1
 		if take {
 			l.store(s, b, key, now, after)
 		}
@@ -215,8 +214,8 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	return l.bucket.explain(words[:], int64(n), 0), nil
 }
 
-// missing is the units that b is short of at now. It is never more than all: a
-// clock that was set back cannot keep a key waiting for longer than its rule.
+// missing is how many units b is short of at now, at most the capacity: a clock that
+// was set back cannot make a key wait for longer than an empty bucket takes to refill.
 func (l *LocalTokenBucket) missing(s *localShard, b *localBucket, now int64) int64 {
 	wait := b.full - now
 	if wait <= 0 {
@@ -230,8 +229,8 @@ func (l *LocalTokenBucket) missing(s *localShard, b *localBucket, now int64) int
 	return wait*l.bucket.flow - b.part
 }
 
-// store notes that key, whose bucket is b unless it is new, misses so many units
-// at now.
+// store notes that so many units of key are missing at now. b is the key's bucket, or
+// nil for a new key.
 func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now, missing int64) {
 	wait := ceilDiv(missing, l.bucket.flow)
 	full, part := now+wait, wait*l.bucket.flow-missing
@@ -241,15 +240,15 @@ func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now,
 		return
 	}
 	b = s.room(now)
-	b.key = strings.Clone(key) // it may be a part of something large
+	b.key = strings.Clone(key) // a part of a large string would keep all of it alive
 	b.full, b.part = full, part
 	s.keys[b.key] = b
 	heap.Push(&s.queue, b)
 }
 
-// room makes room for one key more and returns a bucket to use, that of a
-// forgotten key or a new one. A full bucket is nothing to remember: up to two of
-// them go for each key that comes, so that memory also shrinks.
+// room makes room for one more key and returns a bucket to use, that of a dropped key
+// or a new one. A full bucket need not be kept: for each new key up to two full ones are
+// dropped, so that memory also shrinks.
 func (s *localShard) room(now int64) *localBucket {
 	var free *localBucket
 	for range 2 {
@@ -257,7 +256,7 @@ func (s *localShard) room(now int64) *localBucket {
 			break
 		}
 		free = s.queue[0]
-		s.forget(free)
+		s.drop(free)
 	}
 	if free == nil {
 		free = new(localBucket)
@@ -265,7 +264,7 @@ func (s *localShard) room(now int64) *localBucket {
 	return free
 }
 
-func (s *localShard) forget(b *localBucket) {
+func (s *localShard) drop(b *localBucket) {
 	heap.Remove(&s.queue, b.place)
 	delete(s.keys, b.key)
 }

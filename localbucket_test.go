@@ -171,7 +171,7 @@ func TestLocalTokenBucketRefuses(t *testing.T) {
 	r, err := l.TryAcquireN(t.Context(), "k", 4)
 	assert.Zero(t, r)
 	assert.ErrorIs(t, err, ErrExceedsLimit)
-	assert.EqualError(t, err, "ratelimit: more permits than the limit: 4 permits of a local token bucket that grants 3 at most")
+	assert.EqualError(t, err, "ratelimit: more permits than the limit: 4 permits of a local token bucket, which allows 3 at most")
 	assert.Zero(t, l.keys(), "nothing is kept of it")
 }
 

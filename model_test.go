@@ -105,7 +105,7 @@ func compare(t *testing.T, rng *rand.Rand, p limitertest.Pair, steps int, set fu
 	var before int64
 	for i := range steps {
 		step := scenario.Next(want)
-		if step.Now < before && m.AsNew(before) {
+		if step.Now < before && m.Unused(before) {
 			// Redis has forgotten the key, and does not remember as time goes back.
 			require.NoError(t, p.Limiter.Reset(ctx, "k"))
 			m.Reset()

@@ -45,17 +45,17 @@ type LeakyBucketOption interface {
 	forLeakyBucket()
 }
 
-// WithName gives the limiter a name; without it the name is "default". The name
-// stands in the limiter's keys and in its errors. It is not empty, holds no colon and
-// no brace, and is not the id of an algorithm, such as "tokenbucket".
+// WithName gives the limiter a name; without it the name is "default". The name is
+// part of the limiter's keys and of its errors. It must not be empty, must hold no
+// colon and no brace, and must not be the id of an algorithm, such as "tokenbucket".
 //
 // The name identifies state. Limiters of one algorithm with one name and one prefix
 // share the state of their keys. The instances of a service should do so, and so should
 // a limiter whose rule has changed and the one with the old rule. Two rules that are
 // to hold at the same time, 5 a second and 100 an hour, need two names; with one name
 // each reads the other's state as its own, from an older rule. The same happens while
-// a changed rule is rolled out: a bucket with a smaller burst then forgets what was
-// used beyond that burst, even when it denies.
+// a changed rule is rolled out: a bucket with a smaller burst then no longer counts
+// the permits taken beyond that burst, even when it denies.
 func WithName(name string) Option {
 	return common{func(s *settings) {
 		if strings.Contains(name, ":") {
@@ -69,8 +69,8 @@ func WithName(name string) Option {
 
 // WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
 // key in Redis is prefix:name:algorithm:key. A prefix separates what shares one Redis:
-// services, environments, tests. It may hold colons, but no brace, and no segment of it
-// is the id of an algorithm, such as "tokenbucket".
+// services, environments, tests. It may hold colons, but no brace, and none of its
+// segments may be the id of an algorithm, such as "tokenbucket".
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
 		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)
@@ -91,9 +91,10 @@ func WithOptions(opts ...Option) Option {
 // whose Redis forbids TIME in scripts, and for tests. The clock is read to the
 // microsecond, once for each execution and from any goroutine. It must read a time
 // between 1970 and 2112; otherwise the call returns ErrInvalidConfig. All processes
-// that share a key should agree on the time: one that is ahead refills for all. Keys
-// still expire by the server's clock, once they are no longer needed by that clock: a
-// clock that stands still, as in a test on a real server, does not keep them.
+// that share a key should agree on the time: a process whose clock is ahead refills the
+// key for all of them. Keys still expire by the server's clock, which counts the time
+// for which they are needed even while the caller's clock stands still, as in a test on
+// a real server.
 func WithClock(now func() time.Time) Option {
 	return common{func(s *settings) {
 		if now == nil {
@@ -105,14 +106,14 @@ func WithClock(now func() time.Time) Option {
 }
 
 // WithoutMerging sends every call on its own. Without this option, calls that arrive
-// while others of the same limiter are in flight to the same server wait for those,
-// or for half a millisecond, and are then sent together. When nothing is in flight, a
-// call is sent at once.
+// while others of the same limiter are in flight to the same server wait, and are sent
+// together: when one of those returns, when 64 calls wait, or after half a millisecond.
+// When nothing is in flight, a call is sent at once.
 //
-// It is for a Redis behind a proxy that routes a script by its first key, for
+// Use it for a Redis behind a proxy that routes a script by its first key, for
 // services that do not want calls to share an execution's error, and for hooks of the
 // client that need a caller's context: an execution for several calls has a context of
-// its own, without the values of theirs.
+// its own, without the callers' values.
 func WithoutMerging() Option {
 	return common{func(s *settings) {
 		s.once("WithoutMerging")
@@ -187,10 +188,10 @@ func WithSubWindows(n int) SlidingWindowOption {
 	}}
 }
 
-// WithResolution merges the entries of a sliding log that fall into the same d, to
-// bound its memory at one entry for each d of the longest window. d is at most the
-// shortest window. A merged entry counts until the last instant of its d has left the
-// window, so that the log never allows more, and may allow less for at most d.
+// WithResolution merges the entries of a sliding log that fall into the same interval
+// of d, to bound its memory at one entry for each d of the longest window. d is at most
+// the shortest window. A merged entry counts until the last instant of its interval has
+// left the window, so that the log never allows more, and may allow less for at most d.
 func WithResolution(d time.Duration) SlidingLogOption {
 	return slidingLogOnly{func(s *settings) {
 		if d < time.Microsecond || d%time.Microsecond != 0 {

@@ -22,11 +22,12 @@ var (
 type scripts struct {
 	file *script.File
 
-	server, caller         scriptSet // by whose clock decides
+	server, caller         scriptSet // by the clock that decides: the server's or the caller's
 	serverOnce, callerOnce sync.Once
 }
 
-// A scriptSet decides one request, looks at one key, and decides many requests.
+// A scriptSet holds the scripts that decide one request, answer a Peek, and decide many
+// requests.
 type scriptSet struct{ one, peek, many *script.Script }
 
 func newScripts(file *script.File) *scripts { return &scripts{file: file} }

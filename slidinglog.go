@@ -19,11 +19,11 @@ var (
 // A SlidingLog keeps a log of the permits taken and applies several rules to it at
 // once, exactly: no interval of a rule's window ever holds more permits than the rule's
 // limit. The Result is that of one rule: the rule that blocks longest when the call is
-// denied, the one with the least left when it is allowed.
+// denied, the one with the fewest permits left when the call is allowed.
 //
-// An entry of the log takes 14 bytes, 20 once billions of permits of a key were taken.
-// There are at most as many entries as the largest limit; WithResolution merges them. A
-// decision reads O(rules × log limit) entries.
+// An entry of the log takes 14 bytes, and 20 once billions of permits have been taken
+// from the key. There are at most as many entries as the largest limit; WithResolution
+// merges them. A decision reads O(rules × log limit) entries.
 type SlidingLog struct{ *core }
 
 // NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It refuses a
@@ -43,7 +43,7 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 	}
 	resolution := max(s.resolution.Microseconds(), 1)
 	scripts := slidingLogScripts
-	if len(sorted) == 1 { // as a sliding window's, in the same state
+	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		scripts = listWindowScripts
 	}
 	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, sorted))
@@ -56,7 +56,7 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 // maxRules is far beyond use, and well below what a script's stack takes.
 const maxRules = 100
 
-// checkRules returns the rules from the smallest window up.
+// checkRules returns the rules, sorted from the smallest window up.
 func checkRules(rules []Rule) ([]Rule, error) {
 	if len(rules) == 0 || len(rules) > maxRules {
 		return nil, invalidConfig("there are %d rules; give 1 to %d", len(rules), maxRules)
@@ -79,13 +79,14 @@ func checkRules(rules []Rule) ([]Rule, error) {
 	return sorted, nil
 }
 
-// logAlgorithm is what the sliding log has in common with sub-windows.
+// logAlgorithm is a sliding log, or a sliding window by sub-windows, which is a log of
+// one rule at the resolution of a sub-window.
 func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []Rule) algorithm {
 	a := algorithm{
 		title: title, id: id, most: rules[0].Limit,
 		scripts: scripts,
 		args:    []string{strconv.FormatInt(resolution, 10)},
-		words:   wordUsed + len(rules), explainer: grantLog(rules),
+		words:   wordUsed + len(rules), explainer: logExplainer(rules),
 	}
 	if len(rules) > 1 {
 		a.words++ // the blocking rule
@@ -97,22 +98,23 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []
 	return a
 }
 
-// grantLog explains the replies of a log: its rules, from the smallest window up.
-type grantLog []Rule
+// logExplainer explains the replies of a log. It holds the log's rules, from the
+// smallest window up.
+type logExplainer []Rule
 
-// The words of a log's reply, after wordGranted.
+// The words of a log's reply, after wordAllowed.
 const (
-	wordNewest  = 1 // microseconds from now to the last instant with a permit, the run's included
+	wordNewest  = 1 // microseconds from now to the last instant at which a permit was taken, the run's included
 	wordBlocked = 2 // microseconds until the denied requests of the run fit
-	wordUsed    = 3 // for each rule, the permits that count before the run; then, of several, which rule blocks, from 1
+	wordUsed    = 3 // for each rule, the permits that count before the run; then, if there are several rules, the number of the one that blocks, from 1
 )
 
-func (rules grantLog) explain(words []int64, n, i int64) Result {
-	granted, newest, blocked, used := words[wordGranted], words[wordNewest], words[wordBlocked], words[wordUsed:]
-	taken := min(i+1, granted) * n
+func (rules logExplainer) explain(words []int64, n, i int64) Result {
+	allowed, newest, blocked, used := words[wordAllowed], words[wordNewest], words[wordBlocked], words[wordUsed:]
+	taken := min(i+1, allowed) * n
 	longest := rules[len(rules)-1].Window
 	r := Result{
-		Allowed:    i < granted,
+		Allowed:    i < allowed,
 		ResetAfter: max(longest+micros(newest), 0),
 	}
 	governing := 0
@@ -134,6 +136,6 @@ func (rules grantLog) explain(words []int64, n, i int64) Result {
 	return r
 }
 
-func (rules grantLog) left(rule int, used int64) int {
+func (rules logExplainer) left(rule int, used int64) int {
 	return int(max(int64(rules[rule].Limit)-used, 0))
 }

@@ -25,17 +25,17 @@ var (
 //
 // With the storages Hash and List it counts by sub-windows, ten unless WithSubWindows
 // gives another number. A sub-window counts until its last instant has left the
-// window. That never allows more than the limit, and returns a permit up to one
-// sub-window later than needed; with a single sub-window that is up to another whole
-// window. Hash and List decide alike. A decision is O(1) amortised, even with a
-// thousand sub-windows.
+// window. That never allows more than the limit, and makes a permit available again up
+// to one sub-window late; with a single sub-window that is up to another whole window.
+// Hash and List decide alike. A decision is O(1) amortised, even with a thousand
+// sub-windows.
 //
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
 // for n permits is O(n log limit), some 2 µs a permit, during which Redis serves
 // nothing else. A [SlidingLog] is as exact and takes an eighth of the memory, for any n.
 type SlidingWindow struct{ *core }
 
-// maxZSet bounds the members that one call may add in one execution.
+// maxZSet bounds the members that one call adds, all in one execution.
 const maxZSet = 1_000_000
 
 // NewSlidingWindow returns a sliding window. The bounds of limit and window are those of
@@ -63,7 +63,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			title: "sliding window", id: idSlidingWindowZSet, most: limit,
 			scripts: zsetWindowScripts,
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
-			words:   wordUsed + 1, explainer: grantLog(rules),
+			words:   wordUsed + 1, explainer: logExplainer(rules),
 		}
 	default:
 		subWindows := int64(s.subWindows)

@@ -6,12 +6,12 @@ import "time"
 // one. In any interval t it allows at most burst + rate × t permits, exactly: a rate
 // such as 7 per minute neither leaks nor loses a permit.
 //
-// It is the limiter to start with: callers may burst, and then keep to the rate. It is
-// a GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20
-// bytes, a decision is O(1).
+// It is the limiter to start with: callers may burst, and then have to keep to the
+// rate. It is a GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string
+// of some 20 bytes; a decision is O(1).
 //
-// With WithRefillEvery tokens arrive in steps instead, and in any interval t > 0 it
-// allows at most burst + ⌈t/d⌉ × what a step adds.
+// With WithRefillEvery tokens arrive in steps every d instead, and in any interval t > 0
+// the bucket allows at most burst + ⌈t/d⌉ × what a step adds.
 type TokenBucket struct{ *core }
 
 // NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
@@ -35,8 +35,7 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	return &TokenBucket{inner}, nil
 }
 
-// tokenBucketAlgorithm is that of a bucket that refills every so often, or evenly if
-// every is 0.
+// tokenBucketAlgorithm is a bucket that refills in steps, or evenly if every is 0.
 func tokenBucketAlgorithm(rate Rate, burst int, every time.Duration) (algorithm, error) {
 	if every > 0 {
 		s, err := newStepped(rate, burst, "burst", every)

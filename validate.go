@@ -6,11 +6,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Integers in Lua are exact below 2^53. The bounds keep every sum there.
+// Integers in Lua are exact below 2^53. The bounds keep every sum below that.
 const (
 	exact     = 1 << 53
 	maxCount  = 1_000_000_000 // permits of a limit
-	maxMicros = 1 << 51       // a window, 71 years; and the caller's clock is below twice that
+	maxMicros = 1 << 51       // of a window, 71 years; the caller's clock is below twice that
 )
 
 // checkCount refuses a number of permits that cannot work.
@@ -45,7 +45,7 @@ func checkSpan(name string, d time.Duration) error {
 	return nil
 }
 
-// checkClient refuses what cannot run a script: no client, a nil pointer to a client
+// checkClient refuses a client that cannot run a script: none, a nil pointer to a client
 // of go-redis, or a pipeline.
 func checkClient(c Client) error {
 	missing := false
@@ -71,9 +71,9 @@ func checkClient(c Client) error {
 	return nil
 }
 
-// isNil reports whether l is nil, or a nil pointer to a limiter of this package, as
-// from a constructor whose error was ignored: a decorator refuses it when it is made,
-// not by a panic in the first outage.
+// isNil reports whether l is nil, or a nil pointer to a limiter of this package, as a
+// constructor returns with an error. A decorator refuses such a limiter when it is made,
+// because it would otherwise panic in the first outage.
 func isNil(l Limiter) bool {
 	switch l := l.(type) {
 	case nil:
@@ -98,9 +98,9 @@ func isNil(l Limiter) bool {
 	return false
 }
 
-// ceilingOf is the most permits that one call can get of the limiter inside a
-// decorator, 0 where that is not known. A type that embeds a limiter of this package
-// is not one of its types: it may grant more.
+// ceilingOf is the most permits that one call can get from the limiter inside a
+// decorator, 0 if that is not known. It is not known of a type that embeds a limiter of
+// this package: such a type may allow more.
 func ceilingOf(l Limiter) int {
 	switch l := l.(type) {
 	case *FixedWindow:

@@ -1,13 +1,13 @@
 -- Token bucket and leaky bucket with a continuous flow. They decide alike:
--- "missing" is what a token bucket lacks of full, and the level of a leaky one.
+-- "missing" is how far a token bucket is from full, or the level of a leaky bucket.
 -- This is GCRA (ITU-T I.371): the state is the instant at which nothing is missing
--- any more, with the size of a permit, so that a changed rate finds out how many
--- permits were missing.
+-- any more. It also holds the units of a permit, so that after a change of the rate
+-- the permits that were missing are known.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a
---          microsecond restores; last the caller's clock, microseconds, where that
---          decides. The caller picks the unit so that all are whole.
+--          microsecond restores; last the caller's clock, microseconds, if that
+--          decides. The caller chooses the unit so that all numbers are whole.
 -- State    "<instant, 16 digits>/<units a permit>", and unless [4] is 1
 --          "/<units a microsecond restores>+<units missing beyond the instant>"
 -- Reply    units missing before the call, negative when denied
@@ -40,12 +40,13 @@ if state then
   if at and at >= 0 and at < 2 ^ 53 and flow == '1' and sub(state, 18) == permit then
     missing = at - now
   else
-    -- The state of another configuration. A denied call stores it too, as one of
-    -- this configuration: what flows from now on flows by this rate.
+    -- The state of another configuration. A denied call stores it too, as a state of
+    -- this configuration: from now on the bucket refills at this rate.
     -- <inherit>
-    -- The state of a bucket of any configuration: the units missing at its anchor,
-    -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
-    -- so that a changed rate never allows more.
+    -- Reads the state of a bucket of any configuration. The units missing are those at
+    -- the anchor, which is the last step of a stepped bucket, or those at now if there
+    -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
+    -- allows more.
     -- needs: now state permit flow missing repair
     -- sets: missing repair anchor
     local anchor
@@ -72,7 +73,7 @@ if state then
     if unit ~= permit then
       local part = missing % unit
       missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
-      if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+      if part * permit >= 2 ^ 53 then missing = missing + 1 end -- the product was rounded
       repair = true
     end
     -- </inherit>
@@ -119,7 +120,8 @@ if allowed > 0 or repair then
     wait = (missing - part) / flow
     value = string.format('%016d/%s/%s+%d', now + wait, permit, flow, part)
   end
-  -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+  -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+  -- as 1e+8.
   local ttl = wait / 1000
   redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
   -- </store>
@@ -132,7 +134,7 @@ if allowed == 0 then return -before end
 return before
 -- </answer>
 
---[[ In place of the answer, where a run of requests is decided:
+--[[ In place of the answer when a run of requests is decided:
 -- <words>
 -- needs: out size allowed before
 -- sets: size

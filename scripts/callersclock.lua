@@ -1,4 +1,5 @@
--- The caller's clock, microseconds since 1970: what takes the place of the server's.
+-- The caller's clock, microseconds since 1970. These blocks replace those of the
+-- server's clock.
 
 -- <clock>
 -- needs:
@@ -7,7 +8,7 @@ local now = ARGV[#ARGV] + 0
 -- </clock>
 
 -- <shift>
--- For many.lua: the clock follows the requests.
+-- For many.lua: in ARGV the clock comes after the requests.
 -- needs: ahead
 -- sets: ahead
 ahead = ahead - 1

@@ -1,10 +1,10 @@
--- Fixed window that keeps its start, for a clock that is not Redis's, or for
--- windows that start at given times.
+-- Fixed window that stores its start, for the caller's clock, or for windows that
+-- start at given times.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; [4] offset of the
 --          windows from 1970, microseconds, or "first" for windows that open with
---          their first permit; last the caller's clock, microseconds, where that
+--          their first permit; last the caller's clock, microseconds, if that
 --          decides
 -- State    "<permits used>@<start, microseconds>"
 -- Reply    the words of a run
@@ -38,17 +38,17 @@ if state then
   if state.err then return state end
   local count, at = string.match(state, '^(%d+)@(%d+)$')
   if not at then
-    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
+    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- written by fixedwindow.lua
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
     used = count + 0
   elseif now < at + 0 then -- the clock stepped back
     used = count + 0
     if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- over the window's start: another window would allow it twice
+      start = at + 0 -- back over the start: opened again, it could allow its limit twice
     else
       repair = true
     end
-  elseif now - at < window then -- it lasts to its end, even if the alignment changed
+  elseif now - at < window then -- the window goes on to its end, even if the alignment changed
     start = at + 0
     used = count + 0
   end
@@ -74,13 +74,14 @@ if allowed > 0 or repair then
   -- <store>
   -- needs: key now window start used
   -- sets:
-  -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+  -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+  -- as 1e+8.
   local ttl = (start + window - now) / 1000
   redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
   -- </store>
 else
   -- <keep>
-  -- Denied under a longer window than the one that set the TTL.
+  -- A denial under a longer window than the one that set the TTL lengthens the TTL.
   -- needs: key now window state start used
   -- sets:
   local ttl = (start + window - now) / 1000
@@ -96,7 +97,7 @@ end
 return {allowed, before, start + window - now}
 -- </answer>
 
---[[ In place of the answer, where a run of requests is decided:
+--[[ In place of the answer when a run of requests is decided:
 -- <words>
 -- needs: out size now window start allowed before
 -- sets: size

@@ -1,15 +1,15 @@
 -- Fixed window that opens with its first permit and closes when its key expires:
--- one counter, no clock. The counter carries the window's length, so that a
--- changed length shows when the window opened.
+-- one counter, no clock. The counter includes the window's length, so that after a
+-- change of the length the time at which the window opened is known.
 --
 -- KEYS[1]  the key
--- ARGV     [1] permits; [2] the counter of a window that is used up; [3] window,
---          milliseconds
+-- ARGV     [1] permits; [2] the counter of a window whose permits are all taken;
+--          [3] window, milliseconds
 -- State    "<permits used><window, 6 digits>": mantissa (5) and exponent (1) of
 --          the window's milliseconds, 000064 for a minute
 -- Reply    permits left before the call × (window + 1) + milliseconds left of the
---          window, negative when denied; the words of a run where that may be
---          beyond 2^53
+--          window, negative when denied; the words of a run if that number could
+--          be beyond 2^53
 -- Words    requests allowed, permits left before the run, milliseconds left
 local key, n, times = KEYS[1], ARGV[1], 1 -- n stays a string: arithmetic takes it
 local call = redis.pcall
@@ -21,8 +21,8 @@ local most, window = ARGV[2] + 0, ARGV[3] + 0
 -- </config>
 
 -- <load>
--- The limit's and the window's part of the counters cancel out: room is a multiple
--- of 1,000,000 when the state is of this window's length.
+-- room is the difference of two counters. It is a multiple of 1,000,000 if the state
+-- is of a window of this length.
 -- needs: call key most window
 -- sets: room left open repair taken
 local room, left, open, repair
@@ -37,18 +37,18 @@ if state then
   if not open then
     local used
     if value < 0 then
-      used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
+      used = string.match(state, '^(%d+)@%d+$') -- written by datedwindow.lua
     else
       local code = value % 1000000
       local exponent = code % 10
       used = (value - code) / 1000000
-      if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
+      if room % 1000000 ~= 0 and left > 0 then -- another length: the window ends this length after it opened
         left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
-        repair = true -- to be kept as long as this rule needs it
+        repair = true -- the key has to expire when this window ends
       end
     end
     if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-    if left == 0 or left == -2 then -- it closes in this millisecond
+    if left == 0 or left == -2 then -- the window closes in this millisecond
       used = 0
       left = window
     elseif left < 0 or left > window then -- no TTL, or the clock stepped back
@@ -68,7 +68,7 @@ end
 -- sets: cost allowed before
 local cost, allowed, before = n * 1000000, times, room
 if cost * allowed > room then
-  if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
+  if room < 0 then before = 0 end -- the limit was lowered; permits taken stay taken
   allowed = (before - before % cost) / cost
 end
 -- </fit>
@@ -79,7 +79,7 @@ end
 if allowed > 0 then
   room = room - allowed * cost
   if allowed == 1 and taken == 0 then
-    taken = n -- as it came: a number would have to be written out
+    taken = n -- a string, as it came: a number would have to be formatted
   else
     taken = taken + allowed * n
   end
@@ -107,7 +107,7 @@ if allowed == 0 then return -packed end
 return packed
 -- </answer>
 
---[[ In place of the answer, where a run of requests is decided:
+--[[ In place of the answer when a run of requests is decided:
 -- <words>
 -- needs: out size allowed before left
 -- sets: size

@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- <clock?/>
 -- <config/>
@@ -39,7 +39,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 -- <shift?/>
 for i = 1, #KEYS do
   local before = size

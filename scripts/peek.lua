@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- <clock?/>

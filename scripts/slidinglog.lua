@@ -1,22 +1,22 @@
--- A log under several rules, in a list: the sliding log. (That of a single rule is
--- decided by slidingwindow_list.lua, in the same state.)
+-- A log under several rules, in a list: the sliding log. (slidingwindow_list.lua
+-- decides the sliding log of a single rule, on the same state.)
 --
 -- An entry of the log is an instant and the permits taken up to it since the log
--- began, so that the permits of any span are one subtraction. Entry 0 is the last
--- that has left every window; it is kept for its total.
+-- began, so that one subtraction gives the permits of any span. Entry 0 is the last
+-- entry that has left every window; only its total is needed.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] resolution, microseconds: permits of one slot share an
 --          entry, dated at the last instant of the slot; [3] number of rules; then
 --          limit and window (microseconds) of each, from the smallest window up;
---          last the caller's clock, microseconds, where that decides
+--          last the caller's clock, microseconds, if that decides
 -- State    instant, total, instant, total, …: in a node of the list an entry takes
 --          about 14 bytes
 -- Reply    the words of a run
--- Words    requests allowed; microseconds from now to the last instant with a
---          permit, this run's included; microseconds until the first denied request
---          fits; for each rule the permits used before the run; the rule that
---          blocks for longest, from 1, or 0
+-- Words    requests allowed; microseconds from now to the last instant at which a
+--          permit was taken, this run's included; microseconds until the first denied
+--          request fits; for each rule the permits used before the run; the number of
+--          the rule that blocks longest, from 1, or 0
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 
@@ -65,14 +65,14 @@ if tail[1] then
 end
 -- </open>
 
-local last -- number of the last entry, where that is needed
+local last -- number of the last entry, if it is needed
 local renew, kept, repair = false, 0, false
 if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
   last = length / 2 - 1
   renew = instant <= now - longest
-  if renew then -- all of it has left every window
+  if renew then -- all entries have left every window
     exists = false
     instant = 0
     total = 0
@@ -80,7 +80,7 @@ if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - 
     last = 0
   end
   -- <rewind>
-  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- The clock stepped back: permits taken after slot count as taken at slot.
   -- needs: call key slot instant oldest last corrupt kept repair
   -- sets: instant oldest last kept repair
   if instant > slot then
@@ -103,20 +103,20 @@ if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - 
   -- </rewind>
 end
 
--- For each rule the last entry that has left its window (left), the total up to
--- there (bases), and the instant of the entry after it (alives). A smaller window
--- has left more behind.
+-- For each rule: the last entry that has left its window (left), the total up to that
+-- entry (bases), and the instant of the entry after it (alives). The smaller the
+-- window, the more entries have left it.
 local left, bases, alives = {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}
 local from, upto, alive = 0, base, oldest
 for r = rules, 1, -1 do
   local edge = now - windows[r]
-  if instant <= edge then -- all of it
+  if instant <= edge then -- all entries have left this window
     from = last or 0
     upto = total
   elseif alive <= edge then
-    -- One more has left the longest window, as a rule. A rule that is used up has
-    -- its limit of entries in its window, or one less before it allows a call, where
-    -- these have one permit each.
+    -- Usually just one more entry has left the longest window. For the other rules the
+    -- guess is that all permits of the rule are taken, one in each entry: then as many
+    -- entries as its limit are in its window, or one fewer just before a call is allowed.
     local guess, width = from + 1, 2
     if r < rules then
       guess = last - limits[r]
@@ -126,10 +126,11 @@ for r = rules, 1, -1 do
       end
     end
     -- <search>
-    -- The last entry that is not beyond the edge, after the entry from, which is
-    -- followed by one at alive: its number and its total, and the instant of the
-    -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
-    -- to go on: in proportion, and when that has not helped by halves.
+    -- Finds the last entry whose instant is not after the edge: its number (from), its
+    -- total (upto), and the instant of the entry after it (alive). The search starts
+    -- after the entry from, whose next entry is at alive. Each reading of two or three
+    -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
+    -- that takes too long, by halves.
     -- needs: call key edge instant last corrupt from guess upto alive width
     -- sets: from upto alive
     local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -138,7 +139,7 @@ for r = rules, 1, -1 do
       local at, sum = tonumber(near[1]), near[2]
       alive = instant
       if guess + 1 < last then alive = tonumber(near[3]) end
-      if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+      if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
         guess = guess + 1
         at = alive
         sum = near[4]
@@ -156,7 +157,7 @@ for r = rules, 1, -1 do
       else
         break
       end
-      if low >= high then return {err = corrupt} end -- it is not in order
+      if low >= high then return {err = corrupt} end -- the entries are not in order
       readings = readings + 1
       local share = 1 / 2
       if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -168,7 +169,7 @@ for r = rules, 1, -1 do
   left[r] = from
   bases[r] = upto
   alives[r] = alive
-  if not (total >= upto) then return {err = corrupt} end -- it may be nan
+  if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
 end
 local forget, used, stored, recent, newest = left[rules], total - bases[rules], total, instant, instant
 -- </load>
@@ -194,8 +195,8 @@ if allowed > 0 then newest = slot end
 -- </take>
 
 -- <wait>
--- When the entries leave that make room, under each rule that blocks: one of this
--- execution if the stored ones do not suffice.
+-- Computes, for each rule that blocks, when the entry leaves its window that makes
+-- room. It is an entry of this execution if the stored ones are not enough.
 -- needs: call key n times now rules limits windows corrupt slot total last left bases alives stored recent allowed
 -- sets: wait blocking
 local wait, blocking = 0, 0
@@ -209,8 +210,8 @@ if allowed < times then
         if over > 1 then
           local below, belowSum, goal = left[r], bases[r], bases[r] + over
           -- <reach>
-          -- The instant of the first entry whose total reaches the goal. It is after the
-          -- entry below, whose total is belowSum.
+          -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+          -- comes after the entry below, whose total is belowSum.
           -- needs: call key last corrupt stored recent goal leaves below belowSum
           -- sets: leaves
           local above = last
@@ -220,7 +221,7 @@ if allowed < times then
             above = length / 2 - 1
           end
           local final, aboveSum, readings = above, stored, 0
-          local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+          local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
           while true do
             local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
             local sum = tonumber(pair[1])
@@ -240,7 +241,7 @@ if allowed < times then
             else
               break
             end
-            if below >= above then return {err = corrupt} end -- it is not in order
+            if below >= above then return {err = corrupt} end -- the entries are not in order
             readings = readings + 1
             local share = 1 / 2
             if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
@@ -262,8 +263,9 @@ if allowed > 0 or repair then
   -- <store>
   -- needs: key now longest slot exists total renew kept repair forget used recent
   -- sets:
-  -- Totals only grow. Before they cease to be exact, what counts under the longest
-  -- rule begins a new log, as if taken now: it counts for longer, never for less.
+  -- Totals only grow. Before they are too large to be exact, the permits that count
+  -- under the longest rule begin a new log, as if taken now: they count for longer than
+  -- they should, never for less.
   if total > 2 ^ 52 then
     renew = true
     exists = false
@@ -271,7 +273,7 @@ if allowed > 0 or repair then
     forget = 0
     total = used
   end
-  local old = -1 -- the TTL, if it was set for this slot; asked before any write
+  local old = -1 -- the TTL, if it was set for this slot; read before any write
   if exists and recent == slot then old = redis.call('PTTL', key) end
   local sum = string.format('%d', total)
   if renew then redis.call('UNLINK', key) end
@@ -290,8 +292,8 @@ if allowed > 0 or repair then
   -- </store>
 else
   -- <keep>
-  -- Denied under a longer window than the one that set the TTL: what is known is
-  -- kept for as long as the wait that was reported.
+  -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+  -- the state is kept for as long as the reported wait.
   -- needs: key now longest recent
   -- sets:
   local ttl = (recent + longest - now) / 1000

@@ -2,19 +2,19 @@
 -- storage List, and the sliding log of a single rule.
 --
 -- An entry of the log is an instant and the permits taken up to it since the log
--- began, so that the permits of any span are one subtraction. Entry 0 is the last
--- that has left the window; it is kept for its total.
+-- began, so that one subtraction gives the permits of any span. Entry 0 is the last
+-- entry that has left the window; only its total is needed.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] resolution, microseconds: permits of one slot share an
 --          entry, dated at the last instant of the slot; [3] limit; [4] window,
---          microseconds; last the caller's clock, microseconds, where that decides
+--          microseconds; last the caller's clock, microseconds, if that decides
 -- State    instant, total, instant, total, …: in a node of the list an entry takes
 --          about 14 bytes
 -- Reply    the words of a run
--- Words    requests allowed; microseconds from now to the last instant with a
---          permit, this run's included; microseconds until the first denied request
---          fits; permits used before the run
+-- Words    requests allowed; microseconds from now to the last instant at which a
+--          permit was taken, this run's included; microseconds until the first denied
+--          request fits; permits used before the run
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 
@@ -64,14 +64,14 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
   last = length / 2 - 1
   renew = instant <= edge
-  if renew then -- all of it has left the window
+  if renew then -- all entries have left the window
     exists = false
     instant = 0
     total = 0
     base = 0
   end
   -- <rewind>
-  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- The clock stepped back: permits taken after slot count as taken at slot.
   -- needs: call key slot instant oldest last corrupt kept repair
   -- sets: instant oldest last kept repair
   if instant > slot then
@@ -92,13 +92,14 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
     repair = true
   end
   -- </rewind>
-  if exists and oldest <= edge then -- more of it has left the window, often one entry
+  if exists and oldest <= edge then -- more entries have left the window, often just one
     local from, guess, width, alive, upto = 0, 1, 2, oldest
     -- <search>
-    -- The last entry that is not beyond the edge, after the entry from, which is
-    -- followed by one at alive: its number and its total, and the instant of the
-    -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
-    -- to go on: in proportion, and when that has not helped by halves.
+    -- Finds the last entry whose instant is not after the edge: its number (from), its
+    -- total (upto), and the instant of the entry after it (alive). The search starts
+    -- after the entry from, whose next entry is at alive. Each reading of two or three
+    -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
+    -- that takes too long, by halves.
     -- needs: call key edge instant last corrupt from guess upto alive width
     -- sets: from upto alive
     local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -107,7 +108,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
       local at, sum = tonumber(near[1]), near[2]
       alive = instant
       if guess + 1 < last then alive = tonumber(near[3]) end
-      if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+      if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
         guess = guess + 1
         at = alive
         sum = near[4]
@@ -125,7 +126,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
       else
         break
       end
-      if low >= high then return {err = corrupt} end -- it is not in order
+      if low >= high then return {err = corrupt} end -- the entries are not in order
       readings = readings + 1
       local share = 1 / 2
       if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -139,7 +140,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
   end
 end
 local used, stored, recent, newest = total - base, total, instant, instant
-if not (used >= 0) then return {err = corrupt} end -- it may be nan
+if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
 -- </load>
 
 -- <fit>
@@ -161,8 +162,8 @@ if allowed > 0 then newest = slot end
 -- </take>
 
 -- <wait>
--- When the entry leaves that makes room: one of this execution if the stored ones
--- do not suffice.
+-- Computes when the entry leaves the window that makes room. It is an entry of this
+-- execution if the stored ones are not enough.
 -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed
 -- sets: wait
 local wait = 0
@@ -173,8 +174,8 @@ if allowed < times then
     if over > 1 then
       local below, belowSum, goal = forget, base, base + over
       -- <reach>
-      -- The instant of the first entry whose total reaches the goal. It is after the
-      -- entry below, whose total is belowSum.
+      -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+      -- comes after the entry below, whose total is belowSum.
       -- needs: call key last corrupt stored recent goal leaves below belowSum
       -- sets: leaves
       local above = last
@@ -184,7 +185,7 @@ if allowed < times then
         above = length / 2 - 1
       end
       local final, aboveSum, readings = above, stored, 0
-      local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+      local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
       while true do
         local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
         local sum = tonumber(pair[1])
@@ -204,7 +205,7 @@ if allowed < times then
         else
           break
         end
-        if below >= above then return {err = corrupt} end -- it is not in order
+        if below >= above then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
         if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
@@ -221,8 +222,9 @@ if allowed > 0 or repair then
   -- <store>
   -- needs: key now longest slot exists total renew kept repair forget used recent
   -- sets:
-  -- Totals only grow. Before they cease to be exact, what counts under the longest
-  -- rule begins a new log, as if taken now: it counts for longer, never for less.
+  -- Totals only grow. Before they are too large to be exact, the permits that count
+  -- under the longest rule begin a new log, as if taken now: they count for longer than
+  -- they should, never for less.
   if total > 2 ^ 52 then
     renew = true
     exists = false
@@ -230,7 +232,7 @@ if allowed > 0 or repair then
     forget = 0
     total = used
   end
-  local old = -1 -- the TTL, if it was set for this slot; asked before any write
+  local old = -1 -- the TTL, if it was set for this slot; read before any write
   if exists and recent == slot then old = redis.call('PTTL', key) end
   local sum = string.format('%d', total)
   if renew then redis.call('UNLINK', key) end
@@ -249,8 +251,8 @@ if allowed > 0 or repair then
   -- </store>
 else
   -- <keep>
-  -- Denied under a longer window than the one that set the TTL: what is known is
-  -- kept for as long as the wait that was reported.
+  -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+  -- the state is kept for as long as the reported wait.
   -- needs: key now longest recent
   -- sets:
   local ttl = (recent + longest - now) / 1000
@@ -266,7 +268,7 @@ end
 return {allowed, newest - now, wait, before}
 -- </answer>
 
---[[ In place of the answer, where a run of requests is decided:
+--[[ In place of the answer when a run of requests is decided:
 -- <words>
 -- needs: out size now newest allowed before wait
 -- sets: size

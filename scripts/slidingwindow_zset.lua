@@ -3,12 +3,12 @@
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; last the caller's
---          clock, microseconds, where that decides
+--          clock, microseconds, if that decides
 -- State    members "<instant>:<number within the instant>"
 -- Reply    the words of a run
--- Words    requests allowed; microseconds from now to the last instant with a
---          permit, this run's included; microseconds until the first denied request
---          fits; permits used before the run
+-- Words    requests allowed; microseconds from now to the last instant at which a
+--          permit was taken, this run's included; microseconds until the first denied
+--          request fits; permits used before the run
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 
@@ -26,7 +26,8 @@ local limit, window = ARGV[2] + 0, ARGV[3] + 0
 -- </config>
 
 -- <load>
--- stored is what the key holds, recent its last instant.
+-- stored is how many permits of the window the key holds, recent is the instant of
+-- the last one.
 -- needs: call key now window
 -- sets: edge used stored recent newest repair
 local edge = string.format('%d', now - window)
@@ -35,7 +36,7 @@ if type(used) == 'table' then return used end
 local stored, recent, repair = used, 0, false
 if used > 0 then
   recent = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
-  if recent > now then -- the clock stepped back: what was taken since counts from now
+  if recent > now then -- the clock stepped back: permits with later instants count from now
     recent = now
     repair = true
   end
@@ -88,7 +89,7 @@ if allowed > 0 or repair then
   end
   local missing, number = used - stored, 0
   if recent == now then number = redis.call('ZCOUNT', key, at, at) end
-  while missing > 0 do -- again where a stepped clock left such a member
+  while missing > 0 do -- again, if a clock that stepped back has left members of the same name
     local members = {}
     for i = 1, math.min(missing, 1000) do
       number = number + 1
@@ -103,8 +104,8 @@ if allowed > 0 or repair then
   -- </store>
 else
   -- <keep>
-  -- Denied under a longer window than the one that set the TTL: what is known is
-  -- kept for as long as the wait that was reported.
+  -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+  -- the state is kept for as long as the reported wait.
   -- needs: key now window recent
   -- sets:
   local ttl = (recent + window - now) / 1000
@@ -120,7 +121,7 @@ end
 return {allowed, newest - now, wait, before}
 -- </answer>
 
---[[ In place of the answer, where a run of requests is decided:
+--[[ In place of the answer when a run of requests is decided:
 -- <words>
 -- needs: out size now newest allowed before wait
 -- sets: size

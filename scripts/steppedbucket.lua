@@ -1,10 +1,10 @@
--- Token bucket that refills in steps, counted from the permit that left it less
--- than full.
+-- Token bucket that refills in steps. The steps count from the first permit taken
+-- from the full bucket.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a
 --          microsecond restores; [5] microseconds a step; last the caller's clock,
---          microseconds, where that decides
+--          microseconds, if that decides
 -- State    "<instant of the last step, 16 digits>/<units a permit>+<units missing then>"
 -- Reply    the words of a run
 -- Words    requests allowed, units missing before the run, microseconds since the
@@ -32,12 +32,13 @@ local missing, repair, since = 0, false, now
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  -- The block of bucket.lua. The state of another configuration is stored by a
-  -- denied call too, as one of this configuration.
+  -- The block inherit is the same as in bucket.lua. A denied call stores the state of
+  -- another configuration too, as a state of this configuration.
   -- <inherit>
-  -- The state of a bucket of any configuration: the units missing at its anchor,
-  -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
-  -- so that a changed rate never allows more.
+  -- Reads the state of a bucket of any configuration. The units missing are those at
+  -- the anchor, which is the last step of a stepped bucket, or those at now if there
+  -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
+  -- allows more.
   -- needs: now state permit flow missing repair
   -- sets: missing repair anchor
   local anchor
@@ -64,7 +65,7 @@ if state then
   if unit ~= permit then
     local part = missing % unit
     missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
-    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- the product was rounded
     repair = true
   end
   -- </inherit>
@@ -112,7 +113,7 @@ if allowed > 0 or repair then
   -- </store>
 else
   -- <keep>
-  -- Denied under longer steps than those that set the TTL.
+  -- A denial under longer steps than those that set the TTL lengthens the TTL.
   -- needs: key now permit flow every state missing since
   -- sets:
   local steps = math.ceil(missing / (every * flow))
@@ -130,7 +131,7 @@ end
 return {allowed, before, now - since}
 -- </answer>
 
---[[ In place of the answer, where a run of requests is decided:
+--[[ In place of the answer when a run of requests is decided:
 -- <words>
 -- needs: out size now allowed before since
 -- sets: size

@@ -251,13 +251,13 @@ func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
 	found := 0
 	for range 300 {
 		var grants []grant
-		var exact []model.Grant
+		var exact []model.Taken
 		now := int64(0)
 		for range 1 + rng.IntN(60) {
 			now += rng.Int64N(120_000)
 			n := 1 + rng.IntN(2)
 			grants = append(grants, grant{span{now * 1000, now * 1000}, n, 0})
-			exact = append(exact, model.Grant{At: now, N: n})
+			exact = append(exact, model.Taken{At: now, N: n})
 		}
 		_, most := tooMany(anyWindow, 8, w, grants)
 		require.Equal(t, model.MaxInAnyWindow(exact, w), most)

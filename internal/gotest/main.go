@@ -4,8 +4,8 @@
 //
 //	go run ./internal/gotest . bench/ -- -short ./...
 //
-// It exits with 1 if a test failed. A package that passes is one line, one that fails is
-// its output too, and with -v so is every package.
+// It exits with 1 if a test failed. It prints one line for a package that passes. For a
+// package that fails, and for every package with -v, it prints the output too.
 package main
 
 import (
@@ -63,15 +63,15 @@ type event struct {
 	Action, Package, ImportPath, Test, Output string
 }
 
-// A report is what the tests of all packages print and come to.
+// A report collects the output and the results of all tests.
 type report struct {
 	out     io.Writer
 	verbose bool
 	failed  bool
 
 	passed  int
-	printed map[[2]string][]string // by package and test, of those that have yet to end
-	leftOut map[reason]int         // tests
+	printed map[[2]string][]string // output of the tests that have not ended, by package and test
+	leftOut map[reason]int         // number of tests
 }
 
 // A reason is why a test was left out.
@@ -105,7 +105,8 @@ func (r *report) read(events io.Reader) {
 	}
 }
 
-// framing are the lines in which go test -v says that a test begins and how it ends.
+// framing matches the lines in which go test -v reports that a test begins and how it
+// ends.
 var framing = regexp.MustCompile(`^\s*(=== (RUN|PAUSE|CONT|NAME) |--- (PASS|SKIP|FAIL|BENCH): )`)
 
 func (r *report) add(e event) {
@@ -133,7 +134,7 @@ func (r *report) end(e event, at [2]string) {
 	switch {
 	case e.Action == "fail":
 		r.failed = true
-		if e.Test == "" { // and of tests that did not come to an end
+		if e.Test == "" { // print the output of tests that did not end, too
 			for unended, lines := range r.printed {
 				if unended[0] == e.Package {
 					printed = append(printed, lines...)
@@ -154,7 +155,7 @@ func (r *report) end(e event, at [2]string) {
 	}
 }
 
-// why is the reason that a test that was left out has printed.
+// why returns why a test was left out, from what the test printed.
 func why(printed []string) reason {
 	for _, line := range printed {
 		switch {

@@ -11,7 +11,7 @@ import (
 )
 
 func init() {
-	// All clients that have these methods are given to limiters by this alone.
+	// The methods that redis.Client and redis.ClusterClient have in common.
 	type autoPipelining interface {
 		AutoPipeline() (*redis.AutoPipeliner, error)
 		AsyncAutoPipeline() (*redis.AutoPipeliner, error)

@@ -7,6 +7,6 @@
 //	Stages     the servers, the fake one and the clients that the conformance suite runs on
 //	Clock      a clock that a test sets
 //
-// It needs the exported surface of ratelimit only, and so do the tests that use it: those of package ratelimit itself
-// could not import it.
+// It uses the exported surface of ratelimit only. The tests that use it are in packages such as ratelimit_test: a test in
+// package ratelimit itself could not import it, because that would be an import cycle.
 package limitertest

@@ -20,16 +20,18 @@ type Pair struct {
 	Limiter ratelimit.Limiter
 	Model   func() model.Model // of a key that was never used
 
-	// Broken is how the permits taken of one key break the rule that holds in every
-	// interval, or "". A limiter that promises it of its own windows only has none.
-	Broken func(taken []model.Grant) string
+	// Broken describes how the permits taken from one key break the rule that holds in
+	// every interval, or is "". It is nil for a limiter whose rule holds only in its own
+	// windows.
+	Broken func(taken []model.Taken) string
 }
 
 // A Family draws random configurations of one limiter.
 type Family struct {
 	Name string
 	Draw func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error)
-	// Timeless limiters live by Redis's clock alone, unless they are given one.
+	// Timeless is true for limiters that use only the expiry of their keys, and no clock,
+	// unless they get one with WithClock.
 	Timeless bool
 }
 
@@ -62,7 +64,7 @@ func Families() []Family {
 			l, err := ratelimit.NewSlidingWindow(c, n, w, own...)
 			return Pair{
 				About: fmt.Sprintf("%v: %d per %v in %d", storage, n, w, parts), Limiter: l, Model: fresh,
-				Broken: func(taken []model.Grant) string { return brokenRule(taken, n, w) },
+				Broken: func(taken []model.Taken) string { return brokenRule(taken, n, w) },
 			}, err
 		}
 	}
@@ -104,7 +106,7 @@ func Families() []Family {
 			return Pair{
 				About: fmt.Sprintf("%v to %v", rules, resolution), Limiter: l,
 				Model: func() model.Model { return model.NewSlidingLog(same, resolution) },
-				Broken: func(taken []model.Grant) string {
+				Broken: func(taken []model.Taken) string {
 					for _, r := range same {
 						if broken := brokenRule(taken, r.Limit, r.Window); broken != "" {
 							return broken
@@ -120,7 +122,7 @@ func Families() []Family {
 			return Pair{
 				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
 				Model:  func() model.Model { return model.NewTokenBucket(rate.Count, rate.Period, burst) },
-				Broken: func(taken []model.Grant) string { return brokenRate(taken, rate, burst) },
+				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, burst) },
 			}, err
 		}},
 		{Name: "TokenBucket stepped", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
@@ -130,7 +132,7 @@ func Families() []Family {
 			return Pair{
 				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
 				Model: func() model.Model { return model.NewSteppedBucket(rate.Count, rate.Period, burst, every) },
-				Broken: func(taken []model.Grant) string {
+				Broken: func(taken []model.Taken) string {
 					if exceeds, worst := model.ExceedsSteppedBucket(taken, rate.Count, rate.Period, burst, every); exceeds {
 						return fmt.Sprintf("%+v", worst)
 					}
@@ -144,20 +146,20 @@ func Families() []Family {
 			return Pair{
 				About: fmt.Sprintf("%v, capacity %d", rate, capacity), Limiter: l,
 				Model:  func() model.Model { return model.NewLeakyBucket(rate.Count, rate.Period, capacity) },
-				Broken: func(taken []model.Grant) string { return brokenRate(taken, rate, capacity) },
+				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, capacity) },
 			}, err
 		}},
 	}
 }
 
-func brokenRule(taken []model.Grant, limit int, window time.Duration) string {
+func brokenRule(taken []model.Taken, limit int, window time.Duration) string {
 	if most := model.MaxInAnyWindow(taken, window); most > limit {
 		return fmt.Sprintf("%d permits within %v", most, window)
 	}
 	return ""
 }
 
-func brokenRate(taken []model.Grant, rate ratelimit.Rate, burst int) string {
+func brokenRate(taken []model.Taken, rate ratelimit.Rate, burst int) string {
 	if exceeds, worst := model.ExceedsBucket(taken, rate.Count, rate.Period, burst); exceeds {
 		return fmt.Sprintf("%+v", worst)
 	}
@@ -179,7 +181,7 @@ func drawRate(rng *rand.Rand) ratelimit.Rate {
 	}
 }
 
-// Seed is random unless RATELIMIT_SEED repeats an earlier run.
+// Seed is random, unless RATELIMIT_SEED is set to the seed of an earlier run.
 func Seed(t testing.TB) uint64 {
 	t.Helper()
 	s := rand.Uint64()
@@ -200,8 +202,8 @@ func ResultOf(a model.Answer) ratelimit.Result {
 	}
 }
 
-// Rounds is how often a test repeats what it shows by repetition: once with -short,
-// else usual times, and full times with RATELIMIT_LONG=1 in the environment.
+// Rounds is how often a test repeats a random check: once with -short, full times with
+// RATELIMIT_LONG=1 in the environment, and usual times otherwise.
 func Rounds(full, usual int) int {
 	switch {
 	case testing.Short():

@@ -11,11 +11,11 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// What a Redis user must be allowed to do, as the README says it. Redis checks
-// the commands of a script against the user who runs it.
+// The privileges that a Redis user needs, as docs/privileges.md lists them. Redis checks
+// the commands of a script against the user that runs it.
 const (
 	EveryPrivilege   = "+evalsha +eval"
-	ResetPrivilege   = "+unlink" // which some scripts need too
+	ResetPrivilege   = "+unlink" // some scripts need it too
 	PreloadPrivilege = "+script|load"
 	TimePrivilege    = "+time" // with the server's clock, which a fixed window without WithAlignment does not read
 
@@ -58,14 +58,14 @@ var Privileges = []struct {
 	}},
 }
 
-// A Preloader is a limiter whose scripts can be loaded beforehand.
+// A Preloader is a limiter whose scripts can be loaded before the first call.
 type Preloader interface {
 	ratelimit.Limiter
 	Preload(ctx context.Context) error
 }
 
-// LeastPrivilege is the rule for all limiters and Preload, but for the name, the
-// keys, and what a cluster or ring needs in addition.
+// LeastPrivilege returns the ACL rules of a user for all limiters and Preload. The name,
+// the keys, and what a cluster or ring needs come in addition.
 func LeastPrivilege() []string {
 	commands := strings.Fields(EveryPrivilege + " " + ResetPrivilege + " " + PreloadPrivilege + " " + TimePrivilege)
 	for _, p := range Privileges {

@@ -20,8 +20,8 @@ var ctx = context.Background()
 // A Stage is a Redis and a clock to test limiters on.
 type Stage struct {
 	Client ratelimit.Client
-	Admin  redis.UniversalClient // looks at keys
-	Opts   []ratelimit.Option    // of every limiter
+	Admin  redis.UniversalClient // for the test's own commands
+	Opts   []ratelimit.Option    // for every limiter
 	Now    time.Time
 	move   func(to time.Time)
 }
@@ -72,7 +72,7 @@ func (s *Stage) Look(t testing.TB, key string) string {
 	return fmt.Sprint(kind, " ", value, " ", expiry)
 }
 
-// OnMiniredis is a stage on miniredis, where limiters live by its clock.
+// OnMiniredis is a stage on miniredis, whose clock the limiters use.
 func OnMiniredis(t testing.TB) *Stage {
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
@@ -82,28 +82,29 @@ func OnMiniredis(t testing.TB) *Stage {
 	return &Stage{Client: client, Admin: client, Now: Start, move: server.SetTime}
 }
 
-// OnRedis is a stage on the server that all tests of the process share, emptied,
-// whose limiters live by a clock of the test's own.
+// OnRedis is a stage on the server that all tests of the process share. It deletes all
+// keys; the limiters use a clock that the test sets.
 func OnRedis(t testing.TB) *Stage {
 	client := redistest.Shared(t).Client(t)
 	require.NoError(t, client.FlushAll(ctx).Err())
 	return OnClock(client, client)
 }
 
-// OnClock is a stage of a client whose limiters live by a clock of the test's own.
+// OnClock is a stage of a client, whose limiters use a clock that the test sets.
 func OnClock(client ratelimit.Client, admin redis.UniversalClient) *Stage {
 	c := NewClock()
 	return &Stage{Client: client, Admin: admin, Now: Start, move: c.Set, Opts: []ratelimit.Option{ratelimit.WithClock(c.Now)}}
 }
 
-// onLeastPrivilege is a stage whose limiters may do no more than they must.
+// onLeastPrivilege is a stage whose Redis user has only the privileges that limiters
+// need.
 func onLeastPrivilege(t testing.TB) *Stage {
 	// "other" is a prefix that the suite uses.
 	server := redistest.Start(t, redistest.ACL("limiter", append(LeastPrivilege(), "~ratelimit:*", "~other:*")...))
 	return OnClock(server.Client(t, AsLimiter), server.Client(t))
 }
 
-// Stages are where the conformance suite runs.
+// Stages are the stages on which the conformance suite runs.
 func Stages() map[string]func(t testing.TB) *Stage {
 	stages := map[string]func(t testing.TB) *Stage{
 		"miniredis": OnMiniredis,
@@ -168,13 +169,13 @@ func (o offline) Process(context.Context, redis.Cmder) error {
 }
 
 // A Pipelining is one of go-redis's own ways to send the calls of many goroutines
-// together, instead of that of a limiter.
+// together, which replaces a limiter's merging.
 type Pipelining struct {
 	Name      string
 	Clustered bool // there is one for a ClusterClient too
 	Of        func(t testing.TB, c redis.UniversalClient) ratelimit.Client
 }
 
-// Pipelinings are those of the go-redis that the tests are built with: AutoPipeliners,
-// which are in the newest releases only, and in builds with the tag newest.
+// Pipelinings are the AutoPipeliners that the oldest supported go-redis has, and with the
+// build tag newest also those that only the newest has.
 var Pipelinings []Pipelining

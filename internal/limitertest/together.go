@@ -13,8 +13,9 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A Gate makes calls of a limiter meet. While it is closed, commands wait in front of
-// the client's connections, and calls wait for these commands.
+// A Gate makes calls of a limiter wait together, so that they are merged. While it is
+// closed, commands wait in front of the client's connections, and calls wait for these
+// commands.
 type Gate struct{ now atomic.Pointer[crowd] }
 
 // NewGate puts a gate in front of a client's connections.
@@ -31,12 +32,12 @@ type Reply struct {
 	Err error
 }
 
-// Together calls for one permit of each of the keys, all several times, at the same
-// time and behind the closed gate, so that an execution decides for many of the calls.
-// It requires that some did.
+// Together asks for one permit of each key, several times, in concurrent calls and behind
+// the closed gate, so that one execution decides many of the calls. It fails the test if
+// no execution carried several calls.
 func (g *Gate) Together(t testing.TB, l ratelimit.Limiter, keys ...string) []Reply {
 	t.Helper()
-	const calls = 40 // sixteen commands may be under way at a time; the other calls have to wait
+	const calls = 40 // sixteen commands may be in flight at a time; the other calls have to wait
 	var replies []Reply
 	for len(replies) < calls {
 		for _, key := range keys {
@@ -73,9 +74,9 @@ type crowd struct {
 	open chan struct{}
 	met  chan struct{} // closed by the first command that carries several calls
 
-	mu   sync.Mutex // guards all below
-	lone string     // the script of the first command, which carries one call
-	has  bool       // met is closed
+	mu  sync.Mutex // guards all below
+	one string     // the script of the first command, which carries one call
+	has bool       // met is closed
 }
 
 func (c *crowd) pass(cmd redis.Cmder) {
@@ -89,16 +90,16 @@ func (c *crowd) note(script string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.lone == "":
-		c.lone = script
-	case c.lone != script && !c.has:
+	case c.one == "":
+		c.one = script
+	case c.one != script && !c.has:
 		c.has = true
 		close(c.met)
 	}
 }
 
-// Text is an argument of a command, which limiters give as a string or as a pointer to
-// one.
+// Text is an argument of a command. Limiters pass it as a string or as a pointer to a
+// string.
 func Text(arg any) string {
 	if p, ok := arg.(*string); ok {
 		return *p

@@ -15,16 +15,17 @@ type Variant struct {
 	Build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 	Key   string // the key "k" as it is named in Redis
 
-	// ResetAfter of each of the three permits taken at Start, RetryAfter of the denial
-	// that follows, and how much earlier a call is still denied.
+	// Resets holds the ResetAfter of three calls at Start, and Retry the RetryAfter of
+	// the denial that follows. A call that is Grain earlier than Retry is still denied.
 	Resets       [3]time.Duration
 	Retry, Grain time.Duration
 
-	// Corrupt writes what is no state, unless everything of the type is one.
+	// Corrupt writes a value that is no state of the limiter. It is nil if every value of
+	// the type is a state.
 	Corrupt func(c redis.UniversalClient, key string) error
 }
 
-// Title is what errors call a limiter with the default name.
+// Title is how errors name a limiter with the default name.
 func (v Variant) Title() string {
 	algorithm, _, _ := strings.Cut(v.Name, " ")
 	return map[string]string{

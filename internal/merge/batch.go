@@ -11,39 +11,39 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A batch is calls that are sent together, in the order in which they came. All but
-// the outcomes is settled when it is sent.
+// A batch is calls that are sent together, in the order in which they came. Once it is
+// sent, only its outcomes change.
 type batch struct {
 	runs   []run
-	keys   int    // that the runs are for
-	latest int    // the run that a call was last added to
+	keys   int    // number of different keys in the runs
+	latest int    // the run to which a call was last added
 	key    string // of that run
 
-	calls    int             // slots given out
-	callers  int             // of those, the slots of callers that still wait
+	calls    int             // number of slots
+	callers  int             // number of slots whose callers still wait
 	first    context.Context // of the first call
 	deadline time.Duration   // the latest of the calls' deadlines, since epoch
 	closed   bool            // sent, or dropped
 
-	done chan struct{} // closed when the outcomes are there
+	done chan struct{} // closed when the outcomes are known
 }
 
-// A run is the calls for a key that follow one another and ask for equal permits. It
-// takes a cache line.
+// A run is calls for a key that follow one another and ask for the same number of
+// permits. It takes a cache line.
 type run struct {
-	key        string  // its name in Redis, in the key's first run; empty in the others
-	n          int32   // permits; below maxCount
-	calls      int32   // slots given out, numbered from 0
-	next       int32   // next run of the key; 0: none
+	key        string  // the key's name in Redis, in the key's first run; empty in the others
+	n          int32   // permits; at most a billion
+	calls      int32   // number of slots, which are numbered from 0
+	next       int32   // index of the key's next run; 0: none
 	words      []int64 // the outcome
 	exceptions *exceptions
 }
 
 // exceptions holds what few runs need.
 type exceptions struct {
-	left   []int     // slots whose callers gave up before the batch was sent
-	single [][]int64 // words for the first calls, where each was asked for on its own
-	err    error     // the outcome of the others
+	left   []int     // slots whose callers left before the batch was sent
+	single [][]int64 // words of the first calls, if each of them was executed on its own
+	err    error     // the outcome of the other calls
 }
 
 // A slot is a call's place in a batch.
@@ -57,8 +57,8 @@ const noDeadline time.Duration = math.MaxInt64
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
-// join gives a call a slot in the latest run, if it fits there, as it does on a hot
-// key.
+// join gives a call a slot in the latest run, if that run is for the same key and as
+// many permits, as it often is with a hot key.
 func (b *batch) join(key string, n int, deadline time.Duration) (slot, bool) {
 	if b.calls == maxCalls || b.key != key || int(b.runs[b.latest].n) != n {
 		return slot{}, false
@@ -78,7 +78,7 @@ func (b *batch) newSlot(deadline time.Duration) slot {
 }
 
 // add gives a call a slot, unless the batch has no room for the call or its key. last
-// has the last run of each key; the names of keys in Redis begin with prefix.
+// maps each key to its last run; the names of keys in Redis begin with prefix.
 func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline time.Duration, last map[string]int) (slot, bool) {
 	i, known := last[key]
 	if b.calls == maxCalls || !known && b.keys == maxKeys {
@@ -107,15 +107,15 @@ func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline tim
 	return b.newSlot(deadline), true
 }
 
-// leave gives the slot up, before the batch is sent.
+// leave takes the call out of the batch, before the batch is sent.
 func (s slot) leave() {
 	e := s.batch.runs[s.run].except()
 	e.left = append(e.left, s.number)
 	s.batch.callers--
 }
 
-// outcome is what the batch brought the slot: the reply to its run, and the call's
-// place in that run.
+// outcome is the outcome of the slot's call: the reply to its run with the call's index
+// in that run, or an error.
 func (s slot) outcome() (redisexec.Reply, error) {
 	r := &s.batch.runs[s.run]
 	if r.exceptions == nil {
@@ -144,7 +144,7 @@ func (r *run) except() *exceptions {
 	return r.exceptions
 }
 
-// pending counts the calls of r that have no outcome.
+// pending counts the calls of r that have no outcome yet.
 func (r *run) pending() int {
 	switch {
 	case r.words != nil:
@@ -181,7 +181,7 @@ func (b *batch) firstOf(key int) *run {
 	return nil
 }
 
-// pendingKeys is the keys with pending calls, by the indices of their first runs.
+// pendingKeys returns the keys with pending calls, as the indices of their first runs.
 func (b *batch) pendingKeys() []int {
 	keys := make([]int, 0, b.keys)
 	for i := range b.runs {
@@ -201,8 +201,9 @@ func (b *batch) fail(err error) {
 	}
 }
 
-// context is the batch's: it has no caller's values, and the latest of the deadlines.
-// A call that is the only one its batch ever had keeps its own context.
+// context is the context of the batch's execution. It has no caller's values, and the
+// latest of the callers' deadlines. If the batch only ever had one call, it is that
+// call's context.
 func (b *batch) context() (context.Context, context.CancelFunc) {
 	switch {
 	case b.calls == 1:
@@ -223,7 +224,7 @@ func (b *batch) single(key int) bool {
 }
 
 // requests is the permits of a key's pending calls, as many.lua reads them: runs of
-// equal ones.
+// equal requests.
 func (b *batch) requests(key int) any {
 	if b.firstOf(key).n == 1 && b.single(key) {
 		return "1"

@@ -1,5 +1,5 @@
-// Package merge sends calls of one limiter that wait at the same time together, in
-// one execution: they share what an execution costs the server and the client.
+// Package merge sends calls of one limiter together, in one execution, when they wait
+// at the same time: they share what an execution costs the server and the client.
 //
 // A [Merger] routes each call to the queue of its key's server. A queue collects
 // calls in batches and decides when a batch is sent. A sender executes a batch and
@@ -15,27 +15,27 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A Merger sends the calls of one limiter. Calls for different servers do not wait
-// for one another: each server has a queue. A call goes at once where nothing is in
-// flight.
+// A Merger sends the calls of one limiter. Each server has a queue, so that calls for
+// different servers do not wait for one another. A call is sent at once when nothing is
+// in flight to its server.
 type Merger struct {
 	prefix string
 	sender *sender
 
-	// route returns the server of a key, by its name in Redis. It is nil if there is
-	// but one. It may be slow until a first execution has made the client look for the
-	// servers.
+	// route returns the server of a key, by the key's name in Redis. It is nil if there
+	// is only one server. It may be slow until a first execution has made the client
+	// look for the servers.
 	route func(ctx context.Context, name string) (*redis.Client, error)
 
-	common *queue   // where all keys live on one server, or it is not known on which
+	common *queue   // for keys of a single server, and for keys whose server is not known
 	queues sync.Map // *redis.Client to *queue
 	opened struct {
 		sync.Mutex
-		count, limit int // queues there are, and may be before unused ones are looked for
+		count, limit int // number of queues; at limit, open drops the unused ones
 	}
 }
 
-// New returns a merger of calls that exec runs. The names of keys in Redis begin with
+// New returns a merger whose calls exec executes. The names of keys in Redis begin with
 // prefix.
 func New(exec *redisexec.Executor, prefix string) *Merger {
 	m := &Merger{prefix: prefix, sender: newSender(exec)}
@@ -52,15 +52,15 @@ func New(exec *redisexec.Executor, prefix string) *Merger {
 	return m
 }
 
-// Acquire takes n permits from key, with the other calls that wait. It returns the
-// context's error as soon as ctx ends. The caller calls Done on the reply.
+// Acquire takes n permits from key, in one execution with other calls that wait. It
+// returns the context's error as soon as ctx ends. The caller calls Done on the reply.
 func (m *Merger) Acquire(ctx context.Context, key string, n int) (redisexec.Reply, error) {
 	return m.queue(ctx, key).acquire(ctx, key, n)
 }
 
 func (m *Merger) newQueue() *queue { return &queue{sender: m.sender, prefix: m.prefix} }
 
-// queue is where the calls for a key wait.
+// queue is the queue of the calls for a key.
 func (m *Merger) queue(ctx context.Context, key string) *queue {
 	if m.route == nil || !m.sender.answered.Load() {
 		return m.common
@@ -75,8 +75,9 @@ func (m *Merger) queue(ctx context.Context, key string) *queue {
 	return m.open(server)
 }
 
-// open adds a queue, and now and then drops the unused ones: servers come and go, and
-// each is another client. A call that still holds a dropped queue is sent from there.
+// open adds a queue, and drops the unused ones when their number has about doubled:
+// servers come and go, and each has another client. A call that has just looked up a
+// queue that is then dropped is sent from that queue.
 func (m *Merger) open(server *redis.Client) *queue {
 	o := &m.opened
 	o.Lock()

@@ -6,7 +6,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A command is the execution for one key of a batch whose keys live on several
+// A command is the execution for one key of a batch whose keys are on several
 // servers.
 type command struct {
 	*redisexec.Command
@@ -14,13 +14,13 @@ type command struct {
 	many bool // it runs the script for many requests
 }
 
-// sendPipelined runs each key of b in an execution of its own, in one pipeline for
-// each server.
+// sendPipelined executes b with one execution for each key, in one pipeline for each
+// server.
 func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 	commands := make([]command, len(keys))
 	for i, key := range keys {
 		var err error
-		if commands[i], err = s.command(b, key); err != nil { // of the clock
+		if commands[i], err = s.command(b, key); err != nil { // the caller's clock is out of range
 			b.fail(err)
 			return
 		}
@@ -41,8 +41,8 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 			}
 		}
 		commands = unknown
-		// Nothing of these was executed. The first carries its script's source; those
-		// behind it in its server's pipeline find the script there.
+		// None of these was executed. The first now carries its script's source; the
+		// commands behind it in its server's pipeline find the script there.
 		if len(commands) > 0 {
 			commands[0].SendSource()
 		}
@@ -61,8 +61,8 @@ func (s *sender) command(b *batch, key int) (c command, err error) {
 	return c, err
 }
 
-// sendCommands sends the commands, which then have their replies. The error is why
-// some may have none.
+// sendCommands sends the commands, which then have their replies. The error is the
+// reason that a command has none.
 func (s *sender) sendCommands(ctx context.Context, commands []command) error {
 	pipe := s.pipelines.Pipeline()
 	for _, c := range commands {

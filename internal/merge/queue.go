@@ -10,36 +10,39 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A queue is where the calls for one server wait. A waiting batch is sent when
-// another batch is done, when a call arrives and the last send was minInterval ago or
-// a crowd waits, or by a timer: a slow network, or a reply that never comes, does not
-// hold calls back. The goroutine of a batch ends when nobody waits.
+// A queue holds the calls that wait for one server. A waiting batch is sent when
+// another batch is done; when a call arrives and the last batch was sent minInterval
+// ago or earlier; when crowdThreshold calls wait behind a single execution; or by a
+// timer, maxDelay after the last batch was sent. So a slow network, or a reply that
+// never comes, does not hold calls back. The goroutine of a batch ends when no call
+// waits.
 type queue struct {
 	sender *sender
 	prefix string // of keys in Redis
 
 	mu       sync.Mutex     // guards all below, and batches until they are sent
-	waiting  []*batch       // in their order
-	open     *batch         // the last of those; nil when it takes no more calls
-	last     map[string]int // of the open one: each key's last run
-	callers  int            // in all waiting batches
-	inFlight int            // batches, and calls that are sent directly
-	gathers  int            // of those in flight: done, and about to send the waiting calls
-	lastSent time.Duration  // since epoch
+	waiting  []*batch       // in the order of their first calls
+	open     *batch         // the last of waiting; nil when that takes no more calls
+	last     map[string]int // each key's last run in open
+	callers  int            // callers that wait, in all waiting batches
+	inFlight int            // batches that were sent, and calls that are sent directly
+	gathers  int            // how many of those are done and in gather, about to send the waiting calls
+	lastSent time.Duration  // when the last batch or call was sent, since epoch
 	timer    *time.Timer    // sends the waiting calls if nothing else does
 	timerSet bool
 }
 
 const (
-	maxInFlight    = 16                     // batches of a queue at a time
+	maxInFlight    = 16                     // batches of a queue that are in flight at a time
 	maxKeys        = 128                    // of a batch: its server serves nothing else until they are decided
 	maxCalls       = 1024                   // of a batch
-	crowdThreshold = 64                     // so many calls are sent although one batch is in flight
-	minInterval    = 200 * time.Microsecond // between sends while others are in flight
-	maxDelay       = 500 * time.Microsecond // after the last send waiting calls are sent, even if no other call came
+	crowdThreshold = 64                     // so many waiting calls are sent at once, even if a batch is in flight
+	minInterval    = 200 * time.Microsecond // between two batches, while others are in flight
+	maxDelay       = 500 * time.Microsecond // waiting calls are sent so long after the last batch, even if no other call comes
 )
 
-// epoch is what instants are counted from: a Duration is smaller than a Time.
+// epoch is the instant from which the others are counted: a Duration is smaller than a
+// Time.
 var epoch = time.Now()
 
 // acquire takes n permits from key.
@@ -68,7 +71,8 @@ func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply
 	}
 }
 
-// acquireDirectly makes a call in the caller's goroutine. It is counted as in flight.
+// acquireDirectly makes a call in the caller's goroutine. enter has counted the call as
+// in flight.
 func (q *queue) acquireDirectly(ctx context.Context, key string, n int) (redisexec.Reply, error) {
 	defer func() { q.start(q.finish(1)) }() // even if a hook of the client panics
 	return q.sender.sendOne(ctx, q.prefix+key, n)
@@ -92,13 +96,13 @@ func (q *queue) enter(ctx context.Context, key string, n int, deadline time.Dura
 		s = q.add(ctx, key, n, deadline)
 	}
 	q.callers++
-	if !joined || q.gathers == 0 { // else it is sent in a moment, and reading the clock would be felt
+	if !joined || q.gathers == 0 { // otherwise it is sent in a moment; next would read the clock, which costs too much here
 		b = q.next()
 	}
 	return s, b, false
 }
 
-// add gives a call a slot in the open batch, or in another one behind it. It is called
+// add gives a call a slot in the open batch, or in a new one behind it. It is called
 // with mu held.
 func (q *queue) add(ctx context.Context, key string, n int, deadline time.Duration) slot {
 	if q.open != nil {
@@ -147,7 +151,7 @@ func (q *queue) onTimer() *batch {
 	defer q.mu.Unlock()
 	q.timerSet = false
 	if q.inFlight == 0 {
-		return nil // the last that was done found nobody waiting
+		return nil // no call waits: the last batch that was done would have sent it
 	}
 	return q.next()
 }
@@ -163,7 +167,7 @@ func (q *queue) take() *batch {
 	q.callers -= b.callers
 	q.inFlight++
 	q.lastSent = time.Since(epoch)
-	q.setTimer() // for those that found no slot in it
+	q.setTimer() // for the calls that are not in b
 	return b
 }
 
@@ -179,9 +183,10 @@ func (q *queue) finish(callers int) *batch {
 	return q.take()
 }
 
-// gather lets callers that were just answered run, for as long as they come to wait
-// again: a batch that is sent at once would be nearly empty. It does not wait for
-// goroutines that are blocked. It is called with mu held, and gives mu up in between.
+// gather lets callers that were just answered run, for as long as further calls come,
+// because these callers often call again at once: without it the next batch would be
+// nearly empty. It does not wait for goroutines that are blocked. It is called with mu
+// held, and unlocks it for a while.
 func (q *queue) gather(most int) {
 	q.gathers++
 	for last, now := -2, -1; now > last && now < most; {
@@ -193,15 +198,15 @@ func (q *queue) gather(most int) {
 	q.gathers--
 }
 
-// idle reports whether nobody waits and nothing is in flight.
+// idle reports whether no call waits and nothing is in flight.
 func (q *queue) idle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.callers == 0 && q.inFlight == 0
 }
 
-// leave notes that the caller in s no longer waits. If its batch was not sent yet, the
-// call is left out of it. A batch that nobody waits for is dropped, so that a hung
+// leave notes that the caller of s no longer waits. If its batch was not sent yet, the
+// call is taken out of it. A batch that no caller waits for is dropped, so that a hung
 // server cannot fill the memory.
 func (q *queue) leave(s slot) {
 	q.mu.Lock()
@@ -222,11 +227,11 @@ func (q *queue) remove(b *batch) {
 	b.closed = true
 	q.waiting = slices.DeleteFunc(q.waiting, func(other *batch) bool { return other == b })
 	if q.open == b {
-		q.open = nil // the batches before it were full, and last is not theirs
+		q.open = nil // the batches in front of it are full, and last is not about them
 	}
 }
 
-// start sends b, if it is not nil, and all that follow it.
+// start sends b, if it is not nil, and then the batches that wait when b is done.
 func (q *queue) start(b *batch) {
 	if b != nil {
 		go q.sendAll(b)

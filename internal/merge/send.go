@@ -12,8 +12,8 @@ import (
 // A sender executes batches.
 type sender struct {
 	exec      *redisexec.Executor
-	pipelines pipeliner   // the client, where it can send a pipeline
-	pipelined atomic.Bool // keys may live on several servers: an execution each, in a pipeline
+	pipelines pipeliner   // the client, if it can send a pipeline
+	pipelined atomic.Bool // keys may be on several servers: each key has its own execution, in a pipeline
 	answered  atomic.Bool // a server has answered
 }
 
@@ -40,9 +40,9 @@ func (s *sender) sendOne(ctx context.Context, name string, n int) (redisexec.Rep
 	return reply, err
 }
 
-// send executes b and brings every call an outcome, whatever happens: a panic of the
-// client's hooks or of the caller's clock becomes an error, because it would end the
-// process here, and so does the end of the goroutine.
+// send executes b and gives every call an outcome, whatever happens. A panic in the
+// client's hooks or in the caller's clock becomes an error, because it would end the
+// process here; so does a hook that ends the goroutine.
 func (s *sender) send(b *batch) {
 	defer close(b.done)
 	defer func() { b.fail(redisexec.Unfinished(recover())) }()
@@ -64,7 +64,7 @@ func (s *sender) send(b *batch) {
 func (s *sender) sendTogether(ctx context.Context, b *batch, keys []int) {
 	words, err := s.askMany(ctx, b, keys)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") {
-		// The server is one of a cluster, and has executed nothing.
+		// The server is a node of a cluster, and has executed nothing.
 		s.pipelined.Store(true)
 		s.sendPipelined(ctx, b, keys)
 		return
@@ -88,10 +88,10 @@ func (s *sender) sendTogether(ctx context.Context, b *batch, keys []int) {
 // keyFailed reports whether the reply of many.lua goes on with a key that failed.
 func keyFailed(words []int64) bool { return len(words) > 0 && words[0] < 0 }
 
-// askAgain asks for keys that an execution could not read or write and left as they
-// were. It asks for one call of each key on its own, to learn the reason. The reason
-// holds for the other calls for the key and, unless it is about what the key holds, for
-// the calls for all keys.
+// askAgain handles keys that an execution could not read or write, and left as they
+// were. It executes one call for each key on its own, to learn the error. That error is
+// the outcome of the other calls for the key too and, unless it is about what the key
+// holds, of the pending calls for all keys.
 func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
 	for _, key := range keys {
 		for r := b.firstOf(key); r != nil; r = b.firstOf(key) {
@@ -103,15 +103,15 @@ func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
 				}
 				break
 			}
-			e := r.except() // the key has been mended in between
+			e := r.except() // the key has been repaired since the first execution
 			e.single = append(e.single, words)
 			s.askRest(ctx, b, key)
 		}
 	}
 }
 
-// askRest asks for the pending calls for a key in one execution, and leaves them
-// pending if the key fails again.
+// askRest executes the pending calls for a key together, and leaves them pending if the
+// key fails again.
 func (s *sender) askRest(ctx context.Context, b *batch, key int) {
 	if b.firstOf(key) == nil {
 		return
@@ -122,7 +122,7 @@ func (s *sender) askRest(ctx context.Context, b *batch, key int) {
 	}
 }
 
-// answer gives the pending calls for a key their part of the reply, or the error, and
+// answer gives the pending calls for a key their words of the reply, or the error, and
 // returns the rest of the reply.
 func (s *sender) answer(b *batch, key int, reply []int64, err error) []int64 {
 	s.learn(err)
@@ -142,7 +142,7 @@ func (s *sender) answer(b *batch, key int, reply []int64, err error) []int64 {
 
 const errShortReply = redisexec.ReplyError("a reply that ends too soon")
 
-// askOne asks for the first pending call for a key on its own.
+// askOne executes the first pending call for a key on its own.
 func (s *sender) askOne(ctx context.Context, b *batch, key int) ([]int64, error) {
 	reply, err := s.exec.Do(ctx, s.exec.One, b.runs[key].key, int(b.firstOf(key).n))
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *sender) askOne(ctx context.Context, b *batch, key int) ([]int64, error)
 	return reply.Keep(), nil
 }
 
-// askMany asks for the pending calls for the keys in one execution.
+// askMany executes the pending calls for the keys together.
 func (s *sender) askMany(ctx context.Context, b *batch, keys []int) ([]int64, error) {
 	return s.exec.DoMany(ctx, len(keys), func(i int) (*string, any) {
 		return &b.runs[keys[i]].key, b.requests(keys[i])

@@ -2,10 +2,10 @@ package model
 
 import "time"
 
-// A ClockWindow is a fixed window [s, s+window) to the microsecond, for limiters
-// that go by the caller's clock or by the calendar: s is the instant of the
-// first permit or, aligned, the last multiple of the window (plus the offset)
-// up to it. A clock that is set back before s restarts the window and keeps
+// A ClockWindow is a fixed window [s, s+window) to the microsecond, for limiters that
+// use the caller's clock or are aligned. s is the instant of the first permit or, if
+// aligned, the last multiple of the window (plus the offset) up to that instant. When
+// the clock is set back to a time earlier than s, the window starts again then and keeps
 // its count.
 type ClockWindow struct {
 	limit   int
@@ -37,10 +37,11 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, c.limit)
 	used, start, repaired := c.used, c.start, false
 	switch {
-	case c.AsNew(now):
+	case c.Unused(now):
 		used, start = 0, c.startAt(now)
 	case c.justBefore(now):
-		// It is still the latest: opened anew at its start it would grant twice.
+		// The window stays as it is. If another were opened, the same window could
+		// start twice and allow twice its limit.
 	case now < c.start:
 		start, repaired = c.startAt(now), true
 	}
@@ -60,8 +61,8 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	return answer
 }
 
-// justBefore tells that the clock was set back over the start of an aligned
-// window, by less than a window.
+// justBefore reports whether the clock was set back from an aligned window into the
+// window just before it.
 func (c *ClockWindow) justBefore(now int64) bool {
 	return c.aligned && now < c.start && c.start == c.startAt(now)+c.window
 }
@@ -77,8 +78,8 @@ func (c *ClockWindow) startAt(now int64) int64 {
 // Reset implements [Model].
 func (c *ClockWindow) Reset() { c.used = 0 }
 
-// AsNew implements [Model].
-func (c *ClockWindow) AsNew(now int64) bool { return c.used == 0 || now >= c.start+c.window }
+// Unused implements [Model].
+func (c *ClockWindow) Unused(now int64) bool { return c.used == 0 || now >= c.start+c.window }
 
 // Max implements [Model].
 func (c *ClockWindow) Max() int { return c.limit }

@@ -22,7 +22,7 @@ func sameAnswers(t *testing.T, a, b Model, back bool, seed uint64, grain int64) 
 		if other := b.Take(now, step.N, step.Op == Peek); other != last {
 			t.Fatalf("step %d, %+v at %d:\n%+v\n%+v", i, step, now, last, other)
 		}
-		if a.AsNew(now) != b.AsNew(now) || a.AsNew(now+1000) != b.AsNew(now+1000) {
+		if a.Unused(now) != b.Unused(now) || a.Unused(now+1000) != b.Unused(now+1000) {
 			t.Fatalf("step %d, %+v: as new for one only", i, step)
 		}
 	}
@@ -70,7 +70,7 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 	for seed := range uint64(3) {
 		m := NewSlidingLog(rules, us)
 		scenario := NewScenario(Seeded(seed), ShapeOf(m, false))
-		var grants []Grant // all there ever were
+		var grants []Taken // all there ever were
 		var last Answer
 		denied := map[int]int{}
 		for range 3000 {
@@ -84,7 +84,7 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 				t.Fatalf("%+v:\n%+v, want\n%+v", step, last, want)
 			}
 			if last.Allowed && step.Op == Take {
-				grants = append(grants, Grant{step.Now, step.N})
+				grants = append(grants, Taken{step.Now, step.N})
 			}
 			if !last.Allowed {
 				denied[last.Limit]++
@@ -98,7 +98,7 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 
 // oracle answers from the whole history, rule by rule, as defined; it needs the
 // rules in increasing order of their windows.
-func oracle(rules []Rule, history []Grant, now int64, n int) Answer {
+func oracle(rules []Rule, history []Taken, now int64, n int) Answer {
 	used := func(r Rule, at int64) (sum int) {
 		for _, g := range history {
 			if g.At > at-r.Window.Microseconds() {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// A FixedWindow grants limit permits in [M, M+window), M being the millisecond
-// of the first one. It counts in whole milliseconds, the grain of the store's
-// own expiry. A clock that is set back never leaves more than one window.
+// A FixedWindow allows limit permits in [M, M+window), where M is the millisecond of the
+// first permit. It counts in whole milliseconds, as Redis's expiry does. After the clock
+// is set back, at most one whole window is left.
 type FixedWindow struct {
 	limit  int
 	window int64 // milliseconds
@@ -31,7 +31,7 @@ func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
 	ms := floorDiv(now, 1000)
 	used, left, repaired := f.used, f.end-ms, false
 	switch {
-	case f.AsNew(now):
+	case f.Unused(now):
 		used, left = 0, f.window
 	case left > f.window:
 		left, repaired = f.window, true
@@ -55,8 +55,8 @@ func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
 // Reset implements [Model].
 func (f *FixedWindow) Reset() { f.used = 0 }
 
-// AsNew implements [Model].
-func (f *FixedWindow) AsNew(now int64) bool { return f.used == 0 || floorDiv(now, 1000) >= f.end }
+// Unused implements [Model].
+func (f *FixedWindow) Unused(now int64) bool { return f.used == 0 || floorDiv(now, 1000) >= f.end }
 
 // Max implements [Model].
 func (f *FixedWindow) Max() int { return f.limit }

@@ -8,14 +8,14 @@ import (
 // A LeakyBucket starts empty and drains count per period, continuously. n
 // permits are poured in when they fit under the capacity.
 //
-// It is the mirror image of a [TokenBucket] and on purpose written the other
-// way: as a level that was measured at an instant. A clock that is set back
-// undoes the draining since that instant, to a full bucket at most, which is
-// then measured anew.
+// It decides as a [TokenBucket] does, but is written differently on purpose: its state
+// is a level that was measured at an instant. A clock that is set back undoes the
+// draining since that instant. The level rises to the capacity at most, and is then
+// measured again.
 type LeakyBucket struct {
 	capacity int
 	rate     *big.Rat // permits that drain in a microsecond
-	level    *big.Rat // as measured at the instant at; nil: never used
+	level    *big.Rat // measured at the instant at; nil: never used
 	at       int64
 }
 
@@ -53,8 +53,8 @@ func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 	return answer
 }
 
-// levelAt is what is in the bucket at now, at least 0; beyond the capacity when
-// the clock was set back too far.
+// levelAt is the level at now, at least 0. It is above the capacity if the clock was set
+// back far enough.
 func (b *LeakyBucket) levelAt(now int64) *big.Rat {
 	if b.level == nil {
 		return rat(0)
@@ -74,8 +74,8 @@ func (b *LeakyBucket) drains(amount *big.Rat) time.Duration {
 // Reset implements [Model].
 func (b *LeakyBucket) Reset() { b.level = nil }
 
-// AsNew implements [Model].
-func (b *LeakyBucket) AsNew(now int64) bool { return b.levelAt(now).Sign() == 0 }
+// Unused implements [Model].
+func (b *LeakyBucket) Unused(now int64) bool { return b.levelAt(now).Sign() == 0 }
 
 // Max implements [Model].
 func (b *LeakyBucket) Max() int { return b.capacity }

@@ -1,13 +1,12 @@
-// Package model holds exact reference models of every algorithm, in plain Go
-// and in the words of their definitions: fractions are [math/big.Rat], windows
-// are counted from the grants themselves. They are slow and meant to be
-// obviously right; the real limiters are tested against them with the same
-// random sequences, see [Scenario].
+// Package model holds an exact reference model of every algorithm, in plain Go that
+// follows the algorithm's definition: fractions are [math/big.Rat], and windows count
+// the permits taken one by one. The models are slow and meant to be obviously right. The
+// real limiters are tested against them with the same random sequences, see [Scenario].
 //
 // A model is the state of one key. Instants are microseconds since the Unix
-// epoch, every wait is rounded up to a whole microsecond. Constructors panic on
+// epoch; every wait is rounded up to a whole microsecond. Constructors panic on
 // a configuration that a limiter would refuse, and Take panics on a number of
-// permits that no limiter would pass on.
+// permits for which a limiter would return an error without asking Redis.
 package model
 
 import (
@@ -18,21 +17,21 @@ import (
 
 // A Model is the state of one key under one algorithm.
 type Model interface {
-	// Take asks for n permits, 1 to Max, at now. With peek it answers what Take
-	// would answer, the values after the hypothetical grant included, and
+	// Take asks for n permits, 1 to Max, at now. With peek it returns what Take would
+	// return, with the values as they would be after the permits were taken, and
 	// changes nothing.
 	Take(now int64, n int, peek bool) Answer
 
-	// Reset forgets everything.
+	// Reset deletes the state.
 	Reset()
 
-	// AsNew reports whether nothing that was ever granted matters at now or
-	// later, so that a store may have forgotten the key. A store that has
-	// forgotten it and a model that has not differ only when the clock is then
-	// set back; a test that does so calls Reset first.
-	AsNew(now int64) bool
+	// Unused reports whether no permit that was ever taken matters at now or later, so
+	// that the key may have expired in Redis. An expired key and a model that still has
+	// its state differ only if the clock is set back after that; a test that does so
+	// calls Reset first.
+	Unused(now int64) bool
 
-	// Max is the most that one call can ask for.
+	// Max is the largest number of permits that one call can ask for.
 	Max() int
 
 	// Span is the longest window, or the time to refill or drain completely.
@@ -55,7 +54,7 @@ type Rule struct {
 	Window time.Duration
 }
 
-// checkPermits panics unless a limiter would ask its store for n permits.
+// checkPermits panics unless a limiter would ask Redis for n permits.
 func checkPermits(n, most int) {
 	if n < 1 || n > most {
 		panic(fmt.Sprintf("model: %d permits, want 1 to %d", n, most))
@@ -69,7 +68,7 @@ func checkPositive[T ~int | ~int64](name string, value T) {
 	}
 }
 
-// wholeMicros returns d in microseconds and panics when it is no whole number.
+// wholeMicros returns d in microseconds. It panics if that is not a whole number.
 func wholeMicros(name string, d time.Duration) int64 {
 	if d%time.Microsecond != 0 {
 		panic(fmt.Sprintf("model: %s is %v, want whole microseconds", name, d))

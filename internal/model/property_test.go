@@ -135,7 +135,7 @@ func TestAnswersAreExact(t *testing.T) {
 				t.Fatalf("%+v: %+v: wrong Remaining", step, a)
 			}
 			reset := now + a.ResetAfter.Microseconds()
-			if m.AsNew(reset-1) || !m.AsNew(reset) {
+			if m.Unused(reset-1) || !m.Unused(reset) {
 				t.Fatalf("%+v: %+v: inexact ResetAfter", step, a)
 			}
 			most := m.Span() + c.slack
@@ -157,17 +157,17 @@ func TestAnswersAreExact(t *testing.T) {
 
 func TestNoMoreThanTheRule(t *testing.T) {
 	for seed := range uint64(2) {
-		play := func(m Model) []Grant {
-			var grants []Grant
+		play := func(m Model) []Taken {
+			var grants []Taken
 			Play(m, NewScenario(Seeded(seed), ShapeOf(m, false)), 3000, func(step Step, a Answer) {
 				if a.Allowed && step.Op == Take {
-					grants = append(grants, Grant{step.Now, step.N})
+					grants = append(grants, Taken{step.Now, step.N})
 				}
 			})
 			return grants
 		}
 		// Reset starts anew, so these leave it out.
-		noReset := func(m Model) []Grant { return play(unresettable{m}) }
+		noReset := func(m Model) []Taken { return play(unresettable{m}) }
 
 		for _, rule := range []Rule{{1, ms}, {5, 10 * ms}, {100, time.Second}} {
 			for name, m := range map[string]Model{

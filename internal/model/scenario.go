@@ -24,10 +24,10 @@ type Step struct {
 	Op  Op
 }
 
-// A Shape says what steps a [Scenario] makes.
+// A Shape describes the steps that a [Scenario] makes.
 type Shape struct {
 	Start int64         // the first instant; 0: some instant in 2023
-	Max   int           // the most that a step asks for, at least 1
+	Max   int           // the most permits that a step asks for, at least 1
 	Span  time.Duration // the time scale: about one window
 	Back  bool          // the clock is set back now and then
 }
@@ -35,11 +35,11 @@ type Shape struct {
 // ShapeOf is the shape that fits a model.
 func ShapeOf(m Model, back bool) Shape { return Shape{Max: m.Max(), Span: m.Span(), Back: back} }
 
-// A Scenario is an endless random sequence of calls that goes where limiters
-// break: bursts within one instant, silences of many windows, the last
-// microsecond before and the first after which the last answer promised
-// something, costs at and just beyond what is left, a clock that is set back.
-// The same seed and the same answers make the same sequence.
+// A Scenario is an endless random sequence of calls that tries what breaks limiters:
+// bursts within one instant; pauses of many windows; the last microsecond before the
+// RetryAfter, ResetAfter or Window of the last answer ends, and the first one after
+// that; as many permits as are left, and one more; a clock that is set back. The same
+// seed and the same answers make the same sequence.
 //
 //	m := model.NewTokenBucket(7, time.Minute, 5)
 //	scenario := model.NewScenario(model.Seeded(1), model.ShapeOf(m, true))
@@ -105,7 +105,7 @@ func (s *Scenario) advance(last Answer) int64 {
 	case p < 47:
 		return s.near(last.Window)
 	case p < 50:
-		return span * (1 + s.rng.Int64N(20)) // a silence
+		return span * (1 + s.rng.Int64N(20)) // a pause
 	case p < 55 && s.shape.Back:
 		return -s.back(span)
 	case p < 70: // about the time of one permit
@@ -116,7 +116,7 @@ func (s *Scenario) advance(last Answer) int64 {
 	return s.rng.Int64N(1 + span/10)
 }
 
-// near is a moment at, just before or just after d, but not before now.
+// near is d, or a little less or more than d, but not below 0.
 func (s *Scenario) near(d time.Duration) int64 {
 	offsets := [...]int64{0, 0, -1, -1, 1, -1000, 1000, -999, 999}
 	return max(0, d.Microseconds()+offsets[s.rng.IntN(len(offsets))])
@@ -155,24 +155,24 @@ func (s *Scenario) cost(last Answer) int {
 }
 
 // Play runs a number of steps against m alone, shows each to visit (which may be
-// nil) and returns the grants since the last Reset.
-func Play(m Model, scenario *Scenario, steps int, visit func(Step, Answer)) []Grant {
-	var grants []Grant
+// nil) and returns the permits taken since the last Reset.
+func Play(m Model, scenario *Scenario, steps int, visit func(Step, Answer)) []Taken {
+	var taken []Taken
 	var answer Answer
 	for range steps {
 		step := scenario.Next(answer)
 		if step.Op == Reset {
 			m.Reset()
-			grants, answer = nil, Answer{}
+			taken, answer = nil, Answer{}
 			continue
 		}
 		answer = m.Take(step.Now, step.N, step.Op == Peek)
 		if answer.Allowed && step.Op == Take {
-			grants = append(grants, Grant{At: step.Now, N: step.N})
+			taken = append(taken, Taken{At: step.Now, N: step.N})
 		}
 		if visit != nil {
 			visit(step, answer)
 		}
 	}
-	return grants
+	return taken
 }

@@ -83,7 +83,7 @@ func TestScenarioOfTheSmallestShape(t *testing.T) {
 }
 
 func TestMaxInAnyWindow(t *testing.T) {
-	grants := []Grant{{100, 3}, {0, 2}, {99, 1}, {100, 4}, {300, 5}} // in no order
+	grants := []Taken{{100, 3}, {0, 2}, {99, 1}, {100, 4}, {300, 5}} // in no order
 	for _, c := range []struct {
 		window time.Duration
 		want   int
@@ -103,17 +103,17 @@ func TestMaxInAnyWindow(t *testing.T) {
 func TestExceedsBucket(t *testing.T) {
 	// 3 per second with a burst of 5: the sixth permit is due after 333333 1/3.
 	for _, c := range []struct {
-		grants []Grant
+		grants []Taken
 		over   *big.Rat
 		want   bool
 	}{
 		{nil, big.NewRat(-5, 1), false},
-		{[]Grant{{0, 4}}, big.NewRat(-1, 1), false},
-		{[]Grant{{0, 5}}, big.NewRat(0, 1), false},
-		{[]Grant{{0, 5}, {0, 1}}, big.NewRat(1, 1), true},
-		{[]Grant{{0, 5}, {333_333, 1}}, big.NewRat(1, 1_000_000), true},
-		{[]Grant{{333_334, 1}, {0, 5}}, big.NewRat(0, 1), false},
-		{[]Grant{{0, 5}, {1_000_000, 3}, {2_000_000, 4}}, big.NewRat(1, 1), true},
+		{[]Taken{{0, 4}}, big.NewRat(-1, 1), false},
+		{[]Taken{{0, 5}}, big.NewRat(0, 1), false},
+		{[]Taken{{0, 5}, {0, 1}}, big.NewRat(1, 1), true},
+		{[]Taken{{0, 5}, {333_333, 1}}, big.NewRat(1, 1_000_000), true},
+		{[]Taken{{333_334, 1}, {0, 5}}, big.NewRat(0, 1), false},
+		{[]Taken{{0, 5}, {1_000_000, 3}, {2_000_000, 4}}, big.NewRat(1, 1), true},
 	} {
 		got, worst := ExceedsBucket(c.grants, 3, time.Second, 5)
 		if got != c.want || worst.Over.Cmp(c.over) != 0 {
@@ -121,20 +121,20 @@ func TestExceedsBucket(t *testing.T) {
 		}
 	}
 
-	got, worst := ExceedsBucket([]Grant{{0, 1}, {10_000_000, 5}, {11_000_000, 4}, {99_000_000, 5}}, 3, time.Second, 5)
+	got, worst := ExceedsBucket([]Taken{{0, 1}, {10_000_000, 5}, {11_000_000, 4}, {99_000_000, 5}}, 3, time.Second, 5)
 	if !got || worst.From != 10_000_000 || worst.To != 11_000_000 || worst.Permits != 9 {
 		t.Errorf("%v %+v", got, worst)
 	}
 
 	// A step comes at the end of the second in which it was earned.
-	stepped := []Grant{{0, 1}, {999_999, 4}, {1_000_000, 3}}
+	stepped := []Taken{{0, 1}, {999_999, 4}, {1_000_000, 3}}
 	if over, worst := ExceedsBucket(stepped, 3, time.Second, 5); !over {
 		t.Errorf("as a continuous bucket: %+v", worst)
 	}
 	if over, worst := ExceedsSteppedBucket(stepped, 3, time.Second, 5, time.Second); over {
 		t.Errorf("as a stepped one: %+v", worst)
 	}
-	if over, worst := ExceedsSteppedBucket([]Grant{{0, 9}}, 3, time.Second, 5, time.Second); !over {
+	if over, worst := ExceedsSteppedBucket([]Taken{{0, 9}}, 3, time.Second, 5, time.Second); !over {
 		t.Errorf("as a stepped one: %+v", worst)
 	}
 }
@@ -143,9 +143,9 @@ func TestExceedsBucket(t *testing.T) {
 func TestCheckersAgainstEveryInterval(t *testing.T) {
 	rng := Seeded(3)
 	for range 150 {
-		grants := make([]Grant, 1+rng.IntN(12))
+		grants := make([]Taken, 1+rng.IntN(12))
 		for i := range grants {
-			grants[i] = Grant{At: rng.Int64N(60), N: 1 + rng.IntN(4)}
+			grants[i] = Taken{At: rng.Int64N(60), N: 1 + rng.IntN(4)}
 		}
 		most, over := 0, big.NewRat(-1<<40, 1)
 		for from := range int64(60) {

@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// A SlidingLog remembers every grant and holds all of its rules at once. Time
-// is cut into slots of the resolution, and a grant is recorded at the last
-// microsecond of its slot; recorded at r, it counts against a rule while
-// r > now - window, so that it leaves at exactly r + window.
+// A SlidingLog records all permits taken and applies all of its rules at once. Time is
+// divided into slots of the resolution, and permits are recorded at the last microsecond
+// of their slot. Permits recorded at r count against a rule while r > now - window, so
+// they stop counting at exactly r + window.
 //
-// A clock that is set back before a record treats it as recorded now.
+// When the clock is set back to a time earlier than a record, the record counts as made
+// now.
 //
-// Every write (a grant, or the repair of a clock that was set back) forgets the
-// grants that have left the longest window, unless Keep is set. That shows only
-// when the clock is set back later: what is forgotten does not count again.
+// Every write (an allowed call, or the repair after the clock was set back) deletes the
+// records that have left the longest window, unless Keep is set. That makes a difference
+// only if the clock is set back later: a deleted record does not count again.
 type SlidingLog struct {
 	Keep bool
 
 	rules      []Rule // by increasing window
 	resolution int64
-	grants     []Grant // by increasing time, At being the record's
+	taken      []Taken // by increasing time; At is the instant of the record
 }
 
 // NewSlidingLog returns the model of an unused key. Rules may come in any order;
@@ -48,82 +49,83 @@ func NewSlidingZSet(limit int, window time.Duration) *SlidingLog {
 // Take implements [Model].
 func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, l.Max())
-	grants, repaired := l.load(now)
+	taken, repaired := l.load(now)
 
 	answer := Answer{}
 	for _, rule := range l.rules {
-		if wait := rule.wait(grants, now, n); wait > answer.RetryAfter {
+		if wait := rule.wait(taken, now, n); wait > answer.RetryAfter {
 			answer.RetryAfter = wait
 			answer.Limit, answer.Window = rule.Limit, rule.Window
-			answer.Remaining = max(0, rule.Limit-rule.used(grants, now))
+			answer.Remaining = max(0, rule.Limit-rule.used(taken, now))
 		}
 	}
 	if answer.RetryAfter == 0 {
 		answer.Allowed = true
-		grants = append(grants, Grant{At: l.record(now), N: n})
+		taken = append(taken, Taken{At: l.record(now), N: n})
 		for i, rule := range l.rules {
-			left := rule.Limit - rule.used(grants, now)
+			left := rule.Limit - rule.used(taken, now)
 			if i == 0 || left < answer.Remaining {
 				answer.Limit, answer.Window, answer.Remaining = rule.Limit, rule.Window, left
 			}
 		}
 	}
-	answer.ResetAfter = micros(grants[len(grants)-1].At-now) + l.Span()
+	answer.ResetAfter = micros(taken[len(taken)-1].At-now) + l.Span()
 	if !peek && (answer.Allowed || repaired) {
-		l.grants = l.forget(grants, now)
+		l.taken = l.dropLeft(taken, now)
 	}
 	return answer
 }
 
-// record is the instant at which a grant at now is recorded.
+// record is the instant at which permits taken at now are recorded.
 func (l *SlidingLog) record(now int64) int64 {
 	return floorDiv(now, l.resolution)*l.resolution + l.resolution - 1
 }
 
-// load is a copy of the log as it is read at now, and whether that differs from
-// what is stored.
-func (l *SlidingLog) load(now int64) (grants []Grant, repaired bool) {
-	grants = slices.Clone(l.grants)
+// load returns a copy of the log as it counts at now, and whether that differs from what
+// is stored.
+func (l *SlidingLog) load(now int64) (taken []Taken, repaired bool) {
+	taken = slices.Clone(l.taken)
 	latest := l.record(now)
-	for i := range grants {
-		if grants[i].At > latest {
-			grants[i].At, repaired = latest, true
+	for i := range taken {
+		if taken[i].At > latest {
+			taken[i].At, repaired = latest, true
 		}
 	}
-	return grants, repaired
+	return taken, repaired
 }
 
-func (l *SlidingLog) forget(grants []Grant, now int64) []Grant {
+// dropLeft returns the records that still count under the longest rule.
+func (l *SlidingLog) dropLeft(taken []Taken, now int64) []Taken {
 	if l.Keep {
-		return grants
+		return taken
 	}
 	longest := l.rules[len(l.rules)-1]
-	return slices.DeleteFunc(grants, func(g Grant) bool { return !longest.counts(g, now) })
+	return slices.DeleteFunc(taken, func(t Taken) bool { return !longest.counts(t, now) })
 }
 
-// counts reports whether a recorded grant counts against the rule at now.
-func (r Rule) counts(g Grant, now int64) bool { return g.At > now-r.Window.Microseconds() }
+// counts reports whether recorded permits count against the rule at now.
+func (r Rule) counts(t Taken, now int64) bool { return t.At > now-r.Window.Microseconds() }
 
 // used is the number of permits that count against the rule at now.
-func (r Rule) used(grants []Grant, now int64) (sum int) {
-	for _, g := range grants {
-		if r.counts(g, now) {
-			sum += g.N
+func (r Rule) used(taken []Taken, now int64) (sum int) {
+	for _, t := range taken {
+		if r.counts(t, now) {
+			sum += t.N
 		}
 	}
 	return sum
 }
 
-// wait is the time from now until the rule admits n permits, 0 if it does now.
-func (r Rule) wait(grants []Grant, now int64, n int) time.Duration {
-	excess := r.used(grants, now) + n - r.Limit
+// wait is the time from now until the rule allows n permits, 0 if it allows them now.
+func (r Rule) wait(taken []Taken, now int64, n int) time.Duration {
+	excess := r.used(taken, now) + n - r.Limit
 	if excess <= 0 {
 		return 0
 	}
-	for _, g := range grants { // the oldest leave first
-		if r.counts(g, now) {
-			if excess -= g.N; excess <= 0 {
-				return micros(g.At-now) + r.Window
+	for _, t := range taken { // the oldest leave first
+		if r.counts(t, now) {
+			if excess -= t.N; excess <= 0 {
+				return micros(t.At-now) + r.Window
 			}
 		}
 	}
@@ -131,11 +133,11 @@ func (r Rule) wait(grants []Grant, now int64, n int) time.Duration {
 }
 
 // Reset implements [Model].
-func (l *SlidingLog) Reset() { l.grants = nil }
+func (l *SlidingLog) Reset() { l.taken = nil }
 
-// AsNew implements [Model].
-func (l *SlidingLog) AsNew(now int64) bool {
-	return l.rules[len(l.rules)-1].used(l.grants, now) == 0
+// Unused implements [Model].
+func (l *SlidingLog) Unused(now int64) bool {
+	return l.rules[len(l.rules)-1].used(l.taken, now) == 0
 }
 
 // Max implements [Model].

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// A SlidingWindow counts grants per sub-window, the numbered equal parts into
-// which the whole of time is cut. A sub-window counts until its last
-// microsecond has left the window.
+// A SlidingWindow counts the permits taken in each sub-window. All of time is divided
+// into sub-windows, which are equally long and numbered. A sub-window counts until its
+// last microsecond has left the window.
 //
-// A clock that is set back before a sub-window treats it as the current one.
-// As with [SlidingLog], every write forgets the sub-windows that have left,
-// unless Keep is set.
+// When the clock is set back to a time earlier than a sub-window, the permits of that
+// sub-window count as taken in the current one. As with [SlidingLog], every write deletes
+// the sub-windows that have left the window, unless Keep is set.
 type SlidingWindow struct {
 	Keep bool
 
@@ -21,17 +21,17 @@ type SlidingWindow struct {
 	counts map[int64]int // by the sub-window's number
 }
 
-// NewSlidingWindow returns the model of an unused key; buckets is the number of
-// sub-windows in a window.
-func NewSlidingWindow(limit int, window time.Duration, buckets int) *SlidingWindow {
+// NewSlidingWindow returns the model of an unused key, with so many sub-windows in a
+// window.
+func NewSlidingWindow(limit int, window time.Duration, subWindows int) *SlidingWindow {
 	checkPositive("limit", limit)
 	checkPositive("window", window)
-	checkPositive("buckets", buckets)
+	checkPositive("number of sub-windows", subWindows)
 	us := wholeMicros("window", window)
-	if us%int64(buckets) != 0 {
-		panic(fmt.Sprintf("model: a window of %v cannot be cut into %d", window, buckets))
+	if us%int64(subWindows) != 0 {
+		panic(fmt.Sprintf("model: window is %v, want a multiple of %dµs for %d sub-windows", window, subWindows, subWindows))
 	}
-	return &SlidingWindow{limit: limit, window: us, width: us / int64(buckets)}
+	return &SlidingWindow{limit: limit, window: us, width: us / int64(subWindows)}
 }
 
 // Take implements [Model].
@@ -59,8 +59,8 @@ func (s *SlidingWindow) Take(now int64, n int, peek bool) Answer {
 	return answer
 }
 
-// load is a copy of the counts as they are read at now, and whether that
-// differs from what is stored.
+// load returns a copy of the counts as they apply at now, and whether that differs from
+// what is stored.
 func (s *SlidingWindow) load(now int64) (counts map[int64]int, repaired bool) {
 	counts = make(map[int64]int, len(s.counts)+1)
 	current := floorDiv(now, s.width)
@@ -73,8 +73,8 @@ func (s *SlidingWindow) load(now int64) (counts map[int64]int, repaired bool) {
 	return counts, repaired
 }
 
-// leavesAt is the first instant at which a sub-window no longer counts: its last
-// microsecond counts at now while it is later than now - window.
+// leavesAt is the first instant at which a sub-window no longer counts. Its last
+// microsecond counts while that is later than now - window.
 func (s *SlidingWindow) leavesAt(id int64) int64 { return (id+1)*s.width - 1 + s.window }
 
 func (s *SlidingWindow) used(counts map[int64]int, now int64) (sum int) {
@@ -86,8 +86,9 @@ func (s *SlidingWindow) used(counts map[int64]int, now int64) (sum int) {
 	return sum
 }
 
-// wait is the time from now until n permits would be admitted. Only the instants
-// at which a sub-window leaves can be that; it is the first of them that is.
+// wait is the time from now until n permits are available. They become available when a
+// sub-window leaves the window, so wait tries these instants and takes the first at which
+// the permits fit.
 func (s *SlidingWindow) wait(counts map[int64]int, now int64, n int) time.Duration {
 	first := int64(-1)
 	for id := range counts {
@@ -105,8 +106,8 @@ func (s *SlidingWindow) wait(counts map[int64]int, now int64, n int) time.Durati
 // Reset implements [Model].
 func (s *SlidingWindow) Reset() { s.counts = nil }
 
-// AsNew implements [Model].
-func (s *SlidingWindow) AsNew(now int64) bool { return s.used(s.counts, now) == 0 }
+// Unused implements [Model].
+func (s *SlidingWindow) Unused(now int64) bool { return s.used(s.counts, now) == 0 }
 
 // Max implements [Model].
 func (s *SlidingWindow) Max() int { return s.limit }

@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A SteppedBucket is a token bucket whose tokens arrive in steps. The steps
-// come every so often from the instant at which the full bucket was taken from;
-// the step that fills it is the last, and the next grant begins a new cycle.
+// A SteppedBucket is a token bucket whose tokens arrive in steps, at equal intervals. The
+// intervals count from the instant at which permits were taken from the full bucket. The
+// step that fills the bucket is the last one; the next permits taken begin a new cycle.
 //
-// Its state is the level at an instant, that of the last step before the last
-// grant. A clock that is set back before that instant leaves the level as it
-// was and moves the instant to now.
+// Its state is a level and its instant, the last step that came before permits were last
+// taken. When the clock is set back to a time earlier than that instant, the level stays
+// and the instant becomes now.
 type SteppedBucket struct {
 	burst int
 	every int64    // microseconds between two steps
 	step  *big.Rat // tokens that a step brings
 	level *big.Rat // nil: never used
-	last  int64    // instant of the last step, or of the cycle's begin
+	last  int64    // instant of the last step, or of the beginning of the cycle
 }
 
 // NewSteppedBucket returns the model of an unused key.
@@ -54,9 +54,9 @@ func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
 	return answer
 }
 
-// load is the level at now, the instant of the last step up to now (of a full
-// bucket: now, where a grant would begin a cycle), and whether the clock was set
-// back before the stored one.
+// load returns the level at now, the instant of the last step up to now, and whether the
+// clock was set back to a time earlier than the stored instant. For a full bucket the
+// instant is now, because taking permits would begin a cycle.
 func (b *SteppedBucket) load(now int64) (level *big.Rat, last int64, repaired bool) {
 	full := rat(int64(b.burst))
 	switch {
@@ -73,7 +73,7 @@ func (b *SteppedBucket) load(now int64) (level *big.Rat, last int64, repaired bo
 	return level, b.last + steps*b.every, false
 }
 
-// steps is how many steps lift the level from have to want.
+// steps is how many steps raise the level from have to want.
 func (b *SteppedBucket) steps(have, want *big.Rat) int64 {
 	return ceil(quo(sub(want, have), b.step))
 }
@@ -81,8 +81,8 @@ func (b *SteppedBucket) steps(have, want *big.Rat) int64 {
 // Reset implements [Model].
 func (b *SteppedBucket) Reset() { b.level = nil }
 
-// AsNew implements [Model].
-func (b *SteppedBucket) AsNew(now int64) bool {
+// Unused implements [Model].
+func (b *SteppedBucket) Unused(now int64) bool {
 	level, _, _ := b.load(now)
 	return !less(level, rat(int64(b.burst)))
 }

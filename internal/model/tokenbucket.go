@@ -6,13 +6,12 @@ import (
 )
 
 // A TokenBucket starts with burst tokens and gains count per period,
-// continuously and never beyond burst. n permits are granted when n tokens are
-// there.
+// continuously and never beyond burst. A call for n permits is allowed when there are n
+// tokens.
 //
-// Its state is the instant at which it is full again: what is missing at now is
-// what the refill brings from now until then. A clock that is set back so far
-// that more than the whole bucket would be missing moves that instant, so that
-// exactly the whole bucket is.
+// Its state is the instant at which it is full again: the tokens missing at now are those
+// that arrive from now until then. When the clock is set back so far that more than burst
+// tokens would be missing, that instant moves so that exactly burst are.
 type TokenBucket struct {
 	burst    int
 	perToken *big.Rat // microseconds that one token takes
@@ -67,8 +66,8 @@ func (b *TokenBucket) due(now int64) *big.Rat {
 // Reset implements [Model].
 func (b *TokenBucket) Reset() { b.fullAt = nil }
 
-// AsNew implements [Model].
-func (b *TokenBucket) AsNew(now int64) bool { return b.due(now).Sign() == 0 }
+// Unused implements [Model].
+func (b *TokenBucket) Unused(now int64) bool { return b.due(now).Sign() == 0 }
 
 // Max implements [Model].
 func (b *TokenBucket) Max() int { return b.burst }

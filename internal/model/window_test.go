@@ -193,11 +193,11 @@ func TestReset(t *testing.T) {
 		for range 50 {
 			m.Take(1_000_000, 1, false)
 		}
-		if m.AsNew(1_000_000) {
+		if m.Unused(1_000_000) {
 			t.Errorf("%s: as new after grants", c.name)
 		}
 		m.Reset()
-		if got := m.Take(1_000_000, 1, true); got != fresh || !m.AsNew(1_000_000) {
+		if got := m.Take(1_000_000, 1, true); got != fresh || !m.Unused(1_000_000) {
 			t.Errorf("%s: after Reset %+v, want %+v", c.name, got, fresh)
 		}
 	}

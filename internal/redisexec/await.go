@@ -8,9 +8,10 @@ import (
 )
 
 // await returns what f returns, or the context's error as soon as the context ends:
-// go-redis notices a deadline while it waits for a reply only if its options say so,
-// and a cancellation never. An f that nobody waits for ends with the client's
-// timeouts. A panic in f is returned as an error, because it would end the process.
+// while go-redis waits for a reply, it notices a deadline only if its options say so,
+// and never notices a cancellation. An f that is still running then ends with the
+// client's timeouts. A panic in f is returned as an error, because it would end the
+// process.
 func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	if ctx.Done() == nil {
 		return f()
@@ -46,7 +47,7 @@ func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
 var ErrGoexit = errors.New("the client ended the goroutine (runtime.Goexit)")
 
 // Unfinished is the error of calls that did not return. recovered is what recover
-// returned: nil where the goroutine ended without a panic.
+// returned: nil if the goroutine ended without a panic.
 func Unfinished(recovered any) error {
 	if recovered == nil {
 		return ErrGoexit
@@ -54,9 +55,9 @@ func Unfinished(recovered any) error {
 	return fmt.Errorf("the client or the clock panicked: %v", recovered)
 }
 
-// GrowStack gives a new goroutine at once the stack that a call of go-redis needs,
-// which is more than 8 kB. Without it the runtime doubles the stack step by step on
-// the way down and copies all frames each time: 5 µs of every call.
+// GrowStack gives a new goroutine the stack that a call of go-redis needs, more than
+// 8 kB, in one step. Without it the runtime doubles the stack step by step and copies
+// all frames each time, which takes 5 µs of every call.
 //
 //go:noinline
 func GrowStack() {

@@ -10,8 +10,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-// A Command is one execution of a script: its arguments, and its reply. Arguments
-// that change are passed as pointers into it, because boxing each one would allocate.
+// A Command is one execution of a script: its arguments, and its reply. Arguments that
+// differ from call to call are passed as pointers to its fields, because boxing each one
+// would allocate.
 type Command struct {
 	exec   *Executor
 	script *script.Script
@@ -26,7 +27,7 @@ type Command struct {
 	words []int64
 }
 
-// commands holds commands for use again.
+// commands holds released commands, to be used again.
 var commands = sync.Pool{New: func() any { return new(Command) }}
 
 // maxPooledArgs is more than the largest batch of any limiter needs.
@@ -41,8 +42,8 @@ func (e *Executor) newCommand() *Command {
 	return c
 }
 
-// release puts c into the pool. Nothing that c refers to stays alive there: not the
-// caller's context, which the client's command holds, nor the key.
+// release puts c into the pool. c then refers neither to the caller's context, which
+// the client's command holds, nor to the key, so that the pool keeps neither alive.
 func (c *Command) release() {
 	if !c.exec.Pooled {
 		return
@@ -57,15 +58,15 @@ func (c *Command) release() {
 	commands.Put(c)
 }
 
-// Command returns a command for n permits of a key, by its name in Redis, that a
-// pipeline can send.
+// Command returns a command for n permits of a key, to be sent in a pipeline. key is
+// its name in Redis.
 func (e *Executor) Command(key string, n int) (*Command, error) {
 	c := &Command{exec: e}
 	return c, c.one(e.One, key, n)
 }
 
-// CommandMany returns a command for the requests of so many keys, as [Executor.DoMany]
-// has them, that a pipeline can send.
+// CommandMany returns a command for the requests of so many keys, to be sent in a
+// pipeline. Its parameters are those of [Executor.DoMany].
 func (e *Executor) CommandMany(keys int, request func(i int) (name *string, requests any)) (*Command, error) {
 	c := &Command{exec: e}
 	return c, c.many(keys, request)
@@ -110,9 +111,9 @@ func (c *Command) addClock() (err error) {
 	return nil
 }
 
-// run executes c and reads its reply. Where Redis does not know the script, nothing
-// was executed: that is the only error after which a command is sent again, then with
-// the script's source.
+// run executes c and reads its reply. If Redis does not know the script, nothing was
+// executed: this is the only error after which run sends the command again, with the
+// script's source.
 func (c *Command) run(ctx context.Context) error {
 	err := c.send(ctx)
 	if c.Unknown(err) {

@@ -15,44 +15,44 @@ import (
 // in use.
 type Executor struct {
 	Client          Client
-	One, Peek, Many *script.Script // for one request; to look; for many requests
+	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Args            []any          // the algorithm's ARGV
 	Words           int            // of the reply to a run of equal requests
 
-	// Unpack makes words of the reply of One and Peek where that is one integer.
-	// Where it is nil, the reply is an array of the words.
+	// Unpack turns the reply of One and Peek, where that is one integer, into words. If
+	// Unpack is nil, the reply is an array of the words.
 	Unpack func(reply int64, words []int64)
 
-	// Now reads the caller's clock, in microseconds; nil: the server's clock decides.
+	// Now reads the caller's clock, in microseconds. If it is nil, the server's clock
+	// decides.
 	Now func() (int64, error)
 
-	// Pooled reports that the client does not use a command once Process has
-	// returned, so that the command's arguments can be used again.
+	// Pooled is true if the client does not use a command after Process has returned,
+	// so that the command's memory can be used again.
 	Pooled bool
 }
 
-// A Reply is what a script answered to a run of equal requests, and the place of
-// one request in that run.
+// A Reply is a script's reply to a run of equal requests, and the index of one request
+// in that run.
 type Reply struct {
 	Words []int64
 	Index int64 // of the request, from 0
 
-	command *Command // holds Words; nil: nothing to give back
+	command *Command // holds Words; nil: nothing to release
 }
 
-// Done gives the reply's memory back. Words must not be used after it.
+// Done releases the reply's memory. Words must not be used after it.
 func (r Reply) Done() {
 	if r.command != nil {
 		r.command.release()
 	}
 }
 
-// Keep gives the reply's memory back and returns the words, which are then the
-// caller's to keep.
+// Keep releases the reply's memory and returns the words, which the caller may keep.
 func (r Reply) Keep() []int64 {
 	words := r.Words
 	if r.command != nil {
-		if r.command.exec.Unpack != nil { // they are in the command
+		if r.command.exec.Unpack != nil { // the words are in the command's own memory
 			words = slices.Clone(words)
 		}
 		r.command.release()
@@ -60,7 +60,7 @@ func (r Reply) Keep() []int64 {
 	return words
 }
 
-// Call runs One or Peek for n permits of the key, by its name in Redis. It returns
+// Call runs One or Peek for n permits of a key. key is its name in Redis. Call returns
 // the context's error as soon as ctx ends; Redis may then execute the script all the
 // same, once. The caller calls Done on the reply.
 func (e *Executor) Call(ctx context.Context, s *script.Script, key string, n int) (Reply, error) {
@@ -70,7 +70,7 @@ func (e *Executor) Call(ctx context.Context, s *script.Script, key string, n int
 	return await(ctx, func() (Reply, error) { return e.Do(ctx, s, key, n) })
 }
 
-// Do is Call, but takes as long as the client does.
+// Do is Call, but it waits for the client even after ctx has ended.
 func (e *Executor) Do(ctx context.Context, s *script.Script, key string, n int) (Reply, error) {
 	c := e.newCommand()
 	err := c.one(s, key, n)
@@ -84,9 +84,9 @@ func (e *Executor) Do(ctx context.Context, s *script.Script, key string, n int) 
 	return Reply{Words: c.words, command: c}, nil
 }
 
-// DoMany runs Many for the requests of so many keys, and takes as long as the client
-// does. request returns the name of key i in Redis and the requests for it, as
-// many.lua reads them. The words are the caller's to keep.
+// DoMany runs Many for the requests of so many keys. It waits for the client even after
+// ctx has ended. request returns the name of key i in Redis and the requests for it, as
+// many.lua reads them. The caller may keep the words.
 func (e *Executor) DoMany(ctx context.Context, keys int, request func(i int) (name *string, requests any)) ([]int64, error) {
 	c := e.newCommand()
 	defer c.release()

@@ -12,9 +12,9 @@ type Client interface {
 }
 
 // Once is a command that go-redis sends at most once. go-redis sends any other
-// command again, up to three times, when a reply is lost or late, though the first
-// may have been executed. A cluster's redirection is still followed: it says that the
-// command was not executed.
+// command again, up to three times, when a reply is lost or late, although the command
+// may have been executed. go-redis still follows a cluster's redirection, which says
+// that the command was not executed.
 type Once struct{ redis.Cmder }
 
 // NoRetry keeps go-redis from sending the command again.

@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A ReplyError is a reply that no script of this module gives.
+// A ReplyError reports a reply that no script of this module gives.
 type ReplyError string
 
 func (e ReplyError) Error() string { return string(e) }
@@ -19,12 +19,12 @@ var (
 	errNotSent = errors.New("the client did not send the command")
 )
 
-// noReply is what no script replies. A command starts with it, because a hook of the
-// client may return without an error and without having asked Redis, and 0 is the
-// reply of a bucket that is full.
+// noReply is an integer that no script replies. A command starts with it, because a hook
+// of the client may return no error without having asked Redis, and 0 would be the reply
+// of a full bucket.
 const noReply = math.MinInt64
 
-// newCmd is the client's command for c.
+// newCmd returns the go-redis command for c.
 func (c *Command) newCmd(ctx context.Context) redis.Cmder {
 	if c.exec.Unpack != nil && c.script != c.exec.Many {
 		cmd := redis.NewIntCmd(ctx, c.args...)
@@ -45,7 +45,7 @@ func (c *Command) unanswered() bool {
 	return false
 }
 
-// read leaves the words of the reply in c.
+// read stores the words of the reply in c.words.
 func (c *Command) read() error {
 	if c.unanswered() {
 		return errNoReply
@@ -67,7 +67,8 @@ func (c *Command) read() error {
 	return nil
 }
 
-// Reply returns the words that c got from a pipeline whose Exec returned err.
+// Reply returns the words of the reply that c got from a pipeline whose Exec returned
+// err.
 func (c *Command) Reply(err error) ([]int64, error) {
 	if own := c.once.Err(); own != nil {
 		return nil, own
@@ -84,14 +85,14 @@ func (c *Command) Reply(err error) ([]int64, error) {
 	return c.words, nil
 }
 
-// IsUnknown reports whether err says that Redis did not know the script, and so
-// did not run it.
+// IsUnknown reports whether err says that Redis did not know the script, and so did not
+// execute it.
 func IsUnknown(err error) bool {
 	return err != nil && (errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT"))
 }
 
-// IsCorrupt reports whether err is about what a key holds. CORRUPT is the scripts'
-// own; the last is what INCRBY says of a number that is not written as it would.
+// IsCorrupt reports whether err is about what a key holds. CORRUPT is the scripts' own
+// error; the last one is INCRBY's, for a number in a form that INCRBY does not write.
 func IsCorrupt(err error) bool {
 	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "WRONGTYPE") ||
 		redis.HasErrorPrefix(err, "value is not an integer")

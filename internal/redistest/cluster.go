@@ -42,10 +42,10 @@ func StartCluster(t testing.TB, opts ...Option) *Cluster {
 	c.conf.cluster = true
 	c.conf.args = append([]string{
 		"--cluster-enabled", "yes",
-		// Half of it would do on an idle machine; on a busy one, nodes that had to wait would be taken for dead.
+		// Half of it is enough on an idle machine; on a busy one, nodes that have to wait would be considered dead.
 		"--cluster-node-timeout", "2000",
 		"--cluster-allow-replica-migration", "no", // roles change by failover only
-		"--cluster-replica-validity-factor", "0", // however old its data, a replica may take over
+		"--cluster-replica-validity-factor", "0", // a replica may take over, however old its data is
 		"--repl-diskless-sync-delay", "0",
 		// Replicas are shown to clients once they have received something, and this is the first that they receive.
 		"--repl-ping-replica-period", "1",
@@ -77,9 +77,9 @@ func (c *Cluster) Addrs() []string {
 	return addrs
 }
 
-// Client returns a client that the test's cleanup closes. It reloads the slots every second, for a failover is seen by
-// go-redis only then (or when it is redirected): a dead master does not make it look. Its default is a minute. Each
-// tweak may change the options.
+// Client returns a client that the test's cleanup closes. It reloads the slots every second, not every minute as by
+// default: go-redis notices a failover only when it reloads them or is redirected, not when a master is dead. Each tweak
+// may change the options.
 func (c *Cluster) Client(t testing.TB, tweaks ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	opt := &redis.ClusterOptions{
 		Addrs: c.Addrs(), Password: c.conf.password, ClusterStateReloadInterval: time.Second,
@@ -119,14 +119,14 @@ func (c *Cluster) add(count int) []*node {
 		n.id, err = n.admin.ClusterMyID(ctx).Result()
 		c.must(err)
 		c.nodes = append(c.nodes, n)
-		// Epochs that differ from the start need not be settled by an election.
+		// If the epochs differ from the start, the nodes need no election to make them differ.
 		c.must(n.admin.Do(ctx, "CLUSTER", "SET-CONFIG-EPOCH", len(c.nodes)).Err())
 	}
 	return c.nodes[len(c.nodes)-count:]
 }
 
-// meet introduces all nodes that run to each other, and waits until they know each other. Gossip would do that by
-// itself once each has met one, but takes seconds.
+// meet introduces all running nodes to each other, and waits until they know each other. One introduction for each node
+// would be enough, but the nodes' gossip then takes seconds.
 func (c *Cluster) meet() {
 	c.t.Helper()
 	ctx, cancel := callContext()

@@ -5,8 +5,8 @@ import (
 	"net"
 )
 
-// Through returns a Dialer for the options of a client that learns its servers' addresses by itself, as ClusterClient
-// and the failover client do: it reaches each server through the proxy that stands in front of it, if there is one.
+// Through returns a Dialer for the options of a client that gets the addresses of its servers from the servers, as
+// ClusterClient and the failover client do. The Dialer connects to each server through its proxy, if it has one.
 func Through(proxies ...*Proxy) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	at := map[string]string{}
 	for _, p := range proxies {

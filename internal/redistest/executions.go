@@ -12,13 +12,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Executions returns how many scripts the server has begun to execute since it was started (or CONFIG RESETSTAT): its
-// calls of EVAL and EVALSHA, less those which were answered NOSCRIPT. For a ClusterClient it is the sum over the
+// Executions returns how many scripts the server has begun to execute since it was started (or since CONFIG RESETSTAT):
+// its calls of EVAL and EVALSHA, less those that were answered NOSCRIPT. For a ClusterClient it is the sum over the
 // masters that are alive, for a Ring over its shards.
 //
-// A script that raised, or returned an error, is counted: what it wrote before stays. This is why the failed_calls of
-// INFO commandstats are not subtracted: they hold these as well as NOSCRIPT, which INFO errorstats (Redis 6.2) counts
-// by itself. Calls rejected before the script was looked at, such as READONLY, OOM, LOADING or MOVED, are not counted.
+// A script that raised or returned an error is counted, because what it wrote before the error stays. So the
+// failed_calls of INFO commandstats are not subtracted: they include such scripts as well as NOSCRIPT, which INFO
+// errorstats (Redis 6.2) counts separately. Calls that are rejected before the script is looked up, such as with
+// READONLY, OOM, LOADING or MOVED, are not counted.
 func Executions(t testing.TB, client redis.UniversalClient) int64 {
 	t.Helper()
 	ctx, cancel := callContext()

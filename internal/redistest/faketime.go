@@ -12,15 +12,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// clockTolerance is by how much TIME may differ from this process's clock plus the offset: both read the same clock,
-// and libfaketime keeps the offset as a floating-point number.
+// clockTolerance is how much TIME may differ from this process's clock plus the offset. Both read the same clock, but
+// libfaketime keeps the offset as a floating-point number.
 const clockTolerance = 5 * time.Millisecond
 
-// preloadEnv names libraries to a server program that is a shell script, which passes them to the loader of the server.
-// LD_PRELOAD would load them into the shell as well.
+// preloadEnv is the variable that names libraries for a server program that is a shell script. The script passes them to
+// the server's loader. LD_PRELOAD would load them into the shell as well.
 const preloadEnv = "REDISTEST_PRELOAD"
 
-// fakeClock is the file from which libfaketime takes a server's clock: an offset, or an instant at which it stands.
+// fakeClock is the file from which libfaketime takes a server's clock: an offset, or an instant at which the clock stands
+// still.
 type fakeClock struct {
 	file   string
 	clock  sync.Mutex // guards offset and the writing of the file
@@ -58,11 +59,11 @@ func ownFaketimeLibrary() string {
 	return library
 }
 
-// environment makes a server read its clock through the file, at every call. The monotonic clock stays real, for
-// Redis times its own event loop with it.
+// environment makes a server take its clock from the file, at every call. The monotonic clock stays real, because Redis
+// times its event loop with it.
 //
-// The servers of Debian are linked to jemalloc, which reads the clock while it sets itself up. libfaketime must not
-// allocate while it sets itself up, or each waits for the other for ever. See preload.
+// Debian's servers are linked to jemalloc, which reads the clock while it is initialised. If libfaketime allocated
+// memory while it is initialised, each would wait for the other forever. See preload.
 func (c *fakeClock) environment() []string {
 	return append(preload(),
 		"FAKETIME_TIMESTAMP_FILE="+c.file,
@@ -81,8 +82,8 @@ func preload() []string {
 		return []string{"LD_PRELOAD=" + faketimeLibrary() + " libc.so.6"}
 	}
 	// From Redis 8 on, servers also call functions that only jemalloc has, and would crash on memory from libc's malloc.
-	// Recent versions of libfaketime can do without allocating: to look up a symbol that libc does not have allocates,
-	// as does memory that is shared with other processes.
+	// Recent versions of libfaketime can avoid allocating: looking up a symbol that libc does not have allocates, and so
+	// does memory that is shared with other processes.
 	return []string{
 		preloadEnv + "=" + own,
 		"FAKETIME_IGNORE_SYMBOLS=__ftime,clock_gettime64,__clock_gettime64,timer_gettime@GLIBC_2.2,timer_settime@GLIBC_2.2",
@@ -90,7 +91,7 @@ func preload() []string {
 	}
 }
 
-// write replaces the file in one step: a half-written one would be read as no offset at all.
+// write replaces the file in one step: libfaketime would read a half-written file as no offset at all.
 func (c *fakeClock) write(text string) error {
 	temp := c.file + ".new"
 	if err := os.WriteFile(temp, []byte(text+"\n"), 0o600); err != nil {
@@ -102,7 +103,7 @@ func (c *fakeClock) write(text string) error {
 	return nil
 }
 
-// run lets the clock go on with its offset.
+// run lets the clock run, with its offset.
 func (c *fakeClock) run() error { return c.write(fmt.Sprintf("%+.6f", c.offset.Seconds())) }
 
 // hold stops the clock in the middle of a microsecond: libfaketime reads the fraction as a floating-point number.
@@ -124,12 +125,12 @@ func (c *fakeClock) step(d time.Duration, opt *redis.Options) error {
 	client := redis.NewClient(opt)
 	defer client.Close()
 	return poll("step the clock", func(ctx context.Context) error {
-		before := time.Now()
+		asked := time.Now()
 		got, err := client.Time(ctx).Result()
 		if err != nil {
 			return err
 		}
-		earliest := before.Add(c.offset - clockTolerance)
+		earliest := asked.Add(c.offset - clockTolerance)
 		latest := time.Now().Add(c.offset + clockTolerance)
 		if got.Before(earliest) || got.After(latest) {
 			return fmt.Errorf("TIME is %v, not between %v and %v", got, earliest, latest)
@@ -138,8 +139,8 @@ func (c *fakeClock) step(d time.Duration, opt *redis.Options) error {
 	})
 }
 
-// removeSharedClock removes the shared memory that libfaketime leaves behind when its program is killed. A later
-// program with the same process id would refuse to start over it.
+// removeSharedClock removes the shared memory that libfaketime leaves behind when its program is killed. Because of that
+// memory, a later program with the same process id would not start.
 func removeSharedClock(pid int) {
 	for _, name := range []string{"faketime_shm_%d", "sem.faketime_sem_%d"} {
 		_ = os.Remove(filepath.Join("/dev/shm", fmt.Sprintf(name, pid)))

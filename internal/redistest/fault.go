@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 )
 
-// Matcher says whether a fault concerns a request, given as the bytes of one complete RESP request.
+// Matcher reports whether a fault applies to a request. It gets the bytes of one complete RESP request.
 type Matcher func(request []byte) bool
 
 // OnScript matches EVALSHA and EVAL.
@@ -25,7 +25,7 @@ func OnCommand(names ...string) Matcher {
 	}
 }
 
-// handshake are the commands that clients send by themselves when they connect.
+// handshake matches the commands that clients send on their own when they connect.
 var handshake = OnCommand("hello", "auth", "client", "select", "readonly")
 
 // commandName returns the first argument of a request: *3\r\n$7\r\nEVALSHA\r\n...
@@ -46,7 +46,7 @@ const (
 	cutReply                  // only the first bytes of the reply reach the client; the connection is closed
 )
 
-// Fault is a fault that has been armed.
+// Fault is a fault that a method of Proxy has armed.
 type Fault struct {
 	action action
 	keep   int // the bytes of the reply that still reach the client
@@ -66,7 +66,7 @@ func newFault(a action, n, keep int, match []Matcher) *Fault {
 // executed the request.
 func (f *Fault) Hits() int { return int(f.hits.Load()) }
 
-// claim says whether the fault applies to the request, and takes one of its turns when it does.
+// claim reports whether the fault applies to the request. If so, it uses up one of the fault's n times.
 func (f *Fault) claim(request []byte) bool {
 	if !f.matches(request) {
 		return false

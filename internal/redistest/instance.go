@@ -17,7 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// launchTries bounds the attempts to start on yet another port.
+// launchTries bounds the attempts to start, each on another port.
 const launchTries = 20
 
 var errPortTaken = errors.New("redistest: the port is taken")
@@ -55,7 +55,7 @@ func newInstance(dir string, c config) (*instance, error) {
 	return in, nil
 }
 
-// launch starts the server for the first time, on a port that it finds.
+// launch starts the server for the first time, on a free port.
 func (in *instance) launch() error {
 	var err error
 	for range launchTries {
@@ -70,7 +70,7 @@ func (in *instance) launch() error {
 	return err
 }
 
-// restart starts the server again where it was.
+// restart starts the server again, in its directory and on its port.
 func (in *instance) restart() error {
 	in.kill()
 	deadline := time.Now().Add(startDeadline)
@@ -117,7 +117,7 @@ func (in *instance) start(port int) error {
 func (in *instance) arguments(port int) ([]string, error) {
 	number := strconv.Itoa(port)
 	if in.sentinel != "" {
-		// Sentinel insists on a file that it can rewrite. A restarted one goes on with what it had written.
+		// Sentinel needs a file that it can rewrite. After a restart it goes on with what it has written there.
 		file := filepath.Join(in.dir, "sentinel.conf")
 		if in.started() {
 			return []string{file, "--sentinel"}, nil
@@ -139,8 +139,8 @@ func (in *instance) arguments(port int) ([]string, error) {
 	return append(args, in.args...), nil
 }
 
-// awaitReady waits until this very process answers and has loaded its data. The process id is compared because in a
-// race for the port, somebody else's server may be the one that answers.
+// awaitReady waits until the process proc answers and has loaded its data. It compares the process id, because another
+// test's server may have taken the port first and may be the one that answers.
 func (in *instance) awaitReady(proc *process) error {
 	opt := in.options()
 	opt.MaxRetries, opt.PoolSize = -1, 1
@@ -149,9 +149,9 @@ func (in *instance) awaitReady(proc *process) error {
 	reachable := false
 	err := poll("start "+serverProgram(), func(ctx context.Context) error {
 		if proc.exited() {
-			return nil // told apart below, without waiting for the deadline
+			return nil // handled below, without waiting for the deadline
 		}
-		if !reachable { // a plain dial first: the client would log every refusal
+		if !reachable { // a plain dial first, because the client would log every refused connection
 			conn, err := net.DialTimeout("tcp", opt.Addr, time.Second)
 			if err != nil {
 				return err
@@ -184,7 +184,7 @@ func (in *instance) awaitReady(proc *process) error {
 	return nil
 }
 
-// options are what a client of this server needs.
+// options are the options that a client of this server needs.
 func (in *instance) options() *redis.Options {
 	opt := &redis.Options{Addr: loopback(in.portNumber()), Password: in.password}
 	if in.tls != nil {
@@ -199,7 +199,7 @@ func (in *instance) process() *process {
 	return in.proc
 }
 
-// started says whether the server has ever been ready; it may be down now.
+// started reports whether the server has ever been ready; it may be down now.
 func (in *instance) started() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -212,7 +212,7 @@ func (in *instance) portNumber() int {
 	return in.port
 }
 
-// running says whether the server can be expected to answer.
+// running reports whether the server should answer: its process runs and is not paused.
 func (in *instance) running() bool {
 	p := in.process()
 	return p != nil && !p.exited() && !in.paused.Load()

@@ -10,7 +10,7 @@ import (
 type link struct {
 	proxy          *Proxy
 	client, server net.Conn
-	up, down       *lane
+	up, down       *delayQueue
 	once           sync.Once
 
 	// The reader of requests fills marks before the request is passed on, so before its reply can arrive.
@@ -20,7 +20,7 @@ type link struct {
 
 func newLink(p *Proxy, client, server net.Conn) *link {
 	return &link{proxy: p, client: client, server: server, marks: map[int]*Fault{},
-		up: newLane(p, &p.requests), down: newLane(p, &p.replies)}
+		up: newDelayQueue(p, &p.requests), down: newDelayQueue(p, &p.replies)}
 }
 
 // run returns when all four goroutines have ended.
@@ -34,7 +34,7 @@ func (l *link) run() {
 	l.cut()
 }
 
-// cut closes both ends at once. What is still under way is lost.
+// cut closes both ends at once. What was not delivered is lost.
 func (l *link) cut() {
 	l.once.Do(func() {
 		_ = l.client.Close()
@@ -44,8 +44,8 @@ func (l *link) cut() {
 	})
 }
 
-// closeUp passes on that the client has closed. What it had sent before has been delivered by then, and the server may
-// still execute it; the server closes next, and that ends the link.
+// closeUp passes on that the client has closed its end. Everything that the client had sent has been delivered by then,
+// and the server may still execute it. The server closes next, which ends the link.
 func (l *link) closeUp() {
 	if c, ok := l.server.(*net.TCPConn); ok {
 		_ = c.CloseWrite()
@@ -82,7 +82,8 @@ func (l *link) readRequests() {
 			fault := l.proxy.claim(request)
 			request = request[:0]
 			if fault != nil && fault.action == loseRequest {
-				// Its beginning may have been passed on with an earlier chunk: incomplete, it is not executed.
+				// The beginning of the request may have been passed on with an earlier chunk. The server does not execute
+				// an incomplete request.
 				l.up.push(p[:at])
 				l.up.then(l.strike(fault))
 				return false

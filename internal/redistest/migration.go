@@ -32,7 +32,7 @@ func (c *Cluster) BeginMigration(slot int, to *Server) *Migration {
 	}
 	ctx, cancel := callContext()
 	defer cancel()
-	// In this order, or the source would send clients to a target that sends them back.
+	// The target comes first: otherwise the source would send clients to a target that sends them back.
 	c.must(m.setSlot(ctx, m.to, "IMPORTING", m.from.id))
 	c.must(m.setSlot(ctx, m.from, "MIGRATING", m.to.id))
 	return m
@@ -57,17 +57,17 @@ func (m *Migration) MoveKeys(keys ...string) {
 	}
 }
 
-// Finish gives the slot to the target and waits until all running nodes have heard of it. Keys that were not moved
-// would be lost, so it moves them first.
+// Finish gives the slot to the target and waits until all running nodes know it. Keys that were not moved would be lost,
+// so it moves them first.
 func (m *Migration) Finish() {
 	m.c.t.Helper()
 	m.MoveKeys()
 	ctx, cancel := callContext()
 	defer cancel()
-	// In this order, so that there is never a moment in which nobody has the slot.
+	// The target comes first, so that the slot always has a master.
 	m.c.must(m.setSlot(ctx, m.to, "NODE", m.to.id))
 	m.c.must(m.setSlot(ctx, m.from, "NODE", m.to.id))
-	await(m.c.t, "all nodes to hear of the new master", func(ctx context.Context) error {
+	await(m.c.t, "all nodes to know the new master", func(ctx context.Context) error {
 		for _, n := range m.c.running() {
 			addr, err := n.ownerOf(ctx, m.slot)
 			if err != nil {

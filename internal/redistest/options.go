@@ -21,7 +21,7 @@ func newConfig(opts []Option) config {
 }
 
 // Args adds arguments to the server's command line, such as Args("--appendonly", "yes"). They come after the
-// defaults (no snapshots, little logging) and win over them.
+// defaults (no snapshots, little logging) and override them.
 func Args(args ...string) Option {
 	return func(c *config) { c.args = append(c.args, args...) }
 }
@@ -32,7 +32,7 @@ func Password(password string) Option {
 }
 
 // ACL adds a user, with rules as in ACL SETUSER: ACL("alice", "on", ">secret", "~ratelimit:*", "+@all"). The default
-// user stays as it is, and stays the one Server.Client uses.
+// user does not change, and Server.Client still uses it.
 func ACL(user string, rules ...string) Option {
 	return func(c *config) {
 		c.args = append(c.args, "--user", user)
@@ -40,10 +40,10 @@ func ACL(user string, rules ...string) Option {
 	}
 }
 
-// TLS makes the server talk TLS only, with a certificate made for this run. Server.Client trusts it, others do with
-// Server.TLSConfig.
+// TLS makes the server accept TLS only, with a certificate made for this run. Server.Client trusts the certificate; other
+// clients can use Server.TLSConfig.
 func TLS() Option { return func(c *config) { c.secure = true } }
 
-// Faketime starts the server with a clock that Server.StepClock moves and Server.HoldClock stops. It skips the test when libfaketime is not
-// installed.
+// Faketime starts the server with a clock that Server.StepClock moves and Server.HoldClock stops. It skips the test when
+// libfaketime is not installed.
 func Faketime() Option { return func(c *config) { c.faketime = true } }

@@ -15,7 +15,7 @@ const (
 	callDeadline = 10 * time.Second
 )
 
-// poll calls ready until it returns nil, and reports its last error when that has not happened by the deadline.
+// poll calls ready until it returns nil. If that has not happened by the deadline, poll returns the last error.
 func poll(what string, ready func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
 	defer cancel()
@@ -32,7 +32,7 @@ func poll(what string, ready func(context.Context) error) error {
 	}
 }
 
-// await is poll for callers that have a test to fail.
+// await is poll, but it fails the test instead of returning an error.
 func await(t testing.TB, what string, ready func(context.Context) error) {
 	t.Helper()
 	if err := poll(what, ready); err != nil {
@@ -40,7 +40,7 @@ func await(t testing.TB, what string, ready func(context.Context) error) {
 	}
 }
 
-// callContext does not descend from the test's context, which ends before the cleanups run.
+// callContext is not derived from the test's context, which ends before the cleanups run.
 func callContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), callDeadline)
 }

@@ -9,13 +9,12 @@ import (
 )
 
 const (
-	// Ports are drawn from below the range that kernels give to outgoing connections (from 32768 on Linux). A port
-	// that the kernel chose itself could be taken by any outgoing connection while its server is down, so that the
-	// server could not come back; or a client that dials the dead server could be given that very port as its own,
-	// and find itself connected to itself.
+	// Ports are chosen below the range that kernels use for outgoing connections (from 32768 on Linux). A port in that
+	// range could be taken by an outgoing connection while its server is down, and the server could not start again. Or
+	// a client that dials the dead server could get the same port as its own, and be connected to itself.
 	lowestPort = 10000
 	portCount  = 12000
-	// busOffset is where a cluster node's bus port lies, from its port; it stays below the outgoing range as well.
+	// busOffset is a cluster node's bus port less its port. Bus ports are below the outgoing range as well.
 	busOffset = 10000
 	portTries = 200
 )
@@ -34,8 +33,8 @@ func listen() (net.Listener, error) {
 	return nil, errNoPort
 }
 
-// freePort returns a port that was free a moment ago. Somebody else may take it before a server does, so that callers
-// start again when the server finds it taken. With bus, the cluster bus port that belongs to it was free too.
+// freePort returns a port that was free a moment ago. Another process may take it before a server does; callers then try
+// again. With bus, the cluster bus port that belongs to it was free too.
 func freePort(bus bool) (int, error) {
 	for range portTries {
 		l, err := listen()

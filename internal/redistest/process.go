@@ -55,7 +55,7 @@ func (p *process) exited() bool {
 	}
 }
 
-// kill ends the program and whatever it has forked, at once, and waits until it is gone.
+// kill ends the program and its forked children at once, and waits until the program is gone.
 func (p *process) kill() {
 	if !p.exited() {
 		killGroup(p.cmd.Process)
@@ -63,7 +63,7 @@ func (p *process) kill() {
 	}
 }
 
-// stop asks the program to shut down, and kills it when it does not.
+// stop asks the program to shut down, and kills it if it has not done so by the deadline.
 func (p *process) stop() {
 	if !p.exited() {
 		terminate(p.cmd.Process)
@@ -75,7 +75,7 @@ func (p *process) stop() {
 	}
 }
 
-// output returns the end of what the program has printed. It works on the open file, for the directory may be gone.
+// output returns the end of what the program has printed. It reads the open file, because the directory may be gone.
 func (p *process) output() string {
 	const most = 4096
 	info, err := p.log.Stat()
@@ -87,7 +87,7 @@ func (p *process) output() string {
 	return strings.TrimSpace(string(b[:n]))
 }
 
-// portTaken says whether the program ended because it could not listen. Another test process may have been faster.
+// portTaken reports whether the program ended because it could not listen: another test process may have taken the port.
 func (p *process) portTaken() bool {
 	out := p.output()
 	return p.exited() && (strings.Contains(out, "Address already in use") || strings.Contains(out, "Failed listening"))

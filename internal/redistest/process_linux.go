@@ -13,13 +13,13 @@ func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
-// stopped says whether the process has really stopped: SIGSTOP is delivered a moment after it was sent.
+// stopped reports whether the process has really stopped: SIGSTOP is delivered a moment after it was sent.
 func stopped(pid int) bool {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return true
 	}
-	// The state follows the program's name, which stands in parentheses and may itself contain some.
+	// The state follows the program's name, which is in parentheses and may contain parentheses.
 	_, state, _ := bytes.Cut(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
 	return bytes.HasPrefix(state, []byte("T"))
 }

@@ -8,15 +8,16 @@ import (
 	"time"
 )
 
-// Proxy is a TCP proxy in front of a server. It passes everything on as it is, until it is told otherwise; what it is
-// told applies to the connections that are open as well as to later ones. Its methods may be called from anywhere.
-// Undelayed, it adds some tens of microseconds to a round trip.
+// Proxy is a TCP proxy in front of a server. It passes everything on unchanged, until one of its methods says otherwise;
+// that applies to open connections as well as to later ones. Its methods may be called from any goroutine. Without a
+// delay it adds some tens of microseconds to a round trip.
 //
-// Faults strike single requests or replies. The proxy finds these by following the protocol, so that they hit the
-// right ones inside of a pipeline as well. It cannot follow TLS, nor connections that subscribe or turn replies off.
+// Faults strike single requests or replies. The proxy finds these by following the protocol, so that a fault also strikes
+// the right one inside a pipeline. It cannot follow TLS, nor connections that subscribe or turn replies off.
 //
-// Each method that arms a fault takes matchers, of which one must match the request: OnScript(), for instance. Without
-// any, all requests match except those that set up a connection (HELLO, AUTH, CLIENT, SELECT, READONLY).
+// Each method that arms a fault takes matchers, such as OnScript(); the fault applies to requests that one of them
+// matches. Without matchers it applies to all requests except those that set up a connection (HELLO, AUTH, CLIENT,
+// SELECT, READONLY).
 type Proxy struct {
 	t      testing.TB
 	target string
@@ -60,8 +61,8 @@ func (p *Proxy) Accepted() int {
 	return p.accepted
 }
 
-// Delay delays all that arrives from now on, in each direction, so that a round trip takes 2 * eachWay longer. Order
-// is kept and throughput is not limited: any amount can be under way.
+// Delay delays everything that arrives from now on, in each direction, so that a round trip takes 2 * eachWay longer. It
+// keeps the order and does not limit the throughput: any amount of data can be on its way.
 func (p *Proxy) Delay(eachWay time.Duration) { p.delay.Store(int64(eachWay)) }
 
 // Hang stops forwarding in both directions, as a network partition does: connections stay open and are accepted, and
@@ -74,14 +75,14 @@ func (p *Proxy) Hang() {
 // HoldReplies stops forwarding replies only: requests are executed, and their callers wait.
 func (p *Proxy) HoldReplies() { p.replies.close() }
 
-// Unhang ends Hang and HoldReplies. All that was held is delivered, in order, as TCP does when a partition heals:
-// also requests whose callers have given up.
+// Unhang ends Hang and HoldReplies. Everything that was held is delivered, in order, as TCP does when a partition heals,
+// even requests whose callers have given up.
 func (p *Proxy) Unhang() {
 	p.requests.open()
 	p.replies.open()
 }
 
-// Refuse closes the port and all connections: who connects is refused.
+// Refuse closes the port and all connections. New connections are refused.
 func (p *Proxy) Refuse() {
 	p.mu.Lock()
 	if p.listener != nil {
@@ -136,13 +137,13 @@ func (p *Proxy) MuteReply(n int, match ...Matcher) *Fault {
 	return p.arm(newFault(muteReply, n, 0, match))
 }
 
-// CutReplyAfter lets the first bytes of the reply to the next matching request pass, and then closes the connection.
-// A reply that is not longer arrives complete before that.
+// CutReplyAfter passes on the first bytes of the reply to the next matching request, and then closes the connection. A
+// reply of no more bytes arrives complete.
 func (p *Proxy) CutReplyAfter(bytes int, match ...Matcher) *Fault {
 	return p.arm(newFault(cutReply, 1, bytes, match))
 }
 
-// Disarm forgets the faults that have not struck yet.
+// Disarm removes the faults that have not struck yet.
 func (p *Proxy) Disarm() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -187,12 +188,12 @@ func (p *Proxy) serve(l net.Listener) {
 func (p *Proxy) connect(client net.Conn) {
 	server, err := net.DialTimeout("tcp", p.target, callDeadline)
 	if err != nil {
-		_ = client.Close() // the server is down: this is the nearest that a proxy comes to refusing
+		_ = client.Close() // the server is down; a proxy cannot refuse a connection that it has accepted
 		return
 	}
 	l := newLink(p, client, server)
 	p.mu.Lock()
-	if p.listener == nil { // Refuse came in between
+	if p.listener == nil { // Refuse was called since Accept
 		p.mu.Unlock()
 		l.cut()
 		return

@@ -14,14 +14,14 @@ const (
 	faketimeID    = "faketime"
 )
 
-// packages says which Debian package a program comes in, where its name is another.
+// packages maps a program to its Debian package, if the package has another name.
 var packages = map[string]string{
 	"redis-cli": "redis-tools",
 }
 
 // Require skips the test when one of the programs is not installed, and says what to install. With CI=true in the
-// environment it fails the test instead, as it does when REDISTEST_SERVER names a server that is not there. The program
-// "faketime" stands for the library that Faketime preloads.
+// environment it fails the test instead, as it does when REDISTEST_SERVER names a program that does not exist. The
+// program "faketime" stands for the library that Faketime preloads.
 func Require(t testing.TB, programs ...string) {
 	t.Helper()
 	for _, program := range programs {

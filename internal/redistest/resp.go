@@ -5,13 +5,13 @@ import (
 	"strconv"
 )
 
-// longestLine bounds a header line. Longer means that this is not the Redis protocol.
+// longestLine bounds a header line. A stream with a longer line is not the Redis protocol.
 const longestLine = 64 << 10
 
-// frames finds where requests and replies end in a stream of RESP2 or RESP3. It understands just enough of the
-// protocol to count them, whatever the chunks in which they arrive.
+// frames finds the ends of requests and replies in a stream of RESP2 or RESP3. It understands just enough of the protocol
+// to count them, in whatever chunks they arrive.
 type frames struct {
-	line   []byte // a header line of which the end has not arrived yet
+	line   []byte // a header line whose end has not arrived yet
 	skip   int    // bytes of a bulk string still to come, with the line end after it
 	need   int    // values still to come until the frame is complete
 	kind   byte   // the first byte of the frame
@@ -77,5 +77,5 @@ func (f *frames) header(line []byte) {
 	}
 }
 
-// push says whether the frame that next was last in was sent by the server on its own account, and answers nothing.
+// push reports whether the current frame is a push message: the server sent it unasked, so it is no reply.
 func (f *frames) push() bool { return f.kind == '>' }

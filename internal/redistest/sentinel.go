@@ -42,7 +42,7 @@ func StartSentinel(t testing.TB, opts ...Option) *Sentinel {
 	s.replicate(s.data[1], s.data[0])
 
 	watch := fmt.Sprintf("sentinel monitor %[1]s 127.0.0.1 %[2]d 2\n"+
-		// Less would do on an idle machine; on a busy one, a master that had to wait would be taken for dead.
+		// Less is enough on an idle machine; on a busy one, a master that has to wait would be considered dead.
 		"sentinel down-after-milliseconds %[1]s 1000\n"+
 		"sentinel failover-timeout %[1]s 4000\n", MasterName, s.data[0].Port())
 	if s.conf.password != "" {
@@ -154,7 +154,7 @@ func (s *Sentinel) agreed(ctx context.Context) (*Server, error) {
 	return master, nil
 }
 
-// ready says whether each Sentinel could take part in a failover now.
+// ready returns nil if each Sentinel could take part in a failover now.
 func (s *Sentinel) ready(ctx context.Context) error {
 	for i, ask := range s.asks {
 		master, err := ask.Master(ctx, MasterName).Result()
@@ -177,8 +177,8 @@ func (s *Sentinel) ready(ctx context.Context) error {
 	return nil
 }
 
-// replicate makes one server the replica of another by command, not by an argument: restarted, it would go back to a
-// master that may have been replaced.
+// replicate makes one server the replica of another. It uses a command, not an argument: with an argument, a restarted
+// server would return to a master that may have been replaced.
 func (s *Sentinel) replicate(replica, master *Server) {
 	s.t.Helper()
 	client := replica.Client(s.t)

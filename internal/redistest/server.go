@@ -108,8 +108,8 @@ func (s *Server) Stop() {
 	s.stop()
 }
 
-// Restart starts the server again on the same port and directory, after killing it when it still runs, and waits
-// until it has loaded its data. Without Args("--appendonly", "yes") or the like there is none.
+// Restart starts the server again on the same port and in the same directory, and waits until it has loaded its data. It
+// kills the server first if that still runs. Without Args("--appendonly", "yes") or the like there is no data to load.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.own()
@@ -118,8 +118,8 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pause freezes the server with SIGSTOP: connections stay open and can even be opened, but nothing is answered. What
-// arrives meanwhile is executed after Resume. Pause returns when the server has really stopped.
+// Pause stops the server's process with SIGSTOP: connections stay open and can even be opened, but nothing is answered.
+// Requests that arrive during the pause are executed after Resume. Pause returns when the process has really stopped.
 func (s *Server) Pause() {
 	s.own()
 	p := s.process()

@@ -35,8 +35,8 @@ func startShared() (*instance, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The server has entered the directory by then and writes nothing to it. Removed now, it is not left behind by a
-	// process that ends without StopShared.
+	// By then the server runs in the directory and writes nothing to it. Removing it now makes sure that a process that
+	// ends without StopShared does not leave it behind.
 	defer func() { _ = os.RemoveAll(dir) }()
 	in, err := newInstance(dir, config{})
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// Redis does not run here; these let packages that import this one compile, and their tests skip.
+// Redis does not run on these systems. With these functions, packages that import this one compile, and their tests are
+// skipped.
 
 func processAttributes() *syscall.SysProcAttr { return nil }
 func stopped(int) bool                        { return true }

@@ -7,12 +7,12 @@ import (
 	"syscall"
 )
 
-// Each of these ignores the error of signalling a process that has just ended: that is what was wanted, or what the
-// caller finds out at its next command.
+// Each of these ignores the error of signalling a process that has just ended: either the end was wanted, or the caller
+// notices it at its next command.
 
 func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
 
-// terminate also wakes the process, which could not act on the signal while it is paused.
+// terminate also resumes the process, which could not act on the signal while it is paused.
 func terminate(p *os.Process) {
 	_ = p.Signal(syscall.SIGTERM)
 	_ = p.Signal(syscall.SIGCONT)

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// timer sleeps to within some tens of microseconds. The runtime's own timers end up to a millisecond late in an idle
-// process, because they are a timeout of epoll_wait in milliseconds. A timerfd is an event to epoll like any other,
+// timer sleeps with a precision of some tens of microseconds. In an idle process the runtime's own timers are up to a
+// millisecond late, because they are timeouts of epoll_wait in milliseconds. A timerfd is an ordinary event for epoll,
 // and needs no busy loop, which would take a core from the server.
 type timer struct {
 	fd   int

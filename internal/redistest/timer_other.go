@@ -4,7 +4,7 @@ package redistest
 
 import "time"
 
-// timer sleeps as precisely as the runtime does, which elsewhere than on Linux is precise.
+// timer sleeps as precisely as the runtime does, which is precise enough on systems other than Linux.
 type timer struct{}
 
 func (*timer) sleep(d time.Duration) { time.Sleep(d) }

@@ -29,8 +29,8 @@ func (c *Cluster) Slot(key string) int {
 	return int(slot)
 }
 
-// AwaitOK waits until all nodes that run say that the cluster is complete and name masters that run for all slots:
-// after the start, and after masters were killed or paused, until their replicas have taken over.
+// AwaitOK waits until all running nodes say that the cluster is complete, and name running masters for all slots. Use it
+// after masters were killed or paused: it returns when their replicas have taken over.
 func (c *Cluster) AwaitOK() {
 	c.t.Helper()
 	await(c.t, "complete cluster", func(ctx context.Context) error {
@@ -61,7 +61,7 @@ func (c *Cluster) AwaitOK() {
 	})
 }
 
-// owner returns the node that considers itself the master of the slot. Others may not have heard of it yet.
+// owner returns the node that considers itself the master of the slot. Other nodes may not know that yet.
 func (c *Cluster) owner(slot int) *node {
 	c.t.Helper()
 	var owner *node
@@ -90,7 +90,7 @@ func (c *Cluster) node(s *Server) *node {
 	return nil
 }
 
-// replicated says whether all replicas have caught up and all nodes tell clients of them.
+// replicated returns nil if all replicas have caught up and all nodes report them to clients.
 func (c *Cluster) replicated(ctx context.Context) error {
 	for i, n := range c.nodes {
 		if i >= clusterMasters {

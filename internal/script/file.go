@@ -14,17 +14,18 @@ import (
 //	local missing = 0
 //	-- </load>
 //
-// The blocks of an algorithm's file stand in a complete script for one request. What
-// other scripts need of it is cut out and put into a template, see [File.Fill].
+// An algorithm's file is a complete script for one request. The other scripts of the
+// algorithm are made from its blocks: a template names the blocks that it needs, see
+// [File.Fill].
 type File struct {
 	name   string
 	text   string
 	blocks map[string]string // without the lines that mark them
 }
 
-// Parse reads the blocks of text, which is the file of that name. It panics where the
-// marks do not match or a name is used twice: that is a mistake in the program, which
-// a test finds.
+// Parse reads the blocks of text, the contents of the file of that name. It panics if
+// the marks do not match or a name is used twice: that is a mistake in the program,
+// which any test finds.
 func Parse(name, text string) *File {
 	f := &File{name: name, text: text, blocks: map[string]string{}}
 	type open struct {
@@ -67,7 +68,7 @@ func (f *File) Script() *Script { return New(f.text) }
 // Blocks are the texts of the blocks, by their names.
 func (f *File) Blocks() map[string]string { return maps.Clone(f.blocks) }
 
-// With returns f with the blocks of other, in place of its own of the same name.
+// With returns f with the blocks of other in place of its own blocks of the same names.
 func (f *File) With(other *File) *File {
 	changed := &File{name: f.name, blocks: maps.Clone(f.blocks)}
 	maps.Copy(changed.blocks, other.blocks)
@@ -88,19 +89,19 @@ func (f *File) With(other *File) *File {
 	return changed
 }
 
-// AnswerInWords returns f with the words of a run as its answer: an array of
-// integers, in place of one integer that holds them all.
+// AnswerInWords returns f with the words of a run as its answer: an array of integers,
+// instead of one integer that holds all words.
 func (f *File) AnswerInWords() *File {
 	answer := "local out, size = {}, 0\n" + f.blocks["words"] + "return out\n"
 	return f.With(&File{blocks: map[string]string{"answer": answer}})
 }
 
-// Fill replaces every line "-- <name/>" of template by the block of that name.
-// "-- <name?/>" is left out where f has no such block; a name without a question mark
-// must be there, or Fill panics: a mistyped name is found by the first test.
+// Fill replaces every line "-- <name/>" of template by the block of that name. A line
+// "-- <name?/>" is removed if f has no such block. Without the question mark Fill panics
+// if there is no such block, so that the first test finds a mistyped name.
 //
-// The blocks are spliced, not called: a function for each would cost Redis a closure
-// in every execution.
+// The blocks are spliced, not called: a function for each block would cost Redis a
+// closure in every execution.
 func (f *File) Fill(template string) *Script {
 	var out strings.Builder
 	for line := range strings.Lines(template) {
@@ -134,7 +135,7 @@ const (
 	markPlace          // -- <name/>
 )
 
-// parseMark is the name in a line that marks a block, and what it marks.
+// parseMark returns the name in a line that marks a block, and the kind of the mark.
 func parseMark(line string) (name string, kind markKind) {
 	name, ok := strings.CutPrefix(strings.TrimSpace(line), "-- <")
 	if !ok {

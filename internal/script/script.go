@@ -1,5 +1,6 @@
-// Package script puts Lua scripts together: those that a limiter runs are cut from
-// the marked blocks of one complete script for each algorithm.
+// Package script assembles the Lua scripts that a limiter runs. Each algorithm is one
+// complete script for one request; its other scripts are made from the marked blocks of
+// that one.
 package script
 
 import (
@@ -7,7 +8,7 @@ import (
 	"encoding/hex"
 )
 
-// A Script is a Lua script, with the beginnings of the commands that run it. They
+// A Script is a Lua script, with the first arguments of the commands that run it. These
 // are made once, because boxing a string in every call would allocate.
 type Script struct {
 	Source string
@@ -15,7 +16,7 @@ type Script struct {
 	Whole  []any // EVAL and the source
 }
 
-// New returns the script of source.
+// New returns a script with this source.
 func New(source string) *Script {
 	sum := sha1.Sum([]byte(source))
 	return &Script{

@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now
@@ -32,12 +32,13 @@ local function decide(key, requests)
     if at and at >= 0 and at < 2 ^ 53 and flow == '1' and sub(state, 18) == permit then
       missing = at - now
     else
-      -- The state of another configuration. A denied call stores it too, as one of
-      -- this configuration: what flows from now on flows by this rate.
+      -- The state of another configuration. A denied call stores it too, as a state of
+      -- this configuration: from now on the bucket refills at this rate.
       -- <inherit>
-      -- The state of a bucket of any configuration: the units missing at its anchor,
-      -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
-      -- so that a changed rate never allows more.
+      -- Reads the state of a bucket of any configuration. The units missing are those at
+      -- the anchor, which is the last step of a stepped bucket, or those at now if there
+      -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
+      -- allows more.
       -- needs: now state permit flow missing repair
       -- sets: missing repair anchor
       local anchor
@@ -64,7 +65,7 @@ local function decide(key, requests)
       if unit ~= permit then
         local part = missing % unit
         missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
-        if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+        if part * permit >= 2 ^ 53 then missing = missing + 1 end -- the product was rounded
         repair = true
       end
       -- </inherit>
@@ -118,14 +119,15 @@ local function decide(key, requests)
         wait = (missing - part) / flow
         value = string.format('%016d/%s/%s+%d', now + wait, permit, flow, part)
       end
-      -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+      -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+      -- as 1e+8.
       local ttl = wait / 1000
       redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
   else
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

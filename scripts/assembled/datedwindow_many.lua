@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now
@@ -32,17 +32,17 @@ local function decide(key, requests)
     if state.err then return state end
     local count, at = string.match(state, '^(%d+)@(%d+)$')
     if not at then
-      count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
+      count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- written by fixedwindow.lua
       if not count then return {err = 'CORRUPT no state of a fixed window'} end
       used = count + 0
     elseif now < at + 0 then -- the clock stepped back
       used = count + 0
       if offset ~= 'first' and at + 0 == start + window then
-        start = at + 0 -- over the window's start: another window would allow it twice
+        start = at + 0 -- back over the start: opened again, it could allow its limit twice
       else
         repair = true
       end
-    elseif now - at < window then -- it lasts to its end, even if the alignment changed
+    elseif now - at < window then -- the window goes on to its end, even if the alignment changed
       start = at + 0
       used = count + 0
     end
@@ -76,11 +76,12 @@ local function decide(key, requests)
   if change then
       -- needs: key now window start used
       -- sets:
-      -- A little more than needed, and odd: Redis 7.2.0 writes 100000000 as 1e+8.
+      -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+      -- as 1e+8.
       local ttl = (start + window - now) / 1000
       redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
   else
-      -- Denied under a longer window than the one that set the TTL.
+      -- A denial under a longer window than the one that set the TTL lengthens the TTL.
       -- needs: key now window state start used
       -- sets:
       local ttl = (start + window - now) / 1000
@@ -90,7 +91,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

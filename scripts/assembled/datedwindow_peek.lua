@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
@@ -20,17 +21,17 @@ if state then
   if state.err then return state end
   local count, at = string.match(state, '^(%d+)@(%d+)$')
   if not at then
-    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- as fixedwindow.lua leaves it
+    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- written by fixedwindow.lua
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
     used = count + 0
   elseif now < at + 0 then -- the clock stepped back
     used = count + 0
     if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- over the window's start: another window would allow it twice
+      start = at + 0 -- back over the start: opened again, it could allow its limit twice
     else
       repair = true
     end
-  elseif now - at < window then -- it lasts to its end, even if the alignment changed
+  elseif now - at < window then -- the window goes on to its end, even if the alignment changed
     start = at + 0
     used = count + 0
   end

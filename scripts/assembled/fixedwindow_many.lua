@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: most window
@@ -17,8 +17,8 @@ local most, window = ARGV[2] + 0, ARGV[3] + 0
 local out, size = {}, 0
 
 local function decide(key, requests)
-  -- The limit's and the window's part of the counters cancel out: room is a multiple
-  -- of 1,000,000 when the state is of this window's length.
+  -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
+  -- is of a window of this length.
   -- needs: call key most window
   -- sets: room left open repair taken
   local room, left, open, repair
@@ -33,18 +33,18 @@ local function decide(key, requests)
     if not open then
       local used
       if value < 0 then
-        used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
+        used = string.match(state, '^(%d+)@%d+$') -- written by datedwindow.lua
       else
         local code = value % 1000000
         local exponent = code % 10
         used = (value - code) / 1000000
-        if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
+        if room % 1000000 ~= 0 and left > 0 then -- another length: the window ends this length after it opened
           left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
-          repair = true -- to be kept as long as this rule needs it
+          repair = true -- the key has to expire when this window ends
         end
       end
       if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-      if left == 0 or left == -2 then -- it closes in this millisecond
+      if left == 0 or left == -2 then -- the window closes in this millisecond
         used = 0
         left = window
       elseif left < 0 or left > window then -- no TTL, or the clock stepped back
@@ -70,7 +70,7 @@ local function decide(key, requests)
     -- sets: cost allowed before
     local cost, allowed, before = n * 1000000, times, room
     if cost * allowed > room then
-      if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
+      if room < 0 then before = 0 end -- the limit was lowered; permits taken stay taken
       allowed = (before - before % cost) / cost
     end
     -- needs: n cost allowed room taken
@@ -78,7 +78,7 @@ local function decide(key, requests)
     if allowed > 0 then
       room = room - allowed * cost
       if allowed == 1 and taken == 0 then
-        taken = n -- as it came: a number would have to be written out
+        taken = n -- a string, as it came: a number would have to be formatted
       else
         taken = taken + allowed * n
       end
@@ -104,7 +104,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

@@ -1,12 +1,13 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
 -- sets: most window
 local most, window = ARGV[2] + 0, ARGV[3] + 0
--- The limit's and the window's part of the counters cancel out: room is a multiple
--- of 1,000,000 when the state is of this window's length.
+-- room is the difference of two counters. It is a multiple of 1,000,000 if the state
+-- is of a window of this length.
 -- needs: call key most window
 -- sets: room left open repair taken
 local room, left, open, repair
@@ -21,18 +22,18 @@ if state then
   if not open then
     local used
     if value < 0 then
-      used = string.match(state, '^(%d+)@%d+$') -- as datedwindow.lua leaves it
+      used = string.match(state, '^(%d+)@%d+$') -- written by datedwindow.lua
     else
       local code = value % 1000000
       local exponent = code % 10
       used = (value - code) / 1000000
-      if room % 1000000 ~= 0 and left > 0 then -- another length, from the same opening
+      if room % 1000000 ~= 0 and left > 0 then -- another length: the window ends this length after it opened
         left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
-        repair = true -- to be kept as long as this rule needs it
+        repair = true -- the key has to expire when this window ends
       end
     end
     if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-    if left == 0 or left == -2 then -- it closes in this millisecond
+    if left == 0 or left == -2 then -- the window closes in this millisecond
       used = 0
       left = window
     elseif left < 0 or left > window then -- no TTL, or the clock stepped back
@@ -49,7 +50,7 @@ end
 -- sets: cost allowed before
 local cost, allowed, before = n * 1000000, times, room
 if cost * allowed > room then
-  if room < 0 then before = 0 end -- the limit was lowered; what is used stays used
+  if room < 0 then before = 0 end -- the limit was lowered; permits taken stay taken
   allowed = (before - before % cost) / cost
 end
 -- needs: n cost allowed room taken
@@ -57,7 +58,7 @@ end
 if allowed > 0 then
   room = room - allowed * cost
   if allowed == 1 and taken == 0 then
-    taken = n -- as it came: a number would have to be written out
+    taken = n -- a string, as it came: a number would have to be formatted
   else
     taken = taken + allowed * n
   end

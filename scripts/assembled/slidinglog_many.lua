@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now
@@ -52,14 +52,14 @@ local function decide(key, requests)
   end
   -- </open>
 
-  local last -- number of the last entry, where that is needed
+  local last -- number of the last entry, if it is needed
   local renew, kept, repair = false, 0, false
   if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
     renew = instant <= now - longest
-    if renew then -- all of it has left every window
+    if renew then -- all entries have left every window
       exists = false
       instant = 0
       total = 0
@@ -67,7 +67,7 @@ local function decide(key, requests)
       last = 0
     end
     -- <rewind>
-    -- The clock stepped back: what was taken after slot counts as taken at slot.
+    -- The clock stepped back: permits taken after slot count as taken at slot.
     -- needs: call key slot instant oldest last corrupt kept repair
     -- sets: instant oldest last kept repair
     if instant > slot then
@@ -90,20 +90,20 @@ local function decide(key, requests)
     -- </rewind>
   end
 
-  -- For each rule the last entry that has left its window (left), the total up to
-  -- there (bases), and the instant of the entry after it (alives). A smaller window
-  -- has left more behind.
+  -- For each rule: the last entry that has left its window (left), the total up to that
+  -- entry (bases), and the instant of the entry after it (alives). The smaller the
+  -- window, the more entries have left it.
   local left, bases, alives = {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}
   local from, upto, alive = 0, base, oldest
   for r = rules, 1, -1 do
     local edge = now - windows[r]
-    if instant <= edge then -- all of it
+    if instant <= edge then -- all entries have left this window
       from = last or 0
       upto = total
     elseif alive <= edge then
-      -- One more has left the longest window, as a rule. A rule that is used up has
-      -- its limit of entries in its window, or one less before it allows a call, where
-      -- these have one permit each.
+      -- Usually just one more entry has left the longest window. For the other rules the
+      -- guess is that all permits of the rule are taken, one in each entry: then as many
+      -- entries as its limit are in its window, or one fewer just before a call is allowed.
       local guess, width = from + 1, 2
       if r < rules then
         guess = last - limits[r]
@@ -113,10 +113,11 @@ local function decide(key, requests)
         end
       end
       -- <search>
-      -- The last entry that is not beyond the edge, after the entry from, which is
-      -- followed by one at alive: its number and its total, and the instant of the
-      -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
-      -- to go on: in proportion, and when that has not helped by halves.
+      -- Finds the last entry whose instant is not after the edge: its number (from), its
+      -- total (upto), and the instant of the entry after it (alive). The search starts
+      -- after the entry from, whose next entry is at alive. Each reading of two or three
+      -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
+      -- that takes too long, by halves.
       -- needs: call key edge instant last corrupt from guess upto alive width
       -- sets: from upto alive
       local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -125,7 +126,7 @@ local function decide(key, requests)
         local at, sum = tonumber(near[1]), near[2]
         alive = instant
         if guess + 1 < last then alive = tonumber(near[3]) end
-        if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+        if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
           guess = guess + 1
           at = alive
           sum = near[4]
@@ -143,7 +144,7 @@ local function decide(key, requests)
         else
           break
         end
-        if low >= high then return {err = corrupt} end -- it is not in order
+        if low >= high then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
         if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -155,7 +156,7 @@ local function decide(key, requests)
     left[r] = from
     bases[r] = upto
     alives[r] = alive
-    if not (total >= upto) then return {err = corrupt} end -- it may be nan
+    if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
   end
   local forget, used, stored, recent, newest = left[rules], total - bases[rules], total, instant, instant
   local change, begin = repair, 1
@@ -181,8 +182,8 @@ local function decide(key, requests)
     total = total + allowed * n
     used = used + allowed * n
     if allowed > 0 then newest = slot end
-    -- When the entries leave that make room, under each rule that blocks: one of this
-    -- execution if the stored ones do not suffice.
+    -- Computes, for each rule that blocks, when the entry leaves its window that makes
+    -- room. It is an entry of this execution if the stored ones are not enough.
     -- needs: call key n times now rules limits windows corrupt slot total last left bases alives stored recent allowed
     -- sets: wait blocking
     local wait, blocking = 0, 0
@@ -196,8 +197,8 @@ local function decide(key, requests)
             if over > 1 then
               local below, belowSum, goal = left[r], bases[r], bases[r] + over
               -- <reach>
-              -- The instant of the first entry whose total reaches the goal. It is after the
-              -- entry below, whose total is belowSum.
+              -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+              -- comes after the entry below, whose total is belowSum.
               -- needs: call key last corrupt stored recent goal leaves below belowSum
               -- sets: leaves
               local above = last
@@ -207,7 +208,7 @@ local function decide(key, requests)
                 above = length / 2 - 1
               end
               local final, aboveSum, readings = above, stored, 0
-              local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+              local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
               while true do
                 local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
                 local sum = tonumber(pair[1])
@@ -227,7 +228,7 @@ local function decide(key, requests)
                 else
                   break
                 end
-                if below >= above then return {err = corrupt} end -- it is not in order
+                if below >= above then return {err = corrupt} end -- the entries are not in order
                 readings = readings + 1
                 local share = 1 / 2
                 if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
@@ -258,8 +259,9 @@ local function decide(key, requests)
   if change then
       -- needs: key now longest slot exists total renew kept repair forget used recent
       -- sets:
-      -- Totals only grow. Before they cease to be exact, what counts under the longest
-      -- rule begins a new log, as if taken now: it counts for longer, never for less.
+      -- Totals only grow. Before they are too large to be exact, the permits that count
+      -- under the longest rule begin a new log, as if taken now: they count for longer than
+      -- they should, never for less.
       if total > 2 ^ 52 then
         renew = true
         exists = false
@@ -267,7 +269,7 @@ local function decide(key, requests)
         forget = 0
         total = used
       end
-      local old = -1 -- the TTL, if it was set for this slot; asked before any write
+      local old = -1 -- the TTL, if it was set for this slot; read before any write
       if exists and recent == slot then old = redis.call('PTTL', key) end
       local sum = string.format('%d', total)
       if renew then redis.call('UNLINK', key) end
@@ -284,8 +286,8 @@ local function decide(key, requests)
       ttl = ttl - ttl % 2 + 101
       if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
   else
-      -- Denied under a longer window than the one that set the TTL: what is known is
-      -- kept for as long as the wait that was reported.
+      -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+      -- the state is kept for as long as the reported wait.
       -- needs: key now longest recent
       -- sets:
       local ttl = (recent + longest - now) / 1000
@@ -295,7 +297,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

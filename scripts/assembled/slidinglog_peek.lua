@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
@@ -40,14 +41,14 @@ if tail[1] then
 end
 -- </open>
 
-local last -- number of the last entry, where that is needed
+local last -- number of the last entry, if it is needed
 local renew, kept, repair = false, 0, false
 if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
   last = length / 2 - 1
   renew = instant <= now - longest
-  if renew then -- all of it has left every window
+  if renew then -- all entries have left every window
     exists = false
     instant = 0
     total = 0
@@ -55,7 +56,7 @@ if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - 
     last = 0
   end
   -- <rewind>
-  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- The clock stepped back: permits taken after slot count as taken at slot.
   -- needs: call key slot instant oldest last corrupt kept repair
   -- sets: instant oldest last kept repair
   if instant > slot then
@@ -78,20 +79,20 @@ if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - 
   -- </rewind>
 end
 
--- For each rule the last entry that has left its window (left), the total up to
--- there (bases), and the instant of the entry after it (alives). A smaller window
--- has left more behind.
+-- For each rule: the last entry that has left its window (left), the total up to that
+-- entry (bases), and the instant of the entry after it (alives). The smaller the
+-- window, the more entries have left it.
 local left, bases, alives = {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}
 local from, upto, alive = 0, base, oldest
 for r = rules, 1, -1 do
   local edge = now - windows[r]
-  if instant <= edge then -- all of it
+  if instant <= edge then -- all entries have left this window
     from = last or 0
     upto = total
   elseif alive <= edge then
-    -- One more has left the longest window, as a rule. A rule that is used up has
-    -- its limit of entries in its window, or one less before it allows a call, where
-    -- these have one permit each.
+    -- Usually just one more entry has left the longest window. For the other rules the
+    -- guess is that all permits of the rule are taken, one in each entry: then as many
+    -- entries as its limit are in its window, or one fewer just before a call is allowed.
     local guess, width = from + 1, 2
     if r < rules then
       guess = last - limits[r]
@@ -101,10 +102,11 @@ for r = rules, 1, -1 do
       end
     end
     -- <search>
-    -- The last entry that is not beyond the edge, after the entry from, which is
-    -- followed by one at alive: its number and its total, and the instant of the
-    -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
-    -- to go on: in proportion, and when that has not helped by halves.
+    -- Finds the last entry whose instant is not after the edge: its number (from), its
+    -- total (upto), and the instant of the entry after it (alive). The search starts
+    -- after the entry from, whose next entry is at alive. Each reading of two or three
+    -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
+    -- that takes too long, by halves.
     -- needs: call key edge instant last corrupt from guess upto alive width
     -- sets: from upto alive
     local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -113,7 +115,7 @@ for r = rules, 1, -1 do
       local at, sum = tonumber(near[1]), near[2]
       alive = instant
       if guess + 1 < last then alive = tonumber(near[3]) end
-      if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+      if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
         guess = guess + 1
         at = alive
         sum = near[4]
@@ -131,7 +133,7 @@ for r = rules, 1, -1 do
       else
         break
       end
-      if low >= high then return {err = corrupt} end -- it is not in order
+      if low >= high then return {err = corrupt} end -- the entries are not in order
       readings = readings + 1
       local share = 1 / 2
       if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -143,7 +145,7 @@ for r = rules, 1, -1 do
   left[r] = from
   bases[r] = upto
   alives[r] = alive
-  if not (total >= upto) then return {err = corrupt} end -- it may be nan
+  if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
 end
 local forget, used, stored, recent, newest = left[rules], total - bases[rules], total, instant, instant
 -- needs: n times rules limits total bases
@@ -160,8 +162,8 @@ end
 total = total + allowed * n
 used = used + allowed * n
 if allowed > 0 then newest = slot end
--- When the entries leave that make room, under each rule that blocks: one of this
--- execution if the stored ones do not suffice.
+-- Computes, for each rule that blocks, when the entry leaves its window that makes
+-- room. It is an entry of this execution if the stored ones are not enough.
 -- needs: call key n times now rules limits windows corrupt slot total last left bases alives stored recent allowed
 -- sets: wait blocking
 local wait, blocking = 0, 0
@@ -175,8 +177,8 @@ if allowed < times then
         if over > 1 then
           local below, belowSum, goal = left[r], bases[r], bases[r] + over
           -- <reach>
-          -- The instant of the first entry whose total reaches the goal. It is after the
-          -- entry below, whose total is belowSum.
+          -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+          -- comes after the entry below, whose total is belowSum.
           -- needs: call key last corrupt stored recent goal leaves below belowSum
           -- sets: leaves
           local above = last
@@ -186,7 +188,7 @@ if allowed < times then
             above = length / 2 - 1
           end
           local final, aboveSum, readings = above, stored, 0
-          local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+          local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
           while true do
             local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
             local sum = tonumber(pair[1])
@@ -206,7 +208,7 @@ if allowed < times then
             else
               break
             end
-            if below >= above then return {err = corrupt} end -- it is not in order
+            if below >= above then return {err = corrupt} end -- the entries are not in order
             readings = readings + 1
             local share = 1 / 2
             if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end

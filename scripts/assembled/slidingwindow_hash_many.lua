@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now
@@ -20,9 +20,9 @@ local now = time[1] * 1000000 + time[2]
 local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local longest = window
 local corrupt = 'CORRUPT no state of a log in a hash'
--- The field of entry 0, and the number of the last entry from there, which few
--- decisions need; nil if they cannot be right. Entries that are not there would be
--- deleted one by one, however many: so they are counted.
+-- The number of entry 0, and that of the last entry counted from there, which few
+-- decisions need; nil if they cannot be right. HLEN checks that so many entries exist:
+-- store would otherwise delete missing ones one by one, however many.
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
@@ -55,21 +55,21 @@ local function decide(key, requests)
   end
   -- </open>
 
-  local first, last, ending -- see bounds; ending is last as the key has it
+  local first, last, ending -- see bounds; ending is last as it is stored
   local renew, kept, repair, forget = false, 0, false, 0
   if exists and (instant > slot or oldest <= edge or instant <= edge) then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
     ending = last
     renew = instant <= edge
-    if renew then -- all of it has left the window
+    if renew then -- all entries have left the window
       exists = false
       instant = 0
       total = 0
       base = 0
     end
     -- <rewind>
-    -- The clock stepped back: what was taken after slot counts as taken at slot.
+    -- The clock stepped back: permits taken after slot count as taken at slot.
     -- needs: call key slot instant oldest last corrupt first kept repair
     -- sets: instant oldest last kept repair
     if instant > slot then
@@ -91,13 +91,13 @@ local function decide(key, requests)
       repair = true
     end
     -- </rewind>
-    if exists and oldest <= edge then -- more of it has left the window, often one entry
+    if exists and oldest <= edge then -- more entries have left the window, often just one
       local from, guess, alive, upto = 0, 1, oldest
       -- <search>
-      -- The last entry that is not beyond the edge, after the entry from, which is
-      -- followed by one at alive: its number and its total, and the instant of the
-      -- entry after it. A reading of two neighbours shows where to go on: in
-      -- proportion, and when that has not helped by halves.
+      -- Finds the last entry whose instant is not after the edge: its number (from), its
+      -- total (upto), and the instant of the entry after it (alive). The search starts
+      -- after the entry from, whose next entry is at alive. Each reading of two neighbours
+      -- shows where to go on: first in proportion, then, if that takes too long, by halves.
       -- needs: call key edge instant last corrupt from guess upto alive first
       -- sets: from upto alive
       local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -119,7 +119,7 @@ local function decide(key, requests)
         else
           break
         end
-        if low >= high then return {err = corrupt} end -- it is not in order
+        if low >= high then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
         if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -133,7 +133,7 @@ local function decide(key, requests)
     end
   end
   local used, stored, recent, newest = total - base, total, instant, instant
-  if not (used >= 0) then return {err = corrupt} end -- it may be nan
+  if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
   local change, begin = repair, 1
   repeat
     local n, times = 1, 1
@@ -155,8 +155,8 @@ local function decide(key, requests)
     used = used + allowed * n
     total = total + allowed * n
     if allowed > 0 then newest = slot end
-    -- When the entry leaves that makes room: one of this execution if the stored ones
-    -- do not suffice.
+    -- Computes when the entry leaves the window that makes room. It is an entry of this
+    -- execution if the stored ones are not enough.
     -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed bounds ending first
     -- sets: wait ending first last
     local wait = 0
@@ -167,8 +167,8 @@ local function decide(key, requests)
         if over > 1 then
           local below, belowSum, goal = forget, base, base + over
           -- <reach>
-          -- The instant of the first entry whose total reaches the goal. It is after the
-          -- entry below, whose total is belowSum.
+          -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+          -- comes after the entry below, whose total is belowSum.
           -- needs: call key last corrupt stored recent goal bounds ending first leaves below belowSum
           -- sets: leaves ending first last
           if not last then
@@ -177,7 +177,7 @@ local function decide(key, requests)
             ending = last
           end
           local above, aboveSum, readings = last, stored, 0
-          local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+          local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
           while true do
             local number = first + guess
             local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
@@ -200,7 +200,7 @@ local function decide(key, requests)
             else
               break
             end
-            if below >= above then return {err = corrupt} end -- it is not in order
+            if below >= above then return {err = corrupt} end -- the entries are not in order
             readings = readings + 1
             local share = 1 / 2
             if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
@@ -223,8 +223,9 @@ local function decide(key, requests)
   if change then
       -- needs: key now longest slot exists total renew kept repair forget used recent base bounds corrupt ending first instant last oldest stored
       -- sets:
-      -- Totals only grow. Before they cease to be exact, what counts under the longest
-      -- rule begins a new log, as if taken now: it counts for longer, never for less.
+      -- Totals only grow. Before they are too large to be exact, the permits that count
+      -- under the longest rule begin a new log, as if taken now: they count for longer than
+      -- they should, never for less.
       if total > 2 ^ 52 then
         renew = true
         exists = false
@@ -232,7 +233,7 @@ local function decide(key, requests)
         forget = 0
         total = used
       end
-      local old = -1 -- the TTL, if it was set for this slot; asked before any write
+      local old = -1 -- the TTL, if it was set for this slot; read before any write
       if exists and recent == slot then old = redis.call('PTTL', key) end
       local sum = string.format('%d', total)
       if renew then redis.call('UNLINK', key) end
@@ -248,7 +249,7 @@ local function decide(key, requests)
             first, last = bounds(key)
             if not last then return {err = corrupt} end
           end
-          if not repair then -- the last entry becomes one between
+          if not repair then -- the last entry gets a field of its own
             kept = last
             redis.call('HSET', key, string.format('%d', first + last), string.format('%d/%d', instant, stored))
           end
@@ -275,8 +276,8 @@ local function decide(key, requests)
       ttl = ttl - ttl % 2 + 101
       if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
   else
-      -- Denied under a longer window than the one that set the TTL: what is known is
-      -- kept for as long as the wait that was reported.
+      -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+      -- the state is kept for as long as the reported wait.
       -- needs: key now longest recent
       -- sets:
       local ttl = (recent + longest - now) / 1000
@@ -286,7 +287,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
@@ -11,9 +12,9 @@ local now = time[1] * 1000000 + time[2]
 local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local longest = window
 local corrupt = 'CORRUPT no state of a log in a hash'
--- The field of entry 0, and the number of the last entry from there, which few
--- decisions need; nil if they cannot be right. Entries that are not there would be
--- deleted one by one, however many: so they are counted.
+-- The number of entry 0, and that of the last entry counted from there, which few
+-- decisions need; nil if they cannot be right. HLEN checks that so many entries exist:
+-- store would otherwise delete missing ones one by one, however many.
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
@@ -43,21 +44,21 @@ if fields[1] or fields[2] then
 end
 -- </open>
 
-local first, last, ending -- see bounds; ending is last as the key has it
+local first, last, ending -- see bounds; ending is last as it is stored
 local renew, kept, repair, forget = false, 0, false, 0
 if exists and (instant > slot or oldest <= edge or instant <= edge) then
   first, last = bounds(key)
   if not last then return {err = corrupt} end
   ending = last
   renew = instant <= edge
-  if renew then -- all of it has left the window
+  if renew then -- all entries have left the window
     exists = false
     instant = 0
     total = 0
     base = 0
   end
   -- <rewind>
-  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- The clock stepped back: permits taken after slot count as taken at slot.
   -- needs: call key slot instant oldest last corrupt first kept repair
   -- sets: instant oldest last kept repair
   if instant > slot then
@@ -79,13 +80,13 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
     repair = true
   end
   -- </rewind>
-  if exists and oldest <= edge then -- more of it has left the window, often one entry
+  if exists and oldest <= edge then -- more entries have left the window, often just one
     local from, guess, alive, upto = 0, 1, oldest
     -- <search>
-    -- The last entry that is not beyond the edge, after the entry from, which is
-    -- followed by one at alive: its number and its total, and the instant of the
-    -- entry after it. A reading of two neighbours shows where to go on: in
-    -- proportion, and when that has not helped by halves.
+    -- Finds the last entry whose instant is not after the edge: its number (from), its
+    -- total (upto), and the instant of the entry after it (alive). The search starts
+    -- after the entry from, whose next entry is at alive. Each reading of two neighbours
+    -- shows where to go on: first in proportion, then, if that takes too long, by halves.
     -- needs: call key edge instant last corrupt from guess upto alive first
     -- sets: from upto alive
     local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -107,7 +108,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
       else
         break
       end
-      if low >= high then return {err = corrupt} end -- it is not in order
+      if low >= high then return {err = corrupt} end -- the entries are not in order
       readings = readings + 1
       local share = 1 / 2
       if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -121,7 +122,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
   end
 end
 local used, stored, recent, newest = total - base, total, instant, instant
-if not (used >= 0) then return {err = corrupt} end -- it may be nan
+if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
 -- needs: n times limit used
 -- sets: allowed before
 local allowed, before = times, used
@@ -134,8 +135,8 @@ end
 used = used + allowed * n
 total = total + allowed * n
 if allowed > 0 then newest = slot end
--- When the entry leaves that makes room: one of this execution if the stored ones
--- do not suffice.
+-- Computes when the entry leaves the window that makes room. It is an entry of this
+-- execution if the stored ones are not enough.
 -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed bounds ending first
 -- sets: wait ending first last
 local wait = 0
@@ -146,8 +147,8 @@ if allowed < times then
     if over > 1 then
       local below, belowSum, goal = forget, base, base + over
       -- <reach>
-      -- The instant of the first entry whose total reaches the goal. It is after the
-      -- entry below, whose total is belowSum.
+      -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+      -- comes after the entry below, whose total is belowSum.
       -- needs: call key last corrupt stored recent goal bounds ending first leaves below belowSum
       -- sets: leaves ending first last
       if not last then
@@ -156,7 +157,7 @@ if allowed < times then
         ending = last
       end
       local above, aboveSum, readings = last, stored, 0
-      local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+      local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
       while true do
         local number = first + guess
         local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
@@ -179,7 +180,7 @@ if allowed < times then
         else
           break
         end
-        if below >= above then return {err = corrupt} end -- it is not in order
+        if below >= above then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
         if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end

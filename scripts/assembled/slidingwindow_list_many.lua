@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now
@@ -53,14 +53,14 @@ local function decide(key, requests)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
     renew = instant <= edge
-    if renew then -- all of it has left the window
+    if renew then -- all entries have left the window
       exists = false
       instant = 0
       total = 0
       base = 0
     end
     -- <rewind>
-    -- The clock stepped back: what was taken after slot counts as taken at slot.
+    -- The clock stepped back: permits taken after slot count as taken at slot.
     -- needs: call key slot instant oldest last corrupt kept repair
     -- sets: instant oldest last kept repair
     if instant > slot then
@@ -81,13 +81,14 @@ local function decide(key, requests)
       repair = true
     end
     -- </rewind>
-    if exists and oldest <= edge then -- more of it has left the window, often one entry
+    if exists and oldest <= edge then -- more entries have left the window, often just one
       local from, guess, width, alive, upto = 0, 1, 2, oldest
       -- <search>
-      -- The last entry that is not beyond the edge, after the entry from, which is
-      -- followed by one at alive: its number and its total, and the instant of the
-      -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
-      -- to go on: in proportion, and when that has not helped by halves.
+      -- Finds the last entry whose instant is not after the edge: its number (from), its
+      -- total (upto), and the instant of the entry after it (alive). The search starts
+      -- after the entry from, whose next entry is at alive. Each reading of two or three
+      -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
+      -- that takes too long, by halves.
       -- needs: call key edge instant last corrupt from guess upto alive width
       -- sets: from upto alive
       local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -96,7 +97,7 @@ local function decide(key, requests)
         local at, sum = tonumber(near[1]), near[2]
         alive = instant
         if guess + 1 < last then alive = tonumber(near[3]) end
-        if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+        if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
           guess = guess + 1
           at = alive
           sum = near[4]
@@ -114,7 +115,7 @@ local function decide(key, requests)
         else
           break
         end
-        if low >= high then return {err = corrupt} end -- it is not in order
+        if low >= high then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
         if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -128,7 +129,7 @@ local function decide(key, requests)
     end
   end
   local used, stored, recent, newest = total - base, total, instant, instant
-  if not (used >= 0) then return {err = corrupt} end -- it may be nan
+  if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
   local change, begin = repair, 1
   repeat
     local n, times = 1, 1
@@ -150,8 +151,8 @@ local function decide(key, requests)
     used = used + allowed * n
     total = total + allowed * n
     if allowed > 0 then newest = slot end
-    -- When the entry leaves that makes room: one of this execution if the stored ones
-    -- do not suffice.
+    -- Computes when the entry leaves the window that makes room. It is an entry of this
+    -- execution if the stored ones are not enough.
     -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed
     -- sets: wait
     local wait = 0
@@ -162,8 +163,8 @@ local function decide(key, requests)
         if over > 1 then
           local below, belowSum, goal = forget, base, base + over
           -- <reach>
-          -- The instant of the first entry whose total reaches the goal. It is after the
-          -- entry below, whose total is belowSum.
+          -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+          -- comes after the entry below, whose total is belowSum.
           -- needs: call key last corrupt stored recent goal leaves below belowSum
           -- sets: leaves
           local above = last
@@ -173,7 +174,7 @@ local function decide(key, requests)
             above = length / 2 - 1
           end
           local final, aboveSum, readings = above, stored, 0
-          local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+          local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
           while true do
             local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
             local sum = tonumber(pair[1])
@@ -193,7 +194,7 @@ local function decide(key, requests)
             else
               break
             end
-            if below >= above then return {err = corrupt} end -- it is not in order
+            if below >= above then return {err = corrupt} end -- the entries are not in order
             readings = readings + 1
             local share = 1 / 2
             if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
@@ -216,8 +217,9 @@ local function decide(key, requests)
   if change then
       -- needs: key now longest slot exists total renew kept repair forget used recent
       -- sets:
-      -- Totals only grow. Before they cease to be exact, what counts under the longest
-      -- rule begins a new log, as if taken now: it counts for longer, never for less.
+      -- Totals only grow. Before they are too large to be exact, the permits that count
+      -- under the longest rule begin a new log, as if taken now: they count for longer than
+      -- they should, never for less.
       if total > 2 ^ 52 then
         renew = true
         exists = false
@@ -225,7 +227,7 @@ local function decide(key, requests)
         forget = 0
         total = used
       end
-      local old = -1 -- the TTL, if it was set for this slot; asked before any write
+      local old = -1 -- the TTL, if it was set for this slot; read before any write
       if exists and recent == slot then old = redis.call('PTTL', key) end
       local sum = string.format('%d', total)
       if renew then redis.call('UNLINK', key) end
@@ -242,8 +244,8 @@ local function decide(key, requests)
       ttl = ttl - ttl % 2 + 101
       if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
   else
-      -- Denied under a longer window than the one that set the TTL: what is known is
-      -- kept for as long as the wait that was reported.
+      -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+      -- the state is kept for as long as the reported wait.
       -- needs: key now longest recent
       -- sets:
       local ttl = (recent + longest - now) / 1000
@@ -253,7 +255,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

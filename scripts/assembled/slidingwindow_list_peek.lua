@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
@@ -41,14 +42,14 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
   last = length / 2 - 1
   renew = instant <= edge
-  if renew then -- all of it has left the window
+  if renew then -- all entries have left the window
     exists = false
     instant = 0
     total = 0
     base = 0
   end
   -- <rewind>
-  -- The clock stepped back: what was taken after slot counts as taken at slot.
+  -- The clock stepped back: permits taken after slot count as taken at slot.
   -- needs: call key slot instant oldest last corrupt kept repair
   -- sets: instant oldest last kept repair
   if instant > slot then
@@ -69,13 +70,14 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
     repair = true
   end
   -- </rewind>
-  if exists and oldest <= edge then -- more of it has left the window, often one entry
+  if exists and oldest <= edge then -- more entries have left the window, often just one
     local from, guess, width, alive, upto = 0, 1, 2, oldest
     -- <search>
-    -- The last entry that is not beyond the edge, after the entry from, which is
-    -- followed by one at alive: its number and its total, and the instant of the
-    -- entry after it. A reading of two or three neighbours (width 2 or 4) shows where
-    -- to go on: in proportion, and when that has not helped by halves.
+    -- Finds the last entry whose instant is not after the edge: its number (from), its
+    -- total (upto), and the instant of the entry after it (alive). The search starts
+    -- after the entry from, whose next entry is at alive. Each reading of two or three
+    -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
+    -- that takes too long, by halves.
     -- needs: call key edge instant last corrupt from guess upto alive width
     -- sets: from upto alive
     local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
@@ -84,7 +86,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
       local at, sum = tonumber(near[1]), near[2]
       alive = instant
       if guess + 1 < last then alive = tonumber(near[3]) end
-      if near[5] and alive and alive <= edge and guess + 1 < last then -- one on
+      if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
         guess = guess + 1
         at = alive
         sum = near[4]
@@ -102,7 +104,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
       else
         break
       end
-      if low >= high then return {err = corrupt} end -- it is not in order
+      if low >= high then return {err = corrupt} end -- the entries are not in order
       readings = readings + 1
       local share = 1 / 2
       if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
@@ -116,7 +118,7 @@ if exists and (instant > slot or oldest <= edge or instant <= edge) then
   end
 end
 local used, stored, recent, newest = total - base, total, instant, instant
-if not (used >= 0) then return {err = corrupt} end -- it may be nan
+if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
 -- needs: n times limit used
 -- sets: allowed before
 local allowed, before = times, used
@@ -129,8 +131,8 @@ end
 used = used + allowed * n
 total = total + allowed * n
 if allowed > 0 then newest = slot end
--- When the entry leaves that makes room: one of this execution if the stored ones
--- do not suffice.
+-- Computes when the entry leaves the window that makes room. It is an entry of this
+-- execution if the stored ones are not enough.
 -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed
 -- sets: wait
 local wait = 0
@@ -141,8 +143,8 @@ if allowed < times then
     if over > 1 then
       local below, belowSum, goal = forget, base, base + over
       -- <reach>
-      -- The instant of the first entry whose total reaches the goal. It is after the
-      -- entry below, whose total is belowSum.
+      -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
+      -- comes after the entry below, whose total is belowSum.
       -- needs: call key last corrupt stored recent goal leaves below belowSum
       -- sets: leaves
       local above = last
@@ -152,7 +154,7 @@ if allowed < times then
         above = length / 2 - 1
       end
       local final, aboveSum, readings = above, stored, 0
-      local guess = math.min(below + goal - belowSum - 1, above - 1) -- where entries have one permit each
+      local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
       while true do
         local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
         local sum = tonumber(pair[1])
@@ -172,7 +174,7 @@ if allowed < times then
         else
           break
         end
-        if below >= above then return {err = corrupt} end -- it is not in order
+        if below >= above then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
         if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end

@@ -1,15 +1,15 @@
 -- Requests for several keys, decided as if made one after the other. Each key is
--- loaded once and stored once. The blocks of an algorithm's script take the marked
--- places; a name with a question mark is not needed.
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
 --
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
---        one permit, else runs "<permits>x<times>" joined by commas; last the
---        caller's clock, microseconds, where that decides
--- Reply  for each key and run the algorithm's words, of which the first is the
---        number of requests allowed: those are the run's first. Or one -1 for a key
---        that failed, and was left as it was (unless a user may not run a command
---        that comes after the first that writes).
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last the caller's clock, microseconds, if that decides
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless the user
+--        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now
@@ -21,7 +21,8 @@ local limit, window = ARGV[2] + 0, ARGV[3] + 0
 local out, size = {}, 0
 
 local function decide(key, requests)
-  -- stored is what the key holds, recent its last instant.
+  -- stored is how many permits of the window the key holds, recent is the instant of
+  -- the last one.
   -- needs: call key now window
   -- sets: edge used stored recent newest repair
   local edge = string.format('%d', now - window)
@@ -30,7 +31,7 @@ local function decide(key, requests)
   local stored, recent, repair = used, 0, false
   if used > 0 then
     recent = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
-    if recent > now then -- the clock stepped back: what was taken since counts from now
+    if recent > now then -- the clock stepped back: permits with later instants count from now
       recent = now
       repair = true
     end
@@ -89,7 +90,7 @@ local function decide(key, requests)
       end
       local missing, number = used - stored, 0
       if recent == now then number = redis.call('ZCOUNT', key, at, at) end
-      while missing > 0 do -- again where a stepped clock left such a member
+      while missing > 0 do -- again, if a clock that stepped back has left members of the same name
         local members = {}
         for i = 1, math.min(missing, 1000) do
           number = number + 1
@@ -102,8 +103,8 @@ local function decide(key, requests)
       local ttl = window / 1000
       redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
   else
-      -- Denied under a longer window than the one that set the TTL: what is known is
-      -- kept for as long as the wait that was reported.
+      -- A denial under a longer window than the one that set the TTL lengthens the TTL:
+      -- the state is kept for as long as the reported wait.
       -- needs: key now window recent
       -- sets:
       local ttl = (recent + window - now) / 1000
@@ -113,7 +114,7 @@ local function decide(key, requests)
   end
 end
 
-local ahead = #ARGV - #KEYS -- of the requests
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])

@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
@@ -9,7 +10,8 @@ local now = time[1] * 1000000 + time[2]
 -- needs:
 -- sets: limit window
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
--- stored is what the key holds, recent its last instant.
+-- stored is how many permits of the window the key holds, recent is the instant of
+-- the last one.
 -- needs: call key now window
 -- sets: edge used stored recent newest repair
 local edge = string.format('%d', now - window)
@@ -18,7 +20,7 @@ if type(used) == 'table' then return used end
 local stored, recent, repair = used, 0, false
 if used > 0 then
   recent = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
-  if recent > now then -- the clock stepped back: what was taken since counts from now
+  if recent > now then -- the clock stepped back: permits with later instants count from now
     recent = now
     repair = true
   end

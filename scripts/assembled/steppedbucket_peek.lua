@@ -1,5 +1,6 @@
--- What one request for one key would be answered. It writes nothing. KEYS, ARGV and
--- reply are those of the algorithm's script, whose blocks take the marked places.
+-- Answers what the algorithm's script would answer to one request, and writes nothing.
+-- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
+-- marked lines.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
@@ -15,12 +16,13 @@ local missing, repair, since = 0, false, now
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  -- The block of bucket.lua. The state of another configuration is stored by a
-  -- denied call too, as one of this configuration.
+  -- The block inherit is the same as in bucket.lua. A denied call stores the state of
+  -- another configuration too, as a state of this configuration.
   -- <inherit>
-  -- The state of a bucket of any configuration: the units missing at its anchor,
-  -- the last step of a stepped bucket, or now. Parts of a permit are rounded up,
-  -- so that a changed rate never allows more.
+  -- Reads the state of a bucket of any configuration. The units missing are those at
+  -- the anchor, which is the last step of a stepped bucket, or those at now if there
+  -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
+  -- allows more.
   -- needs: now state permit flow missing repair
   -- sets: missing repair anchor
   local anchor
@@ -47,7 +49,7 @@ if state then
   if unit ~= permit then
     local part = missing % unit
     missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
-    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- that was rounded
+    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- the product was rounded
     repair = true
   end
   -- </inherit>
