@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 )
 
 // A scriptedLimiter answers what it is told and counts what it was asked.
@@ -45,9 +46,7 @@ func (s *scriptedLimiter) Reset(_ context.Context, key string) error {
 func newTestDenyCache(t testing.TB, l Limiter, opts ...DenyCacheOption) (*DenyCache, *time.Duration) {
 	t.Helper()
 	c, err := NewDenyCache(l, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now := time.Hour
 	c.table.now = func() time.Duration { return now }
 	return c, &now
@@ -278,16 +277,13 @@ func TestDenyCacheSteps(t *testing.T) {
 					got, err = c.TryAcquireN(t.Context(), key, s.n)
 				}
 
-				if got != want || err != wantErr {
-					t.Fatalf("step %d, %s: got %+v, %v; want %+v, %v", i+1, question, got, err, want, wantErr)
-				}
+				require.True(t, err == wantErr, "step %d, %s: got error %v, want %v", i+1, question, err, wantErr)
+				require.Equal(t, want, got, "step %d, %s", i+1, question)
 				var questions []string
 				if s.answer != nil || s.call == "reset" {
 					questions = []string{question}
 				}
-				if fmt.Sprint(l.asked) != fmt.Sprint(questions) {
-					t.Fatalf("step %d: the limiter was asked %q, want %q", i+1, l.asked, questions)
-				}
+				require.Equal(t, questions, l.asked, "calls of the limiter in step %d", i+1)
 			}
 		})
 	}
@@ -316,9 +312,9 @@ func TestDenyCacheRefusesConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := NewDenyCache(tt.limiter, tt.opts...)
-			if c != nil || !errors.Is(err, ErrInvalidConfig) || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("got %v, %v; want nil and ErrInvalidConfig with %q", c, err, tt.says)
-			}
+			require.Nil(t, c)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorContains(t, err, tt.says)
 		})
 	}
 }
@@ -341,9 +337,7 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newTestDenyCache(t, tt.limiter)
-			if got := c.table.decided.Load(); got != tt.want {
-				t.Errorf("got %d, want %d", got, tt.want)
-			}
+			require.Equal(t, tt.want, c.table.decided.Load())
 		})
 	}
 }
@@ -381,12 +375,12 @@ func TestDenyCacheResetRacesWithDenial(t *testing.T) {
 					l.resume(reset)
 				}
 			}
-			if !call.done || !reset.done || call.result != denial || call.err != nil || reset.err != nil {
-				t.Fatalf("call: %+v, reset: %+v", call, reset)
-			}
-			if got := c.denials() == 1; got != kept {
-				t.Errorf("the denial is remembered: %v, want %v", got, kept)
-			}
+			require.True(t, call.done)
+			require.True(t, reset.done)
+			require.NoError(t, call.err)
+			require.NoError(t, reset.err)
+			require.Equal(t, denial, call.result)
+			require.Equal(t, kept, c.denials() == 1, "the denial is remembered")
 		})
 	}
 }
@@ -399,12 +393,9 @@ func TestDenyCacheSurvivesAPanicInReset(t *testing.T) {
 		_ = c.Reset(t.Context(), "k")
 	}()
 	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
-	if _, err := c.TryAcquire(t.Context(), "k"); err != nil {
-		t.Fatal(err)
-	}
-	if got := c.denials(); got != 1 {
-		t.Errorf("%d denials are remembered after a Reset that panicked, want 1", got)
-	}
+	_, err := c.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, 1, c.denials(), "denials after a Reset that panicked")
 }
 
 // A gateLimiter denies every key until that key is reset.
@@ -437,9 +428,7 @@ func (g *gateLimiter) Reset(_ context.Context, key string) error {
 func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 	g := &gateLimiter{}
 	c, err := NewDenyCache(g, WithDenyCacheSize(64))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var key atomic.Pointer[string]
 	first := "0"
 	key.Store(&first)
@@ -467,9 +456,7 @@ func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 	for i := range 3_000 {
 		k := *key.Load()
 		runtime.Gosched()
-		if err := c.Reset(t.Context(), k); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Reset(t.Context(), k))
 		for n := 1; n <= 3; n++ {
 			runtime.Gosched()
 			if r, err := c.TryAcquireN(t.Context(), k, n); err != nil || !r.Allowed {
@@ -486,20 +473,15 @@ func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 func TestDenyCacheHitDoesNotAllocate(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
 	c, err := NewDenyCache(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx := t.Context()
-	if allocs := testing.AllocsPerRun(1000, func() {
+	allocs := testing.AllocsPerRun(1000, func() {
 		if r, err := c.TryAcquire(ctx, "k"); r.Allowed || err != nil {
 			t.Fatalf("got %+v, %v", r, err)
 		}
-	}); allocs != 0 {
-		t.Errorf("%v allocations a call, want 0", allocs)
-	}
-	if len(l.asked) != 1 {
-		t.Errorf("the limiter was asked %d times, want once", len(l.asked))
-	}
+	})
+	require.Zero(t, allocs, "allocations a call")
+	require.Len(t, l.asked, 1)
 }
 
 // A nullLimiter is a limiter that costs nothing.
@@ -513,9 +495,7 @@ func (l nullLimiter) Reset(context.Context, string) error                      {
 // fillDenyCache has the denials of so many keys remembered.
 func fillDenyCache(b *testing.B, count int, opts ...DenyCacheOption) (*DenyCache, []string) {
 	c, err := NewDenyCache(nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	keys := make([]string, count)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("tenant-%08d", i)
@@ -563,9 +543,7 @@ func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
 // What the cache adds to a granted call.
 func BenchmarkDenyCacheMiss(b *testing.B) {
 	c, err := NewDenyCache(nullLimiter{Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 9}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {

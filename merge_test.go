@@ -190,9 +190,8 @@ func BenchmarkMerged(b *testing.B) {
 			b.SetParallelism(256 / runtime.GOMAXPROCS(0))
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if _, err := l.TryAcquire(ctx, names[rand.IntN(keys)]); err != nil {
-						b.Error(err)
-					}
+					_, err := l.TryAcquire(ctx, names[rand.IntN(keys)])
+					require.NoError(b, err)
 				}
 			})
 		})

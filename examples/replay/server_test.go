@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,7 +33,7 @@ func (w withoutDeadlines) SetReadDeadline(at time.Time) error  { return w.refuse
 func (w withoutDeadlines) SetWriteDeadline(at time.Time) error { return w.refuse(at) }
 
 func (w withoutDeadlines) refuse(at time.Time) error {
-	assert.Zero(w.t, at)
+	require.Zero(w.t, at)
 	return nil
 }
 
@@ -53,11 +52,11 @@ func TestServersClockIsTheLogs(t *testing.T) {
 	} {
 		granted, err := s.tryAcquire(t.Context(), start+tt.after.Microseconds(), "key")
 		require.NoError(t, err)
-		assert.Equal(t, tt.granted, granted, tt.after)
+		require.Equal(t, tt.granted, granted, tt.after)
 		if granted {
-			assert.Equal(t, time.Minute, s.redis.TTL(s.redis.Keys()[0]), "keys live by the log's clock")
+			require.Equal(t, time.Minute, s.redis.TTL(s.redis.Keys()[0]), "keys live by the log's clock")
 		}
 	}
 	s.redis.SetTime(logStart.Add(time.Hour))
-	assert.Empty(t, s.redis.Keys())
+	require.Empty(t, s.redis.Keys())
 }

@@ -57,10 +57,7 @@ func TestFiguresAreThoseOfTheBench(t *testing.T) {
 			continue
 		}
 		for i := range before {
-			if before[i] != p.lines[i] {
-				t.Errorf("%s:%d is not what bench/results.md has; go test ./internal/docstest -run Figures -update writes\n%s",
-					p.name, i+1, p.lines[i])
-			}
+			require.Equal(t, p.lines[i], before[i], "%s:%d is not what bench/results.md has; go test ./internal/docstest -run Figures -update writes\n%s", p.name, i+1, p.lines[i])
 		}
 	}
 	require.Positive(t, checked)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -43,15 +45,11 @@ func TestLinksLeadSomewhere(t *testing.T) {
 					t.Errorf("%s:%d: the link %s leads to no file", p.name, i+1, found[1])
 					continue
 				}
-				if target.Fragment != "" && !anchors(string(text))[target.Fragment] {
-					t.Errorf("%s:%d: the link %s leads to no heading", p.name, i+1, found[1])
-				}
+				require.False(t, target.Fragment != "" && !anchors(string(text))[target.Fragment], "%s:%d: the link %s leads to no heading", p.name, i+1, found[1])
 			}
 		}
 	}
-	if checked == 0 {
-		t.Error("no link was found")
-	}
+	require.NotZero(t, checked, "no link was found")
 }
 
 // anchors are the headings of a text as GitHub names them. It numbers headings of one name,
@@ -84,8 +82,7 @@ func TestAnchorsAreThoseOfGitHub(t *testing.T) {
 		"Where is the call resent?":     "where-is-the-call-resent",
 		"`NewFallback`: what to choose": "newfallback-what-to-choose",
 	} {
-		if got := anchor(heading); got != want {
-			t.Errorf("%s: %s, not %s", heading, got, want)
-		}
+		got := anchor(heading)
+		require.Equal(t, want, got, "%s: %s, not %s", heading, got, want)
 	}
 }

@@ -488,9 +488,7 @@ func (l *load) stop(t testing.TB) {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
+		require.False(t, time.Now().After(deadline), "not within a minute: %s", what)
 	}
 }
 

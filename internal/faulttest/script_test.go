@@ -112,9 +112,7 @@ func (tr *traffic) requireExact(t testing.TB) {
 			if n, ok := q.granted.Load(number); ok {
 				got = int(n.(*atomic.Int64).Load())
 			}
-			if got != want {
-				t.Errorf("%s: key %d granted %d of %d", q.name, number, got, want)
-			}
+			require.Equal(t, want, got, "%s: key %d granted %d of %d", q.name, number, got, want)
 			over += max(got-want, 0)
 			under += max(want-got, 0)
 		}

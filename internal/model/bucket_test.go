@@ -3,6 +3,8 @@ package model
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // row is one call of a step table and the answer computed by hand. Limit and
@@ -37,9 +39,7 @@ func table(t *testing.T, name string, m Model, limit int, window time.Duration, 
 			if r.want.Limit == 0 {
 				r.want = r.want.of(limit, window)
 			}
-			if got := m.Take(r.at, r.n, r.peek); got != r.want {
-				t.Fatalf("row %d, %d permits at %d:\n got %+v\nwant %+v", i, r.n, r.at, got, r.want)
-			}
+			require.Equal(t, r.want, m.Take(r.at, r.n, r.peek), "row %d, %d permits at %d", i, r.n, r.at)
 		}
 	})
 }
@@ -79,9 +79,7 @@ func TestContinuousBuckets(t *testing.T) {
 
 	t.Run("the documented example", func(t *testing.T) {
 		got := NewTokenBucket(10, time.Second, 20).Take(0, 3, false)
-		if want := granted(17, 300*ms).of(20, 2*time.Second); got != want {
-			t.Errorf("got %+v, want %+v", got, want)
-		}
+		require.Equal(t, granted(17, 300*ms).of(20, 2*time.Second), got)
 	})
 }
 
@@ -173,9 +171,7 @@ func TestSteppedBucketNeitherLeaksNorLosesAPermit(t *testing.T) {
 			granted++
 		}
 	}
-	if granted != 7000 {
-		t.Errorf("%d granted in 1000 minutes, want 7000", granted)
-	}
+	require.Equal(t, 7000, granted, "permits in 1000 minutes")
 }
 
 func TestTokenBucketNeitherLeaksNorLosesAPermit(t *testing.T) {
@@ -192,14 +188,11 @@ func TestTokenBucketNeitherLeaksNorLosesAPermit(t *testing.T) {
 			if now > 21*60*1_000_000 {
 				break
 			}
-			if !m.Take(now, 1, false).Allowed {
-				t.Fatalf("%+v: denied at %d after the promised wait", r, now)
-			}
+			require.True(t, m.Take(now, 1, false).Allowed, "%+v: denied at %d after the promised wait", r, now)
 			granted++
 		}
 		// Each wait is rounded up, and burst 1 loses what it is rounded by.
-		if granted < r.want-1 || granted > r.want {
-			t.Errorf("%+v: %d granted, want %d", r, granted, r.want)
-		}
+		require.GreaterOrEqual(t, granted, r.want-1, "%+v", r)
+		require.LessOrEqual(t, granted, r.want, "%+v", r)
 	}
 }

@@ -3,6 +3,8 @@ package model
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // sameAnswers plays one random sequence to both models.
@@ -19,12 +21,10 @@ func sameAnswers(t *testing.T, a, b Model, back bool, seed uint64, grain int64) 
 		}
 		now := floorDiv(step.Now, grain) * grain
 		last = a.Take(now, step.N, step.Op == Peek)
-		if other := b.Take(now, step.N, step.Op == Peek); other != last {
-			t.Fatalf("step %d, %+v at %d:\n%+v\n%+v", i, step, now, last, other)
-		}
-		if a.AsNew(now) != b.AsNew(now) || a.AsNew(now+1000) != b.AsNew(now+1000) {
-			t.Fatalf("step %d, %+v: as new for one only", i, step)
-		}
+		other := b.Take(now, step.N, step.Op == Peek)
+		require.Equal(t, last, other, "step %d, %+v at %d", i, step, now)
+		require.Equal(t, a.AsNew(now), b.AsNew(now), "step %d, %+v", i, step)
+		require.Equal(t, a.AsNew(now+1000), b.AsNew(now+1000), "step %d, %+v", i, step)
 	}
 }
 
@@ -80,9 +80,7 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 			}
 			want := oracle(rules, grants, step.Now, step.N)
 			last = m.Take(step.Now, step.N, step.Op == Peek)
-			if last != want {
-				t.Fatalf("%+v:\n%+v, want\n%+v", step, last, want)
-			}
+			require.Equal(t, want, last, "%+v", step)
 			if last.Allowed && step.Op == Take {
 				grants = append(grants, Grant{step.Now, step.N})
 			}
@@ -90,9 +88,7 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 				denied[last.Limit]++
 			}
 		}
-		if len(denied) != len(rules) {
-			t.Errorf("denials by rule %v: not every rule was met", denied)
-		}
+		require.Len(t, denied, len(rules), "denials by rule %v: not every rule was met", denied)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -85,18 +87,17 @@ func TestPeekAnswersLikeTakeAndChangesNothing(t *testing.T) {
 			}
 			before := state(m)
 			peeked := m.Take(step.Now, step.N, true)
-			if !reflect.DeepEqual(before, state(m)) {
-				t.Fatalf("peek of %+v changed\n%+v to\n%+v", step, before, state(m))
-			}
+			require.Equal(t, before, state(m), "peek of %+v", step)
 			if step.Op == Take {
 				if last = m.Take(step.Now, step.N, false); last != peeked {
 					t.Fatalf("%+v: peeked %+v, took %+v", step, peeked, last)
 				}
-				if again := m.Take(step.Now, step.N, true); !last.Allowed && again != last {
-					t.Fatalf("%+v: denied with %+v, then with %+v", step, last, again)
+				again := m.Take(step.Now, step.N, true)
+				if !last.Allowed {
+					require.Equal(t, last, again, "%+v: two denials differ", step)
 				}
-				if !back && !last.Allowed && !reflect.DeepEqual(before, state(m)) {
-					t.Fatalf("denial of %+v changed\n%+v to\n%+v", step, before, state(m))
+				if !back && !last.Allowed {
+					require.Equal(t, before, state(m), "denial of %+v", step)
 				}
 			}
 		}
@@ -115,43 +116,33 @@ func TestAnswersAreExact(t *testing.T) {
 			now := floorDiv(step.Now, c.grain) * c.grain
 			if a.Allowed {
 				grants++
-				if a.RetryAfter != 0 {
-					t.Fatalf("%+v: %+v: granted, and yet a wait", step, a)
-				}
+				require.Zero(t, a.RetryAfter, "%+v: an allowed call has a wait", step)
 			} else {
 				denials++
 				retry := now + a.RetryAfter.Microseconds()
-				if a.RetryAfter < 1 || ask(retry-1, step.N) || !ask(retry, step.N) {
-					t.Fatalf("%+v: %+v: inexact RetryAfter", step, a)
-				}
-				if a.Remaining >= step.N {
-					t.Fatalf("%+v: %+v: denied what remains", step, a)
-				}
+				require.Positive(t, a.RetryAfter, "%+v", step)
+				require.False(t, ask(retry-1, step.N), "%+v: %+v: RetryAfter is too long", step, a)
+				require.True(t, ask(retry, step.N), "%+v: %+v: RetryAfter is too short", step, a)
+				require.Less(t, a.Remaining, step.N, "%+v: a denial of permits that remain", step)
 			}
 			// What remains can be had at once when granted, and no more; a
 			// denial may name a rule that has more left than another.
-			if a.Allowed && a.Remaining > 0 && !ask(step.Now, min(a.Remaining, m.Max())) ||
-				a.Remaining < m.Max() && ask(step.Now, a.Remaining+1) {
-				t.Fatalf("%+v: %+v: wrong Remaining", step, a)
-			}
+			require.False(t, a.Allowed && a.Remaining > 0 && !ask(step.Now, min(a.Remaining, m.Max())) ||
+				a.Remaining < m.Max() && ask(step.Now, a.Remaining+1), "%+v: %+v: wrong Remaining", step, a)
 			reset := now + a.ResetAfter.Microseconds()
-			if m.AsNew(reset-1) || !m.AsNew(reset) {
-				t.Fatalf("%+v: %+v: inexact ResetAfter", step, a)
-			}
+			require.False(t, m.AsNew(reset-1), "%+v: %+v: ResetAfter is too long", step, a)
+			require.True(t, m.AsNew(reset), "%+v: %+v: ResetAfter is too short", step, a)
 			most := m.Span() + c.slack
 			if w, ok := m.(*ClockWindow); ok && w.aligned && back {
 				most += m.Span() // the clock may be just before the latest window
 			}
-			if a.RetryAfter > a.ResetAfter || a.ResetAfter > most {
-				t.Fatalf("%+v: %+v: blocked for longer than the rule", step, a)
-			}
-			if a.Remaining < 0 || a.Remaining > a.Limit {
-				t.Fatalf("%+v: %+v: Remaining out of bounds", step, a)
-			}
+			require.LessOrEqual(t, a.RetryAfter, a.ResetAfter, "%+v", step)
+			require.LessOrEqual(t, a.ResetAfter, most, "%+v: blocked for longer than the rule", step)
+			require.GreaterOrEqual(t, a.Remaining, 0, "%+v", step)
+			require.LessOrEqual(t, a.Remaining, a.Limit, "%+v", step)
 		})
-		if grants < 200 || denials < 200 {
-			t.Fatalf("%d grants and %d denials prove little", grants, denials)
-		}
+		require.GreaterOrEqual(t, grants, 200, "too few calls were allowed to prove much")
+		require.GreaterOrEqual(t, denials, 200, "too few calls were denied to prove much")
 	})
 }
 
@@ -166,7 +157,7 @@ func TestNoMoreThanTheRule(t *testing.T) {
 			})
 			return grants
 		}
-		// Reset starts anew, so these leave it out.
+		// A Reset gives a key its full limit again, so these leave it out.
 		noReset := func(m Model) []Grant { return play(unresettable{m}) }
 
 		for _, rule := range []Rule{{1, ms}, {5, 10 * ms}, {100, time.Second}} {
@@ -177,17 +168,13 @@ func TestNoMoreThanTheRule(t *testing.T) {
 			} {
 				grants := noReset(m)
 				got := MaxInAnyWindow(grants, rule.Window)
-				if got != rule.Limit {
-					t.Errorf("%s: at most %d in any window, want to reach exactly %d", name, got, rule.Limit)
-				}
-				if name == "log" && MaxInAnyWindow(grants, 3*rule.Window) > 2*rule.Limit {
-					t.Errorf("log: more than the second rule allows")
+				require.Equal(t, rule.Limit, got, "%s: the most in any window", name)
+				if name == "log" {
+					require.LessOrEqual(t, MaxInAnyWindow(grants, 3*rule.Window), 2*rule.Limit, "log: the second rule")
 				}
 			}
 			grants := noReset(NewClockWindow(rule.Limit, rule.Window))
-			if got := MaxInAnyWindow(grants, rule.Window); got > 2*rule.Limit {
-				t.Errorf("fixed window: %d in a window", got)
-			}
+			require.LessOrEqual(t, MaxInAnyWindow(grants, rule.Window), 2*rule.Limit, "fixed window")
 		}
 
 		for _, r := range []struct {

@@ -2,9 +2,10 @@ package model
 
 import (
 	"math/big"
-	"reflect"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestSameSeedSameScenario(t *testing.T) {
@@ -13,12 +14,8 @@ func TestSameSeedSameScenario(t *testing.T) {
 		Play(m, NewScenario(Seeded(seed), ShapeOf(m, true)), 500, func(s Step, _ Answer) { steps = append(steps, s) })
 		return steps
 	}
-	if !reflect.DeepEqual(record(1), record(1)) {
-		t.Error("the same seed made two scenarios")
-	}
-	if reflect.DeepEqual(record(1), record(2)) {
-		t.Error("two seeds made the same scenario")
-	}
+	require.Equal(t, record(1), record(1), "two scenarios of one seed")
+	require.NotEqual(t, record(1), record(2), "scenarios of two seeds")
 }
 
 func TestScenarioGoesWhereLimitersBreak(t *testing.T) {
@@ -30,9 +27,7 @@ func TestScenarioGoesWhereLimitersBreak(t *testing.T) {
 		var before Step
 		for i := range 20_000 {
 			step := scenario.Next(last)
-			if step.N < 1 || step.N > m.Max() || step.Now < 0 || step.Op == Peek && step.N != 1 {
-				t.Fatalf("impossible step %+v", step)
-			}
+			require.False(t, step.N < 1 || step.N > m.Max() || step.Now < 0 || step.Op == Peek && step.N != 1, "impossible step %+v", step)
 			passed := micros(step.Now - before.Now)
 			switch {
 			case i == 0:
@@ -59,14 +54,10 @@ func TestScenarioGoesWhereLimitersBreak(t *testing.T) {
 			}
 			last = m.Take(step.Now, step.N, step.Op == Peek)
 		}
-		if (seen["back"] > 0) != back {
-			t.Errorf("set back %d times, want so: %v", seen["back"], back)
-		}
+		require.Equal(t, back, seen["back"] > 0, "the clock was set back %d times", seen["back"])
 		for _, what := range []string{"same instant", "silence", "at RetryAfter", "just before RetryAfter",
 			"at ResetAfter", "just before ResetAfter", "Take", "Peek", "Reset"} {
-			if seen[what] < 20 {
-				t.Errorf("%s: only %d times", what, seen[what])
-			}
+			require.GreaterOrEqual(t, seen[what], 20, "%s: only %d times", what, seen[what])
 		}
 	}
 }
@@ -75,9 +66,8 @@ func TestScenarioOfTheSmallestShape(t *testing.T) {
 	for _, shape := range []Shape{{Max: 1, Span: 1}, {Max: 1, Span: us, Start: 5, Back: true}, {Max: 1 << 40, Span: 1000 * time.Hour, Back: true}} {
 		scenario := NewScenario(Seeded(1), shape)
 		for range 5000 {
-			if s := scenario.Next(Answer{}); s.Now < 0 || s.N < 1 || s.N > shape.Max {
-				t.Fatalf("%+v: %+v", shape, s)
-			}
+			s := scenario.Next(Answer{})
+			require.False(t, s.Now < 0 || s.N < 1 || s.N > shape.Max, "%+v: %+v", shape, s)
 		}
 	}
 }
@@ -88,16 +78,10 @@ func TestMaxInAnyWindow(t *testing.T) {
 		window time.Duration
 		want   int
 	}{{us, 7}, {2 * us, 8}, {100 * us, 8}, {101 * us, 10}, {200 * us, 10}, {201 * us, 12}, {202 * us, 13}, {301 * us, 15}} {
-		if got := MaxInAnyWindow(grants, c.window); got != c.want {
-			t.Errorf("%v: %d, want %d", c.window, got, c.want)
-		}
+		require.Equal(t, c.want, MaxInAnyWindow(grants, c.window), "%v", c.window)
 	}
-	if got := MaxInAnyWindow(nil, us); got != 0 {
-		t.Errorf("no grants: %d", got)
-	}
-	if grants[0].At != 100 {
-		t.Error("the caller's grants were sorted")
-	}
+	require.Zero(t, MaxInAnyWindow(nil, us), "no permits")
+	require.Equal(t, int64(100), grants[0].At, "the caller's grants were sorted")
 }
 
 func TestExceedsBucket(t *testing.T) {
@@ -116,15 +100,15 @@ func TestExceedsBucket(t *testing.T) {
 		{[]Grant{{0, 5}, {1_000_000, 3}, {2_000_000, 4}}, big.NewRat(1, 1), true},
 	} {
 		got, worst := ExceedsBucket(c.grants, 3, time.Second, 5)
-		if got != c.want || worst.Over.Cmp(c.over) != 0 {
-			t.Errorf("%v: %v by %v, want %v by %v", c.grants, got, worst.Over, c.want, c.over)
-		}
+		require.Equal(t, c.want, got, "%v", c.grants)
+		require.Zero(t, worst.Over.Cmp(c.over), "%v: over by %v, want %v", c.grants, worst.Over, c.over)
 	}
 
 	got, worst := ExceedsBucket([]Grant{{0, 1}, {10_000_000, 5}, {11_000_000, 4}, {99_000_000, 5}}, 3, time.Second, 5)
-	if !got || worst.From != 10_000_000 || worst.To != 11_000_000 || worst.Permits != 9 {
-		t.Errorf("%v %+v", got, worst)
-	}
+	require.True(t, got)
+	require.EqualValues(t, 10_000_000, worst.From)
+	require.EqualValues(t, 11_000_000, worst.To)
+	require.EqualValues(t, 9, worst.Permits)
 
 	// A step comes at the end of the second in which it was earned.
 	stepped := []Grant{{0, 1}, {999_999, 4}, {1_000_000, 3}}
@@ -165,9 +149,7 @@ func TestCheckersAgainstEveryInterval(t *testing.T) {
 				}
 			}
 		}
-		if got := MaxInAnyWindow(grants, 20*us); got != most {
-			t.Fatalf("%v: %d in a window, want %d", grants, got, most)
-		}
+		require.Equal(t, most, MaxInAnyWindow(grants, 20*us), "%v", grants)
 		if got, worst := ExceedsBucket(grants, 3, 7*us, 5); worst.Over.Cmp(over) != 0 || got != (over.Sign() > 0) {
 			t.Fatalf("%v: over by %v, want %v", grants, worst.Over, over)
 		}

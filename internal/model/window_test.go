@@ -1,6 +1,10 @@
 package model
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
 
 func TestFixedWindow(t *testing.T) {
 	table(t, "milliseconds", NewFixedWindow(3, 100*ms), 3, 100*ms, []row{
@@ -193,12 +197,10 @@ func TestReset(t *testing.T) {
 		for range 50 {
 			m.Take(1_000_000, 1, false)
 		}
-		if m.AsNew(1_000_000) {
-			t.Errorf("%s: as new after grants", c.name)
-		}
+		require.False(t, m.AsNew(1_000_000), "%s: the full limit is available after permits were taken", c.name)
 		m.Reset()
-		if got := m.Take(1_000_000, 1, true); got != fresh || !m.AsNew(1_000_000) {
-			t.Errorf("%s: after Reset %+v, want %+v", c.name, got, fresh)
-		}
+		got := m.Take(1_000_000, 1, true)
+		require.Equal(t, fresh, got, "%s after Reset", c.name)
+		require.True(t, m.AsNew(1_000_000), "%s after Reset", c.name)
 	}
 }

@@ -257,9 +257,7 @@ func TestAllocations(t *testing.T) {
 	}), true)
 	allocs := testing.AllocsPerRun(1000, func() {
 		reply, err := e.Call(ctx, e.One, "k", 1)
-		if err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, err)
 		reply.Done()
 	})
 	require.LessOrEqual(t, allocs, 1.0, "the client's command")
