@@ -33,7 +33,7 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 				require.Equal(t, c.want, r)
 				require.NoError(t, c.l.Reset(t.Context(), "k"))
 			}
-			localRefusals(t, c.l, ended)
+			requireLocalErrors(t, c.l, ended)
 		})
 	}
 }

@@ -107,7 +107,7 @@ func (s *steppingLimiter) Reset(ctx context.Context, _ string) error {
 
 // A trueLimiter is an exact limiter of one key on a clock of its own, which ticks.
 type trueLimiter interface {
-	// decide tells whether n permits can be had, and takes them if take is set.
+	// decide returns whether n permits can be had, and takes them if take is set.
 	decide(now time.Duration, n int, take bool) (Result, error)
 	grain() time.Duration
 }
@@ -142,7 +142,7 @@ func (b *trueBucket) decide(now time.Duration, n int, take bool) (Result, error)
 	return r, nil
 }
 
-// trueWindow grants limit permits in a window that starts with the first.
+// trueWindow allows limit permits in a window that starts with the first.
 type trueWindow struct {
 	limit  int
 	window time.Duration
@@ -174,8 +174,8 @@ func (w *trueWindow) decide(now time.Duration, n int, take bool) (Result, error)
 	return r, nil
 }
 
-// trueLog grants what every rule allows. The limit of its denials is that of the
-// rule that blocks longest, which may be more than it can grant at once.
+// trueLog allows what every rule allows. The limit of its denials is that of the
+// rule that blocks longest, which may be more than it can allow at once.
 type trueLog struct {
 	rules []Rule
 	log   []time.Duration
@@ -287,7 +287,7 @@ func (m *denyModel) pause() time.Duration {
 	}
 }
 
-// Whatever a DenyCache answers by itself is a denial that the true limiter would
+// Whatever a DenyCache answers from memory is a denial that the true limiter would
 // have given at that instant, with many calls on their way, resets among them,
 // replies lost, and other processes taking permits.
 func TestDenyCacheModel(t *testing.T) {
@@ -355,7 +355,7 @@ func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts
 		got := call.result
 		require.False(t, got.Allowed, what)
 		require.False(t, real.Allowed, what)
-		// The truth is told to a tick; what memory knows is from another instant.
+		// The truth is exact to a tick; the remembered denial is of another instant.
 		grain := m.keys[key].grain()
 		require.Positive(t, got.RetryAfter, what)
 		require.Less(t, got.RetryAfter, real.RetryAfter+grain, what)

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A scriptedLimiter answers what it is told and counts what it was asked.
+// A scriptedLimiter gives the answers that a test sets and records the calls.
 type scriptedLimiter struct {
 	asked  []string
 	answer func() (Result, error)
@@ -59,7 +59,7 @@ func deniedBy10(remaining int, retryAfter, resetAfter time.Duration) Result {
 
 func TestDenyCacheSteps(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
-	granted := Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
+	allowed := Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
 	failure := errors.New("no answer")
 
 	type step struct {
@@ -81,51 +81,51 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 1, want: deniedBy10(0, 500*ms+us, 900*ms)},
 			{at: 100 * ms, n: 1, want: deniedBy10(0, 400*ms+us, 800*ms)},
 			{at: 500*ms - 1, n: 1, want: deniedBy10(0, us+1, 400*ms+1)},
-			{at: 500 * ms, n: 1, answer: granted}, // a microsecond, its grain, before the end
-			{at: 500 * ms, n: 1, answer: granted},
+			{at: 500 * ms, n: 1, answer: allowed}, // a microsecond, its grain, before the end
+			{at: 500 * ms, n: 1, answer: allowed},
 		}},
 		{"a retry-after of whole milliseconds may be a millisecond too long", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 499*ms - 1, n: 1, want: deniedBy10(0, ms+1, 401*ms+1)},
-			{at: 499 * ms, n: 1, answer: granted},
+			{at: 499 * ms, n: 1, answer: allowed},
 		}},
 		{"a denial counts from before the request", nil, []step{
 			{at: 0, n: 1, delay: 100 * ms, answer: deniedBy10(0, 500*ms+us, 900*ms)},
 			{at: 200 * ms, n: 1, want: deniedBy10(0, 300*ms+us, 700*ms)},
 			{at: 499 * ms, n: 1, want: deniedBy10(0, ms+us, 401*ms)},
-			{at: 500 * ms, n: 1, answer: granted},
+			{at: 500 * ms, n: 1, answer: allowed},
 		}},
 		{"a denial that ended on its way is not kept", nil, []step{
 			{at: 0, n: 1, delay: 300 * ms, answer: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 600 * ms, n: 1, answer: granted},
+			{at: 600 * ms, n: 1, answer: allowed},
 		}},
 		{"reset-after does not fall below zero", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 100*ms)},
 			{at: 200 * ms, n: 1, want: deniedBy10(0, 300*ms, 0)},
 		}},
-		{"grants and errors are never kept", nil, []step{
-			{at: 0, n: 1, answer: granted},
+		{"allowed results and errors are never kept", nil, []step{
+			{at: 0, n: 1, answer: allowed},
 			{at: 0, n: 1, answer: failure},
-			{at: 0, n: 1, answer: granted},
+			{at: 0, n: 1, answer: allowed},
 			{at: 0, n: 0, answer: ErrInvalidPermits},
 			{at: 0, n: 0, answer: ErrInvalidPermits},
 		}},
 		{"a denial without retry-after is not kept", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 0, 0)},
 			{at: 0, n: 1, answer: deniedBy10(0, -ms, 0)},
-			{at: 0, n: 1, answer: granted},
+			{at: 0, n: 1, answer: allowed},
 		}},
 		{"a denial says nothing about fewer permits", nil, []step{
 			{at: 0, n: 5, answer: deniedBy10(4, 500*ms, 900*ms)},
-			{at: 0, n: 4, answer: granted},
-			{at: 0, n: 1, answer: granted},
-			{at: 0, call: "peek", n: 1, answer: granted},
+			{at: 0, n: 4, answer: allowed},
+			{at: 0, n: 1, answer: allowed},
+			{at: 0, call: "peek", n: 1, answer: allowed},
 			{at: 0, n: 5, want: deniedBy10(4, 500*ms, 900*ms)},
 			{at: 0, n: 0, answer: ErrInvalidPermits},
 			{at: 0, n: -1, answer: ErrInvalidPermits},
 		}},
 		{"a denial holds for more permits", nil, []step{
-			{at: 0, n: 9, key: "other", answer: granted},
+			{at: 0, n: 9, key: "other", answer: allowed},
 			{at: 0, n: 5, answer: deniedBy10(4, 500*ms, 900*ms)},
 			{at: 100 * ms, n: 6, want: deniedBy10(4, 400*ms, 800*ms)},
 			{at: 100 * ms, n: 9, want: deniedBy10(4, 400*ms, 800*ms)},
@@ -139,19 +139,19 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 7, answer: ErrExceedsLimit},
 		}},
 		{"more permits than the key's limit are asked", nil, []step{
-			{at: 0, n: 11, key: "large", answer: granted},
+			{at: 0, n: 11, key: "large", answer: allowed},
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 10, want: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 11, answer: ErrExceedsLimit},
 		}},
-		{"the denial that holds back longest is told", nil, []step{
+		{"the denial with the longest wait is reported", nil, []step{
 			{at: 0, n: 5, answer: deniedBy10(1, 500*ms, 900*ms)},
 			{at: 0, n: 2, answer: deniedBy10(1, 200*ms, 900*ms)},
 			{at: 100 * ms, n: 4, want: deniedBy10(1, 100*ms, 800*ms)},
 			{at: 100 * ms, n: 5, want: deniedBy10(1, 400*ms, 800*ms)},
-			{at: 300 * ms, n: 2, answer: granted},
+			{at: 300 * ms, n: 2, answer: allowed},
 			{at: 300 * ms, n: 5, want: deniedBy10(1, 200*ms, 600*ms)},
-			{at: 300 * ms, n: 4, answer: granted},
+			{at: 300 * ms, n: 4, answer: allowed},
 		}},
 		{"of several the one for the fewest permits and another are kept", nil, []step{
 			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
@@ -173,9 +173,9 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 6, key: "c", want: deniedBy10(1, 600*ms, 900*ms)},
 			{at: 0, n: 2, want: deniedBy10(1, 600*ms, 900*ms)},
 		}},
-		{"keys are told apart", nil, []step{
+		{"each key has its own denials", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 0, n: 1, key: "other", answer: granted},
+			{at: 0, n: 1, key: "other", answer: allowed},
 			{at: 0, n: 1, key: "", want: deniedBy10(0, 500*ms, 900*ms)},
 		}},
 		{"peek and acquire share what they learn", nil, []step{
@@ -191,7 +191,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, call: "reset", answer: failure},
-			{at: 0, n: 5, answer: granted},
+			{at: 0, n: 5, answer: allowed},
 			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, want: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", want: deniedBy10(0, 200*ms, 900*ms)},
@@ -201,7 +201,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 50*ms - 1, n: 1, want: deniedBy10(0, 450*ms+1, 850*ms+1)},
 			{at: 50 * ms, n: 1, answer: deniedBy10(0, 450*ms, 850*ms)},
 			{at: 99 * ms, n: 1, want: deniedBy10(0, 401*ms, 801*ms)},
-			{at: 100 * ms, n: 1, answer: granted},
+			{at: 100 * ms, n: 1, answer: allowed},
 		}},
 		{"a denial that WithMaxDenial ended does not hide another", []DenyCacheOption{WithMaxDenial(50 * ms)}, []step{
 			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
@@ -289,7 +289,7 @@ func TestDenyCacheSteps(t *testing.T) {
 	}
 }
 
-func TestDenyCacheRefusesConfig(t *testing.T) {
+func TestDenyCacheConfigErrors(t *testing.T) {
 	const ms = time.Millisecond
 	l := &scriptedLimiter{}
 	tests := []struct {
@@ -540,7 +540,7 @@ func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
 	}
 }
 
-// What the cache adds to a granted call.
+// What the cache adds to an allowed call.
 func BenchmarkDenyCacheMiss(b *testing.B) {
 	c, err := NewDenyCache(nullLimiter{Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 9}})
 	require.NoError(b, err)

@@ -146,7 +146,7 @@ func TestFallbackAnswers(t *testing.T) {
 			{name: "a denial as an error", primary: denial, same: denial},
 			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, told: true},
 			{
-				name: "more than the secondary can ever grant", primary: errDown, secondary: exceeds,
+				name: "more than the secondary can ever allow", primary: errDown, secondary: exceeds,
 				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, told: true,
 			},
 			{
@@ -294,8 +294,8 @@ type pastDeadline struct{ context.Context }
 
 func (pastDeadline) Deadline() (time.Time, bool) { return time.Now(), true }
 
-// TestFallbackRefusesWhatThePrimaryNeverGrants: also when Redis is not asked.
-func TestFallbackRefusesWhatThePrimaryNeverGrants(t *testing.T) {
+// TestFallbackErrorWhereThePrimaryNeverAllows: even when Redis is not asked.
+func TestFallbackErrorWhereThePrimaryNeverAllows(t *testing.T) {
 	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = down.Close() })
 	bucket := Must(NewTokenBucket(down, PerSecond(1), 10))
@@ -359,7 +359,7 @@ func TestFallbackNested(t *testing.T) {
 			require.Equal(t, substituted, r)
 
 			r, _, err = nest(errDown, exceeds, nil)
-			require.NoError(t, err, "what a smaller secondary can never grant, the next may")
+			require.NoError(t, err, "what a smaller secondary can never allow, the next may")
 			require.Equal(t, substituted, r)
 
 			r, _, err = nest(errDown, os.ErrPermission, os.ErrClosed)
@@ -422,7 +422,7 @@ func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
 	require.EqualValues(t, 1, secondary.calls.Load())
 }
 
-func TestFallbackRefusesConfig(t *testing.T) {
+func TestFallbackConfigErrors(t *testing.T) {
 	var none *Fallback
 	ok := AllowAll()
 	for _, c := range []struct {

@@ -50,8 +50,8 @@ func (l *LocalTokenBucket) keys() (n int) {
 	return n
 }
 
-// localRefusals is what every limiter in this process refuses.
-func localRefusals(t *testing.T, l Limiter, ended context.Context) {
+// requireLocalErrors checks the errors that every limiter in this process returns.
+func requireLocalErrors(t *testing.T, l Limiter, ended context.Context) {
 	t.Helper()
 	ctx := t.Context()
 	for name, c := range map[string]struct {
@@ -128,7 +128,7 @@ func TestLocalTokenBucketSteps(t *testing.T) {
 		}},
 		{"a clock that is set back by an hour", PerSecond(1), 3, []step{
 			{3_600_000_000, "a", 2, res(true, 3, 3*time.Second, 1, 0, 2*time.Second)},
-			// Nothing more than the rule grants, and no longer a wait than for an empty bucket.
+			// No more than the rule allows, and no longer a wait than for an empty bucket.
 			{0, "a", 1, res(false, 3, 3*time.Second, 0, time.Second, 3*time.Second)},
 			{999_999, "a", 1, res(false, 3, 3*time.Second, 0, us, 2*time.Second+us)},
 			{1_000_000, "a", 1, res(true, 3, 3*time.Second, 0, 0, 3*time.Second)},
@@ -162,11 +162,11 @@ func TestLocalTokenBucketSteps(t *testing.T) {
 	}
 }
 
-func TestLocalTokenBucketRefuses(t *testing.T) {
+func TestLocalTokenBucketErrors(t *testing.T) {
 	l, _ := newTestLocal(t, PerSecond(1), 3)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	localRefusals(t, l, ended)
+	requireLocalErrors(t, l, ended)
 	r, err := l.TryAcquireN(t.Context(), "k", 4)
 	require.Zero(t, r)
 	require.ErrorIs(t, err, ErrExceedsLimit)
@@ -185,7 +185,7 @@ func TestLocalTokenBucketPeekAndDenialKeepNoKey(t *testing.T) {
 	require.NoError(t, l.Reset(t.Context(), "k"))
 }
 
-func TestLocalTokenBucketRefusesConfig(t *testing.T) {
+func TestLocalTokenBucketConfigErrors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rate  Rate
@@ -243,7 +243,7 @@ func TestLocalTokenBucketAgainstFractions(t *testing.T) {
 				now := last
 				switch rnd.IntN(4) {
 				case 0:
-				case 1: // around the instant of the next grant
+				case 1: // around the instant of the next allowed call
 					if next >= last {
 						now = max(last, next-1+rnd.Int64N(3))
 					}
@@ -284,27 +284,27 @@ func TestLocalTokenBucketKeepsTheRate(t *testing.T) {
 		l, clock := newTestLocal(t, rate, burst)
 		rnd := rand.New(rand.NewPCG(1, 2))
 		period := rate.Period.Microseconds()
-		var now, granted int64
+		var now, allowed int64
 		for range 1_000_000 {
 			now += rnd.Int64N(period/int64(rate.Count) + 1) // about twice as often as it refills
 			clock.micros.Store(now)
 			r, err := l.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			if r.Allowed {
-				granted++
+				allowed++
 			}
 		}
 		// The bucket is never full for long, so that all that came in went out.
 		most := burst + now*int64(rate.Count)/period
-		require.LessOrEqual(t, granted, most, "%v", rate)
-		require.GreaterOrEqual(t, granted, most-burst, "%v", rate)
+		require.LessOrEqual(t, allowed, most, "%v", rate)
+		require.GreaterOrEqual(t, allowed, most-burst, "%v", rate)
 	}
 }
 
 func TestLocalTokenBucketConcurrently(t *testing.T) {
 	before := runtime.NumGoroutine()
 	l, _ := newTestLocal(t, PerSecond(1), 100)
-	var granted [10]atomic.Int64
+	var allowed [10]atomic.Int64
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
@@ -314,14 +314,14 @@ func TestLocalTokenBucketConcurrently(t *testing.T) {
 					t.Error(err)
 				}
 				if r.Allowed {
-					granted[i%10].Add(1)
+					allowed[i%10].Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	for i := range granted {
-		require.EqualValues(t, 100, granted[i].Load())
+	for i := range allowed {
+		require.EqualValues(t, 100, allowed[i].Load())
 	}
 	require.Equal(t, 10, l.keys())
 	settled(t, before)
@@ -331,7 +331,7 @@ func TestLocalTokenBucketConcurrently(t *testing.T) {
 func TestLocalTokenBucketByTheRealClock(t *testing.T) {
 	l, err := NewLocalTokenBucket(PerSecond(1000), 10)
 	require.NoError(t, err)
-	var granted atomic.Int64
+	var allowed atomic.Int64
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range 8 {
@@ -340,15 +340,15 @@ func TestLocalTokenBucketByTheRealClock(t *testing.T) {
 				if r, err := l.TryAcquire(context.Background(), "k"); err != nil {
 					t.Error(err)
 				} else if r.Allowed {
-					granted.Add(1)
+					allowed.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	most := 10 + time.Since(start).Microseconds()/1000 + 1
-	require.LessOrEqual(t, granted.Load(), most)
-	require.Greater(t, granted.Load(), int64(10))
+	require.LessOrEqual(t, allowed.Load(), most)
+	require.Greater(t, allowed.Load(), int64(10))
 }
 
 func TestLocalTokenBucketForgetsFullBucketsFirst(t *testing.T) {
@@ -486,7 +486,7 @@ func TestLocalTokenBucketAsSecondary(t *testing.T) {
 	}
 	_, err := f.TryAcquireN(t.Context(), "k", 3)
 	require.ErrorIs(t, err, errDown)
-	require.False(t, errors.Is(err, ErrExceedsLimit), "the primary may grant three")
+	require.False(t, errors.Is(err, ErrExceedsLimit), "the primary may allow three")
 	require.ErrorIs(t, f.Reset(t.Context(), "k"), errDown)
 	r, err := f.Peek(t.Context(), "k")
 	require.NoError(t, err)

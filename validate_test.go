@@ -26,7 +26,7 @@ func ours(t *testing.T) map[Limiter]Limiter {
 	}
 }
 
-func TestDecoratorsRefuseANilLimiter(t *testing.T) {
+func TestDecoratorsOfANilLimiterAreErrors(t *testing.T) {
 	missing := []Limiter{nil}
 	for _, l := range ours(t) {
 		missing = append(missing, l)

@@ -30,7 +30,7 @@ func TestParseTally(t *testing.T) {
 	require.InDelta(t, 1.25e6, got.cpu, 1)
 }
 
-func TestParseTallyRefusesNonsense(t *testing.T) {
+func TestParseTallyReturnsAnErrorForNonsense(t *testing.T) {
 	_, err := parseTally("cmdstat_get:calls=x\r\n")
 	require.Error(t, err)
 }
@@ -79,7 +79,7 @@ func TestRecordingIsRepeatedForOtherUsers(t *testing.T) {
 }
 
 func TestResultsAreMediansAndTheirRatios(t *testing.T) {
-	r, c := results{}, cell{1, hotKey, granted}
+	r, c := results{}, cell{1, hotKey, allowed}
 	for _, v := range []float64{30, 10, 20} {
 		r.add("a", c, sample{perSecond: v})
 		r.add("b", c, sample{perSecond: 2 * v})
@@ -117,12 +117,12 @@ func TestTargetsOfNothingAreUnknown(t *testing.T) {
 
 func TestTargetsKnowReachedFromMissed(t *testing.T) {
 	c := costs{
-		{"token bucket", granted}: {{micros: 8}}, {reference, granted}: {{micros: 10}},
+		{"token bucket", allowed}: {{micros: 8}}, {reference, allowed}: {{micros: 10}},
 		{"token bucket", denied}: {{micros: 9, writes: 1}}, {reference, denied}: {{micros: 10}},
 	}
 	text := targetTable(findings{results: results{}, costs: c, distance: &distance{}}).markdown()
 	for what, want := range map[string]string{
-		"token bucket granted": "reached", "token bucket denied": "missed", "writes of any denial": "missed",
+		"token bucket allowed": "reached", "token bucket denied": "missed", "writes of any denial": "missed",
 	} {
 		for line := range strings.Lines(text) {
 			if strings.Contains(line, what) {

@@ -6,7 +6,7 @@ import "github.com/tryacquire/ratelimit/bench/internal/chart"
 // cells with the most callers.
 func throughputChart(r results, all []contestant) string {
 	var panels []chart.Panel
-	for _, c := range []cell{{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted}} {
+	for _, c := range []cell{{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, allowed}} {
 		p := chart.Panel{Title: title(c.String())}
 		for _, who := range all {
 			if !r.has(who.name, c) {

@@ -143,7 +143,7 @@ func (l load) call(ctx context.Context, c *caller, phase *atomic.Int32, wait fun
 		defer cancel()
 	}
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	stride, expected := l.stride(), l.verdict == granted
+	stride, expected := l.stride(), l.verdict == allowed
 	wait()
 	for untimed := random.IntN(stride); ; untimed-- {
 		key := l.keys[0]

@@ -88,7 +88,7 @@ func place(ctx context.Context, c *redis.ClusterClient, nodes []*node, keys []st
 // nodeCosts replays plain token buckets on each node by itself, so that they do
 // not compete for the cores, in interleaved rounds.
 func nodeCosts(ctx context.Context, nodes []*node, o options) error {
-	rate, burst := bucket(granted)
+	rate, burst := bucket(allowed)
 	replays := make([]replay, len(nodes))
 	for i, n := range nodes {
 		l, err := ratelimit.NewTokenBucket(n.bed.client, rate, burst, ratelimit.WithPrefix(clusterTag), ratelimit.WithoutMerging())
@@ -105,7 +105,7 @@ func nodeCosts(ctx context.Context, nodes []*node, o options) error {
 			return err
 		}
 		at := 0
-		replays[i] = replay{n.name, granted, func() []any {
+		replays[i] = replay{n.name, allowed, func() []any {
 			at = (at + 1) % len(n.places)
 			return rec.command(n.places[at], manyKeys)
 		}, 1}
@@ -129,7 +129,7 @@ func nodeCosts(ctx context.Context, nodes []*node, o options) error {
 func nodeCostTable(nodes []*node, alone *node) table {
 	t := table{
 		title:  "Server cost of a decision, by node",
-		note:   "A plain token bucket, granted, through a pipeline, each node by itself.",
+		note:   "A plain token bucket, allowed, through a pipeline, each node by itself.",
 		header: []string{"", "keys", "µs", "× alone"},
 	}
 	base := stats.Median(alone.perTime)
@@ -147,7 +147,7 @@ func clusterLoad(ctx context.Context, c *redis.ClusterClient, nodes []*node, key
 		name, opts = "merged", opts[:1]
 	}
 	progress("load on the cluster, %s", name)
-	rate, burst := bucket(granted)
+	rate, burst := bucket(allowed)
 	l, err := ratelimit.NewTokenBucket(c, rate, burst, opts...)
 	if err != nil {
 		return table{}, err

@@ -75,4 +75,4 @@ const aboutThroughput = "Every client has the settings it comes with; go-redis h
 	"`WithoutMerging`, *context* has a context that can be cancelled in each call, *deny cache* answers from memory. " +
 	"*Allocs* and *bytes* are of the Go heap, each call; *server µs* the time of the commands a decision (`INFO commandstats`), " +
 	"*server CPU µs* that of the whole server process, with reading and writing; *bytes/key* the memory of a key after " +
-	"100 grants. *Failed* calls got no decision and do not count; *other verdict* are decisions that were not the expected ones."
+	"100 allowed calls. *Failed* calls got no decision and do not count; *other verdict* are decisions that were not the expected ones."

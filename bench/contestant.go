@@ -15,7 +15,7 @@ type contestant struct {
 	kind kind
 
 	// open sets it up so that all its answers are the verdict, but for the first
-	// for a key, which is a grant. Its keys begin with tag.
+	// for a key, which is allowed. Its keys begin with tag.
 	open func(b *bed, v verdict, tag string) (decide, error)
 
 	// cost is the server's time in microseconds, that of all scripts if nil.
@@ -42,11 +42,11 @@ const (
 type verdict string
 
 const (
-	granted verdict = "granted"
+	allowed verdict = "allowed"
 	denied  verdict = "denied"
 )
 
-// What is granted is so rarely restored, and so plentiful, that keys live and
+// What is allowed is so rarely restored, and so plentiful, that keys live and
 // are not used up while they are measured; what is denied is one an hour.
 const (
 	plenty       = 30_000_000

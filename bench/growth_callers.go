@@ -26,13 +26,13 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 	for round := range o.rounds {
 		for _, callers := range counts {
 			for _, kinds := range []int{hotKey, manyKeys} {
-				c := cell{callers, kinds, granted}
+				c := cell{callers, kinds, allowed}
 				progress("growth with callers, round %d of %d: %s", round+1, o.rounds, c)
 				for _, e := range entrants {
-					if e.verdict != granted {
+					if e.verdict != allowed {
 						continue
 					}
-					l := load{contestant: e.contestant, decide: e.decide, verdict: granted, callers: callers, keys: keys[:kinds]}
+					l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: callers, keys: keys[:kinds]}
 					s, err := l.measure(ctx, b, o.duration)
 					if err != nil {
 						return nil, err
@@ -47,7 +47,7 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 		var rate, tail, cost pen
 		for _, callers := range counts {
 			for _, who := range chosen {
-				c := cell{callers, kinds, granted}
+				c := cell{callers, kinds, allowed}
 				if !r.has(who.name, c) {
 					continue
 				}

@@ -38,7 +38,7 @@ func costOfKeys(ctx context.Context, b *bed, c contestant, o options, cost, memo
 	if err != nil {
 		return err
 	}
-	decide, err := c.open(b, granted, "k:")
+	decide, err := c.open(b, allowed, "k:")
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func costOfKeys(ctx context.Context, b *bed, c contestant, o options, cost, memo
 	}
 	filled := 0
 	for _, keys := range []int{10_000, 30_000, 100_000, 300_000, 1_000_000} {
-		r := replay{c.name, granted, func() []any {
+		r := replay{c.name, allowed, func() []any {
 			filled++
 			return rec.command(filled-1, keys)
 		}, 1}

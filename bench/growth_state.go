@@ -54,7 +54,7 @@ type grown struct {
 	steady steady
 }
 
-// growSteady measures filled keys, granted and denied, in interleaved rounds.
+// growSteady measures filled keys, allowed and denied, in interleaved rounds.
 func growSteady(ctx context.Context, b *bed, o options, axis string, all []grown) ([]chart.Plot, error) {
 	var cost, memory pen
 	tides := make([]*tide, len(all))
@@ -69,7 +69,7 @@ func growSteady(ctx context.Context, b *bed, o options, axis string, all []grown
 		}
 		memory.point(g.series, float64(g.size), bytes)
 	}
-	for _, v := range []verdict{granted, denied} {
+	for _, v := range []verdict{allowed, denied} {
 		bills := make([][]float64, len(all))
 		for round := range o.rounds {
 			progress("growth with %s, %s, round %d of %d", axis, v, round+1, o.rounds)

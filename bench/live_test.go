@@ -32,7 +32,7 @@ func TestContestantsGiveTheirVerdicts(t *testing.T) {
 	}
 }
 
-// What is replayed gets the verdict that it is named after: grants write, and
+// What is replayed gets the verdict that it is named after: allowed calls write, and
 // denials of this library do not.
 func TestReplaysGetTheirVerdicts(t *testing.T) {
 	b, err := newTestBed(t)
@@ -46,7 +46,7 @@ func TestReplaysGetTheirVerdicts(t *testing.T) {
 		switch r.verdict {
 		case denied:
 			require.Zero(t, writes, "%s: writes a decision", r.name)
-		case granted:
+		case allowed:
 			require.GreaterOrEqual(t, writes*float64(r.decisions), 0.99, "%s: writes a command", r.name)
 		}
 	}
@@ -63,7 +63,7 @@ func TestCompare(t *testing.T) {
 	require.NoError(t, run(options{rounds: 1, duration: 2 * time.Millisecond, only: regexp.MustCompile("^(token bucket|token bucket, plain|redis_rate)$"), out: out}))
 	text, err := os.ReadFile(out + "/results.md")
 	require.NoError(t, err)
-	for _, want := range []string{"### Targets", "### 256 callers, 10,000 keys, granted", "### Server cost", "### 1ms each way"} {
+	for _, want := range []string{"### Targets", "### 256 callers, 10,000 keys, allowed", "### Server cost", "### 1ms each way"} {
 		require.Contains(t, string(text), want)
 	}
 	if svg, err := os.ReadFile(out + "/throughput.svg"); err != nil || !strings.Contains(string(svg), "redis_rate") {

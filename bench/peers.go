@@ -42,10 +42,10 @@ func peers() []contestant {
 // floors are what no limiter on Redis can be faster than.
 func floors() []contestant {
 	return []contestant{
-		{name: returnOne, script: returnOne, kind: floor, only: granted, selected: true, open: openReturnOne},
+		{name: returnOne, script: returnOne, kind: floor, only: allowed, selected: true, open: openReturnOne},
 		{name: commandsAlone, script: commandsAlone, kind: floor, open: openCommands},
-		{name: "PING", kind: floor, only: granted, open: openPing, cost: pingCost},
-		{name: sharedPing, kind: floor, only: granted, open: openSharing, cost: pingCost},
+		{name: "PING", kind: floor, only: allowed, open: openPing, cost: pingCost},
+		{name: sharedPing, kind: floor, only: allowed, open: openSharing, cost: pingCost},
 	}
 }
 
@@ -167,12 +167,12 @@ func openCommands(b *bed, v verdict, tag string) (decide, error) {
 end
 local left = redis.call('PTTL', KEYS[1])
 `
-	if v == granted {
+	if v == allowed {
 		source += "redis.call('INCRBY', KEYS[1], ARGV[1])\n"
 	}
 	script := redis.NewScript(source + "return left")
 	return func(ctx context.Context, key string) (bool, error) {
 		err := script.Run(ctx, b.client, []string{tag + key}, 1).Err()
-		return v == granted, err
+		return v == allowed, err
 	}, nil
 }

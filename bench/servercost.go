@@ -78,7 +78,7 @@ func serverCost(ctx context.Context, b *bed, from []contestant, o options) (cost
 func replaysOf(ctx context.Context, b *bed, from []contestant, o options) ([]replay, error) {
 	var replays []replay
 	for i, c := range from {
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			if c.script == "" || c.only != "" && c.only != v || !o.only.MatchString(c.name) {
 				continue
 			}
@@ -106,7 +106,7 @@ func replaysOf(ctx context.Context, b *bed, from []contestant, o options) ([]rep
 // key, and of it and a fixed window many keys with a call each.
 func mergedReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
 	var replays []replay
-	for _, v := range []verdict{granted, denied} {
+	for _, v := range []verdict{allowed, denied} {
 		for _, l := range []struct {
 			hot, many string
 			open      func(b *bed, v verdict, tag string) (decide, error)
@@ -171,7 +171,7 @@ func serverCostTable(c costs, replays []replay) table {
 		note: "Microseconds of script time (`INFO commandstats`), each limiter's own command sent through a pipeline over " +
 			thousands(manyKeys) + " keys; those with sub-windows or entries in their name over " + thousands(steadyKeys) +
 			" keys, all of them filled. Writes are changes of the data a decision.",
-		header: []string{"", "granted µs", "× " + reference, "writes", "denied µs", "× " + reference, "writes"},
+		header: []string{"", "allowed µs", "× " + reference, "writes", "denied µs", "× " + reference, "writes"},
 	}
 	seen := map[string]bool{}
 	for _, r := range replays {
@@ -180,7 +180,7 @@ func serverCostTable(c costs, replays []replay) table {
 		}
 		seen[r.name] = true
 		row := []string{r.name}
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			own := c.micros(r.name, v)
 			row = append(row, number(own), times(own/c.micros(reference, v)), number(c.writes(r.name, v)))
 		}

@@ -13,7 +13,7 @@ import (
 
 // A steady key has been asked for evenly for a long time: with each call comes
 // as much new as leaves. The limiter's clock is the caller's, so that minutes
-// pass in seconds, and every call is granted, but none more at the same instant.
+// pass in seconds, and every call is allowed, but none more at the same instant.
 type steady struct {
 	name string
 	// make returns a limiter whose limit the fill uses up.
@@ -85,7 +85,7 @@ type tide struct {
 	steady
 	keys  int   // divides a batch, so that a batch ends with the last of them
 	turn  int   // of which key
-	clock int64 // of its next granted call
+	clock int64 // of its next allowed call
 }
 
 // rise fills the keys of a steady limiter. Their names begin with tag.
@@ -111,10 +111,10 @@ func (s steady) rise(ctx context.Context, b *bed, keys int, tag string) (*tide, 
 		return nil, err
 	}
 	t := &tide{recording: rec, steady: s, keys: keys, clock: steadyStart}
-	return t, t.replay(granted).send(ctx, b.admin, s.fill*keys)
+	return t, t.replay(allowed).send(ctx, b.admin, s.fill*keys)
 }
 
-// replay goes on with granted calls, or with calls that are denied because the
+// replay goes on with allowed calls, or with calls that are denied because the
 // clock stands still.
 func (t *tide) replay(v verdict) replay {
 	next := func() []any {
@@ -126,7 +126,7 @@ func (t *tide) replay(v verdict) replay {
 		command[len(command)-1] = now
 		if t.turn++; t.turn == t.keys {
 			t.turn = 0
-			if v == granted {
+			if v == allowed {
 				t.clock += t.step()
 			}
 		}
@@ -170,7 +170,7 @@ func steadyReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
 		if err != nil {
 			return nil, err
 		}
-		replays = append(replays, t.replay(granted), t.replay(denied))
+		replays = append(replays, t.replay(allowed), t.replay(denied))
 	}
 	return replays, nil
 }

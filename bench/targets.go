@@ -29,7 +29,7 @@ func targetTable(f findings) table {
 		t.add(what, "≥ "+bare(bound)+unit, bare(got)+unit, outcome(got, got >= bound))
 	}
 
-	lone := cell{1, manyKeys, granted}
+	lone := cell{1, manyKeys, allowed}
 	atMost("1. allocations of a plain call", tenth(f.results.median(plain, lone)[allocs]), 5, "")
 	atMost("1. bytes of a plain call", f.results.median(plain, lone)[allocBytes], 250, "")
 
@@ -38,17 +38,17 @@ func targetTable(f findings) table {
 		bucketRow, windowRow = "token bucket", "fixed window"
 		ofRedisRate          = " × " + reference
 	)
-	atMost("2. server: token bucket granted", ratio(bucketRow, granted, reference), 0.9, ofRedisRate)
+	atMost("2. server: token bucket allowed", ratio(bucketRow, allowed, reference), 0.9, ofRedisRate)
 	atMost("2. server: token bucket denied", ratio(bucketRow, denied, reference), 0.8, ofRedisRate)
-	atMost("2. server: 64 calls for a key merged, granted", ratio(mergedHot, granted, reference), 0.1, ofRedisRate)
+	atMost("2. server: 64 calls for a key merged, allowed", ratio(mergedHot, allowed, reference), 0.1, ofRedisRate)
 	atMost("2. server: 64 calls for a key merged, denied", ratio(mergedHot, denied, reference), 0.1, ofRedisRate)
-	atMost("2. server: fixed window granted", ratio(windowRow, granted, "ulule/limiter"), 0.8, " × ulule")
+	atMost("2. server: fixed window allowed", ratio(windowRow, allowed, "ulule/limiter"), 0.8, " × ulule")
 	atMost("2. server: fixed window denied", ratio(windowRow, denied, "ulule/limiter"), 0.8, " × ulule")
-	for _, v := range []verdict{granted, denied} {
+	for _, v := range []verdict{allowed, denied} {
 		atMost(fmt.Sprintf("2. server: %s, %s", mergedWindows, v), ratio(mergedWindows, v, "ulule/limiter"), 0.8, " × ulule")
 	}
 	for _, g := range growthTargets {
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			atMost(fmt.Sprintf("2. server: %s, %s", g.large, v), ratio(g.large, v, g.small), g.bound, " × "+g.than)
 		}
 	}
@@ -59,7 +59,7 @@ func targetTable(f findings) table {
 	atMost("3. one caller", f.turns.ratio(merged, reference), 1, ofRedisRate)
 	atMost("3. one caller", f.turns.ratio(merged, returnOne), 1.15, " × "+returnOne)
 
-	hot, spread := cell{manyCalls, hotKey, granted}, cell{manyCalls, manyKeys, granted}
+	hot, spread := cell{manyCalls, hotKey, allowed}, cell{manyCalls, manyKeys, allowed}
 	atLeast("4. 256 callers, one hot key", f.results.ratio(perSecond, hot, merged, reference), 20, ofRedisRate)
 	atLeast("4. 256 callers, 10,000 keys", f.results.ratio(perSecond, spread, merged, reference), 2.5, ofRedisRate)
 	atMost("4. allocations of a merged call, one hot key", tenth(f.results.median(merged, hot)[allocs]), 2, "")

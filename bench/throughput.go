@@ -15,12 +15,12 @@ const (
 // cells are those of everybody, and those of the selected.
 var (
 	commonCells = []cell{
-		{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted},
-		{1, hotKey, granted}, {1, manyKeys, granted},
+		{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, allowed},
+		{1, hotKey, allowed}, {1, manyKeys, allowed},
 		{manyCalls, hotKey, denied}, {manyCalls, manyKeys, denied},
 		{1, hotKey, denied}, {1, manyKeys, denied},
 	}
-	selectedCells = []cell{{64, hotKey, granted}, {64, manyKeys, granted}}
+	selectedCells = []cell{{64, hotKey, allowed}, {64, manyKeys, allowed}}
 )
 
 // An entrant is a contestant that is ready to give one verdict.
@@ -35,7 +35,7 @@ type entrant struct {
 func enter(ctx context.Context, b *bed, from []contestant, o options, keys []string) ([]entrant, error) {
 	var entrants []entrant
 	for i, c := range from {
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			if !o.only.MatchString(c.name) || c.only != "" && c.only != v {
 				continue
 			}

@@ -17,13 +17,13 @@ type turns map[string][]float64
 // with what the others left in the processor's caches.
 const turn = 8
 
-// takeTurns has one caller ask all that grant, a few calls each, in an order
-// drawn anew each time. What one caller waits for is mostly the machine waking up,
+// takeTurns has one caller call all that allow, a few times each, in a new random
+// order each time. What one caller waits for is mostly the machine waking up,
 // and that has moods of seconds: here all meet the same.
 func takeTurns(ctx context.Context, entrants []entrant, keys []string, o options) (turns, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	order := slices.DeleteFunc(slices.Clone(entrants), func(e entrant) bool { return e.verdict != granted })
+	order := slices.DeleteFunc(slices.Clone(entrants), func(e entrant) bool { return e.verdict != allowed })
 	t := turns{}
 	progress("one caller, in turn")
 	for start := time.Now(); time.Since(start) < time.Duration(len(order)*o.rounds)*o.duration; {
@@ -53,7 +53,7 @@ func (t turns) ratio(a, b string) float64 { return stats.Median(t[a]) / stats.Me
 
 func (t turns) table(order []contestant) table {
 	tab := table{
-		title: "One caller, 10,000 keys, granted: a few calls of each in turn",
+		title: "One caller, 10,000 keys, allowed: a few calls of each in turn",
 		note: fmt.Sprintf("What a call takes that is made alone. Medians of single calls, %d of each in a row, in an order drawn anew each time, ", turn) +
 			"so that all meet the machine in the same mood; one after the other, as in the tables above, their order changes from run to run.",
 		header: []string{"", "median", "× " + reference, "× " + returnOne, "mean"},

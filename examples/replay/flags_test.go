@@ -78,7 +78,7 @@ func TestParseArgs(t *testing.T) {
 	}
 }
 
-func TestParseArgsRefuses(t *testing.T) {
+func TestParseArgsErrors(t *testing.T) {
 	rates := "; write for example 10/m, 500/h or 10/90s"
 	for _, tt := range []struct {
 		args []string
@@ -128,7 +128,7 @@ func TestParseArgsRefuses(t *testing.T) {
 	}
 }
 
-func TestParseArgsPassesTheLibrarysRefusalsOn(t *testing.T) {
+func TestParseArgsReturnsTheLibrarysErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"-algorithm", "sliding-window", "-storage", "zset", "-buckets", "5"},
 		{"-algorithm", "sliding-log", "-rule", "10/s,5/s"},

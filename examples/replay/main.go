@@ -1,7 +1,7 @@
 // Replay answers "what would this limit have done to yesterday's traffic?"
 //
 // It reads access logs, takes one permit for every request at the time that the
-// request was made, and reports what would have been granted and denied:
+// request was made, and reports what would have been allowed and denied:
 //
 //	go run ./examples/replay access.log
 //	go run ./examples/replay -rate 10/m -burst 20 access.log

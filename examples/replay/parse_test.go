@@ -145,7 +145,7 @@ func TestParseLineKeepsTheZone(t *testing.T) {
 	require.Equal(t, -(3*3600 + 1800), r.zone)
 }
 
-func TestParseLineRefuses(t *testing.T) {
+func TestParseLineErrors(t *testing.T) {
 	for _, tt := range []struct{ name, line, err string }{
 		{"nothing", ``, "it does not start with a client address"},
 		{"one word", `hello`, "it does not start with a client address"},

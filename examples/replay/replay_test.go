@@ -96,7 +96,7 @@ func TestCountsByHand(t *testing.T) {
 
 			rep := replayed(t, cfg, log.String())
 			require.Equal(t, 15, rep.requests)
-			require.Equal(t, 15-len(tt.denied), rep.granted[0])
+			require.Equal(t, 15-len(tt.denied), rep.allowed[0])
 			require.Equal(t, 2, rep.keys)
 			require.Equal(t, 1, rep.keysDenied[0])
 			require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{len(tt.denied)}}}, rep.denied.items)
@@ -129,7 +129,7 @@ func TestComparisonCountsByHand(t *testing.T) {
 	cfg, err := parseArgs([]string{"-algorithm", "sliding-log", "-rate", "3/m", "-vs", "fixed-window -align 0"})
 	require.NoError(t, err)
 	rep := replayed(t, cfg, log)
-	require.Equal(t, [2]int{8, 10}, rep.granted)
+	require.Equal(t, [2]int{8, 10}, rep.allowed)
 	require.Equal(t, 1, rep.onlyFirst)
 	require.Equal(t, 3, rep.onlySecond)
 	require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{5, 3}}}, rep.denied.items)
@@ -168,25 +168,25 @@ func TestOrderInTheFileDoesNotMatter(t *testing.T) {
 
 func TestSlidingLogAgreesWithAModel(t *testing.T) {
 	lines := randomLog(1000)
-	grants := map[string][]int64{}
-	granted := 0
+	instants := map[string][]int64{}
+	allowed := 0
 	for _, line := range lines {
 		r, err := parseLine([]byte(strings.TrimSuffix(line, "\n")))
 		require.NoError(t, err)
 		recent := 0
-		for _, at := range grants[string(r.client)] {
+		for _, at := range instants[string(r.client)] {
 			if r.at-at < time.Minute.Microseconds() {
 				recent++
 			}
 		}
 		if recent < 5 {
-			grants[string(r.client)] = append(grants[string(r.client)], r.at)
-			granted++
+			instants[string(r.client)] = append(instants[string(r.client)], r.at)
+			allowed++
 		}
 	}
 	cfg, err := parseArgs([]string{"-algorithm", "sliding-log", "-rate", "5/m"})
 	require.NoError(t, err)
-	require.Equal(t, granted, replayed(t, cfg, strings.Join(lines, "")).granted[0])
+	require.Equal(t, allowed, replayed(t, cfg, strings.Join(lines, "")).allowed[0])
 }
 
 func TestKeys(t *testing.T) {

@@ -32,16 +32,16 @@ Left out 1 line that cannot be read:
 The limit, for each client IP:
   token-bucket: 3 per minute, up to 3 at once
 
-                requests  granted  denied  share denied  client IPs denied
+                requests  allowed  denied  share denied  client IPs denied
   token-bucket        19       14       5        26.3 %             2 of 3
 
 The client IPs denied most:
-               requests  granted  denied  share denied
+               requests  allowed  denied  share denied
   192.0.2.1          13       10       3        23.1 %
   2001:db8::7         5        3       2        40.0 %
 
 The busiest minutes:
-                    requests  granted  denied  share denied
+                    requests  allowed  denied  share denied
   2015-05-17 12:02         9        6       3        33.3 %
   2015-05-17 12:00         5        4       1        20.0 %
   2015-05-17 12:01         4        3       1        25.0 %
@@ -60,11 +60,11 @@ The limits compared, for each client IP:
   token-bucket: 3 per minute, up to 3 at once
   fixed-window: at most 3 in each minute of the clock (UTC)
 
-                requests  granted  denied  share denied  client IPs denied
+                requests  allowed  denied  share denied  client IPs denied
   token-bucket        19       14       5        26.3 %             2 of 3
   fixed-window        19       14       5        26.3 %             2 of 3
 
-Decided differently: 2 of 19 requests (10.5 %): 1 granted by token-bucket alone, 1 granted by fixed-window alone
+Decided differently: 2 of 19 requests (10.5 %): 1 allowed by token-bucket alone, 1 allowed by fixed-window alone
 
 The client IPs denied most (1 of 2; -top shows more):
              requests  denied by token-bucket   share  denied by fixed-window   share
@@ -94,13 +94,13 @@ The limit, for each client IP:
   token-bucket: 20 per minute, up to 20 at once
   (the default; -algorithm, -rate, -burst and others choose another: see -h)
 
-                requests  granted  denied  share denied  client IPs denied
+                requests  allowed  denied  share denied  client IPs denied
   token-bucket         1        1       0         0.0 %             0 of 1
 
 Nobody was denied. A lower -rate shows where the limit begins to bite.
 
 The busiest minutes:
-                    requests  granted  denied  share denied
+                    requests  allowed  denied  share denied
   2015-05-17 12:00         1        1       0         0.0 %
 `, got.stdout)
 }

@@ -46,14 +46,14 @@ func TestServersClockIsTheLogs(t *testing.T) {
 	start := logStart.UnixMicro()
 	for _, tt := range []struct {
 		after   time.Duration
-		granted bool
+		allowed bool
 	}{
 		{0, true}, {0, false}, {time.Minute - time.Millisecond, false}, {time.Minute, true}, {2 * time.Minute, true},
 	} {
-		granted, err := s.tryAcquire(t.Context(), start+tt.after.Microseconds(), "key")
+		allowed, err := s.tryAcquire(t.Context(), start+tt.after.Microseconds(), "key")
 		require.NoError(t, err)
-		require.Equal(t, tt.granted, granted, tt.after)
-		if granted {
+		require.Equal(t, tt.allowed, allowed, tt.after)
+		if allowed {
 			require.Equal(t, time.Minute, s.redis.TTL(s.redis.Keys()[0]), "keys live by the log's clock")
 		}
 	}

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the figures of bench/results.md i
 //	<!-- from bench/results.md: 256 callers, one hot key -->
 //
 // has the first columns of the table of that heading, which may go on: "256 callers, one hot
-// key, granted". Without a heading in the mark, each row begins with its own.
+// key, allowed". Without a heading in the mark, each row begins with its own.
 var mark = regexp.MustCompile(`^<!-- from bench/results.md(?:: (.*))? -->$`)
 
 // TestFiguresAreThoseOfTheBench: after a new run of the bench,

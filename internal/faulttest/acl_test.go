@@ -136,9 +136,9 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 }
 
-// TestWhatMayNotBeReadIsRefusedBeforeAnyWrite: who is told an error was not
+// TestAForbiddenReadFailsBeforeAnyWrite: a caller that gets an error was not
 // charged.
-func TestWhatMayNotBeReadIsRefusedBeforeAnyWrite(t *testing.T) {
+func TestAForbiddenReadFailsBeforeAnyWrite(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, redistest.ACL("limiter", append(limitertest.LeastPrivilege(), "~ratelimit:*")...))
 	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)

@@ -21,7 +21,7 @@ import (
 // pipeline of a ClusterClient tries four times to get a connection.
 const generous = 15 * time.Second
 
-// ample are limiters that grant everything here and forget nothing, one whose
+// ample are limiters that allow everything here and forget nothing, one whose
 // reply is an integer and one whose reply is a list.
 var ample = []struct {
 	name  string

@@ -65,12 +65,12 @@ func TestFixedWindowIsAClockWindowOfWholeMilliseconds(t *testing.T) {
 	}
 }
 
-func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
+func TestSeveralRulesAllowWhatEachWould(t *testing.T) {
 	rules := []Rule{{3, time.Second}, {10, 10 * time.Second}, {12, 15 * time.Second}}
 	for seed := range uint64(3) {
 		m := NewSlidingLog(rules, us)
 		scenario := NewScenario(Seeded(seed), ShapeOf(m, false))
-		var grants []Grant // all there ever were
+		var taken []Grant // all there ever were
 		var last Answer
 		denied := map[int]int{}
 		for range 3000 {
@@ -78,11 +78,11 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 			if step.Op == Reset {
 				continue
 			}
-			want := oracle(rules, grants, step.Now, step.N)
+			want := oracle(rules, taken, step.Now, step.N)
 			last = m.Take(step.Now, step.N, step.Op == Peek)
 			require.Equal(t, want, last, "%+v", step)
 			if last.Allowed && step.Op == Take {
-				grants = append(grants, Grant{step.Now, step.N})
+				taken = append(taken, Grant{step.Now, step.N})
 			}
 			if !last.Allowed {
 				denied[last.Limit]++
@@ -108,7 +108,7 @@ func oracle(rules []Rule, history []Grant, now int64, n int) Answer {
 		if used(r, now)+n <= r.Limit {
 			continue
 		}
-		for i := range history { // the first grant whose leaving makes room
+		for i := range history { // the first permits whose leaving makes room
 			t := history[i].At + r.Window.Microseconds() - now
 			if t > 0 && used(r, now+t)+n <= r.Limit {
 				if micros(t) > a.RetryAfter {

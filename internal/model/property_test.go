@@ -107,7 +107,7 @@ func TestPeekAnswersLikeTakeAndChangesNothing(t *testing.T) {
 func TestAnswersAreExact(t *testing.T) {
 	each(t, func(t *testing.T, c config, back bool, seed uint64) {
 		m := c.new()
-		grants, denials := 0, 0
+		allowed, denials := 0, 0
 		Play(m, NewScenario(Seeded(seed), ShapeOf(m, back)), 2000, func(step Step, a Answer) {
 			if step.Op != Take {
 				return
@@ -115,7 +115,7 @@ func TestAnswersAreExact(t *testing.T) {
 			ask := func(at int64, n int) bool { return m.Take(at, n, true).Allowed }
 			now := floorDiv(step.Now, c.grain) * c.grain
 			if a.Allowed {
-				grants++
+				allowed++
 				require.Zero(t, a.RetryAfter, "%+v: an allowed call has a wait", step)
 			} else {
 				denials++
@@ -125,7 +125,7 @@ func TestAnswersAreExact(t *testing.T) {
 				require.True(t, ask(retry, step.N), "%+v: %+v: RetryAfter is too short", step, a)
 				require.Less(t, a.Remaining, step.N, "%+v: a denial of permits that remain", step)
 			}
-			// What remains can be had at once when granted, and no more; a
+			// What remains can be had at once when allowed, and no more; a
 			// denial may name a rule that has more left than another.
 			require.False(t, a.Allowed && a.Remaining > 0 && !ask(step.Now, min(a.Remaining, m.Max())) ||
 				a.Remaining < m.Max() && ask(step.Now, a.Remaining+1), "%+v: %+v: wrong Remaining", step, a)
@@ -141,7 +141,7 @@ func TestAnswersAreExact(t *testing.T) {
 			require.GreaterOrEqual(t, a.Remaining, 0, "%+v", step)
 			require.LessOrEqual(t, a.Remaining, a.Limit, "%+v", step)
 		})
-		require.GreaterOrEqual(t, grants, 200, "too few calls were allowed to prove much")
+		require.GreaterOrEqual(t, allowed, 200, "too few calls were allowed to prove much")
 		require.GreaterOrEqual(t, denials, 200, "too few calls were denied to prove much")
 	})
 }
@@ -149,13 +149,13 @@ func TestAnswersAreExact(t *testing.T) {
 func TestNoMoreThanTheRule(t *testing.T) {
 	for seed := range uint64(2) {
 		play := func(m Model) []Grant {
-			var grants []Grant
+			var taken []Grant
 			Play(m, NewScenario(Seeded(seed), ShapeOf(m, false)), 3000, func(step Step, a Answer) {
 				if a.Allowed && step.Op == Take {
-					grants = append(grants, Grant{step.Now, step.N})
+					taken = append(taken, Grant{step.Now, step.N})
 				}
 			})
-			return grants
+			return taken
 		}
 		// A Reset gives a key its full limit again, so these leave it out.
 		noReset := func(m Model) []Grant { return play(unresettable{m}) }
@@ -166,15 +166,15 @@ func TestNoMoreThanTheRule(t *testing.T) {
 				"log":     NewSlidingLog([]Rule{rule, {2 * rule.Limit, 3 * rule.Window}}, 13*us),
 				"sliding": NewSlidingWindow(rule.Limit, rule.Window, 10),
 			} {
-				grants := noReset(m)
-				got := MaxInAnyWindow(grants, rule.Window)
+				taken := noReset(m)
+				got := MaxInAnyWindow(taken, rule.Window)
 				require.Equal(t, rule.Limit, got, "%s: the most in any window", name)
 				if name == "log" {
-					require.LessOrEqual(t, MaxInAnyWindow(grants, 3*rule.Window), 2*rule.Limit, "log: the second rule")
+					require.LessOrEqual(t, MaxInAnyWindow(taken, 3*rule.Window), 2*rule.Limit, "log: the second rule")
 				}
 			}
-			grants := noReset(NewClockWindow(rule.Limit, rule.Window))
-			require.LessOrEqual(t, MaxInAnyWindow(grants, rule.Window), 2*rule.Limit, "fixed window")
+			taken := noReset(NewClockWindow(rule.Limit, rule.Window))
+			require.LessOrEqual(t, MaxInAnyWindow(taken, rule.Window), 2*rule.Limit, "fixed window")
 		}
 
 		for _, r := range []struct {
@@ -188,8 +188,8 @@ func TestNoMoreThanTheRule(t *testing.T) {
 				t.Errorf("leaky bucket %+v: %+v", r, worst)
 			}
 			for _, every := range []time.Duration{10 * ms, 900 * ms} {
-				grants := noReset(NewSteppedBucket(r.count, r.period, r.burst, every))
-				if over, worst := ExceedsSteppedBucket(grants, r.count, r.period, r.burst, every); over {
+				taken := noReset(NewSteppedBucket(r.count, r.period, r.burst, every))
+				if over, worst := ExceedsSteppedBucket(taken, r.count, r.period, r.burst, every); over {
 					t.Errorf("stepped bucket %+v every %v: %+v", r, every, worst)
 				}
 			}

@@ -73,23 +73,23 @@ func TestScenarioOfTheSmallestShape(t *testing.T) {
 }
 
 func TestMaxInAnyWindow(t *testing.T) {
-	grants := []Grant{{100, 3}, {0, 2}, {99, 1}, {100, 4}, {300, 5}} // in no order
+	taken := []Grant{{100, 3}, {0, 2}, {99, 1}, {100, 4}, {300, 5}} // in no order
 	for _, c := range []struct {
 		window time.Duration
 		want   int
 	}{{us, 7}, {2 * us, 8}, {100 * us, 8}, {101 * us, 10}, {200 * us, 10}, {201 * us, 12}, {202 * us, 13}, {301 * us, 15}} {
-		require.Equal(t, c.want, MaxInAnyWindow(grants, c.window), "%v", c.window)
+		require.Equal(t, c.want, MaxInAnyWindow(taken, c.window), "%v", c.window)
 	}
 	require.Zero(t, MaxInAnyWindow(nil, us), "no permits")
-	require.Equal(t, int64(100), grants[0].At, "the caller's grants were sorted")
+	require.Equal(t, int64(100), taken[0].At, "the caller's slice was sorted")
 }
 
 func TestExceedsBucket(t *testing.T) {
 	// 3 per second with a burst of 5: the sixth permit is due after 333333 1/3.
 	for _, c := range []struct {
-		grants []Grant
-		over   *big.Rat
-		want   bool
+		taken []Grant
+		over  *big.Rat
+		want  bool
 	}{
 		{nil, big.NewRat(-5, 1), false},
 		{[]Grant{{0, 4}}, big.NewRat(-1, 1), false},
@@ -99,9 +99,9 @@ func TestExceedsBucket(t *testing.T) {
 		{[]Grant{{333_334, 1}, {0, 5}}, big.NewRat(0, 1), false},
 		{[]Grant{{0, 5}, {1_000_000, 3}, {2_000_000, 4}}, big.NewRat(1, 1), true},
 	} {
-		got, worst := ExceedsBucket(c.grants, 3, time.Second, 5)
-		require.Equal(t, c.want, got, "%v", c.grants)
-		require.Zero(t, worst.Over.Cmp(c.over), "%v: over by %v, want %v", c.grants, worst.Over, c.over)
+		got, worst := ExceedsBucket(c.taken, 3, time.Second, 5)
+		require.Equal(t, c.want, got, "%v", c.taken)
+		require.Zero(t, worst.Over.Cmp(c.over), "%v: over by %v, want %v", c.taken, worst.Over, c.over)
 	}
 
 	got, worst := ExceedsBucket([]Grant{{0, 1}, {10_000_000, 5}, {11_000_000, 4}, {99_000_000, 5}}, 3, time.Second, 5)
@@ -123,19 +123,19 @@ func TestExceedsBucket(t *testing.T) {
 	}
 }
 
-// The checkers look at each grant once; here every interval is looked at.
+// The checkers look at each allowed call once; here every interval is looked at.
 func TestCheckersAgainstEveryInterval(t *testing.T) {
 	rng := Seeded(3)
 	for range 150 {
-		grants := make([]Grant, 1+rng.IntN(12))
-		for i := range grants {
-			grants[i] = Grant{At: rng.Int64N(60), N: 1 + rng.IntN(4)}
+		taken := make([]Grant, 1+rng.IntN(12))
+		for i := range taken {
+			taken[i] = Grant{At: rng.Int64N(60), N: 1 + rng.IntN(4)}
 		}
 		most, over := 0, big.NewRat(-1<<40, 1)
 		for from := range int64(60) {
 			for to := from; to < 60; to++ {
 				sum := 0
-				for _, g := range grants {
+				for _, g := range taken {
 					if g.At >= from && g.At <= to {
 						sum += g.N
 					}
@@ -149,9 +149,9 @@ func TestCheckersAgainstEveryInterval(t *testing.T) {
 				}
 			}
 		}
-		require.Equal(t, most, MaxInAnyWindow(grants, 20*us), "%v", grants)
-		if got, worst := ExceedsBucket(grants, 3, 7*us, 5); worst.Over.Cmp(over) != 0 || got != (over.Sign() > 0) {
-			t.Fatalf("%v: over by %v, want %v", grants, worst.Over, over)
+		require.Equal(t, most, MaxInAnyWindow(taken, 20*us), "%v", taken)
+		if got, worst := ExceedsBucket(taken, 3, 7*us, 5); worst.Over.Cmp(over) != 0 || got != (over.Sign() > 0) {
+			t.Fatalf("%v: over by %v, want %v", taken, worst.Over, over)
 		}
 	}
 }
