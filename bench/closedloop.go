@@ -53,8 +53,8 @@ type caller struct {
 }
 
 // measure runs the load for d, after a fifth of that to warm up. Rates and
-// latencies are of d alone; costs are of the whole run, from quiet to quiet.
-func (l load) measure(ctx context.Context, b *bed, d time.Duration) (sample, error) {
+// latencies are only of d; costs are of the whole run, from quiet to quiet.
+func (l load) measure(ctx context.Context, b *testbed, d time.Duration) (sample, error) {
 	callers := make([]*caller, l.callers)
 	for i := range callers {
 		callers[i] = &caller{}
@@ -115,7 +115,7 @@ func (l load) measure(ctx context.Context, b *bed, d time.Duration) (sample, err
 	}, nil
 }
 
-// serverTime is the contestant's own way to tell what it cost.
+// serverTime is the contestant's own measure of what it cost.
 func (c contestant) serverTime(t tally) float64 {
 	if c.cost != nil {
 		return c.cost(t)

@@ -29,7 +29,7 @@ var distantCells = []cell{{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, al
 // far measures a few contestants through a proxy that delays each way.
 func far(ctx context.Context, h *host, server *redistest.Server, all []contestant, o options) (*distance, error) {
 	proxy := redistest.NewProxy(h, server.Addr())
-	b, err := newBed(h, server, proxy.Addr())
+	b, err := newTestbed(h, server, proxy.Addr())
 	if err != nil {
 		return nil, err
 	}

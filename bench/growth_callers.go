@@ -9,7 +9,7 @@ import (
 )
 
 // growCallers lets more and more callers call at once.
-func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
+func growCallers(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
 	var chosen []contestant
 	for _, c := range contestants() {
 		if slices.Contains([]string{merged, plain, reference, "rueidis by hand"}, c.name) {
@@ -44,17 +44,17 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 	}
 	var plots []chart.Plot
 	for _, kinds := range []int{hotKey, manyKeys} {
-		var rate, tail, cost pen
+		var rate, tail, cost seriesSet
 		for _, callers := range counts {
-			for _, who := range chosen {
+			for _, entry := range chosen {
 				c := cell{callers, kinds, allowed}
-				if !r.has(who.name, c) {
+				if !r.has(entry.name, c) {
 					continue
 				}
-				s := r.median(who.name, c)
-				rate.point(who.name, float64(callers), s[perSecond])
-				tail.point(who.name, float64(callers), s[p99]/1e3)
-				cost.point(who.name, float64(callers), s[serverTime])
+				s := r.median(entry.name, c)
+				rate.point(entry.name, float64(callers), s[perSecond])
+				tail.point(entry.name, float64(callers), s[p99]/1e3)
+				cost.point(entry.name, float64(callers), s[serverTime])
 			}
 		}
 		which := "one hot key"

@@ -9,8 +9,8 @@ import (
 )
 
 // growKeys asks for more and more keys.
-func growKeys(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
-	var cost, memory pen
+func growKeys(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
+	var cost, memory seriesSet
 	for _, c := range contestants() {
 		switch c.script {
 		case "fixed window", "token bucket", "sliding window, Hash", reference:
@@ -30,7 +30,7 @@ func growKeys(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 
 // costOfKeys fills an empty server. The memory is that of the whole server, with
 // its tables.
-func costOfKeys(ctx context.Context, b *bed, c contestant, o options, cost, memory *pen) error {
+func costOfKeys(ctx context.Context, b *testbed, c contestant, o options, cost, memory *seriesSet) error {
 	if err := b.admin.FlushAll(ctx).Err(); err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 // Every contestant gives its verdict to all calls and none fails, with a few
 // callers on keys that they seldom share.
 func TestContestantsGiveTheirVerdicts(t *testing.T) {
-	b, err := newTestBed(t)
+	b, err := startTestbed(t)
 	require.NoError(t, err)
 	keys := users(500)
 	// Not go-zero, whose circuit breaker opens on a slow machine, nor throttled,
@@ -35,7 +35,7 @@ func TestContestantsGiveTheirVerdicts(t *testing.T) {
 // What is replayed gets the verdict that it is named after: allowed calls write, and
 // denials of this library do not.
 func TestReplaysGetTheirVerdicts(t *testing.T) {
-	b, err := newTestBed(t)
+	b, err := startTestbed(t)
 	require.NoError(t, err)
 	o := options{rounds: 1, duration: 5 * time.Millisecond, only: regexp.MustCompile("bucket|fixed|redis_rate|Hash|List|100 entries")}
 	c, replays, err := serverCost(t.Context(), b, contestants(), o)
@@ -71,11 +71,11 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-func newTestBed(t *testing.T) (*bed, error) {
+func startTestbed(t *testing.T) (*testbed, error) {
 	h := &host{}
 	t.Cleanup(h.cleanup)
 	server := redistest.Start(t)
-	return newBed(h, server, server.Addr())
+	return newTestbed(h, server, server.Addr())
 }
 
 // silence drops what is printed.

@@ -11,7 +11,7 @@ import (
 const takenBefore = 100
 
 // keyMemory is the bytes that a key takes after some allowed calls, by contestant.
-func keyMemory(ctx context.Context, b *bed, from []contestant, o options) (map[string]float64, error) {
+func keyMemory(ctx context.Context, b *testbed, from []contestant, o options) (map[string]float64, error) {
 	memory := map[string]float64{}
 	for i, c := range from {
 		if c.kind == floor || c.only == denied || !o.only.MatchString(c.name) {
