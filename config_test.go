@@ -294,7 +294,7 @@ func TestChangedBucketBlocksNoLongerThanTheRule(t *testing.T) {
 }
 
 // TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart, and so two
-// hosts whose clocks differ by a hair do not take turns in opening it.
+// hosts whose clocks differ slightly do not reopen it alternately.
 func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	h := limitertest.NewClock()
@@ -316,7 +316,7 @@ func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.
 	}
 }
 
-func TestErrorsAreTheContracts(t *testing.T) {
+func TestErrorsAreThoseOfTheContract(t *testing.T) {
 	for _, err := range []error{ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrExceedsLimit, ratelimit.ErrDenied, ratelimit.ErrCorruptState} {
 		require.Regexp(t, "^ratelimit: ", err.Error())
 		require.True(t, errors.Is(err, err))

@@ -109,7 +109,7 @@ func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
 	}
 }
 
-func TestDenyCacheDenialDoesNotDriveOutItsKeysOther(t *testing.T) {
+func TestDenyCacheDenialDoesNotReplaceAnotherOfItsKey(t *testing.T) {
 	for position := range 4 {
 		l := &scriptedLimiter{}
 		c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))

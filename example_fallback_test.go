@@ -12,7 +12,7 @@ import (
 )
 
 // Redis decides; while it is down or slow, each of four instances keeps a quarter
-// of the quota by itself.
+// of the quota on its own.
 func ExampleNewFallback() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()

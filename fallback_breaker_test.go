@@ -16,15 +16,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A patient is a primary whose state a test sets.
-type patient struct {
+// A settablePrimary is a primary whose state a test sets.
+type settablePrimary struct {
 	stub
 	err  error         // what it fails with
 	took time.Duration // for each call
 }
 
-func newPatient() *patient {
-	p := new(patient)
+func newSettablePrimary() *settablePrimary {
+	p := new(settablePrimary)
 	p.do = func(ctx context.Context, _ string, _ int) (Result, error) {
 		err := p.err
 		select {
@@ -63,7 +63,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	for _, mode := range breakerModes {
 		t.Run(mode.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				primary := newPatient()
+				primary := newSettablePrimary()
 				var changes []string
 				f := newTestFallback(t, primary, always(bySecondary, nil),
 					append(mode.opts, states(&changes), WithBreaker(WithFailures(3), WithProbeEvery(100*milli)))...)
@@ -77,7 +77,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 					{at: 0, want: byPrimary, asked: true},
 					{at: 0, err: errDown, want: substituted, asked: true},
 					{at: 0, err: errDown, want: substituted, asked: true},
-					{at: 0, want: byPrimary, asked: true}, // a success between starts the count anew
+					{at: 0, want: byPrimary, asked: true}, // a success in between restarts the count
 					{at: 0, err: errDown, want: substituted, asked: true},
 					{at: 0, err: errDown, want: substituted, asked: true},
 					{at: 5 * milli, err: errDown, want: substituted, asked: true}, // the third in a row
@@ -114,7 +114,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 
 func TestBreakerDefaults(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		primary := newPatient()
+		primary := newSettablePrimary()
 		primary.err = errDown
 		f := newTestFallback(t, primary, AllowAll(), WithBreaker())
 		for range 100 {
@@ -163,19 +163,19 @@ func TestBreakerCountsOutagesOnly(t *testing.T) {
 		}{
 			{name: "an outage", err: errDown, between: true, opens: true},
 			{name: "a success", between: false},
-			{name: "a denial told as an error", err: ErrDenied, between: false},
+			{name: "a denial returned as an error", err: ErrDenied, between: false},
 			{name: "an empty key", err: ErrInvalidKey, between: true},
 			{name: "a wrong number", err: ErrInvalidPermits, between: true},
 			{name: "too many permits", err: ErrExceedsLimit, between: true},
 			{name: "a corrupt key", err: fmt.Errorf("x: %w", ErrCorruptState), between: true},
 		} {
 			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
-				build := func() (*patient, *Fallback) {
-					p := newPatient()
+				build := func() (*settablePrimary, *Fallback) {
+					p := newSettablePrimary()
 					return p, newTestFallback(t, p, always(bySecondary, nil),
 						append(mode.opts, WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)))...)
 				}
-				ask := func(p *patient, f *Fallback, err error) (asked bool) {
+				ask := func(p *settablePrimary, f *Fallback, err error) (asked bool) {
 					p.err = err
 					before := p.calls.Load()
 					_, _ = f.TryAcquire(t.Context(), "k")
@@ -206,7 +206,7 @@ func TestBreakerProbeWithAMistake(t *testing.T) {
 		t.Run(mode.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				var changes []string
-				p := newPatient()
+				p := newSettablePrimary()
 				f := newTestFallback(t, p, always(bySecondary, nil),
 					append(mode.opts, states(&changes), WithBreaker(WithFailures(1), WithProbeEvery(milli)))...)
 				p.err = errDown
@@ -231,7 +231,7 @@ func TestBreakerProbesOneAtATime(t *testing.T) {
 	for _, mode := range breakerModes {
 		t.Run(mode.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				p := newPatient()
+				p := newSettablePrimary()
 				f := newTestFallback(t, p, always(bySecondary, nil),
 					append(mode.opts, WithBreaker(WithFailures(1), WithProbeEvery(milli)))...)
 				p.err = errDown
@@ -268,7 +268,7 @@ func TestBreakerProbesOneAtATime(t *testing.T) {
 func TestBreakerCountsCallsOverBudget(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var changes []string
-		p := newPatient()
+		p := newSettablePrimary()
 		p.took = 30 * milli // healthy, but slow
 		f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(10*milli),
 			WithBreaker(WithFailures(3), WithProbeEvery(100*milli)))
@@ -303,7 +303,7 @@ func TestBreakerCountsCallsOverBudget(t *testing.T) {
 }
 
 // A service whose requests end before the primary does must still find out that
-// it hangs; and a client who sends tiny deadlines must not open the breaker.
+// it hangs; and a client that sends tiny deadlines must not open the breaker.
 func TestBreakerWithCallersWhoLeave(t *testing.T) {
 	leave := func(t *testing.T, f *Fallback, after time.Duration) {
 		t.Helper()
@@ -315,7 +315,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 	}
 	t.Run("without a budget", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p := newPatient()
+			p := newSettablePrimary()
 			p.took = time.Hour
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(WithFailures(3)))
 			for range 100 {
@@ -332,14 +332,14 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 	})
 	t.Run("before a budget that the primary exceeds", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p := newPatient()
+			p := newSettablePrimary()
 			p.took = time.Hour
 			var changes []string
 			f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(WithFailures(3)))
 			for range 3 {
 				leave(t, f, 5*milli)
 			}
-			time.Sleep(50 * milli) // nobody waits any more, and yet it is noticed
+			time.Sleep(50 * milli) // no call waits any more, and yet the outage is noticed
 			synctest.Wait()
 			require.Equal(t, []string{"60ms: closed to open"}, changes)
 			r, err := f.TryAcquire(t.Context(), "k")
@@ -349,7 +349,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 	})
 	t.Run("before a budget that the primary keeps", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p := newPatient()
+			p := newSettablePrimary()
 			p.took = 20 * milli
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli), WithBreaker(WithFailures(3)))
 			for range 100 {
@@ -363,7 +363,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 	})
 	t.Run("in a probe", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			p := newPatient()
+			p := newSettablePrimary()
 			p.took = time.Hour
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
 				WithBreaker(WithFailures(1), WithProbeEvery(100*milli)))
@@ -399,10 +399,10 @@ func TestBreakerOpenForACallerWhoHasLeft(t *testing.T) {
 	}
 }
 
-// A probe that left before its turn came says nothing, and another may probe.
+// A probe that ended before it reached the primary proves nothing, and another call may probe.
 func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		p := newPatient()
+		p := newSettablePrimary()
 		p.err = errDown
 		f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
 			WithBreaker(WithFailures(1), WithProbeEvery(100*milli)))
@@ -457,7 +457,7 @@ func (c counting) Peek(ctx context.Context, key string) (Result, error) {
 func (c counting) Reset(ctx context.Context, key string) error { return c.client.Del(ctx, key).Err() }
 
 // A server that is killed under 1,000 decisions a second, with a client as it
-// comes: nobody waits for longer than the budget and a little, and the primary
+// comes: no call waits for longer than the budget and a little, and the primary
 // is back within a second of its return.
 func TestBreakerServerKilledUnderLoad(t *testing.T) {
 	if testing.Short() {
@@ -537,7 +537,7 @@ func TestBreakerServerKilledUnderLoad(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	t.Logf("%d decisions; by the primary before: %d, by the secondary meanwhile: %d; p99 %v, longest %v; back after %v; breaker %v",
+	t.Logf("%d decisions; by the primary before: %d, by the secondary during the outage: %d; p99 %v, longest %v; back after %v; breaker %v",
 		len(decisions), before, during, p99.Round(time.Microsecond), longest.Round(time.Microsecond), back.Round(milli), changes)
 	require.NotZero(t, before)
 	require.NotZero(t, during)

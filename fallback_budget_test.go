@@ -56,7 +56,7 @@ func TestFallbackBudget(t *testing.T) {
 			require.Equal(t, overBudget, late(t, after(budget+1), budget, substituted))
 		})
 	})
-	t.Run("a late error is not told", func(t *testing.T) {
+	t.Run("a late error is not reported", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			primary := &stub{do: func(context.Context, string, int) (Result, error) {
 				time.Sleep(time.Second)
@@ -239,7 +239,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 	}
 }
 
-func TestFallbackMoreCallersThanTurnsWait(t *testing.T) {
+func TestFallbackCallersBeyondTheMostThatRunWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
 		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker())
@@ -261,7 +261,7 @@ func TestFallbackMoreCallersThanTurnsWait(t *testing.T) {
 	})
 }
 
-func TestFallbackCallersWhoseTurnDoesNotCome(t *testing.T) {
+func TestFallbackCallersThatNeverReachThePrimary(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const budget = 50 * milli
 		primary := after(budget - milli)
@@ -289,7 +289,7 @@ func TestFallbackCallersWhoseTurnDoesNotCome(t *testing.T) {
 		require.Equal(t, substituted, r)
 		require.Equal(t, budget, time.Since(start))
 		wg.Wait()
-		require.EqualValues(t, maxRunning+1, primary.calls.Load(), "who left is not asked for")
+		require.EqualValues(t, maxRunning+1, primary.calls.Load(), "the primary is not called for a caller that left")
 		time.Sleep(time.Second)
 		require.Zero(t, f.abandoned.Load())
 		require.Empty(t, f.running)
@@ -322,7 +322,7 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			primary := &stub{do: func(context.Context, string, int) (Result, error) {
 				time.Sleep(time.Second)
-				panic("nobody listens")
+				panic("no caller listens")
 			}}
 			f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli))
 			r, err := f.TryAcquire(t.Context(), "k")

@@ -133,27 +133,27 @@ func TestFallbackAnswers(t *testing.T) {
 			want               Result
 			is, isNot          []error // of the error; none: no error
 			same               error   // the error itself
-			asked, told        bool
+			asked, reported    bool
 		}{
 			{name: "the primary decides", want: byPrimary},
-			{name: "an outage", primary: errDown, want: substituted, asked: true, told: true},
-			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, told: true},
-			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, told: true},
+			{name: "an outage", primary: errDown, want: substituted, asked: true, reported: true},
+			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, reported: true},
+			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, reported: true},
 			{name: "an empty key", primary: ErrInvalidKey, same: ErrInvalidKey},
 			{name: "no permits", primary: permits, same: permits},
 			{name: "too many permits", primary: exceeds, same: exceeds},
 			{name: "a clock that cannot be", primary: config, same: config},
 			{name: "a denial as an error", primary: denial, same: denial},
-			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, told: true},
+			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, reported: true},
 			{
 				name: "more than the secondary can ever allow", primary: errDown, secondary: exceeds,
-				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, told: true,
+				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, reported: true,
 			},
 			{
 				name: "a secondary out of order", primary: errDown, secondary: config,
-				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, told: true,
+				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, reported: true,
 			},
-			{name: "a mistake that only the secondary sees", primary: errDown, secondary: permits, same: permits, asked: true, told: true},
+			{name: "a mistake that only the secondary sees", primary: errDown, secondary: permits, same: permits, asked: true, reported: true},
 		}
 	)
 	for _, mode := range fallbackModes {
@@ -167,11 +167,11 @@ func TestFallbackAnswers(t *testing.T) {
 					}
 					type ctxKey struct{}
 					ctx := context.WithValue(t.Context(), ctxKey{}, "value")
-					ask := func(who string, r Result, err error) *stub {
+					ask := func(name string, r Result, err error) *stub {
 						return &stub{do: func(ctx context.Context, key string, got int) (Result, error) {
-							require.Equal(t, "value", ctx.Value(ctxKey{}), who)
-							require.Equal(t, "k", key, who)
-							require.Equal(t, n, got, who)
+							require.Equal(t, "value", ctx.Value(ctxKey{}), name)
+							require.Equal(t, "k", key, name)
+							require.Equal(t, n, got, name)
 							if err != nil {
 								r = Result{}
 							}
@@ -198,7 +198,7 @@ func TestFallbackAnswers(t *testing.T) {
 						require.NoError(t, err)
 					default:
 						require.ErrorContains(t, err, `ratelimit: fallback for "k": primary: `)
-						require.ErrorContains(t, err, c.secondary.Error(), "also what is not wrapped is told")
+						require.ErrorContains(t, err, c.secondary.Error(), "even an error that is not wrapped is in the message")
 						for _, is := range c.is {
 							require.ErrorIs(t, err, is)
 						}
@@ -208,11 +208,11 @@ func TestFallbackAnswers(t *testing.T) {
 					}
 					require.EqualValues(t, 1, primary.calls.Load())
 					require.Equal(t, c.asked, secondary.calls.Load() == 1)
-					var told []Event
-					if c.told {
-						told = []Event{{Kind: EventPrimaryFailed, Key: "k", Err: c.primary, Result: c.want, SecondaryErr: c.secondary}}
+					var want []Event
+					if c.reported {
+						want = []Event{{Kind: EventPrimaryFailed, Key: "k", Err: c.primary, Result: c.want, SecondaryErr: c.secondary}}
 					}
-					require.Equal(t, told, events)
+					require.Equal(t, want, events)
 					settled(t, before)
 				})
 			}
@@ -286,7 +286,7 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 			})
 		})
 	}
-	require.Zero(t, never.calls.Load(), "nobody is there for whom the secondary could decide")
+	require.Zero(t, never.calls.Load(), "no caller is left for the secondary to decide for")
 }
 
 // pastDeadline is a context in the instant between its deadline and its timer.
@@ -376,7 +376,7 @@ func TestFallbackNested(t *testing.T) {
 	}
 }
 
-func TestFallbackResetForgetsInBoth(t *testing.T) {
+func TestFallbackResetReachesBoth(t *testing.T) {
 	for _, mode := range fallbackModes {
 		for _, c := range []struct {
 			name               string

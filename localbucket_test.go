@@ -351,7 +351,7 @@ func TestLocalTokenBucketByTheRealClock(t *testing.T) {
 	require.Greater(t, allowed.Load(), int64(10))
 }
 
-func TestLocalTokenBucketForgetsFullBucketsFirst(t *testing.T) {
+func TestLocalTokenBucketDropsFullBucketsFirst(t *testing.T) {
 	l, clock := newTestLocal(t, PerSecond(1), 10, WithLocalKeys(3))
 	take := func(key string, n, remaining int) {
 		t.Helper()

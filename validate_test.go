@@ -76,7 +76,7 @@ func TestAClientMustBeThere(t *testing.T) {
 	}
 }
 
-func TestErrorsOfAFallbackAreTheContracts(t *testing.T) {
+func TestErrorsOfAFallbackAreThoseOfTheContract(t *testing.T) {
 	require.Regexp(t, "^ratelimit: ", ErrOverBudget.Error())
 	require.Regexp(t, "^ratelimit: ", ErrBreakerOpen.Error())
 	require.True(t, errors.Is(errStillRunning, ErrOverBudget))

@@ -115,7 +115,7 @@ func TestTargetsOfNothingAreUnknown(t *testing.T) {
 	}
 }
 
-func TestTargetsKnowReachedFromMissed(t *testing.T) {
+func TestTargetsAreReachedOrMissed(t *testing.T) {
 	c := costs{
 		{"token bucket", allowed}: {{micros: 8}}, {reference, allowed}: {{micros: 10}},
 		{"token bucket", denied}: {{micros: 9, writes: 1}}, {reference, denied}: {{micros: 10}},
@@ -163,7 +163,7 @@ func TestParseOptions(t *testing.T) {
 	}
 }
 
-func TestContestantsHaveNamesOfTheirOwn(t *testing.T) {
+func TestContestantsHaveUniqueNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range contestants() {
 		require.False(t, seen[c.name], "%s is there twice", c.name)

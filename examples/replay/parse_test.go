@@ -205,7 +205,7 @@ func FuzzParseLine(f *testing.F) {
 	})
 }
 
-func TestShortenTellsLongKeysApart(t *testing.T) {
+func TestShortenKeepsLongKeysDistinct(t *testing.T) {
 	long := strings.Repeat("a", maxKey)
 	require.Equal(t, long, string(shorten([]byte(long))))
 	b, c := shorten([]byte(long+"b")), shorten([]byte(long+"c"))

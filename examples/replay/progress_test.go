@@ -42,7 +42,7 @@ func TestProgress(t *testing.T) {
 }
 
 func TestNoProgress(t *testing.T) {
-	var p *progress // nobody watches
+	var p *progress // no terminal
 	p.show("x")
 	p.showShare(1, 2)
 	p.clear()

@@ -23,7 +23,7 @@ var keyers = map[string]func(dst []byte, r request) []byte{
 	},
 }
 
-// Longer keys are cut and told apart by a hash, for a path can take a line of a
+// Longer keys are cut and distinguished by a hash, because a path can take a line of a
 // megabyte.
 const maxKey = 256
 

@@ -85,14 +85,14 @@ func TestSorterKeepsEmptyAndLargeRecords(t *testing.T) {
 	require.Equal(t, []string{"", "", "a", string(large)}, sortAll(t, s, [][]byte{large, {}, []byte("a"), {}}))
 }
 
-func TestSorterTellsThatItCannotWrite(t *testing.T) {
+func TestSorterReportsAFailedWrite(t *testing.T) {
 	s := &sorter{compare: byFirst, dir: filepath.Join(t.TempDir(), "missing"), chunkBytes: 10}
 	defer s.close()
 	require.NoError(t, s.add([]byte("a1")))
 	require.ErrorIs(t, s.add([]byte("a2")), os.ErrNotExist)
 }
 
-func TestSorterTellsThatARunIsDamaged(t *testing.T) {
+func TestSorterReportsADamagedRun(t *testing.T) {
 	s := &sorter{compare: byFirst, dir: t.TempDir(), chunkBytes: 1}
 	defer s.close()
 	require.NoError(t, s.add([]byte("a12345")))

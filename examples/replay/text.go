@@ -219,7 +219,7 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// printable makes what strangers wrote into a log fit for a terminal: without
+// printable makes what clients wrote into a log fit for a terminal: without
 // control characters, and in at most width characters.
 func printable(s string, width int) string {
 	var b strings.Builder

@@ -74,7 +74,7 @@ func acl(t testing.TB, admin *redis.Client, rules ...string) {
 }
 
 // refusals are the commands that the server refused to the user, but for what
-// go-redis tells of itself, to whom it may concern.
+// go-redis reports of itself.
 func refusals(t testing.TB, admin *redis.Client) (objects []string) {
 	t.Helper()
 	entries, err := admin.ACLLog(ctx, 100).Result()

@@ -78,7 +78,7 @@ func (s steppedServer) blocked(l ratelimit.Limiter, q quota, key string, denial 
 	_, denial = drain(s.t, l, key)
 	s.StepClock(denial.ResetAfter)
 	again, _ := drain(s.t, l, key)
-	require.Equal(s.t, clockLimit, again, "as new at ResetAfter by the stepped clock")
+	require.Equal(s.t, clockLimit, again, "the full limit is available at ResetAfter by the stepped clock")
 }
 
 // TestASteppedClockGivesNoNewQuota steps the clock that decides by an hour, for every limiter with

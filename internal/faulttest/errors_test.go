@@ -317,7 +317,7 @@ func TestABusyServerRefusesCallsWithoutEffect(t *testing.T) {
 	s.requireAsBefore(t)
 }
 
-func TestForeignValuesStayAsTheyAre(t *testing.T) {
+func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	list := func(values ...any) func(key string) error {
@@ -389,7 +389,7 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 					if wrong(r, err) {
 						refused++
 						require.Zero(t, allowed, "%s: an error after an allowed call: %v", name, err)
-						if !redis.HasErrorPrefix(err, "value is not an integer") { // only who writes finds out
+						if !redis.HasErrorPrefix(err, "value is not an integer") { // only a command that writes finds out
 							require.Error(t, peekErr, name)
 						}
 						continue

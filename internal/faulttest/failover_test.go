@@ -31,7 +31,7 @@ type failover struct {
 	known    []int // S of each account
 }
 
-// cutLink ends the replication until one of the servers is told otherwise: the
+// cutLink ends the replication until one of the servers is configured otherwise: the
 // replica tries again, with a password that the master does not accept.
 func cutLink(t testing.TB, master, replica *redis.Client) {
 	t.Helper()

@@ -217,7 +217,7 @@ func tooMany(kind quotaKind, limit int, window time.Duration, takes []take) (bro
 }
 
 // tooMany finds what is there, and nothing else.
-func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
+func TestTooManyFindsEveryBrokenRuleAndNoOther(t *testing.T) {
 	const w = time.Second
 	at := func(call, ret time.Duration, n int, left time.Duration) take {
 		return take{span{int64(call), int64(ret)}, n, int64(left)}
@@ -305,7 +305,7 @@ func (a *account) most() int {
 	return a.permits + a.failures + a.asking
 }
 
-// denied reports whether somebody was denied since the last time it was asked.
+// denied reports whether a call was denied since the last time it was asked.
 func (a *account) denied() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -315,7 +315,7 @@ func (a *account) denied() bool {
 }
 
 // used are the permits that Redis knows to be taken. The window is long enough
-// that none comes back meanwhile.
+// that none comes back during the call.
 func (a *account) used(t testing.TB, l ratelimit.Limiter) int {
 	t.Helper()
 	r := must(t)(l.Peek(ctx, a.key))
@@ -436,8 +436,8 @@ type load struct {
 	quit chan struct{}
 	wg   sync.WaitGroup
 
-	// gate is held for reading by each call, so that who holds it for writing
-	// has the servers for himself.
+	// gate is held for reading by each call, so that the holder of the write lock
+	// has the servers to itself.
 	gate sync.RWMutex
 }
 

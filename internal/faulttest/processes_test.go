@@ -25,7 +25,7 @@ import (
 
 const workerEnv = "RATELIMIT_TEST_WORKER"
 
-// work is what a worker process is told.
+// work is what a worker process gets to do.
 type work struct {
 	Addr    string
 	Process int
@@ -36,7 +36,7 @@ type work struct {
 	Round   time.Duration // one for each quota
 }
 
-// found is what it tells, a line for each quota.
+// found is what it reports, a line for each quota.
 type found struct {
 	Calls, Denials int
 	Longest        time.Duration
@@ -97,7 +97,7 @@ func TestManyProcessesShareOneQuota(t *testing.T) {
 	var running sync.WaitGroup
 	for p := range processes {
 		running.Go(func() {
-			told, err := json.Marshal(work{server.Addr(), p, callers, limit, window, start, round})
+			job, err := json.Marshal(work{server.Addr(), p, callers, limit, window, start, round})
 			if err != nil {
 				t.Error(err)
 				return
@@ -110,7 +110,7 @@ func TestManyProcessesShareOneQuota(t *testing.T) {
 			defer read.Close()
 			var printed bytes.Buffer
 			cmd := exec.Command(os.Args[0], "-test.run=^TestWorkerProcess$", "-test.timeout=2m")
-			cmd.Env = append(os.Environ(), workerEnv+"="+string(told))
+			cmd.Env = append(os.Environ(), workerEnv+"="+string(job))
 			cmd.ExtraFiles = []*os.File{write}
 			cmd.Stdout, cmd.Stderr = &printed, &printed
 			err = cmd.Start()
@@ -368,7 +368,7 @@ func TestEveryAnswerFitsOneOrderOfTheCalls(t *testing.T) {
 	}
 
 	// By the server's clock, of quotas a day of which nothing comes back
-	// meanwhile, merged calls and others on the same key. A day's bucket of 24
+	// at the same time, merged calls and others on the same key. A day's bucket of 24
 	// refills one in an hour.
 	t.Run("server's clock", func(t *testing.T) {
 		for _, q := range quotas() {

@@ -115,7 +115,7 @@ func killAgainAndAgain(t *testing.T, kills, limit, workers int, persistent bool,
 		failed := load.failed.Load()
 		eventually(t, "errors", func() bool { return load.failed.Load() >= failed+int64(workers)/2 })
 		if persistent {
-			load.gate.Lock() // nobody calls while we look at what the server knows
+			load.gate.Lock() // no call is made while the test reads what the server knows
 		}
 		server.Restart()
 		down.Return = clock()

@@ -65,13 +65,13 @@ func startTraffic(limiters map[string]ratelimit.Limiter, limit, goroutines int, 
 	}
 	for i := range goroutines {
 		tr.workers.Go(func() {
-			for turn := i; ; turn++ {
+			for next := i; ; next++ {
 				select {
 				case <-tr.done:
 					return
 				default:
 				}
-				q := tr.limiters[turn%len(tr.limiters)]
+				q := tr.limiters[next%len(tr.limiters)]
 				number := int(q.calls.Add(1)-1) / tr.perKey
 				start := time.Now()
 				r, err := q.l.TryAcquire(ctx, fmt.Sprintf("{%s}%d", tag, number))
@@ -157,8 +157,8 @@ func errorReplies(t testing.TB, admin redis.UniversalClient, code string) int {
 }
 
 // Redis forgets all scripts every two milliseconds, as it would after a restart
-// or when somebody says SCRIPT FLUSH.
-func TestForgottenScriptsAreSentAgain(t *testing.T) {
+// or after a SCRIPT FLUSH.
+func TestUnknownScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	g := startGrid(t)
 	g.each(t, 5*time.Second, func(t *testing.T, r *rig) {

@@ -120,7 +120,7 @@ func TestSoak(t *testing.T) {
 	goroutinesEnded(t, before+2) // the proxy's, of the test's own connection
 }
 
-// open begins a round, with new keys. Nobody calls meanwhile.
+// open begins a round, with new keys. No call is made during that.
 func (s *soak) open() {
 	s.round++
 	s.stepped = false
@@ -263,7 +263,7 @@ func (s *soak) judgeLong() {
 	}
 }
 
-// rest notes how many goroutines and bytes there are when nobody calls. Calls
+// rest notes how many goroutines and bytes there are when no call is made. Calls
 // that were given up on end with the client's timeouts.
 func (s *soak) rest(before int) {
 	least := runtime.NumGoroutine()

@@ -103,7 +103,7 @@ func TestContinuousBucketsWhenTheClockIsSetBack(t *testing.T) {
 		{61 * s, 1, false, allowed(1, 2500*ms)},                                  // 63.5 s
 		{60 * s, 1, false, denied(0, 500*ms, 3500*ms)},                           // back, not beyond a whole bucket
 		{60*s + s/2, 1, false, allowed(0, 4*time.Second)},                        // 64.5 s
-		{64*s + s/2, 4, true, allowed(0, 4*time.Second)},                         // as new
+		{64*s + s/2, 4, true, allowed(0, 4*time.Second)},                         // the full limit is available
 		{64*s + s/2 - 1, 4, true, denied(3, 1*us, 1*us)},                         // and not before
 		{0, 4, false, denied(0, 4*time.Second, 4*time.Second)},                   // to the very beginning
 		{4*s - 1, 4, false, denied(3, 1*us, 1*us)},                               //

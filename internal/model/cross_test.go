@@ -28,7 +28,7 @@ func sameAnswers(t *testing.T, a, b Model, back bool, seed uint64, grain int64) 
 	}
 }
 
-func TestTokenAndLeakyBucketsMirrorEachOther(t *testing.T) {
+func TestTokenAndLeakyBucketsDecideAlike(t *testing.T) {
 	for seed := range uint64(3) {
 		for _, back := range []bool{false, true} {
 			sameAnswers(t, NewTokenBucket(3, time.Second, 5), NewLeakyBucket(3, time.Second, 5), back, seed, 1)

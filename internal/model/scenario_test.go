@@ -18,7 +18,7 @@ func TestSameSeedSameScenario(t *testing.T) {
 	require.NotEqual(t, record(1), record(2), "scenarios of two seeds")
 }
 
-func TestScenarioGoesWhereLimitersBreak(t *testing.T) {
+func TestScenarioReachesTheBoundaries(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		m := NewSlidingZSet(10, time.Second)
 		scenario := NewScenario(Seeded(1), ShapeOf(m, back))
@@ -124,7 +124,7 @@ func TestExceedsBucket(t *testing.T) {
 }
 
 // The checkers look at each allowed call once; here every interval is looked at.
-func TestCheckersAgainstEveryInterval(t *testing.T) {
+func TestCheckersAgreeWithEveryInterval(t *testing.T) {
 	rng := Seeded(3)
 	for range 150 {
 		taken := make([]Grant, 1+rng.IntN(12))

@@ -186,7 +186,7 @@ func TestWordsToKeep(t *testing.T) {
 	}
 }
 
-func TestRepliesOfManyAtOnceAreTheirOwn(t *testing.T) {
+func TestConcurrentCallsGetTheirOwnReplies(t *testing.T) {
 	e := executor(client(func(cmd redis.Cmder) error {
 		runtime.Gosched()
 		answer(cmd, int64(*cmd.Args()[4].(*int)))

@@ -130,7 +130,7 @@ func TestReplyIsCutAfterSomeBytes(t *testing.T) {
 	}
 }
 
-func TestDisarmedFaultDoesNotStrike(t *testing.T) {
+func TestDisarmedFaultHasNoEffect(t *testing.T) {
 	p, c, _ := behind(t)
 	fault := p.DropReply(1)
 	p.Disarm()

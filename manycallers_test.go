@@ -40,10 +40,10 @@ func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 		},
 	} {
 		for _, keys := range []int{1, 7, 300} {
-			for _, patient := range []bool{true, false} {
-				l, err := build(ratelimit.WithClock(h.Now), ratelimit.WithPrefix(fmt.Sprint("crowd", rng.Uint64())))
+			for _, neverGivesUp := range []bool{true, false} {
+				l, err := build(ratelimit.WithClock(h.Now), ratelimit.WithPrefix(fmt.Sprint("many", rng.Uint64())))
 				require.NoError(t, err)
-				c := &crowdCall{l: l, patient: patient}
+				c := &manyCalls{l: l, neverGivesUp: neverGivesUp}
 				var wg sync.WaitGroup
 				for range callers {
 					random := model.Seeded(rng.Uint64())
@@ -62,10 +62,10 @@ func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 	}
 }
 
-// A crowdCall is what a crowd was told.
-type crowdCall struct {
-	l       ratelimit.Limiter
-	patient bool
+// manyCalls is what many callers were answered.
+type manyCalls struct {
+	l            ratelimit.Limiter
+	neverGivesUp bool
 
 	mu     sync.Mutex
 	taken  map[string][]taken // by key
@@ -75,10 +75,10 @@ type crowdCall struct {
 // A taken is the permits left before an allowed call and after it.
 type taken struct{ before, after int }
 
-func (c *crowdCall) call(t *testing.T, key string, n int, patience time.Duration) {
+func (c *manyCalls) call(t *testing.T, key string, n int, timeout time.Duration) {
 	within, cancel := ctx, context.CancelFunc(func() {})
-	if !c.patient && patience%2 == 0 {
-		within, cancel = context.WithTimeout(ctx, patience)
+	if !c.neverGivesUp && timeout%2 == 0 {
+		within, cancel = context.WithTimeout(ctx, timeout)
 	}
 	defer cancel()
 	r, err := c.l.TryAcquireN(within, key, n)
@@ -99,9 +99,9 @@ func (c *crowdCall) call(t *testing.T, key string, n int, patience time.Duration
 	}
 }
 
-func (c *crowdCall) addUp(t *testing.T, key string, limit int) {
+func (c *manyCalls) addUp(t *testing.T, key string, limit int) {
 	t.Helper()
-	r, err := c.l.Peek(ctx, key) // those who gave up may still be on their way
+	r, err := c.l.Peek(ctx, key) // calls that were given up may still be on their way
 	require.NoError(t, err)
 	left := r.Remaining
 	if r.Allowed {
