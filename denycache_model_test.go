@@ -312,9 +312,8 @@ func TestDenyCacheModel(t *testing.T) {
 				seed := rand.Uint64()
 				if given := os.Getenv("RATELIMIT_SEED"); given != "" { // repeats an earlier run
 					var err error
-					if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
-						t.Fatal(err)
-					}
+					seed, err = strconv.ParseUint(given, 10, 64)
+					require.NoError(t, err)
 				}
 				t.Logf("RATELIMIT_SEED=%d", seed)
 				runDenyCacheModel(t, seed, fresh, opts)

@@ -117,9 +117,9 @@ func TestDenyCacheDenialDoesNotReplaceAnotherOfItsKey(t *testing.T) {
 			t.Helper()
 			want := deniedBy10(0, retryAfter, time.Hour)
 			l.answer = func() (Result, error) { return want, nil }
-			if r, err := c.TryAcquireN(t.Context(), key, n); r != want || err != nil {
-				t.Fatalf("position %d, %d permits: got %+v, %v; want %+v", position, n, r, err, want)
-			}
+			r, err := c.TryAcquireN(t.Context(), key, n)
+			require.NoError(t, err, "position %d, %d permits", position, n)
+			require.Equal(t, want, r, "position %d, %d permits", position, n)
 		}
 		for i := range 4 {
 			ask(fmt.Sprint(i), 2, time.Minute)
@@ -139,9 +139,9 @@ func TestDenyCacheGivesNoRoomToEndedDenials(t *testing.T) {
 		*now += time.Second
 		return deniedBy10(0, time.Second, time.Second), nil
 	}
-	if r, err := c.TryAcquire(t.Context(), "k"); r != deniedBy10(0, time.Second, time.Second) || err != nil {
-		t.Errorf("got %+v, %v", r, err)
-	}
+	r, err := c.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, deniedBy10(0, time.Second, time.Second), r)
 	require.Zero(t, c.denials(), "denials in the table")
 }
 
@@ -158,14 +158,11 @@ func TestDenyCacheComparesWholeKeys(t *testing.T) {
 				continue
 			}
 			hash := c.table.sets[i][w].hash.Load()
-			if r, ok := c.table.lookup(hash, key, 1); !ok {
-				t.Error("the denial is not found by its own hash")
-			} else if want := deniedBy10(0, time.Hour, time.Hour); r != want {
-				t.Errorf("got %+v, want %+v", r, want)
-			}
-			if r, ok := c.table.lookup(hash, "another", 1); ok {
-				t.Errorf("another key of the same hash is denied: %+v", r)
-			}
+			r, ok := c.table.lookup(hash, key, 1)
+			require.True(t, ok, "the denial is not found by its own hash")
+			require.Equal(t, deniedBy10(0, time.Hour, time.Hour), r)
+			_, ok = c.table.lookup(hash, "another", 1)
+			require.False(t, ok, "another key of the same hash is denied")
 			require.NotSame(t, unsafe.StringData(key), unsafe.StringData(d.key), "the caller's string is kept alive")
 		}
 	}

@@ -459,9 +459,9 @@ func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 		require.NoError(t, c.Reset(t.Context(), k))
 		for n := 1; n <= 3; n++ {
 			runtime.Gosched()
-			if r, err := c.TryAcquireN(t.Context(), k, n); err != nil || !r.Allowed {
-				t.Fatalf("round %d: denied from memory after a Reset: %+v, %v", i, r, err)
-			}
+			r, err := c.TryAcquireN(t.Context(), k, n)
+			require.NoError(t, err, "round %d", i)
+			require.True(t, r.Allowed, "round %d: denied from memory after a Reset", i)
 		}
 		next := fmt.Sprint(i + 1)
 		key.Store(&next)

@@ -25,10 +25,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		for i, line := range p.prose() {
 			for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
 				target, err := url.Parse(found[1])
-				if err != nil {
-					t.Errorf("%s:%d: %v", p.name, i+1, err)
-					continue
-				}
+				require.NoError(t, err, "%s:%d", p.name, i+1)
 				if target.IsAbs() {
 					continue
 				}
@@ -41,10 +38,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
 					err = nil
 				}
-				if err != nil {
-					t.Errorf("%s:%d: the link %s leads to no file", p.name, i+1, found[1])
-					continue
-				}
+				require.NoError(t, err, "%s:%d: the link %s leads to no file", p.name, i+1, found[1])
 				require.False(t, target.Fragment != "" && !anchors(string(text))[target.Fragment], "%s:%d: the link %s leads to no heading", p.name, i+1, found[1])
 			}
 		}

@@ -45,7 +45,7 @@ func drain(t testing.TB, l ratelimit.Limiter, key string) (allowed int, denial r
 		}
 		allowed++
 	}
-	t.Fatalf("%d permits allowed of a limit of %d", allowed, clockLimit)
+	require.Fail(t, "no call is denied", "%d permits allowed of a limit of %d", allowed, clockLimit)
 	return
 }
 

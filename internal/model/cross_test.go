@@ -205,9 +205,8 @@ func TestBucketsAgreeWithOnesThatLiveThroughEveryMicrosecond(t *testing.T) {
 					c.k.tick()
 				}
 				want := c.k.take(step.N, step.Op != Take, c.m.Span())
-				if last = c.m.Take(step.Now, step.N, step.Op != Take); last != want {
-					t.Fatalf("%+v:\n%+v, want\n%+v", step, last, want)
-				}
+				last = c.m.Take(step.Now, step.N, step.Op != Take)
+				require.Equal(t, want, last, "%+v", step)
 			}
 		})
 	}

@@ -89,9 +89,8 @@ func TestPeekAnswersLikeTakeAndChangesNothing(t *testing.T) {
 			peeked := m.Take(step.Now, step.N, true)
 			require.Equal(t, before, state(m), "peek of %+v", step)
 			if step.Op == Take {
-				if last = m.Take(step.Now, step.N, false); last != peeked {
-					t.Fatalf("%+v: peeked %+v, took %+v", step, peeked, last)
-				}
+				last = m.Take(step.Now, step.N, false)
+				require.Equal(t, peeked, last, "%+v", step)
 				again := m.Take(step.Now, step.N, true)
 				if !last.Allowed {
 					require.Equal(t, last, again, "%+v: two denials differ", step)
@@ -181,17 +180,14 @@ func TestNoMoreThanTheRule(t *testing.T) {
 			count, burst int
 			period       time.Duration
 		}{{3, 5, time.Second}, {7, 1, time.Minute}, {1000, 50, time.Second}, {11, 13, 1_234_567_891}} {
-			if over, worst := ExceedsBucket(noReset(NewTokenBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst); over {
-				t.Errorf("token bucket %+v: %+v", r, worst)
-			}
-			if over, worst := ExceedsBucket(noReset(NewLeakyBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst); over {
-				t.Errorf("leaky bucket %+v: %+v", r, worst)
-			}
+			over, worst := ExceedsBucket(noReset(NewTokenBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst)
+			require.False(t, over, "token bucket %+v: %+v", r, worst)
+			over, worst = ExceedsBucket(noReset(NewLeakyBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst)
+			require.False(t, over, "leaky bucket %+v: %+v", r, worst)
 			for _, every := range []time.Duration{10 * ms, 900 * ms} {
 				taken := noReset(NewSteppedBucket(r.count, r.period, r.burst, every))
-				if over, worst := ExceedsSteppedBucket(taken, r.count, r.period, r.burst, every); over {
-					t.Errorf("stepped bucket %+v every %v: %+v", r, every, worst)
-				}
+				over, worst := ExceedsSteppedBucket(taken, r.count, r.period, r.burst, every)
+				require.False(t, over, "stepped bucket %+v every %v: %+v", r, every, worst)
 			}
 		}
 	}

@@ -112,15 +112,12 @@ func TestExceedsBucket(t *testing.T) {
 
 	// A step comes at the end of the second in which it was earned.
 	stepped := []Grant{{0, 1}, {999_999, 4}, {1_000_000, 3}}
-	if over, worst := ExceedsBucket(stepped, 3, time.Second, 5); !over {
-		t.Errorf("as a continuous bucket: %+v", worst)
-	}
-	if over, worst := ExceedsSteppedBucket(stepped, 3, time.Second, 5, time.Second); over {
-		t.Errorf("as a stepped one: %+v", worst)
-	}
-	if over, worst := ExceedsSteppedBucket([]Grant{{0, 9}}, 3, time.Second, 5, time.Second); !over {
-		t.Errorf("as a stepped one: %+v", worst)
-	}
+	over, worst := ExceedsBucket(stepped, 3, time.Second, 5)
+	require.True(t, over, "as a continuous bucket: %+v", worst)
+	over, worst = ExceedsSteppedBucket(stepped, 3, time.Second, 5, time.Second)
+	require.False(t, over, "as a stepped one: %+v", worst)
+	over, worst = ExceedsSteppedBucket([]Grant{{0, 9}}, 3, time.Second, 5, time.Second)
+	require.True(t, over, "as a stepped one: %+v", worst)
 }
 
 // The checkers look at each allowed call once; here every interval is looked at.
@@ -150,9 +147,9 @@ func TestCheckersAgreeWithEveryInterval(t *testing.T) {
 			}
 		}
 		require.Equal(t, most, MaxInAnyWindow(taken, 20*us), "%v", taken)
-		if got, worst := ExceedsBucket(taken, 3, 7*us, 5); worst.Over.Cmp(over) != 0 || got != (over.Sign() > 0) {
-			t.Fatalf("%v: over by %v, want %v", taken, worst.Over, over)
-		}
+		got, worst := ExceedsBucket(taken, 3, 7*us, 5)
+		require.Zero(t, worst.Over.Cmp(over), "%v: over by %v, want %v", taken, worst.Over, over)
+		require.Equal(t, over.Sign() > 0, got, "%v", taken)
 	}
 }
 
@@ -167,13 +164,6 @@ func TestImpossibleCallsPanic(t *testing.T) {
 		"part of a microsecond":    func() { NewClockWindow(1, ms+1) },
 		"indivisible":              func() { NewSlidingWindow(1, ms, 7) },
 	} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%s: no panic", name)
-				}
-			}()
-			call()
-		}()
+		require.Panics(t, call, name)
 	}
 }

@@ -166,7 +166,7 @@ func TestHeldRepliesWereExecuted(t *testing.T) {
 	await(t, "execution", func(ctx context.Context) error { return past.Get(ctx, "k").Err() })
 	select {
 	case err := <-result:
-		t.Fatalf("answered with %v while replies are held", err)
+		require.Fail(t, "answered while replies are held", "%v", err)
 	default:
 	}
 	p.Unhang()

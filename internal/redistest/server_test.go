@@ -96,12 +96,7 @@ func TestSharedServerIsOne(t *testing.T) {
 	a, b := Shared(t), Shared(t)
 	require.Equal(t, b.Addr(), a.Addr(), "address")
 	require.NoError(t, a.Client(t).Ping(testContext(t)).Err())
-	defer func() {
-		if recover() == nil {
-			t.Error("the shared server could be killed")
-		}
-	}()
-	a.Kill()
+	require.Panics(t, a.Kill, "the shared server could be killed")
 }
 
 func TestStepClock(t *testing.T) {

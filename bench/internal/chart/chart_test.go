@@ -24,9 +24,7 @@ func wellFormed(t *testing.T, svg string) []string {
 		if errors.Is(err, io.EOF) {
 			return texts
 		}
-		if err != nil {
-			t.Fatalf("%v in %s", err, svg)
-		}
+		require.NoError(t, err, svg)
 		if data, ok := token.(xml.CharData); ok && strings.TrimSpace(string(data)) != "" {
 			texts = append(texts, string(data))
 		}
