@@ -1,4 +1,4 @@
-# Everything that is done with this repository. `make` alone tells what.
+# Everything that is done with this repository. `make` lists it.
 
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
@@ -13,7 +13,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL = help
 
-help: ## tell the targets
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: ## see every limiter work, with no server

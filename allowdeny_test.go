@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestAllowAllAndDenyAll(t *testing.T) {
@@ -23,17 +23,17 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for range 3 {
 				r, err := c.l.TryAcquire(t.Context(), "k")
-				assert.NoError(t, err)
-				assert.Equal(t, c.want, r)
+				require.NoError(t, err)
+				require.Equal(t, c.want, r)
 				r, err = c.l.TryAcquireN(t.Context(), "k", math.MaxInt)
-				assert.NoError(t, err)
-				assert.Equal(t, c.want, r)
+				require.NoError(t, err)
+				require.Equal(t, c.want, r)
 				r, err = c.l.Peek(t.Context(), "k")
-				assert.NoError(t, err)
-				assert.Equal(t, c.want, r)
-				assert.NoError(t, c.l.Reset(t.Context(), "k"))
+				require.NoError(t, err)
+				require.Equal(t, c.want, r)
+				require.NoError(t, c.l.Reset(t.Context(), "k"))
 			}
-			localRefusals(t, c.l, ended)
+			requireLocalErrors(t, c.l, ended)
 		})
 	}
 }

@@ -164,12 +164,12 @@ type change struct {
 	before, after func(c ratelimit.Client) (ratelimit.Limiter, error)
 	use           int           // permits taken before
 	wait          time.Duration // until after
-	left          int           // permits that after still grants, at once
+	left          int           // permits that after still allows, at once
 	retry         time.Duration // of the denial that follows
 }
 
 // TestChangedConfigurationInheritsWhatWasUsed: never an error, and never more
-// than the new rule would grant to a key that had used as much.
+// than the new rule would allow a key that had used as much.
 func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
 	fixed := func(n int, w time.Duration, o ...ratelimit.FixedWindowOption) func(ratelimit.Client) (ratelimit.Limiter, error) {
@@ -237,7 +237,7 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 			s.Advance(test.wait)
 			for i := range test.left {
 				r := must(t)(after.TryAcquire(ctx, "k"))
-				require.True(t, r.Allowed, "grant %d: %+v", i+1, r)
+				require.True(t, r.Allowed, "call %d: %+v", i+1, r)
 			}
 			r := must(t)(after.TryAcquire(ctx, "k"))
 			require.False(t, r.Allowed, "%+v", r)
@@ -246,7 +246,7 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 	}
 }
 
-// TestChangedRateHoldsFromTheFirstDenial: it does not take a grant by the old
+// TestChangedRateHoldsFromTheFirstDenial: it does not take an allowed call by the old
 // rate to change to the new one.
 func TestChangedRateHoldsFromTheFirstDenial(t *testing.T) {
 	slow, fast := ratelimit.PerHour(1), ratelimit.PerSecond(100)
@@ -294,7 +294,7 @@ func TestChangedBucketBlocksNoLongerThanTheRule(t *testing.T) {
 }
 
 // TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart, and so two
-// hosts whose clocks differ by a hair do not take turns in opening it.
+// hosts whose clocks differ slightly do not reopen it alternately.
 func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	h := limitertest.NewClock()
@@ -302,21 +302,21 @@ func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.
 		"server": ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Second, ratelimit.WithAlignment(0))),
 		"caller": ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Second, ratelimit.WithAlignment(0), ratelimit.WithClock(h.Now), ratelimit.WithPrefix("c"))),
 	} {
-		granted := 0
+		allowed := 0
 		for i := range 40 {
 			at := limitertest.Start.Add(time.Duration(i%2*2-1) * time.Millisecond) // 1 ms before and after
 			s.Move(at)
 			h.Set(at)
 			if must(t)(l.TryAcquire(ctx, name)).Allowed {
-				granted++
+				allowed++
 			}
 		}
-		require.LessOrEqual(t, granted, 10, name)
-		require.Greater(t, granted, 5, name)
+		require.LessOrEqual(t, allowed, 10, name)
+		require.Greater(t, allowed, 5, name)
 	}
 }
 
-func TestErrorsAreTheContracts(t *testing.T) {
+func TestErrorsAreThoseOfTheContract(t *testing.T) {
 	for _, err := range []error{ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrExceedsLimit, ratelimit.ErrDenied, ratelimit.ErrCorruptState} {
 		require.Regexp(t, "^ratelimit: ", err.Error())
 		require.True(t, errors.Is(err, err))

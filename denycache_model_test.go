@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // A steppingLimiter stops every call before it is decided and again before the
@@ -105,7 +107,7 @@ func (s *steppingLimiter) Reset(ctx context.Context, _ string) error {
 
 // A trueLimiter is an exact limiter of one key on a clock of its own, which ticks.
 type trueLimiter interface {
-	// decide tells whether n permits can be had, and takes them if take is set.
+	// decide returns whether n permits can be had, and takes them if take is set.
 	decide(now time.Duration, n int, take bool) (Result, error)
 	grain() time.Duration
 }
@@ -140,7 +142,7 @@ func (b *trueBucket) decide(now time.Duration, n int, take bool) (Result, error)
 	return r, nil
 }
 
-// trueWindow grants limit permits in a window that starts with the first.
+// trueWindow allows limit permits in a window that starts with the first.
 type trueWindow struct {
 	limit  int
 	window time.Duration
@@ -172,8 +174,8 @@ func (w *trueWindow) decide(now time.Duration, n int, take bool) (Result, error)
 	return r, nil
 }
 
-// trueLog grants what every rule allows. The limit of its denials is that of the
-// rule that blocks longest, which may be more than it can grant at once.
+// trueLog allows what every rule allows. The limit of its denials is that of the
+// rule that blocks longest, which may be more than it can allow at once.
 type trueLog struct {
 	rules []Rule
 	log   []time.Duration
@@ -285,7 +287,7 @@ func (m *denyModel) pause() time.Duration {
 	}
 }
 
-// Whatever a DenyCache answers by itself is a denial that the true limiter would
+// Whatever a DenyCache answers from memory is a denial that the true limiter would
 // have given at that instant, with many calls on their way, resets among them,
 // replies lost, and other processes taking permits.
 func TestDenyCacheModel(t *testing.T) {
@@ -310,9 +312,8 @@ func TestDenyCacheModel(t *testing.T) {
 				seed := rand.Uint64()
 				if given := os.Getenv("RATELIMIT_SEED"); given != "" { // repeats an earlier run
 					var err error
-					if seed, err = strconv.ParseUint(given, 10, 64); err != nil {
-						t.Fatal(err)
-					}
+					seed, err = strconv.ParseUint(given, 10, 64)
+					require.NoError(t, err)
 				}
 				t.Logf("RATELIMIT_SEED=%d", seed)
 				runDenyCacheModel(t, seed, fresh, opts)
@@ -342,31 +343,27 @@ func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts
 	check := func(call *steppingCall, what, key string, n int) {
 		t.Helper()
 		if call.asked {
-			if call.result != call.reply || call.err != call.replyErr {
-				t.Fatalf("%s: got %+v, %v; the limiter said %+v, %v", what, call.result, call.err, call.reply, call.replyErr)
-			}
+			require.True(t, call.err == call.replyErr, "%s: got error %v, the limiter returned %v", what, call.err, call.replyErr)
+			require.Equal(t, call.reply, call.result, what)
 			return
 		}
 		hits++
 		real, err := m.ask(key, n, false)
-		if err != nil || call.err != nil {
-			t.Fatalf("%s: got %+v, %v from memory; the truth is %+v, %v", what, call.result, call.err, real, err)
-		}
+		require.NoError(t, err, what)
+		require.NoError(t, call.err, what)
 		got := call.result
-		if got.Allowed || real.Allowed {
-			t.Fatalf("%s: got %+v from memory; the truth is %+v", what, got, real)
-		}
-		// The truth is told to a tick; what memory knows is from another instant.
+		require.False(t, got.Allowed, what)
+		require.False(t, real.Allowed, what)
+		// The truth is exact to a tick; the remembered denial is of another instant.
 		grain := m.keys[key].grain()
-		if got.RetryAfter <= 0 || got.RetryAfter >= real.RetryAfter+grain {
-			t.Fatalf("%s: retry after %v from memory; the truth is %v", what, got.RetryAfter, real.RetryAfter)
-		}
-		if got.ResetAfter < 0 || got.ResetAfter >= real.ResetAfter+grain {
-			t.Fatalf("%s: reset after %v from memory; the truth is %v", what, got.ResetAfter, real.ResetAfter)
-		}
-		if got.Limit < n || got.Window <= 0 || got.Remaining < 0 || got.Remaining > got.Limit {
-			t.Fatalf("%s: got %+v from memory", what, got)
-		}
+		require.Positive(t, got.RetryAfter, what)
+		require.Less(t, got.RetryAfter, real.RetryAfter+grain, what)
+		require.GreaterOrEqual(t, got.ResetAfter, time.Duration(0), what)
+		require.Less(t, got.ResetAfter, real.ResetAfter+grain, what)
+		require.GreaterOrEqual(t, got.Limit, n, what)
+		require.Positive(t, got.Window, what)
+		require.GreaterOrEqual(t, got.Remaining, 0, what)
+		require.LessOrEqual(t, got.Remaining, got.Limit, what)
 	}
 	for step := range steps {
 		m.now += m.pause()
@@ -412,7 +409,7 @@ func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts
 		}
 	}
 	t.Logf("of %d calls %d were denied from memory, %d of them for several permits; %d resets", calls, hits, more, resets)
-	if hits < calls/50 || more == 0 || resets == 0 {
-		t.Errorf("too little was tried: of %d calls %d were denied from memory, %d of them for several permits; %d resets", calls, hits, more, resets)
-	}
+	require.GreaterOrEqual(t, hits, calls/50, "too few calls were denied from memory")
+	require.NotZero(t, more, "no call for several permits")
+	require.NotZero(t, resets, "no reset")
 }

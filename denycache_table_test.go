@@ -6,19 +6,17 @@ import (
 	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestDenyCacheSizeRoundsUp(t *testing.T) {
 	for keys, want := range map[int]int{1: 4, 4: 4, 5: 8, 1000: 1024, 1024: 1024, 65_536: 65_536} {
 		c, _ := newTestDenyCache(t, &scriptedLimiter{}, WithDenyCacheSize(keys))
-		if got := len(c.table.sets) * denyWays; got != want {
-			t.Errorf("WithDenyCacheSize(%d) makes room for %d, want %d", keys, got, want)
-		}
+		require.Equal(t, want, len(c.table.sets)*denyWays, "WithDenyCacheSize(%d)", keys)
 	}
 	c, _ := newTestDenyCache(t, &scriptedLimiter{})
-	if got := len(c.table.sets) * denyWays; got != 65_536 {
-		t.Errorf("by default there is room for %d, want 65536", got)
-	}
+	require.Equal(t, 65_536, len(c.table.sets)*denyWays, "the default size")
 }
 
 // denials counts what c remembers.
@@ -37,13 +35,10 @@ func TestDenyCacheIsBoundedUnderAFloodOfKeys(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
 	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(1024))
 	for i := range 50_000 {
-		if _, err := c.TryAcquire(t.Context(), fmt.Sprint(i)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.TryAcquire(t.Context(), fmt.Sprint(i))
+		require.NoError(t, err)
 	}
-	if got := c.denials(); got != 1024 {
-		t.Errorf("%d denials are remembered, want 1024", got)
-	}
+	require.Equal(t, 1024, c.denials(), "denials in the table")
 }
 
 func TestDenyCacheManyCountsOfOneKeyTakeTwoPlaces(t *testing.T) {
@@ -52,12 +47,9 @@ func TestDenyCacheManyCountsOfOneKeyTakeTwoPlaces(t *testing.T) {
 	for n := range 10 {
 		for _, n := range []int{n + 1, 10 - n} {
 			l.answer = func() (Result, error) { return deniedBy10(0, time.Duration(n)*time.Second, time.Hour), nil }
-			if _, err := c.TryAcquireN(t.Context(), "k", n); err != nil {
-				t.Fatal(err)
-			}
-			if got := c.denials(); got > 2 {
-				t.Fatalf("%d denials are remembered, want at most 2", got)
-			}
+			_, err := c.TryAcquireN(t.Context(), "k", n)
+			require.NoError(t, err)
+			require.LessOrEqual(t, c.denials(), 2, "denials in the table")
 		}
 	}
 }
@@ -68,9 +60,8 @@ func TestDenyCacheEndedDenialsGiveWayFirst(t *testing.T) {
 	ask := func(key string, retryAfter time.Duration) {
 		t.Helper()
 		l.answer = func() (Result, error) { return deniedBy10(0, retryAfter, time.Hour), nil }
-		if _, err := c.TryAcquire(t.Context(), key); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
 	}
 	for i := range 20 {
 		for k := range 4 { // one of the four is short
@@ -89,9 +80,7 @@ func TestDenyCacheEndedDenialsGiveWayFirst(t *testing.T) {
 			}
 		}
 		ask(fmt.Sprint("new", i), time.Hour)
-		if len(l.asked) != 0 {
-			t.Fatalf("round %d: denials that had not ended gave way: asked %q", i, l.asked)
-		}
+		require.Empty(t, l.asked, "round %d: denials that had not ended were dropped", i)
 		*now += 2 * time.Hour // all end
 	}
 }
@@ -102,9 +91,8 @@ func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
 	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
 	ask := func(key string, n int) {
 		t.Helper()
-		if _, err := c.TryAcquireN(t.Context(), key, n); err != nil {
-			t.Fatal(err)
-		}
+		_, err := c.TryAcquireN(t.Context(), key, n)
+		require.NoError(t, err)
 	}
 	for i := range 4 {
 		ask(fmt.Sprint("old", i), 1)
@@ -117,13 +105,11 @@ func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
 		for i := range 4 {
 			ask(fmt.Sprint("new", round, i), 1)
 		}
-		if len(l.asked) != 0 {
-			t.Errorf("round %d: the latest four are not remembered: asked %q", round, l.asked)
-		}
+		require.Empty(t, l.asked, "round %d: the latest four are not remembered", round)
 	}
 }
 
-func TestDenyCacheDenialDoesNotDriveOutItsKeysOther(t *testing.T) {
+func TestDenyCacheDenialDoesNotReplaceAnotherOfItsKey(t *testing.T) {
 	for position := range 4 {
 		l := &scriptedLimiter{}
 		c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
@@ -131,9 +117,9 @@ func TestDenyCacheDenialDoesNotDriveOutItsKeysOther(t *testing.T) {
 			t.Helper()
 			want := deniedBy10(0, retryAfter, time.Hour)
 			l.answer = func() (Result, error) { return want, nil }
-			if r, err := c.TryAcquireN(t.Context(), key, n); r != want || err != nil {
-				t.Fatalf("position %d, %d permits: got %+v, %v; want %+v", position, n, r, err, want)
-			}
+			r, err := c.TryAcquireN(t.Context(), key, n)
+			require.NoError(t, err, "position %d, %d permits", position, n)
+			require.Equal(t, want, r, "position %d, %d permits", position, n)
 		}
 		for i := range 4 {
 			ask(fmt.Sprint(i), 2, time.Minute)
@@ -142,9 +128,7 @@ func TestDenyCacheDenialDoesNotDriveOutItsKeysOther(t *testing.T) {
 		l.asked = nil
 		ask(fmt.Sprint(position), 2, time.Minute)
 		ask(fmt.Sprint(position), 1, time.Second)
-		if len(l.asked) != 0 {
-			t.Errorf("position %d: asked %q again", position, l.asked)
-		}
+		require.Empty(t, l.asked, "position %d", position)
 	}
 }
 
@@ -155,21 +139,18 @@ func TestDenyCacheGivesNoRoomToEndedDenials(t *testing.T) {
 		*now += time.Second
 		return deniedBy10(0, time.Second, time.Second), nil
 	}
-	if r, err := c.TryAcquire(t.Context(), "k"); r != deniedBy10(0, time.Second, time.Second) || err != nil {
-		t.Errorf("got %+v, %v", r, err)
-	}
-	if got := c.denials(); got != 0 {
-		t.Errorf("%d denials are remembered, want 0", got)
-	}
+	r, err := c.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, deniedBy10(0, time.Second, time.Second), r)
+	require.Zero(t, c.denials(), "denials in the table")
 }
 
 func TestDenyCacheComparesWholeKeys(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
 	c, _ := newTestDenyCache(t, l)
 	key := strings.Repeat("a string of which a key is a part, ", 3)[:10]
-	if _, err := c.TryAcquire(t.Context(), key); err != nil {
-		t.Fatal(err)
-	}
+	_, err := c.TryAcquire(t.Context(), key)
+	require.NoError(t, err)
 	for i := range c.table.sets {
 		for w := range c.table.sets[i] {
 			d := c.table.sets[i][w].denial.Load()
@@ -177,20 +158,13 @@ func TestDenyCacheComparesWholeKeys(t *testing.T) {
 				continue
 			}
 			hash := c.table.sets[i][w].hash.Load()
-			if r, ok := c.table.lookup(hash, key, 1); !ok {
-				t.Error("the denial is not found by its own hash")
-			} else if want := deniedBy10(0, time.Hour, time.Hour); r != want {
-				t.Errorf("got %+v, want %+v", r, want)
-			}
-			if r, ok := c.table.lookup(hash, "another", 1); ok {
-				t.Errorf("another key of the same hash is denied: %+v", r)
-			}
-			if unsafe.StringData(d.key) == unsafe.StringData(key) {
-				t.Error("the caller's string is kept alive")
-			}
+			r, ok := c.table.lookup(hash, key, 1)
+			require.True(t, ok, "the denial is not found by its own hash")
+			require.Equal(t, deniedBy10(0, time.Hour, time.Hour), r)
+			_, ok = c.table.lookup(hash, "another", 1)
+			require.False(t, ok, "another key of the same hash is denied")
+			require.NotSame(t, unsafe.StringData(key), unsafe.StringData(d.key), "the caller's string is kept alive")
 		}
 	}
-	if got := c.denials(); got != 1 {
-		t.Errorf("%d denials are remembered, want 1", got)
-	}
+	require.Equal(t, 1, c.denials(), "denials in the table")
 }

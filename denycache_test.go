@@ -13,9 +13,10 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 )
 
-// A scriptedLimiter answers what it is told and counts what it was asked.
+// A scriptedLimiter gives the answers that a test sets and records the calls.
 type scriptedLimiter struct {
 	asked  []string
 	answer func() (Result, error)
@@ -45,9 +46,7 @@ func (s *scriptedLimiter) Reset(_ context.Context, key string) error {
 func newTestDenyCache(t testing.TB, l Limiter, opts ...DenyCacheOption) (*DenyCache, *time.Duration) {
 	t.Helper()
 	c, err := NewDenyCache(l, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	now := time.Hour
 	c.table.now = func() time.Duration { return now }
 	return c, &now
@@ -60,7 +59,7 @@ func deniedBy10(remaining int, retryAfter, resetAfter time.Duration) Result {
 
 func TestDenyCacheSteps(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
-	granted := Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
+	allowed := Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
 	failure := errors.New("no answer")
 
 	type step struct {
@@ -82,51 +81,51 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 1, want: deniedBy10(0, 500*ms+us, 900*ms)},
 			{at: 100 * ms, n: 1, want: deniedBy10(0, 400*ms+us, 800*ms)},
 			{at: 500*ms - 1, n: 1, want: deniedBy10(0, us+1, 400*ms+1)},
-			{at: 500 * ms, n: 1, answer: granted}, // a microsecond, its grain, before the end
-			{at: 500 * ms, n: 1, answer: granted},
+			{at: 500 * ms, n: 1, answer: allowed}, // a microsecond, its grain, before the end
+			{at: 500 * ms, n: 1, answer: allowed},
 		}},
 		{"a retry-after of whole milliseconds may be a millisecond too long", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 499*ms - 1, n: 1, want: deniedBy10(0, ms+1, 401*ms+1)},
-			{at: 499 * ms, n: 1, answer: granted},
+			{at: 499 * ms, n: 1, answer: allowed},
 		}},
 		{"a denial counts from before the request", nil, []step{
 			{at: 0, n: 1, delay: 100 * ms, answer: deniedBy10(0, 500*ms+us, 900*ms)},
 			{at: 200 * ms, n: 1, want: deniedBy10(0, 300*ms+us, 700*ms)},
 			{at: 499 * ms, n: 1, want: deniedBy10(0, ms+us, 401*ms)},
-			{at: 500 * ms, n: 1, answer: granted},
+			{at: 500 * ms, n: 1, answer: allowed},
 		}},
 		{"a denial that ended on its way is not kept", nil, []step{
 			{at: 0, n: 1, delay: 300 * ms, answer: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 600 * ms, n: 1, answer: granted},
+			{at: 600 * ms, n: 1, answer: allowed},
 		}},
 		{"reset-after does not fall below zero", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 100*ms)},
 			{at: 200 * ms, n: 1, want: deniedBy10(0, 300*ms, 0)},
 		}},
-		{"grants and errors are never kept", nil, []step{
-			{at: 0, n: 1, answer: granted},
+		{"allowed results and errors are never kept", nil, []step{
+			{at: 0, n: 1, answer: allowed},
 			{at: 0, n: 1, answer: failure},
-			{at: 0, n: 1, answer: granted},
+			{at: 0, n: 1, answer: allowed},
 			{at: 0, n: 0, answer: ErrInvalidPermits},
 			{at: 0, n: 0, answer: ErrInvalidPermits},
 		}},
 		{"a denial without retry-after is not kept", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 0, 0)},
 			{at: 0, n: 1, answer: deniedBy10(0, -ms, 0)},
-			{at: 0, n: 1, answer: granted},
+			{at: 0, n: 1, answer: allowed},
 		}},
 		{"a denial says nothing about fewer permits", nil, []step{
 			{at: 0, n: 5, answer: deniedBy10(4, 500*ms, 900*ms)},
-			{at: 0, n: 4, answer: granted},
-			{at: 0, n: 1, answer: granted},
-			{at: 0, call: "peek", n: 1, answer: granted},
+			{at: 0, n: 4, answer: allowed},
+			{at: 0, n: 1, answer: allowed},
+			{at: 0, call: "peek", n: 1, answer: allowed},
 			{at: 0, n: 5, want: deniedBy10(4, 500*ms, 900*ms)},
 			{at: 0, n: 0, answer: ErrInvalidPermits},
 			{at: 0, n: -1, answer: ErrInvalidPermits},
 		}},
 		{"a denial holds for more permits", nil, []step{
-			{at: 0, n: 9, key: "other", answer: granted},
+			{at: 0, n: 9, key: "other", answer: allowed},
 			{at: 0, n: 5, answer: deniedBy10(4, 500*ms, 900*ms)},
 			{at: 100 * ms, n: 6, want: deniedBy10(4, 400*ms, 800*ms)},
 			{at: 100 * ms, n: 9, want: deniedBy10(4, 400*ms, 800*ms)},
@@ -140,19 +139,19 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 7, answer: ErrExceedsLimit},
 		}},
 		{"more permits than the key's limit are asked", nil, []step{
-			{at: 0, n: 11, key: "large", answer: granted},
+			{at: 0, n: 11, key: "large", answer: allowed},
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 10, want: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 11, answer: ErrExceedsLimit},
 		}},
-		{"the denial that holds back longest is told", nil, []step{
+		{"the denial with the longest wait is reported", nil, []step{
 			{at: 0, n: 5, answer: deniedBy10(1, 500*ms, 900*ms)},
 			{at: 0, n: 2, answer: deniedBy10(1, 200*ms, 900*ms)},
 			{at: 100 * ms, n: 4, want: deniedBy10(1, 100*ms, 800*ms)},
 			{at: 100 * ms, n: 5, want: deniedBy10(1, 400*ms, 800*ms)},
-			{at: 300 * ms, n: 2, answer: granted},
+			{at: 300 * ms, n: 2, answer: allowed},
 			{at: 300 * ms, n: 5, want: deniedBy10(1, 200*ms, 600*ms)},
-			{at: 300 * ms, n: 4, answer: granted},
+			{at: 300 * ms, n: 4, answer: allowed},
 		}},
 		{"of several the one for the fewest permits and another are kept", nil, []step{
 			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
@@ -174,9 +173,9 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 6, key: "c", want: deniedBy10(1, 600*ms, 900*ms)},
 			{at: 0, n: 2, want: deniedBy10(1, 600*ms, 900*ms)},
 		}},
-		{"keys are told apart", nil, []step{
+		{"each key has its own denials", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 0, n: 1, key: "other", answer: granted},
+			{at: 0, n: 1, key: "other", answer: allowed},
 			{at: 0, n: 1, key: "", want: deniedBy10(0, 500*ms, 900*ms)},
 		}},
 		{"peek and acquire share what they learn", nil, []step{
@@ -192,7 +191,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, call: "reset", answer: failure},
-			{at: 0, n: 5, answer: granted},
+			{at: 0, n: 5, answer: allowed},
 			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, want: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", want: deniedBy10(0, 200*ms, 900*ms)},
@@ -202,7 +201,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 50*ms - 1, n: 1, want: deniedBy10(0, 450*ms+1, 850*ms+1)},
 			{at: 50 * ms, n: 1, answer: deniedBy10(0, 450*ms, 850*ms)},
 			{at: 99 * ms, n: 1, want: deniedBy10(0, 401*ms, 801*ms)},
-			{at: 100 * ms, n: 1, answer: granted},
+			{at: 100 * ms, n: 1, answer: allowed},
 		}},
 		{"a denial that WithMaxDenial ended does not hide another", []DenyCacheOption{WithMaxDenial(50 * ms)}, []step{
 			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
@@ -278,22 +277,19 @@ func TestDenyCacheSteps(t *testing.T) {
 					got, err = c.TryAcquireN(t.Context(), key, s.n)
 				}
 
-				if got != want || err != wantErr {
-					t.Fatalf("step %d, %s: got %+v, %v; want %+v, %v", i+1, question, got, err, want, wantErr)
-				}
+				require.True(t, err == wantErr, "step %d, %s: got error %v, want %v", i+1, question, err, wantErr)
+				require.Equal(t, want, got, "step %d, %s", i+1, question)
 				var questions []string
 				if s.answer != nil || s.call == "reset" {
 					questions = []string{question}
 				}
-				if fmt.Sprint(l.asked) != fmt.Sprint(questions) {
-					t.Fatalf("step %d: the limiter was asked %q, want %q", i+1, l.asked, questions)
-				}
+				require.Equal(t, questions, l.asked, "calls of the limiter in step %d", i+1)
 			}
 		})
 	}
 }
 
-func TestDenyCacheRefusesConfig(t *testing.T) {
+func TestDenyCacheConfigErrors(t *testing.T) {
 	const ms = time.Millisecond
 	l := &scriptedLimiter{}
 	tests := []struct {
@@ -316,9 +312,9 @@ func TestDenyCacheRefusesConfig(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c, err := NewDenyCache(tt.limiter, tt.opts...)
-			if c != nil || !errors.Is(err, ErrInvalidConfig) || !strings.Contains(err.Error(), tt.says) {
-				t.Errorf("got %v, %v; want nil and ErrInvalidConfig with %q", c, err, tt.says)
-			}
+			require.Nil(t, c)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorContains(t, err, tt.says)
 		})
 	}
 }
@@ -341,9 +337,7 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newTestDenyCache(t, tt.limiter)
-			if got := c.table.decided.Load(); got != tt.want {
-				t.Errorf("got %d, want %d", got, tt.want)
-			}
+			require.Equal(t, tt.want, c.table.decided.Load())
 		})
 	}
 }
@@ -381,12 +375,12 @@ func TestDenyCacheResetRacesWithDenial(t *testing.T) {
 					l.resume(reset)
 				}
 			}
-			if !call.done || !reset.done || call.result != denial || call.err != nil || reset.err != nil {
-				t.Fatalf("call: %+v, reset: %+v", call, reset)
-			}
-			if got := c.denials() == 1; got != kept {
-				t.Errorf("the denial is remembered: %v, want %v", got, kept)
-			}
+			require.True(t, call.done)
+			require.True(t, reset.done)
+			require.NoError(t, call.err)
+			require.NoError(t, reset.err)
+			require.Equal(t, denial, call.result)
+			require.Equal(t, kept, c.denials() == 1, "the denial is remembered")
 		})
 	}
 }
@@ -399,12 +393,9 @@ func TestDenyCacheSurvivesAPanicInReset(t *testing.T) {
 		_ = c.Reset(t.Context(), "k")
 	}()
 	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
-	if _, err := c.TryAcquire(t.Context(), "k"); err != nil {
-		t.Fatal(err)
-	}
-	if got := c.denials(); got != 1 {
-		t.Errorf("%d denials are remembered after a Reset that panicked, want 1", got)
-	}
+	_, err := c.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, 1, c.denials(), "denials after a Reset that panicked")
 }
 
 // A gateLimiter denies every key until that key is reset.
@@ -437,9 +428,7 @@ func (g *gateLimiter) Reset(_ context.Context, key string) error {
 func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 	g := &gateLimiter{}
 	c, err := NewDenyCache(g, WithDenyCacheSize(64))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var key atomic.Pointer[string]
 	first := "0"
 	key.Store(&first)
@@ -467,14 +456,12 @@ func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 	for i := range 3_000 {
 		k := *key.Load()
 		runtime.Gosched()
-		if err := c.Reset(t.Context(), k); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, c.Reset(t.Context(), k))
 		for n := 1; n <= 3; n++ {
 			runtime.Gosched()
-			if r, err := c.TryAcquireN(t.Context(), k, n); err != nil || !r.Allowed {
-				t.Fatalf("round %d: denied from memory after a Reset: %+v, %v", i, r, err)
-			}
+			r, err := c.TryAcquireN(t.Context(), k, n)
+			require.NoError(t, err, "round %d", i)
+			require.True(t, r.Allowed, "round %d: denied from memory after a Reset", i)
 		}
 		next := fmt.Sprint(i + 1)
 		key.Store(&next)
@@ -486,20 +473,15 @@ func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 func TestDenyCacheHitDoesNotAllocate(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
 	c, err := NewDenyCache(l)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx := t.Context()
-	if allocs := testing.AllocsPerRun(1000, func() {
+	allocs := testing.AllocsPerRun(1000, func() {
 		if r, err := c.TryAcquire(ctx, "k"); r.Allowed || err != nil {
 			t.Fatalf("got %+v, %v", r, err)
 		}
-	}); allocs != 0 {
-		t.Errorf("%v allocations a call, want 0", allocs)
-	}
-	if len(l.asked) != 1 {
-		t.Errorf("the limiter was asked %d times, want once", len(l.asked))
-	}
+	})
+	require.Zero(t, allocs, "allocations a call")
+	require.Len(t, l.asked, 1)
 }
 
 // A nullLimiter is a limiter that costs nothing.
@@ -513,9 +495,7 @@ func (l nullLimiter) Reset(context.Context, string) error                      {
 // fillDenyCache has the denials of so many keys remembered.
 func fillDenyCache(b *testing.B, count int, opts ...DenyCacheOption) (*DenyCache, []string) {
 	c, err := NewDenyCache(nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	keys := make([]string, count)
 	for i := range keys {
 		keys[i] = fmt.Sprintf("tenant-%08d", i)
@@ -560,12 +540,10 @@ func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
 	}
 }
 
-// What the cache adds to a granted call.
+// What the cache adds to an allowed call.
 func BenchmarkDenyCacheMiss(b *testing.B) {
 	c, err := NewDenyCache(nullLimiter{Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 9}})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	ctx := b.Context()
 	b.ReportAllocs()
 	for b.Loop() {

@@ -118,7 +118,7 @@ func TestLogIsCompact(t *testing.T) {
 	t.Logf("%d entries take %d bytes, %.2f each", entries, bytes, float64(bytes)/entries)
 	require.LessOrEqual(t, float64(bytes)/entries, 16.0)
 
-	s.Advance(time.Hour) // all but a base are forgotten by the next grant
+	s.Advance(time.Hour) // all but a base are dropped by the next allowed call
 	require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 	require.Equal(t, int64(4), client.LLen(ctx, "ratelimit:default:slidinglog:k").Val())
 }

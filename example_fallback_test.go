@@ -12,7 +12,7 @@ import (
 )
 
 // Redis decides; while it is down or slow, each of four instances keeps a quarter
-// of the quota by itself.
+// of the quota on its own.
 func ExampleNewFallback() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()
@@ -31,7 +31,7 @@ func ExampleNewFallback() {
 	_ = limiter // limiter.TryAcquire(ctx, "user:42")
 }
 
-// An outage lets everything pass, and both the result and the observer tell so.
+// In an outage every call is allowed. Both the result and the observer report it.
 func ExampleAllowAll() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
 		ratelimit.WithObserver(func(e ratelimit.Event) { fmt.Printf("%v: %v\n", e.Kind, e.Err) })))
@@ -43,7 +43,7 @@ func ExampleAllowAll() {
 	// true true <nil>
 }
 
-// An outage refuses everything.
+// In an outage every call is denied.
 func ExampleDenyAll() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.DenyAll()))
 

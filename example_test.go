@@ -28,7 +28,8 @@ func Example() {
 	ctx := context.Background()
 
 	// Ten a second, and up to twenty at once.
-	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20))
+	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20,
+		ratelimit.WithName("api")))
 
 	result, err := limiter.TryAcquire(ctx, "user:42")
 	if err != nil {

@@ -16,7 +16,7 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 	t.Helper()
 	if len(calls) >= 64 { // more than wait for each other
 		require.Empty(t, givenUp)
-		return fly(t, coreOf(t, l), calls, keys)
+		return decideTogether(t, coreOf(t, l), calls, keys)
 	}
 	gone := map[int]bool{}
 	for _, i := range givenUp {

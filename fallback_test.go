@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -107,7 +106,7 @@ func settled(t testing.TB, before int) {
 		}
 		time.Sleep(milli)
 	}
-	assert.LessOrEqual(t, runtime.NumGoroutine(), before, "goroutines")
+	require.LessOrEqual(t, runtime.NumGoroutine(), before, "goroutines")
 }
 
 // bubble runs test with a clock of its own, and then for another hour, in which
@@ -134,27 +133,27 @@ func TestFallbackAnswers(t *testing.T) {
 			want               Result
 			is, isNot          []error // of the error; none: no error
 			same               error   // the error itself
-			asked, told        bool
+			asked, reported    bool
 		}{
 			{name: "the primary decides", want: byPrimary},
-			{name: "an outage", primary: errDown, want: substituted, asked: true, told: true},
-			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, told: true},
-			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, told: true},
+			{name: "an outage", primary: errDown, want: substituted, asked: true, reported: true},
+			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, reported: true},
+			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, reported: true},
 			{name: "an empty key", primary: ErrInvalidKey, same: ErrInvalidKey},
 			{name: "no permits", primary: permits, same: permits},
 			{name: "too many permits", primary: exceeds, same: exceeds},
 			{name: "a clock that cannot be", primary: config, same: config},
 			{name: "a denial as an error", primary: denial, same: denial},
-			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, told: true},
+			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, reported: true},
 			{
-				name: "more than the secondary can ever grant", primary: errDown, secondary: exceeds,
-				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, told: true,
+				name: "more than the secondary can ever allow", primary: errDown, secondary: exceeds,
+				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, reported: true,
 			},
 			{
 				name: "a secondary out of order", primary: errDown, secondary: config,
-				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, told: true,
+				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, reported: true,
 			},
-			{name: "a mistake that only the secondary sees", primary: errDown, secondary: permits, same: permits, asked: true, told: true},
+			{name: "a mistake that only the secondary sees", primary: errDown, secondary: permits, same: permits, asked: true, reported: true},
 		}
 	)
 	for _, mode := range fallbackModes {
@@ -168,11 +167,11 @@ func TestFallbackAnswers(t *testing.T) {
 					}
 					type ctxKey struct{}
 					ctx := context.WithValue(t.Context(), ctxKey{}, "value")
-					ask := func(who string, r Result, err error) *stub {
+					ask := func(name string, r Result, err error) *stub {
 						return &stub{do: func(ctx context.Context, key string, got int) (Result, error) {
-							assert.Equal(t, "value", ctx.Value(ctxKey{}), who)
-							assert.Equal(t, "k", key, who)
-							assert.Equal(t, n, got, who)
+							require.Equal(t, "value", ctx.Value(ctxKey{}), name)
+							require.Equal(t, "k", key, name)
+							require.Equal(t, n, got, name)
 							if err != nil {
 								r = Result{}
 							}
@@ -191,29 +190,29 @@ func TestFallbackAnswers(t *testing.T) {
 					} else {
 						r, err = f.TryAcquireN(ctx, "k", 3)
 					}
-					assert.Equal(t, c.want, r)
+					require.Equal(t, c.want, r)
 					switch {
 					case c.same != nil:
-						assert.True(t, err == c.same, "%v", err)
+						require.True(t, err == c.same, "%v", err)
 					case c.is == nil:
-						assert.NoError(t, err)
+						require.NoError(t, err)
 					default:
-						assert.ErrorContains(t, err, `ratelimit: fallback for "k": primary: `)
-						assert.ErrorContains(t, err, c.secondary.Error(), "also what is not wrapped is told")
+						require.ErrorContains(t, err, `ratelimit: fallback for "k": primary: `)
+						require.ErrorContains(t, err, c.secondary.Error(), "even an error that is not wrapped is in the message")
 						for _, is := range c.is {
-							assert.ErrorIs(t, err, is)
+							require.ErrorIs(t, err, is)
 						}
 						for _, isNot := range c.isNot {
-							assert.NotErrorIs(t, err, isNot)
+							require.NotErrorIs(t, err, isNot)
 						}
 					}
-					assert.EqualValues(t, 1, primary.calls.Load())
-					assert.Equal(t, c.asked, secondary.calls.Load() == 1)
-					var told []Event
-					if c.told {
-						told = []Event{{Kind: EventPrimaryFailed, Key: "k", Err: c.primary, Result: c.want, SecondaryErr: c.secondary}}
+					require.EqualValues(t, 1, primary.calls.Load())
+					require.Equal(t, c.asked, secondary.calls.Load() == 1)
+					var want []Event
+					if c.reported {
+						want = []Event{{Kind: EventPrimaryFailed, Key: "k", Err: c.primary, Result: c.want, SecondaryErr: c.secondary}}
 					}
-					assert.Equal(t, told, events)
+					require.Equal(t, want, events)
 					settled(t, before)
 				})
 			}
@@ -230,8 +229,8 @@ func TestFallbackTryAcquireTakesOne(t *testing.T) {
 		}}, AllowAll(), mode.opts()...)
 		r, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err, mode.name)
-		assert.Equal(t, byPrimary, r, mode.name)
-		assert.Equal(t, 1, got, mode.name)
+		require.Equal(t, byPrimary, r, mode.name)
+		require.Equal(t, 1, got, mode.name)
 	}
 }
 
@@ -244,8 +243,8 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				cancel()
 				r, err := newTestFallback(t, hanging(), never, mode.opts()...).TryAcquire(ctx, "k")
-				assert.Zero(t, r)
-				assert.ErrorIs(t, err, context.Canceled)
+				require.Zero(t, r)
+				require.ErrorIs(t, err, context.Canceled)
 			})
 			t.Run("cancelled while the primary is asked", func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
@@ -253,9 +252,9 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 					time.AfterFunc(time.Second, cancel)
 					start := time.Now()
 					r, err := newTestFallback(t, hanging(), never, mode.opts()...).TryAcquire(ctx, "k")
-					assert.Zero(t, r)
-					assert.ErrorIs(t, err, context.Canceled)
-					assert.Equal(t, time.Second, time.Since(start))
+					require.Zero(t, r)
+					require.ErrorIs(t, err, context.Canceled)
+					require.Equal(t, time.Second, time.Since(start))
 				})
 			})
 			t.Run("expired while the primary is asked", func(t *testing.T) {
@@ -264,9 +263,9 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 					defer cancel()
 					start := time.Now()
 					r, err := newTestFallback(t, hanging(), never, mode.opts()...).Peek(ctx, "k")
-					assert.Zero(t, r)
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Equal(t, time.Second, time.Since(start))
+					require.Zero(t, r)
+					require.ErrorIs(t, err, context.DeadlineExceeded)
+					require.Equal(t, time.Second, time.Since(start))
 				})
 			})
 			t.Run("another error by then", func(t *testing.T) {
@@ -276,18 +275,18 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 					return Result{}, errDown
 				}}
 				r, err := newTestFallback(t, primary, never, mode.opts()...).TryAcquire(ctx, "k")
-				assert.Zero(t, r)
-				assert.ErrorIs(t, err, context.Canceled)
+				require.Zero(t, r)
+				require.ErrorIs(t, err, context.Canceled)
 			})
 			t.Run("the connection's deadline before the context's", func(t *testing.T) {
 				primary := &stub{do: func(context.Context, string, int) (Result, error) { return Result{}, ioTimeout }}
 				r, err := newTestFallback(t, primary, never, mode.opts()...).TryAcquire(pastDeadline{t.Context()}, "k")
-				assert.Zero(t, r)
-				assert.ErrorIs(t, err, context.DeadlineExceeded)
+				require.Zero(t, r)
+				require.ErrorIs(t, err, context.DeadlineExceeded)
 			})
 		})
 	}
-	assert.Zero(t, never.calls.Load(), "nobody is there for whom the secondary could decide")
+	require.Zero(t, never.calls.Load(), "no caller is left for the secondary to decide for")
 }
 
 // pastDeadline is a context in the instant between its deadline and its timer.
@@ -295,8 +294,8 @@ type pastDeadline struct{ context.Context }
 
 func (pastDeadline) Deadline() (time.Time, bool) { return time.Now(), true }
 
-// TestFallbackRefusesWhatThePrimaryNeverGrants: also when Redis is not asked.
-func TestFallbackRefusesWhatThePrimaryNeverGrants(t *testing.T) {
+// TestFallbackErrorWhereThePrimaryNeverAllows: even when Redis is not asked.
+func TestFallbackErrorWhereThePrimaryNeverAllows(t *testing.T) {
 	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = down.Close() })
 	bucket := Must(NewTokenBucket(down, PerSecond(1), 10))
@@ -352,32 +351,32 @@ func TestFallbackNested(t *testing.T) {
 			require.NoError(t, err)
 			want := byPrimary
 			want.Fallback = true
-			assert.Equal(t, want, r, "the inner secondary answers, and the outer one passes that on")
-			assert.Zero(t, last.calls.Load())
+			require.Equal(t, want, r, "the inner secondary answers, and the outer one passes that on")
+			require.Zero(t, last.calls.Load())
 
 			r, _, err = nest(errDown, os.ErrPermission, nil)
 			require.NoError(t, err)
-			assert.Equal(t, substituted, r)
+			require.Equal(t, substituted, r)
 
 			r, _, err = nest(errDown, exceeds, nil)
-			require.NoError(t, err, "what a smaller secondary can never grant, the next may")
-			assert.Equal(t, substituted, r)
+			require.NoError(t, err, "what a smaller secondary can never allow, the next may")
+			require.Equal(t, substituted, r)
 
 			r, _, err = nest(errDown, os.ErrPermission, os.ErrClosed)
-			assert.Zero(t, r)
+			require.Zero(t, r)
 			for _, want := range []error{errDown, os.ErrPermission, os.ErrClosed} {
-				assert.ErrorIs(t, err, want)
+				require.ErrorIs(t, err, want)
 			}
 
 			r, last, err = nest(exceeds, nil, nil)
-			assert.Zero(t, r)
-			assert.Equal(t, exceeds, err)
-			assert.Zero(t, last.calls.Load())
+			require.Zero(t, r)
+			require.Equal(t, exceeds, err)
+			require.Zero(t, last.calls.Load())
 		})
 	}
 }
 
-func TestFallbackResetForgetsInBoth(t *testing.T) {
+func TestFallbackResetReachesBoth(t *testing.T) {
 	for _, mode := range fallbackModes {
 		for _, c := range []struct {
 			name               string
@@ -393,22 +392,22 @@ func TestFallbackResetForgetsInBoth(t *testing.T) {
 				primary, secondary := always(Result{}, c.primary), always(Result{}, c.secondary)
 				err := newTestFallback(t, primary, secondary, mode.opts()...).Reset(t.Context(), "k")
 				if c.want == "" {
-					assert.NoError(t, err)
+					require.NoError(t, err)
 				} else {
-					assert.EqualError(t, err, c.want)
+					require.EqualError(t, err, c.want)
 				}
 				for _, is := range []error{c.primary, c.secondary} {
 					if is != nil {
-						assert.ErrorIs(t, err, is)
+						require.ErrorIs(t, err, is)
 					}
 				}
-				assert.EqualValues(t, 1, primary.calls.Load())
-				assert.EqualValues(t, 1, secondary.calls.Load())
+				require.EqualValues(t, 1, primary.calls.Load())
+				require.EqualValues(t, 1, secondary.calls.Load())
 			})
 		}
 	}
 	f := newTestFallback(t, AllowAll(), DenyAll())
-	assert.Equal(t, ErrInvalidKey, f.Reset(t.Context(), ""))
+	require.Equal(t, ErrInvalidKey, f.Reset(t.Context(), ""))
 }
 
 func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
@@ -419,11 +418,11 @@ func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
 		return Result{}, nil
 	}}
 	err := newTestFallback(t, primary, secondary).Reset(ctx, "k")
-	assert.ErrorIs(t, err, context.Canceled)
-	assert.EqualValues(t, 1, secondary.calls.Load())
+	require.ErrorIs(t, err, context.Canceled)
+	require.EqualValues(t, 1, secondary.calls.Load())
 }
 
-func TestFallbackRefusesConfig(t *testing.T) {
+func TestFallbackConfigErrors(t *testing.T) {
 	var none *Fallback
 	ok := AllowAll()
 	for _, c := range []struct {
@@ -452,9 +451,9 @@ func TestFallbackRefusesConfig(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := NewFallback(c.primary, c.secondary, c.opts...)
-			assert.Nil(t, f)
-			assert.ErrorIs(t, err, ErrInvalidConfig)
-			assert.EqualError(t, err, "ratelimit: invalid configuration: "+c.want)
+			require.Nil(t, f)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.EqualError(t, err, "ratelimit: invalid configuration: "+c.want)
 		})
 	}
 }
@@ -466,7 +465,7 @@ func TestFallbackHealthyPrimaryAllocatesNothing(t *testing.T) {
 		}
 		f := newTestFallback(t, AllowAll(), DenyAll(), append(mode.opts(), WithObserver(func(Event) {}))...)
 		ctx := t.Context()
-		assert.Zero(t, testing.AllocsPerRun(100, func() {
+		require.Zero(t, testing.AllocsPerRun(100, func() {
 			if r, err := f.TryAcquire(ctx, "k"); err != nil || r.Fallback {
 				t.Error(r, err)
 			}
@@ -508,14 +507,19 @@ func TestFallbackRaces(t *testing.T) {
 				r, err := f.TryAcquire(ctx, "k")
 				switch {
 				case err != nil:
-					assert.ErrorIs(t, err, context.DeadlineExceeded)
-					assert.Zero(t, r)
+					if !errors.Is(err, context.DeadlineExceeded) || r != (Result{}) {
+						t.Errorf("got %+v, %v; want no result and the ended context", r, err)
+					}
 					ends.Add(1)
 				case r.Fallback:
-					assert.Equal(t, substituted, r)
+					if r != substituted {
+						t.Errorf("the secondary's answer is %+v, want %+v", r, substituted)
+					}
 					secondaries.Add(1)
 				default:
-					assert.Equal(t, byPrimary, r)
+					if r != byPrimary {
+						t.Errorf("the primary's answer is %+v, want %+v", r, byPrimary)
+					}
 					answers.Add(1)
 				}
 				cancel()
@@ -523,12 +527,12 @@ func TestFallbackRaces(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	assert.Equal(t, secondaries.Load(), events.Load())
+	require.Equal(t, secondaries.Load(), events.Load())
 	for range maxRunning {
 		f.running <- struct{}{} // waits until all have ended
 	}
 	settled(t, before)
-	assert.Zero(t, f.abandoned.Load())
+	require.Zero(t, f.abandoned.Load())
 	t.Logf("of %d calls: %d by the primary, %d by the secondary, %d ended with their context",
 		callers*each, answers.Load(), secondaries.Load(), ends.Load())
 }
@@ -542,9 +546,8 @@ func BenchmarkFallback(b *testing.B) {
 			b.ReportAllocs()
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if _, err := f.TryAcquire(ctx, "k"); err != nil {
-						b.Error(err)
-					}
+					_, err := f.TryAcquire(ctx, "k")
+					require.NoError(b, err)
 				}
 			})
 		})
@@ -573,9 +576,8 @@ func BenchmarkOutage(b *testing.B) {
 			b.Cleanup(func() { _ = client.Close() })
 			l := Must(NewTokenBucket(client, PerSecond(1), 1))
 			for range b.N {
-				if _, err := l.TryAcquire(ctx, "k"); err == nil {
-					b.Fatal("a dead server answered")
-				}
+				_, err := l.TryAcquire(ctx, "k")
+				require.Error(b, err, "a dead server answered")
 			}
 		})
 	}

@@ -73,7 +73,7 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 	require.Equal(t, (2+9)*2*2, limiters, "two prefixes of one segment, nine of two, two names and two algorithms")
 }
 
-func TestPrefixAndNameAreRefusedWhereKeysCouldMeet(t *testing.T) {
+func TestPrefixAndNameAreErrorsWhereKeysCouldMeet(t *testing.T) {
 	for _, c := range []struct {
 		option ratelimit.Option
 		want   string

@@ -23,8 +23,8 @@ func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {
 		window := time.Second
 		for i, reset := range v.Resets {
 			want := ratelimit.Result{Allowed: true, Limit: 3, Window: window, Remaining: 2 - i, ResetAfter: reset}
-			require.Equal(t, want, must(t)(l.Peek(ctx, "k")), "peek before grant %d", i+1)
-			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "grant %d", i+1)
+			require.Equal(t, want, must(t)(l.Peek(ctx, "k")), "peek before call %d", i+1)
+			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "call %d", i+1)
 		}
 		denied := ratelimit.Result{Limit: 3, Window: window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}
 		require.Equal(t, denied, must(t)(l.Peek(ctx, "k")), "peek before the denial")
@@ -204,7 +204,7 @@ func TestAlgorithmsNeverMeetInAKey(t *testing.T) {
 func TestConcurrentCallersGetExactlyTheLimit(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		const callers, calls, keys = 40, 5, 3
-		var granted [keys]atomic.Int64
+		var allowed [keys]atomic.Int64
 		var seen sync.Map
 		var wg sync.WaitGroup
 		for i := range callers {
@@ -215,17 +215,17 @@ func TestConcurrentCallersGetExactlyTheLimit(t *testing.T) {
 					if err != nil {
 						t.Error(err)
 					} else if r.Allowed {
-						granted[key].Add(1)
+						allowed[key].Add(1)
 						if _, twice := seen.LoadOrStore([2]int{key, r.Remaining}, true); twice {
-							t.Errorf("two grants of key %d left %d", key, r.Remaining)
+							t.Errorf("two allowed calls of key %d left %d", key, r.Remaining)
 						}
 					}
 				}
 			})
 		}
 		wg.Wait()
-		for key := range granted {
-			require.Equal(t, int64(3), granted[key].Load(), "key %d", key)
+		for key := range allowed {
+			require.Equal(t, int64(3), allowed[key].Load(), "key %d", key)
 		}
 	})
 }
@@ -416,10 +416,10 @@ func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
 				was := ratelimit.Must(build(s.Client, 100, time.Minute, merging...))
 				gate := limitertest.NewGate(s.Client.(*redis.Client))
 				is := ratelimit.Must(build(s.Client, 10, 30*time.Second, merging...))
-				granted := 0
+				allowed := 0
 				for range 5 {
 					for must(t)(was.TryAcquire(ctx, "k")).Allowed {
-						granted++
+						allowed++
 					}
 					for range 3 {
 						if merging == nil {
@@ -431,13 +431,13 @@ func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
 						require.Equal(t, 0, must(t)(is.TryAcquire(ctx, "k")).Remaining)
 					}
 				}
-				require.Equal(t, 100, granted)
+				require.Equal(t, 100, allowed)
 			})
 		}
 	}
 }
 
-// TestTotalsOfALogStayExact: after 2^52 permits all that counts begins anew.
+// TestTotalsOfALogStayExact: after 2^52 permits the totals start from zero.
 func TestTotalsOfALogStayExact(t *testing.T) {
 	const window = time.Hour
 	at := func(seconds int) time.Time { return limitertest.Start.Add(time.Duration(seconds) * time.Second) }
@@ -462,7 +462,7 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 				}
 				key := s.Admin.Keys(ctx, "*").Val()[0]
-				grow := func(total string) string { // as if 2^52 had been granted long ago
+				grow := func(total string) string { // as if 2^52 permits had been taken long ago
 					n, err := strconv.ParseInt(total, 10, 64)
 					require.NoError(t, err)
 					return strconv.FormatInt(n+1<<52, 10)
@@ -497,7 +497,7 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 				if name == "Hash" {
 					grain = time.Second - time.Microsecond
 				}
-				require.Equal(t, window-time.Second+grain, r.RetryAfter, "what was granted before counts from the fourth on")
+				require.Equal(t, window-time.Second+grain, r.RetryAfter, "what was taken before counts from the fourth on")
 				if name == "SlidingLog, rules" {
 					return
 				}

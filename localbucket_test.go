@@ -15,7 +15,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -51,8 +50,8 @@ func (l *LocalTokenBucket) keys() (n int) {
 	return n
 }
 
-// localRefusals is what every limiter in this process refuses.
-func localRefusals(t *testing.T, l Limiter, ended context.Context) {
+// requireLocalErrors checks the errors that every limiter in this process returns.
+func requireLocalErrors(t *testing.T, l Limiter, ended context.Context) {
 	t.Helper()
 	ctx := t.Context()
 	for name, c := range map[string]struct {
@@ -70,9 +69,9 @@ func localRefusals(t *testing.T, l Limiter, ended context.Context) {
 		"Reset, ended context":        {func() (Result, error) { return Result{}, l.Reset(ended, "k") }, context.Canceled},
 	} {
 		r, err := c.do()
-		assert.Zero(t, r, name)
-		assert.ErrorIs(t, err, c.want, name)
-		assert.True(t, strings.HasPrefix(fmt.Sprint(err), "ratelimit: "), name)
+		require.Zero(t, r, name)
+		require.ErrorIs(t, err, c.want, name)
+		require.True(t, strings.HasPrefix(fmt.Sprint(err), "ratelimit: "), name)
 	}
 }
 
@@ -129,7 +128,7 @@ func TestLocalTokenBucketSteps(t *testing.T) {
 		}},
 		{"a clock that is set back by an hour", PerSecond(1), 3, []step{
 			{3_600_000_000, "a", 2, res(true, 3, 3*time.Second, 1, 0, 2*time.Second)},
-			// Nothing more than the rule grants, and no longer a wait than for an empty bucket.
+			// No more than the rule allows, and no longer a wait than for an empty bucket.
 			{0, "a", 1, res(false, 3, 3*time.Second, 0, time.Second, 3*time.Second)},
 			{999_999, "a", 1, res(false, 3, 3*time.Second, 0, us, 2*time.Second+us)},
 			{1_000_000, "a", 1, res(true, 3, 3*time.Second, 0, 0, 3*time.Second)},
@@ -155,38 +154,38 @@ func TestLocalTokenBucketSteps(t *testing.T) {
 				default:
 					r, err = l.TryAcquireN(t.Context(), s.key, s.n)
 				}
-				assert.NoError(t, err, "step %d", i)
-				assert.Equal(t, s.want, r, "step %d", i)
+				require.NoError(t, err, "step %d", i)
+				require.Equal(t, s.want, r, "step %d", i)
 				l.keys()
 			}
 		})
 	}
 }
 
-func TestLocalTokenBucketRefuses(t *testing.T) {
+func TestLocalTokenBucketErrors(t *testing.T) {
 	l, _ := newTestLocal(t, PerSecond(1), 3)
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	localRefusals(t, l, ended)
+	requireLocalErrors(t, l, ended)
 	r, err := l.TryAcquireN(t.Context(), "k", 4)
-	assert.Zero(t, r)
-	assert.ErrorIs(t, err, ErrExceedsLimit)
-	assert.EqualError(t, err, "ratelimit: more permits than the limit: 4 permits of a local token bucket, which allows 3 at most")
-	assert.Zero(t, l.keys(), "nothing is kept of it")
+	require.Zero(t, r)
+	require.ErrorIs(t, err, ErrExceedsLimit)
+	require.EqualError(t, err, "ratelimit: more permits than the limit: 4 permits of a local token bucket, which allows 3 at most")
+	require.Zero(t, l.keys(), "nothing is kept of it")
 }
 
 func TestLocalTokenBucketPeekAndDenialKeepNoKey(t *testing.T) {
 	l, _ := newTestLocal(t, PerSecond(1), 3)
 	for range 10 {
 		r, err := l.Peek(t.Context(), "k")
-		assert.NoError(t, err)
-		assert.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second}, r)
+		require.NoError(t, err)
+		require.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second}, r)
 	}
-	assert.Zero(t, l.keys())
-	assert.NoError(t, l.Reset(t.Context(), "k"))
+	require.Zero(t, l.keys())
+	require.NoError(t, l.Reset(t.Context(), "k"))
 }
 
-func TestLocalTokenBucketRefusesConfig(t *testing.T) {
+func TestLocalTokenBucketConfigErrors(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		rate  Rate
@@ -209,9 +208,9 @@ func TestLocalTokenBucketRefusesConfig(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := NewLocalTokenBucket(c.rate, c.burst, c.opts...)
-			assert.Nil(t, l)
-			assert.ErrorIs(t, err, ErrInvalidConfig)
-			assert.ErrorContains(t, err, c.want)
+			require.Nil(t, l)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorContains(t, err, c.want)
 		})
 	}
 }
@@ -244,7 +243,7 @@ func TestLocalTokenBucketAgainstFractions(t *testing.T) {
 				now := last
 				switch rnd.IntN(4) {
 				case 0:
-				case 1: // around the instant of the next grant
+				case 1: // around the instant of the next allowed call
 					if next >= last {
 						now = max(last, next-1+rnd.Int64N(3))
 					}
@@ -285,46 +284,46 @@ func TestLocalTokenBucketKeepsTheRate(t *testing.T) {
 		l, clock := newTestLocal(t, rate, burst)
 		rnd := rand.New(rand.NewPCG(1, 2))
 		period := rate.Period.Microseconds()
-		var now, granted int64
+		var now, allowed int64
 		for range 1_000_000 {
 			now += rnd.Int64N(period/int64(rate.Count) + 1) // about twice as often as it refills
 			clock.micros.Store(now)
 			r, err := l.TryAcquire(t.Context(), "k")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			if r.Allowed {
-				granted++
+				allowed++
 			}
 		}
 		// The bucket is never full for long, so that all that came in went out.
 		most := burst + now*int64(rate.Count)/period
-		assert.LessOrEqual(t, granted, most, "%v", rate)
-		assert.GreaterOrEqual(t, granted, most-burst, "%v", rate)
+		require.LessOrEqual(t, allowed, most, "%v", rate)
+		require.GreaterOrEqual(t, allowed, most-burst, "%v", rate)
 	}
 }
 
 func TestLocalTokenBucketConcurrently(t *testing.T) {
 	before := runtime.NumGoroutine()
 	l, _ := newTestLocal(t, PerSecond(1), 100)
-	var granted [10]atomic.Int64
+	var allowed [10]atomic.Int64
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
 			for i := range 1000 {
 				r, err := l.TryAcquire(context.Background(), fmt.Sprint("k", i%10))
-				assert.NoError(t, err)
+				if err != nil {
+					t.Error(err)
+				}
 				if r.Allowed {
-					granted[i%10].Add(1)
+					allowed[i%10].Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	for i := range granted {
-		assert.EqualValues(t, 100, granted[i].Load())
+	for i := range allowed {
+		require.EqualValues(t, 100, allowed[i].Load())
 	}
-	assert.Equal(t, 10, l.keys())
+	require.Equal(t, 10, l.keys())
 	settled(t, before)
 }
 
@@ -332,7 +331,7 @@ func TestLocalTokenBucketConcurrently(t *testing.T) {
 func TestLocalTokenBucketByTheRealClock(t *testing.T) {
 	l, err := NewLocalTokenBucket(PerSecond(1000), 10)
 	require.NoError(t, err)
-	var granted atomic.Int64
+	var allowed atomic.Int64
 	start := time.Now()
 	var wg sync.WaitGroup
 	for range 8 {
@@ -341,51 +340,51 @@ func TestLocalTokenBucketByTheRealClock(t *testing.T) {
 				if r, err := l.TryAcquire(context.Background(), "k"); err != nil {
 					t.Error(err)
 				} else if r.Allowed {
-					granted.Add(1)
+					allowed.Add(1)
 				}
 			}
 		})
 	}
 	wg.Wait()
 	most := 10 + time.Since(start).Microseconds()/1000 + 1
-	assert.LessOrEqual(t, granted.Load(), most)
-	assert.Greater(t, granted.Load(), int64(10))
+	require.LessOrEqual(t, allowed.Load(), most)
+	require.Greater(t, allowed.Load(), int64(10))
 }
 
-func TestLocalTokenBucketForgetsFullBucketsFirst(t *testing.T) {
+func TestLocalTokenBucketDropsFullBucketsFirst(t *testing.T) {
 	l, clock := newTestLocal(t, PerSecond(1), 10, WithLocalKeys(3))
 	take := func(key string, n, remaining int) {
 		t.Helper()
 		r, err := l.TryAcquireN(t.Context(), key, n)
 		require.NoError(t, err)
-		assert.True(t, r.Allowed, key)
-		assert.Equal(t, remaining, r.Remaining, key)
+		require.True(t, r.Allowed, key)
+		require.Equal(t, remaining, r.Remaining, key)
 	}
 	take("drained", 10, 0)
 	take("half", 5, 5)
 	take("little", 1, 9)
 	clock.micros.Store(1_000_000) // little is full again
 	take("new", 9, 1)
-	assert.Equal(t, 3, l.keys())
+	require.Equal(t, 3, l.keys())
 	take("half", 1, 5)
 	take("drained", 1, 0)
 
 	// None is full: the nearest to it goes, however recently it was used.
 	take("newer", 2, 8)
-	assert.Equal(t, 3, l.keys())
+	require.Equal(t, 3, l.keys())
 	take("half", 1, 9) // forgotten for newer, and now newer for it
 	take("newer", 2, 8)
 	take("new", 1, 0)
 	r, err := l.TryAcquire(t.Context(), "drained")
 	require.NoError(t, err)
-	assert.Equal(t, Result{Limit: 10, Window: 10 * time.Second, RetryAfter: time.Second, ResetAfter: 10 * time.Second}, r,
+	require.Equal(t, Result{Limit: 10, Window: 10 * time.Second, RetryAfter: time.Second, ResetAfter: 10 * time.Second}, r,
 		"what is denied stays denied")
 }
 
 func TestLocalTokenBucketIsBoundedUnderAFloodOfKeys(t *testing.T) {
 	const most = 4096
 	l, clock := newTestLocal(t, PerMinute(1), 5, WithLocalKeys(most))
-	assert.Len(t, l.shards, 16)
+	require.Len(t, l.shards, 16)
 	victims := make([]string, 100)
 	for i := range victims {
 		victims[i] = fmt.Sprint("drained", i)
@@ -399,12 +398,12 @@ func TestLocalTokenBucketIsBoundedUnderAFloodOfKeys(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
-	assert.LessOrEqual(t, l.keys(), most)
-	assert.Greater(t, l.keys(), most*9/10)
+	require.LessOrEqual(t, l.keys(), most)
+	require.Greater(t, l.keys(), most*9/10)
 	for _, key := range victims {
 		r, err := l.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
-		assert.False(t, r.Allowed, "a flood does not free a denied key")
+		require.False(t, r.Allowed, "a flood does not free a denied key")
 	}
 
 	// When all are full again, new keys take their places, two for one.
@@ -414,7 +413,7 @@ func TestLocalTokenBucketIsBoundedUnderAFloodOfKeys(t *testing.T) {
 		require.NoError(t, err)
 		clock.micros.Add(time.Minute.Microseconds())
 	}
-	assert.LessOrEqual(t, l.keys(), 2*16)
+	require.LessOrEqual(t, l.keys(), 2*16)
 }
 
 // Whatever happens, the nearest to full is at hand: keys checks the heap.
@@ -438,13 +437,13 @@ func TestLocalTokenBucketKeysPerShard(t *testing.T) {
 		{1, 1, 1}, {511, 1, 511}, {512, 2, 256}, {65_536, 64, 1024}, {1_000_000, 64, 15_625},
 	} {
 		l, _ := newTestLocal(t, PerSecond(1), 1, WithLocalKeys(c.keys))
-		assert.Len(t, l.shards, c.shards)
-		assert.Equal(t, c.each, l.shards[0].most)
+		require.Len(t, l.shards, c.shards)
+		require.Equal(t, c.each, l.shards[0].most)
 	}
 	l, err := NewLocalTokenBucket(PerSecond(1), 1)
 	require.NoError(t, err)
-	assert.Len(t, l.shards, 64)
-	assert.Equal(t, 1024, l.shards[0].most)
+	require.Len(t, l.shards, 64)
+	require.Equal(t, 1024, l.shards[0].most)
 }
 
 func TestLocalTokenBucketDoesNotKeepTheCallersMemory(t *testing.T) {
@@ -458,7 +457,7 @@ func TestLocalTokenBucketDoesNotKeepTheCallersMemory(t *testing.T) {
 		runtime.GC()
 		select {
 		case <-freed:
-			assert.Equal(t, 1, l.keys())
+			require.Equal(t, 1, l.keys())
 			return
 		case <-time.After(10 * milli):
 		}
@@ -470,10 +469,9 @@ func TestLocalTokenBucketAllocatesForNewKeysOnly(t *testing.T) {
 	l, err := NewLocalTokenBucket(PerSecond(1), 1000)
 	require.NoError(t, err)
 	ctx := t.Context()
-	assert.Zero(t, testing.AllocsPerRun(500, func() {
-		if _, err := l.TryAcquire(ctx, "k"); err != nil {
-			t.Error(err)
-		}
+	require.Zero(t, testing.AllocsPerRun(500, func() {
+		_, err := l.TryAcquire(ctx, "k")
+		require.NoError(t, err)
 	}))
 }
 
@@ -482,17 +480,17 @@ func TestLocalTokenBucketAsSecondary(t *testing.T) {
 	f := newTestFallback(t, always(Result{}, errDown), local)
 	for _, allowed := range []bool{true, true, false} {
 		r, err := f.TryAcquire(t.Context(), "k")
-		assert.NoError(t, err)
-		assert.Equal(t, allowed, r.Allowed)
-		assert.True(t, r.Fallback)
+		require.NoError(t, err)
+		require.Equal(t, allowed, r.Allowed)
+		require.True(t, r.Fallback)
 	}
 	_, err := f.TryAcquireN(t.Context(), "k", 3)
-	assert.ErrorIs(t, err, errDown)
-	assert.False(t, errors.Is(err, ErrExceedsLimit), "the primary may grant three")
-	assert.ErrorIs(t, f.Reset(t.Context(), "k"), errDown)
+	require.ErrorIs(t, err, errDown)
+	require.False(t, errors.Is(err, ErrExceedsLimit), "the primary may allow three")
+	require.ErrorIs(t, f.Reset(t.Context(), "k"), errDown)
 	r, err := f.Peek(t.Context(), "k")
-	assert.NoError(t, err)
-	assert.Equal(t, 1, r.Remaining, "and yet the secondary has forgotten")
+	require.NoError(t, err)
+	require.Equal(t, 1, r.Remaining, "and yet the secondary has forgotten")
 }
 
 func BenchmarkLocalTokenBucket(b *testing.B) {

@@ -40,8 +40,8 @@ func coreOf(t testing.TB, l Limiter) *core {
 	return nil
 }
 
-// fly decides calls in one execution, without a merger, and returns their results.
-func fly(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
+// decideTogether decides calls in one execution, without a merger, and returns their results.
+func decideTogether(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
 	t.Helper()
 	type run struct{ n, calls int }
 	var names []string
@@ -93,7 +93,7 @@ func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
 // batch when that is done. Those that are marked as gone give up before.
 func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone map[int]bool) ([]Result, []error) {
 	t.Helper()
-	require.Less(t, len(calls), 64, "a crowd does not wait")
+	require.Less(t, len(calls), 64, "64 calls do not wait")
 	outside := newRelay(c.exec.Client)
 	defer outside.stop()
 	results, errs := make([]Result, len(calls)), make([]error, len(calls))
@@ -190,9 +190,8 @@ func BenchmarkMerged(b *testing.B) {
 			b.SetParallelism(256 / runtime.GOMAXPROCS(0))
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					if _, err := l.TryAcquire(ctx, names[rand.IntN(keys)]); err != nil {
-						b.Error(err)
-					}
+					_, err := l.TryAcquire(ctx, names[rand.IntN(keys)])
+					require.NoError(b, err)
 				}
 			})
 		})

@@ -55,26 +55,26 @@ func TestPitfall3PermitsComeOneByOneAndByOneClock(t *testing.T) {
 	for range 5 {
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 	}
-	granted := 0
+	allowed := 0
 	for range 1000 { // a second, by the millisecond
 		s.Advance(time.Millisecond)
 		if must(t)(l.TryAcquire(ctx, "k")).Allowed {
-			granted++
+			allowed++
 			require.Zero(t, s.Now.Sub(limitertest.Start)%(100*time.Millisecond), "one each 100ms")
 		}
 	}
-	require.Equal(t, 10, granted)
+	require.Equal(t, 10, allowed)
 
 	// Forty calls while the clock keeps stepping back.
-	granted = 0
+	allowed = 0
 	for range 40 {
 		s.Advance(-time.Second)
 		if must(t)(l.TryAcquire(ctx, "rewound")).Allowed {
-			granted++
+			allowed++
 		}
 	}
-	require.Positive(t, granted)
-	require.LessOrEqual(t, granted, 5, "a burst of five, whatever the clock does")
+	require.Positive(t, allowed)
+	require.LessOrEqual(t, allowed, 5, "a burst of five, whatever the clock does")
 }
 
 // 4: a window, limit or rate of zero or less lets everything through, or panics.
@@ -151,7 +151,7 @@ func TestPitfall6AllThatExpiredIsDroppedAtOnce(t *testing.T) {
 }
 
 // 7: denied calls that consume, are logged, or extend the TTL.
-func TestPitfall7DeniedCallsDelayNobody(t *testing.T) {
+func TestPitfall7DeniedCallsDelayNoOthers(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		must(t)(l.TryAcquireN(ctx, "k", 3))
 		wait := must(t)(l.TryAcquire(ctx, "k")).RetryAfter
@@ -209,7 +209,7 @@ func TestPitfall10FirstCallOfTenLeavesNine(t *testing.T) {
 	})
 }
 
-// 11: a partial grant charged as a fraction and told as an integer.
+// 11: a part of the permits taken as a fraction and reported as an integer.
 func TestPitfall11NothingIsTakenInPart(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(s.Opts...)))
@@ -222,7 +222,7 @@ func TestPitfall11NothingIsTakenInPart(t *testing.T) {
 	})
 }
 
-// 12: replicas over-admit behind a process-wide mutex; compare-and-set gives up
+// 12: replicas allow too much behind a process-wide mutex; compare-and-set gives up
 // under contention.
 func TestPitfall12ContentionNeitherAllowsTooMuchNorFails(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
@@ -232,7 +232,7 @@ func TestPitfall12ContentionNeitherAllowsTooMuchNorFails(t *testing.T) {
 			require.NoError(t, err)
 			replicas = append(replicas, replica)
 		}
-		var granted atomic.Int64
+		var allowed atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 60 {
 			wg.Go(func() {
@@ -240,13 +240,13 @@ func TestPitfall12ContentionNeitherAllowsTooMuchNorFails(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				} else if r.Allowed {
-					granted.Add(1)
+					allowed.Add(1)
 				}
 				runtime.Gosched()
 			})
 		}
 		wg.Wait()
-		require.Equal(t, int64(3), granted.Load())
+		require.Equal(t, int64(3), allowed.Load())
 	})
 }
 

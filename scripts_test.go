@@ -12,7 +12,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-var update = flag.Bool("update", false, "write scripts/assembled anew")
+var update = flag.Bool("update", false, "write the files of scripts/assembled")
 
 // assembledDir holds what is cut from the algorithms' files, as Redis runs it. The
 // script for one request is the file itself.

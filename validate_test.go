@@ -26,7 +26,7 @@ func ours(t *testing.T) map[Limiter]Limiter {
 	}
 }
 
-func TestDecoratorsRefuseANilLimiter(t *testing.T) {
+func TestDecoratorsOfANilLimiterAreErrors(t *testing.T) {
 	missing := []Limiter{nil}
 	for _, l := range ours(t) {
 		missing = append(missing, l)
@@ -76,7 +76,7 @@ func TestAClientMustBeThere(t *testing.T) {
 	}
 }
 
-func TestErrorsOfAFallbackAreTheContracts(t *testing.T) {
+func TestErrorsOfAFallbackAreThoseOfTheContract(t *testing.T) {
 	require.Regexp(t, "^ratelimit: ", ErrOverBudget.Error())
 	require.Regexp(t, "^ratelimit: ", ErrBreakerOpen.Error())
 	require.True(t, errors.Is(errStillRunning, ErrOverBudget))

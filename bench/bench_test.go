@@ -2,11 +2,11 @@ package main
 
 import (
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"github.com/tryacquire/ratelimit/bench/internal/chart"
 )
 
@@ -18,29 +18,21 @@ func TestParseTally(t *testing.T) {
 		"cmdstat_config|get:calls=1,usec=3\r\nused_cpu_sys:2.0\r\nused_cpu_user:3.0\r\n" +
 		"rdb_changes_since_last_save:27\r\nused_memory:1500\r\n"
 	start, err := parseTally(before)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if math.Abs(start.cpu-3.75e6) > 1 {
-		t.Errorf("cpu %v µs, want 3.75 s", start.cpu)
-	}
+	require.NoError(t, err)
+	require.InDelta(t, 3.75e6, start.cpu, 1, "CPU time in µs")
 	end, err := parseTally(after)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got := end.since(start)
-	if got.commands["evalsha"] != (commandStat{20, 120}) || got.scripts() != 150 {
-		t.Errorf("evalsha %+v, scripts %v", got.commands["evalsha"], got.scripts())
-	}
-	if got.changes != 20 || got.memory != 500 || math.Abs(got.cpu-1.25e6) > 1 {
-		t.Errorf("changes %d, memory %d, cpu %v", got.changes, got.memory, got.cpu)
-	}
+	require.Equal(t, commandStat{20, 120}, got.commands["evalsha"])
+	require.Equal(t, 150.0, got.scripts())
+	require.EqualValues(t, 20, got.changes)
+	require.EqualValues(t, 500, got.memory)
+	require.InDelta(t, 1.25e6, got.cpu, 1)
 }
 
-func TestParseTallyRefusesNonsense(t *testing.T) {
-	if _, err := parseTally("cmdstat_get:calls=x\r\n"); err == nil {
-		t.Error("no error")
-	}
+func TestParseTallyReturnsAnErrorForNonsense(t *testing.T) {
+	_, err := parseTally("cmdstat_get:calls=x\r\n")
+	require.Error(t, err)
 }
 
 func TestProduct(t *testing.T) {
@@ -49,9 +41,7 @@ func TestProduct(t *testing.T) {
 		"# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n": "Valkey 9.1.2",
 		"": "Redis ?",
 	} {
-		if got := product(info); got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		require.Equal(t, want, product(info))
 	}
 }
 
@@ -59,9 +49,7 @@ func TestThrottledCostCountsInnerGetsOnce(t *testing.T) {
 	cost := throttledCost(tally{commands: map[string]commandStat{
 		"eval": {100, 500}, "time": {100, 50}, "get": {200, 60},
 	}})
-	if cost != 500+50+30 {
-		t.Errorf("got %v", cost)
-	}
+	require.Equal(t, 500.0+50+30, cost)
 }
 
 func TestParseMonitor(t *testing.T) {
@@ -74,53 +62,38 @@ func TestParseMonitor(t *testing.T) {
 		{`+1700000000.1 [0 lua] "GET" "a [b] c"` + "\r\n", []string{"GET", "a [b] c"}, false},
 	} {
 		args, sent, err := parseMonitor(c.line)
-		if err != nil || sent != c.sent || !reflect.DeepEqual(args, c.args) {
-			t.Errorf("%s: %q, %v, %v", c.line, args, sent, err)
-		}
+		require.NoError(t, err, c.line)
+		require.Equal(t, c.sent, sent, c.line)
+		require.Equal(t, c.args, args, c.line)
 	}
-	if _, _, err := parseMonitor("+OK\r\n"); err == nil {
-		t.Error("no error")
-	}
+	_, _, err := parseMonitor("+OK\r\n")
+	require.Error(t, err)
 }
 
 func TestRecordingIsRepeatedForOtherUsers(t *testing.T) {
 	r := newRecording([]string{"evalsha", "sha", "2", "p:user:0000000", "p:user:0000001", "1x60"})
-	if err := r.setCalls(64); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, r.setCalls(64))
 	want := []any{"evalsha", "sha", "2", "p:user:0000009", "p:user:0000000", "1x64"}
-	if got := r.command(9, 10); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	if err := newRecording([]string{"evalsha", "sha", "1", "user:0000000", "1"}).setCalls(64); err == nil {
-		t.Error("an execution of one call passes for a merged one")
-	}
+	require.Equal(t, want, r.command(9, 10))
+	require.Error(t, newRecording([]string{"evalsha", "sha", "1", "user:0000000", "1"}).setCalls(64), "an execution of one call passes for a merged one")
 }
 
 func TestResultsAreMediansAndTheirRatios(t *testing.T) {
-	r, c := results{}, cell{1, hotKey, granted}
+	r, c := results{}, cell{1, hotKey, allowed}
 	for _, v := range []float64{30, 10, 20} {
 		r.add("a", c, sample{perSecond: v})
 		r.add("b", c, sample{perSecond: 2 * v})
 	}
-	if got := r.median("a", c)[perSecond]; got != 20 {
-		t.Errorf("median %v", got)
-	}
-	if got := r.ratio(perSecond, c, "a", "b"); got != 0.5 {
-		t.Errorf("ratio %v", got)
-	}
-	if got := r.ratio(perSecond, c, "a", "absent"); !math.IsNaN(got) {
-		t.Errorf("ratio to what was not measured: %v", got)
-	}
+	require.Equal(t, 20.0, r.median("a", c)[perSecond])
+	require.Equal(t, 0.5, r.ratio(perSecond, c, "a", "b"))
+	require.True(t, math.IsNaN(r.ratio(perSecond, c, "a", "absent")), "ratio to what was not measured")
 }
 
 func TestTableMarkdown(t *testing.T) {
 	tab := table{title: "T", note: "n", header: []string{"", "µs"}}
 	tab.add("a", "1,000")
 	want := "### T\n\nn\n\n|     |    µs |\n|-----|------:|\n| a   | 1,000 |\n"
-	if got := tab.markdown(); got != want {
-		t.Errorf("got\n%swant\n%s", got, want)
-	}
+	require.Equal(t, want, tab.markdown())
 }
 
 func TestNumbers(t *testing.T) {
@@ -130,36 +103,30 @@ func TestNumbers(t *testing.T) {
 		latency(2_500): "2.50 µs", latency(3.2e6): "3.20 ms", times(2): "2.00 ×", times(math.Inf(1)): unknown,
 		percent(0.125): "12.5 %", bare(2): "2", bare(1.05): "1.05", fileName("Server time, 10,000 keys"): "server-time-10-000-keys.svg",
 	} {
-		if got != want {
-			t.Errorf("got %q, want %q", got, want)
-		}
+		require.Equal(t, want, got)
 	}
 }
 
 func TestTargetsOfNothingAreUnknown(t *testing.T) {
 	tab := targetTable(findings{results: results{}, costs: costs{}, distance: &distance{}})
-	if len(tab.rows) < 20 {
-		t.Errorf("only %d targets", len(tab.rows))
-	}
+	require.GreaterOrEqual(t, len(tab.rows), 20, "only %d targets", len(tab.rows))
 	for _, row := range tab.rows {
-		if row[3] != unknown {
-			t.Errorf("%s: %s", row[0], row[3])
-		}
+		require.Equal(t, unknown, row[3], "%s: %s", row[0], row[3])
 	}
 }
 
-func TestTargetsKnowReachedFromMissed(t *testing.T) {
+func TestTargetsAreReachedOrMissed(t *testing.T) {
 	c := costs{
-		{"token bucket", granted}: {{micros: 8}}, {reference, granted}: {{micros: 10}},
+		{"token bucket", allowed}: {{micros: 8}}, {reference, allowed}: {{micros: 10}},
 		{"token bucket", denied}: {{micros: 9, writes: 1}}, {reference, denied}: {{micros: 10}},
 	}
 	text := targetTable(findings{results: results{}, costs: c, distance: &distance{}}).markdown()
 	for what, want := range map[string]string{
-		"token bucket granted": "reached", "token bucket denied": "missed", "writes of any denial": "missed",
+		"token bucket allowed": "reached", "token bucket denied": "missed", "writes of any denial": "missed",
 	} {
 		for line := range strings.Lines(text) {
-			if strings.Contains(line, what) && !strings.Contains(line, want) {
-				t.Errorf("%s: want %s", line, want)
+			if strings.Contains(line, what) {
+				require.Contains(t, line, want)
 			}
 		}
 	}
@@ -171,45 +138,38 @@ func TestPlotTableHasAColumnForEachX(t *testing.T) {
 		{Name: "b", Points: []chart.Point{{X: 100, Y: 3}}},
 	}})
 	want := [][]string{{"y, by x", "10", "100", "1,000"}, {"a", "1.00", unknown, "2.00"}, {"b", unknown, "3.00", unknown}}
-	if !reflect.DeepEqual(append([][]string{got.header}, got.rows...), want) {
-		t.Errorf("got %q %q", got.header, got.rows)
-	}
+	require.Equal(t, want, append([][]string{got.header}, got.rows...))
 }
 
 func TestSteadyStepsFillAWindow(t *testing.T) {
 	for _, s := range []steady{slidingWindowOf(0, 10), slidingLogOf(100_000, 1), slidingLogOf(1<<10, 8), zsetWindowOf(300)} {
-		if covered := time.Duration(s.step()*s.calls) * time.Microsecond; covered < steadyWindow || covered > steadyWindow+time.Second {
-			t.Errorf("%s: %d calls cover %v of %v", s.name, s.calls, covered, steadyWindow)
-		}
+		covered := time.Duration(s.step()*s.calls) * time.Microsecond
+		require.GreaterOrEqual(t, covered, steadyWindow, "what %d calls of %s cover", s.calls, s.name)
+		require.LessOrEqual(t, covered, steadyWindow+time.Second, "what %d calls of %s cover", s.calls, s.name)
 	}
-	if batch%steadyKeys != 0 {
-		t.Errorf("a batch of %d does not end with the last of %d keys", batch, steadyKeys)
-	}
+	require.Zero(t, batch%steadyKeys, "a batch of %d does not end with the last of %d keys", batch, steadyKeys)
 }
 
 func TestParseOptions(t *testing.T) {
 	o, err := parseOptions([]string{"-rounds", "3", "-duration", "50ms", "-only", "bucket", "-out", "x"})
-	if err != nil || o.rounds != 3 || o.duration != 50*time.Millisecond || o.out != "x" || !o.only.MatchString("token bucket") {
-		t.Errorf("%+v, %v", o, err)
-	}
+	require.NoError(t, err)
+	require.Equal(t, 3, o.rounds)
+	require.Equal(t, 50*time.Millisecond, o.duration)
+	require.Equal(t, "x", o.out)
+	require.True(t, o.only.MatchString("token bucket"))
 	for _, args := range [][]string{{"-rounds", "0"}, {"-only", "("}, {"-growth", "-cluster"}, {"more"}} {
-		if _, err := parseOptions(args); err == nil {
-			t.Errorf("%v is accepted", args)
-		}
+		_, err := parseOptions(args)
+		require.Error(t, err, "%v is accepted", args)
 	}
 }
 
-func TestContestantsHaveNamesOfTheirOwn(t *testing.T) {
+func TestContestantsHaveUniqueNames(t *testing.T) {
 	seen := map[string]bool{}
 	for _, c := range contestants() {
-		if seen[c.name] {
-			t.Errorf("%s is there twice", c.name)
-		}
+		require.False(t, seen[c.name], "%s is there twice", c.name)
 		seen[c.name] = true
 	}
 	for _, name := range []string{merged, plain, reference, "token bucket, deny cache", returnOne} {
-		if !seen[name] {
-			t.Errorf("no contestant is called %s", name)
-		}
+		require.True(t, seen[name], "no contestant is called %s", name)
 	}
 }

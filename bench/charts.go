@@ -6,18 +6,18 @@ import "github.com/tryacquire/ratelimit/bench/internal/chart"
 // cells with the most callers.
 func throughputChart(r results, all []contestant) string {
 	var panels []chart.Panel
-	for _, c := range []cell{{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted}} {
+	for _, c := range []cell{{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, allowed}} {
 		p := chart.Panel{Title: title(c.String())}
-		for _, who := range all {
-			if !r.has(who.name, c) {
+		for _, entry := range all {
+			if !r.has(entry.name, c) {
 				continue
 			}
 			b := chart.Bar{
-				Label: who.name, Value: r.median(who.name, c)[perSecond],
-				Group: int(who.kind), Bold: who.kind == ours,
+				Label: entry.name, Value: r.median(entry.name, c)[perSecond],
+				Group: int(entry.kind), Bold: entry.kind == ours,
 			}
-			if who.name != reference {
-				b.Note = times(r.ratio(perSecond, c, who.name, reference))
+			if entry.name != reference {
+				b.Note = times(r.ratio(perSecond, c, entry.name, reference))
 			}
 			if b.Note == unknown {
 				b.Note = ""

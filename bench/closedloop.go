@@ -53,8 +53,8 @@ type caller struct {
 }
 
 // measure runs the load for d, after a fifth of that to warm up. Rates and
-// latencies are of d alone; costs are of the whole run, from quiet to quiet.
-func (l load) measure(ctx context.Context, b *bed, d time.Duration) (sample, error) {
+// latencies are only of d; costs are of the whole run, from quiet to quiet.
+func (l load) measure(ctx context.Context, b *testbed, d time.Duration) (sample, error) {
 	callers := make([]*caller, l.callers)
 	for i := range callers {
 		callers[i] = &caller{}
@@ -115,7 +115,7 @@ func (l load) measure(ctx context.Context, b *bed, d time.Duration) (sample, err
 	}, nil
 }
 
-// serverTime is the contestant's own way to tell what it cost.
+// serverTime is the contestant's own measure of what it cost.
 func (c contestant) serverTime(t tally) float64 {
 	if c.cost != nil {
 		return c.cost(t)
@@ -143,7 +143,7 @@ func (l load) call(ctx context.Context, c *caller, phase *atomic.Int32, wait fun
 		defer cancel()
 	}
 	random := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	stride, expected := l.stride(), l.verdict == granted
+	stride, expected := l.stride(), l.verdict == allowed
 	wait()
 	for untimed := random.IntN(stride); ; untimed-- {
 		key := l.keys[0]

@@ -13,16 +13,16 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// A node is a master, or the server that is alone.
+// A node is a master, or the single server.
 type node struct {
 	name    string
-	bed     *bed
+	testbed *testbed
 	places  []int // of the keys, among the users, that it holds
 	perTime []float64
 }
 
 // spread measures how a load spreads over the masters of a cluster, and what a
-// decision costs each of them and a server that is alone.
+// decision costs each of them and a single server.
 func spread(ctx context.Context, h *host, o options) error {
 	progress("starting a cluster")
 	cluster := redistest.StartCluster(h)
@@ -30,13 +30,13 @@ func spread(ctx context.Context, h *host, o options) error {
 	single := redistest.Start(h)
 	var nodes []*node
 	for i, master := range cluster.Masters() {
-		nodes = append(nodes, &node{name: fmt.Sprintf("master %d", i+1), bed: &bed{server: master, admin: master.Client(h), client: master.Client(h)}})
+		nodes = append(nodes, &node{name: fmt.Sprintf("master %d", i+1), testbed: &testbed{server: master, admin: master.Client(h), client: master.Client(h)}})
 	}
 	keys := users(manyKeys)
 	if err := place(ctx, client, nodes, keys); err != nil {
 		return err
 	}
-	alone := &node{name: "a server alone", bed: &bed{server: single, admin: single.Client(h), client: single.Client(h)}}
+	alone := &node{name: "a server alone", testbed: &testbed{server: single, admin: single.Client(h), client: single.Client(h)}}
 	for i := range keys {
 		alone.places = append(alone.places, i)
 	}
@@ -44,7 +44,7 @@ func spread(ctx context.Context, h *host, o options) error {
 		return err
 	}
 
-	where, err := setting(ctx, alone.bed.admin, o)
+	where, err := setting(ctx, alone.testbed.admin, o)
 	if err != nil {
 		return err
 	}
@@ -73,7 +73,7 @@ func place(ctx context.Context, c *redis.ClusterClient, nodes []*node, keys []st
 		}
 		found := false
 		for _, n := range nodes {
-			if n.bed.server.Addr() == master.Options().Addr {
+			if n.testbed.server.Addr() == master.Options().Addr {
 				n.places = append(n.places, i)
 				found = true
 			}
@@ -85,13 +85,13 @@ func place(ctx context.Context, c *redis.ClusterClient, nodes []*node, keys []st
 	return nil
 }
 
-// nodeCosts replays plain token buckets on each node by itself, so that they do
+// nodeCosts replays plain token buckets on one node at a time, so that they do
 // not compete for the cores, in interleaved rounds.
 func nodeCosts(ctx context.Context, nodes []*node, o options) error {
-	rate, burst := bucket(granted)
+	rate, burst := bucket(allowed)
 	replays := make([]replay, len(nodes))
 	for i, n := range nodes {
-		l, err := ratelimit.NewTokenBucket(n.bed.client, rate, burst, ratelimit.WithPrefix(clusterTag), ratelimit.WithoutMerging())
+		l, err := ratelimit.NewTokenBucket(n.testbed.client, rate, burst, ratelimit.WithPrefix(clusterTag), ratelimit.WithoutMerging())
 		if err != nil {
 			return err
 		}
@@ -100,23 +100,23 @@ func nodeCosts(ctx context.Context, nodes []*node, o options) error {
 			return err
 		}
 		first := user(n.places[0])
-		rec, err := record(ctx, n.bed, func(ctx context.Context, _ string) (bool, error) { return decide(ctx, first) })
+		rec, err := record(ctx, n.testbed, func(ctx context.Context, _ string) (bool, error) { return decide(ctx, first) })
 		if err != nil {
 			return err
 		}
 		at := 0
-		replays[i] = replay{n.name, granted, func() []any {
+		replays[i] = replay{n.name, allowed, func() []any {
 			at = (at + 1) % len(n.places)
 			return rec.command(n.places[at], manyKeys)
 		}, 1}
-		if err := replays[i].send(ctx, n.bed.admin, len(n.places)); err != nil {
+		if err := replays[i].send(ctx, n.testbed.admin, len(n.places)); err != nil {
 			return err
 		}
 	}
 	for round := range o.rounds {
 		for i, n := range nodes {
 			progress("server cost, round %d of %d: %s", round+1, o.rounds, n.name)
-			paid, err := replays[i].measure(ctx, n.bed.admin, o.duration)
+			paid, err := replays[i].measure(ctx, n.testbed.admin, o.duration)
 			if err != nil {
 				return err
 			}
@@ -129,7 +129,7 @@ func nodeCosts(ctx context.Context, nodes []*node, o options) error {
 func nodeCostTable(nodes []*node, alone *node) table {
 	t := table{
 		title:  "Server cost of a decision, by node",
-		note:   "A plain token bucket, granted, through a pipeline, each node by itself.",
+		note:   "A plain token bucket, allowed, through a pipeline, one node at a time.",
 		header: []string{"", "keys", "µs", "× alone"},
 	}
 	base := stats.Median(alone.perTime)
@@ -147,7 +147,7 @@ func clusterLoad(ctx context.Context, c *redis.ClusterClient, nodes []*node, key
 		name, opts = "merged", opts[:1]
 	}
 	progress("load on the cluster, %s", name)
-	rate, burst := bucket(granted)
+	rate, burst := bucket(allowed)
 	l, err := ratelimit.NewTokenBucket(c, rate, burst, opts...)
 	if err != nil {
 		return table{}, err
@@ -166,7 +166,7 @@ func clusterLoad(ctx context.Context, c *redis.ClusterClient, nodes []*node, key
 	}
 	before := make([]tally, len(nodes))
 	for i, n := range nodes {
-		if before[i], err = takeTally(ctx, n.bed.admin); err != nil {
+		if before[i], err = takeTally(ctx, n.testbed.admin); err != nil {
 			return table{}, err
 		}
 	}
@@ -185,7 +185,7 @@ func clusterLoad(ctx context.Context, c *redis.ClusterClient, nodes []*node, key
 		header: []string{"", "share of decisions", "executions", "server µs", "server CPU µs"},
 	}
 	for i, n := range nodes {
-		after, err := takeTally(ctx, n.bed.admin)
+		after, err := takeTally(ctx, n.testbed.admin)
 		if err != nil {
 			return table{}, err
 		}

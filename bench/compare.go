@@ -9,7 +9,7 @@ import (
 // compare measures everybody side by side.
 func compare(ctx context.Context, h *host, o options) error {
 	server := redistest.Start(h)
-	b, err := newBed(h, server, server.Addr())
+	b, err := newTestbed(h, server, server.Addr())
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func compare(ctx context.Context, h *host, o options) error {
 	if f.results, err = throughput(ctx, b, entrants, keys, o); err != nil {
 		return err
 	}
-	if f.turns, err = takeTurns(ctx, entrants, keys, o); err != nil {
+	if f.singleCalls, err = timeSingleCalls(ctx, entrants, keys, o); err != nil {
 		return err
 	}
 	if err := b.admin.FlushAll(ctx).Err(); err != nil {
@@ -57,7 +57,7 @@ func compare(ctx context.Context, h *host, o options) error {
 	for _, t := range throughputTables(f.results, all, memory) {
 		r.table(t)
 	}
-	r.table(f.turns.table(all))
+	r.table(f.singleCalls.table(all))
 	r.paragraph("## Server cost")
 	r.table(serverCostTable(f.costs, replays))
 	r.paragraph("## A slow network")
@@ -71,8 +71,8 @@ func compare(ctx context.Context, h *host, o options) error {
 }
 
 const aboutThroughput = "Every client has the settings it comes with; go-redis has one connection pool for all that use it. " +
-	"*token bucket* merges calls that wait, as all limiters of this library do unless told otherwise; *plain* is " +
+	"*token bucket* merges calls that wait, as all limiters of this library do unless configured otherwise; *plain* is " +
 	"`WithoutMerging`, *context* has a context that can be cancelled in each call, *deny cache* answers from memory. " +
 	"*Allocs* and *bytes* are of the Go heap, each call; *server µs* the time of the commands a decision (`INFO commandstats`), " +
 	"*server CPU µs* that of the whole server process, with reading and writing; *bytes/key* the memory of a key after " +
-	"100 grants. *Failed* calls got no decision and do not count; *other verdict* are decisions that were not the expected ones."
+	"100 allowed calls. *Failed* calls got no decision and do not count; *other verdict* are decisions that were not the expected ones."

@@ -15,8 +15,8 @@ type contestant struct {
 	kind kind
 
 	// open sets it up so that all its answers are the verdict, but for the first
-	// for a key, which is a grant. Its keys begin with tag.
-	open func(b *bed, v verdict, tag string) (decide, error)
+	// for a key, which is allowed. Its keys begin with tag.
+	open func(b *testbed, v verdict, tag string) (decide, error)
 
 	// cost is the server's time in microseconds, that of all scripts if nil.
 	cost func(tally) float64
@@ -42,16 +42,16 @@ const (
 type verdict string
 
 const (
-	granted verdict = "granted"
+	allowed verdict = "allowed"
 	denied  verdict = "denied"
 )
 
-// What is granted is so rarely restored, and so plentiful, that keys live and
+// What is allowed is so rarely restored, and so plentiful, that keys live and
 // are not used up while they are measured; what is denied is one an hour.
 const (
 	plenty       = 30_000_000
 	plentyWindow = time.Hour
-	// A log forgets during a run, as logs do.
+	// Permits leave a log during a run, as they do in use.
 	logLimit  = 1_000_000
 	logWindow = time.Minute
 )
@@ -81,8 +81,8 @@ func limiters() []contestant {
 type build func(c ratelimit.Client, v verdict, prefix ratelimit.Option) (ratelimit.Limiter, error)
 
 // limiter opens what is built on the plain client.
-func limiter(build build) func(*bed, verdict, string) (decide, error) {
-	return func(b *bed, v verdict, tag string) (decide, error) {
+func limiter(build build) func(*testbed, verdict, string) (decide, error) {
+	return func(b *testbed, v verdict, tag string) (decide, error) {
 		return decider(build(b.client, v, ratelimit.WithPrefix(tag)))
 	}
 }
@@ -144,13 +144,13 @@ func denyCached(c ratelimit.Client, v verdict, prefix ratelimit.Option) (ratelim
 	return ratelimit.NewDenyCache(l)
 }
 
-func plainTokenBucket(b *bed, v verdict, tag string) (decide, error) {
+func plainTokenBucket(b *testbed, v verdict, tag string) (decide, error) {
 	rate, burst := bucket(v)
 	return decider(ratelimit.NewTokenBucket(b.client, rate, burst,
 		ratelimit.WithPrefix(tag), ratelimit.WithoutMerging()))
 }
 
-func pipelinedTokenBucket(b *bed, v verdict, tag string) (decide, error) {
+func pipelinedTokenBucket(b *testbed, v verdict, tag string) (decide, error) {
 	var client *redis.AutoPipeliner
 	client, err := b.client.AutoPipeline()
 	if err != nil {

@@ -24,12 +24,12 @@ type distance struct {
 	rate      map[cell]float64                    // that half
 }
 
-var distantCells = []cell{{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted}}
+var distantCells = []cell{{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, allowed}}
 
 // far measures a few contestants through a proxy that delays each way.
 func far(ctx context.Context, h *host, server *redistest.Server, all []contestant, o options) (*distance, error) {
 	proxy := redistest.NewProxy(h, server.Addr())
-	b, err := newBed(h, server, proxy.Addr())
+	b, err := newTestbed(h, server, proxy.Addr())
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func far(ctx context.Context, h *host, server *redistest.Server, all []contestan
 	if err != nil {
 		return nil, err
 	}
-	entrants = slices.DeleteFunc(entrants, func(e entrant) bool { return e.verdict != granted })
+	entrants = slices.DeleteFunc(entrants, func(e entrant) bool { return e.verdict != allowed })
 	proxy.Delay(eachWay)
 	o.duration = max(o.duration, 25*eachWay) // or hardly a call is answered
 
@@ -53,7 +53,7 @@ func far(ctx context.Context, h *host, server *redistest.Server, all []contestan
 		for _, c := range distantCells {
 			progress("%v each way, round %d of %d: %s", eachWay, round+1, o.rounds, c)
 			for _, e := range entrants {
-				l := load{contestant: e.contestant, decide: e.decide, verdict: granted, callers: c.callers, keys: keys[:c.keys]}
+				l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: c.callers, keys: keys[:c.keys]}
 				s, err := l.measure(ctx, b, o.duration)
 				if err != nil {
 					return nil, err

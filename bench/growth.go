@@ -12,7 +12,7 @@ import (
 // grow measures the curves, and draws and tabulates them.
 func grow(ctx context.Context, h *host, o options) error {
 	server := redistest.Start(h)
-	b, err := newBed(h, server, server.Addr())
+	b, err := newTestbed(h, server, server.Addr())
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func grow(ctx context.Context, h *host, o options) error {
 	r.paragraph("# Growth")
 	r.paragraph("%s Times of decisions are script time on the server (`INFO commandstats`), of commands sent through a pipeline. "+
 		"Made by `go run . -growth`.", where)
-	for _, part := range []func(context.Context, *bed, options) ([]chart.Plot, error){
+	for _, part := range []func(context.Context, *testbed, options) ([]chart.Plot, error){
 		growKeys, growLimit, growSubWindows, growEntries, growRules, growCallers,
 	} {
 		plots, err := part(ctx, b, o)
@@ -100,10 +100,10 @@ func plotTable(p chart.Plot) table {
 	return t
 }
 
-// A pen draws several series at once, points in any order of the series.
-type pen struct{ series []chart.Series }
+// A seriesSet collects the points of several series, in any order of the series.
+type seriesSet struct{ series []chart.Series }
 
-func (p *pen) point(name string, x, y float64) {
+func (p *seriesSet) point(name string, x, y float64) {
 	for i := range p.series {
 		if p.series[i].Name == name {
 			p.series[i].Points = append(p.series[i].Points, chart.Point{X: x, Y: y})

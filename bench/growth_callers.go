@@ -9,7 +9,7 @@ import (
 )
 
 // growCallers lets more and more callers call at once.
-func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
+func growCallers(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
 	var chosen []contestant
 	for _, c := range contestants() {
 		if slices.Contains([]string{merged, plain, reference, "rueidis by hand"}, c.name) {
@@ -26,13 +26,13 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 	for round := range o.rounds {
 		for _, callers := range counts {
 			for _, kinds := range []int{hotKey, manyKeys} {
-				c := cell{callers, kinds, granted}
+				c := cell{callers, kinds, allowed}
 				progress("growth with callers, round %d of %d: %s", round+1, o.rounds, c)
 				for _, e := range entrants {
-					if e.verdict != granted {
+					if e.verdict != allowed {
 						continue
 					}
-					l := load{contestant: e.contestant, decide: e.decide, verdict: granted, callers: callers, keys: keys[:kinds]}
+					l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: callers, keys: keys[:kinds]}
 					s, err := l.measure(ctx, b, o.duration)
 					if err != nil {
 						return nil, err
@@ -44,17 +44,17 @@ func growCallers(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 	}
 	var plots []chart.Plot
 	for _, kinds := range []int{hotKey, manyKeys} {
-		var rate, tail, cost pen
+		var rate, tail, cost seriesSet
 		for _, callers := range counts {
-			for _, who := range chosen {
-				c := cell{callers, kinds, granted}
-				if !r.has(who.name, c) {
+			for _, entry := range chosen {
+				c := cell{callers, kinds, allowed}
+				if !r.has(entry.name, c) {
 					continue
 				}
-				s := r.median(who.name, c)
-				rate.point(who.name, float64(callers), s[perSecond])
-				tail.point(who.name, float64(callers), s[p99]/1e3)
-				cost.point(who.name, float64(callers), s[serverTime])
+				s := r.median(entry.name, c)
+				rate.point(entry.name, float64(callers), s[perSecond])
+				tail.point(entry.name, float64(callers), s[p99]/1e3)
+				cost.point(entry.name, float64(callers), s[serverTime])
 			}
 		}
 		which := "one hot key"

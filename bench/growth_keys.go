@@ -9,8 +9,8 @@ import (
 )
 
 // growKeys asks for more and more keys.
-func growKeys(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
-	var cost, memory pen
+func growKeys(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
+	var cost, memory seriesSet
 	for _, c := range contestants() {
 		switch c.script {
 		case "fixed window", "token bucket", "sliding window, Hash", reference:
@@ -30,7 +30,7 @@ func growKeys(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 
 // costOfKeys fills an empty server. The memory is that of the whole server, with
 // its tables.
-func costOfKeys(ctx context.Context, b *bed, c contestant, o options, cost, memory *pen) error {
+func costOfKeys(ctx context.Context, b *testbed, c contestant, o options, cost, memory *seriesSet) error {
 	if err := b.admin.FlushAll(ctx).Err(); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func costOfKeys(ctx context.Context, b *bed, c contestant, o options, cost, memo
 	if err != nil {
 		return err
 	}
-	decide, err := c.open(b, granted, "k:")
+	decide, err := c.open(b, allowed, "k:")
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func costOfKeys(ctx context.Context, b *bed, c contestant, o options, cost, memo
 	}
 	filled := 0
 	for _, keys := range []int{10_000, 30_000, 100_000, 300_000, 1_000_000} {
-		r := replay{c.name, granted, func() []any {
+		r := replay{c.name, allowed, func() []any {
 			filled++
 			return rec.command(filled-1, keys)
 		}, 1}

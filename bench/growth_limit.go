@@ -10,9 +10,9 @@ import (
 )
 
 // growLimit raises the limit. Half of it is used up in one call, and what is
-// measured is a grant of one more.
-func growLimit(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
-	var cost, memory pen
+// measured is the call that takes one more permit.
+func growLimit(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
+	var cost, memory seriesSet
 	for _, limit := range []int{10, 100, 1000, 10_000, 100_000} {
 		for _, c := range []struct {
 			name string
@@ -59,8 +59,8 @@ func growLimit(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 	}, nil
 }
 
-// costOfLimit replays single grants over keys of which half is used.
-func costOfLimit(ctx context.Context, b *bed, name string, l ratelimit.Limiter, limit int) (micros, bytes float64, err error) {
+// costOfLimit replays allowed calls for one permit over keys of which half is used.
+func costOfLimit(ctx context.Context, b *testbed, name string, l ratelimit.Limiter, limit int) (micros, bytes float64, err error) {
 	const permits, most = 1_000_000, 5000 // of all keys; calls
 	keys := max(min(permits/limit, 1000), 1)
 	if err := b.admin.FlushAll(ctx).Err(); err != nil {
@@ -89,7 +89,7 @@ func costOfLimit(ctx context.Context, b *bed, name string, l ratelimit.Limiter, 
 		return 0, 0, err
 	}
 	calls := min(keys*(limit/2-2), most)
-	r := replay{name, granted, rec.inTurn(keys), 1}
+	r := replay{name, allowed, rec.inTurn(keys), 1}
 	if err := r.send(ctx, b.admin, calls); err != nil {
 		return 0, 0, err
 	}

@@ -15,7 +15,7 @@ const (
 )
 
 // growSubWindows fills sliding windows of more and more sub-windows.
-func growSubWindows(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
+func growSubWindows(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
 	var all []grown
 	for _, buckets := range []int{10, 40, 100, 400, 1000, 4000, 10_000} {
 		for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List} {
@@ -26,7 +26,7 @@ func growSubWindows(ctx context.Context, b *bed, o options) ([]chart.Plot, error
 }
 
 // growEntries fills logs of more and more entries.
-func growEntries(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
+func growEntries(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
 	var all []grown
 	for _, entries := range []int{100, 300, 1000, 3000, 10_000, 30_000, 100_000} {
 		all = append(all,
@@ -37,7 +37,7 @@ func growEntries(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
 }
 
 // growRules puts more and more rules over a log.
-func growRules(ctx context.Context, b *bed, o options) ([]chart.Plot, error) {
+func growRules(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
 	var all []grown
 	for rules := 1; rules <= 8; rules++ {
 		for _, entries := range []int{1 << 10, 1 << 14} {
@@ -54,26 +54,26 @@ type grown struct {
 	steady steady
 }
 
-// growSteady measures filled keys, granted and denied, in interleaved rounds.
-func growSteady(ctx context.Context, b *bed, o options, axis string, all []grown) ([]chart.Plot, error) {
-	var cost, memory pen
-	tides := make([]*tide, len(all))
+// growSteady measures filled keys, allowed and denied, in interleaved rounds.
+func growSteady(ctx context.Context, b *testbed, o options, axis string, all []grown) ([]chart.Plot, error) {
+	var cost, memory seriesSet
+	loads := make([]*steadyLoad, len(all))
 	for i, g := range all {
 		var err error
-		if tides[i], err = g.steady.rise(ctx, b, steadyKeys, fmt.Sprintf("g%s%02d", axis[:1], i)); err != nil {
+		if loads[i], err = g.steady.filled(ctx, b, steadyKeys, fmt.Sprintf("g%s%02d", axis[:1], i)); err != nil {
 			return nil, err
 		}
-		bytes, err := tides[i].bytesPerKey(ctx, b.admin)
+		bytes, err := loads[i].bytesPerKey(ctx, b.admin)
 		if err != nil {
 			return nil, err
 		}
 		memory.point(g.series, float64(g.size), bytes)
 	}
-	for _, v := range []verdict{granted, denied} {
+	for _, v := range []verdict{allowed, denied} {
 		bills := make([][]float64, len(all))
 		for round := range o.rounds {
 			progress("growth with %s, %s, round %d of %d", axis, v, round+1, o.rounds)
-			for i, t := range tides {
+			for i, t := range loads {
 				paid, err := t.replay(v).measure(ctx, b.admin, o.duration)
 				if err != nil {
 					return nil, err

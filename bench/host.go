@@ -68,7 +68,7 @@ func (h *host) Fatal(args ...any) {
 }
 
 // Failed is what redistest asks to know whether to show what a server printed.
-// A server that does not start is shown by itself.
+// A server that does not start is reported without it.
 func (h *host) Failed() bool { return false }
 
 func (h *host) Helper()                      {}

@@ -18,7 +18,7 @@ type tally struct {
 }
 
 // A commandStat is one command's line of INFO commandstats. Commands that a
-// script calls are counted by themselves and in the script's time.
+// script calls are counted on their own and in the script's time.
 type commandStat struct {
 	calls int
 	usec  int

@@ -7,19 +7,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// grantsBefore is how many permits a key has granted when its memory is measured.
-const grantsBefore = 100
+// takenBefore is how many permits were taken from a key when its memory is measured.
+const takenBefore = 100
 
-// keyMemory is the bytes that a key takes after some grants, by contestant.
-func keyMemory(ctx context.Context, b *bed, from []contestant, o options) (map[string]float64, error) {
+// keyMemory is the bytes that a key takes after some allowed calls, by contestant.
+func keyMemory(ctx context.Context, b *testbed, from []contestant, o options) (map[string]float64, error) {
 	memory := map[string]float64{}
 	for i, c := range from {
 		if c.kind == floor || c.only == denied || !o.only.MatchString(c.name) {
 			continue
 		}
 		tag := fmt.Sprintf("m%02d:", i)
-		decide, err := c.open(b, granted, tag)
-		for calls := 0; calls < grantsBefore && err == nil; calls++ {
+		decide, err := c.open(b, allowed, tag)
+		for calls := 0; calls < takenBefore && err == nil; calls++ {
 			_, err = decide(ctx, user(0))
 		}
 		if err != nil {

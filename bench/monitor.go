@@ -13,7 +13,7 @@ import (
 // monitored returns the commands that clients send while f runs, as the server
 // received them: whatever the library, and with the arguments that it really
 // sends.
-func monitored(ctx context.Context, b *bed, f func() error) ([][]string, error) {
+func monitored(ctx context.Context, b *testbed, f func() error) ([][]string, error) {
 	conn, err := net.Dial("tcp", b.server.Addr())
 	if err != nil {
 		return nil, err

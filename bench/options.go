@@ -21,7 +21,7 @@ func parseOptions(args []string) (options, error) {
 	var o options
 	var only string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.IntVar(&o.rounds, "rounds", 5, "interleaved `rounds`, of which the medians are told")
+	f.IntVar(&o.rounds, "rounds", 5, "interleaved `rounds`, of which the medians are reported")
 	f.DurationVar(&o.duration, "duration", 200*time.Millisecond, "of one measurement")
 	f.StringVar(&only, "only", "", "measure only contestants whose name matches the `regexp`")
 	f.StringVar(&o.out, "out", ".", "`directory` of the tables and the charts")

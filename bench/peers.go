@@ -24,7 +24,7 @@ const (
 	// its commands without a decision, and one integer back.
 	commandsAlone = "GET, PTTL and INCRBY alone"
 	// sharedPing is the floor of calls that are merged.
-	sharedPing = "PING, one for all who wait"
+	sharedPing = "PING shared by all callers"
 )
 
 // peers are the other libraries, each with the limit of ours and the client and
@@ -42,14 +42,14 @@ func peers() []contestant {
 // floors are what no limiter on Redis can be faster than.
 func floors() []contestant {
 	return []contestant{
-		{name: returnOne, script: returnOne, kind: floor, only: granted, selected: true, open: openReturnOne},
+		{name: returnOne, script: returnOne, kind: floor, only: allowed, selected: true, open: openReturnOne},
 		{name: commandsAlone, script: commandsAlone, kind: floor, open: openCommands},
-		{name: "PING", kind: floor, only: granted, open: openPing, cost: pingCost},
-		{name: sharedPing, kind: floor, only: granted, open: openSharing, cost: pingCost},
+		{name: "PING", kind: floor, only: allowed, open: openPing, cost: pingCost},
+		{name: sharedPing, kind: floor, only: allowed, open: openSharing, cost: pingCost},
 	}
 }
 
-func openRedisRate(b *bed, v verdict, tag string) (decide, error) {
+func openRedisRate(b *testbed, v verdict, tag string) (decide, error) {
 	l := redis_rate.NewLimiter(b.client)
 	rate, burst := bucket(v)
 	limit := redis_rate.Limit{Rate: rate.Count, Period: rate.Period, Burst: burst}
@@ -59,7 +59,7 @@ func openRedisRate(b *bed, v verdict, tag string) (decide, error) {
 	}, nil
 }
 
-func openUlule(b *bed, v verdict, tag string) (decide, error) {
+func openUlule(b *testbed, v verdict, tag string) (decide, error) {
 	store, err := ululestore.NewStoreWithOptions(b.client, ulule.StoreOptions{Prefix: tag})
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func openUlule(b *bed, v verdict, tag string) (decide, error) {
 	}, nil
 }
 
-func openThrottled(b *bed, v verdict, tag string) (decide, error) {
+func openThrottled(b *testbed, v verdict, tag string) (decide, error) {
 	store, err := throttledstore.NewCtx(b.client, tag)
 	if err != nil {
 		return nil, err
@@ -95,7 +95,7 @@ func openThrottled(b *bed, v verdict, tag string) (decide, error) {
 }
 
 // throttledCost: it sends TIME and GET, then a script, which calls GET too. Of
-// those, as many were sent by themselves as TIME.
+// those, as many were sent on their own as TIME.
 func throttledCost(t tally) float64 {
 	gets := 1.0
 	if all := t.commands["get"].calls; all > 0 {
@@ -104,7 +104,7 @@ func throttledCost(t tally) float64 {
 	return t.scripts() + t.usec("time", "setnx", "expire") + gets*t.usec("get")
 }
 
-func openGoZero(b *bed, v verdict, tag string) (decide, error) {
+func openGoZero(b *testbed, v verdict, tag string) (decide, error) {
 	quota := plenty
 	if v == denied {
 		quota = 1
@@ -125,7 +125,7 @@ if used == tonumber(ARGV[1]) then
 end
 return {used, redis.call('PTTL', KEYS[1])}`
 
-func openRueidis(b *bed, v verdict, tag string) (decide, error) {
+func openRueidis(b *testbed, v verdict, tag string) (decide, error) {
 	script := rueidis.NewLuaScript(byHand)
 	limit, args := int64(plenty), []string{"1", strconv.FormatInt(plentyWindow.Milliseconds(), 10)}
 	if v == denied {
@@ -140,7 +140,7 @@ func openRueidis(b *bed, v verdict, tag string) (decide, error) {
 	}, nil
 }
 
-func openReturnOne(b *bed, _ verdict, tag string) (decide, error) {
+func openReturnOne(b *testbed, _ verdict, tag string) (decide, error) {
 	script := redis.NewScript("return 1")
 	if err := script.Load(context.Background(), b.client).Err(); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func openReturnOne(b *bed, _ verdict, tag string) (decide, error) {
 	}, nil
 }
 
-func openPing(b *bed, _ verdict, _ string) (decide, error) {
+func openPing(b *testbed, _ verdict, _ string) (decide, error) {
 	return func(ctx context.Context, _ string) (bool, error) {
 		err := b.client.Ping(ctx).Err()
 		return err == nil, err
@@ -161,18 +161,18 @@ func openPing(b *bed, _ verdict, _ string) (decide, error) {
 
 func pingCost(t tally) float64 { return t.usec("ping") }
 
-func openCommands(b *bed, v verdict, tag string) (decide, error) {
+func openCommands(b *testbed, v verdict, tag string) (decide, error) {
 	source := `if not redis.call('GET', KEYS[1]) then
   redis.call('SET', KEYS[1], '0', 'PX', '3600000')
 end
 local left = redis.call('PTTL', KEYS[1])
 `
-	if v == granted {
+	if v == allowed {
 		source += "redis.call('INCRBY', KEYS[1], ARGV[1])\n"
 	}
 	script := redis.NewScript(source + "return left")
 	return func(ctx context.Context, key string) (bool, error) {
 		err := script.Run(ctx, b.client, []string{tag + key}, 1).Err()
-		return v == granted, err
+		return v == allowed, err
 	}, nil
 }

@@ -5,7 +5,7 @@ import (
 	"os"
 )
 
-// progress tells on a terminal what is going on, in one line.
+// progress shows on a terminal what is going on, in one line.
 func progress(format string, args ...any) {
 	if watched {
 		fmt.Fprintf(os.Stderr, "\r\033[K"+format, args...)

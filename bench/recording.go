@@ -43,7 +43,7 @@ func (r recording) command(first, users int) []any {
 
 // record returns the script execution that decides for one user. Its key has
 // been asked for before, so that the script is known.
-func record(ctx context.Context, b *bed, decide decide) (recording, error) {
+func record(ctx context.Context, b *testbed, decide decide) (recording, error) {
 	if _, err := decide(ctx, user(0)); err != nil {
 		return recording{}, err
 	}
@@ -61,7 +61,7 @@ func record(ctx context.Context, b *bed, decide decide) (recording, error) {
 	return newRecording(commands[0]), nil
 }
 
-// namesUser tells a decision's commands from those of a new connection or of a
+// namesUser distinguishes a decision's commands from those of a new connection or of a
 // cluster.
 func namesUser(args []string) bool { return strings.Contains(strings.Join(args, " "), "user:") }
 
@@ -69,7 +69,7 @@ func isExecution(args []string) bool { return len(args) > 3 && strings.EqualFold
 
 // recordMerged returns the largest execution of calls made at the same time,
 // one for each of the users.
-func recordMerged(ctx context.Context, b *bed, decide decide, users []int) (recording, error) {
+func recordMerged(ctx context.Context, b *testbed, decide decide, users []int) (recording, error) {
 	commands, err := monitored(ctx, b, func() error {
 		start := make(chan struct{})
 		errs := make(chan error, len(users))

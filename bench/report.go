@@ -38,7 +38,7 @@ func save(o options, name, text string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// setting tells what the figures depend on.
+// setting says what the figures depend on.
 func setting(ctx context.Context, c *redis.Client, o options) (string, error) {
 	info, err := c.Info(ctx, "server").Result()
 	if err != nil {

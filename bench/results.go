@@ -14,14 +14,14 @@ type cell struct {
 }
 
 func (c cell) String() string {
-	who, which := fmt.Sprintf("%d callers", c.callers), fmt.Sprintf("%s keys", thousands(c.keys))
+	callers, which := fmt.Sprintf("%d callers", c.callers), fmt.Sprintf("%s keys", thousands(c.keys))
 	if c.callers == 1 {
-		who = "one caller"
+		callers = "one caller"
 	}
 	if c.keys == 1 {
 		which = "one hot key"
 	}
-	return fmt.Sprintf("%s, %s, %s", who, which, c.verdict)
+	return fmt.Sprintf("%s, %s, %s", callers, which, c.verdict)
 }
 
 // results holds the samples of all rounds, by contestant and cell.
@@ -37,7 +37,7 @@ func (r results) add(name string, c cell, s sample) {
 	r[m] = append(r[m], s)
 }
 
-// median is the median of each metric by itself, NaN where nothing was measured.
+// median is the median of each metric on its own, NaN where nothing was measured.
 func (r results) median(name string, c cell) sample {
 	var s sample
 	samples := r[measurement{name, c}]

@@ -42,7 +42,7 @@ func (c costs) median(name string, v verdict, of func(bill) float64) float64 {
 
 // serverCost replays what the limiters send, over all users, in interleaved
 // rounds.
-func serverCost(ctx context.Context, b *bed, from []contestant, o options) (costs, []replay, error) {
+func serverCost(ctx context.Context, b *testbed, from []contestant, o options) (costs, []replay, error) {
 	replays, err := replaysOf(ctx, b, from, o)
 	if err != nil {
 		return nil, nil, err
@@ -73,12 +73,12 @@ func serverCost(ctx context.Context, b *bed, from []contestant, o options) (cost
 }
 
 // replaysOf records each contestant's script and prepares its keys. It leaves
-// out who decides in the client, from what was read before: that cannot be sent
+// out that decide in the client, from what was read before: that cannot be sent
 // again.
-func replaysOf(ctx context.Context, b *bed, from []contestant, o options) ([]replay, error) {
+func replaysOf(ctx context.Context, b *testbed, from []contestant, o options) ([]replay, error) {
 	var replays []replay
 	for i, c := range from {
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			if c.script == "" || c.only != "" && c.only != v || !o.only.MatchString(c.name) {
 				continue
 			}
@@ -104,12 +104,12 @@ func replaysOf(ctx context.Context, b *bed, from []contestant, o options) ([]rep
 
 // mergedReplays records merged executions: of a token bucket many calls for one
 // key, and of it and a fixed window many keys with a call each.
-func mergedReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
+func mergedReplays(ctx context.Context, b *testbed, o options) ([]replay, error) {
 	var replays []replay
-	for _, v := range []verdict{granted, denied} {
+	for _, v := range []verdict{allowed, denied} {
 		for _, l := range []struct {
 			hot, many string
-			open      func(b *bed, v verdict, tag string) (decide, error)
+			open      func(b *testbed, v verdict, tag string) (decide, error)
 		}{
 			{mergedHot, mergedMany, limiter(tokenBucket)},
 			{"", mergedWindows, limiter(fixedWindow)},
@@ -171,7 +171,7 @@ func serverCostTable(c costs, replays []replay) table {
 		note: "Microseconds of script time (`INFO commandstats`), each limiter's own command sent through a pipeline over " +
 			thousands(manyKeys) + " keys; those with sub-windows or entries in their name over " + thousands(steadyKeys) +
 			" keys, all of them filled. Writes are changes of the data a decision.",
-		header: []string{"", "granted µs", "× " + reference, "writes", "denied µs", "× " + reference, "writes"},
+		header: []string{"", "allowed µs", "× " + reference, "writes", "denied µs", "× " + reference, "writes"},
 	}
 	seen := map[string]bool{}
 	for _, r := range replays {
@@ -180,7 +180,7 @@ func serverCostTable(c costs, replays []replay) table {
 		}
 		seen[r.name] = true
 		row := []string{r.name}
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			own := c.micros(r.name, v)
 			row = append(row, number(own), times(own/c.micros(reference, v)), number(c.writes(r.name, v)))
 		}

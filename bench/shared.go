@@ -8,14 +8,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A sharing sends one PING for all who wait meanwhile, and does nothing else: no
+// A sharing sends one PING for all calls that wait, and does nothing else: no
 // keys, no contexts, no errors but the PING's, no answers. It is what waiting
 // together costs in Go, the floor of merged calls.
 type sharing struct {
-	client *redis.Client
-	mu     sync.Mutex
-	next   *shared // that callers join; nil: none has
-	flying bool
+	client  *redis.Client
+	mu      sync.Mutex
+	next    *shared // that callers join; nil: none has
+	sending bool
 }
 
 type shared struct {
@@ -24,7 +24,7 @@ type shared struct {
 	err     error
 }
 
-func openSharing(b *bed, _ verdict, _ string) (decide, error) {
+func openSharing(b *testbed, _ verdict, _ string) (decide, error) {
 	s := &sharing{client: b.client}
 	return func(context.Context, string) (bool, error) {
 		mine := s.join()
@@ -40,16 +40,16 @@ func (s *sharing) join() *shared {
 		s.next = &shared{done: make(chan struct{})}
 	}
 	s.next.callers++
-	if !s.flying {
-		s.flying = true
-		go s.fly()
+	if !s.sending {
+		s.sending = true
+		go s.sendAll()
 	}
 	return s.next
 }
 
-// fly sends PINGs until nobody waits. Like the limiters, it lets those who were
-// answered come again, unless as many others wait already.
-func (s *sharing) fly() {
+// sendAll sends PINGs until no call waits. Like the limiters, it lets the answered
+// callers call again, unless as many others wait already.
+func (s *sharing) sendAll() {
 	for f := s.take(); f != nil; f = s.take() {
 		f.err = s.client.Ping(context.Background()).Err()
 		close(f.done)
@@ -63,7 +63,7 @@ func (s *sharing) take() *shared {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	f := s.next
-	s.next, s.flying = nil, f != nil
+	s.next, s.sending = nil, f != nil
 	return f
 }
 

@@ -13,7 +13,7 @@ import (
 
 // A steady key has been asked for evenly for a long time: with each call comes
 // as much new as leaves. The limiter's clock is the caller's, so that minutes
-// pass in seconds, and every call is granted, but none more at the same instant.
+// pass in seconds, and every call is allowed, but none more at the same instant.
 type steady struct {
 	name string
 	// make returns a limiter whose limit the fill uses up.
@@ -79,17 +79,17 @@ func slidingLogOf(entries, rules int) steady {
 
 var unmerged = ratelimit.WithoutMerging()
 
-// A tide is a number of steady keys and their clock.
-type tide struct {
+// A steadyLoad is a number of steady keys and their clock.
+type steadyLoad struct {
 	recording
 	steady
-	keys  int   // divides a batch, so that a batch ends with the last of them
-	turn  int   // of which key
-	clock int64 // of its next granted call
+	keys    int   // divides a batch, so that a batch ends with the last of them
+	nextKey int   // that is asked for
+	clock   int64 // of its next allowed call
 }
 
-// rise fills the keys of a steady limiter. Their names begin with tag.
-func (s steady) rise(ctx context.Context, b *bed, keys int, tag string) (*tide, error) {
+// filled fills the keys of a steady limiter. Their names begin with tag.
+func (s steady) filled(ctx context.Context, b *testbed, keys int, tag string) (*steadyLoad, error) {
 	progress("filling %s", s.name)
 	limiter, err := s.make(b.client, ratelimit.WithPrefix(tag),
 		ratelimit.WithClock(func() time.Time { return time.UnixMicro(steadyStart) }))
@@ -110,23 +110,23 @@ func (s steady) rise(ctx context.Context, b *bed, keys int, tag string) (*tide, 
 	if err := limiter.Reset(ctx, user(0)); err != nil {
 		return nil, err
 	}
-	t := &tide{recording: rec, steady: s, keys: keys, clock: steadyStart}
-	return t, t.replay(granted).send(ctx, b.admin, s.fill*keys)
+	t := &steadyLoad{recording: rec, steady: s, keys: keys, clock: steadyStart}
+	return t, t.replay(allowed).send(ctx, b.admin, s.fill*keys)
 }
 
-// replay goes on with granted calls, or with calls that are denied because the
+// replay goes on with allowed calls, or with calls that are denied because the
 // clock stands still.
-func (t *tide) replay(v verdict) replay {
+func (t *steadyLoad) replay(v verdict) replay {
 	next := func() []any {
-		command := t.command(t.turn, t.keys)
+		command := t.command(t.nextKey, t.keys)
 		now := t.clock
 		if v == denied {
 			now -= t.step()
 		}
 		command[len(command)-1] = now
-		if t.turn++; t.turn == t.keys {
-			t.turn = 0
-			if v == granted {
+		if t.nextKey++; t.nextKey == t.keys {
+			t.nextKey = 0
+			if v == allowed {
 				t.clock += t.step()
 			}
 		}
@@ -142,7 +142,7 @@ func (s steady) step() int64 {
 }
 
 // bytesPerKey is the mean memory of the keys.
-func (t *tide) bytesPerKey(ctx context.Context, c *redis.Client) (float64, error) {
+func (t *steadyLoad) bytesPerKey(ctx context.Context, c *redis.Client) (float64, error) {
 	sum := 0.0
 	for i := range t.keys {
 		key := t.command(i, t.keys)[t.places[0]].(string)
@@ -156,7 +156,7 @@ func (t *tide) bytesPerKey(ctx context.Context, c *redis.Client) (float64, error
 }
 
 // steadyReplays are the filled limiters that the targets compare.
-func steadyReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
+func steadyReplays(ctx context.Context, b *testbed, o options) ([]replay, error) {
 	var replays []replay
 	for i, s := range []steady{
 		slidingWindowOf(ratelimit.Hash, few), slidingWindowOf(ratelimit.Hash, many),
@@ -166,11 +166,11 @@ func steadyReplays(ctx context.Context, b *bed, o options) ([]replay, error) {
 		if !o.only.MatchString(s.name) {
 			continue
 		}
-		t, err := s.rise(ctx, b, steadyKeys, fmt.Sprintf("f%02d", i))
+		t, err := s.filled(ctx, b, steadyKeys, fmt.Sprintf("f%02d", i))
 		if err != nil {
 			return nil, err
 		}
-		replays = append(replays, t.replay(granted), t.replay(denied))
+		replays = append(replays, t.replay(allowed), t.replay(denied))
 	}
 	return replays, nil
 }

@@ -9,17 +9,17 @@ import (
 // findings are all that a run has measured.
 type findings struct {
 	results
-	turns
+	singleCalls
 	costs
 	*distance
 }
 
-// targetTable tells what was to be reached and what was.
+// targetTable has what was to be reached and what was measured.
 func targetTable(f findings) table {
 	t := table{
 		title: "Targets",
-		note: "Ratios of medians of this run. Allocations are told to a tenth: those that the runtime makes by itself " +
-			"meanwhile are counted too, some in a thousand calls.",
+		note: "Ratios of medians of this run. Allocations are rounded to a tenth: those that the runtime itself makes during " +
+			"the measurement are counted too, some in a thousand calls.",
 		header: []string{"", "target", "measured", ""},
 	}
 	atMost := func(what string, got, bound float64, unit string) {
@@ -29,7 +29,7 @@ func targetTable(f findings) table {
 		t.add(what, "≥ "+bare(bound)+unit, bare(got)+unit, outcome(got, got >= bound))
 	}
 
-	lone := cell{1, manyKeys, granted}
+	lone := cell{1, manyKeys, allowed}
 	atMost("1. allocations of a plain call", tenth(f.results.median(plain, lone)[allocs]), 5, "")
 	atMost("1. bytes of a plain call", f.results.median(plain, lone)[allocBytes], 250, "")
 
@@ -38,17 +38,17 @@ func targetTable(f findings) table {
 		bucketRow, windowRow = "token bucket", "fixed window"
 		ofRedisRate          = " × " + reference
 	)
-	atMost("2. server: token bucket granted", ratio(bucketRow, granted, reference), 0.9, ofRedisRate)
+	atMost("2. server: token bucket allowed", ratio(bucketRow, allowed, reference), 0.9, ofRedisRate)
 	atMost("2. server: token bucket denied", ratio(bucketRow, denied, reference), 0.8, ofRedisRate)
-	atMost("2. server: 64 calls for a key merged, granted", ratio(mergedHot, granted, reference), 0.1, ofRedisRate)
+	atMost("2. server: 64 calls for a key merged, allowed", ratio(mergedHot, allowed, reference), 0.1, ofRedisRate)
 	atMost("2. server: 64 calls for a key merged, denied", ratio(mergedHot, denied, reference), 0.1, ofRedisRate)
-	atMost("2. server: fixed window granted", ratio(windowRow, granted, "ulule/limiter"), 0.8, " × ulule")
+	atMost("2. server: fixed window allowed", ratio(windowRow, allowed, "ulule/limiter"), 0.8, " × ulule")
 	atMost("2. server: fixed window denied", ratio(windowRow, denied, "ulule/limiter"), 0.8, " × ulule")
-	for _, v := range []verdict{granted, denied} {
+	for _, v := range []verdict{allowed, denied} {
 		atMost(fmt.Sprintf("2. server: %s, %s", mergedWindows, v), ratio(mergedWindows, v, "ulule/limiter"), 0.8, " × ulule")
 	}
 	for _, g := range growthTargets {
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			atMost(fmt.Sprintf("2. server: %s, %s", g.large, v), ratio(g.large, v, g.small), g.bound, " × "+g.than)
 		}
 	}
@@ -56,15 +56,15 @@ func targetTable(f findings) table {
 	// their TTL lengthened now and then: some in ten thousand.
 	atMost("2. writes of any denial of this library", math.Round(100*f.deniedWrites())/100, 0, "")
 
-	atMost("3. one caller", f.turns.ratio(merged, reference), 1, ofRedisRate)
-	atMost("3. one caller", f.turns.ratio(merged, returnOne), 1.15, " × "+returnOne)
+	atMost("3. one caller, context never ends", f.singleCalls.ratio(merged, reference), 1, ofRedisRate)
+	atMost("3. one caller, context never ends", f.singleCalls.ratio(merged, returnOne), 1.15, " × "+returnOne)
 
-	hot, spread := cell{manyCalls, hotKey, granted}, cell{manyCalls, manyKeys, granted}
+	hot, spread := cell{manyCalls, hotKey, allowed}, cell{manyCalls, manyKeys, allowed}
 	atLeast("4. 256 callers, one hot key", f.results.ratio(perSecond, hot, merged, reference), 20, ofRedisRate)
 	atLeast("4. 256 callers, 10,000 keys", f.results.ratio(perSecond, spread, merged, reference), 2.5, ofRedisRate)
 	atMost("4. allocations of a merged call, one hot key", tenth(f.results.median(merged, hot)[allocs]), 2, "")
 	atMost("4. allocations of a merged call, 10,000 keys", tenth(f.results.median(merged, spread)[allocs]), 2, "")
-	atMost("4. one caller, merged", f.turns.ratio(merged, plain), 1.05, " × plain")
+	atMost("4. one caller, merged, context never ends", f.singleCalls.ratio(merged, plain), 1.05, " × plain")
 	for _, c := range distantCells {
 		which := "one hot key"
 		if c.keys > 1 {

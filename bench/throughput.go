@@ -15,12 +15,12 @@ const (
 // cells are those of everybody, and those of the selected.
 var (
 	commonCells = []cell{
-		{manyCalls, hotKey, granted}, {manyCalls, manyKeys, granted},
-		{1, hotKey, granted}, {1, manyKeys, granted},
+		{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, allowed},
+		{1, hotKey, allowed}, {1, manyKeys, allowed},
 		{manyCalls, hotKey, denied}, {manyCalls, manyKeys, denied},
 		{1, hotKey, denied}, {1, manyKeys, denied},
 	}
-	selectedCells = []cell{{64, hotKey, granted}, {64, manyKeys, granted}}
+	selectedCells = []cell{{64, hotKey, allowed}, {64, manyKeys, allowed}}
 )
 
 // An entrant is a contestant that is ready to give one verdict.
@@ -32,10 +32,10 @@ type entrant struct {
 
 // enter opens the contestants and has each key asked for, so that none is new
 // and those that are to be denied are.
-func enter(ctx context.Context, b *bed, from []contestant, o options, keys []string) ([]entrant, error) {
+func enter(ctx context.Context, b *testbed, from []contestant, o options, keys []string) ([]entrant, error) {
 	var entrants []entrant
 	for i, c := range from {
-		for _, v := range []verdict{granted, denied} {
+		for _, v := range []verdict{allowed, denied} {
 			if !o.only.MatchString(c.name) || c.only != "" && c.only != v {
 				continue
 			}
@@ -55,7 +55,7 @@ func enter(ctx context.Context, b *bed, from []contestant, o options, keys []str
 
 // throughput measures the entrants in every cell, in rounds. In each round
 // another goes first.
-func throughput(ctx context.Context, b *bed, entrants []entrant, keys []string, o options) (results, error) {
+func throughput(ctx context.Context, b *testbed, entrants []entrant, keys []string, o options) (results, error) {
 	r := results{}
 	for round := range o.rounds {
 		for _, c := range append(commonCells, selectedCells...) {
@@ -84,16 +84,16 @@ func throughputTables(r results, order []contestant, memory map[string]float64) 
 		t := table{title: title(c.String()), header: []string{
 			"", "decisions/s", "× " + reference, "p50", "p99", "allocs", "bytes", "server µs", "server CPU µs", "bytes/key", "failed", "other verdict",
 		}}
-		for _, who := range order {
-			if !r.has(who.name, c) {
+		for _, entry := range order {
+			if !r.has(entry.name, c) {
 				continue
 			}
-			s := r.median(who.name, c)
+			s := r.median(entry.name, c)
 			bytes := unknown
-			if m, ok := memory[who.name]; ok {
+			if m, ok := memory[entry.name]; ok {
 				bytes = number(m)
 			}
-			t.add(who.name, number(s[perSecond]), times(r.ratio(perSecond, c, who.name, reference)),
+			t.add(entry.name, number(s[perSecond]), times(r.ratio(perSecond, c, entry.name, reference)),
 				latency(s[p50]), latency(s[p99]), number(s[allocs]), number(s[allocBytes]),
 				number(s[serverTime]), number(s[serverCPU]), bytes, share(s[failures]), share(s[surprises]))
 		}
@@ -104,7 +104,7 @@ func throughputTables(r results, order []contestant, memory map[string]float64) 
 	return tables
 }
 
-// share leaves nothing where there is nothing to tell.
+// share is empty where there is nothing to report.
 func share(s float64) string {
 	if s < 0.0005 {
 		return ""

@@ -1,4 +1,4 @@
-// Quickstart shows every limiter take, deny, tell when to retry, and recover.
+// Quickstart shows every limiter take, deny, report when to retry, and recover.
 //
 //	go run ./examples/quickstart                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/quickstart  # a real one

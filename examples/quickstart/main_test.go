@@ -39,7 +39,7 @@ func TestQuickstartNeedsNoServer(t *testing.T) {
 	require.Equal(t, 7, strings.Count(out.String(), "later: allowed is true"))
 }
 
-func TestQuickstartTellsThatRedisIsDown(t *testing.T) {
+func TestQuickstartReportsThatRedisIsDown(t *testing.T) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()

@@ -86,7 +86,7 @@ func usage() string {
 	var b strings.Builder
 	b.WriteString(`What would this limit have done to yesterday's traffic? Replay takes one permit
 for every request of an access log, at the request's own time, and reports what
-would have been granted and denied.
+would have been allowed and denied.
 
 Usage: replay [flags] [log ...]
 

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -74,12 +73,12 @@ func TestParseArgs(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := parseArgs(tt.args)
 			require.NoError(t, err)
-			assert.Equal(t, tt.want, got)
+			require.Equal(t, tt.want, got)
 		})
 	}
 }
 
-func TestParseArgsRefuses(t *testing.T) {
+func TestParseArgsErrors(t *testing.T) {
 	rates := "; write for example 10/m, 500/h or 10/90s"
 	for _, tt := range []struct {
 		args []string
@@ -124,12 +123,12 @@ func TestParseArgsRefuses(t *testing.T) {
 	} {
 		t.Run(tt.err, func(t *testing.T) {
 			_, err := parseArgs(tt.args)
-			assert.EqualError(t, err, tt.err)
+			require.EqualError(t, err, tt.err)
 		})
 	}
 }
 
-func TestParseArgsPassesTheLibrarysRefusalsOn(t *testing.T) {
+func TestParseArgsReturnsTheLibrarysErrors(t *testing.T) {
 	for _, args := range [][]string{
 		{"-algorithm", "sliding-window", "-storage", "zset", "-buckets", "5"},
 		{"-algorithm", "sliding-log", "-rule", "10/s,5/s"},
@@ -137,23 +136,23 @@ func TestParseArgsPassesTheLibrarysRefusalsOn(t *testing.T) {
 		{"-vs", "-every 1us"},
 	} {
 		_, err := parseArgs(args)
-		assert.ErrorIs(t, err, ratelimit.ErrInvalidConfig, args)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, args)
 	}
 }
 
 func TestParseArgsHelp(t *testing.T) {
 	_, err := parseArgs([]string{"a.log", "-h"})
-	assert.ErrorIs(t, err, flag.ErrHelp)
+	require.ErrorIs(t, err, flag.ErrHelp)
 }
 
 func TestUsageNamesEveryFlag(t *testing.T) {
 	text := usage()
 	for _, f := range limitFlags {
-		assert.Contains(t, text, "\n  -"+f.name+" ")
+		require.Contains(t, text, "\n  -"+f.name+" ")
 	}
 	for key := range keyers {
-		assert.Contains(t, text, key)
-		assert.Contains(t, keyWords, key)
+		require.Contains(t, text, key)
+		require.Contains(t, keyWords, key)
 	}
 }
 
@@ -175,6 +174,6 @@ func TestLimitsInWords(t *testing.T) {
 	} {
 		cfg, err := parseArgs(tt.args)
 		require.NoError(t, err)
-		assert.Equal(t, tt.want, cfg.limits[0].String())
+		require.Equal(t, tt.want, cfg.limits[0].String())
 	}
 }

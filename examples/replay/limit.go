@@ -34,7 +34,7 @@ const (
 
 var algorithms = []string{tokenBucket, leakyBucket, fixedWindow, slidingWindow, slidingLog}
 
-// build makes the limiter, and refuses what cannot work with an error that
+// build makes the limiter, and returns for what cannot work an error that
 // wraps ratelimit.ErrInvalidConfig.
 func (l limit) build(c ratelimit.Client) (ratelimit.Limiter, error) {
 	switch l.algorithm {

@@ -22,7 +22,7 @@ const (
 )
 
 // limitFlags are the flags that make a limit. One that is for some algorithms is
-// refused with others, for it would change nothing.
+// an error with others, because it would change nothing.
 var limitFlags = []struct {
 	name, value string
 	only        string // empty: all
@@ -153,7 +153,7 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 	return inherited.limit(algorithm)
 }
 
-// applyTo refuses flags that none of the algorithms would heed.
+// applyTo returns an error for flags that none of the algorithms uses.
 func (g given) applyTo(names []string) error {
 	for _, f := range limitFlags {
 		if g.has(f.name) && f.only != "" && !slices.Contains(names, f.only) {

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -21,7 +20,7 @@ func readLines(t *testing.T, r io.Reader) (lines []string) {
 	for {
 		line, tooLong, err := l.next()
 		if err == io.EOF {
-			assert.Equal(t, len(lines), l.number)
+			require.Equal(t, len(lines), l.number)
 			return lines
 		}
 		require.NoError(t, err)
@@ -46,9 +45,9 @@ func TestLines(t *testing.T) {
 		{"too long", full + "x\na\n" + full + full + full + "\r\nb\n" + full + "xxx", []string{"too long", "a", "too long", "b", "too long"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			assert.Equal(t, tt.lines, readLines(t, strings.NewReader(tt.text)))
-			assert.Equal(t, tt.lines, readLines(t, iotest.HalfReader(strings.NewReader(tt.text))))
-			assert.Equal(t, tt.lines, readLines(t, bytes.NewReader(gzipped(t, tt.text))))
+			require.Equal(t, tt.lines, readLines(t, strings.NewReader(tt.text)))
+			require.Equal(t, tt.lines, readLines(t, iotest.HalfReader(strings.NewReader(tt.text))))
+			require.Equal(t, tt.lines, readLines(t, bytes.NewReader(gzipped(t, tt.text))))
 		})
 	}
 }
@@ -58,10 +57,10 @@ func TestLinesPassErrorsOn(t *testing.T) {
 	l, err := newLineReader(io.MultiReader(strings.NewReader("a\nb"), iotest.ErrReader(broken)))
 	require.NoError(t, err)
 	line, _, err := l.next()
-	assert.Equal(t, "a", string(line))
-	assert.NoError(t, err)
+	require.Equal(t, "a", string(line))
+	require.NoError(t, err)
 	_, _, err = l.next()
-	assert.ErrorIs(t, err, broken)
+	require.ErrorIs(t, err, broken)
 }
 
 func gzipped(t *testing.T, text string) []byte {

@@ -1,7 +1,7 @@
 // Replay answers "what would this limit have done to yesterday's traffic?"
 //
 // It reads access logs, takes one permit for every request at the time that the
-// request was made, and reports what would have been granted and denied:
+// request was made, and reports what would have been allowed and denied:
 //
 //	go run ./examples/replay access.log
 //	go run ./examples/replay -rate 10/m -burst 20 access.log
@@ -51,7 +51,7 @@
 //	go run ./examples/replay -rate 10/m -burst 20 -vs '-burst 40' access.log
 //	go run ./examples/replay -rate 10/m -burst 20 -vs 'fixed-window -rate 600/h' access.log
 //
-// The report then has a column for each, and tells how many requests they
+// The report then has a column for each, and says how many requests they
 // decided differently.
 //
 // # What it cannot know

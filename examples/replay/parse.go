@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A request is what one line of an access log tells. The slices point into the
+// A request is what one line of an access log holds. The slices point into the
 // line.
 type request struct {
 	at     int64 // microseconds since the Unix epoch

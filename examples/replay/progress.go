@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A progress is one line on a terminal that tells how far a long run has come.
+// A progress is one line on a terminal that shows how far a long run has come.
 // On a nil progress, which is for anything but a terminal, nothing is shown.
 type progress struct {
 	w       io.Writer
@@ -27,7 +27,7 @@ func newProgress(w io.Writer) *progress {
 	return &progress{w: w, now: time.Now, quiet: time.Now().Add(progressAfter)}
 }
 
-// terminal reports whether somebody sits before f.
+// terminal reports whether f is a terminal.
 func terminal(f *os.File) bool {
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
@@ -42,7 +42,7 @@ func (p *progress) show(format string, args ...any) {
 	p.quiet = p.now().Add(progressEvery)
 }
 
-// showShare tells how many of all requests are done and how long the rest takes.
+// showShare shows how many of all requests are done and how long the rest takes.
 func (p *progress) showShare(done, all int) {
 	if p == nil {
 		return

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -25,25 +24,25 @@ func TestProgress(t *testing.T) {
 	p.show("read %s lines", "4,096")
 	p.showShare(0, 4000)
 	p.clear()
-	assert.Empty(t, shown(), "a short run shows nothing")
+	require.Empty(t, shown(), "a short run shows nothing")
 
 	now = now.Add(progressAfter)
 	p.show("read %s lines", "8,192")
-	assert.Equal(t, "\r\x1b[Kread 8,192 lines", shown())
+	require.Equal(t, "\r\x1b[Kread 8,192 lines", shown())
 	p.show("read %s lines", "9,000")
-	assert.Empty(t, shown(), "too soon")
+	require.Empty(t, shown(), "too soon")
 
 	now = now.Add(9 * time.Second)
 	p.showShare(1000, 4000)
-	assert.Equal(t, "\r\x1b[Kreplayed 1,000 of 4,000 requests (25.0 %), about 30s left", shown())
+	require.Equal(t, "\r\x1b[Kreplayed 1,000 of 4,000 requests (25.0 %), about 30s left", shown())
 	p.clear()
-	assert.Equal(t, "\r\x1b[K", shown())
+	require.Equal(t, "\r\x1b[K", shown())
 	p.clear()
-	assert.Empty(t, shown(), "cleared once")
+	require.Empty(t, shown(), "cleared once")
 }
 
 func TestNoProgress(t *testing.T) {
-	var p *progress // nobody watches
+	var p *progress // no terminal
 	p.show("x")
 	p.showShare(1, 2)
 	p.clear()
@@ -53,7 +52,7 @@ func TestTerminal(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	require.NoError(t, err)
 	defer f.Close()
-	assert.False(t, terminal(f))
+	require.False(t, terminal(f))
 	f.Close()
-	assert.False(t, terminal(f))
+	require.False(t, terminal(f))
 }

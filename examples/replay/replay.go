@@ -23,7 +23,7 @@ var keyers = map[string]func(dst []byte, r request) []byte{
 	},
 }
 
-// Longer keys are cut and told apart by a hash, for a path can take a line of a
+// Longer keys are cut and distinguished by a hash, because a path can take a line of a
 // megabyte.
 const maxKey = 256
 
@@ -40,7 +40,7 @@ const timeSize = 8
 
 func byTime(a, b []byte) int { return bytes.Compare(a[:timeSize], b[:timeSize]) }
 
-// The sorter of outcomes holds a byte of bits, one for each limit that granted,
+// The sorter of outcomes holds a byte of bits, one for each limit that allowed the request,
 // and the key.
 func byKey(a, b []byte) int { return bytes.Compare(a[1:], b[1:]) }
 
@@ -138,10 +138,10 @@ func (p program) read(ctx context.Context, name string, cfg config, rep *report,
 
 var errTooLong = fmt.Errorf("it is longer than %s bytes", number(maxLine))
 
-// verdicts has a bit for each limit, set if it granted.
+// verdicts has a bit for each limit, set if it allowed the request.
 type verdicts byte
 
-func (v verdicts) granted(limit int) bool { return v>>limit&1 == 1 }
+func (v verdicts) allowed(limit int) bool { return v>>limit&1 == 1 }
 
 // A decision is one request and what became of it.
 type decision struct {

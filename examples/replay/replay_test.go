@@ -15,7 +15,6 @@ import (
 	"testing/iotest"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -35,7 +34,7 @@ func runWith(t *testing.T, ctx context.Context, log io.Reader, chunkBytes int, a
 	code := p.run(ctx, args)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
-	assert.Empty(t, left, "temporary files are left")
+	require.Empty(t, left, "temporary files are left")
 	return result{code, stdout.String(), stderr.String()}
 }
 
@@ -96,17 +95,17 @@ func TestCountsByHand(t *testing.T) {
 			log.WriteString(logLine("192.0.2.2", 0) + logLine("192.0.2.2", 150)) // has a quota of its own
 
 			rep := replayed(t, cfg, log.String())
-			assert.Equal(t, 15, rep.requests)
-			assert.Equal(t, 15-len(tt.denied), rep.granted[0])
-			assert.Equal(t, 2, rep.keys)
-			assert.Equal(t, 1, rep.keysDenied[0])
-			assert.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{len(tt.denied)}}}, rep.denied.items)
+			require.Equal(t, 15, rep.requests)
+			require.Equal(t, 15-len(tt.denied), rep.allowed[0])
+			require.Equal(t, 2, rep.keys)
+			require.Equal(t, 1, rep.keysDenied[0])
+			require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{len(tt.denied)}}}, rep.denied.items)
 			minutes := map[int64]int{}
 			for _, at := range tt.denied {
 				minutes[logStart.Add(time.Duration(at)*time.Second).Unix()/60]++
 			}
 			for _, m := range rep.minutes.items {
-				assert.Equal(t, minutes[m.minute], m.denied[0], "minute %d", m.minute)
+				require.Equal(t, minutes[m.minute], m.denied[0], "minute %d", m.minute)
 			}
 		})
 	}
@@ -130,10 +129,10 @@ func TestComparisonCountsByHand(t *testing.T) {
 	cfg, err := parseArgs([]string{"-algorithm", "sliding-log", "-rate", "3/m", "-vs", "fixed-window -align 0"})
 	require.NoError(t, err)
 	rep := replayed(t, cfg, log)
-	assert.Equal(t, [2]int{8, 10}, rep.granted)
-	assert.Equal(t, 1, rep.onlyFirst)
-	assert.Equal(t, 3, rep.onlySecond)
-	assert.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{5, 3}}}, rep.denied.items)
+	require.Equal(t, [2]int{8, 10}, rep.allowed)
+	require.Equal(t, 1, rep.onlyFirst)
+	require.Equal(t, 3, rep.onlySecond)
+	require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{5, 3}}}, rep.denied.items)
 }
 
 // randomLog is requests of a few clients within ten minutes, many of them in the
@@ -156,38 +155,38 @@ func TestOrderInTheFileDoesNotMatter(t *testing.T) {
 	args := []string{"-algorithm", "token-bucket,sliding-log", "-rate", "4/m"}
 	want := runOn(t, strings.Join(lines, ""), args...)
 	require.Equal(t, exitDone, want.code, want.stderr)
-	assert.Contains(t, want.stdout, "300 requests from 12 client IPs")
+	require.Contains(t, want.stdout, "300 requests from 12 client IPs")
 
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 2 {
 		random.Shuffle(len(lines), func(i, j int) { lines[i], lines[j] = lines[j], lines[i] })
-		assert.Equal(t, want, runOn(t, strings.Join(lines, ""), args...))
+		require.Equal(t, want, runOn(t, strings.Join(lines, ""), args...))
 	}
 	slices.Reverse(lines)
-	assert.Equal(t, want, runWith(t, t.Context(), strings.NewReader(strings.Join(lines, "")), 500, args...), "through temporary files")
+	require.Equal(t, want, runWith(t, t.Context(), strings.NewReader(strings.Join(lines, "")), 500, args...), "through temporary files")
 }
 
 func TestSlidingLogAgreesWithAModel(t *testing.T) {
 	lines := randomLog(1000)
-	grants := map[string][]int64{}
-	granted := 0
+	instants := map[string][]int64{}
+	allowed := 0
 	for _, line := range lines {
 		r, err := parseLine([]byte(strings.TrimSuffix(line, "\n")))
 		require.NoError(t, err)
 		recent := 0
-		for _, at := range grants[string(r.client)] {
+		for _, at := range instants[string(r.client)] {
 			if r.at-at < time.Minute.Microseconds() {
 				recent++
 			}
 		}
 		if recent < 5 {
-			grants[string(r.client)] = append(grants[string(r.client)], r.at)
-			granted++
+			instants[string(r.client)] = append(instants[string(r.client)], r.at)
+			allowed++
 		}
 	}
 	cfg, err := parseArgs([]string{"-algorithm", "sliding-log", "-rate", "5/m"})
 	require.NoError(t, err)
-	assert.Equal(t, granted, replayed(t, cfg, strings.Join(lines, "")).granted[0])
+	require.Equal(t, allowed, replayed(t, cfg, strings.Join(lines, "")).allowed[0])
 }
 
 func TestKeys(t *testing.T) {
@@ -209,12 +208,12 @@ func TestKeys(t *testing.T) {
 		cfg, err := parseArgs([]string{"-key", tt.key, "-rate", "1/m"})
 		require.NoError(t, err)
 		rep := replayed(t, cfg, log)
-		assert.Equal(t, tt.keys, rep.keys, tt.key)
+		require.Equal(t, tt.keys, rep.keys, tt.key)
 		var denied []string
 		for _, k := range rep.denied.items {
 			denied = append(denied, k.key)
 		}
-		assert.Equal(t, tt.denied, denied, tt.key)
+		require.Equal(t, tt.denied, denied, tt.key)
 	}
 }
 
@@ -227,10 +226,10 @@ func TestSeveralFilesPlainAndGzipped(t *testing.T) {
 	require.NoError(t, os.WriteFile(plain, []byte(strings.Join(lines[30:], "")), 0o600))
 	require.NoError(t, os.WriteFile(packed, gzipped(t, strings.Join(lines[:20], "")), 0o600))
 	got := runOn(t, strings.Join(lines[20:30], ""), "-rate", "2/m", plain, packed, "-")
-	assert.Equal(t, exitDone, got.code, got.stderr)
+	require.Equal(t, exitDone, got.code, got.stderr)
 	_, wantRest, _ := strings.Cut(whole.stdout, ": ")
 	_, gotRest, _ := strings.Cut(got.stdout, ": ")
-	assert.Equal(t, wantRest, gotRest)
+	require.Equal(t, wantRest, gotRest)
 }
 
 func TestSkippedLinesAreCountedAndTheFirstShown(t *testing.T) {
@@ -242,9 +241,9 @@ func TestSkippedLinesAreCountedAndTheFirstShown(t *testing.T) {
 		strings.Repeat("x", maxLine+1) + "\n" +
 		logLine("192.0.2.1", 0)
 	got := runOn(t, log)
-	assert.Equal(t, exitDone, got.code)
-	assert.Contains(t, got.stdout, "2 requests from 1 client IP\n")
-	assert.Contains(t, got.stdout, `Left out 4 lines that cannot be read:
+	require.Equal(t, exitDone, got.code)
+	require.Contains(t, got.stdout, "2 requests from 1 client IP\n")
+	require.Contains(t, got.stdout, `Left out 4 lines that cannot be read:
   line 1: it does not start with a client address: nonsense
   line 5: the time "17/May/2015" is not like 17/May/2015:10:05:03 +0000: 192.0.2.1 - - [17/May/2015] "GET / HTTP/1.1" 200 1
   line 6: no [time] followed by a "request": \x1b[2J evil \xff
@@ -252,13 +251,13 @@ func TestSkippedLinesAreCountedAndTheFirstShown(t *testing.T) {
 `)
 
 	got = runOn(t, strings.Repeat("x", maxLine+1)+"\n"+logLine("192.0.2.1", 0))
-	assert.Contains(t, got.stdout, "Left out 1 line that cannot be read:\n  line 1: it is longer than 1,048,576 bytes: xxxxx")
+	require.Contains(t, got.stdout, "Left out 1 line that cannot be read:\n  line 1: it is longer than 1,048,576 bytes: xxxxx")
 }
 
 func TestNothingToReplay(t *testing.T) {
-	assert.Equal(t, result{exitDone, "There is nothing to replay: standard input is empty.\n", ""}, runOn(t, ""))
-	assert.Equal(t, result{exitDone, "There is nothing to replay: standard input is empty.\n", ""}, runOn(t, "\n\r\n"))
-	assert.Equal(t, result{exitFailed, `Left out 1 line that cannot be read:
+	require.Equal(t, result{exitDone, "There is nothing to replay: standard input is empty.\n", ""}, runOn(t, ""))
+	require.Equal(t, result{exitDone, "There is nothing to replay: standard input is empty.\n", ""}, runOn(t, "\n\r\n"))
+	require.Equal(t, result{exitFailed, `Left out 1 line that cannot be read:
   line 1: no [time] followed by a "request": some text
 There is nothing to replay: no line of standard input is like
   192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5120
@@ -266,39 +265,39 @@ There is nothing to replay: no line of standard input is like
 }
 
 func TestUsage(t *testing.T) {
-	assert.Equal(t, result{exitUsage, "", "replay: -top 0: it must be 1 or more\n(replay -h explains every flag)\n"}, runOn(t, "", "-top", "0"))
-	assert.Equal(t, result{exitDone, usage(), ""}, runOn(t, "", "-h"))
+	require.Equal(t, result{exitUsage, "", "replay: -top 0: it must be 1 or more\n(replay -h explains every flag)\n"}, runOn(t, "", "-top", "0"))
+	require.Equal(t, result{exitDone, usage(), ""}, runOn(t, "", "-h"))
 
 	var stderr bytes.Buffer
 	p := program{stdin: iotest.ErrReader(errors.New("it was read")), stderr: &stderr, typing: true}
-	assert.Equal(t, exitUsage, p.run(t.Context(), nil))
-	assert.Equal(t, "replay: no log to read: name a file, or pipe one in, as in: replay access.log\n", stderr.String())
+	require.Equal(t, exitUsage, p.run(t.Context(), nil))
+	require.Equal(t, "replay: no log to read: name a file, or pipe one in, as in: replay access.log\n", stderr.String())
 }
 
 func TestFailures(t *testing.T) {
 	got := runOn(t, "", filepath.Join("no", "such.log"))
-	assert.Equal(t, exitFailed, got.code)
-	assert.Contains(t, got.stderr, "such.log")
-	assert.Empty(t, got.stdout)
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.stderr, "such.log")
+	require.Empty(t, got.stdout)
 
 	packed := gzipped(t, strings.Join(randomLog(100), ""))
 	got = runOn(t, string(packed[:len(packed)/2]))
-	assert.Equal(t, exitFailed, got.code)
-	assert.Regexp(t, `^replay: standard input, after line \d+: unexpected EOF\n$`, got.stderr)
+	require.Equal(t, exitFailed, got.code)
+	require.Regexp(t, `^replay: standard input, after line \d+: unexpected EOF\n$`, got.stderr)
 
 	got = runOn(t, "\x1f\x8bno")
-	assert.Equal(t, exitFailed, got.code)
-	assert.Regexp(t, `^replay: standard input: `, got.stderr)
+	require.Equal(t, exitFailed, got.code)
+	require.Regexp(t, `^replay: standard input: `, got.stderr)
 
 	var stderr bytes.Buffer
 	p := program{stdin: strings.NewReader(""), stderr: &stderr, tempDir: filepath.Join(t.TempDir(), "missing")}
-	assert.Equal(t, exitFailed, p.run(t.Context(), nil))
-	assert.Contains(t, stderr.String(), "missing")
+	require.Equal(t, exitFailed, p.run(t.Context(), nil))
+	require.Contains(t, stderr.String(), "missing")
 
 	stderr.Reset()
 	p = program{stdin: strings.NewReader(""), stdout: brokenWriter{}, stderr: &stderr, tempDir: t.TempDir()}
-	assert.Equal(t, exitFailed, p.run(t.Context(), nil))
-	assert.Equal(t, "replay: writing the report: broken\n", stderr.String())
+	require.Equal(t, exitFailed, p.run(t.Context(), nil))
+	require.Equal(t, "replay: writing the report: broken\n", stderr.String())
 }
 
 type brokenWriter struct{}
@@ -318,7 +317,7 @@ func TestInterruptWhileReading(t *testing.T) {
 		cancel() // and nothing more comes
 	}()
 	got := runWith(t, ctx, interruptible{ctx, r}, 500)
-	assert.Equal(t, result{exitInterrupted, "", "replay: interrupted, nothing is left behind\n"}, got)
+	require.Equal(t, result{exitInterrupted, "", "replay: interrupted, nothing is left behind\n"}, got)
 }
 
 func TestInterruptWhileDeciding(t *testing.T) {
@@ -329,7 +328,7 @@ func TestInterruptWhileDeciding(t *testing.T) {
 		return 0, io.EOF
 	}))
 	got := runWith(t, ctx, log, 500)
-	assert.Equal(t, result{exitInterrupted, "", "replay: interrupted, nothing is left behind\n"}, got)
+	require.Equal(t, result{exitInterrupted, "", "replay: interrupted, nothing is left behind\n"}, got)
 }
 
 type readerFunc func([]byte) (int, error)
@@ -357,5 +356,5 @@ func TestRealLog(t *testing.T) {
 	if strings.Contains(want.stdout, "\nLeft out ") {
 		t.Skip("the lines that are skipped come in another order")
 	}
-	assert.Equal(t, want, got)
+	require.Equal(t, want, got)
 }

@@ -23,8 +23,8 @@ type report struct {
 	skipped int
 	samples []skippedLine
 
-	granted    [2]int // by each limit
-	onlyFirst  int    // granted by the first limit and denied by the second
+	allowed    [2]int // by each limit
+	onlyFirst  int    // allowed by the first limit and denied by the second
 	onlySecond int
 
 	minute  tally      // the minute that is being counted
@@ -54,7 +54,7 @@ type tally struct {
 func (t *tally) add(v verdicts, limits int) {
 	t.requests++
 	for i := range limits {
-		if !v.granted(i) {
+		if !v.allowed(i) {
 			t.denied[i]++
 		}
 	}
@@ -95,15 +95,15 @@ func (r *report) countRequest(q request) {
 // count counts a decision. They come in the order of time.
 func (r *report) count(at int64, v verdicts) {
 	for i := range r.cfg.limits {
-		if v.granted(i) {
-			r.granted[i]++
+		if v.allowed(i) {
+			r.allowed[i]++
 		}
 	}
 	switch {
 	case len(r.cfg.limits) < 2:
-	case v.granted(0) && !v.granted(1):
+	case v.allowed(0) && !v.allowed(1):
 		r.onlyFirst++
-	case !v.granted(0) && v.granted(1):
+	case !v.allowed(0) && v.allowed(1):
 		r.onlySecond++
 	}
 	if minute := at / int64(time.Minute/time.Microsecond); minute != r.minute.minute || r.minute.requests == 0 {

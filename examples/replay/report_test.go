@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // goldenLog holds two clients over three minutes, and a line that is none.
@@ -24,7 +24,7 @@ func goldenLog() string {
 
 func TestReport(t *testing.T) {
 	got := runOn(t, goldenLog(), "-rate", "3/m")
-	assert.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 client IPs
+	require.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 client IPs
 made from 2015-05-17 12:00:30 +0000 to 2015-05-17 12:03:00 +0000 (2 minutes 30 seconds)
 Left out 1 line that cannot be read:
   line 14: no [time] followed by a "request": # rotated
@@ -32,16 +32,16 @@ Left out 1 line that cannot be read:
 The limit, for each client IP:
   token-bucket: 3 per minute, up to 3 at once
 
-                requests  granted  denied  share denied  client IPs denied
+                requests  allowed  denied  share denied  client IPs denied
   token-bucket        19       14       5        26.3 %             2 of 3
 
 The client IPs denied most:
-               requests  granted  denied  share denied
+               requests  allowed  denied  share denied
   192.0.2.1          13       10       3        23.1 %
   2001:db8::7         5        3       2        40.0 %
 
 The busiest minutes:
-                    requests  granted  denied  share denied
+                    requests  allowed  denied  share denied
   2015-05-17 12:02         9        6       3        33.3 %
   2015-05-17 12:00         5        4       1        20.0 %
   2015-05-17 12:01         4        3       1        25.0 %
@@ -51,7 +51,7 @@ The busiest minutes:
 
 func TestReportOfTwoLimits(t *testing.T) {
 	got := runOn(t, goldenLog(), "-rate", "3/m", "-vs", "fixed-window -align 0", "-top", "1")
-	assert.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 client IPs
+	require.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 client IPs
 made from 2015-05-17 12:00:30 +0000 to 2015-05-17 12:03:00 +0000 (2 minutes 30 seconds)
 Left out 1 line that cannot be read:
   line 14: no [time] followed by a "request": # rotated
@@ -60,11 +60,11 @@ The limits compared, for each client IP:
   token-bucket: 3 per minute, up to 3 at once
   fixed-window: at most 3 in each minute of the clock (UTC)
 
-                requests  granted  denied  share denied  client IPs denied
+                requests  allowed  denied  share denied  client IPs denied
   token-bucket        19       14       5        26.3 %             2 of 3
   fixed-window        19       14       5        26.3 %             2 of 3
 
-Decided differently: 2 of 19 requests (10.5 %): 1 granted by token-bucket alone, 1 granted by fixed-window alone
+Decided differently: 2 of 19 requests (10.5 %): 1 allowed by token-bucket alone, 1 allowed by fixed-window alone
 
 The client IPs denied most (1 of 2; -top shows more):
              requests  denied by token-bucket   share  denied by fixed-window   share
@@ -78,29 +78,29 @@ The busiest minutes (1 of 4; -top shows more):
 
 func TestReportOfOneAlgorithmTwice(t *testing.T) {
 	got := runOn(t, goldenLog(), "-rate", "3/m", "-vs", "-burst 3")
-	assert.Contains(t, got.stdout, `
+	require.Contains(t, got.stdout, `
   token-bucket A: 3 per minute, up to 3 at once
   token-bucket B: 3 per minute, up to 3 at once
 `)
-	assert.Contains(t, got.stdout, "Decided differently: 0 of 19 requests (0.0 %)\n")
+	require.Contains(t, got.stdout, "Decided differently: 0 of 19 requests (0.0 %)\n")
 }
 
 func TestReportWithoutDenials(t *testing.T) {
 	got := runOn(t, logLine("192.0.2.1", 0))
-	assert.Equal(t, `Replayed standard input: 1 request from 1 client IP
+	require.Equal(t, `Replayed standard input: 1 request from 1 client IP
 made from 2015-05-17 12:00:30 +0000 to 2015-05-17 12:00:30 +0000 (within one second)
 
 The limit, for each client IP:
   token-bucket: 20 per minute, up to 20 at once
   (the default; -algorithm, -rate, -burst and others choose another: see -h)
 
-                requests  granted  denied  share denied  client IPs denied
+                requests  allowed  denied  share denied  client IPs denied
   token-bucket         1        1       0         0.0 %             0 of 1
 
 Nobody was denied. A lower -rate shows where the limit begins to bite.
 
 The busiest minutes:
-                    requests  granted  denied  share denied
+                    requests  allowed  denied  share denied
   2015-05-17 12:00         1        1       0         0.0 %
 `, got.stdout)
 }
@@ -108,10 +108,10 @@ The busiest minutes:
 func TestReportShowsTheLogsOwnTimes(t *testing.T) {
 	east := `192.0.2.1 - - [17/May/2015:10:05:03 +0530] "GET / HTTP/1.1" 200 1` + "\n"
 	west := `192.0.2.1 - - [17/May/2015:10:05:03 -0700] "GET / HTTP/1.1" 200 1` + "\n"
-	assert.Contains(t, runOn(t, east).stdout, "from 2015-05-17 10:05:03 +0530 to 2015-05-17 10:05:03 +0530")
+	require.Contains(t, runOn(t, east).stdout, "from 2015-05-17 10:05:03 +0530 to 2015-05-17 10:05:03 +0530")
 	mixed := "from 2015-05-17 04:35:03 +0000 to 2015-05-17 17:05:03 +0000 (12 hours 30 minutes)"
-	assert.Contains(t, runOn(t, east+west).stdout, mixed)
-	assert.Contains(t, runOn(t, west+east).stdout, mixed)
+	require.Contains(t, runOn(t, east+west).stdout, mixed)
+	require.Contains(t, runOn(t, west+east).stdout, mixed)
 }
 
 func TestTopKeepsTheFirst(t *testing.T) {
@@ -119,8 +119,8 @@ func TestTopKeepsTheFirst(t *testing.T) {
 	for _, n := range []int{5, 1, 9, 7, 3, 3, 8} {
 		top.add(n)
 	}
-	assert.Equal(t, []int{1, 3, 3}, top.items)
-	assert.Equal(t, 4, top.beyond)
+	require.Equal(t, []int{1, 3, 3}, top.items)
+	require.Equal(t, 4, top.beyond)
 }
 
 func TestPrintable(t *testing.T) {
@@ -133,13 +133,13 @@ func TestPrintable(t *testing.T) {
 		{"a\tb\xffc\u202e", `a\tb\xffc…`},
 		{"", ""},
 	} {
-		assert.Equal(t, tt.want, printable(tt.in, 10))
+		require.Equal(t, tt.want, printable(tt.in, 10))
 	}
 }
 
 func TestNumbersInWords(t *testing.T) {
-	assert.Equal(t, []string{"0", "999", "1,000", "1,234,567"}, []string{number(0), number(999), number(1000), number(1234567)})
-	assert.Equal(t, []string{"0.0 %", "<0.1 %", "0.1 %", "50.0 %", ">99.9 %", "100.0 %", "0.0 %"},
+	require.Equal(t, []string{"0", "999", "1,000", "1,234,567"}, []string{number(0), number(999), number(1000), number(1234567)})
+	require.Equal(t, []string{"0.0 %", "<0.1 %", "0.1 %", "50.0 %", ">99.9 %", "100.0 %", "0.0 %"},
 		[]string{percent(0, 9), percent(1, 10_000), percent(1, 1000), percent(1, 2), percent(9999, 10_000), percent(9, 9), percent(0, 0)})
 	for d, want := range map[time.Duration]string{
 		0:                            "within one second",
@@ -148,6 +148,6 @@ func TestNumbersInWords(t *testing.T) {
 		time.Hour + 3*time.Second:    "1 hour",
 		83*time.Hour + 5*time.Minute: "3 days 11 hours",
 	} {
-		assert.Equal(t, want, span(d.Microseconds()))
+		require.Equal(t, want, span(d.Microseconds()))
 	}
 }

@@ -56,7 +56,7 @@ func (s *server) close() {
 }
 
 // tryAcquire takes one permit from key at the time at, which never goes back.
-func (s *server) tryAcquire(ctx context.Context, at int64, key string) (granted bool, err error) {
+func (s *server) tryAcquire(ctx context.Context, at int64, key string) (allowed bool, err error) {
 	if at != s.now { // each change makes miniredis look at all its keys
 		s.now = at
 		s.redis.SetTime(time.UnixMicro(at).UTC())

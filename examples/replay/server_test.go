@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -34,7 +33,7 @@ func (w withoutDeadlines) SetReadDeadline(at time.Time) error  { return w.refuse
 func (w withoutDeadlines) SetWriteDeadline(at time.Time) error { return w.refuse(at) }
 
 func (w withoutDeadlines) refuse(at time.Time) error {
-	assert.Zero(w.t, at)
+	require.Zero(w.t, at)
 	return nil
 }
 
@@ -47,17 +46,17 @@ func TestServersClockIsTheLogs(t *testing.T) {
 	start := logStart.UnixMicro()
 	for _, tt := range []struct {
 		after   time.Duration
-		granted bool
+		allowed bool
 	}{
 		{0, true}, {0, false}, {time.Minute - time.Millisecond, false}, {time.Minute, true}, {2 * time.Minute, true},
 	} {
-		granted, err := s.tryAcquire(t.Context(), start+tt.after.Microseconds(), "key")
+		allowed, err := s.tryAcquire(t.Context(), start+tt.after.Microseconds(), "key")
 		require.NoError(t, err)
-		assert.Equal(t, tt.granted, granted, tt.after)
-		if granted {
-			assert.Equal(t, time.Minute, s.redis.TTL(s.redis.Keys()[0]), "keys live by the log's clock")
+		require.Equal(t, tt.allowed, allowed, tt.after)
+		if allowed {
+			require.Equal(t, time.Minute, s.redis.TTL(s.redis.Keys()[0]), "keys live by the log's clock")
 		}
 	}
 	s.redis.SetTime(logStart.Add(time.Hour))
-	assert.Empty(t, s.redis.Keys())
+	require.Empty(t, s.redis.Keys())
 }

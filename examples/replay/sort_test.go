@@ -11,7 +11,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -29,7 +28,7 @@ func sortAll(t *testing.T, s *sorter, records [][]byte) (sorted []string) {
 		r, err := it.next()
 		if err == io.EOF {
 			_, err = it.next()
-			assert.Equal(t, io.EOF, err, "the end stays")
+			require.Equal(t, io.EOF, err, "the end stays")
 			return sorted
 		}
 		require.NoError(t, err)
@@ -63,11 +62,11 @@ func TestSorterInFilesSortsAsInMemory(t *testing.T) {
 			dir := t.TempDir()
 			s := &sorter{compare: byFirst, dir: dir, chunkBytes: tt.chunkBytes}
 			defer s.close()
-			assert.Equal(t, want, sortAll(t, s, records))
-			assert.Len(t, s.levels, tt.levels)
+			require.Equal(t, want, sortAll(t, s, records))
+			require.Len(t, s.levels, tt.levels)
 			files, err := os.ReadDir(dir)
 			require.NoError(t, err)
-			assert.Less(t, len(files), maxRuns*max(1, tt.levels), "merged runs are removed")
+			require.Less(t, len(files), maxRuns*max(1, tt.levels), "merged runs are removed")
 		})
 	}
 }
@@ -75,7 +74,7 @@ func TestSorterInFilesSortsAsInMemory(t *testing.T) {
 func TestSorterOfNothing(t *testing.T) {
 	s := &sorter{compare: byFirst, dir: t.TempDir(), chunkBytes: 100}
 	defer s.close()
-	assert.Empty(t, sortAll(t, s, nil))
+	require.Empty(t, sortAll(t, s, nil))
 }
 
 func TestSorterKeepsEmptyAndLargeRecords(t *testing.T) {
@@ -83,22 +82,22 @@ func TestSorterKeepsEmptyAndLargeRecords(t *testing.T) {
 	s := &sorter{compare: whole, dir: t.TempDir(), chunkBytes: 100}
 	defer s.close()
 	large := bytes.Repeat([]byte("l"), 3*runBufferSize)
-	assert.Equal(t, []string{"", "", "a", string(large)}, sortAll(t, s, [][]byte{large, {}, []byte("a"), {}}))
+	require.Equal(t, []string{"", "", "a", string(large)}, sortAll(t, s, [][]byte{large, {}, []byte("a"), {}}))
 }
 
-func TestSorterTellsThatItCannotWrite(t *testing.T) {
+func TestSorterReportsAFailedWrite(t *testing.T) {
 	s := &sorter{compare: byFirst, dir: filepath.Join(t.TempDir(), "missing"), chunkBytes: 10}
 	defer s.close()
 	require.NoError(t, s.add([]byte("a1")))
-	assert.ErrorIs(t, s.add([]byte("a2")), os.ErrNotExist)
+	require.ErrorIs(t, s.add([]byte("a2")), os.ErrNotExist)
 }
 
-func TestSorterTellsThatARunIsDamaged(t *testing.T) {
+func TestSorterReportsADamagedRun(t *testing.T) {
 	s := &sorter{compare: byFirst, dir: t.TempDir(), chunkBytes: 1}
 	defer s.close()
 	require.NoError(t, s.add([]byte("a12345")))
 	require.NoError(t, s.add([]byte("b12345")))
 	require.NoError(t, s.levels[0][0].Truncate(3))
 	_, err := s.sorted()
-	assert.ErrorIs(t, err, io.ErrUnexpectedEOF)
+	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }

@@ -98,10 +98,10 @@ func (r *report) writeLimits(b *strings.Builder) {
 func (r *report) writeTotals(b *strings.Builder) {
 	word := keyWords[r.cfg.key]
 	t := table{left: 1}
-	t.row("", "requests", "granted", "denied", "share denied", word.many+" denied")
+	t.row("", "requests", "allowed", "denied", "share denied", word.many+" denied")
 	for i, label := range r.labels() {
-		denied := r.requests - r.granted[i]
-		t.row(label, number(r.requests), number(r.granted[i]), number(denied), percent(denied, r.requests),
+		denied := r.requests - r.allowed[i]
+		t.row(label, number(r.requests), number(r.allowed[i]), number(denied), percent(denied, r.requests),
 			fmt.Sprintf("%s of %s", number(r.keysDenied[i]), number(r.keys)))
 	}
 	b.WriteString("\n")
@@ -112,7 +112,7 @@ func (r *report) writeTotals(b *strings.Builder) {
 		separator := ": "
 		for i, n := range []int{r.onlyFirst, r.onlySecond} {
 			if n > 0 {
-				fmt.Fprintf(b, "%s%s granted by %s alone", separator, number(n), r.labels()[i])
+				fmt.Fprintf(b, "%s%s allowed by %s alone", separator, number(n), r.labels()[i])
 				separator = ", "
 			}
 		}
@@ -161,7 +161,7 @@ func (r *report) tallyTable() *table {
 	if labels := r.labels(); len(labels) == 2 {
 		t.row("", "requests", "denied by "+labels[0], "share", "denied by "+labels[1], "share")
 	} else {
-		t.row("", "requests", "granted", "denied", "share denied")
+		t.row("", "requests", "allowed", "denied", "share denied")
 	}
 	return t
 }
@@ -219,7 +219,7 @@ func (t *table) write(b *strings.Builder) {
 	}
 }
 
-// printable makes what strangers wrote into a log fit for a terminal: without
+// printable makes what clients wrote into a log fit for a terminal: without
 // control characters, and in at most width characters.
 func printable(s string, width int) string {
 	var b strings.Builder

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/stretchr/testify/require"
 )
 
 var (
@@ -23,10 +25,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		for i, line := range p.prose() {
 			for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
 				target, err := url.Parse(found[1])
-				if err != nil {
-					t.Errorf("%s:%d: %v", p.name, i+1, err)
-					continue
-				}
+				require.NoError(t, err, "%s:%d", p.name, i+1)
 				if target.IsAbs() {
 					continue
 				}
@@ -39,19 +38,12 @@ func TestLinksLeadSomewhere(t *testing.T) {
 				if info, statErr := os.Stat(path); statErr == nil && info.IsDir() {
 					err = nil
 				}
-				if err != nil {
-					t.Errorf("%s:%d: the link %s leads to no file", p.name, i+1, found[1])
-					continue
-				}
-				if target.Fragment != "" && !anchors(string(text))[target.Fragment] {
-					t.Errorf("%s:%d: the link %s leads to no heading", p.name, i+1, found[1])
-				}
+				require.NoError(t, err, "%s:%d: the link %s leads to no file", p.name, i+1, found[1])
+				require.False(t, target.Fragment != "" && !anchors(string(text))[target.Fragment], "%s:%d: the link %s leads to no heading", p.name, i+1, found[1])
 			}
 		}
 	}
-	if checked == 0 {
-		t.Error("no link was found")
-	}
+	require.NotZero(t, checked, "no link was found")
 }
 
 // anchors are the headings of a text as GitHub names them. It numbers headings of one name,
@@ -84,8 +76,7 @@ func TestAnchorsAreThoseOfGitHub(t *testing.T) {
 		"Where is the call resent?":     "where-is-the-call-resent",
 		"`NewFallback`: what to choose": "newfallback-what-to-choose",
 	} {
-		if got := anchor(heading); got != want {
-			t.Errorf("%s: %s, not %s", heading, got, want)
-		}
+		got := anchor(heading)
+		require.Equal(t, want, got, "%s: %s, not %s", heading, got, want)
 	}
 }

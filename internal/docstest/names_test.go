@@ -34,9 +34,7 @@ func TestNamedFilesExist(t *testing.T) {
 	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
 		for i, line := range p.prose() {
 			for _, found := range span.FindAllStringSubmatch(line, -1) {
-				if fileName.MatchString(found[1]) && !known[strings.TrimSuffix(found[1], "/")] {
-					t.Errorf("%s:%d: %s does not exist", p.name, i+1, found[1])
-				}
+				require.False(t, fileName.MatchString(found[1]) && !known[strings.TrimSuffix(found[1], "/")], "%s:%d: %s does not exist", p.name, i+1, found[1])
 			}
 		}
 	}

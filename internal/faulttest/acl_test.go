@@ -74,7 +74,7 @@ func acl(t testing.TB, admin *redis.Client, rules ...string) {
 }
 
 // refusals are the commands that the server refused to the user, but for what
-// go-redis tells of itself, to whom it may concern.
+// go-redis reports of itself.
 func refusals(t testing.TB, admin *redis.Client) (objects []string) {
 	t.Helper()
 	entries, err := admin.ACLLog(ctx, 100).Result()
@@ -136,9 +136,9 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 }
 
-// TestWhatMayNotBeReadIsRefusedBeforeAnyWrite: who is told an error was not
+// TestAForbiddenReadFailsBeforeAnyWrite: a caller that gets an error was not
 // charged.
-func TestWhatMayNotBeReadIsRefusedBeforeAnyWrite(t *testing.T) {
+func TestAForbiddenReadFailsBeforeAnyWrite(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t, redistest.ACL("limiter", append(limitertest.LeastPrivilege(), "~ratelimit:*")...))
 	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)

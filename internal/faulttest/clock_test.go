@@ -35,17 +35,17 @@ func (q quota) blocks() time.Duration {
 }
 
 // drain takes single permits until one is denied, and returns how many were
-// granted and the denial. Limits in the loop only guard against a grant for ever.
-func drain(t testing.TB, l ratelimit.Limiter, key string) (granted int, denial ratelimit.Result) {
+// allowed and the denial. Limits in the loop only guard against a limiter that never denies.
+func drain(t testing.TB, l ratelimit.Limiter, key string) (allowed int, denial ratelimit.Result) {
 	t.Helper()
-	for granted <= 10*clockLimit {
+	for allowed <= 10*clockLimit {
 		r := must(t)(l.TryAcquire(ctx, key))
 		if !r.Allowed {
-			return granted, r
+			return allowed, r
 		}
-		granted++
+		allowed++
 	}
-	t.Fatalf("%d grants of a limit of %d", granted, clockLimit)
+	require.Fail(t, "no call is denied", "%d permits allowed of a limit of %d", allowed, clockLimit)
 	return
 }
 
@@ -78,7 +78,7 @@ func (s steppedServer) blocked(l ratelimit.Limiter, q quota, key string, denial 
 	_, denial = drain(s.t, l, key)
 	s.StepClock(denial.ResetAfter)
 	again, _ := drain(s.t, l, key)
-	require.Equal(s.t, clockLimit, again, "as new at ResetAfter by the stepped clock")
+	require.Equal(s.t, clockLimit, again, "the full limit is available at ResetAfter by the stepped clock")
 }
 
 // TestASteppedClockGivesNoNewQuota steps the clock that decides by an hour, for every limiter with
@@ -94,12 +94,12 @@ func TestASteppedClockGivesNoNewQuota(t *testing.T) {
 			s := steppedServer{server, t}
 
 			// Used up, then back: no fresh quota.
-			granted, _ := drain(t, l, "back")
-			require.Equal(t, clockLimit, granted)
+			allowed, _ := drain(t, l, "back")
+			require.Equal(t, clockLimit, allowed)
 			s.StepClock(-hourStep)
 			require.False(t, must(t)(l.Peek(ctx, "back")).Allowed)
 			fresh, denial := drain(t, l, "back")
-			require.Zero(t, fresh, "a step back granted anew")
+			require.Zero(t, fresh, "permits allowed a second time after a step back")
 			s.blocked(l, q, "back", denial)
 
 			// Half used, then back: windows have the other half still. A bucket
@@ -141,7 +141,7 @@ func TestASteppedClockGivesNoNewQuota(t *testing.T) {
 				require.LessOrEqual(t, zigzag, clockLimit/4)
 			}
 			s.blocked(l, q, "zigzag", denial)
-			t.Logf("granted after a step of an hour: back 0 of %d used up, %d of the %d left; forward %d; to and fro five times %d",
+			t.Logf("allowed after a step of an hour: back 0 of %d used up, %d of the %d left; forward %d; to and fro five times %d",
 				clockLimit, half, clockLimit/2, forward, zigzag)
 		})
 	}
@@ -161,8 +161,8 @@ func TestAFailoverToAnotherClockKeepsTheRule(t *testing.T) {
 			for _, q := range quotas() {
 				l, err := q.build(client, clockLimit, clockWindow, ratelimit.WithPrefix(q.name))
 				require.NoError(t, err)
-				granted, _ := drain(t, l, "k")
-				require.Equal(t, clockLimit, granted)
+				allowed, _ := drain(t, l, "k")
+				require.Equal(t, clockLimit, allowed)
 			}
 			require.Equal(t, int64(1), client.Wait(ctx, 1, 10*time.Second).Val(), "all of it is replicated")
 			master.Kill()
@@ -172,7 +172,7 @@ func TestAFailoverToAnotherClockKeepsTheRule(t *testing.T) {
 				require.NoError(t, err)
 				fresh, denial := drain(t, l, "k")
 				if jump < 0 {
-					require.Zero(t, fresh, "%s: a jump back granted anew", q.name)
+					require.Zero(t, fresh, "%s: permits allowed a second time after a jump back", q.name)
 				} else {
 					require.Equal(t, clockLimit, fresh, "%s: an hour later by the clock that decides", q.name)
 				}
@@ -186,7 +186,7 @@ func TestAFailoverToAnotherClockKeepsTheRule(t *testing.T) {
 				s.blocked(l, q, "k", denial)
 			}
 			t.Logf("%d limiters, the new master's clock %v off: %s", len(quotas()), jump,
-				map[bool]string{true: "nothing granted anew", false: "one quota each"}[jump < 0])
+				map[bool]string{true: "nothing more", false: "one quota each"}[jump < 0])
 		})
 	}
 }

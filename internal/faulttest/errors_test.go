@@ -157,7 +157,7 @@ func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
-	granted := 0
+	allowed := 0
 	for _, v := range limitertest.Variants() {
 		h := limitertest.NewClock()
 		l, err := v.Build(server.Client(t), ratelimit.WithPrefix(v.Name), ratelimit.WithClock(h.Now))
@@ -177,7 +177,7 @@ func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 				c.requireRefused(t, r, err, "k", "OOM")
 				require.Equal(t, before, c.dump(t, admin, "k"))
 			} else if r.Allowed {
-				granted++
+				allowed++
 				require.Zero(t, r.Remaining, v.Name)
 				before = c.dump(t, admin, "k")
 			}
@@ -189,20 +189,20 @@ func TestAClockSetBackWhileMemoryIsFullChangesAllOrNothing(t *testing.T) {
 		}
 		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, v.Name)
 	}
-	t.Logf("%d variants, %d of them granted their last permit", len(limitertest.Variants()), granted)
+	t.Logf("%d variants, %d of them allowed their last permit", len(limitertest.Variants()), allowed)
 }
 
 // Memory fills up and empties again under load. A call that fails has taken
-// nothing, so that in the end each key has granted exactly its limit.
+// nothing, so that in the end of each key exactly its limit was allowed.
 func TestACallThatFailsForMemoryTakesNothing(t *testing.T) {
 	t.Parallel()
 	server := redistest.Start(t)
 	admin := server.Client(t)
 	const limit = 300
 	limiters := slow(t, limit, server.Client(t))
-	granted := map[string]*atomic.Int64{}
+	allowed := map[string]*atomic.Int64{}
 	for name := range limiters {
-		granted[name] = new(atomic.Int64)
+		allowed[name] = new(atomic.Int64)
 	}
 	var f figures
 	var strange atomic.Value
@@ -216,7 +216,7 @@ func TestACallThatFailsForMemoryTakesNothing(t *testing.T) {
 				strange.Store(err)
 			}
 		case r.Allowed:
-			granted[name].Add(1)
+			allowed[name].Add(1)
 		}
 	}
 	done := make(chan struct{})
@@ -247,12 +247,12 @@ func TestACallThatFailsForMemoryTakesNothing(t *testing.T) {
 	during := f.String()
 	over := 0
 	for name, l := range limiters {
-		require.LessOrEqual(t, granted[name].Load(), int64(limit), name)
+		require.LessOrEqual(t, allowed[name].Load(), int64(limit), name)
 		for range limit {
 			call(name, l)
 		}
-		require.Equal(t, int64(limit), granted[name].Load(), name)
-		over += max(int(granted[name].Load())-limit, 0)
+		require.Equal(t, int64(limit), allowed[name].Load(), name)
+		over += max(int(allowed[name].Load())-limit, 0)
 	}
 	t.Logf("memory was full %d times: %s; %d permits over the limits", full, during, over)
 	require.Nil(t, strange.Load())
@@ -317,7 +317,7 @@ func TestABusyServerRefusesCallsWithoutEffect(t *testing.T) {
 	s.requireAsBefore(t)
 }
 
-func TestForeignValuesStayAsTheyAre(t *testing.T) {
+func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
 	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	list := func(values ...any) func(key string) error {
@@ -383,13 +383,13 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 					return true
 				}
 				_, peekErr := c.l.Peek(ctx, "odd")
-				granted := 0
+				allowed := 0
 				for range 3 {
 					r, err := c.l.TryAcquire(ctx, "odd")
 					if wrong(r, err) {
 						refused++
-						require.Zero(t, granted, "%s: an error after a grant: %v", name, err)
-						if !redis.HasErrorPrefix(err, "value is not an integer") { // only who writes finds out
+						require.Zero(t, allowed, "%s: an error after an allowed call: %v", name, err)
+						if !redis.HasErrorPrefix(err, "value is not an integer") { // only a command that writes finds out
 							require.Error(t, peekErr, name)
 						}
 						continue
@@ -397,7 +397,7 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 					require.NoError(t, peekErr, name)
 					decided++
 					if r.Allowed {
-						granted++
+						allowed++
 					}
 					before = c.dump(t, s.admin, "odd")
 				}
@@ -407,10 +407,10 @@ func TestForeignValuesStayAsTheyAre(t *testing.T) {
 						require.NoError(t, r.Err, name)
 					case wrong(r.Result, r.Err):
 					case r.Allowed:
-						granted++
+						allowed++
 					}
 				}
-				require.LessOrEqual(t, granted, 3, name)
+				require.LessOrEqual(t, allowed, 3, name)
 			}
 		})
 	}

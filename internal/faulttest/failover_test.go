@@ -16,14 +16,14 @@ import (
 // A failover is a system whose master is replaced under load.
 //
 // Replication lags because the link to the replica is cut at some instant: from
-// then on, the master's grants are lost to the one that takes its place. The
+// then on, what the master allows is lost to the one that takes its place. The
 // replica says how many permits of a key it knows to be taken: S. The old master
-// grants up to the limit, in all it ever does; the new one, starting from S, up to
+// allows up to the limit, in all it ever does; the new one, starting from S, up to
 // limit - S. So callers receive at most
 //
 //	limit + (min(limit, U) - S)
 //
-// where U is what the old master can have granted: what callers have received,
+// where U is what the old master can have allowed: what callers have received,
 // and what failed calls may have taken, before it was gone for good.
 type failover struct {
 	accounts []*account
@@ -31,7 +31,7 @@ type failover struct {
 	known    []int // S of each account
 }
 
-// cutLink ends the replication until one of the servers is told otherwise: the
+// cutLink ends the replication until one of the servers is configured otherwise: the
 // replica tries again, with a password that the master does not accept.
 func cutLink(t testing.TB, master, replica *redis.Client) {
 	t.Helper()
@@ -42,8 +42,8 @@ func cutLink(t testing.TB, master, replica *redis.Client) {
 	})
 }
 
-// lag starts the load, cuts the link when a third of all permits is granted,
-// notes what the replica knows, and returns when another third is granted.
+// lag starts the load, cuts the link when a third of all permits is allowed,
+// notes what the replica knows, and returns when another third is allowed.
 func (f *failover) lag(t testing.TB, master, replica *redis.Client, ask ratelimit.Client) {
 	t.Helper()
 	all := 0
@@ -51,14 +51,14 @@ func (f *failover) lag(t testing.TB, master, replica *redis.Client, ask ratelimi
 		all += a.limit
 	}
 	f.load = startLoad(12, func() []*account { return f.accounts })
-	eventually(t, "grants", func() bool { return sum(f.accounts, (*account).received) >= all/3 })
+	eventually(t, "permits taken", func() bool { return sum(f.accounts, (*account).received) >= all/3 })
 	cutLink(t, master, replica)
 	for _, a := range f.accounts {
 		l, err := a.build(ask, a.limit, a.window)
 		require.NoError(t, err)
 		f.known = append(f.known, a.used(t, l))
 	}
-	eventually(t, "grants", func() bool { return sum(f.accounts, (*account).received) >= all*2/3 })
+	eventually(t, "permits taken", func() bool { return sum(f.accounts, (*account).received) >= all*2/3 })
 }
 
 // recovered waits until all callers are answered, without having been touched,
@@ -73,16 +73,16 @@ func (f *failover) recovered(t testing.TB, gone []int, down int64) {
 		eventually(t, "a denial of "+a.name, a.denied)
 	}
 	f.load.stop(t)
-	first, last := int64(1<<62), int64(0) // of the new master's grants, of the failures
-	over, lost, granted := 0, 0, 0
+	first, last := int64(1<<62), int64(0) // of the new master's allowed calls, of the failures
+	over, lost, allowed := 0, 0, 0
 	for i, a := range f.accounts {
 		gap := min(a.limit, gone[i]) - f.known[i]
 		require.GreaterOrEqual(t, gap, 0, "%s: the replica knows more than was ever asked for", a.name)
 		require.LessOrEqual(t, a.received(), a.limit+gap, "%s: more than the lost writes explain, of %d the replica knew %d", a.name, gone[i], f.known[i])
 		over += max(a.received()-a.limit, 0)
 		lost += gap
-		granted += a.received()
-		for _, g := range a.grants {
+		allowed += a.received()
+		for _, g := range a.takes {
 			if g.Call > down {
 				first = min(first, g.Return)
 			}
@@ -92,14 +92,14 @@ func (f *failover) recovered(t testing.TB, gone []int, down int64) {
 		require.GreaterOrEqual(t, failed.Return, down, "a call failed before the failover: %v", failed.err)
 		last = max(last, failed.Return)
 	}
-	require.Less(t, first, int64(1<<62), "the new master granted nothing")
+	require.Less(t, first, int64(1<<62), "the new master allowed nothing")
 	since := func(at int64) time.Duration { return time.Duration(max(at-down, 0)).Round(time.Millisecond) }
 	t.Logf("%v", &f.load.tally)
-	t.Logf("%d keys: %d permits granted, %d beyond a single quota, %d lost at most; first grant %v after the fault, last error %v after",
-		len(f.accounts), granted, over, lost, since(first), since(last))
+	t.Logf("%d keys: %d permits allowed, %d beyond a single quota, %d lost at most; first allowed call %v after the fault, last error %v after",
+		len(f.accounts), allowed, over, lost, since(first), since(last))
 }
 
-// gone is what can have been granted so far, of each account.
+// gone is what can have been allowed so far, of each account.
 func (f *failover) gone() []int {
 	var gone []int
 	for _, a := range f.accounts {

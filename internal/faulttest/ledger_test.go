@@ -107,33 +107,33 @@ type span struct {
 
 func clock() int64 { return time.Now().UnixNano() }
 
-// A grant is N permits that a caller was given.
-type grant struct {
+// A take is N permits that an allowed call took.
+type take struct {
 	span
 	N    int
 	Left int64 // ResetAfter, nanoseconds
 }
 
-// mostBetween is a lower bound of the permits that were certainly granted within
+// mostBetween is a lower bound of the permits that were certainly allowed within
 // some interval, less what slope × its length allows; length bounds the
 // intervals, in nanoseconds, unless it is 0. It also returns the permits and the
 // length of that interval.
 //
-// A grant was certainly given within [a, b] when a ≤ call and return ≤ b: its
+// A take was certainly made within [a, b] when a ≤ call and return ≤ b: its
 // true instant lies between. Of those that returned by b, at most the ones that
 // were called before a do not count, so
 //
 //	certain(a, b) ≥ returned(b) − called before(a),
 //
 // which falls short only by calls that span all of [a, b]. Whatever it reports
-// too many was therefore granted too many. Only instants of calls and returns
+// too many was therefore allowed too many. Only instants of calls and returns
 // need to be looked at, and for each b the best a has the largest
 // slope×a − called before(a).
-func mostBetween(grants []grant, slope float64, length int64) (most float64, permits int, over int64) {
-	starts, ends := slices.Clone(grants), slices.Clone(grants)
-	slices.SortFunc(starts, func(a, b grant) int { return int(a.Call - b.Call) })
-	slices.SortFunc(ends, func(a, b grant) int { return int(a.Return - b.Return) })
-	if len(grants) == 0 {
+func mostBetween(takes []take, slope float64, length int64) (most float64, permits int, over int64) {
+	starts, ends := slices.Clone(takes), slices.Clone(takes)
+	slices.SortFunc(starts, func(a, b take) int { return int(a.Call - b.Call) })
+	slices.SortFunc(ends, func(a, b take) int { return int(a.Return - b.Return) })
+	if len(takes) == 0 {
 		return 0, 0, 0
 	}
 	origin := starts[0].Call // floating-point numbers stay small
@@ -169,17 +169,17 @@ func mostBetween(grants []grant, slope float64, length int64) (most float64, per
 	return most, permits, over
 }
 
-// tooMany tells how the grants of one key break the rule of its quota, judged by
+// tooMany says how the takes of one key break the rule of its quota, judged by
 // calls and returns, or "" when they do not; and the most that was certainly
-// granted in one window. Clocks must not have been stepped in between.
+// allowed in one window. Clocks must not have been stepped in between.
 //
-// Redis counts in microseconds, cut off: two grants that it sees a window apart
+// Redis counts in microseconds, cut off: two takes that it sees a window apart
 // may be up to one microsecond less apart. The rules are therefore applied to
 // intervals that much shorter, or with the refill of one microsecond more.
-func tooMany(kind quotaKind, limit int, window time.Duration, grants []grant) (broken string, most int) {
+func tooMany(kind quotaKind, limit int, window time.Duration, takes []take) (broken string, most int) {
 	const tick = int64(time.Microsecond)
 	rate := float64(limit) / float64(window)
-	within, permits, over := mostBetween(grants, 0, int64(window)-tick)
+	within, permits, over := mostBetween(takes, 0, int64(window)-tick)
 	most = int(within)
 	switch kind {
 	case anyWindow:
@@ -187,11 +187,11 @@ func tooMany(kind quotaKind, limit int, window time.Duration, grants []grant) (b
 			broken = fmt.Sprintf("%d permits within %v", permits, time.Duration(over))
 		}
 	case perWindow:
-		// A grant tells when its window ends: between call + left and return +
+		// A take shows when its window ends: between call + left and return +
 		// left, less the millisecond (of Redis's expiry) to which left was
 		// rounded up. The ends of different windows are at least a window apart,
-		// so that grants whose ends certainly lie closer together share one.
-		ends := slices.Clone(grants)
+		// so that takes whose ends certainly lie closer together share one.
+		ends := slices.Clone(takes)
 		for i := range ends {
 			ends[i].Call += ends[i].Left - int64(time.Millisecond)
 			ends[i].Return += ends[i].Left
@@ -204,12 +204,12 @@ func tooMany(kind quotaKind, limit int, window time.Duration, grants []grant) (b
 		}
 	case perRate:
 		// A millionth of a permit is beyond what the sums can be off.
-		if n, permits, over := mostBetween(grants, rate, 0); n > float64(limit)+rate*float64(tick)+1e-6 {
+		if n, permits, over := mostBetween(takes, rate, 0); n > float64(limit)+rate*float64(tick)+1e-6 {
 			broken = fmt.Sprintf("%d permits within %v", permits, time.Duration(over))
 		}
 	case perStep:
 		// An interval t meets at most t/step + 1 steps, of a quarter of the limit.
-		if n, permits, over := mostBetween(grants, rate, 0); n > float64(limit)+float64(limit)/4+rate*float64(tick)+1e-6 {
+		if n, permits, over := mostBetween(takes, rate, 0); n > float64(limit)+float64(limit)/4+rate*float64(tick)+1e-6 {
 			broken = fmt.Sprintf("%d permits within %v", permits, time.Duration(over))
 		}
 	}
@@ -217,13 +217,13 @@ func tooMany(kind quotaKind, limit int, window time.Duration, grants []grant) (b
 }
 
 // tooMany finds what is there, and nothing else.
-func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
+func TestTooManyFindsEveryBrokenRuleAndNoOther(t *testing.T) {
 	const w = time.Second
-	at := func(call, ret time.Duration, n int, left time.Duration) grant {
-		return grant{span{int64(call), int64(ret)}, n, int64(left)}
+	at := func(call, ret time.Duration, n int, left time.Duration) take {
+		return take{span{int64(call), int64(ret)}, n, int64(left)}
 	}
 	ms := time.Millisecond
-	full := []grant{at(0, 10*ms, 4, w), at(900*ms, 910*ms, 4, 100*ms)}
+	full := []take{at(0, 10*ms, 4, w), at(900*ms, 910*ms, 4, 100*ms)}
 	for _, kind := range []quotaKind{anyWindow, perWindow, perRate, perStep} {
 		broken, most := tooMany(kind, 8, w, full)
 		require.Empty(t, broken)
@@ -234,7 +234,7 @@ func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
 		broken, _ = tooMany(kind, 8, w, append(full, at(950*ms, 1001*ms, 4, w)))
 		require.Empty(t, broken, kind)
 	}
-	for kind, extra := range map[quotaKind]grant{
+	for kind, extra := range map[quotaKind]take{
 		anyWindow: at(911*ms, 990*ms, 1, 0),
 		perWindow: at(911*ms, 990*ms, 1, 80*ms),
 		perRate:   at(911*ms, 990*ms, 8, 0),
@@ -243,25 +243,25 @@ func TestTheJudgeFindsWhatIsThereAndNothingElse(t *testing.T) {
 		broken, _ := tooMany(kind, 8, w, append(full, extra))
 		require.NotEmpty(t, broken, kind)
 	}
-	broken, _ := tooMany(perWindow, 8, w, []grant{at(0, 1*ms, 8, 10*ms), at(20*ms, 21*ms, 8, w), at(40*ms, 41*ms, 8, 2*w)})
+	broken, _ := tooMany(perWindow, 8, w, []take{at(0, 1*ms, 8, 10*ms), at(20*ms, 21*ms, 8, w), at(40*ms, 41*ms, 8, 2*w)})
 	require.NotEmpty(t, broken, "answers that lie")
 
 	// Against the exact checker: with calls that take no time it finds the same.
 	rng := model.Seeded(1)
 	found := 0
 	for range 300 {
-		var grants []grant
+		var takes []take
 		var exact []model.Taken
 		now := int64(0)
 		for range 1 + rng.IntN(60) {
 			now += rng.Int64N(120_000)
 			n := 1 + rng.IntN(2)
-			grants = append(grants, grant{span{now * 1000, now * 1000}, n, 0})
+			takes = append(takes, take{span{now * 1000, now * 1000}, n, 0})
 			exact = append(exact, model.Taken{At: now, N: n})
 		}
-		_, most := tooMany(anyWindow, 8, w, grants)
+		_, most := tooMany(anyWindow, 8, w, takes)
 		require.Equal(t, model.MaxInAnyWindow(exact, w), most)
-		broken, _ := tooMany(perRate, 8, w, grants)
+		broken, _ := tooMany(perRate, 8, w, takes)
 		exceeds, worst := model.ExceedsBucket(exact, 8, w, 8)
 		if over, _ := worst.Over.Float64(); over > 1e-4 || over < 0 { // not within the tick
 			require.Equal(t, exceeds, broken != "", worst)
@@ -283,8 +283,8 @@ type account struct {
 	by     []ratelimit.Limiter // the same limiter over several clients
 
 	mu       sync.Mutex // guards all below
-	grants   []grant
-	permits  int // of the grants
+	takes    []take
+	permits  int // of the takes
 	denials  int // since the last takeDenials
 	failures int // permits of the calls that brought an error: perhaps taken
 	asking   int // permits of the calls under way
@@ -305,7 +305,7 @@ func (a *account) most() int {
 	return a.permits + a.failures + a.asking
 }
 
-// denied reports whether somebody was denied since the last time it was asked.
+// denied reports whether a call was denied since the last time it was asked.
 func (a *account) denied() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -315,7 +315,7 @@ func (a *account) denied() bool {
 }
 
 // used are the permits that Redis knows to be taken. The window is long enough
-// that none comes back meanwhile.
+// that none comes back during the call.
 func (a *account) used(t testing.TB, l ratelimit.Limiter) int {
 	t.Helper()
 	r := must(t)(l.Peek(ctx, a.key))
@@ -327,7 +327,7 @@ func (a *account) used(t testing.TB, l ratelimit.Limiter) int {
 
 // A tally is the figures of a test.
 type tally struct {
-	decisions, granted, denied, failed atomic.Int64 // calls
+	decisions, allowed, denied, failed atomic.Int64 // calls
 
 	mu      sync.Mutex // guards all below
 	kinds   map[string]int
@@ -346,7 +346,7 @@ func (s *tally) note(sp span, r ratelimit.Result, err error) {
 		s.failed.Add(1)
 	case r.Allowed:
 		s.decisions.Add(1)
-		s.granted.Add(1)
+		s.allowed.Add(1)
 	default:
 		s.decisions.Add(1)
 		s.denied.Add(1)
@@ -375,8 +375,8 @@ func (s *tally) failures() []failure {
 func (s *tally) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return fmt.Sprintf("%d decisions: %d grants, %d denials; %d errors %v; longest call %v",
-		s.decisions.Load(), s.granted.Load(), s.denied.Load(), s.failed.Load(), s.kinds, s.longest.Round(time.Millisecond/10))
+	return fmt.Sprintf("%d decisions: %d allowed, %d denied; %d errors %v; longest call %v",
+		s.decisions.Load(), s.allowed.Load(), s.denied.Load(), s.failed.Load(), s.kinds, s.longest.Round(time.Millisecond/10))
 }
 
 func errorKind(err error) string {
@@ -422,7 +422,7 @@ func (a *account) ask(ctx context.Context, s *tally, l ratelimit.Limiter, n int)
 	case err != nil:
 		a.failures += n
 	case r.Allowed:
-		a.grants = append(a.grants, grant{sp, n, int64(r.ResetAfter)})
+		a.takes = append(a.takes, take{sp, n, int64(r.ResetAfter)})
 		a.permits += n
 	default:
 		a.denials++
@@ -436,8 +436,8 @@ type load struct {
 	quit chan struct{}
 	wg   sync.WaitGroup
 
-	// gate is held for reading by each call, so that who holds it for writing
-	// has the servers for himself.
+	// gate is held for reading by each call, so that the holder of the write lock
+	// has the servers to itself.
 	gate sync.RWMutex
 }
 
@@ -488,9 +488,7 @@ func (l *load) stop(t testing.TB) {
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
-		}
+		require.False(t, time.Now().After(deadline), "not within a minute: %s", what)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestWhileASlotMovesEachPermitIsTakenOnce(t *testing.T) {
 		moved += len(some)
 		pause() // keys of both
 		migration.MoveKeys()
-		pause() // all at the target, and nobody was told
+		pause() // all at the target, and no client knows
 		migration.Finish()
 		pause()
 	}

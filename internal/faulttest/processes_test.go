@@ -25,7 +25,7 @@ import (
 
 const workerEnv = "RATELIMIT_TEST_WORKER"
 
-// work is what a worker process is told.
+// work is what a worker process gets to do.
 type work struct {
 	Addr    string
 	Process int
@@ -36,11 +36,11 @@ type work struct {
 	Round   time.Duration // one for each quota
 }
 
-// found is what it tells, a line for each quota.
+// found is what it reports, a line for each quota.
 type found struct {
 	Calls, Denials int
 	Longest        time.Duration
-	Grants         []grant
+	Takes          []take
 }
 
 // TestWorkerProcess is one of the processes of TestManyProcessesShareOneQuota.
@@ -78,12 +78,12 @@ func TestWorkerProcess(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		require.NoError(t, out.Encode(found{int(s.decisions.Load()), int(s.denied.Load()), s.longest, a.grants}))
+		require.NoError(t, out.Encode(found{int(s.decisions.Load()), int(s.denied.Load()), s.longest, a.takes}))
 	}
 }
 
 // TestManyProcessesShareOneQuota lets processes compete for one key of each quota, half of
-// them with merged calls. What they were granted is judged by the instants of
+// them with merged calls. What they were allowed is judged by the instants of
 // calls and returns, see mostBetween.
 func TestManyProcessesShareOneQuota(t *testing.T) {
 	t.Parallel()
@@ -97,7 +97,7 @@ func TestManyProcessesShareOneQuota(t *testing.T) {
 	var running sync.WaitGroup
 	for p := range processes {
 		running.Go(func() {
-			told, err := json.Marshal(work{server.Addr(), p, callers, limit, window, start, round})
+			job, err := json.Marshal(work{server.Addr(), p, callers, limit, window, start, round})
 			if err != nil {
 				t.Error(err)
 				return
@@ -110,7 +110,7 @@ func TestManyProcessesShareOneQuota(t *testing.T) {
 			defer read.Close()
 			var printed bytes.Buffer
 			cmd := exec.Command(os.Args[0], "-test.run=^TestWorkerProcess$", "-test.timeout=2m")
-			cmd.Env = append(os.Environ(), workerEnv+"="+string(told))
+			cmd.Env = append(os.Environ(), workerEnv+"="+string(job))
 			cmd.ExtraFiles = []*os.File{write}
 			cmd.Stdout, cmd.Stderr = &printed, &printed
 			err = cmd.Start()
@@ -131,7 +131,7 @@ func TestManyProcessesShareOneQuota(t *testing.T) {
 				sum.Calls += f.Calls
 				sum.Denials += f.Denials
 				sum.Longest = max(sum.Longest, f.Longest)
-				sum.Grants = append(sum.Grants, f.Grants...)
+				sum.Takes = append(sum.Takes, f.Takes...)
 				mu.Unlock()
 			}
 			if err := cmd.Wait(); err != nil {
@@ -142,13 +142,13 @@ func TestManyProcessesShareOneQuota(t *testing.T) {
 	running.Wait()
 	for i, q := range quotas() {
 		f := byQuota[i]
-		broken, most := tooMany(q.kind, limit, window, f.Grants)
+		broken, most := tooMany(q.kind, limit, window, f.Takes)
 		permits := 0
-		for _, g := range f.Grants {
+		for _, g := range f.Takes {
 			permits += g.N
 		}
-		t.Logf("%-32s %6d decisions, %4d permits in %3d grants, at most %2d of %d certainly within one window, longest call %v",
-			q.name, f.Calls, permits, len(f.Grants), most, limit, f.Longest.Round(time.Millisecond/10))
+		t.Logf("%-32s %6d decisions, %4d permits in %3d allowed calls, at most %2d of %d certainly within one window, longest call %v",
+			q.name, f.Calls, permits, len(f.Takes), most, limit, f.Longest.Round(time.Millisecond/10))
 		require.Empty(t, broken, q.name)
 		require.GreaterOrEqual(t, permits, limit-2, "%s: it was asked until it denied", q.name)
 		require.Positive(t, f.Denials, "%s: it was asked until it denied", q.name)
@@ -340,7 +340,7 @@ func linearizable(t testing.TB, name string, m porcupine.Model, h *history) {
 			denied++
 		}
 	}
-	t.Logf("%-32s %4d calls (%d concurrent), %d grants, %d denials, %d lost replies: linearizable, checked in %v",
+	t.Logf("%-32s %4d calls (%d concurrent), %d allowed, %d denied, %d lost replies: linearizable, checked in %v",
 		name, len(h.ops), overlaps, allowed, denied, lost, time.Since(begun).Round(time.Millisecond/10))
 }
 
@@ -368,7 +368,7 @@ func TestEveryAnswerFitsOneOrderOfTheCalls(t *testing.T) {
 	}
 
 	// By the server's clock, of quotas a day of which nothing comes back
-	// meanwhile, merged calls and others on the same key. A day's bucket of 24
+	// at the same time, merged calls and others on the same key. A day's bucket of 24
 	// refills one in an hour.
 	t.Run("server's clock", func(t *testing.T) {
 		for _, q := range quotas() {

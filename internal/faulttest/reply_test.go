@@ -21,7 +21,7 @@ import (
 // pipeline of a ClusterClient tries four times to get a connection.
 const generous = 15 * time.Second
 
-// ample are limiters that grant everything here and forget nothing, one whose
+// ample are limiters that allow everything here and forget nothing, one whose
 // reply is an integer and one whose reply is a list.
 var ample = []struct {
 	name  string
@@ -44,9 +44,9 @@ func used(t testing.TB, l ratelimit.Limiter, key string) int {
 	return r.Limit - 1 - r.Remaining
 }
 
-// A crowd calls for 5⁰, 5¹, 5², … permits of one key all at once, so that the
-// permits used tell how often each call was executed.
-const crowd = 12
+// The group calls for 5⁰, 5¹, 5², … permits of one key all at once, so that the
+// permits used show how often each call was executed.
+const groupSize = 12
 
 func weight(i int) int {
 	w := 1
@@ -56,11 +56,11 @@ func weight(i int) int {
 	return w
 }
 
-// executed tells how often each call of the crowd was executed: any number below
+// executed returns how often each call of the group was executed: any number below
 // five, and go-redis sends a command four times at most.
-func executed(t testing.TB, l ratelimit.Limiter, key string) [crowd]int {
+func executed(t testing.TB, l ratelimit.Limiter, key string) [groupSize]int {
 	t.Helper()
-	var times [crowd]int
+	var times [groupSize]int
 	rest := used(t, l, key)
 	for i := range times {
 		times[i] = rest % 5
@@ -70,10 +70,10 @@ func executed(t testing.TB, l ratelimit.Limiter, key string) [crowd]int {
 	return times
 }
 
-// gather lets the crowd call, and returns each call's error. The calls overlap:
-// they meet in the flights of a merging limiter.
-func gather(f *figures, call func(i int) (ratelimit.Result, error)) (wait func() [crowd]error) {
-	var errs [crowd]error
+// gather makes the calls of the group, and returns each call's error. The calls overlap:
+// they meet in the batches of a merging limiter.
+func gather(f *figures, call func(i int) (ratelimit.Result, error)) (wait func() [groupSize]error) {
+	var errs [groupSize]error
 	var wg sync.WaitGroup
 	ready := make(chan struct{})
 	for i := range errs {
@@ -86,7 +86,7 @@ func gather(f *figures, call func(i int) (ratelimit.Result, error)) (wait func()
 		})
 	}
 	close(ready)
-	return func() [crowd]error {
+	return func() [groupSize]error {
 		wg.Wait()
 		return errs
 	}
@@ -94,7 +94,7 @@ func gather(f *figures, call func(i int) (ratelimit.Result, error)) (wait func()
 
 // requireOnce checks that a call that was answered has been executed once, and
 // one that failed not more than once.
-func requireOnce(t testing.TB, times [crowd]int, errs [crowd]error) {
+func requireOnce(t testing.TB, times [groupSize]int, errs [groupSize]error) {
 	t.Helper()
 	for i, n := range times {
 		if errs[i] == nil {
@@ -166,14 +166,14 @@ func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 				for cut := range f.failed {
 					require.Equal(t, 14, used(t, truth, fmt.Sprint(t.Name(), cut)), "permits used after a cut at byte %d", cut)
 				}
-				// The last cut came after the reply: whoever comes next may be the one to notice.
+				// The last cut came after the reply: the next call may be the one that notices.
 				_, _ = l.Peek(ctx, t.Name())
 			}
 		})
 	})
 
 	// Many calls, merged where the limiter merges.
-	t.Run("cut in a crowd", func(t *testing.T) {
+	t.Run("cut in a group", func(t *testing.T) {
 		g.each(t, 5*time.Second, func(t *testing.T, r *rig) {
 			a := ample[0]
 			l, err := a.build(r.client, r.opts...)
@@ -194,7 +194,7 @@ func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 				first := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, keys[0], weight(i)) })
 				second := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, keys[1], weight(i)) })
 				r.all((*redistest.Proxy).Unhang)
-				errs := [2][crowd]error{first(), second()}
+				errs := [2][groupSize]error{first(), second()}
 				r.all((*redistest.Proxy).Disarm)
 				for _, fault := range faults {
 					struck += fault.Hits()
@@ -263,7 +263,7 @@ func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 		{"the way back", (*redistest.Proxy).HoldReplies, true},
 	}
 
-	// Nobody is in a hurry: the client's timeout ends the calls.
+	// No context has a deadline: the client's timeout ends the calls.
 	t.Run("within the read timeout", func(t *testing.T) {
 		g.each(t, 200*time.Millisecond, func(t *testing.T, r *rig) {
 			a := ample[0]

@@ -75,8 +75,8 @@ func sum(accounts []*account, of func(*account) int) int {
 // day, so that permits come back only if the server forgets that they were taken.
 //
 // With U permits of a key taken at a kill, and S of them known after the restart,
-// U - S were lost, and just as many may be granted again. U is at most the limit,
-// and at most what was taken before (S of the last restart) and since (grants,
+// U - S were lost, and just as many may be allowed again. U is at most the limit,
+// and at most what was taken before (S of the last restart) and since (by allowed calls,
 // and calls that failed and may have been executed). All permits that callers
 // ever received are therefore at most
 //
@@ -103,19 +103,19 @@ func killAgainAndAgain(t *testing.T, kills, limit, workers int, persistent bool,
 	var downs []span
 	all := len(accounts) * limit
 	for range kills {
-		// Kill where about half of what there is has been granted.
+		// Kill where about half of what there is has been allowed.
 		from := sum(accounts, (*account).received)
 		left := all
 		for _, k := range known {
 			left -= k
 		}
-		eventually(t, "grants", func() bool { return sum(accounts, (*account).received) >= from+left/2 })
+		eventually(t, "permits taken", func() bool { return sum(accounts, (*account).received) >= from+left/2 })
 		down := span{Call: clock()}
 		server.Kill()
 		failed := load.failed.Load()
 		eventually(t, "errors", func() bool { return load.failed.Load() >= failed+int64(workers)/2 })
 		if persistent {
-			load.gate.Lock() // nobody calls while we look at what the server knows
+			load.gate.Lock() // no call is made while the test reads what the server knows
 		}
 		server.Restart()
 		down.Return = clock()

@@ -118,7 +118,7 @@ func (g *grid) each(t *testing.T, timeout time.Duration, test func(t *testing.T,
 type figures struct {
 	mu       sync.Mutex // guards all below
 	calls    int
-	granted  int
+	allowed  int
 	denied   int
 	failed   int
 	firstErr error
@@ -139,7 +139,7 @@ func (f *figures) count(start time.Time, r ratelimit.Result, err error) {
 			f.firstErr = err
 		}
 	case r.Allowed:
-		f.granted++
+		f.allowed++
 	default:
 		f.denied++
 	}
@@ -148,8 +148,8 @@ func (f *figures) count(start time.Time, r ratelimit.Result, err error) {
 func (f *figures) String() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := fmt.Sprintf("%d calls: %d granted, %d denied, %d errors; longest %v",
-		f.calls, f.granted, f.denied, f.failed, f.longest.Round(100*time.Microsecond))
+	s := fmt.Sprintf("%d calls: %d allowed, %d denied, %d errors; longest %v",
+		f.calls, f.allowed, f.denied, f.failed, f.longest.Round(100*time.Microsecond))
 	if f.firstErr != nil {
 		s += fmt.Sprintf("; the first error: %v", f.firstErr)
 	}

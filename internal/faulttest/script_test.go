@@ -15,7 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// slow are limiters of every kind that grant the limit and then, for as long as
+// slow are limiters of every kind that allow the limit and then, for as long as
 // a test takes, no more.
 func slow(t testing.TB, limit int, c ratelimit.Client, o ...ratelimit.Option) map[string]ratelimit.Limiter {
 	const long = 1000 * time.Hour
@@ -41,7 +41,7 @@ func slow(t testing.TB, limit int, c ratelimit.Client, o ...ratelimit.Option) ma
 
 // Traffic is calls of limiters from many goroutines. It goes on to the next key
 // when one has been asked more often than it has permits, so that the permits
-// granted of each key are known exactly.
+// allowed of each key are known exactly.
 type traffic struct {
 	figures
 	limit, perKey int
@@ -54,7 +54,7 @@ type metered struct {
 	name    string
 	l       ratelimit.Limiter
 	calls   atomic.Int64
-	granted sync.Map // by number of the key: *atomic.Int64
+	allowed sync.Map // by number of the key: *atomic.Int64
 }
 
 // startTraffic starts goroutines that call until stop. The keys have the tag.
@@ -65,19 +65,19 @@ func startTraffic(limiters map[string]ratelimit.Limiter, limit, goroutines int, 
 	}
 	for i := range goroutines {
 		tr.workers.Go(func() {
-			for turn := i; ; turn++ {
+			for next := i; ; next++ {
 				select {
 				case <-tr.done:
 					return
 				default:
 				}
-				q := tr.limiters[turn%len(tr.limiters)]
+				q := tr.limiters[next%len(tr.limiters)]
 				number := int(q.calls.Add(1)-1) / tr.perKey
 				start := time.Now()
 				r, err := q.l.TryAcquire(ctx, fmt.Sprintf("{%s}%d", tag, number))
 				tr.count(start, r, err)
 				if r.Allowed {
-					n, _ := q.granted.LoadOrStore(number, new(atomic.Int64))
+					n, _ := q.allowed.LoadOrStore(number, new(atomic.Int64))
 					n.(*atomic.Int64).Add(1)
 				}
 			}
@@ -92,13 +92,13 @@ func (tr *traffic) stop(t testing.TB) {
 	eventually(t, "calls are allowed, and denied", func() bool {
 		tr.mu.Lock()
 		defer tr.mu.Unlock()
-		return tr.granted > 0 && tr.denied > 0
+		return tr.allowed > 0 && tr.denied > 0
 	})
 	close(tr.done)
 	tr.workers.Wait()
 }
 
-// requireExact checks that no call failed and that every key granted its limit,
+// requireExact checks that no call failed and that of every key its limit was allowed,
 // and logs the figures.
 func (tr *traffic) requireExact(t testing.TB) {
 	t.Helper()
@@ -109,19 +109,17 @@ func (tr *traffic) requireExact(t testing.TB) {
 			keys++
 			want := min(calls-number*tr.perKey, tr.limit)
 			got := 0
-			if n, ok := q.granted.Load(number); ok {
+			if n, ok := q.allowed.Load(number); ok {
 				got = int(n.(*atomic.Int64).Load())
 			}
-			if got != want {
-				t.Errorf("%s: key %d granted %d of %d", q.name, number, got, want)
-			}
+			require.Equal(t, want, got, "%s: key %d allowed %d of %d", q.name, number, got, want)
 			over += max(got-want, 0)
 			under += max(want-got, 0)
 		}
 	}
-	t.Logf("%v; %d keys, %d permits granted too many, %d too few", &tr.figures, keys, over, under)
+	t.Logf("%v; %d keys, %d permits allowed too many, %d too few", &tr.figures, keys, over, under)
 	require.Zero(t, tr.failed, "%v", tr.firstErr)
-	require.Positive(t, tr.granted)
+	require.Positive(t, tr.allowed)
 	require.Positive(t, tr.denied)
 }
 
@@ -159,8 +157,8 @@ func errorReplies(t testing.TB, admin redis.UniversalClient, code string) int {
 }
 
 // Redis forgets all scripts every two milliseconds, as it would after a restart
-// or when somebody says SCRIPT FLUSH.
-func TestForgottenScriptsAreSentAgain(t *testing.T) {
+// or after a SCRIPT FLUSH.
+func TestUnknownScriptsAreSentAgain(t *testing.T) {
 	t.Parallel()
 	g := startGrid(t)
 	g.each(t, 5*time.Second, func(t *testing.T, r *rig) {

@@ -120,7 +120,7 @@ func TestSoak(t *testing.T) {
 	goroutinesEnded(t, before+2) // the proxy's, of the test's own connection
 }
 
-// open begins a round, with new keys. Nobody calls meanwhile.
+// open begins a round, with new keys. No call is made during that.
 func (s *soak) open() {
 	s.round++
 	s.stepped = false
@@ -208,13 +208,13 @@ func (s *soak) kill() {
 	}
 	for _, a := range s.short {
 		a.mu.Lock()
-		a.grants = nil
+		a.takes = nil
 		a.mu.Unlock()
 	}
 }
 
 // judgeShortUnderLoad judges the short quotas up to now, and newStretch begins
-// another stretch of time: grants whose calls were made before it are not judged
+// another stretch of time: takes whose calls were made before it are not judged
 // together with those after.
 func (s *soak) judgeShortUnderLoad() {
 	s.load.gate.Lock()
@@ -226,20 +226,20 @@ func (s *soak) newStretch() {
 	s.load.gate.Lock()
 	defer s.load.gate.Unlock()
 	for _, a := range s.short {
-		a.grants = nil
+		a.takes = nil
 	}
 }
 
 // judgeShort is called with the gate closed, as the rest.
 func (s *soak) judgeShort() {
 	for _, a := range s.short {
-		broken, most := tooMany(a.kind, soakLimit, soakShort, a.grants)
+		broken, most := tooMany(a.kind, soakLimit, soakShort, a.takes)
 		require.Empty(s.t, broken, "%s, round %d", a.name, s.round)
-		s.judged += len(a.grants)
+		s.judged += len(a.takes)
 		if a.kind == anyWindow {
 			s.mostInWindow = max(s.mostInWindow, most)
 		}
-		a.grants = nil
+		a.takes = nil
 	}
 }
 
@@ -254,7 +254,7 @@ func (s *soak) judgeLong() {
 		if a.denied() {
 			s.fullQuota++
 			// At most three were asked for, so that all but two were taken: by
-			// grants and by calls that failed, each executed once at most. Only a
+			// allowed calls and by calls that failed, each executed once at most. Only a
 			// bucket that saw its clock go back may have denied without.
 			if !s.stepped || a.kind == anyWindow || a.kind == perWindow {
 				require.GreaterOrEqual(s.t, a.most(), soakLimit-2, "%s, round %d: permits were taken twice", a.name, s.round)
@@ -263,7 +263,7 @@ func (s *soak) judgeLong() {
 	}
 }
 
-// rest notes how many goroutines and bytes there are when nobody calls. Calls
+// rest notes how many goroutines and bytes there are when no call is made. Calls
 // that were given up on end with the client's timeouts.
 func (s *soak) rest(before int) {
 	least := runtime.NumGoroutine()
@@ -308,13 +308,13 @@ func (s *soak) table(took time.Duration) {
 	row("time", "%v, %d rounds", took.Round(time.Second), s.round-1)
 	row("faults", "%v", s.faults)
 	row("decisions", "%d", tally.decisions.Load())
-	row("grants", "%d", tally.granted.Load())
+	row("allowed", "%d", tally.allowed.Load())
 	row("denials", "%d", tally.denied.Load())
 	row("errors", "%d %v", tally.failed.Load(), tally.kinds)
 	row("longest call", "%v", tally.longest.Round(time.Millisecond))
-	row("long quotas", "%d keys of %d, %d permits granted, %d used up", s.accounts, soakLimit, s.permits, s.fullQuota)
-	row("over-grants", "%d permits; lost writes would explain %d", s.over, s.explained)
-	row("short quotas", "%d grants judged by call and return, at most %d of %d in a sliding window", s.judged, s.mostInWindow, soakLimit)
+	row("long quotas", "%d keys of %d, %d permits allowed, %d used up", s.accounts, soakLimit, s.permits, s.fullQuota)
+	row("beyond quotas", "%d permits; lost writes would explain %d", s.over, s.explained)
+	row("short quotas", "%d allowed calls judged by call and return, at most %d of %d in a sliding window", s.judged, s.mostInWindow, soakLimit)
 	row("keys without TTL", "%d of %d", s.noTTL, s.keys)
 	row("goroutines at rest", "%d after the warm-up, %d at the end", first, last)
 	row("heap at rest", "%d KiB after the warm-up, %d KiB at the end", heapFirst, heapLast)

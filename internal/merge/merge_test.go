@@ -147,9 +147,9 @@ func acquire(ctx context.Context, m *Merger, key string, n int) *call {
 		if err != nil {
 			return
 		}
-		granted := reply.Words[0]
-		c.allowed = reply.Index < granted
-		c.left = reply.Words[1] - min(reply.Index+1, granted)*int64(n)
+		allowed := reply.Words[0]
+		c.allowed = reply.Index < allowed
+		c.left = reply.Words[1] - min(reply.Index+1, allowed)*int64(n)
 		reply.Done()
 	}()
 	synctest.Wait()

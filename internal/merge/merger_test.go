@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestQueuesOfServersThatAreGone are dropped, and those in use are not.
-func TestQueuesOfServersThatAreGone(t *testing.T) {
+// TestQueuesOfRemovedServersAreDropped are dropped, and those in use are not.
+func TestQueuesOfRemovedServersAreDropped(t *testing.T) {
 	m := New(newServer(1).Executor, "")
 	var servers []*redis.Client
 	m.route = func(_ context.Context, name string) (*redis.Client, error) {

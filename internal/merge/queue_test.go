@@ -37,13 +37,13 @@ func TestACallThatGivesUpWhileItWaitsIsNotSent(t *testing.T) {
 		first := acquireAll(m, 1, "a")
 		within, cancel := context.WithCancel(ctx)
 		quitter := acquire(within, m, "a", 1)
-		patient := acquireAll(m, 1, "a")
+		waiting := acquireAll(m, 1, "a")
 		cancel()
 		synctest.Wait()
 		require.Equal(t, failed(context.Canceled), *quitter)
 		s.answerNext(nil)
 		s.answerNext(nil)
-		requireCalls(t, append(first, patient...), allowed(2), allowed(1))
+		requireCalls(t, append(first, waiting...), allowed(2), allowed(1))
 		require.Equal(t, []string{"a 1", "a 1"}, s.take())
 	})
 }
@@ -92,7 +92,7 @@ func TestASlowServerDoesNotHoldCallsBack(t *testing.T) {
 	})
 }
 
-// twoInFlight has two commands held, so that not even a crowd is sent.
+// twoInFlight has two commands held, so that not even 64 waiting calls are sent.
 func twoInFlight(t *testing.T, s *server, m *Merger) {
 	t.Helper()
 	acquireAll(m, 1, "first")
@@ -352,29 +352,29 @@ func justSent(q *queue) { q.lastSent = time.Since(epoch) + time.Hour }
 // TestABatchThatNobodyWaitsForIsDropped, so that a hung server cannot fill the memory.
 func TestABatchThatNobodyWaitsForIsDropped(t *testing.T) {
 	q := aQueue(maxInFlight)
-	var patient []slot
+	var waiting []slot
 	for i := range 10 * maxCalls {
 		s, b, direct := q.enter(ctx, "k", 1, noDeadline, false)
 		require.Nil(t, b)
 		require.False(t, direct)
 		if i%(4*maxCalls) == 0 {
-			patient = append(patient, s)
+			waiting = append(waiting, s)
 			continue
 		}
 		q.leave(s)
-		require.LessOrEqual(t, len(q.waiting), len(patient)+1)
-		require.Equal(t, len(patient), q.callers)
+		require.LessOrEqual(t, len(q.waiting), len(waiting)+1)
+		require.Equal(t, len(waiting), q.callers)
 	}
-	require.Len(t, patient, 3)
+	require.Len(t, waiting, 3)
 	q.inFlight = 0
-	for _, p := range patient {
+	for _, p := range waiting {
 		b := q.take()
 		require.Same(t, p.batch, b)
 		require.Equal(t, 1, b.callers)
 	}
 	require.Nil(t, q.take())
 	require.Empty(t, q.waiting)
-	q.leave(patient[0])
+	q.leave(waiting[0])
 	require.Zero(t, q.callers, "its batch was sent")
 }
 

@@ -180,8 +180,8 @@ func TestAClockThatFailsIsAnError(t *testing.T) {
 	})
 }
 
-// TestPermitsOfACrowdAddUp: each call that is allowed has a permit of its own.
-func TestPermitsOfACrowdAddUp(t *testing.T) {
+// TestPermitsOfOverlappingCallsAddUp: each call that is allowed has a permit of its own.
+func TestPermitsOfOverlappingCallsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(300)
 		m := New(s.Executor, "")

@@ -3,6 +3,8 @@ package model
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // sameAnswers plays one random sequence to both models.
@@ -19,16 +21,14 @@ func sameAnswers(t *testing.T, a, b Model, back bool, seed uint64, grain int64) 
 		}
 		now := floorDiv(step.Now, grain) * grain
 		last = a.Take(now, step.N, step.Op == Peek)
-		if other := b.Take(now, step.N, step.Op == Peek); other != last {
-			t.Fatalf("step %d, %+v at %d:\n%+v\n%+v", i, step, now, last, other)
-		}
-		if a.Unused(now) != b.Unused(now) || a.Unused(now+1000) != b.Unused(now+1000) {
-			t.Fatalf("step %d, %+v: as new for one only", i, step)
-		}
+		other := b.Take(now, step.N, step.Op == Peek)
+		require.Equal(t, last, other, "step %d, %+v at %d", i, step, now)
+		require.Equal(t, a.Unused(now), b.Unused(now), "step %d, %+v", i, step)
+		require.Equal(t, a.Unused(now+1000), b.Unused(now+1000), "step %d, %+v", i, step)
 	}
 }
 
-func TestTokenAndLeakyBucketsMirrorEachOther(t *testing.T) {
+func TestTokenAndLeakyBucketsDecideAlike(t *testing.T) {
 	for seed := range uint64(3) {
 		for _, back := range []bool{false, true} {
 			sameAnswers(t, NewTokenBucket(3, time.Second, 5), NewLeakyBucket(3, time.Second, 5), back, seed, 1)
@@ -65,12 +65,12 @@ func TestFixedWindowIsAClockWindowOfWholeMilliseconds(t *testing.T) {
 	}
 }
 
-func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
+func TestSeveralRulesAllowWhatEachWould(t *testing.T) {
 	rules := []Rule{{3, time.Second}, {10, 10 * time.Second}, {12, 15 * time.Second}}
 	for seed := range uint64(3) {
 		m := NewSlidingLog(rules, us)
 		scenario := NewScenario(Seeded(seed), ShapeOf(m, false))
-		var grants []Taken // all there ever were
+		var taken []Taken // all there ever were
 		var last Answer
 		denied := map[int]int{}
 		for range 3000 {
@@ -78,21 +78,17 @@ func TestSeveralRulesGrantWhatEachWould(t *testing.T) {
 			if step.Op == Reset {
 				continue
 			}
-			want := oracle(rules, grants, step.Now, step.N)
+			want := oracle(rules, taken, step.Now, step.N)
 			last = m.Take(step.Now, step.N, step.Op == Peek)
-			if last != want {
-				t.Fatalf("%+v:\n%+v, want\n%+v", step, last, want)
-			}
+			require.Equal(t, want, last, "%+v", step)
 			if last.Allowed && step.Op == Take {
-				grants = append(grants, Taken{step.Now, step.N})
+				taken = append(taken, Taken{step.Now, step.N})
 			}
 			if !last.Allowed {
 				denied[last.Limit]++
 			}
 		}
-		if len(denied) != len(rules) {
-			t.Errorf("denials by rule %v: not every rule was met", denied)
-		}
+		require.Len(t, denied, len(rules), "denials by rule %v: not every rule was met", denied)
 	}
 }
 
@@ -112,7 +108,7 @@ func oracle(rules []Rule, history []Taken, now int64, n int) Answer {
 		if used(r, now)+n <= r.Limit {
 			continue
 		}
-		for i := range history { // the first grant whose leaving makes room
+		for i := range history { // the first permits whose leaving makes room
 			t := history[i].At + r.Window.Microseconds() - now
 			if t > 0 && used(r, now+t)+n <= r.Limit {
 				if micros(t) > a.RetryAfter {
@@ -209,9 +205,8 @@ func TestBucketsAgreeWithOnesThatLiveThroughEveryMicrosecond(t *testing.T) {
 					c.k.tick()
 				}
 				want := c.k.take(step.N, step.Op != Take, c.m.Span())
-				if last = c.m.Take(step.Now, step.N, step.Op != Take); last != want {
-					t.Fatalf("%+v:\n%+v, want\n%+v", step, last, want)
-				}
+				last = c.m.Take(step.Now, step.N, step.Op != Take)
+				require.Equal(t, want, last, "%+v", step)
 			}
 		})
 	}

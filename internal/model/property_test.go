@@ -4,6 +4,8 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 const (
@@ -85,18 +87,16 @@ func TestPeekAnswersLikeTakeAndChangesNothing(t *testing.T) {
 			}
 			before := state(m)
 			peeked := m.Take(step.Now, step.N, true)
-			if !reflect.DeepEqual(before, state(m)) {
-				t.Fatalf("peek of %+v changed\n%+v to\n%+v", step, before, state(m))
-			}
+			require.Equal(t, before, state(m), "peek of %+v", step)
 			if step.Op == Take {
-				if last = m.Take(step.Now, step.N, false); last != peeked {
-					t.Fatalf("%+v: peeked %+v, took %+v", step, peeked, last)
+				last = m.Take(step.Now, step.N, false)
+				require.Equal(t, peeked, last, "%+v", step)
+				again := m.Take(step.Now, step.N, true)
+				if !last.Allowed {
+					require.Equal(t, last, again, "%+v: two denials differ", step)
 				}
-				if again := m.Take(step.Now, step.N, true); !last.Allowed && again != last {
-					t.Fatalf("%+v: denied with %+v, then with %+v", step, last, again)
-				}
-				if !back && !last.Allowed && !reflect.DeepEqual(before, state(m)) {
-					t.Fatalf("denial of %+v changed\n%+v to\n%+v", step, before, state(m))
+				if !back && !last.Allowed {
+					require.Equal(t, before, state(m), "denial of %+v", step)
 				}
 			}
 		}
@@ -106,7 +106,7 @@ func TestPeekAnswersLikeTakeAndChangesNothing(t *testing.T) {
 func TestAnswersAreExact(t *testing.T) {
 	each(t, func(t *testing.T, c config, back bool, seed uint64) {
 		m := c.new()
-		grants, denials := 0, 0
+		allowed, denials := 0, 0
 		Play(m, NewScenario(Seeded(seed), ShapeOf(m, back)), 2000, func(step Step, a Answer) {
 			if step.Op != Take {
 				return
@@ -114,59 +114,49 @@ func TestAnswersAreExact(t *testing.T) {
 			ask := func(at int64, n int) bool { return m.Take(at, n, true).Allowed }
 			now := floorDiv(step.Now, c.grain) * c.grain
 			if a.Allowed {
-				grants++
-				if a.RetryAfter != 0 {
-					t.Fatalf("%+v: %+v: granted, and yet a wait", step, a)
-				}
+				allowed++
+				require.Zero(t, a.RetryAfter, "%+v: an allowed call has a wait", step)
 			} else {
 				denials++
 				retry := now + a.RetryAfter.Microseconds()
-				if a.RetryAfter < 1 || ask(retry-1, step.N) || !ask(retry, step.N) {
-					t.Fatalf("%+v: %+v: inexact RetryAfter", step, a)
-				}
-				if a.Remaining >= step.N {
-					t.Fatalf("%+v: %+v: denied what remains", step, a)
-				}
+				require.Positive(t, a.RetryAfter, "%+v", step)
+				require.False(t, ask(retry-1, step.N), "%+v: %+v: RetryAfter is too long", step, a)
+				require.True(t, ask(retry, step.N), "%+v: %+v: RetryAfter is too short", step, a)
+				require.Less(t, a.Remaining, step.N, "%+v: a denial of permits that remain", step)
 			}
-			// What remains can be had at once when granted, and no more; a
+			// What remains can be had at once when allowed, and no more; a
 			// denial may name a rule that has more left than another.
-			if a.Allowed && a.Remaining > 0 && !ask(step.Now, min(a.Remaining, m.Max())) ||
-				a.Remaining < m.Max() && ask(step.Now, a.Remaining+1) {
-				t.Fatalf("%+v: %+v: wrong Remaining", step, a)
-			}
+			require.False(t, a.Allowed && a.Remaining > 0 && !ask(step.Now, min(a.Remaining, m.Max())) ||
+				a.Remaining < m.Max() && ask(step.Now, a.Remaining+1), "%+v: %+v: wrong Remaining", step, a)
 			reset := now + a.ResetAfter.Microseconds()
-			if m.Unused(reset-1) || !m.Unused(reset) {
-				t.Fatalf("%+v: %+v: inexact ResetAfter", step, a)
-			}
+			require.False(t, m.Unused(reset-1), "%+v: %+v: ResetAfter is too long", step, a)
+			require.True(t, m.Unused(reset), "%+v: %+v: ResetAfter is too short", step, a)
 			most := m.Span() + c.slack
 			if w, ok := m.(*ClockWindow); ok && w.aligned && back {
 				most += m.Span() // the clock may be just before the latest window
 			}
-			if a.RetryAfter > a.ResetAfter || a.ResetAfter > most {
-				t.Fatalf("%+v: %+v: blocked for longer than the rule", step, a)
-			}
-			if a.Remaining < 0 || a.Remaining > a.Limit {
-				t.Fatalf("%+v: %+v: Remaining out of bounds", step, a)
-			}
+			require.LessOrEqual(t, a.RetryAfter, a.ResetAfter, "%+v", step)
+			require.LessOrEqual(t, a.ResetAfter, most, "%+v: blocked for longer than the rule", step)
+			require.GreaterOrEqual(t, a.Remaining, 0, "%+v", step)
+			require.LessOrEqual(t, a.Remaining, a.Limit, "%+v", step)
 		})
-		if grants < 200 || denials < 200 {
-			t.Fatalf("%d grants and %d denials prove little", grants, denials)
-		}
+		require.GreaterOrEqual(t, allowed, 200, "too few calls were allowed to prove much")
+		require.GreaterOrEqual(t, denials, 200, "too few calls were denied to prove much")
 	})
 }
 
 func TestNoMoreThanTheRule(t *testing.T) {
 	for seed := range uint64(2) {
 		play := func(m Model) []Taken {
-			var grants []Taken
+			var taken []Taken
 			Play(m, NewScenario(Seeded(seed), ShapeOf(m, false)), 3000, func(step Step, a Answer) {
 				if a.Allowed && step.Op == Take {
-					grants = append(grants, Taken{step.Now, step.N})
+					taken = append(taken, Taken{step.Now, step.N})
 				}
 			})
-			return grants
+			return taken
 		}
-		// Reset starts anew, so these leave it out.
+		// A Reset gives a key its full limit again, so these leave it out.
 		noReset := func(m Model) []Taken { return play(unresettable{m}) }
 
 		for _, rule := range []Rule{{1, ms}, {5, 10 * ms}, {100, time.Second}} {
@@ -175,36 +165,29 @@ func TestNoMoreThanTheRule(t *testing.T) {
 				"log":     NewSlidingLog([]Rule{rule, {2 * rule.Limit, 3 * rule.Window}}, 13*us),
 				"sliding": NewSlidingWindow(rule.Limit, rule.Window, 10),
 			} {
-				grants := noReset(m)
-				got := MaxInAnyWindow(grants, rule.Window)
-				if got != rule.Limit {
-					t.Errorf("%s: at most %d in any window, want to reach exactly %d", name, got, rule.Limit)
-				}
-				if name == "log" && MaxInAnyWindow(grants, 3*rule.Window) > 2*rule.Limit {
-					t.Errorf("log: more than the second rule allows")
+				taken := noReset(m)
+				got := MaxInAnyWindow(taken, rule.Window)
+				require.Equal(t, rule.Limit, got, "%s: the most in any window", name)
+				if name == "log" {
+					require.LessOrEqual(t, MaxInAnyWindow(taken, 3*rule.Window), 2*rule.Limit, "log: the second rule")
 				}
 			}
-			grants := noReset(NewClockWindow(rule.Limit, rule.Window))
-			if got := MaxInAnyWindow(grants, rule.Window); got > 2*rule.Limit {
-				t.Errorf("fixed window: %d in a window", got)
-			}
+			taken := noReset(NewClockWindow(rule.Limit, rule.Window))
+			require.LessOrEqual(t, MaxInAnyWindow(taken, rule.Window), 2*rule.Limit, "fixed window")
 		}
 
 		for _, r := range []struct {
 			count, burst int
 			period       time.Duration
 		}{{3, 5, time.Second}, {7, 1, time.Minute}, {1000, 50, time.Second}, {11, 13, 1_234_567_891}} {
-			if over, worst := ExceedsBucket(noReset(NewTokenBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst); over {
-				t.Errorf("token bucket %+v: %+v", r, worst)
-			}
-			if over, worst := ExceedsBucket(noReset(NewLeakyBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst); over {
-				t.Errorf("leaky bucket %+v: %+v", r, worst)
-			}
+			over, worst := ExceedsBucket(noReset(NewTokenBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst)
+			require.False(t, over, "token bucket %+v: %+v", r, worst)
+			over, worst = ExceedsBucket(noReset(NewLeakyBucket(r.count, r.period, r.burst)), r.count, r.period, r.burst)
+			require.False(t, over, "leaky bucket %+v: %+v", r, worst)
 			for _, every := range []time.Duration{10 * ms, 900 * ms} {
-				grants := noReset(NewSteppedBucket(r.count, r.period, r.burst, every))
-				if over, worst := ExceedsSteppedBucket(grants, r.count, r.period, r.burst, every); over {
-					t.Errorf("stepped bucket %+v every %v: %+v", r, every, worst)
-				}
+				taken := noReset(NewSteppedBucket(r.count, r.period, r.burst, every))
+				over, worst := ExceedsSteppedBucket(taken, r.count, r.period, r.burst, every)
+				require.False(t, over, "stepped bucket %+v every %v: %+v", r, every, worst)
 			}
 		}
 	}

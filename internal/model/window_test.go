@@ -1,110 +1,114 @@
 package model
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
 
 func TestFixedWindow(t *testing.T) {
 	table(t, "milliseconds", NewFixedWindow(3, 100*ms), 3, 100*ms, []row{
-		{5_999, 1, true, granted(2, 100*ms)}, // never used: as a grant would answer
-		{5_999, 2, false, granted(1, 100*ms)},
-		{6_000, 1, true, granted(0, 99*ms)},
+		{5_999, 1, true, allowed(2, 100*ms)}, // never used: as an allowed call would answer
+		{5_999, 2, false, allowed(1, 100*ms)},
+		{6_000, 1, true, allowed(0, 99*ms)},
 		{6_999, 2, false, denied(1, 99*ms, 99*ms)},
-		{6_999, 1, false, granted(0, 99*ms)},
+		{6_999, 1, false, allowed(0, 99*ms)},
 		{104_999, 1, false, denied(0, 1*ms, 1*ms)},
-		{105_000, 1, false, granted(2, 100*ms)}, // [5 ms, 105 ms) is over
-		{205_000, 3, false, granted(0, 100*ms)},
+		{105_000, 1, false, allowed(2, 100*ms)}, // [5 ms, 105 ms) is over
+		{205_000, 3, false, allowed(0, 100*ms)},
 		{304_000, 1, false, denied(0, 1*ms, 1*ms)},
-		{305_500, 1, false, granted(2, 100*ms)}, // from 305 ms
+		{305_500, 1, false, allowed(2, 100*ms)}, // from 305 ms
 		{404_999, 3, false, denied(2, 1*ms, 1*ms)},
-		{405_000, 3, true, granted(0, 100*ms)},
+		{405_000, 3, true, allowed(0, 100*ms)},
 	})
 	table(t, "clock set back", NewFixedWindow(3, 100*ms), 3, 100*ms, []row{
-		{500_000, 2, false, granted(1, 100*ms)}, // to 600 ms
+		{500_000, 2, false, allowed(1, 100*ms)}, // to 600 ms
 		{499_999, 2, true, denied(1, 100*ms, 100*ms)},
 		{599_999, 2, true, denied(1, 1*ms, 1*ms)}, // peek repaired nothing
 		{499_999, 2, false, denied(1, 100*ms, 100*ms)},
 		{598_999, 2, true, denied(1, 1*ms, 1*ms)}, // now to 599 ms
-		{599_000, 2, true, granted(1, 100*ms)},
-		{100_000, 1, false, granted(0, 100*ms)}, // to 200 ms
+		{599_000, 2, true, allowed(1, 100*ms)},
+		{100_000, 1, false, allowed(0, 100*ms)}, // to 200 ms
 		{199_999, 1, false, denied(0, 1*ms, 1*ms)},
 		{150_000, 1, false, denied(0, 50*ms, 50*ms)}, // back within the window
-		{200_000, 1, false, granted(2, 100*ms)},
+		{200_000, 1, false, allowed(2, 100*ms)},
 	})
 }
 
 func TestClockWindow(t *testing.T) {
 	table(t, "first permit", NewClockWindow(2, 100*us), 2, 100*us, []row{
-		{7, 1, true, granted(1, 100*us)},
-		{7, 1, false, granted(1, 100*us)},
+		{7, 1, true, allowed(1, 100*us)},
+		{7, 1, false, allowed(1, 100*us)},
 		{106, 2, false, denied(1, 1*us, 1*us)},
-		{106, 1, false, granted(0, 1*us)},
-		{107, 1, false, granted(1, 100*us)},
+		{106, 1, false, allowed(0, 1*us)},
+		{107, 1, false, allowed(1, 100*us)},
 		{106, 2, true, denied(1, 100*us, 100*us)}, // back
 		{206, 2, true, denied(1, 1*us, 1*us)},     // peek: still [107, 207)
 		{106, 2, false, denied(1, 100*us, 100*us)},
 		{205, 2, false, denied(1, 1*us, 1*us)}, // [106, 206)
-		{206, 2, false, granted(0, 100*us)},
+		{206, 2, false, allowed(0, 100*us)},
 		{-50, 1, false, denied(0, 100*us, 100*us)},
 		{49, 1, false, denied(0, 1*us, 1*us)},
-		{50, 1, false, granted(1, 100*us)},
+		{50, 1, false, allowed(1, 100*us)},
 	})
 	table(t, "aligned", NewAlignedWindow(2, 100*us, 0), 2, 100*us, []row{
-		{250, 1, true, granted(1, 50*us)},
-		{250, 1, false, granted(1, 50*us)},
+		{250, 1, true, allowed(1, 50*us)},
+		{250, 1, false, allowed(1, 50*us)},
 		{299, 2, false, denied(1, 1*us, 1*us)},
-		{300, 2, false, granted(0, 100*us)},
+		{300, 2, false, allowed(0, 100*us)},
 		{399, 1, false, denied(0, 1*us, 1*us)},
 		{299, 1, false, denied(0, 101*us, 101*us)}, // back over its start: it is still the latest
 		{300, 1, false, denied(0, 100*us, 100*us)},
-		{400, 1, false, granted(1, 100*us)},
+		{400, 1, false, allowed(1, 100*us)},
 		{130, 2, true, denied(1, 70*us, 70*us)}, // farther back: [100, 200) with its count
-		{130, 1, false, granted(0, 70*us)},
+		{130, 1, false, allowed(0, 70*us)},
 		{199, 1, false, denied(0, 1*us, 1*us)},
 		{-1, 1, false, denied(0, 1*us, 1*us)}, // [-100, 0)
 		{-101, 1, false, denied(0, 101*us, 101*us)},
-		{0, 1, false, granted(1, 100*us)},
+		{0, 1, false, allowed(1, 100*us)},
 	})
 	table(t, "aligned with an offset", NewAlignedWindow(1, 100*us, 30*us), 1, 100*us, []row{
-		{29, 1, false, granted(0, 1*us)}, // [-70, 30)
-		{30, 1, false, granted(0, 100*us)},
+		{29, 1, false, allowed(0, 1*us)}, // [-70, 30)
+		{30, 1, false, allowed(0, 100*us)},
 		{129, 1, false, denied(0, 1*us, 1*us)},
-		{130, 1, false, granted(0, 100*us)},
+		{130, 1, false, allowed(0, 100*us)},
 	})
 	table(t, "an offset beyond a window or below 0", NewAlignedWindow(1, 100*us, -470*us), 1, 100*us, []row{
-		{29, 1, false, granted(0, 1*us)},
-		{30, 1, false, granted(0, 100*us)},
+		{29, 1, false, allowed(0, 1*us)},
+		{30, 1, false, allowed(0, 100*us)},
 	})
 }
 
 func TestSlidingLog(t *testing.T) {
 	exact := []row{
-		{1000, 1, true, granted(2, 100*us)},
-		{1000, 1, false, granted(2, 100*us)},
-		{1040, 2, false, granted(0, 100*us)},
+		{1000, 1, true, allowed(2, 100*us)},
+		{1000, 1, false, allowed(2, 100*us)},
+		{1040, 2, false, allowed(0, 100*us)},
 		{1041, 1, false, denied(0, 59*us, 99*us)},
 		{1041, 2, false, denied(0, 99*us, 99*us)},
 		{1099, 1, false, denied(0, 1*us, 41*us)},
-		{1100, 1, false, granted(0, 100*us)},
+		{1100, 1, false, allowed(0, 100*us)},
 		{1139, 2, false, denied(0, 1*us, 61*us)},
 		{1140, 3, true, denied(2, 60*us, 60*us)},
-		{1140, 2, false, granted(0, 100*us)},
-		{1500, 3, false, granted(0, 100*us)},
+		{1140, 2, false, allowed(0, 100*us)},
+		{1500, 3, false, allowed(0, 100*us)},
 		{1500, 3, false, denied(0, 100*us, 100*us)},
 	}
 	table(t, "one rule", NewSlidingLog([]Rule{{3, 100 * us}}, us), 3, 100*us, exact)
 	table(t, "zset", NewSlidingZSet(3, 100*us), 3, 100*us, exact)
 	table(t, "sub-windows of a microsecond", NewSlidingWindow(3, 100*us, 100), 3, 100*us, exact)
 
-	// Slots of 20: a grant counts until the last instant of its slot has left.
+	// Slots of 20: a permit counts until the last instant of its slot has left.
 	slots := []row{
-		{1000, 1, true, granted(2, 119*us)}, // recorded at 1019
-		{1000, 1, false, granted(2, 119*us)},
-		{1019, 1, false, granted(1, 100*us)},
-		{1020, 1, false, granted(0, 119*us)}, // at 1039
+		{1000, 1, true, allowed(2, 119*us)}, // recorded at 1019
+		{1000, 1, false, allowed(2, 119*us)},
+		{1019, 1, false, allowed(1, 100*us)},
+		{1020, 1, false, allowed(0, 119*us)}, // at 1039
 		{1118, 1, false, denied(0, 1*us, 21*us)},
 		{1119, 3, true, denied(2, 20*us, 20*us)},
-		{1119, 2, false, granted(0, 100*us)}, // in slot 1100, at 1119
+		{1119, 2, false, allowed(0, 100*us)}, // in slot 1100, at 1119
 		{1138, 1, false, denied(0, 1*us, 81*us)},
-		{1139, 1, false, granted(0, 100*us)},
+		{1139, 1, false, allowed(0, 100*us)},
 	}
 	table(t, "log in slots", NewSlidingLog([]Rule{{3, 100 * us}}, 20*us), 3, 100*us, slots)
 	table(t, "sub-windows", NewSlidingWindow(3, 100*us, 5), 3, 100*us, slots)
@@ -112,28 +116,28 @@ func TestSlidingLog(t *testing.T) {
 
 func TestSlidingLogOfSeveralRules(t *testing.T) {
 	table(t, "two rules", NewSlidingLog([]Rule{{4, 100 * us}, {2, 10 * us}}, us), 0, 0, []row{
-		{0, 1, false, granted(1, 100*us).of(2, 10*us)},
-		{0, 1, false, granted(0, 100*us).of(2, 10*us)},
+		{0, 1, false, allowed(1, 100*us).of(2, 10*us)},
+		{0, 1, false, allowed(0, 100*us).of(2, 10*us)},
 		{9, 1, false, denied(0, 1*us, 91*us).of(2, 10*us)},
-		{10, 1, false, granted(1, 100*us).of(2, 10*us)}, // 1 left of both: the smaller window
-		{20, 1, false, granted(0, 100*us).of(4, 100*us)},
+		{10, 1, false, allowed(1, 100*us).of(2, 10*us)}, // 1 left of both: the smaller window
+		{20, 1, false, allowed(0, 100*us).of(4, 100*us)},
 		{21, 1, false, denied(0, 79*us, 99*us).of(4, 100*us)},
 		{21, 2, true, denied(0, 79*us, 99*us).of(4, 100*us)}, // the short rule is violated as well, until 30
 		{99, 2, false, denied(0, 1*us, 21*us).of(4, 100*us)},
-		{100, 2, false, granted(0, 100*us).of(2, 10*us)}, // 0 left of both
+		{100, 2, false, allowed(0, 100*us).of(2, 10*us)}, // 0 left of both
 		{101, 1, false, denied(0, 9*us, 99*us).of(2, 10*us)},
 		{101, 2, false, denied(0, 19*us, 99*us).of(4, 100*us)}, // 9 against 19
 	})
-	// Both make room at 100: the grant at 90 leaves the one as that at 0 leaves the other.
+	// Both make room at 100: the permit of 90 leaves one window when that of 0 leaves the other.
 	table(t, "a tie of waits", NewSlidingLog([]Rule{{2, 100 * us}, {1, 10 * us}}, us), 0, 0, []row{
-		{0, 1, false, granted(0, 100*us).of(1, 10*us)},
-		{90, 1, false, granted(0, 100*us).of(1, 10*us)},
+		{0, 1, false, allowed(0, 100*us).of(1, 10*us)},
+		{90, 1, false, allowed(0, 100*us).of(1, 10*us)},
 		{95, 1, false, denied(0, 5*us, 95*us).of(1, 10*us)},
-		{100, 1, false, granted(0, 100*us).of(1, 10*us)},
+		{100, 1, false, allowed(0, 100*us).of(1, 10*us)},
 	})
 	// What the named rule has left, not the least that any has left.
 	table(t, "remaining of the rule named", NewSlidingLog([]Rule{{5, 10 * us}, {8, 100 * us}}, us), 0, 0, []row{
-		{0, 5, false, granted(0, 100*us).of(5, 10*us)},
+		{0, 5, false, allowed(0, 100*us).of(5, 10*us)},
 		{1, 4, false, denied(3, 99*us, 99*us).of(8, 100*us)},
 		{1, 3, false, denied(0, 9*us, 99*us).of(5, 10*us)},
 	})
@@ -141,44 +145,44 @@ func TestSlidingLogOfSeveralRules(t *testing.T) {
 
 func TestSlidingLogWhenTheClockIsSetBack(t *testing.T) {
 	one := []row{
-		{1000, 1, false, granted(2, 100*us)},
-		{1050, 1, false, granted(1, 100*us)},
+		{1000, 1, false, allowed(2, 100*us)},
+		{1050, 1, false, allowed(1, 100*us)},
 		{1020, 2, true, denied(1, 80*us, 100*us)}, // 1050 read as 1020
 		{1149, 3, true, denied(2, 1*us, 1*us)},    // and not rewritten by peek
 		{1020, 2, false, denied(1, 80*us, 100*us)},
 		{1119, 3, true, denied(2, 1*us, 1*us)}, // but by a denied call
-		{1120, 3, true, granted(0, 100*us)},
-		{500, 1, false, granted(0, 100*us)}, // all at 500
+		{1120, 3, true, allowed(0, 100*us)},
+		{500, 1, false, allowed(0, 100*us)}, // all at 500
 		{599, 1, false, denied(0, 1*us, 1*us)},
-		{600, 3, false, granted(0, 100*us)},
+		{600, 3, false, allowed(0, 100*us)},
 		{-300, 1, false, denied(0, 100*us, 100*us)},
-		{-200, 1, false, granted(2, 100*us)},
+		{-200, 1, false, allowed(2, 100*us)},
 	}
 	table(t, "log", NewSlidingLog([]Rule{{3, 100 * us}}, us), 3, 100*us, one)
 	table(t, "sub-windows of a microsecond", NewSlidingWindow(3, 100*us, 100), 3, 100*us, one)
 
 	slots := []row{
-		{1019, 1, false, granted(2, 100*us)},      // recorded at 1019
-		{1000, 1, false, granted(1, 119*us)},      // back within the slot: no difference
+		{1019, 1, false, allowed(2, 100*us)},      // recorded at 1019
+		{1000, 1, false, allowed(1, 119*us)},      // back within the slot: no difference
 		{999, 2, true, denied(1, 100*us, 100*us)}, // read as 999
-		{999, 1, false, granted(0, 100*us)},
+		{999, 1, false, allowed(0, 100*us)},
 		{1098, 1, false, denied(0, 1*us, 1*us)},
-		{1099, 3, false, granted(0, 100*us)}, // in [1080, 1100), recorded at 1099
+		{1099, 3, false, allowed(0, 100*us)}, // in [1080, 1100), recorded at 1099
 	}
 	table(t, "log in slots", NewSlidingLog([]Rule{{3, 100 * us}}, 20*us), 3, 100*us, slots)
 	table(t, "sub-windows", NewSlidingWindow(3, 100*us, 5), 3, 100*us, slots)
 
-	// The grant at 0 has left when that at 100 is written: gone, unless kept.
+	// The permit of 0 has left the window when that of 100 is written: it is deleted, unless kept.
 	for _, keep := range []bool{false, true} {
 		log, window := NewSlidingLog([]Rule{{3, 100 * us}}, us), NewSlidingWindow(3, 100*us, 100)
 		log.Keep, window.Keep = keep, keep
-		want := granted(1, 100*us)
+		want := allowed(1, 100*us)
 		if keep {
-			want = granted(0, 100*us)
+			want = allowed(0, 100*us)
 		}
 		rows := []row{
-			{0, 1, false, granted(2, 100*us)},
-			{100, 1, false, granted(2, 100*us)},
+			{0, 1, false, allowed(2, 100*us)},
+			{100, 1, false, allowed(2, 100*us)},
 			{99, 1, false, want},
 		}
 		table(t, "forgetting, log", log, 3, 100*us, rows)
@@ -193,12 +197,10 @@ func TestReset(t *testing.T) {
 		for range 50 {
 			m.Take(1_000_000, 1, false)
 		}
-		if m.Unused(1_000_000) {
-			t.Errorf("%s: as new after grants", c.name)
-		}
+		require.False(t, m.Unused(1_000_000), "%s: the full limit is available after permits were taken", c.name)
 		m.Reset()
-		if got := m.Take(1_000_000, 1, true); got != fresh || !m.Unused(1_000_000) {
-			t.Errorf("%s: after Reset %+v, want %+v", c.name, got, fresh)
-		}
+		got := m.Take(1_000_000, 1, true)
+		require.Equal(t, fresh, got, "%s after Reset", c.name)
+		require.True(t, m.Unused(1_000_000), "%s after Reset", c.name)
 	}
 }

@@ -186,7 +186,7 @@ func TestWordsToKeep(t *testing.T) {
 	}
 }
 
-func TestRepliesOfManyAtOnceAreTheirOwn(t *testing.T) {
+func TestConcurrentCallsGetTheirOwnReplies(t *testing.T) {
 	e := executor(client(func(cmd redis.Cmder) error {
 		runtime.Gosched()
 		answer(cmd, int64(*cmd.Args()[4].(*int)))
@@ -257,9 +257,7 @@ func TestAllocations(t *testing.T) {
 	}), true)
 	allocs := testing.AllocsPerRun(1000, func() {
 		reply, err := e.Call(ctx, e.One, "k", 1)
-		if err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, err)
 		reply.Done()
 	})
 	require.LessOrEqual(t, allocs, 1.0, "the client's command")

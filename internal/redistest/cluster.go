@@ -35,7 +35,7 @@ type node struct {
 func StartCluster(t testing.TB, opts ...Option) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, conf: newConfig(opts)}
-	require(t, c.conf)
+	requirePrograms(t, c.conf)
 	if c.conf.secure {
 		t.Fatal("redistest: a cluster cannot have TLS")
 	}

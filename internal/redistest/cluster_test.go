@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 )
 
 // One cluster for all: most of a cluster test is the start.
@@ -24,47 +25,44 @@ func TestCluster(t *testing.T) {
 
 func testClusterStart(t *testing.T, c *Cluster, client *redis.ClusterClient) {
 	ctx := testContext(t)
-	equal(t, "addresses", len(c.Addrs()), 6)
-	equal(t, "masters", len(c.Masters()), 3)
-	equal(t, "replicas", len(c.Replicas()), 3)
+	require.Equal(t, 6, len(c.Addrs()), "addresses")
+	require.Equal(t, 3, len(c.Masters()), "masters")
+	require.Equal(t, 3, len(c.Replicas()), "replicas")
 	for i := range 50 {
 		key := fmt.Sprint("key", i)
-		check(t, client.Set(ctx, key, i, 0).Err())
+		require.NoError(t, client.Set(ctx, key, i, 0).Err())
 		n, err := c.NodeFor(key).Client(t).Get(ctx, key).Int()
-		check(t, err)
-		equal(t, key, n, i)
+		require.NoError(t, err)
+		require.Equal(t, i, n, key)
 	}
-	equal(t, "slot", c.Slot("{foo}bar"), 12182)
+	require.Equal(t, 12182, c.Slot("{foo}bar"), "slot")
 }
 
 func testMigrationPhases(t *testing.T, c *Cluster, client *redis.ClusterClient) {
 	ctx := testContext(t)
-	check(t, client.MSet(ctx, "{m}1", "one", "{m}2", "two").Err())
+	require.NoError(t, client.MSet(ctx, "{m}1", "one", "{m}2", "two").Err())
 	slot := c.Slot("{m}")
 	from, to := c.NodeForSlot(slot), c.AddEmptyMaster()
-	equal(t, "masters", len(c.Masters()), 4)
+	require.Equal(t, 4, len(c.Masters()), "masters")
 	source := from.Client(t)
 
 	m := c.BeginMigration(slot, to)
-	equal(t, "before its move", source.Get(ctx, "{m}1").Val(), "one")
+	require.Equal(t, "one", source.Get(ctx, "{m}1").Val(), "before its move")
 	m.MoveKeys("{m}1")
-	if err := source.Get(ctx, "{m}1").Err(); !redis.HasErrorPrefix(err, "ASK") {
-		t.Errorf("got %v, want ASK", err)
-	}
-	if err := source.MGet(ctx, "{m}1", "{m}2").Err(); !redis.HasErrorPrefix(err, "TRYAGAIN") {
-		t.Errorf("got %v, want TRYAGAIN", err)
-	}
-	equal(t, "asked for", client.Get(ctx, "{m}1").Val(), "one")
-	equal(t, "not moved yet", client.Get(ctx, "{m}2").Val(), "two")
+	err := source.Get(ctx, "{m}1").Err()
+	require.True(t, redis.HasErrorPrefix(err, "ASK"), "%v", err)
+	err = source.MGet(ctx, "{m}1", "{m}2").Err()
+	require.True(t, redis.HasErrorPrefix(err, "TRYAGAIN"), "%v", err)
+	require.Equal(t, "one", client.Get(ctx, "{m}1").Val(), "asked for")
+	require.Equal(t, "two", client.Get(ctx, "{m}2").Val(), "not moved yet")
 
 	m.Finish()
-	if err := source.Get(ctx, "{m}2").Err(); !redis.HasErrorPrefix(err, "MOVED") {
-		t.Errorf("got %v, want MOVED", err)
-	}
-	equal(t, "moved", client.Get(ctx, "{m}2").Val(), "two")
-	equal(t, "new master", c.NodeForSlot(slot).Addr(), to.Addr())
+	err = source.Get(ctx, "{m}2").Err()
+	require.True(t, redis.HasErrorPrefix(err, "MOVED"), "%v", err)
+	require.Equal(t, "two", client.Get(ctx, "{m}2").Val(), "moved")
+	require.Equal(t, to.Addr(), c.NodeForSlot(slot).Addr(), "new master")
 	c.MigrateSlot(slot, from)
-	equal(t, "moved back", client.Get(ctx, "{m}1").Val(), "one")
+	require.Equal(t, "one", client.Get(ctx, "{m}1").Val(), "moved back")
 }
 
 func testMigrationUnderTraffic(t *testing.T, c *Cluster, client *redis.ClusterClient) {
@@ -102,9 +100,7 @@ func testMigrationUnderTraffic(t *testing.T, c *Cluster, client *redis.ClusterCl
 	close(done)
 	wg.Wait()
 	for i, n := range counts {
-		if n == 0 {
-			t.Errorf("writer %d did nothing meanwhile", i)
-		}
+		require.NotZero(t, n, "writer %d wrote nothing during the migration", i)
 	}
 }
 
@@ -112,9 +108,9 @@ func testClusterExecutions(t *testing.T, c *Cluster, client *redis.ClusterClient
 	ctx := testContext(t)
 	before := Executions(t, client)
 	for i := range 12 {
-		check(t, incr.Run(ctx, client, []string{fmt.Sprint("executions", i)}).Err())
+		require.NoError(t, incr.Run(ctx, client, []string{fmt.Sprint("executions", i)}).Err())
 	}
-	equal(t, "executions", Executions(t, client)-before, 12)
+	require.Equal(t, int64(12), Executions(t, client)-before, "executions")
 }
 
 func testClusterThroughProxies(t *testing.T, c *Cluster, client *redis.ClusterClient) {
@@ -126,35 +122,33 @@ func testClusterThroughProxies(t *testing.T, c *Cluster, client *redis.ClusterCl
 		proxies, faults = append(proxies, p), append(faults, p.DropNextReply(OnCommand("incr")))
 	}
 	through := c.Client(t, func(o *redis.ClusterOptions) { o.Dialer = Through(proxies...) })
-	check(t, through.Incr(ctx, "proxied").Err()) // go-redis sends it again
-	equal(t, "executed", client.Get(ctx, "proxied").Val(), "2")
+	require.NoError(t, through.Incr(ctx, "proxied").Err()) // go-redis sends it again
+	require.Equal(t, "2", client.Get(ctx, "proxied").Val(), "executed")
 	hits := 0
 	for _, f := range faults {
 		hits += f.Hits()
 	}
-	equal(t, "hits", hits, 1)
+	require.Equal(t, 1, hits, "hits")
 }
 
 func testClusterFailover(t *testing.T, c *Cluster, client *redis.ClusterClient) {
 	ctx := testContext(t)
 	const key = "survivor"
 	old := c.NodeFor(key)
-	check(t, client.Set(ctx, key, "v", 0).Err())
+	require.NoError(t, client.Set(ctx, key, "v", 0).Err())
 	// A write is acknowledged before replicas have it, so wait for that.
 	n, err := old.Client(t).Wait(ctx, 1, callDeadline).Result()
-	check(t, err)
-	equal(t, "replicas that have it", n, 1)
+	require.NoError(t, err)
+	require.Equal(t, int64(1), n, "replicas that have it")
 
 	start := time.Now()
 	old.Kill()
 	c.AwaitOK()
 	t.Logf("failover took %v", time.Since(start))
-	if c.NodeFor(key).Addr() == old.Addr() {
-		t.Error("the dead master is still named")
-	}
+	require.NotEqual(t, old.Addr(), c.NodeFor(key).Addr(), "the dead master is still named")
 	await(t, "client to find the new master", func(ctx context.Context) error { return client.Get(ctx, key).Err() })
-	equal(t, "masters", len(c.Masters()), 4)
-	equal(t, "replicas", len(c.Replicas()), 2)
+	require.Equal(t, 4, len(c.Masters()), "masters")
+	require.Equal(t, 2, len(c.Replicas()), "replicas")
 
 	old.Restart()
 	await(t, "the old master to become a replica", func(context.Context) error {

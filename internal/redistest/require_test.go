@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // outcome stands in for the test that Require ends.
@@ -41,26 +43,24 @@ func TestMissingProgramSkipsExceptInCI(t *testing.T) {
 	} {
 		t.Setenv("CI", tc.ci)
 		o := requireOf(tc.program)
-		equal(t, "verdict with CI="+tc.ci, o.verdict, tc.verdict)
-		if o.verdict != "" && !strings.Contains(o.message, "install no-such-program") {
-			t.Errorf("message %q does not say what to install", o.message)
-		}
+		require.Equal(t, tc.verdict, o.verdict, "verdict with CI="+tc.ci)
+		require.False(t, o.verdict != "" && !strings.Contains(o.message, "install no-such-program"), "message %q does not say what to install", o.message)
 	}
 }
 
 func TestNamedServerMustBeThere(t *testing.T) {
 	t.Setenv("CI", "")
 	t.Setenv(serverEnv, "no-such-program")
-	equal(t, "verdict", requireOf("redis-server").verdict, "fatal")
+	require.Equal(t, "fatal", requireOf("redis-server").verdict, "verdict")
 }
 
 func TestServersOwnFaketimeIsForItsLoader(t *testing.T) {
 	dir := t.TempDir()
 	server, library := filepath.Join(dir, "valkey-server"), filepath.Join(dir, "libfaketime.so.1")
-	check(t, os.WriteFile(server, nil, 0o700))
+	require.NoError(t, os.WriteFile(server, nil, 0o700))
 	t.Setenv(serverEnv, server)
-	equal(t, "own library", ownFaketimeLibrary(), "")
-	check(t, os.WriteFile(library, nil, 0o600))
-	equal(t, "library", faketimeLibrary(), library)
-	equal(t, "preloaded", preload()[0], "REDISTEST_PRELOAD="+library)
+	require.Empty(t, ownFaketimeLibrary(), "own library")
+	require.NoError(t, os.WriteFile(library, nil, 0o600))
+	require.Equal(t, library, faketimeLibrary(), "library")
+	require.Equal(t, "REDISTEST_PRELOAD="+library, preload()[0], "preloaded")
 }

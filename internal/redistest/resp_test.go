@@ -3,6 +3,8 @@ package redistest
 import (
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 func TestFramesAreFoundInAnyChunks(t *testing.T) {
@@ -25,14 +27,12 @@ func TestFramesAreFoundInAnyChunks(t *testing.T) {
 				frame += chunk[:n]
 				chunk = chunk[n:]
 				if done {
-					equal(t, "push "+frame, f.push(), frame[0] == '>')
+					require.Equal(t, frame[0] == '>', f.push(), "push "+frame)
 					got, frame = append(got, frame), ""
 				}
 			}
 		}
-		if strings.Join(got, "|") != strings.Join(replies, "|") {
-			t.Fatalf("in chunks of %d: got %q", size, got)
-		}
+		require.Equal(t, strings.Join(replies, "|"), strings.Join(got, "|"), "in chunks of %d", size)
 	}
 }
 
@@ -40,8 +40,8 @@ func TestOtherProtocolsAreOpaque(t *testing.T) {
 	for _, stream := range []string{"\x16\x03\x01\n\n\n", "*x\r\n+OK\r\n", strings.Repeat("a", longestLine+1)} {
 		var f frames
 		n, done := f.next([]byte(stream))
-		equal(t, "consumed", n, len(stream))
-		equal(t, "done", done, false)
-		equal(t, "opaque", f.opaque, true)
+		require.Equal(t, len(stream), n, "consumed")
+		require.False(t, done)
+		require.True(t, f.opaque)
 	}
 }

@@ -33,7 +33,7 @@ type Sentinel struct {
 func StartSentinel(t testing.TB, opts ...Option) *Sentinel {
 	t.Helper()
 	s := &Sentinel{t: t, conf: newConfig(opts)}
-	require(t, s.conf)
+	requirePrograms(t, s.conf)
 	if s.conf.secure {
 		t.Fatal("redistest: a master under Sentinel cannot have TLS")
 	}

@@ -23,7 +23,7 @@ type Server struct {
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	c := newConfig(opts)
-	require(t, c)
+	requirePrograms(t, c)
 	s, err := startServer(t, t.TempDir(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-func require(t testing.TB, c config) {
+func requirePrograms(t testing.TB, c config) {
 	t.Helper()
 	Require(t, "redis-server")
 	if c.faketime {

@@ -3,13 +3,13 @@ package redistest
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"net"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 )
 
 func impatient(o *redis.Options) {
@@ -19,39 +19,38 @@ func impatient(o *redis.Options) {
 func TestServerLosesItsDataWhenKilled(t *testing.T) {
 	s, ctx := Start(t), testContext(t)
 	c := s.Client(t)
-	check(t, c.Set(ctx, "k", "v", 0).Err())
+	require.NoError(t, c.Set(ctx, "k", "v", 0).Err())
 	addr := s.Addr()
 
 	s.Kill()
-	if _, err := net.Dial("tcp", addr); err == nil {
-		t.Fatal("a killed server accepts connections")
-	}
+	_, err := net.Dial("tcp", addr)
+	require.Error(t, err, "a killed server accepts connections")
 	s.Restart()
-	equal(t, "address", s.Addr(), addr)
-	equal(t, "error", c.Get(ctx, "k").Err(), error(redis.Nil))
+	require.Equal(t, addr, s.Addr(), "address")
+	require.ErrorIs(t, c.Get(ctx, "k").Err(), redis.Nil)
 }
 
 func TestServerKeepsItsAppendOnlyFile(t *testing.T) {
 	s, ctx := Start(t, Args("--appendonly", "yes", "--appendfsync", "always")), testContext(t)
 	c := s.Client(t)
-	check(t, c.Set(ctx, "k", "v", 0).Err())
+	require.NoError(t, c.Set(ctx, "k", "v", 0).Err())
 	s.Restart() // kills it
-	equal(t, "value", c.Get(ctx, "k").Val(), "v")
+	require.Equal(t, "v", c.Get(ctx, "k").Val(), "value")
 	s.Stop()
 	s.Restart()
-	equal(t, "value", c.Get(ctx, "k").Val(), "v")
+	require.Equal(t, "v", c.Get(ctx, "k").Val(), "value")
 }
 
 func TestPausedServerExecutesLater(t *testing.T) {
 	s, ctx := Start(t), testContext(t)
 	c := s.Client(t, impatient)
-	check(t, c.Ping(ctx).Err())
+	require.NoError(t, c.Ping(ctx).Err())
 
 	s.Pause()
 	var timeout net.Error
-	if err := c.Incr(ctx, "k").Err(); !errors.As(err, &timeout) || !timeout.Timeout() {
-		t.Errorf("got %v, want a timeout", err)
-	}
+	err := c.Incr(ctx, "k").Err()
+	require.ErrorAs(t, err, &timeout)
+	require.True(t, timeout.Timeout(), "%v", err)
 	s.Resume()
 	await(t, "execution", func(ctx context.Context) error { return c.Get(ctx, "k").Err() })
 }
@@ -61,53 +60,43 @@ func TestKillEndsAPausedServer(t *testing.T) {
 	s.Pause()
 	s.Kill()
 	s.Restart()
-	check(t, s.Client(t).Ping(testContext(t)).Err())
+	require.NoError(t, s.Client(t).Ping(testContext(t)).Err())
 }
 
 func TestPasswordAndACL(t *testing.T) {
 	s := Start(t, Password("open sesame"), ACL("alice", "on", ">wonder", "~a:*", "+@all"))
 	ctx := testContext(t)
-	check(t, s.Client(t).Set(ctx, "k", "v", 0).Err())
+	require.NoError(t, s.Client(t).Set(ctx, "k", "v", 0).Err())
 
 	anonymous := s.Client(t, func(o *redis.Options) { o.Password = "" })
-	if err := anonymous.Ping(ctx).Err(); !redis.HasErrorPrefix(err, "NOAUTH") {
-		t.Errorf("got %v, want NOAUTH", err)
-	}
+	err := anonymous.Ping(ctx).Err()
+	require.True(t, redis.HasErrorPrefix(err, "NOAUTH"), "%v", err)
 	alice := s.Client(t, func(o *redis.Options) { o.Username, o.Password = "alice", "wonder" })
-	check(t, alice.Set(ctx, "a:k", "v", 0).Err())
-	if err := alice.Get(ctx, "k").Err(); !redis.HasErrorPrefix(err, "NOPERM") {
-		t.Errorf("got %v, want NOPERM", err)
-	}
+	require.NoError(t, alice.Set(ctx, "a:k", "v", 0).Err())
+	err = alice.Get(ctx, "k").Err()
+	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 	s.Restart()
-	check(t, alice.Set(ctx, "a:k", "v", 0).Err())
+	require.NoError(t, alice.Set(ctx, "a:k", "v", 0).Err())
 }
 
 func TestTLS(t *testing.T) {
 	s, ctx := Start(t, TLS()), testContext(t)
-	check(t, s.Client(t).Set(ctx, "k", "v", 0).Err())
+	require.NoError(t, s.Client(t).Set(ctx, "k", "v", 0).Err())
 
 	conn, err := tls.Dial("tcp", s.Addr(), s.TLSConfig())
-	check(t, err)
-	check(t, conn.Close())
-	if _, err := tls.Dial("tcp", s.Addr(), &tls.Config{}); err == nil {
-		t.Error("the certificate is trusted by who does not know its authority")
-	}
+	require.NoError(t, err)
+	require.NoError(t, conn.Close())
+	_, err = tls.Dial("tcp", s.Addr(), &tls.Config{})
+	require.Error(t, err, "a client that does not know its authority trusts the certificate")
 	plain := s.Client(t, func(o *redis.Options) { o.TLSConfig = nil })
-	if err := plain.Ping(ctx).Err(); err == nil {
-		t.Error("the server talks without TLS")
-	}
+	require.Error(t, plain.Ping(ctx).Err(), "the server talks without TLS")
 }
 
 func TestSharedServerIsOne(t *testing.T) {
 	a, b := Shared(t), Shared(t)
-	equal(t, "address", a.Addr(), b.Addr())
-	check(t, a.Client(t).Ping(testContext(t)).Err())
-	defer func() {
-		if recover() == nil {
-			t.Error("the shared server could be killed")
-		}
-	}()
-	a.Kill()
+	require.Equal(t, b.Addr(), a.Addr(), "address")
+	require.NoError(t, a.Client(t).Ping(testContext(t)).Err())
+	require.Panics(t, a.Kill, "the shared server could be killed")
 }
 
 func TestStepClock(t *testing.T) {
@@ -116,24 +105,24 @@ func TestStepClock(t *testing.T) {
 	script := redis.NewScript(`return redis.call("TIME")[1]`)
 	offset := func() time.Duration {
 		seconds, err := script.Run(ctx, c, nil).Int64()
-		check(t, err)
+		require.NoError(t, err)
 		return time.Until(time.Unix(seconds, 0)).Round(10 * time.Second)
 	}
-	equal(t, "offset at first", offset(), 0)
+	require.Equal(t, time.Duration(0), offset(), "offset at first")
 
-	check(t, c.Set(ctx, "k", "v", time.Minute).Err())
+	require.NoError(t, c.Set(ctx, "k", "v", time.Minute).Err())
 	s.StepClock(30 * time.Second)
-	equal(t, "offset", offset(), 30*time.Second)
-	equal(t, "value", c.Get(ctx, "k").Val(), "v")
+	require.Equal(t, 30*time.Second, offset(), "offset")
+	require.Equal(t, "v", c.Get(ctx, "k").Val(), "value")
 	s.StepClock(31 * time.Second)
-	equal(t, "offset", offset(), time.Minute)
-	equal(t, "expired", c.Get(ctx, "k").Err(), error(redis.Nil))
+	require.Equal(t, time.Minute, offset(), "offset")
+	require.ErrorIs(t, c.Get(ctx, "k").Err(), redis.Nil, "the key has expired")
 	s.StepClock(-time.Hour)
-	equal(t, "offset back", offset(), -59*time.Minute)
+	require.Equal(t, -59*time.Minute, offset(), "offset back")
 
 	s.StepClock(-1500 * time.Millisecond)
 	s.Restart()
-	equal(t, "offset after a restart", offset(), -59*time.Minute)
+	require.Equal(t, -59*time.Minute, offset(), "offset after a restart")
 	s.StepClock(0) // checks the exact time
 }
 
@@ -152,27 +141,25 @@ func TestHoldClock(t *testing.T) {
 			return nil
 		})
 	}
-	check(t, c.Set(ctx, "k", "v", time.Minute).Err())
+	require.NoError(t, c.Set(ctx, "k", "v", time.Minute).Err())
 	s.StepClock(0)
-	equal(t, "expired", c.Get(ctx, "k").Err(), error(redis.Nil))
+	require.ErrorIs(t, c.Get(ctx, "k").Err(), redis.Nil, "the key has expired")
 }
 
 func TestExecutions(t *testing.T) {
 	s, ctx := Start(t), testContext(t)
 	c := s.Client(t)
-	equal(t, "at first", Executions(t, c), 0)
+	require.Equal(t, int64(0), Executions(t, c), "at first")
 
 	fine := redis.NewScript(`return redis.call("INCR", KEYS[1])`)
-	check(t, fine.Run(ctx, c, []string{"k"}).Err()) // NOSCRIPT, then EVAL
-	check(t, fine.Run(ctx, c, []string{"k"}).Err())
-	equal(t, "after two", Executions(t, c), 2)
+	require.NoError(t, fine.Run(ctx, c, []string{"k"}).Err()) // NOSCRIPT, then EVAL
+	require.NoError(t, fine.Run(ctx, c, []string{"k"}).Err())
+	require.Equal(t, int64(2), Executions(t, c), "after two")
 
 	raises := redis.NewScript(`redis.call("INCR", KEYS[1]) return redis.call("HGET", KEYS[1], "f")`)
-	if err := raises.Run(ctx, c, []string{"k"}).Err(); err == nil {
-		t.Error("the script did not raise")
-	}
-	equal(t, "after one that raised", Executions(t, c), 3)
-	check(t, c.ScriptFlush(ctx).Err())
-	check(t, c.Get(ctx, "k").Err())
-	equal(t, "after other commands", Executions(t, c), 3)
+	require.Error(t, raises.Run(ctx, c, []string{"k"}).Err(), "the script did not raise")
+	require.Equal(t, int64(3), Executions(t, c), "after one that raised")
+	require.NoError(t, c.ScriptFlush(ctx).Err())
+	require.NoError(t, c.Get(ctx, "k").Err())
+	require.Equal(t, int64(3), Executions(t, c), "after other commands")
 }

@@ -5,18 +5,18 @@ import (
 	"errors"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // wellFormed fails the test unless the document can be parsed, and returns its
 // texts.
 func wellFormed(t *testing.T, svg string) []string {
 	t.Helper()
-	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Errorf("not a number in %s", svg)
-	}
+	require.NotContains(t, svg, "NaN")
+	require.NotContains(t, svg, "Inf")
 	var texts []string
 	d := xml.NewDecoder(strings.NewReader(svg))
 	for {
@@ -24,9 +24,7 @@ func wellFormed(t *testing.T, svg string) []string {
 		if errors.Is(err, io.EOF) {
 			return texts
 		}
-		if err != nil {
-			t.Fatalf("%v in %s", err, svg)
-		}
+		require.NoError(t, err, svg)
 		if data, ok := token.(xml.CharData); ok && strings.TrimSpace(string(data)) != "" {
 			texts = append(texts, string(data))
 		}
@@ -42,13 +40,9 @@ func TestBars(t *testing.T) {
 			{Label: "nothing", Value: 0, Group: 99},
 		}}, Panel{Title: "empty"}))
 	for _, want := range []string{`A <"title"> & more`, "1.59M (20 ×)", "84k", "empty", "others"} {
-		if !slices.Contains(texts, want) {
-			t.Errorf("no %q in %q", want, texts)
-		}
+		require.Contains(t, texts, want)
 	}
-	if slices.Contains(texts, "not measured") {
-		t.Error("a bar that was not measured is there")
-	}
+	require.NotContains(t, texts, "not measured")
 }
 
 func TestPlot(t *testing.T) {
@@ -58,9 +52,7 @@ func TestPlot(t *testing.T) {
 		{"alone", []Point{{10, 4}}},
 	}}.SVG())
 	for _, want := range []string{"rising: 35", "alone: 4", "keys", "µs"} {
-		if !slices.Contains(texts, want) {
-			t.Errorf("no %q in %q", want, texts)
-		}
+		require.Contains(t, texts, want)
 	}
 }
 
@@ -75,19 +67,15 @@ func TestAxisSpansAtLeastADecade(t *testing.T) {
 		{axis{1, 1}, axis{1, 10}},
 		{axis{0.03, 700}, axis{0.02, 1000}},
 	} {
-		if got := c.in.round(); math.Abs(got.low/c.want.low-1) > 1e-9 || math.Abs(got.high/c.want.high-1) > 1e-9 {
-			t.Errorf("%v becomes %v, want %v", c.in, got, c.want)
-		}
+		got := c.in.round()
+		require.InEpsilon(t, c.want.low, got.low, 1e-9, "%v", c.in)
+		require.InEpsilon(t, c.want.high, got.high, 1e-9, "%v", c.in)
 	}
 }
 
 func TestAxisTicks(t *testing.T) {
-	if got := (axis{1, 20}).ticks(); !slices.Equal(got, []float64{1, 2, 5, 10, 20}) {
-		t.Errorf("got %v", got)
-	}
-	if got := (axis{1, 1e6}).ticks(); len(got) != 7 {
-		t.Errorf("got %v, want the decades", got)
-	}
+	require.Equal(t, []float64{1, 2, 5, 10, 20}, (axis{1, 20}).ticks())
+	require.Len(t, (axis{1, 1e6}).ticks(), 7, "the decades")
 }
 
 func TestShort(t *testing.T) {
@@ -95,8 +83,6 @@ func TestShort(t *testing.T) {
 		0: "0", 0.58: "0.58", 7: "7", 7.25: "7.25", 12.34: "12.3", 100: "100", 999: "999",
 		84_000: "84k", 177_500: "178k", 1_590_000: "1.59M", 2e9: "2G",
 	} {
-		if got := short(v); got != want {
-			t.Errorf("short(%v) = %q, want %q", v, got, want)
-		}
+		require.Equal(t, want, short(v), "short(%v)", v)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// colors are told apart by the colour-blind too (Okabe and Ito), and stand out
+// colors can be distinguished by the colour-blind too (Okabe and Ito), and stand out
 // from white and from black.
 var colors = []string{"#0072b2", "#d55e00", "#888888", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1"}
 

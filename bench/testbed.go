@@ -14,9 +14,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// A bed is a server, and the clients that reach it at one address, each with the
+// A testbed is a server, and the clients that reach it at one address, each with the
 // settings it comes with.
-type bed struct {
+type testbed struct {
 	server *redistest.Server
 	admin  *redis.Client // of the server itself, not through a proxy
 
@@ -25,10 +25,10 @@ type bed struct {
 	zero    *zero.Redis
 }
 
-// newBed connects to the server, at addr: its own or a proxy's.
-func newBed(h *host, server *redistest.Server, addr string) (*bed, error) {
+// newTestbed connects to the server, at addr: its own or a proxy's.
+func newTestbed(h *host, server *redistest.Server, addr string) (*testbed, error) {
 	logx.Disable()
-	b := &bed{
+	b := &testbed{
 		server: server, admin: server.Client(h),
 		client: server.Client(h, func(o *redis.Options) { o.Addr = addr }),
 	}

@@ -16,9 +16,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// TestPermitsTakenByManyCallersAddUp: of many who call at the same time for random permits,
-// and in part give up, each grant takes permits of its own, none are lost, and
-// Redis holds what was granted and at most what was given up in addition. The
+// TestPermitsTakenByManyCallersAddUp: many callers ask at the same time for random numbers
+// of permits, and some give up. Each allowed call takes permits of its own, none are lost,
+// and Redis has counted what was taken and at most what was given up in addition. The
 // clock stands still, so that nothing comes back.
 func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 	const limit, callers, each = 1000, 200, 20
@@ -40,10 +40,10 @@ func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 		},
 	} {
 		for _, keys := range []int{1, 7, 300} {
-			for _, patient := range []bool{true, false} {
-				l, err := build(ratelimit.WithClock(h.Now), ratelimit.WithPrefix(fmt.Sprint("crowd", rng.Uint64())))
+			for _, neverGivesUp := range []bool{true, false} {
+				l, err := build(ratelimit.WithClock(h.Now), ratelimit.WithPrefix(fmt.Sprint("many", rng.Uint64())))
 				require.NoError(t, err)
-				c := &crowdCall{l: l, patient: patient}
+				c := &manyCalls{l: l, neverGivesUp: neverGivesUp}
 				var wg sync.WaitGroup
 				for range callers {
 					random := model.Seeded(rng.Uint64())
@@ -62,30 +62,30 @@ func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 	}
 }
 
-// A crowdCall is what a crowd was told.
-type crowdCall struct {
-	l       ratelimit.Limiter
-	patient bool
+// manyCalls is what many callers were answered.
+type manyCalls struct {
+	l            ratelimit.Limiter
+	neverGivesUp bool
 
 	mu     sync.Mutex
-	grants map[string][]taken // by key
+	taken  map[string][]taken // by key
 	gaveUp map[string]int     // permits
 }
 
-// A taken is the permits left before a grant and after it.
+// A taken is the permits left before an allowed call and after it.
 type taken struct{ before, after int }
 
-func (c *crowdCall) call(t *testing.T, key string, n int, patience time.Duration) {
+func (c *manyCalls) call(t *testing.T, key string, n int, timeout time.Duration) {
 	within, cancel := ctx, context.CancelFunc(func() {})
-	if !c.patient && patience%2 == 0 {
-		within, cancel = context.WithTimeout(ctx, patience)
+	if !c.neverGivesUp && timeout%2 == 0 {
+		within, cancel = context.WithTimeout(ctx, timeout)
 	}
 	defer cancel()
 	r, err := c.l.TryAcquireN(within, key, n)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.grants == nil {
-		c.grants, c.gaveUp = map[string][]taken{}, map[string]int{}
+	if c.taken == nil {
+		c.taken, c.gaveUp = map[string][]taken{}, map[string]int{}
 	}
 	switch {
 	case err != nil && within == ctx:
@@ -93,31 +93,31 @@ func (c *crowdCall) call(t *testing.T, key string, n int, patience time.Duration
 	case err != nil:
 		c.gaveUp[key] += n
 	case r.Allowed:
-		c.grants[key] = append(c.grants[key], taken{r.Remaining + n, r.Remaining})
+		c.taken[key] = append(c.taken[key], taken{r.Remaining + n, r.Remaining})
 	case r.Remaining >= n:
 		t.Errorf("%s: %d permits denied: %+v", key, n, r)
 	}
 }
 
-func (c *crowdCall) addUp(t *testing.T, key string, limit int) {
+func (c *manyCalls) addUp(t *testing.T, key string, limit int) {
 	t.Helper()
-	r, err := c.l.Peek(ctx, key) // those who gave up may still be on their way
+	r, err := c.l.Peek(ctx, key) // calls that were given up may still be on their way
 	require.NoError(t, err)
 	left := r.Remaining
 	if r.Allowed {
 		left++
 	}
-	granted, at := 0, limit
-	spans := c.grants[key]
+	inAll, at := 0, limit
+	spans := c.taken[key]
 	slices.SortFunc(spans, func(a, b taken) int { return b.before - a.before })
 	for _, s := range spans {
-		require.LessOrEqual(t, s.before, at, "%s: permits were granted twice", key)
+		require.LessOrEqual(t, s.before, at, "%s: permits were taken twice", key)
 		if c.gaveUp[key] == 0 {
 			require.Equal(t, at, s.before, "%s: permits are lost", key)
 		}
-		granted += s.before - s.after
+		inAll += s.before - s.after
 		at = s.after
 	}
-	require.GreaterOrEqual(t, limit-left, granted, key)
-	require.LessOrEqual(t, limit-left, granted+c.gaveUp[key], key)
+	require.GreaterOrEqual(t, limit-left, inAll, key)
+	require.LessOrEqual(t, limit-left, inAll+c.gaveUp[key], key)
 }
