@@ -4,11 +4,11 @@ std = { read_globals = {
 } }
 max_comment_line_length = false
 ignore = {
-  "581", -- not (a >= b): it is true where one of them is nan
+  "581", -- not (a >= b): it is true even where one of them is NaN
   "311/size", -- a block adds to it for the next run of requests
 }
 -- These are filled with the blocks of other files, and checked in scripts/assembled.
 exclude_files = { "scripts/many.lua", "scripts/peek.lua", "scripts/callersclock.lua" }
--- A look stores nothing, and a cut block keeps what its other uses need.
+-- A Peek stores nothing, and a block that is cut out keeps what its other uses need.
 files["scripts/assembled/*_many.lua"] = { ignore = { "542" } } -- nothing to keep
 files["scripts/assembled/*_peek.lua"] = { ignore = { "2..", "3.." } }

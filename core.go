@@ -106,7 +106,8 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	return c.result(ctx, key, n, reply, err)
 }
 
-// Peek returns what TryAcquire would return now, and changes nothing.
+// Peek returns what TryAcquire would return now, and changes nothing, even if it
+// returns an error. Its errors are those of TryAcquire.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	if err := c.check(ctx, key, 1); err != nil {
 		return Result{}, err
@@ -125,8 +126,8 @@ func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Re
 	return r, nil
 }
 
-// Reset deletes the key's state. If it returns an error, the state may have been
-// deleted all the same.
+// Reset deletes the key's state. It returns ErrInvalidKey for an empty key, without
+// asking Redis. After any other error the state may have been deleted all the same.
 func (c *core) Reset(ctx context.Context, key string) error {
 	if err := c.check(ctx, key, 1); err != nil {
 		return err
@@ -139,7 +140,8 @@ func (c *core) Reset(ctx context.Context, key string) error {
 
 // Preload loads the limiter's scripts, on every master of a ClusterClient and
 // every shard of a Ring, so that the first request finds them there. It is never
-// needed: a call whose script Redis does not know sends it along.
+// needed: a call whose script Redis does not know sends it along. After an error
+// some of the scripts may have been loaded.
 func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {
 		return err

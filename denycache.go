@@ -102,7 +102,7 @@ func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
 // WithDenyCacheSize makes room for the denials of so many keys, 65,536 if not
-// given, at most 2^26. The number is rounded up to a power of two, which is at least
+// given. keys is 1 to 2^26. The number is rounded up to a power of two, which is at least
 // 4. Choose it for the keys that are denied at one time, not for all keys.
 func WithDenyCacheSize(keys int) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
@@ -118,7 +118,7 @@ func WithDenyCacheSize(keys int) DenyCacheOption {
 // is longer; without this option, only the RetryAfter counts. d bounds how late the
 // cache notices a limit that is raised while the program runs, or a Reset by another
 // process. The price is one request to the limiter every d for each denied key. The
-// option does not shorten the RetryAfter in the Result.
+// option does not shorten the RetryAfter in the Result. d is at least 1ms.
 func WithMaxDenial(d time.Duration) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if d < time.Millisecond {
@@ -156,8 +156,8 @@ func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result,
 }
 
 // Peek denies from memory when one permit of key was denied and the RetryAfter has not
-// passed. Otherwise it asks the limiter. A denial that it gets is stored, for TryAcquire
-// too.
+// passed. Otherwise it asks the limiter, and returns the limiter's errors. A denial that
+// it gets is stored, for TryAcquire too.
 func (c *DenyCache) Peek(ctx context.Context, key string) (Result, error) {
 	return c.decide(ctx, key, 1, true)
 }

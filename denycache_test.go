@@ -186,7 +186,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 200 * ms, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 200 * ms, call: "peek", n: 1, want: deniedBy10(0, 500*ms, 900*ms)},
 		}},
-		{"reset forgets all denials of its key, also when it fails", nil, []step{
+		{"reset forgets all denials of its key, even if it fails", nil, []step{
 			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 2, answer: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", answer: deniedBy10(0, 200*ms, 900*ms)},

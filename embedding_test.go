@@ -9,7 +9,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// halves is somebody's limiter around one of this package: it allows more at once
+// halves is a user's limiter around one of this package: it allows more at once
 // than that.
 type halves struct{ *ratelimit.TokenBucket }
 

@@ -113,7 +113,7 @@ func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, 
 
 // Peek returns what TryAcquire would return now: the primary's answer or, just as for
 // TryAcquire, the secondary's. A Peek that fails in the primary counts as a failure for
-// the breaker.
+// the breaker. Its errors are those of TryAcquireN.
 func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
 	return f.decide(ctx, question{key: key, peek: true})
 }

@@ -74,7 +74,7 @@ type BreakerOption interface {
 }
 
 // WithFailures opens the breaker after n failures in a row, 5 if not given. A success
-// sets the count to 0.
+// sets the count to 0. n is 1 to 2^31 - 1.
 func WithFailures(n int) BreakerOption {
 	return breakerSetter(func(s *breakerSettings) {
 		if n < 1 || n > math.MaxInt32 {
@@ -88,7 +88,7 @@ func WithFailures(n int) BreakerOption {
 // WithProbeEvery lets one call try the primary once the breaker has been open for d,
 // 200ms if not given. So a primary that works again is used after d at most, plus the
 // time that its client takes to connect: after as many failed dials as its pool has
-// connections, go-redis dials only once a second.
+// connections, go-redis dials only once a second. d is at least 1ms.
 func WithProbeEvery(d time.Duration) BreakerOption {
 	return breakerSetter(func(s *breakerSettings) {
 		if d < time.Millisecond {

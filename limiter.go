@@ -30,6 +30,7 @@ type Limiter interface {
 
 	// Peek returns what TryAcquire would return now, and takes nothing. On an
 	// unused key of a limit of 10 it returns Allowed and 9 Remaining.
+	// Its errors are those of TryAcquire; after an error, too, nothing was taken.
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it

@@ -73,7 +73,7 @@ type LocalOption interface {
 
 // WithLocalKeys keeps at most n keys, 65,536 if not given. The keys are divided by
 // their hash into up to 64 shards of equal size. Some keys are dropped a little before
-// n keys are in use, because one shard is full before the others.
+// n keys are in use, because one shard is full before the others. n is at least 1.
 func WithLocalKeys(n int) LocalOption { return localKeys(n) }
 
 type localKeys int

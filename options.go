@@ -123,7 +123,8 @@ func WithoutMerging() Option {
 
 // WithAlignment starts fixed windows at multiples of the window since the Unix
 // epoch plus offset, in UTC, rather than at the first permit. With a window of a day
-// and an offset of -2h, windows start at midnight of UTC+2.
+// and an offset of -2h, windows start at midnight of UTC+2. offset is a whole number of
+// microseconds.
 //
 // After the clock steps back over the start of a window, the permits taken in that
 // window still count: nothing is allowed twice, and a denial may last longer than the
@@ -189,8 +190,8 @@ func WithSubWindows(n int) SlidingWindowOption {
 }
 
 // WithResolution merges the entries of a sliding log that fall into the same interval
-// of d, to bound its memory at one entry for each d of the longest window. d is at most
-// the shortest window. A merged entry counts until the last instant of its interval has
+// of d, to bound its memory at one entry for each d of the longest window. d is a whole
+// number of microseconds, at most the shortest window. A merged entry counts until the last instant of its interval has
 // left the window, so that the log never allows more, and may allow less for at most d.
 func WithResolution(d time.Duration) SlidingLogOption {
 	return slidingLogOnly{func(s *settings) {
@@ -204,7 +205,7 @@ func WithResolution(d time.Duration) SlidingLogOption {
 
 // WithRefillEvery adds tokens in steps, every d, rather than continuously. Each step
 // adds what the rate yields in d. The steps count from the first permit that left the
-// bucket less than full.
+// bucket less than full. d is a whole number of microseconds, from 1ms up.
 func WithRefillEvery(d time.Duration) TokenBucketOption {
 	return tokenBucketOnly{func(s *settings) {
 		if d < time.Millisecond || d%time.Microsecond != 0 {

@@ -106,18 +106,20 @@ type logExplainer []Rule
 const (
 	wordNewest  = 1 // microseconds from now to the last instant at which a permit was taken, the run's included
 	wordBlocked = 2 // microseconds until the denied requests of the run fit
-	wordUsed    = 3 // for each rule, the permits that count before the run; then, if there are several rules, the number of the one that blocks, from 1
+	wordUsed    = 3 // for each rule, the permits that count before the run
+	// Behind the last rule's, if there are several rules: the number of the rule that
+	// blocks longest, from 1, or 0 if none does.
 )
 
 func (rules logExplainer) explain(words []int64, n, i int64) Result {
 	allowed, newest, blocked, used := words[wordAllowed], words[wordNewest], words[wordBlocked], words[wordUsed:]
-	taken := min(i+1, allowed) * n
+	taken := min(i+1, allowed) * n // by the run, up to request i
 	longest := rules[len(rules)-1].Window
 	r := Result{
 		Allowed:    i < allowed,
 		ResetAfter: max(longest+micros(newest), 0),
 	}
-	governing := 0
+	governing := 0 // the rule that the Result is about
 	if r.Allowed {
 		for rule := range rules {
 			if left := rules.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
@@ -127,6 +129,7 @@ func (rules logExplainer) explain(words []int64, n, i int64) Result {
 	} else {
 		if len(rules) > 1 {
 			blocking := used[len(rules)]
+			// In bounds, whatever Redis replied.
 			governing = int(min(max(blocking-1, 0), int64(len(rules)-1)))
 		}
 		r.Remaining = rules.left(governing, used[governing]+taken)

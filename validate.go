@@ -58,6 +58,8 @@ func checkClient(c Client) error {
 		missing = c == nil
 	case *redis.Ring:
 		missing = c == nil
+	case *redis.AutoPipeliner:
+		missing = c == nil
 	case *redis.Conn:
 		missing = c == nil
 	case *redis.Tx:
@@ -73,7 +75,8 @@ func checkClient(c Client) error {
 
 // isNil reports whether l is nil, or a nil pointer to a limiter of this package, as a
 // constructor returns with an error. A decorator refuses such a limiter when it is made,
-// because it would otherwise panic in the first outage.
+// because it would otherwise panic in the first outage. A nil pointer of another type
+// is not noticed: that would take reflection.
 func isNil(l Limiter) bool {
 	switch l := l.(type) {
 	case nil:

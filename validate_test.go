@@ -59,7 +59,7 @@ func TestDecoratorsKnowTheCeilingOfOurLimiters(t *testing.T) {
 }
 
 func TestAClientMustBeThere(t *testing.T) {
-	for _, c := range []Client{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil), (*redis.Conn)(nil), (*redis.Tx)(nil)} {
+	for _, c := range []Client{nil, (*redis.Client)(nil), (*redis.ClusterClient)(nil), (*redis.Ring)(nil), (*redis.AutoPipeliner)(nil), (*redis.Conn)(nil), (*redis.Tx)(nil)} {
 		_, err := NewTokenBucket(c, PerSecond(1), 1)
 		require.ErrorIs(t, err, ErrInvalidConfig, "%T", c)
 		require.ErrorContains(t, err, "the client is nil", "%T", c)

@@ -6,7 +6,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// compare measures everybody side by side.
+// compare measures all contestants side by side.
 func compare(ctx context.Context, h *host, o options) error {
 	server := redistest.Start(h)
 	b, err := newTestbed(h, server, server.Addr())

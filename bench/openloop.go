@@ -24,7 +24,7 @@ type latencySample struct {
 }
 
 // run makes calls for d and waits for the last. A call's latency counts from
-// when it was made; the generator's own delay is reported apart. The first fifth
+// when it was made; the generator's own delay is reported separately. The first fifth
 // is not counted.
 func (a arrivals) run(ctx context.Context, d time.Duration) (latencySample, error) {
 	var mu sync.Mutex // guards what follows

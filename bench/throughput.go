@@ -12,7 +12,7 @@ const (
 	manyCalls = 256
 )
 
-// cells are those of everybody, and those of the selected.
+// commonCells are measured for all contestants, selectedCells for the selected ones only.
 var (
 	commonCells = []cell{
 		{manyCalls, hotKey, allowed}, {manyCalls, manyKeys, allowed},

@@ -46,6 +46,16 @@ end
 -- </config>
 
 -- <load>
+-- Reads what this decision needs of the log. The blocks after it use:
+--   slot            last instant of the present slot, at which permits taken now are dated
+--   total, used     permits taken since the log began; those that count now
+--   stored, recent  total and instant of the last entry before this execution; a clock that
+--                   stepped back dates it at slot
+--   newest          last instant at which a permit was taken, this execution's included
+--   last            number of the last entry, nil unless it was needed
+--   exists, renew   there is a log to go on with; there is one that has to be deleted
+--   repair, kept    the clock stepped back: the entries after number kept have to go
+--   forget          number of the entry that becomes entry 0
 -- needs: call key now grain window corrupt bounds
 -- sets: slot exists instant total base oldest last renew kept repair forget used stored recent newest ending first
 local slot, edge = now - now % grain + grain - 1, now - window
@@ -70,6 +80,8 @@ end
 
 local first, last, ending -- see bounds; ending is last as it is stored
 local renew, kept, repair, forget = false, 0, false, 0
+-- Unless the clock stepped back or an entry has left the window, the numbers of entries are
+-- not needed.
 if exists and (instant > slot or oldest <= edge or instant <= edge) then
   first, last = bounds(key)
   if not last then return {err = corrupt} end
@@ -155,7 +167,7 @@ if not (used >= 0) then return {err = corrupt} end -- "not", because it may be N
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
-  allowed = math.max((room - room % n) / n, 0)
+  allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
 -- </fit>
 
@@ -174,7 +186,7 @@ if allowed > 0 then newest = slot end
 -- sets: wait ending first last
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, slot
+  local over, leaves = used + n - limit, slot -- so many permits have to leave
   if base + over <= stored then
     leaves = oldest
     if over > 1 then
@@ -279,6 +291,8 @@ if allowed > 0 or repair then
       redis.call('HDEL', key, unpack(gone, i, math.min(i + 999, #gone)))
     end
   end
+  -- The TTL is 0.1 s longer than needed. So within a slot it is set again only if it is
+  -- more than 50 ms off. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
   local ttl = (slot + longest - now) / 1000
   ttl = ttl - ttl % 2 + 101
   if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end

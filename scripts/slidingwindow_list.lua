@@ -9,8 +9,8 @@
 -- ARGV     [1] permits; [2] resolution, microseconds: permits of one slot share an
 --          entry, dated at the last instant of the slot; [3] limit; [4] window,
 --          microseconds; last the caller's clock, microseconds, if that decides
--- State    instant, total, instant, total, …: in a node of the list an entry takes
---          about 14 bytes
+-- State    instant, total, instant, total, …: entry i is at 2i and 2i + 1, and takes
+--          about 14 bytes in a node of the list
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -34,6 +34,16 @@ local corrupt = 'CORRUPT no state of a log in a list'
 -- </config>
 
 -- <load>
+-- Reads what this decision needs of the log. The blocks after it use:
+--   slot            last instant of the present slot, at which permits taken now are dated
+--   total, used     permits taken since the log began; those that count now
+--   stored, recent  total and instant of the last entry before this execution; a clock that
+--                   stepped back dates it at slot
+--   newest          last instant at which a permit was taken, this execution's included
+--   last            number of the last entry, nil unless it was needed
+--   exists, renew   there is a log to go on with; there is one that has to be deleted
+--   repair, kept    the clock stepped back: the entries after number kept have to go
+--   forget          number of the entry that becomes entry 0
 -- needs: call key now grain window corrupt
 -- sets: slot exists total base oldest last renew kept repair forget used stored recent newest
 local slot, edge = now - now % grain + grain - 1, now - window
@@ -57,8 +67,10 @@ if tail[1] then
 end
 -- </open>
 
-local last -- number of the last entry, which few decisions need
+local last
 local renew, kept, repair, forget = false, 0, false, 0
+-- Unless the clock stepped back or an entry has left the window, the numbers of entries are
+-- not needed.
 if exists and (instant > slot or oldest <= edge or instant <= edge) then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -149,7 +161,7 @@ if not (used >= 0) then return {err = corrupt} end -- "not", because it may be N
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
-  allowed = math.max((room - room % n) / n, 0)
+  allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
 -- </fit>
 
@@ -168,7 +180,7 @@ if allowed > 0 then newest = slot end
 -- sets: wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, slot
+  local over, leaves = used + n - limit, slot -- so many permits have to leave
   if base + over <= stored then
     leaves = oldest
     if over > 1 then
@@ -238,13 +250,15 @@ if allowed > 0 or repair then
   if renew then redis.call('UNLINK', key) end
   if repair then redis.call('LTRIM', key, '0', 2 * kept + 1) end
   if exists and recent == slot and not repair then
-    redis.call('LSET', key, '-1', sum)
+    redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
   elseif exists then
     redis.call('RPUSH', key, string.format('%d', slot), sum)
   else
-    redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum)
+    redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum) -- entries 0 and 1
   end
   if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
+  -- The TTL is 0.1 s longer than needed. So within a slot it is set again only if it is
+  -- more than 50 ms off. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
   local ttl = (slot + longest - now) / 1000
   ttl = ttl - ttl % 2 + 101
   if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end

@@ -50,7 +50,7 @@ local newest = recent
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
-  allowed = math.max((room - room % n) / n, 0)
+  allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
 -- </fit>
 
@@ -99,6 +99,8 @@ if allowed > 0 or repair then
     missing = missing - redis.call('ZADD', key, 'NX', unpack(members))
   end
   redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
+  -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+  -- as 1e+8.
   local ttl = window / 1000
   redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
   -- </store>

@@ -11,7 +11,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// The keys of a slot that everybody uses move from master to master, the first
+// The keys of a slot that all callers use move from master to master, the first
 // time to one that knows no script, in all the phases of a migration.
 func TestWhileASlotMovesEachPermitIsTakenOnce(t *testing.T) {
 	t.Parallel()

@@ -272,7 +272,7 @@ func (s *soak) rest(before int) {
 		least = min(least, runtime.NumGoroutine())
 	}
 	s.goroutines = append(s.goroutines, least-before)
-	s.load.failures() // let go of them
+	s.load.failures() // drops them
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -171,7 +171,7 @@ func why(printed []string) reason {
 
 // summary is the last line.
 func (r *report) summary(took time.Duration) string {
-	s := fmt.Sprintf("%d tests passed in %v; left out: %d for want of a server", r.passed, took.Round(time.Second), r.leftOut[noServer])
+	s := fmt.Sprintf("%d tests passed in %v; left out: %d for lack of a server", r.passed, took.Round(time.Second), r.leftOut[noServer])
 	if n := r.leftOut[short]; n > 0 {
 		s += fmt.Sprintf(", %d by -short, with servers and the long ones", n)
 	}

@@ -49,7 +49,7 @@ func TestAPackageThatPassesIsOneLine(t *testing.T) {
 	r.read(strings.NewReader(events(false)))
 	require.Equal(t, "ok  \tp\t0.01s\n", out.String())
 	require.False(t, r.failed)
-	require.Equal(t, "1 tests passed in 2s; left out: 1 for want of a server, 1 by -short, with servers and the long ones, "+
+	require.Equal(t, "1 tests passed in 2s; left out: 1 for lack of a server, 1 by -short, with servers and the long ones, "+
 		"1 for reasons of their own (-v prints them)", r.summary(2*time.Second))
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestQueuesOfRemovedServersAreDropped are dropped, and those in use are not.
+// Queues of removed servers are dropped, and those in use are not.
 func TestQueuesOfRemovedServersAreDropped(t *testing.T) {
 	m := New(newServer(1).Executor, "")
 	var servers []*redis.Client

@@ -137,6 +137,39 @@ func identifiers(text string) names {
 	return all
 }
 
+// A block has a place in a template, or is inside a block that has one. Otherwise a
+// mistyped name of an optional block, such as keep, would only leave the block out.
+func TestEveryBlockHasAPlace(t *testing.T) {
+	files := luaFiles(t)
+	places, used := names{}, names{}
+	for _, template := range templates {
+		for line := range strings.Lines(files[template]) {
+			if mark, kind := parseMark(line); kind == markPlace {
+				places[strings.TrimSuffix(mark, "?")] = true
+			}
+		}
+	}
+	for name, text := range files {
+		if slices.Contains(templates, name) {
+			continue
+		}
+		depth := 0
+		for line := range strings.Lines(text) {
+			switch mark, kind := parseMark(line); kind {
+			case markBegin:
+				if depth == 0 {
+					require.True(t, places[mark], "%s: no template has a place for <%s>", name, mark)
+					used[mark] = true
+				}
+				depth++
+			case markEnd:
+				depth--
+			}
+		}
+	}
+	require.Equal(t, places.String(), used.String(), "places that no script fills")
+}
+
 // The same logic for the same state is the same text, so that a fault is mended in all
 // places.
 func TestSharedBlocksAreTheSameText(t *testing.T) {

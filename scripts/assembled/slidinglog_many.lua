@@ -29,6 +29,17 @@ local corrupt = 'CORRUPT no state of a log in a list'
 local out, size = {}, 0
 
 local function decide(key, requests)
+  -- Reads what this decision needs of the log. The blocks after it use:
+  --   slot            last instant of the present slot, at which permits taken now are dated
+  --   total, used     permits taken since the log began; those that count now
+  --                   under the longest rule
+  --   stored, recent  total and instant of the last entry before this execution; a clock that
+  --                   stepped back dates it at slot
+  --   newest          last instant at which a permit was taken, this execution's included
+  --   last            number of the last entry, nil unless it was needed
+  --   exists, renew   there is a log to go on with; there is one that has to be deleted
+  --   repair, kept    the clock stepped back: the entries after number kept have to go
+  --   forget          number of the entry that becomes entry 0
   -- needs: call key now grain rules limits windows longest corrupt
   -- sets: slot exists total last renew kept repair left bases alives forget used stored recent newest
   local slot = now - now % grain + grain - 1
@@ -52,8 +63,10 @@ local function decide(key, requests)
   end
   -- </open>
 
-  local last -- number of the last entry, if it is needed
+  local last
   local renew, kept, repair = false, 0, false
+  -- Unless the clock stepped back or an entry has left the smallest window, the numbers of
+  -- entries are not needed.
   if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -174,7 +187,7 @@ local function decide(key, requests)
     for r = 1, rules do
       local room = limits[r] + bases[r] - total
       if n * allowed > room then
-        allowed = math.max((room - room % n) / n, 0)
+        allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
       end
     end
     -- needs: n slot total used newest allowed
@@ -189,7 +202,7 @@ local function decide(key, requests)
     local wait, blocking = 0, 0
     if allowed < times then
       for r = 1, rules do
-        local over = total - bases[r] + n - limits[r]
+        local over = total - bases[r] + n - limits[r] -- so many permits have to leave
         if over > 0 then
           local leaves = slot
           if bases[r] + over <= stored then
@@ -275,13 +288,15 @@ local function decide(key, requests)
       if renew then redis.call('UNLINK', key) end
       if repair then redis.call('LTRIM', key, '0', 2 * kept + 1) end
       if exists and recent == slot and not repair then
-        redis.call('LSET', key, '-1', sum)
+        redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
       elseif exists then
         redis.call('RPUSH', key, string.format('%d', slot), sum)
       else
-        redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum)
+        redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum) -- entries 0 and 1
       end
       if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
+      -- The TTL is 0.1 s longer than needed. So within a slot it is set again only if it is
+      -- more than 50 ms off. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
       local ttl = (slot + longest - now) / 1000
       ttl = ttl - ttl % 2 + 101
       if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end

@@ -18,6 +18,17 @@ for r = 1, rules do
 end
 local longest = windows[rules]
 local corrupt = 'CORRUPT no state of a log in a list'
+-- Reads what this decision needs of the log. The blocks after it use:
+--   slot            last instant of the present slot, at which permits taken now are dated
+--   total, used     permits taken since the log began; those that count now
+--                   under the longest rule
+--   stored, recent  total and instant of the last entry before this execution; a clock that
+--                   stepped back dates it at slot
+--   newest          last instant at which a permit was taken, this execution's included
+--   last            number of the last entry, nil unless it was needed
+--   exists, renew   there is a log to go on with; there is one that has to be deleted
+--   repair, kept    the clock stepped back: the entries after number kept have to go
+--   forget          number of the entry that becomes entry 0
 -- needs: call key now grain rules limits windows longest corrupt
 -- sets: slot exists total last renew kept repair left bases alives forget used stored recent newest
 local slot = now - now % grain + grain - 1
@@ -41,8 +52,10 @@ if tail[1] then
 end
 -- </open>
 
-local last -- number of the last entry, if it is needed
+local last
 local renew, kept, repair = false, 0, false
+-- Unless the clock stepped back or an entry has left the smallest window, the numbers of
+-- entries are not needed.
 if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -154,7 +167,7 @@ local allowed, before = times, total
 for r = 1, rules do
   local room = limits[r] + bases[r] - total
   if n * allowed > room then
-    allowed = math.max((room - room % n) / n, 0)
+    allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
   end
 end
 -- needs: n slot total used newest allowed
@@ -169,7 +182,7 @@ if allowed > 0 then newest = slot end
 local wait, blocking = 0, 0
 if allowed < times then
   for r = 1, rules do
-    local over = total - bases[r] + n - limits[r]
+    local over = total - bases[r] + n - limits[r] -- so many permits have to leave
     if over > 0 then
       local leaves = slot
       if bases[r] + over <= stored then

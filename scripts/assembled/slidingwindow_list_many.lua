@@ -23,6 +23,16 @@ local corrupt = 'CORRUPT no state of a log in a list'
 local out, size = {}, 0
 
 local function decide(key, requests)
+  -- Reads what this decision needs of the log. The blocks after it use:
+  --   slot            last instant of the present slot, at which permits taken now are dated
+  --   total, used     permits taken since the log began; those that count now
+  --   stored, recent  total and instant of the last entry before this execution; a clock that
+  --                   stepped back dates it at slot
+  --   newest          last instant at which a permit was taken, this execution's included
+  --   last            number of the last entry, nil unless it was needed
+  --   exists, renew   there is a log to go on with; there is one that has to be deleted
+  --   repair, kept    the clock stepped back: the entries after number kept have to go
+  --   forget          number of the entry that becomes entry 0
   -- needs: call key now grain window corrupt
   -- sets: slot exists total base oldest last renew kept repair forget used stored recent newest
   local slot, edge = now - now % grain + grain - 1, now - window
@@ -46,8 +56,10 @@ local function decide(key, requests)
   end
   -- </open>
 
-  local last -- number of the last entry, which few decisions need
+  local last
   local renew, kept, repair, forget = false, 0, false, 0
+  -- Unless the clock stepped back or an entry has left the window, the numbers of entries are
+  -- not needed.
   if exists and (instant > slot or oldest <= edge or instant <= edge) then
     local length = call('LLEN', key)
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -144,7 +156,7 @@ local function decide(key, requests)
     local allowed, before = times, used
     local room = limit - used
     if n * allowed > room then
-      allowed = math.max((room - room % n) / n, 0)
+      allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
     end
     -- needs: n slot used total newest allowed
     -- sets: used total newest
@@ -157,7 +169,7 @@ local function decide(key, requests)
     -- sets: wait
     local wait = 0
     if allowed < times then
-      local over, leaves = used + n - limit, slot
+      local over, leaves = used + n - limit, slot -- so many permits have to leave
       if base + over <= stored then
         leaves = oldest
         if over > 1 then
@@ -233,13 +245,15 @@ local function decide(key, requests)
       if renew then redis.call('UNLINK', key) end
       if repair then redis.call('LTRIM', key, '0', 2 * kept + 1) end
       if exists and recent == slot and not repair then
-        redis.call('LSET', key, '-1', sum)
+        redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
       elseif exists then
         redis.call('RPUSH', key, string.format('%d', slot), sum)
       else
-        redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum)
+        redis.call('RPUSH', key, '0', '0', string.format('%d', slot), sum) -- entries 0 and 1
       end
       if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
+      -- The TTL is 0.1 s longer than needed. So within a slot it is set again only if it is
+      -- more than 50 ms off. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
       local ttl = (slot + longest - now) / 1000
       ttl = ttl - ttl % 2 + 101
       if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end

@@ -12,6 +12,16 @@ local now = time[1] * 1000000 + time[2]
 local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local longest = window
 local corrupt = 'CORRUPT no state of a log in a list'
+-- Reads what this decision needs of the log. The blocks after it use:
+--   slot            last instant of the present slot, at which permits taken now are dated
+--   total, used     permits taken since the log began; those that count now
+--   stored, recent  total and instant of the last entry before this execution; a clock that
+--                   stepped back dates it at slot
+--   newest          last instant at which a permit was taken, this execution's included
+--   last            number of the last entry, nil unless it was needed
+--   exists, renew   there is a log to go on with; there is one that has to be deleted
+--   repair, kept    the clock stepped back: the entries after number kept have to go
+--   forget          number of the entry that becomes entry 0
 -- needs: call key now grain window corrupt
 -- sets: slot exists total base oldest last renew kept repair forget used stored recent newest
 local slot, edge = now - now % grain + grain - 1, now - window
@@ -35,8 +45,10 @@ if tail[1] then
 end
 -- </open>
 
-local last -- number of the last entry, which few decisions need
+local last
 local renew, kept, repair, forget = false, 0, false, 0
+-- Unless the clock stepped back or an entry has left the window, the numbers of entries are
+-- not needed.
 if exists and (instant > slot or oldest <= edge or instant <= edge) then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -124,7 +136,7 @@ if not (used >= 0) then return {err = corrupt} end -- "not", because it may be N
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
-  allowed = math.max((room - room % n) / n, 0)
+  allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
 -- needs: n slot used total newest allowed
 -- sets: used total newest
@@ -137,7 +149,7 @@ if allowed > 0 then newest = slot end
 -- sets: wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, slot
+  local over, leaves = used + n - limit, slot -- so many permits have to leave
   if base + over <= stored then
     leaves = oldest
     if over > 1 then

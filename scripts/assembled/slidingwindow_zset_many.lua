@@ -51,7 +51,7 @@ local function decide(key, requests)
     local allowed, before = times, used
     local room = limit - used
     if n * allowed > room then
-      allowed = math.max((room - room % n) / n, 0)
+      allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
     end
     -- needs: n now used newest allowed
     -- sets: used newest
@@ -100,6 +100,8 @@ local function decide(key, requests)
         missing = missing - redis.call('ZADD', key, 'NX', unpack(members))
       end
       redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
+      -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+      -- as 1e+8.
       local ttl = window / 1000
       redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
   else

@@ -31,7 +31,7 @@ local newest = recent
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
-  allowed = math.max((room - room % n) / n, 0)
+  allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
 -- needs: n now used newest allowed
 -- sets: used newest
