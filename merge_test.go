@@ -2,180 +2,19 @@ package ratelimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/merge"
-	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
-
-func coreOf(t testing.TB, l Limiter) *core {
-	t.Helper()
-	switch l := l.(type) {
-	case *FixedWindow:
-		return l.core
-	case *SlidingWindow:
-		return l.core
-	case *SlidingLog:
-		return l.core
-	case *TokenBucket:
-		return l.core
-	case *LeakyBucket:
-		return l.core
-	}
-	t.Fatalf("%T has no core", l)
-	return nil
-}
-
-// decideTogether decides calls in one execution, without a merger, and returns their results.
-func decideTogether(t testing.TB, c *core, calls []model.Step, keys []string) []Result {
-	t.Helper()
-	type run struct{ n, calls int }
-	var names []string
-	runs := map[string][]run{} // by name
-	type place struct{ run, index int }
-	places := make([]place, len(calls)) // of each call among its key's
-	for i, call := range calls {
-		name := c.prefix + keys[i]
-		of := runs[name]
-		if len(of) == 0 {
-			names = append(names, name)
-		}
-		if len(of) == 0 || of[len(of)-1].n != call.N {
-			of = append(of, run{n: call.N})
-		}
-		last := len(of) - 1
-		places[i] = place{last, of[last].calls}
-		of[last].calls++
-		runs[name] = of
-	}
-	reply, err := c.exec.DoMany(ctx, len(names), func(i int) (*string, any) {
-		var requests []string
-		for _, r := range runs[names[i]] {
-			requests = append(requests, fmt.Sprintf("%dx%d", r.n, r.calls))
-		}
-		return &names[i], strings.Join(requests, ",")
-	})
-	require.NoError(t, err)
-	first, words := map[string]int{}, 0 // each key's first word
-	for _, name := range names {
-		first[name] = words
-		words += len(runs[name]) * c.exec.Words
-	}
-	require.Len(t, reply, words)
-	results := make([]Result, len(calls))
-	for i, call := range calls {
-		of := reply[first[c.prefix+keys[i]]+places[i].run*c.exec.Words:][:c.exec.Words]
-		results[i] = c.explain(of, int64(call.N), int64(places[i].index))
-	}
-	return results
-}
-
-// together makes one call for one permit of each of the keys, all in one batch.
-func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
-	return inOneBatch(t, coreOf(t, l), ones(len(keys)), keys, nil)
-}
-
-// inOneBatch makes calls that wait for another one, in this order, and are sent in one
-// batch when that is done. Those that are marked as gone give up before.
-func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone map[int]bool) ([]Result, []error) {
-	t.Helper()
-	require.Less(t, len(calls), 64, "64 calls do not wait")
-	outside := newRelay(c.exec.Client)
-	defer outside.stop()
-	results, errs := make([]Result, len(calls)), make([]error, len(calls))
-	synctest.Test(t.(*testing.T), func(t *testing.T) {
-		first := newGate(outside)
-		exec := *c.exec
-		exec.Client = first
-		m := merge.New(&exec, c.prefix)
-		go func() { _, _ = m.Acquire(context.Background(), "first", 1) }()
-		synctest.Wait()
-		giveUp := make([]context.CancelFunc, len(calls))
-		var called sync.WaitGroup
-		for i, call := range calls {
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
-			giveUp[i] = cancel
-			called.Go(func() {
-				reply, err := m.Acquire(ctx, keys[i], call.N)
-				results[i], errs[i] = c.result(ctx, keys[i], call.N, reply, err)
-			})
-			synctest.Wait() // so that they come in this order
-		}
-		for i := range gone {
-			giveUp[i]()
-		}
-		synctest.Wait()
-		close(first.open)
-		called.Wait()
-	})
-	return results, errs
-}
-
-// A gate is a client whose first command waits until it opens, and then fails.
-type gate struct {
-	redisexec.Client
-	once sync.Once
-	open chan struct{}
-}
-
-func newGate(client redisexec.Client) *gate { return &gate{Client: client, open: make(chan struct{})} }
-
-func (g *gate) Process(ctx context.Context, cmd redis.Cmder) (err error) {
-	g.once.Do(func() {
-		<-g.open
-		err = errors.New("the gate keeps the first command")
-		cmd.SetErr(err)
-	})
-	if err != nil {
-		return err
-	}
-	return g.Client.Process(ctx, cmd)
-}
-
-// A relay is a client that can be used in a synctest bubble, though its commands go
-// over a network: another goroutine sends them, one at a time.
-type relay struct {
-	mu   sync.Mutex // guards both channels
-	cmds chan redis.Cmder
-	errs chan error
-}
-
-func newRelay(client redisexec.Client) *relay {
-	r := &relay{cmds: make(chan redis.Cmder), errs: make(chan error)}
-	go func() {
-		for cmd := range r.cmds {
-			r.errs <- client.Process(ctx, cmd)
-		}
-	}()
-	return r
-}
-
-func (r *relay) Process(_ context.Context, cmd redis.Cmder) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cmds <- cmd
-	return <-r.errs
-}
-
-func (r *relay) stop() { close(r.cmds) }
-
-// ones is so many calls for one permit each.
-func ones(calls int) []model.Step { return slices.Repeat([]model.Step{{N: 1}}, calls) }
 
 func BenchmarkMerged(b *testing.B) {
 	for _, keys := range []int{1, 10_000} {

@@ -64,6 +64,9 @@ var packages = map[string]string{
 // a package of a temporary module that requires what this module requires, so that nothing has
 // to be downloaded.
 func TestSnippetsCompile(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiling the snippets takes seconds; left out with -short")
+	}
 	t.Parallel()
 	module := t.TempDir()
 	write := func(name, text string) {
