@@ -18,29 +18,31 @@ var (
 	callersClock = script.Parse("callersclock.lua", callersClockText)
 )
 
-// scripts are what an algorithm runs on Redis: its file, and what is cut from it.
+// scripts are what an algorithm runs on Redis: its file, and what is cut from it. They
+// are assembled when the first limiter needs them.
 type scripts struct {
-	file *script.File
-
-	server, caller         scriptSet // by the clock that decides: the server's or the caller's
-	serverOnce, callerOnce sync.Once
+	file           *script.File
+	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, and decide many
 // requests.
 type scriptSet struct{ one, peek, many *script.Script }
 
-func newScripts(file *script.File) *scripts { return &scripts{file: file} }
-
-// get returns the scripts that decide by the server's clock, or by the caller's. They
-// are assembled when the first limiter needs them.
-func (s *scripts) get(byCaller bool) *scriptSet {
-	if byCaller {
-		s.callerOnce.Do(func() { s.caller = assemble(s.file.With(callersClock)) })
-		return &s.caller
+func newScripts(file *script.File) *scripts {
+	return &scripts{
+		file:   file,
+		server: sync.OnceValue(func() scriptSet { return assemble(file) }),
+		caller: sync.OnceValue(func() scriptSet { return assemble(file.With(callersClock)) }),
 	}
-	s.serverOnce.Do(func() { s.server = assemble(s.file) })
-	return &s.server
+}
+
+// get returns the scripts that decide by the server's clock, or by the caller's.
+func (s *scripts) get(byCaller bool) scriptSet {
+	if byCaller {
+		return s.caller()
+	}
+	return s.server()
 }
 
 func assemble(file *script.File) scriptSet {
