@@ -94,6 +94,13 @@ func (b *bucket) unpack(reply int64, words []int64) {
 	}
 }
 
+func (b *bucket) look(words []int64) Result {
+	r := b.explain(words, 1, 0)
+	r.Remaining = int((b.capacity - words[wordMissing]) / b.permit)
+	r.ResetAfter = micros(ceilDiv(words[wordMissing], b.flow))
+	return r
+}
+
 func (b *bucket) explain(words []int64, n, i int64) Result {
 	missing, excess := b.settle(words, n, i)
 	return b.result(i < words[wordAllowed], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
@@ -161,6 +168,13 @@ func newStepped(rate Rate, size int, sizeName string, every time.Duration) (*ste
 
 func (s *stepped) args() []string {
 	return append(s.bucket.args(), strconv.FormatInt(s.every, 10))
+}
+
+func (s *stepped) look(words []int64) Result {
+	r := s.explain(words, 1, 0)
+	r.Remaining = int((s.capacity - words[wordMissing]) / s.permit)
+	r.ResetAfter = micros(max(ceilDiv(words[wordMissing], s.gain)*s.every-words[wordSince], 0))
+	return r
 }
 
 func (s *stepped) explain(words []int64, n, i int64) Result {

@@ -21,6 +21,10 @@ type explainer interface {
 	// explain is the result of request i, from 0, of a run of equal requests for n
 	// permits.
 	explain(words []int64, n, i int64) Result
+
+	// look is the result of a Peek, whose reply is the words of a run of one request that
+	// has not taken its permit.
+	look(words []int64) Result
 }
 
 // core is what the limiters share: everything but the algorithm.
@@ -51,6 +55,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
 	}
+	if s.clock == nil && s.skewed {
+		return nil, invalidConfig("WithMaxSkew: the server's clock decides, and has no skew; use it with WithClock")
+	}
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
 		title:  fmt.Sprintf("%s %q", a.title, s.name),
@@ -71,7 +78,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		c.exec.Args = append(c.exec.Args, arg)
 	}
 	if s.clock != nil {
-		c.exec.Now = c.now
+		c.exec.Now, c.exec.Spare = c.now, s.spare()
 	}
 	switch client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
@@ -106,22 +113,27 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	return c.result(ctx, key, n, reply, err)
 }
 
-// Peek returns what TryAcquire would return now, and changes nothing, even if it
-// returns an error. Its errors are those of TryAcquire.
-func (c *core) Peek(ctx context.Context, key string) (Result, error) {
-	if err := c.check(ctx, key, 1); err != nil {
-		return Result{}, err
-	}
-	reply, err := c.exec.Call(ctx, c.exec.Peek, c.prefix+key, 1)
-	return c.result(ctx, key, 1, reply, err)
-}
-
-// result makes a Result of a reply, and releases the reply.
+// result makes a Result of the reply to a call for n permits, and releases the reply.
 func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Reply, err error) (Result, error) {
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
 	r := c.explain(reply.Words, int64(n), reply.Index)
+	reply.Done()
+	return r, nil
+}
+
+// Peek returns what key has left now, and changes nothing, even if it returns an error.
+// Its errors are those of TryAcquire.
+func (c *core) Peek(ctx context.Context, key string) (Result, error) {
+	if err := c.check(ctx, key, 1); err != nil {
+		return Result{}, err
+	}
+	reply, err := c.exec.Call(ctx, c.exec.Peek, c.prefix+key, 1)
+	if err != nil {
+		return Result{}, c.failed(ctx, key, err)
+	}
+	r := c.look(reply.Words)
 	reply.Done()
 	return r, nil
 }

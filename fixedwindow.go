@@ -127,6 +127,18 @@ func (f *fixed) unpack(reply int64, words []int64) {
 	words[wordRoom], words[wordLeft] = reply/span, reply%span
 }
 
+func (f *fixed) look(words []int64) Result {
+	left := time.Duration(words[wordLeft]) * f.unit
+	r := Result{Allowed: words[wordAllowed] > 0, Limit: int(f.limit), Window: f.window, Remaining: int(words[wordRoom])}
+	if !r.Allowed {
+		r.RetryAfter = left
+	}
+	if words[wordRoom] < f.limit {
+		r.ResetAfter = left
+	}
+	return r
+}
+
 func (f *fixed) explain(words []int64, n, i int64) Result {
 	allowed, left := words[wordAllowed], time.Duration(words[wordLeft])*f.unit
 	retry := left

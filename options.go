@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"strconv"
 	"strings"
 	"time"
 )
@@ -90,11 +91,16 @@ func WithOptions(opts ...Option) Option {
 // WithClock decides by the caller's clock instead of the server's, for services
 // whose Redis forbids TIME in scripts, and for tests. The clock is read to the
 // microsecond, once for each execution and from any goroutine. It must read a time
-// between 1970 and 2112; otherwise the call returns ErrInvalidConfig. All processes
-// that share a key should agree on the time: a process whose clock is ahead refills the
-// key for all of them. Keys still expire by the server's clock, which counts the time
-// for which they are needed even while the caller's clock stands still, as in a test on
-// a real server.
+// between 1970 and 2112; otherwise the call returns ErrInvalidConfig.
+//
+// The clocks of the processes that share a key may differ, and calls may arrive in
+// another order than they read their clocks in. No call moves the state of a key back in
+// time: a call whose clock is behind the state is decided at the state's instant. So a
+// process whose clock is ahead refills the key for all of them, and one that is behind
+// waits for the rule and its lag. [WithMaxSkew] says how far the clocks may be apart.
+//
+// Keys still expire by the server's clock, which counts the time for which they are
+// needed even while the caller's clock stands still, as in a test on a real server.
 func WithClock(now func() time.Time) Option {
 	return common{func(s *settings) {
 		if now == nil {
@@ -102,6 +108,21 @@ func WithClock(now func() time.Time) Option {
 		}
 		s.once("WithClock")
 		s.clock = now
+	}}
+}
+
+// WithMaxSkew goes with WithClock: d is how far the clocks of the processes that share a
+// key may be apart, the time that a call takes to arrive included; 1s if not given. Every
+// key lives longer by d. Processes within d of each other together get at most what the
+// rule allows in t + d in any interval t. Beyond d, the rest of the skew can be spent
+// again each time the key has expired. d is 0 to 24h.
+func WithMaxSkew(d time.Duration) Option {
+	return common{func(s *settings) {
+		if d < 0 || d > mostMaxSkew {
+			s.refuse("WithMaxSkew: %v is not between 0 and %v", d, mostMaxSkew)
+		}
+		s.once("WithMaxSkew")
+		s.maxSkew, s.skewed = d, true
 	}}
 }
 
@@ -216,7 +237,15 @@ func WithRefillEvery(d time.Duration) TokenBucketOption {
 	}}
 }
 
+// spare is what every TTL is longer by, in milliseconds: as an even number, because the
+// scripts add it to an odd one (see bucket.lua).
+func (s *settings) spare() string {
+	return strconv.FormatInt((s.maxSkew.Milliseconds()+1)/2*2, 10)
+}
+
 const (
+	defaultMaxSkew    = time.Second
+	mostMaxSkew       = 24 * time.Hour
 	defaultSubWindows = 10
 	maxSubWindows     = 100_000
 )
@@ -226,6 +255,8 @@ type settings struct {
 	prefix      string
 	name        string
 	clock       func() time.Time // nil: the server's
+	maxSkew     time.Duration
+	skewed      bool // maxSkew is given
 	unmerged    bool
 	aligned     bool
 	offset      time.Duration
@@ -260,7 +291,7 @@ func collect[O interface {
 	comparable
 	set(*settings)
 }](opts []O) (settings, error) {
-	s := settings{prefix: defaultPrefix, name: defaultName}
+	s := settings{prefix: defaultPrefix, name: defaultName, maxSkew: defaultMaxSkew}
 	apply(&s, opts)
 	return s, s.err
 }

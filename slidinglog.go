@@ -112,11 +112,24 @@ const (
 )
 
 func (rules logExplainer) explain(words []int64, n, i int64) Result {
-	allowed, newest, blocked, used := words[wordAllowed], words[wordNewest], words[wordBlocked], words[wordUsed:]
-	taken := min(i+1, allowed) * n // by the run, up to request i
+	allowed := words[wordAllowed]
+	return rules.result(words, i < allowed, min(i+1, allowed)*n)
+}
+
+func (rules logExplainer) look(words []int64) Result {
+	r := rules.result(words, words[wordAllowed] > 0, 0)
+	if words[wordUsed+len(rules)-1] == 0 { // under the longest rule
+		r.ResetAfter = 0
+	}
+	return r
+}
+
+// result is the answer to a request, after so many permits were taken by its run.
+func (rules logExplainer) result(words []int64, allowed bool, taken int64) Result {
+	newest, blocked, used := words[wordNewest], words[wordBlocked], words[wordUsed:]
 	longest := rules[len(rules)-1].Window
 	r := Result{
-		Allowed:    i < allowed,
+		Allowed:    allowed,
 		ResetAfter: max(longest+micros(newest), 0),
 	}
 	governing := 0 // the rule that the Result is about

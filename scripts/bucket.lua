@@ -17,9 +17,9 @@ local call = redis.pcall
 
 -- <clock>
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>

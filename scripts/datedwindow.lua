@@ -15,9 +15,9 @@ local call = redis.pcall
 
 -- <clock>
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>
@@ -80,7 +80,7 @@ if allowed > 0 or repair then
   redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
   -- </store>
 else
-  -- <keep>
+  -- <expire>
   -- A denial under a longer window than the one that set the TTL lengthens the TTL.
   -- needs: key now window state start used
   -- sets:
@@ -88,7 +88,7 @@ else
   if state and redis.call('PTTL', key) < ttl - 1 then
     redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
   end
-  -- </keep>
+  -- </expire>
 end
 
 -- <answer>

@@ -5,7 +5,7 @@
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
 --        one request for one permit, otherwise runs "<permits>x<times>" joined by
---        commas; last the caller's clock, microseconds, if that decides
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
 --        there is one -1 instead, and the key was left as it was (unless the user
@@ -35,7 +35,7 @@ local function decide(key, requests)
   if change then
     -- <store/>
   else
-    -- <keep?/>
+    -- <expire?/>
   end
 end
 

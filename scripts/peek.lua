@@ -1,12 +1,13 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- <clock?/>
 -- <config/>
+local out, size = {}, 0
 -- <load/>
 -- <fit/>
--- <take/>
 -- <wait?/>
--- <answer/>
+-- <words/>
+return out

@@ -22,9 +22,9 @@ local call = redis.pcall
 
 -- <clock>
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>
@@ -306,7 +306,7 @@ if allowed > 0 or repair then
   if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
   -- </store>
 else
-  -- <keep>
+  -- <expire>
   -- A denial under a longer window than the one that set the TTL lengthens the TTL:
   -- the state is kept for as long as the reported wait.
   -- needs: key now longest recent
@@ -315,7 +315,7 @@ else
   if recent > 0 and redis.call('PTTL', key) < ttl then
     redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
   end
-  -- </keep>
+  -- </expire>
 end
 
 -- <answer>

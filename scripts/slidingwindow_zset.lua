@@ -14,9 +14,9 @@ local call = redis.pcall
 
 -- <clock>
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>
@@ -105,7 +105,7 @@ if allowed > 0 or repair then
   redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
   -- </store>
 else
-  -- <keep>
+  -- <expire>
   -- A denial under a longer window than the one that set the TTL lengthens the TTL:
   -- the state is kept for as long as the reported wait.
   -- needs: key now window recent
@@ -114,7 +114,7 @@ else
   if recent > 0 and redis.call('PTTL', key) < ttl then
     redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
   end
-  -- </keep>
+  -- </expire>
 end
 
 -- <answer>

@@ -14,9 +14,9 @@ local call = redis.pcall
 
 -- <clock>
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
 -- <config>
@@ -112,7 +112,7 @@ if allowed > 0 or repair then
     'PX', ttl - ttl % 2 + 3)
   -- </store>
 else
-  -- <keep>
+  -- <expire>
   -- A denial under longer steps than those that set the TTL lengthens the TTL.
   -- needs: key now permit flow every state missing since
   -- sets:
@@ -122,7 +122,7 @@ else
     redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
       'PX', ttl - ttl % 2 + 3)
   end
-  -- </keep>
+  -- </expire>
 end
 
 -- <answer>

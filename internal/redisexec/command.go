@@ -107,7 +107,7 @@ func (c *Command) addClock() (err error) {
 	if c.now, err = c.exec.Now(); err != nil {
 		return err
 	}
-	c.args = append(c.args, &c.now)
+	c.args = append(c.args, c.exec.Spare, &c.now)
 	return nil
 }
 

@@ -19,13 +19,16 @@ type Executor struct {
 	Args            []any          // the algorithm's ARGV
 	Words           int            // of the reply to a run of equal requests
 
-	// Unpack turns the reply of One and Peek, where that is one integer, into words. If
-	// Unpack is nil, the reply is an array of the words.
+	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
+	// nil, the reply is an array of the words, as that of Peek always is.
 	Unpack func(reply int64, words []int64)
 
 	// Now reads the caller's clock, in microseconds. If it is nil, the server's clock
 	// decides.
 	Now func() (int64, error)
+
+	// Spare goes with Now: what every TTL is longer by, in milliseconds.
+	Spare any
 
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.

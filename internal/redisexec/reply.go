@@ -26,7 +26,7 @@ const noReply = math.MinInt64
 
 // newCmd returns the go-redis command for c.
 func (c *Command) newCmd(ctx context.Context) redis.Cmder {
-	if c.exec.Unpack != nil && c.script != c.exec.Many {
+	if c.exec.Unpack != nil && c.script == c.exec.One {
 		cmd := redis.NewIntCmd(ctx, c.args...)
 		cmd.SetVal(noReply)
 		return cmd

@@ -1,16 +1,17 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: capacity permit flow sub
 local capacity, permit, flow = ARGV[2] + 0, ARGV[3], ARGV[4]
 local sub = string.sub
+local out, size = {}, 0
 -- needs: call key now capacity permit flow sub
 -- sets: missing repair
 local missing, repair = 0, false
@@ -77,10 +78,9 @@ local room = capacity - missing
 if cost * allowed > room then
   allowed = (room - room % cost) / cost
 end
--- needs: cost allowed missing
--- sets: missing
-missing = missing + allowed * cost
--- needs: allowed before
--- sets:
-if allowed == 0 then return -before end
-return before
+-- needs: out size allowed before
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = before
+size = size + 2
+return out

@@ -1,15 +1,16 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: limit window offset
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+local out, size = {}, 0
 -- needs: call key now window offset
 -- sets: state start used repair
 local start, used, repair = now, 0, false
@@ -42,9 +43,10 @@ local allowed, before = times, math.max(limit - used, 0)
 if n * allowed > before then
   allowed = (before - before % n) / n
 end
--- needs: n allowed used
--- sets: used
-used = used + allowed * n
--- needs: now window start allowed before
--- sets:
-return {allowed, before, start + window - now}
+-- needs: out size now window start allowed before
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = before
+out[size + 3] = start + window - now
+size = size + 3
+return out

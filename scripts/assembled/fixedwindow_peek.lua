@@ -1,11 +1,12 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
 -- sets: most window
 local most, window = ARGV[2] + 0, ARGV[3] + 0
+local out, size = {}, 0
 -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
 -- is of a window of this length.
 -- needs: call key most window
@@ -53,18 +54,10 @@ if cost * allowed > room then
   if room < 0 then before = 0 end -- the limit was lowered; permits taken stay taken
   allowed = (before - before % cost) / cost
 end
--- needs: n cost allowed room taken
--- sets: room taken
-if allowed > 0 then
-  room = room - allowed * cost
-  if allowed == 1 and taken == 0 then
-    taken = n -- a string, as it came: a number would have to be formatted
-  else
-    taken = taken + allowed * n
-  end
-end
--- needs: allowed before left window
--- sets:
-local packed = before / 1000000 * (window + 1) + left
-if allowed == 0 then return -packed end
-return packed
+-- needs: out size allowed before left
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = before / 1000000
+out[size + 3] = left
+size = size + 3
+return out

@@ -1,12 +1,12 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: grain rules limits windows longest corrupt
 local grain, rules = ARGV[2] + 0, ARGV[3] + 0
@@ -18,6 +18,7 @@ for r = 1, rules do
 end
 local longest = windows[rules]
 local corrupt = 'CORRUPT no state of a log in a list'
+local out, size = {}, 0
 -- Reads what this decision needs of the log. The blocks after it use:
 --   slot            last instant of the present slot, at which permits taken now are dated
 --   total, used     permits taken since the log began; those that count now
@@ -170,11 +171,6 @@ for r = 1, rules do
     allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
   end
 end
--- needs: n slot total used newest allowed
--- sets: total used newest
-total = total + allowed * n
-used = used + allowed * n
-if allowed > 0 then newest = slot end
 -- Computes, for each rule that blocks, when the entry leaves its window that makes
 -- room. It is an entry of this execution if the stored ones are not enough.
 -- needs: call key n times now rules limits windows corrupt slot total last left bases alives stored recent allowed
@@ -237,10 +233,6 @@ if allowed < times then
     end
   end
 end
--- needs: now rules bases newest allowed before wait blocking
--- sets:
-local out, size = {0, 0, 0, 0, 0, 0}, 0 -- two rules give six words
--- <words>
 -- needs: out size now rules bases newest allowed before wait blocking
 -- sets: size
 out[size + 1] = allowed
@@ -251,5 +243,4 @@ for r = 1, rules do
 end
 out[size + 4 + rules] = blocking
 size = size + 4 + rules
--- </words>
 return out

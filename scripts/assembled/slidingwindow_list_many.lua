@@ -5,16 +5,16 @@
 -- KEYS   the keys, each once
 -- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
 --        one request for one permit, otherwise runs "<permits>x<times>" joined by
---        commas; last the caller's clock, microseconds, if that decides
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
 --        there is one -1 instead, and the key was left as it was (unless the user
 --        may not run a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: grain limit window longest corrupt
 local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0

@@ -1,17 +1,18 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: grain limit window longest corrupt
 local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
 local longest = window
 local corrupt = 'CORRUPT no state of a log in a list'
+local out, size = {}, 0
 -- Reads what this decision needs of the log. The blocks after it use:
 --   slot            last instant of the present slot, at which permits taken now are dated
 --   total, used     permits taken since the log began; those that count now
@@ -138,11 +139,6 @@ local room = limit - used
 if n * allowed > room then
   allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
--- needs: n slot used total newest allowed
--- sets: used total newest
-used = used + allowed * n
-total = total + allowed * n
-if allowed > 0 then newest = slot end
 -- Computes when the entry leaves the window that makes room. It is an entry of this
 -- execution if the stored ones are not enough.
 -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed
@@ -197,6 +193,11 @@ if allowed < times then
   end
   wait = leaves + window - now
 end
--- needs: now newest allowed before wait
--- sets:
-return {allowed, newest - now, wait, before}
+-- needs: out size now newest allowed before wait
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = newest - now
+out[size + 3] = wait
+out[size + 4] = before
+size = size + 4
+return out

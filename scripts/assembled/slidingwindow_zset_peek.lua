@@ -1,15 +1,16 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: limit window
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
+local out, size = {}, 0
 -- stored is how many permits of the window the key holds, recent is the instant of
 -- the last one.
 -- needs: call key now window
@@ -33,10 +34,6 @@ local room = limit - used
 if n * allowed > room then
   allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
--- needs: n now used newest allowed
--- sets: used newest
-used = used + allowed * n
-if allowed > 0 then newest = now end
 -- needs: call key n times now limit window used stored allowed
 -- sets: wait
 local wait = 0
@@ -49,6 +46,11 @@ if allowed < times then
   end
   wait = leaves + window - now
 end
--- needs: now newest allowed before wait
--- sets:
-return {allowed, newest - now, wait, before}
+-- needs: out size now newest allowed before wait
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = newest - now
+out[size + 3] = wait
+out[size + 4] = before
+size = size + 4
+return out

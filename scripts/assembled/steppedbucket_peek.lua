@@ -1,15 +1,16 @@
--- Answers what the algorithm's script would answer to one request, and writes nothing.
--- KEYS, ARGV and reply are those of the algorithm's script, whose blocks replace the
--- marked lines.
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- needs:
--- sets: now
+-- sets: now mark spare
 local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
 -- sets: capacity permit flow every
 local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
+local out, size = {}, 0
 -- needs: call key now capacity permit flow every
 -- sets: state missing repair since
 local missing, repair, since = 0, false, now
@@ -75,9 +76,10 @@ local room = capacity - missing
 if cost * allowed > room then
   allowed = (room - room % cost) / cost
 end
--- needs: cost allowed missing
--- sets: missing
-missing = missing + allowed * cost
--- needs: now allowed before since
--- sets:
-return {allowed, before, now - since}
+-- needs: out size now allowed before since
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = before
+out[size + 3] = now - since
+size = size + 3
+return out
