@@ -2,8 +2,10 @@ package ratelimit
 
 import (
 	_ "embed"
+	"fmt"
 	"math/bits"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -15,41 +17,28 @@ var (
 	//go:embed scripts/steppedbucket.lua
 	steppedBucketText string
 
-	bucketScripts        = newScripts(script.Parse("bucket.lua", bucketText))
+	bucketFile = script.Parse("bucket.lua", bucketText)
+	// By the caller's clock the reply is words, because it includes the clock's lag.
+	bucketScripts        = newScriptsOf(bucketFile, bucketFile.AnswerInWords())
 	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText))
 )
 
-// bucket is the arithmetic that the token bucket and the leaky bucket share. It
-// counts in units, so that all numbers are whole whatever the rate: a microsecond
-// restores flow units, and a permit costs permit units. These two are the rate's
-// count and its period in microseconds, without their common factor.
+// bucket is the arithmetic that the token bucket and the leaky bucket share. It counts
+// in permits and units, so that all numbers are whole whatever the rate: a microsecond
+// restores flow units, and a permit is as many units as permit says. These two are the
+// rate's count and its period in microseconds, without their common factor.
 type bucket struct {
-	size     int64 // burst or capacity, permits
-	permit   int64
-	flow     int64
-	capacity int64 // size × permit
-	window   time.Duration
+	size   int64 // burst or capacity, permits
+	permit int64
+	flow   int64
+	every  int64 // microseconds between two steps; 1 if the refill is even
+	window time.Duration
 }
 
-// The words of a bucket's reply, after wordAllowed.
-const (
-	wordMissing = 1 // units missing before the call
-	bucketWords = 2
+// A level is how much a bucket is short of: whole permits, and units beyond them.
+type level struct{ permits, units int64 }
 
-	wordSince    = 2 // where tokens come in steps: microseconds since the last step
-	steppedWords = 3
-)
-
-// bucketAlgorithm is a bucket that refills evenly.
-func bucketAlgorithm(title, id string, b *bucket) algorithm {
-	return algorithm{
-		title: title, id: id, most: int(b.size),
-		scripts: bucketScripts,
-		args:    b.args(), words: bucketWords, unpack: b.unpack, explainer: b,
-	}
-}
-
-func newBucket(rate Rate, size int, sizeName string) (*bucket, error) {
+func newBucket(rate Rate, size int, sizeName string, every time.Duration) (*bucket, error) {
 	if err := checkCount("the rate's Count", rate.Count); err != nil {
 		return nil, err
 	}
@@ -61,129 +50,213 @@ func newBucket(rate Rate, size int, sizeName string) (*bucket, error) {
 	}
 	count, period := int64(rate.Count), rate.Period.Microseconds()
 	common := gcd(count, period)
-	b := &bucket{size: int64(size), permit: period / common, flow: count / common}
-	high, low := bits.Mul64(uint64(b.size), uint64(b.permit))
-	if high > 0 || low >= exact/2 {
-		return nil, invalidConfig("a %s of %d at %d per %v needs integers beyond what Redis holds exactly; "+
-			"lower the %s, or use a rate whose count and period have a larger common factor",
-			sizeName, size, rate.Count, rate.Period, sizeName)
-	}
-	b.capacity = int64(low)
-	full := ceilDiv(b.capacity, b.flow)
+	b := &bucket{size: int64(size), permit: period / common, flow: count / common, every: max(every.Microseconds(), 1)}
+	full := b.restores(level{permits: b.size})
 	if full > maxMicros {
-		return nil, invalidConfig("a %s of %d at %d per %v takes more than %v to refill; lower it or raise the rate",
-			sizeName, size, rate.Count, rate.Period, micros(maxMicros))
+		return nil, tooSlow(rate, size, sizeName, every)
 	}
 	b.window = micros(full)
 	return b, nil
 }
 
-// args are the scripts' ARGV.
-func (b *bucket) args() []string {
-	return []string{
-		strconv.FormatInt(b.capacity, 10), strconv.FormatInt(b.permit, 10), strconv.FormatInt(b.flow, 10),
+// tooSlow is the error for a bucket that takes too long to refill. It names the largest
+// size and the lowest rate that do not.
+func tooSlow(rate Rate, size int, sizeName string, every time.Duration) error {
+	if every > micros(maxMicros) {
+		return invalidConfig("WithRefillEvery: %v is more than %v; use a shorter step", every, micros(maxMicros))
 	}
+	inTime := func(count, size int64) bool {
+		period := rate.Period.Microseconds()
+		common := gcd(count, period)
+		b := bucket{permit: period / common, flow: count / common, every: max(every.Microseconds(), 1)}
+		return b.restores(level{permits: size}) <= maxMicros
+	}
+	var remedies []string
+	if largest := greatest(int64(size), func(n int64) bool { return inTime(int64(rate.Count), n) }); largest > 0 {
+		remedies = append(remedies, fmt.Sprintf("lower the %s to at most %d", sizeName, largest))
+	}
+	if more := greatest(maxCount-int64(rate.Count), func(n int64) bool { return inTime(maxCount+1-n, int64(size)) }); more > 0 {
+		remedies = append(remedies, fmt.Sprintf("raise the rate to at least %d per %v", maxCount+1-more, rate.Period))
+	}
+	if remedies == nil {
+		remedies = []string{"use a shorter period"}
+	}
+	return invalidConfig("a %s of %d at %d per %v takes more than %v to refill; %s",
+		sizeName, size, rate.Count, rate.Period, micros(maxMicros), strings.Join(remedies, ", or "))
 }
+
+// greatest is the greatest number up to most for which ok is true, where it is true for
+// all lower ones, and 0 if there is none.
+func greatest(most int64, ok func(int64) bool) int64 {
+	low, high := int64(0), most+1
+	for high-low > 1 {
+		if middle := (low + high) / 2; ok(middle) {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+	return low
+}
+
+// bucketAlgorithm is what runs b on Redis. byCaller says that the caller's clock decides.
+func bucketAlgorithm(title, id string, b *bucket, byCaller bool) algorithm {
+	a := algorithm{title: title, id: id, most: int(b.size)}
+	if high, capacity := bits.Mul64(uint64(b.size), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
+		e := evenBucket{b}
+		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
+		a.args = integers(int64(capacity), b.permit, b.flow)
+		if !byCaller {
+			a.unpack = e.unpack
+		}
+	} else {
+		a.scripts, a.words, a.explainer = steppedBucketScripts, steppedWords, steppedBucket{b}
+		a.args = integers(b.size, b.permit, b.flow, b.every)
+	}
+	rule := ""
+	for _, part := range a.args[1:] {
+		rule += "/" + part
+	}
+	if byCaller {
+		rule += "@"
+	}
+	a.args = append(a.args, rule)
+	return a
+}
+
+func integers(all ...int64) []string {
+	texts := make([]string, len(all))
+	for i, n := range all {
+		texts[i] = strconv.FormatInt(n, 10)
+	}
+	return texts
+}
+
+// The words of a reply of bucket.lua, after wordAllowed.
+const (
+	wordMissing = 1 // units missing before the run
+	wordLate    = 2 // microseconds of the clock's lag; or minus those until the first denied request fits
+	evenWords   = 3
+)
+
+// evenBucket explains the replies of bucket.lua.
+type evenBucket struct{ *bucket }
 
 // unpack reads a reply of one integer: the units missing before the call, negative when
 // the call was denied. 0 means that it was allowed: of a full bucket no call is denied.
-func (b *bucket) unpack(reply int64, words []int64) {
+func (b evenBucket) unpack(reply int64, words []int64) {
 	words[wordAllowed], words[wordMissing] = 1, reply
 	if reply < 0 {
 		words[wordAllowed], words[wordMissing] = 0, -reply
 	}
 }
 
-func (b *bucket) look(words []int64) Result {
-	r := b.explain(words, 1, 0)
-	r.Remaining = int((b.capacity - words[wordMissing]) / b.permit)
-	r.ResetAfter = micros(ceilDiv(words[wordMissing], b.flow))
+func (b evenBucket) explain(words []int64, n, i int64) Result {
+	return b.answer(words, n, min(i+1, words[wordAllowed])*n, i < words[wordAllowed])
+}
+
+func (b evenBucket) look(words []int64) Result { return b.answer(words, 1, 0, words[wordAllowed] > 0) }
+
+func (b evenBucket) answer(words []int64, n, taken int64, allowed bool) Result {
+	missing, lag, wait := words[wordMissing], max(words[wordLate], 0), max(-words[wordLate], 0)
+	return b.result(level{missing / b.permit, missing % b.permit}, n, taken, allowed, lag, wait)
+}
+
+// The words of a reply of steppedbucket.lua, after wordAllowed.
+const (
+	wordMissingPermits = 1 // missing before the run
+	wordMissingUnits   = 2
+	wordSince          = 3 // microseconds since the last step, less the clock's lag
+	wordWait           = 4 // microseconds until the first denied request fits, or 0 if what is missing says so
+	steppedWords       = 5
+)
+
+// steppedBucket explains the replies of steppedbucket.lua.
+type steppedBucket struct{ *bucket }
+
+func (b steppedBucket) explain(words []int64, n, i int64) Result {
+	return b.answer(words, n, min(i+1, words[wordAllowed])*n, i < words[wordAllowed])
+}
+
+func (b steppedBucket) look(words []int64) Result {
+	return b.answer(words, 1, 0, words[wordAllowed] > 0)
+}
+
+func (b steppedBucket) answer(words []int64, n, taken int64, allowed bool) Result {
+	missing := level{words[wordMissingPermits], words[wordMissingUnits]}
+	return b.result(missing, n, taken, allowed, -words[wordSince], words[wordWait])
+}
+
+// result is the answer to a request for n permits. missing is what was missing before the
+// run, of which so many permits have been taken since. late is added to every time until
+// something is restored. wait, if it is not 0, is the time until a denied request fits.
+func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait int64) Result {
+	missing.permits += taken
+	r := Result{
+		Allowed:   allowed,
+		Limit:     int(b.size),
+		Window:    b.window,
+		Remaining: int(max(b.size-missing.ceil(), 0)),
+	}
+	if missing != (level{}) {
+		r.ResetAfter = micros(b.restores(missing) + late)
+	}
+	if !allowed {
+		if wait == 0 {
+			wait = b.restores(level{missing.permits + n - b.size, missing.units}) + late
+		}
+		r.RetryAfter = micros(max(wait, 1))
+		r.ResetAfter = max(r.ResetAfter, r.RetryAfter)
+	}
 	return r
 }
 
-func (b *bucket) explain(words []int64, n, i int64) Result {
-	missing, excess := b.settle(words, n, i)
-	return b.result(i < words[wordAllowed], missing, ceilDiv(excess, b.flow), ceilDiv(missing, b.flow))
-}
-
-// settle returns the units missing after request i and, when the request is denied, the
-// units that have to be restored before it fits.
-func (b *bucket) settle(words []int64, n, i int64) (missing, excess int64) {
-	allowed := words[wordAllowed]
-	missing = words[wordMissing] + min(i+1, allowed)*n*b.permit
-	if i >= allowed {
-		excess = missing + n*b.permit - b.capacity
+// ceil is l in whole permits, rounded up.
+func (l level) ceil() int64 {
+	if l.units > 0 {
+		return l.permits + 1
 	}
-	return missing, excess
+	return l.permits
 }
 
-// result takes retry and reset in microseconds.
-func (b *bucket) result(allowed bool, missing, retry, reset int64) Result {
-	return Result{
-		Allowed:    allowed,
-		Limit:      int(b.size),
-		Window:     b.window,
-		Remaining:  int((b.capacity - missing) / b.permit),
-		RetryAfter: micros(retry),
-		ResetAfter: micros(reset),
+// minus is what is missing of l after b has refilled for so many microseconds, evenly.
+func (b *bucket) minus(l level, passed int64) level {
+	high, low := bits.Mul64(uint64(passed), uint64(b.flow))
+	if high >= uint64(b.permit) {
+		return level{}
 	}
-}
-
-// stepped is a bucket that refills in steps.
-type stepped struct {
-	*bucket
-	every int64 // microseconds between two steps
-	gain  int64 // units that a step restores
-}
-
-// steppedAlgorithm is a bucket that refills in steps.
-func steppedAlgorithm(title, id string, s *stepped) algorithm {
-	return algorithm{
-		title: title, id: id, most: int(s.size),
-		scripts: steppedBucketScripts,
-		args:    s.args(), words: steppedWords, explainer: s,
+	permits, units := bits.Div64(high, low, uint64(b.permit))
+	if permits > uint64(l.permits) {
+		return level{}
 	}
+	l.permits -= int64(permits)
+	l.units -= int64(units)
+	if l.units < 0 {
+		l.permits, l.units = l.permits-1, l.units+b.permit
+	}
+	if l.permits < 0 {
+		return level{}
+	}
+	return l
 }
 
-func newStepped(rate Rate, size int, sizeName string, every time.Duration) (*stepped, error) {
-	b, err := newBucket(rate, size, sizeName)
-	if err != nil {
-		return nil, err
+// restores is how many microseconds b takes to restore l, counted from a step; more than
+// maxMicros means that it is beyond that.
+func (b *bucket) restores(l level) int64 {
+	high, low := bits.Mul64(uint64(max(l.permits, 0)), uint64(b.permit))
+	low, carry := bits.Add64(low, uint64(max(l.units, 0)), 0)
+	high += carry
+	if high >= uint64(b.flow) {
+		return 2 * maxMicros
 	}
-	s := &stepped{bucket: b, every: every.Microseconds()}
-	high, low := bits.Mul64(uint64(s.every), uint64(b.flow))
-	if high > 0 || low >= exact/2 {
-		return nil, invalidConfig("WithRefillEvery: %v at this rate needs integers beyond what Redis holds exactly; "+
-			"use a shorter step, or a rate whose count and period have a larger common factor", every)
+	full, rest := bits.Div64(high, low, uint64(b.flow))
+	if full > maxMicros {
+		return 2 * maxMicros
 	}
-	s.gain = int64(low)
-	steps := ceilDiv(b.capacity, s.gain)
-	if steps > maxMicros/s.every {
-		return nil, invalidConfig("WithRefillEvery: %v takes more than %v to refill; use a shorter step or a higher rate",
-			every, micros(maxMicros))
+	if rest > 0 {
+		full++
 	}
-	s.window = micros(steps * s.every)
-	return s, nil
-}
-
-func (s *stepped) args() []string {
-	return append(s.bucket.args(), strconv.FormatInt(s.every, 10))
-}
-
-func (s *stepped) look(words []int64) Result {
-	r := s.explain(words, 1, 0)
-	r.Remaining = int((s.capacity - words[wordMissing]) / s.permit)
-	r.ResetAfter = micros(max(ceilDiv(words[wordMissing], s.gain)*s.every-words[wordSince], 0))
-	return r
-}
-
-func (s *stepped) explain(words []int64, n, i int64) Result {
-	missing, excess := s.settle(words, n, i)
-	since, retry := words[wordSince], int64(0)
-	if excess > 0 {
-		retry = ceilDiv(excess, s.gain)*s.every - since
-	}
-	return s.result(i < words[wordAllowed], missing, retry, ceilDiv(missing, s.gain)*s.every-since)
+	return ceilDiv(int64(full), b.every) * b.every
 }
 
 func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }

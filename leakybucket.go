@@ -17,11 +17,11 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBucket(rate, capacity, "capacity")
+	b, err := newBucket(rate, capacity, "capacity", 0)
 	if err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b))
+	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b, s.clock != nil))
 	if err != nil {
 		return nil, err
 	}

@@ -52,17 +52,19 @@ type localShard struct {
 	keys  map[string]*localBucket
 	queue localQueue
 	most  int
-	_     [64]byte // keeps the next shard's mutex off this one's cache line
+
+	dropped int64    // the latest instant at which a key was dropped; a new key's state begins no earlier
+	_       [64]byte // keeps the next shard's mutex off this one's cache line
 }
 
-// localBucket is full at the microsecond full. Its last units are restored within the
-// microsecond before that, which would restore part units more: at the time now,
-// (full-now)×flow - part units are missing. So the bucket refills without a write; only
-// a call that takes permits writes.
+// localBucket is what was missing from a key's bucket at an instant. So the bucket refills
+// without a write; only a call that takes permits writes.
 type localBucket struct {
-	key        string
-	full, part int64
-	place      int // its index in the queue
+	key     string
+	at      int64
+	missing level
+	full    int64 // the instant at which nothing is missing any more
+	place   int   // its index in the queue
 }
 
 // A LocalOption is [WithLocalKeys] or [WithClock]. The constructor refuses any other
@@ -106,7 +108,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 			return nil, invalidConfig("%s does not apply to a limiter in this process", name)
 		}
 	}
-	b, err := newBucket(rate, burst, "burst")
+	b, err := newBucket(rate, burst, "burst", 0)
 	if err != nil {
 		return nil, err
 	}
@@ -197,51 +199,34 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := l.now()
-
-	var missing int64
 	b := s.keys[key]
+
+	// As in Redis, no call moves the state of a key back in time.
+	present, missing := max(now, s.dropped), level{}
 	if b != nil {
-		missing = l.missing(s, b, now)
+		present = max(now, b.at)
+		missing = l.bucket.minus(b.missing, present-b.at)
 	}
-	after := missing + int64(n)*l.bucket.permit
-	words := [bucketWords]int64{wordMissing: missing}
-	if after <= l.bucket.capacity {
-		words[wordAllowed] = 1
-		if take {
-			l.store(s, b, key, now, after)
-		}
+	allowed, taken := missing.ceil()+int64(n) <= l.bucket.size, int64(0)
+	if allowed && take {
+		taken = int64(n)
+		l.store(s, b, key, present, level{missing.permits + taken, missing.units})
 	}
-	return l.bucket.explain(words[:], int64(n), 0), nil
+	return l.bucket.result(missing, int64(n), taken, allowed, present-now, 0), nil
 }
 
-// missing is how many units b is short of at now, at most the capacity: a clock that
-// was set back cannot make a key wait for longer than an empty bucket takes to refill.
-func (l *LocalTokenBucket) missing(s *localShard, b *localBucket, now int64) int64 {
-	wait := b.full - now
-	if wait <= 0 {
-		return 0
-	}
-	if most := ceilDiv(l.bucket.capacity, l.bucket.flow); wait > most {
-		b.full, b.part = now+most, most*l.bucket.flow-l.bucket.capacity
-		heap.Fix(&s.queue, b.place)
-		wait = most
-	}
-	return wait*l.bucket.flow - b.part
-}
-
-// store notes that so many units of key are missing at now. b is the key's bucket, or
-// nil for a new key.
-func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now, missing int64) {
-	wait := ceilDiv(missing, l.bucket.flow)
-	full, part := now+wait, wait*l.bucket.flow-missing
+// store notes what is missing from key at now. b is the key's bucket, or nil for a new
+// key.
+func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing level) {
+	full := now + l.bucket.restores(missing)
 	if b != nil {
-		b.full, b.part = full, part
+		b.at, b.missing, b.full = now, missing, full
 		heap.Fix(&s.queue, b.place)
 		return
 	}
 	b = s.room(now)
 	b.key = strings.Clone(key) // a part of a large string would keep all of it alive
-	b.full, b.part = full, part
+	b.at, b.missing, b.full = now, missing, full
 	s.keys[b.key] = b
 	heap.Push(&s.queue, b)
 }
@@ -257,6 +242,7 @@ func (s *localShard) room(now int64) *localBucket {
 		}
 		free = s.queue[0]
 		s.drop(free)
+		s.dropped = max(s.dropped, min(free.full, now))
 	}
 	if free == nil {
 		free = new(localBucket)

@@ -21,7 +21,7 @@ var (
 // scripts are what an algorithm runs on Redis: its file, and what is cut from it. They
 // are assembled when the first limiter needs them.
 type scripts struct {
-	file           *script.File
+	file, byCaller *script.File
 	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
 }
 
@@ -29,11 +29,14 @@ type scripts struct {
 // requests.
 type scriptSet struct{ one, peek, many *script.Script }
 
-func newScripts(file *script.File) *scripts {
+func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
+
+// newScriptsOf makes the scripts that decide by the caller's clock of a file of their own.
+func newScriptsOf(file, byCaller *script.File) *scripts {
 	return &scripts{
-		file:   file,
+		file: file, byCaller: byCaller,
 		server: sync.OnceValue(func() scriptSet { return assemble(file) }),
-		caller: sync.OnceValue(func() scriptSet { return assemble(file.With(callersClock)) }),
+		caller: sync.OnceValue(func() scriptSet { return assemble(byCaller.With(callersClock)) }),
 	}
 }
 

@@ -66,10 +66,9 @@ func TestOneRequestRunsTheFile(t *testing.T) {
 	}
 }
 
-// By the caller's clock runs the same, but for the lines that read the clock.
+// By the caller's clock the same runs, but for the lines that read the clock.
 func TestCallersClockChangesOnlyTheClock(t *testing.T) {
-	text := func(s *scripts, byCaller bool) map[string]string {
-		set := s.get(byCaller)
+	text := func(set scriptSet) map[string]string {
 		return map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
 	}
 	caller := callersClock.Blocks()
@@ -77,7 +76,7 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 		if s == fixedWindowScripts { // by the caller's clock a fixed window is a dated one
 			continue
 		}
-		byServer, byCaller := text(s, false), text(s, true)
+		byServer, byCaller := text(assemble(s.byCaller)), text(s.get(true))
 		for name := range byServer {
 			want := strings.Replace(byServer[name], s.file.Blocks()["clock"], caller["clock"], 1)
 			if name == "many" {

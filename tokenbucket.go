@@ -1,7 +1,5 @@
 package ratelimit
 
-import "time"
-
 // A TokenBucket holds up to burst tokens and gains tokens at a rate; a permit takes
 // one. In any interval t it allows at most burst + rate × t permits, exactly: a rate
 // such as 7 per minute neither leaks nor loses a permit.
@@ -24,29 +22,13 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err != nil {
 		return nil, err
 	}
-	a, err := tokenBucketAlgorithm(rate, burst, s.refillEvery)
+	b, err := newBucket(rate, burst, "burst", s.refillEvery)
 	if err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, a)
+	inner, err := newCore(c, s, bucketAlgorithm("token bucket", idTokenBucket, b, s.clock != nil))
 	if err != nil {
 		return nil, err
 	}
 	return &TokenBucket{inner}, nil
-}
-
-// tokenBucketAlgorithm is a bucket that refills in steps, or evenly if every is 0.
-func tokenBucketAlgorithm(rate Rate, burst int, every time.Duration) (algorithm, error) {
-	if every > 0 {
-		s, err := newStepped(rate, burst, "burst", every)
-		if err != nil {
-			return algorithm{}, err
-		}
-		return steppedAlgorithm("token bucket", idTokenBucket, s), nil
-	}
-	b, err := newBucket(rate, burst, "burst")
-	if err != nil {
-		return algorithm{}, err
-	}
-	return bucketAlgorithm("token bucket", idTokenBucket, b), nil
 }

@@ -1,14 +1,19 @@
--- Token bucket that refills in steps. The steps count from the first permit taken
--- from the full bucket.
+-- Token bucket and leaky bucket of any rule: they may refill in steps, which count from
+-- the first permit taken from the full bucket, and one number need not hold their units.
+-- (bucket.lua decides where both are not so.) An even refill has steps of a microsecond.
 --
 -- KEYS[1]  the key
--- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a
---          microsecond restores; [5] microseconds a step; last the caller's clock,
---          microseconds, if that decides
--- State    "<instant of the last step, 16 digits>/<units a permit>+<units missing then>"
+-- ARGV     [1] permits; [2] burst, permits; [3] units a permit; [4] units that a
+--          microsecond restores; [5] microseconds a step; [6] the rule, as it stands in
+--          the state; then what callersclock.lua needs, if the caller's clock decides
+-- State    "<instant, 16 digits>/<permits missing then>+<units>", and the rule that wrote
+--          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
+--          step>", and "@" if a caller's clock wrote it. The instant is that of the last
+--          step. A state of bucket.lua is another rule's.
 -- Reply    the words of a run
--- Words    requests allowed, units missing before the run, microseconds since the
---          last step
+-- Words    requests allowed; permits and units missing before the run; microseconds since
+--          the last step; if another rule's state denies, the time until the first denied
+--          request fits, microseconds, else 0
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 
@@ -21,123 +26,242 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 
 -- <config>
 -- needs:
--- sets: capacity permit flow every
-local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
+-- sets: burst permit flow every rule sub divide after
+local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
+local sub = string.sub
+-- <arithmetic>
+-- needs:
+-- sets: divide after
+-- divide returns a * b / c as a whole number, and the remainder. A product beyond 2^53 is
+-- divided digit by digit of b; then c is below 2^51.
+local function divide(a, b, c)
+  local product = a * b
+  if product < 2 ^ 53 then
+    local remainder = product % c
+    return (product - remainder) / c, remainder
+  end
+  local base, top = 128, 1
+  if c >= 2 ^ 45 then base = 2 end
+  while top * base <= b do
+    top = top * base
+  end
+  local less = a % c
+  local quotient, remainder = 0, 0
+  while top >= 1 do
+    local sum = remainder * base + less * (math.floor(b / top) % base)
+    remainder = sum % c
+    quotient = quotient * base + (sum - remainder) / c
+    top = top / base
+  end
+  return quotient + (a - less) / c * b, remainder
+end
+-- after returns how many microseconds it takes to restore so many permits and units, in
+-- steps.
+local function after(permits, units, unit, speed, step)
+  local quotient, remainder = divide(permits, unit, speed)
+  local micros = quotient + math.ceil((remainder + units) / speed)
+  return micros + -micros % step
+end
+-- </arithmetic>
 -- </config>
 
 -- <load>
--- needs: call key now capacity permit flow every
--- sets: state missing repair since
-local missing, repair, since = 0, false, now
+-- The blocks after it use:
+--   present      the instant that decides: now, or the state's if a caller's clock is ahead
+--   whole, part  permits and units missing at present
+--   since        the last step; present if the bucket is full
+--   repair       the clock stepped back: the state's instant becomes now
+--   theirs       another rule wrote the state, see inherit
+-- needs: call key now mark burst permit flow every rule sub divide after
+-- sets: state present whole part since lag repair theirs
+local present, whole, part, since, lag, repair, theirs = now, 0, 0, now, 0, false
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  -- The block inherit is the same as in bucket.lua. A denied call stores the state of
-  -- another configuration too, as a state of this configuration.
-  -- <inherit>
-  -- Reads the state of a bucket of any configuration. The units missing are those at
-  -- the anchor, which is the last step of a stepped bucket, or those at now if there
-  -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
-  -- allows more.
-  -- needs: now state permit flow missing repair
-  -- sets: missing repair anchor
-  local anchor
-  local instant, unit, tail = string.match(state, '^(%d+)/([1-9]%d*)(.*)$')
-  if unit then
-    local speed, rest = string.match(tail, '^/([1-9]%d*)%+(%d+)$')
-    if speed then
-      missing = (instant - now) * speed + rest
-      if speed ~= flow then repair = true end
-    elseif tail == '' then
-      missing = instant - now
-      if flow ~= '1' then repair = true end
-    else
-      rest = string.match(tail, '^%+(%d+)$')
-      if rest then
-        missing = rest + 0
-        anchor = instant + 0
+  local at, level, rest
+  if sub(state, -#rule) == rule then at, level, rest = string.match(state, '^(%d+)/(%d+)%+(%d+)/') end
+  if at then
+    at = at + 0
+    if at > now then
+      if mark == '' then
+        repair = true
+        at = now
       else
-        unit = nil
+        lag = at - now
+        present = at
       end
     end
+    local passed = (present - at) - (present - at) % every
+    local given, restored = divide(passed, flow, permit)
+    since = at + passed
+    whole = level - given
+    part = rest - restored
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    end
+    if whole < 0 or whole + part == 0 then -- full: the steps count from the next permit
+      whole = 0
+      part = 0
+      since = present
+    end
+  else
+    -- <inherit>
+    -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
+    -- by the faster of that rule and this one: whole and part, the permits and units
+    -- missing at present, are the less of what is missing by either. Parts of a permit are
+    -- rounded up, so that a changed rule never allows more. theirs is what the state says:
+    -- the instant up to which the refill is counted (since), the time until the bucket is
+    -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- needs: now mark state permit flow every burst divide after present lag repair
+    -- sets: present lag repair theirs whole part
+    local written, permits, units, unit, speed, step, kind =
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
+    if not written then return {err = 'CORRUPT no state of a bucket'} end
+    written = written + 0
+    permits = permits + 0
+    unit = unit + 0
+    speed = speed + 0
+    step = math.max(tonumber(step) or 1, 1)
+    if units == '' then -- a state of bucket.lua
+      units = permits % unit
+      permits = (permits - units) / unit
+    end
+    units = units + 0
+    if written > now then
+      if mark == '' and kind == '' then -- the clock stepped back
+        repair = true
+        written = now
+      else -- a caller's clock is ahead
+        lag = written - now
+        present = written
+      end
+    end
+    local own, cut = divide(units, permit, unit) -- the units, in those of this rule
+    if cut > 0 then own = own + 1 end
+    local age = present - written
+    local passed = age - age % every
+    local given, restored = divide(passed, flow, permit)
+    whole = permits - given
+    part = own - restored
+    local theirPassed = age - age % step
+    given, restored = divide(theirPassed, speed, unit)
+    local theirWhole, theirPart = permits - given, units - restored
+    if theirPart < 0 then
+      theirWhole = theirWhole - 1
+      theirPart = theirPart + unit
+    end
+    theirPart, cut = divide(theirPart, permit, unit)
+    if cut > 0 then theirPart = theirPart + 1 end
+    if theirWhole + theirPart / permit < whole + part / permit then
+      whole = theirWhole
+      part = theirPart
+      passed = theirPassed
+    end
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    elseif part >= permit then
+      whole = whole + 1
+      part = part - permit
+    end
+    local counted = written + passed
+    if whole < 0 or whole + part == 0 then
+      whole = 0
+      part = 0
+      counted = present
+    end
+    theirs = {
+      since = counted,
+      full = after(permits, units, unit, speed, step) - age,
+      wait = function(wanted)
+        local over = permits + wanted - burst
+        return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+      end,
+    }
+    -- </inherit>
+    since = theirs.since
   end
-  if not unit then return {err = 'CORRUPT no state of a bucket'} end
-  if unit ~= permit then
-    local part = missing % unit
-    missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
-    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- the product was rounded
-    repair = true
-  end
-  -- </inherit>
-  if missing > capacity then missing = capacity end
-  since = anchor or now
-  if not anchor then repair = true end -- it refilled continuously
-  if now < since then -- the clock stepped back
-    since = now
-    repair = true
-  end
-  local steps = (now - since) - (now - since) % every
-  since = since + steps
-  missing = missing - steps * flow
-end
-if missing <= 0 then -- full: the steps count from the next permit
-  missing = 0
-  since = now
 end
 -- </load>
 
 -- <fit>
--- needs: n times capacity permit missing
--- sets: cost allowed before
-local cost, allowed, before = n * permit, times, missing
-local room = capacity - missing
-if cost * allowed > room then
-  allowed = (room - room % cost) / cost
+-- needs: n times burst whole part
+-- sets: allowed wholeBefore partBefore
+local allowed, wholeBefore, partBefore = times, whole, part
+local room = burst - whole
+if part > 0 then room = room - 1 end
+if n * allowed > room then -- room is below 0 if a larger burst was used
+  allowed = math.max((room - room % n) / n, 0)
 end
 -- </fit>
 
 -- <take>
--- needs: cost allowed missing
--- sets: missing
-missing = missing + allowed * cost
+-- needs: n whole allowed repair theirs
+-- sets: whole repair theirs
+if allowed > 0 then -- the state becomes one of this rule
+  whole = whole + allowed * n
+  repair = false
+  theirs = nil
+end
 -- </take>
+
+-- <wait>
+-- needs: n times allowed lag theirs
+-- sets: wait
+local wait = 0
+if theirs and allowed < times then wait = lag + theirs.wait(n) end
+-- </wait>
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now permit flow every missing since
+  -- needs: key mark spare permit flow every rule sub after state present whole part since lag repair theirs
   -- sets:
-  local steps = math.ceil(missing / (every * flow))
-  local ttl = (since + steps * every - now) / 1000
-  redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
-    'PX', ttl - ttl % 2 + 3)
+  local ttl, value
+  if repair then -- nothing was taken
+    ttl = after(whole, part, permit, flow, every)
+    if theirs then ttl = theirs.full end
+    value = string.format('%016d', present) .. sub(state, 17)
+  else
+    ttl = since + after(whole, part, permit, flow, every) - present
+    value = string.format('%016d/%d+%d%s', since, whole, part, rule)
+    if lag > 0 and mark == '' then -- it still is ahead
+      value = value .. '@'
+      ttl = ttl + 1000000
+    end
+  end
+  ttl = ttl / 1000 + spare
+  redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
   -- </store>
 else
   -- <expire>
-  -- A denial under longer steps than those that set the TTL lengthens the TTL.
-  -- needs: key now permit flow every state missing since
+  -- A key that has lost its TTL gets one. One denial in sixteen looks.
+  -- needs: call key now spare permit flow every after present whole part since theirs
   -- sets:
-  local steps = math.ceil(missing / (every * flow))
-  local ttl = (since + steps * every - now) / 1000
-  if state and redis.call('PTTL', key) < ttl - 1 then
-    redis.call('SET', key, string.format('%016d/%s+%d', since, permit, missing),
-      'PX', ttl - ttl % 2 + 3)
+  if now % 16 == 0 and call('PTTL', key) == -1 then
+    local ttl = since + after(whole, part, permit, flow, every) - present
+    if theirs then ttl = theirs.full end
+    ttl = ttl / 1000 + spare
+    redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
   end
   -- </expire>
 end
 
 -- <answer>
--- needs: now allowed before since
+-- needs: now allowed since wait wholeBefore partBefore
 -- sets:
-return {allowed, before, now - since}
+return {allowed, wholeBefore, partBefore, now - since, wait}
 -- </answer>
 
 --[[ In place of the answer when a run of requests is decided:
 -- <words>
--- needs: out size now allowed before since
+-- needs: out size now allowed since wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
-out[size + 2] = before
-out[size + 3] = now - since
-size = size + 3
+out[size + 2] = wholeBefore
+out[size + 3] = partBefore
+out[size + 4] = now - since
+out[size + 5] = wait
+size = size + 5
 -- </words>
 ]]

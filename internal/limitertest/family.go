@@ -121,7 +121,11 @@ func Families() []Family {
 			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...))
 			return Pair{
 				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
-				Model:  func() model.Model { return model.NewTokenBucket(rate.Count, rate.Period, burst) },
+				Model: func() model.Model {
+					m := model.NewTokenBucket(rate.Count, rate.Period, burst)
+					m.CallersClock = len(opts) > 0
+					return m
+				},
 				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, burst) },
 			}, err
 		}},
@@ -131,7 +135,11 @@ func Families() []Family {
 			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))
 			return Pair{
 				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
-				Model: func() model.Model { return model.NewSteppedBucket(rate.Count, rate.Period, burst, every) },
+				Model: func() model.Model {
+					m := model.NewSteppedBucket(rate.Count, rate.Period, burst, every)
+					m.CallersClock = len(opts) > 0
+					return m
+				},
 				Broken: func(taken []model.Taken) string {
 					if exceeds, worst := model.ExceedsSteppedBucket(taken, rate.Count, rate.Period, burst, every); exceeds {
 						return fmt.Sprintf("%+v", worst)
@@ -145,7 +153,11 @@ func Families() []Family {
 			l, err := ratelimit.NewLeakyBucket(c, rate, capacity, ratelimit.WithOptions(opts...))
 			return Pair{
 				About: fmt.Sprintf("%v, capacity %d", rate, capacity), Limiter: l,
-				Model:  func() model.Model { return model.NewLeakyBucket(rate.Count, rate.Period, capacity) },
+				Model: func() model.Model {
+					m := model.NewLeakyBucket(rate.Count, rate.Period, capacity)
+					m.CallersClock = len(opts) > 0
+					return m
+				},
 				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, capacity) },
 			}, err
 		}},

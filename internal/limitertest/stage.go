@@ -19,11 +19,12 @@ var ctx = context.Background()
 
 // A Stage is a Redis and a clock to test limiters on.
 type Stage struct {
-	Client ratelimit.Client
-	Admin  redis.UniversalClient // for the test's own commands
-	Opts   []ratelimit.Option    // for every limiter
-	Now    time.Time
-	move   func(to time.Time)
+	Client  ratelimit.Client
+	Admin   redis.UniversalClient // for the test's own commands
+	Opts    []ratelimit.Option    // for every limiter
+	MaxSkew time.Duration         // what keys live longer by, because the limiters use the caller's clock
+	Now     time.Time
+	move    func(to time.Time)
 }
 
 // Move sets the stage's clock.
@@ -93,7 +94,7 @@ func OnRedis(t testing.TB) *Stage {
 // OnClock is a stage of a client, whose limiters use a clock that the test sets.
 func OnClock(client ratelimit.Client, admin redis.UniversalClient) *Stage {
 	c := NewClock()
-	return &Stage{Client: client, Admin: admin, Now: Start, move: c.Set, Opts: []ratelimit.Option{ratelimit.WithClock(c.Now)}}
+	return &Stage{Client: client, Admin: admin, Now: Start, move: c.Set, MaxSkew: time.Second, Opts: []ratelimit.Option{ratelimit.WithClock(c.Now)}}
 }
 
 // onLeastPrivilege is a stage whose Redis user has only the privileges that limiters

@@ -47,7 +47,7 @@ func table(t *testing.T, name string, m Model, limit int, window time.Duration, 
 func TestContinuousBuckets(t *testing.T) {
 	// A third of a second for each permit: 333333 1/3 microseconds.
 	thirds := []row{
-		{0, 2, true, allowed(3, 666_667*us)},
+		{0, 2, true, allowed(5, 0)},
 		{0, 1, false, allowed(4, 333_334*us)},
 		{0, 4, false, allowed(0, 1_666_667*us)},
 		{0, 1, true, denied(0, 333_334*us, 1_666_667*us)},
@@ -86,43 +86,64 @@ func TestContinuousBuckets(t *testing.T) {
 func TestContinuousBucketsWhenTheClockIsSetBack(t *testing.T) {
 	const s = int64(1_000_000)
 	rows := []row{ // one a second
-		{100 * s, 2, false, allowed(2, 2*time.Second)},                           // full at 102 s
-		{99 * s, 1, true, allowed(0, 4*time.Second)},                             // 3 missing
-		{98 * s, 1, false, denied(0, 1*time.Second, 4*time.Second)},              // 4 missing, just so
-		{99 * s, 1, true, allowed(0, 4*time.Second)},                             // and so nothing was repaired
-		{50 * s, 1, true, denied(0, 1*time.Second, 4*time.Second)},               // peek repairs nothing
-		{98*s - 1, 4, true, denied(0, 4*time.Second, 4*time.Second)},             // 4 and a millionth missing
-		{99 * s, 1, true, allowed(0, 4*time.Second)},                             // so it is still full at 102 s
-		{50 * s, 2, false, denied(0, 2*time.Second, 4*time.Second)},              // repaired: full at 54 s
-		{52*s - 1, 2, false, denied(1, 1*us, 2*time.Second+us)},                  //
-		{52 * s, 2, false, allowed(0, 4*time.Second)},                            // full at 56 s
-		{55 * s, 3, false, allowed(0, 4*time.Second)},                            // full at 59 s
-		{54*s + s/2, 1, false, denied(0, 1*time.Second, 4*time.Second)},          // 4.5 missing: repaired, 58.5 s
-		{58*s + s/2 - 1, 4, false, denied(3, 1*us, 1*us)},                        //
-		{58*s + s/2, 4, false, allowed(0, 4*time.Second)},                        // 62.5 s
-		{61 * s, 1, false, allowed(1, 2500*ms)},                                  // 63.5 s
-		{60 * s, 1, false, denied(0, 500*ms, 3500*ms)},                           // back, not beyond a whole bucket
-		{60*s + s/2, 1, false, allowed(0, 4*time.Second)},                        // 64.5 s
-		{64*s + s/2, 4, true, allowed(0, 4*time.Second)},                         // the full limit is available
-		{64*s + s/2 - 1, 4, true, denied(3, 1*us, 1*us)},                         // and not before
-		{0, 4, false, denied(0, 4*time.Second, 4*time.Second)},                   // to the very beginning
-		{4*s - 1, 4, false, denied(3, 1*us, 1*us)},                               //
-		{4 * s, 4, false, allowed(0, 4*time.Second)},                             //
-		{-3 * s, 1, false, denied(0, 1*time.Second, 4*time.Second)},              // and before the epoch
-		{-2*s - 1, 1, false, denied(0, 1*us, 3*time.Second+us)},                  //
-		{-2 * s, 1, false, allowed(0, 4*time.Second)},                            //
-		{1000 * s, 1, false, allowed(3, 1*time.Second)},                          //
-		{999 * s, 1, false, allowed(1, 3*time.Second)},                           // 2 missing, then 3
-		{999*s + s/3, 2, false, denied(1, 666_667*us, 2*time.Second+666_667*us)}, // 1.33 tokens
+		{100 * s, 2, false, allowed(2, 2*time.Second)},
+		{99 * s, 1, true, allowed(2, 2*time.Second)},                // what was missing is missing
+		{98 * s, 1, false, allowed(1, 3*time.Second)},               // from now on
+		{99 * s, 1, true, allowed(2, 2*time.Second)},                //
+		{50 * s, 2, true, denied(1, 1*time.Second, 3*time.Second)},  // peek repairs nothing
+		{99 * s, 1, true, allowed(2, 2*time.Second)},                // so it is still of 98 s
+		{50 * s, 4, false, denied(1, 3*time.Second, 3*time.Second)}, // repaired: 3 are missing at 50 s
+		{51*s - 1, 2, false, denied(1, 1*us, 2*time.Second+us)},     //
+		{51 * s, 2, false, allowed(0, 4*time.Second)},               //
+		{0, 1, false, denied(0, 1*time.Second, 4*time.Second)},      // to the very beginning
+		{1*s - 1, 1, true, denied(0, 1*us, 3*time.Second+us)},       //
+		{1 * s, 1, true, allowed(1, 3*time.Second)},                 //
+		{-3 * s, 4, false, denied(0, 4*time.Second, 4*time.Second)}, // and before the epoch
+		{1*s - 1, 4, false, denied(3, 1*us, 1*us)},                  //
+		{1 * s, 4, false, allowed(0, 4*time.Second)},                //
+		{999 * s, 1, false, allowed(3, 1*time.Second)},              //
+		{998*s + s/3, 4, false, denied(3, 1*time.Second, 1*time.Second)},
 	}
 	table(t, "token", NewTokenBucket(1, time.Second, 4), 4, 4*time.Second, rows)
 	table(t, "leaky", NewLeakyBucket(1, time.Second, 4), 4, 4*time.Second, rows)
 }
 
+// By the callers' clocks nothing is set back: who is behind waits for the state's instant.
+func TestContinuousBucketsByClocksThatDiffer(t *testing.T) {
+	const s = int64(1_000_000)
+	rows := []row{ // one a second
+		{100 * s, 3, false, allowed(1, 3*time.Second)},
+		{98 * s, 2, false, denied(1, 3*time.Second, 5*time.Second)}, // one second, and two of lag
+		{98 * s, 2, true, denied(1, 3*time.Second, 5*time.Second)},  //
+		{98 * s, 1, true, allowed(1, 5*time.Second)},                //
+		{98 * s, 1, false, allowed(0, 6*time.Second)},               // all four are missing at 100 s
+		{101*s - 1, 1, true, denied(0, 1*us, 3*time.Second+us)},     //
+		{101 * s, 1, false, allowed(0, 4*time.Second)},              //
+		{100 * s, 1, false, denied(0, 2*time.Second, 5*time.Second)},
+		{105*s - 1, 4, false, denied(3, 1*us, 1*us)},
+		{105 * s, 4, false, allowed(0, 4*time.Second)},
+	}
+	token, leaky := NewTokenBucket(1, time.Second, 4), NewLeakyBucket(1, time.Second, 4)
+	token.CallersClock, leaky.CallersClock = true, true
+	table(t, "token", token, 4, 4*time.Second, rows)
+	table(t, "leaky", leaky, 4, 4*time.Second, rows)
+	stepped := NewSteppedBucket(2, time.Second, 4, time.Second)
+	stepped.CallersClock = true
+	table(t, "stepped", stepped, 4, 2*time.Second, []row{
+		{100 * s, 4, false, allowed(0, 2*time.Second)},
+		{99 * s, 1, false, denied(0, 2*time.Second, 3*time.Second)},
+		{101*s + s/2, 1, false, allowed(1, 1500*ms)}, // the last step was at 101 s
+		{101 * s, 1, true, allowed(1, 2*time.Second)},
+		{100 * s, 1, false, allowed(0, 3*time.Second)}, // as at 101 s
+		{102*s - 1, 1, false, denied(0, 1*us, 1*time.Second+us)},
+		{102 * s, 2, false, allowed(0, 2*time.Second)},
+	})
+}
+
 func TestSteppedBucket(t *testing.T) {
 	// 7 a minute in steps of 10 s: 7/6 tokens each, five steps fill 5.
 	table(t, "fractions", NewSteppedBucket(7, time.Minute, 5, 10*time.Second), 5, 50*time.Second, []row{
-		{3_000_000, 5, true, allowed(0, 50*time.Second)},
+		{3_000_000, 5, true, allowed(5, 0)},
 		{3_000_000, 1, false, allowed(4, 10*time.Second)}, // steps at 13 s, 23 s…
 		{5_000_000, 4, false, allowed(0, 48*time.Second)}, // the cycle goes on
 		{5_000_000, 1, false, denied(0, 8*time.Second, 48*time.Second)},
@@ -134,10 +155,10 @@ func TestSteppedBucket(t *testing.T) {
 		{63_000_000, 5, false, allowed(0, 50*time.Second)},
 		{112_999_999, 1, false, allowed(3, 10*time.Second+us)}, // 4 2/3, less 1
 		{122_999_999, 5, true, denied(4, 1*us, 1*us)},          // 4 5/6
-		{123_000_000, 5, true, allowed(0, 50*time.Second)},     // 6 is 5
+		{123_000_000, 5, true, allowed(5, 0)},                  // 6 is 5
 		{130_000_000, 1, false, allowed(4, 10*time.Second)},    // full: a new cycle from 130 s
 		{139_999_999, 5, true, denied(4, 1*us, 1*us)},
-		{140_000_000, 5, true, allowed(0, 50*time.Second)},
+		{140_000_000, 5, true, allowed(5, 0)},
 	})
 	// A step brings more than the burst.
 	table(t, "large steps", NewSteppedBucket(100, time.Second, 3, time.Second), 3, time.Second, []row{
@@ -150,12 +171,12 @@ func TestSteppedBucket(t *testing.T) {
 	table(t, "clock set back", NewSteppedBucket(2, time.Second, 4, time.Second), 4, 2*time.Second, []row{
 		{100 * s, 4, false, allowed(0, 2*time.Second)},
 		{101*s + s/2, 1, false, allowed(1, 1500*ms)}, // last step at 101 s
-		{101 * s, 1, true, allowed(0, 2*time.Second)},
+		{101 * s, 1, true, allowed(1, 2*time.Second)},
 		{101*s - 1, 3, true, denied(1, 1*time.Second, 2*time.Second)}, // peek: nothing moves
-		{102 * s, 3, true, allowed(0, 2*time.Second)},
+		{102 * s, 3, true, allowed(3, 1*time.Second)},
 		{101*s - 1, 3, false, denied(1, 1*time.Second, 2*time.Second)}, // moved
 		{102*s - 2, 3, true, denied(1, 1*us, 1*time.Second+us)},
-		{102*s - 1, 3, true, allowed(0, 2*time.Second)},
+		{102*s - 1, 3, true, allowed(3, 1*time.Second)},
 		{50 * s, 1, false, allowed(0, 2*time.Second)}, // what was there can be taken
 		{51*s - 1, 1, false, denied(0, 1*us, 1*time.Second+us)},
 		{51 * s, 2, false, allowed(0, 2*time.Second)},

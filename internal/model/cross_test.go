@@ -159,7 +159,7 @@ func (k *ticker) tick() {
 func (k *ticker) take(n int, peek bool, window time.Duration) Answer {
 	a := Answer{Limit: int(k.burst), Window: window}
 	next := *k
-	if a.Allowed = k.level >= int64(n)*k.units; a.Allowed {
+	if a.Allowed = k.level >= int64(n)*k.units; a.Allowed && !peek {
 		if next.level == next.burst*next.units {
 			next.since = 0 // a cycle begins
 		}

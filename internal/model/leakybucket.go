@@ -9,14 +9,17 @@ import (
 // permits are poured in when they fit under the capacity.
 //
 // It decides as a [TokenBucket] does, but is written differently on purpose: its state
-// is a level that was measured at an instant. A clock that is set back undoes the
-// draining since that instant. The level rises to the capacity at most, and is then
-// measured again.
+// is the instant at which it is empty again, and the instant up to which it has drained.
+// What is in the bucket is what drains from the one to the other. When the clock is set
+// back, both move back with it. By the caller's clock, time stands still until the caller
+// has caught up.
 type LeakyBucket struct {
+	CallersClock bool
+
 	capacity int
 	rate     *big.Rat // permits that drain in a microsecond
-	level    *big.Rat // measured at the instant at; nil: never used
-	at       int64
+	empty    *big.Rat // nil: never used
+	drained  int64
 }
 
 // NewLeakyBucket returns the model of an unused key.
@@ -30,55 +33,50 @@ func NewLeakyBucket(count int, period time.Duration, capacity int) *LeakyBucket 
 // Take implements [Model].
 func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, b.capacity)
-	capacity := rat(int64(b.capacity))
-	level := b.levelAt(now)
-	repaired := less(capacity, level)
-	if repaired {
-		level = capacity
+	clock, repaired, empty := now, false, rat(now)
+	if b.empty != nil {
+		empty = b.empty
+		if back := b.drained - now; back > 0 && b.CallersClock {
+			clock = b.drained
+		} else if back > 0 {
+			empty, repaired = sub(empty, rat(back)), true
+		}
+	}
+	if less(empty, rat(clock)) {
+		empty = rat(clock)
 	}
 	answer := Answer{Limit: b.capacity, Window: b.Span()}
 
-	poured := add(level, rat(int64(n)))
-	if less(capacity, poured) {
-		answer.RetryAfter = b.drains(sub(poured, capacity))
-	} else {
-		answer.Allowed = true
-		level = poured
+	filled := add(empty, quo(rat(int64(n)), b.rate)) // when it would be empty with n permits more
+	latest := add(rat(clock), quo(rat(int64(b.capacity)), b.rate))
+	answer.Allowed = !less(latest, filled)
+	if !answer.Allowed {
+		answer.RetryAfter = micros(ceil(sub(filled, latest)) + clock - now)
+	} else if !peek {
+		empty = filled
 	}
-	answer.Remaining = int(floor(sub(capacity, level)))
-	answer.ResetAfter = b.drains(level)
+	answer.Remaining = int(floor(mul(sub(latest, empty), b.rate)))
+	if less(rat(clock), empty) {
+		answer.ResetAfter = micros(ceil(sub(empty, rat(now))))
+	}
 	if !peek && (answer.Allowed || repaired) {
-		b.level, b.at = level, now
+		b.empty, b.drained = empty, clock
 	}
 	return answer
 }
 
-// levelAt is the level at now, at least 0. It is above the capacity if the clock was set
-// back far enough.
-func (b *LeakyBucket) levelAt(now int64) *big.Rat {
-	if b.level == nil {
-		return rat(0)
-	}
-	level := sub(b.level, mul(rat(now-b.at), b.rate))
-	if level.Sign() < 0 {
-		return rat(0)
-	}
-	return level
-}
-
-// drains is the time in which amount drains.
-func (b *LeakyBucket) drains(amount *big.Rat) time.Duration {
-	return micros(ceil(quo(amount, b.rate)))
-}
-
 // Reset implements [Model].
-func (b *LeakyBucket) Reset() { b.level = nil }
+func (b *LeakyBucket) Reset() { b.empty = nil }
 
 // Unused implements [Model].
-func (b *LeakyBucket) Unused(now int64) bool { return b.levelAt(now).Sign() == 0 }
+func (b *LeakyBucket) Unused(now int64) bool {
+	return b.empty == nil || now >= b.drained && !less(rat(now), b.empty)
+}
 
 // Max implements [Model].
 func (b *LeakyBucket) Max() int { return b.capacity }
 
 // Span implements [Model].
-func (b *LeakyBucket) Span() time.Duration { return b.drains(rat(int64(b.capacity))) }
+func (b *LeakyBucket) Span() time.Duration {
+	return micros(ceil(quo(rat(int64(b.capacity)), b.rate)))
+}

@@ -17,9 +17,9 @@ import (
 
 // A Model is the state of one key under one algorithm.
 type Model interface {
-	// Take asks for n permits, 1 to Max, at now. With peek it returns what Take would
-	// return, with the values as they would be after the permits were taken, and
-	// changes nothing.
+	// Take asks for n permits, 1 to Max, at now. With peek it takes nothing and changes
+	// nothing: Allowed and RetryAfter are those of Take, Remaining and ResetAfter are
+	// about what there is now.
 	Take(now int64, n int, peek bool) Answer
 
 	// Reset deletes the state.

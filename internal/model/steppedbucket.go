@@ -11,8 +11,11 @@ import (
 //
 // Its state is a level and its instant, the last step that came before permits were last
 // taken. When the clock is set back to a time earlier than that instant, the level stays
-// and the instant becomes now.
+// and the instant becomes now. By the caller's clock, the call is decided at the state's
+// instant instead.
 type SteppedBucket struct {
+	CallersClock bool
+
 	burst int
 	every int64    // microseconds between two steps
 	step  *big.Rat // tokens that a step brings
@@ -36,41 +39,47 @@ func NewSteppedBucket(count int, period time.Duration, burst int, every time.Dur
 // Take implements [Model].
 func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, b.burst)
-	level, last, repaired := b.load(now)
+	present, repaired := now, false
+	if b.level != nil {
+		present, repaired = presentAt(now, b.last, b.CallersClock)
+	}
+	level, last := b.load(present)
 	answer := Answer{Limit: b.burst, Window: b.Span()}
 
 	want := rat(int64(n))
-	if less(level, want) {
+	answer.Allowed = !less(level, want)
+	if !answer.Allowed {
 		answer.RetryAfter = micros(last + b.steps(level, want)*b.every - now)
-	} else {
-		answer.Allowed = true
+	} else if !peek {
 		level = sub(level, want)
 	}
 	answer.Remaining = int(floor(level))
-	answer.ResetAfter = micros(last + b.steps(level, rat(int64(b.burst)))*b.every - now)
+	if less(level, rat(int64(b.burst))) {
+		answer.ResetAfter = micros(last + b.steps(level, rat(int64(b.burst)))*b.every - now)
+	}
 	if !peek && (answer.Allowed || repaired) {
 		b.level, b.last = level, last
 	}
 	return answer
 }
 
-// load returns the level at now, the instant of the last step up to now, and whether the
-// clock was set back to a time earlier than the stored instant. For a full bucket the
-// instant is now, because taking permits would begin a cycle.
-func (b *SteppedBucket) load(now int64) (level *big.Rat, last int64, repaired bool) {
+// load returns the level at now, and the instant of the last step up to now, which is now
+// if the clock was set back. For a full bucket it is now too, because taking permits
+// would begin a cycle.
+func (b *SteppedBucket) load(now int64) (level *big.Rat, last int64) {
 	full := rat(int64(b.burst))
 	switch {
 	case b.level == nil:
-		return full, now, false
+		return full, now
 	case now < b.last:
-		return b.level, now, true
+		return b.level, now
 	}
 	steps := (now - b.last) / b.every
 	level = add(b.level, mul(rat(steps), b.step))
 	if !less(level, full) {
-		return full, now, false
+		return full, now
 	}
-	return level, b.last + steps*b.every, false
+	return level, b.last + steps*b.every
 }
 
 // steps is how many steps raise the level from have to want.
@@ -83,7 +92,7 @@ func (b *SteppedBucket) Reset() { b.level = nil }
 
 // Unused implements [Model].
 func (b *SteppedBucket) Unused(now int64) bool {
-	level, _, _ := b.load(now)
+	level, _ := b.load(now)
 	return !less(level, rat(int64(b.burst)))
 }
 

@@ -9,14 +9,17 @@ import (
 // continuously and never beyond burst. A call for n permits is allowed when there are n
 // tokens.
 //
-// Its state is the instant at which it is full again: the tokens missing at now are those
-// that arrive from now until then. When the clock is set back so far that more than burst
-// tokens would be missing, that instant moves so that exactly burst are.
+// Its state is the tokens at an instant. When the clock is set back to a time earlier
+// than that instant, the state counts as of now. By the caller's clock, the call is
+// decided at the state's instant instead, and every time in the answer is longer by the
+// caller's lag.
 type TokenBucket struct {
+	CallersClock bool
+
 	burst    int
 	perToken *big.Rat // microseconds that one token takes
-	fullTime *big.Rat // microseconds that burst tokens take
-	fullAt   *big.Rat // nil: never used
+	tokens   *big.Rat // nil: never used
+	at       int64
 }
 
 // NewTokenBucket returns the model of an unused key.
@@ -24,53 +27,71 @@ func NewTokenBucket(count int, period time.Duration, burst int) *TokenBucket {
 	checkPositive("count", count)
 	checkPositive("period", period)
 	checkPositive("burst", burst)
-	perToken := quo(ratMicros(period), rat(int64(count)))
-	return &TokenBucket{burst: burst, perToken: perToken, fullTime: mul(perToken, rat(int64(burst)))}
+	return &TokenBucket{burst: burst, perToken: quo(ratMicros(period), rat(int64(count)))}
 }
 
 // Take implements [Model].
 func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, b.burst)
-	due := b.due(now)
-	repaired := less(b.fullTime, due)
-	if repaired {
-		due = b.fullTime
+	burst := rat(int64(b.burst))
+	present, repaired := presentAt(now, b.at, b.CallersClock)
+	if b.tokens == nil {
+		present, repaired = now, false
 	}
-	tokens := sub(rat(int64(b.burst)), quo(due, b.perToken))
+	tokens := b.tokensAt(present)
 	answer := Answer{Limit: b.burst, Window: b.Span()}
 
 	short := sub(rat(int64(n)), tokens)
-	if short.Sign() > 0 {
-		answer.RetryAfter = micros(ceil(mul(short, b.perToken)))
-	} else {
-		answer.Allowed = true
+	answer.Allowed = short.Sign() <= 0
+	if !answer.Allowed {
+		answer.RetryAfter = micros(ceil(mul(short, b.perToken)) + present - now)
+	} else if !peek {
 		tokens = sub(tokens, rat(int64(n)))
-		due = add(due, mul(rat(int64(n)), b.perToken))
 	}
 	answer.Remaining = int(floor(tokens))
-	answer.ResetAfter = micros(ceil(due))
+	if less(tokens, burst) {
+		answer.ResetAfter = micros(ceil(mul(sub(burst, tokens), b.perToken)) + present - now)
+	}
 	if !peek && (answer.Allowed || repaired) {
-		b.fullAt = add(rat(now), due)
+		b.tokens, b.at = tokens, present
 	}
 	return answer
 }
 
-// due is how many microseconds after now the bucket is full, at least 0.
-func (b *TokenBucket) due(now int64) *big.Rat {
-	if b.fullAt == nil || less(b.fullAt, rat(now)) {
-		return rat(0)
+// presentAt is the instant at which a call is decided whose clock reads now, and whether
+// the state's own instant becomes now.
+func presentAt(now, state int64, callersClock bool) (present int64, repaired bool) {
+	switch {
+	case now >= state:
+		return now, false
+	case callersClock:
+		return state, false
 	}
-	return sub(b.fullAt, rat(now))
+	return now, true
+}
+
+func (b *TokenBucket) tokensAt(now int64) *big.Rat {
+	burst := rat(int64(b.burst))
+	if b.tokens == nil {
+		return burst
+	}
+	tokens := add(b.tokens, quo(rat(max(now-b.at, 0)), b.perToken))
+	if less(burst, tokens) {
+		return burst
+	}
+	return tokens
 }
 
 // Reset implements [Model].
-func (b *TokenBucket) Reset() { b.fullAt = nil }
+func (b *TokenBucket) Reset() { b.tokens = nil }
 
 // Unused implements [Model].
-func (b *TokenBucket) Unused(now int64) bool { return b.due(now).Sign() == 0 }
+func (b *TokenBucket) Unused(now int64) bool { return !less(b.tokensAt(now), rat(int64(b.burst))) }
 
 // Max implements [Model].
 func (b *TokenBucket) Max() int { return b.burst }
 
 // Span implements [Model].
-func (b *TokenBucket) Span() time.Duration { return micros(ceil(b.fullTime)) }
+func (b *TokenBucket) Span() time.Duration {
+	return micros(ceil(mul(b.perToken, rat(int64(b.burst)))))
+}

@@ -8,78 +8,179 @@ local call = redis.pcall
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
--- sets: capacity permit flow every
-local capacity, permit, flow, every = ARGV[2] + 0, ARGV[3], ARGV[4], ARGV[5] + 0
+-- sets: burst permit flow every rule sub divide after
+local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
+local sub = string.sub
+-- <arithmetic>
+-- needs:
+-- sets: divide after
+-- divide returns a * b / c as a whole number, and the remainder. A product beyond 2^53 is
+-- divided digit by digit of b; then c is below 2^51.
+local function divide(a, b, c)
+  local product = a * b
+  if product < 2 ^ 53 then
+    local remainder = product % c
+    return (product - remainder) / c, remainder
+  end
+  local base, top = 128, 1
+  if c >= 2 ^ 45 then base = 2 end
+  while top * base <= b do
+    top = top * base
+  end
+  local less = a % c
+  local quotient, remainder = 0, 0
+  while top >= 1 do
+    local sum = remainder * base + less * (math.floor(b / top) % base)
+    remainder = sum % c
+    quotient = quotient * base + (sum - remainder) / c
+    top = top / base
+  end
+  return quotient + (a - less) / c * b, remainder
+end
+-- after returns how many microseconds it takes to restore so many permits and units, in
+-- steps.
+local function after(permits, units, unit, speed, step)
+  local quotient, remainder = divide(permits, unit, speed)
+  local micros = quotient + math.ceil((remainder + units) / speed)
+  return micros + -micros % step
+end
+-- </arithmetic>
 local out, size = {}, 0
--- needs: call key now capacity permit flow every
--- sets: state missing repair since
-local missing, repair, since = 0, false, now
+-- The blocks after it use:
+--   present      the instant that decides: now, or the state's if a caller's clock is ahead
+--   whole, part  permits and units missing at present
+--   since        the last step; present if the bucket is full
+--   repair       the clock stepped back: the state's instant becomes now
+--   theirs       another rule wrote the state, see inherit
+-- needs: call key now mark burst permit flow every rule sub divide after
+-- sets: state present whole part since lag repair theirs
+local present, whole, part, since, lag, repair, theirs = now, 0, 0, now, 0, false
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  -- The block inherit is the same as in bucket.lua. A denied call stores the state of
-  -- another configuration too, as a state of this configuration.
-  -- <inherit>
-  -- Reads the state of a bucket of any configuration. The units missing are those at
-  -- the anchor, which is the last step of a stepped bucket, or those at now if there
-  -- is no anchor. Parts of a permit are rounded up, so that a changed rate never
-  -- allows more.
-  -- needs: now state permit flow missing repair
-  -- sets: missing repair anchor
-  local anchor
-  local instant, unit, tail = string.match(state, '^(%d+)/([1-9]%d*)(.*)$')
-  if unit then
-    local speed, rest = string.match(tail, '^/([1-9]%d*)%+(%d+)$')
-    if speed then
-      missing = (instant - now) * speed + rest
-      if speed ~= flow then repair = true end
-    elseif tail == '' then
-      missing = instant - now
-      if flow ~= '1' then repair = true end
-    else
-      rest = string.match(tail, '^%+(%d+)$')
-      if rest then
-        missing = rest + 0
-        anchor = instant + 0
+  local at, level, rest
+  if sub(state, -#rule) == rule then at, level, rest = string.match(state, '^(%d+)/(%d+)%+(%d+)/') end
+  if at then
+    at = at + 0
+    if at > now then
+      if mark == '' then
+        repair = true
+        at = now
       else
-        unit = nil
+        lag = at - now
+        present = at
       end
     end
+    local passed = (present - at) - (present - at) % every
+    local given, restored = divide(passed, flow, permit)
+    since = at + passed
+    whole = level - given
+    part = rest - restored
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    end
+    if whole < 0 or whole + part == 0 then -- full: the steps count from the next permit
+      whole = 0
+      part = 0
+      since = present
+    end
+  else
+    -- <inherit>
+    -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
+    -- by the faster of that rule and this one: whole and part, the permits and units
+    -- missing at present, are the less of what is missing by either. Parts of a permit are
+    -- rounded up, so that a changed rule never allows more. theirs is what the state says:
+    -- the instant up to which the refill is counted (since), the time until the bucket is
+    -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- needs: now mark state permit flow every burst divide after present lag repair
+    -- sets: present lag repair theirs whole part
+    local written, permits, units, unit, speed, step, kind =
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
+    if not written then return {err = 'CORRUPT no state of a bucket'} end
+    written = written + 0
+    permits = permits + 0
+    unit = unit + 0
+    speed = speed + 0
+    step = math.max(tonumber(step) or 1, 1)
+    if units == '' then -- a state of bucket.lua
+      units = permits % unit
+      permits = (permits - units) / unit
+    end
+    units = units + 0
+    if written > now then
+      if mark == '' and kind == '' then -- the clock stepped back
+        repair = true
+        written = now
+      else -- a caller's clock is ahead
+        lag = written - now
+        present = written
+      end
+    end
+    local own, cut = divide(units, permit, unit) -- the units, in those of this rule
+    if cut > 0 then own = own + 1 end
+    local age = present - written
+    local passed = age - age % every
+    local given, restored = divide(passed, flow, permit)
+    whole = permits - given
+    part = own - restored
+    local theirPassed = age - age % step
+    given, restored = divide(theirPassed, speed, unit)
+    local theirWhole, theirPart = permits - given, units - restored
+    if theirPart < 0 then
+      theirWhole = theirWhole - 1
+      theirPart = theirPart + unit
+    end
+    theirPart, cut = divide(theirPart, permit, unit)
+    if cut > 0 then theirPart = theirPart + 1 end
+    if theirWhole + theirPart / permit < whole + part / permit then
+      whole = theirWhole
+      part = theirPart
+      passed = theirPassed
+    end
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    elseif part >= permit then
+      whole = whole + 1
+      part = part - permit
+    end
+    local counted = written + passed
+    if whole < 0 or whole + part == 0 then
+      whole = 0
+      part = 0
+      counted = present
+    end
+    theirs = {
+      since = counted,
+      full = after(permits, units, unit, speed, step) - age,
+      wait = function(wanted)
+        local over = permits + wanted - burst
+        return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+      end,
+    }
+    -- </inherit>
+    since = theirs.since
   end
-  if not unit then return {err = 'CORRUPT no state of a bucket'} end
-  if unit ~= permit then
-    local part = missing % unit
-    missing = (missing - part) / unit * permit + math.ceil(part * permit / unit)
-    if part * permit >= 2 ^ 53 then missing = missing + 1 end -- the product was rounded
-    repair = true
-  end
-  -- </inherit>
-  if missing > capacity then missing = capacity end
-  since = anchor or now
-  if not anchor then repair = true end -- it refilled continuously
-  if now < since then -- the clock stepped back
-    since = now
-    repair = true
-  end
-  local steps = (now - since) - (now - since) % every
-  since = since + steps
-  missing = missing - steps * flow
 end
-if missing <= 0 then -- full: the steps count from the next permit
-  missing = 0
-  since = now
+-- needs: n times burst whole part
+-- sets: allowed wholeBefore partBefore
+local allowed, wholeBefore, partBefore = times, whole, part
+local room = burst - whole
+if part > 0 then room = room - 1 end
+if n * allowed > room then -- room is below 0 if a larger burst was used
+  allowed = math.max((room - room % n) / n, 0)
 end
--- needs: n times capacity permit missing
--- sets: cost allowed before
-local cost, allowed, before = n * permit, times, missing
-local room = capacity - missing
-if cost * allowed > room then
-  allowed = (room - room % cost) / cost
-end
--- needs: out size now allowed before since
+-- needs: n times allowed lag theirs
+-- sets: wait
+local wait = 0
+if theirs and allowed < times then wait = lag + theirs.wait(n) end
+-- needs: out size now allowed since wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
-out[size + 2] = before
-out[size + 3] = now - since
-size = size + 3
+out[size + 2] = wholeBefore
+out[size + 3] = partBefore
+out[size + 4] = now - since
+out[size + 5] = wait
+size = size + 5
 return out
