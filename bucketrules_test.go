@@ -1,0 +1,156 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/model"
+)
+
+// TestBucketsOfSeveralRulesKeepTheBound plays random calls of two or three buckets of
+// different rules on one key, by the server's clock or by callers' clocks that differ.
+// In every interval they take at most the largest burst + the fastest rate × (the
+// interval + the skew) + one longest step; a denial changes nothing; its RetryAfter is
+// exact.
+func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
+	t.Parallel()
+	histories := limitertest.Rounds(1000, 40)
+	rng := model.Seeded(limitertest.Seed(t))
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	const key = "ratelimit:default:tokenbucket:k"
+	type one struct {
+		ratelimit.Limiter
+		about string
+		burst int
+		lag   int64 // of its clock behind the true time, microseconds; below 0 ahead
+	}
+	pick := func(of ...int) int { return of[rng.IntN(len(of))] }
+	for range histories {
+		server.FlushAll()
+		now := limitertest.Start.UnixMicro()
+		server.SetTime(time.UnixMicro(now))
+		var all []one
+		var fastest, step *big.Rat
+		burst, slowest := 0, time.Duration(0)
+		most := int64(pick(0, 10, 5_000, 300_000, 900_000)) // skew; 0: only the server's clock
+		ahead := rng.Int64N(most + 1)
+		clock := int64(0)
+		for range 2 + rng.IntN(2) {
+			rate := ratelimit.Per(pick(1, 2, 3, 7, 10, 100, 999_983), time.Duration(pick(1, 10, 1000, 1000, 7777, 60_000))*time.Millisecond)
+			b := pick(1, 2, 5, 10, 30)
+			var o []ratelimit.TokenBucketOption
+			every := time.Duration(0)
+			if rng.IntN(3) == 0 {
+				every = time.Duration(pick(1, 50, 1000, 3333)) * time.Millisecond
+				o = append(o, ratelimit.WithRefillEvery(every))
+			}
+			m := one{about: fmt.Sprintf("%v burst %d every %v", rate, b, every), burst: b}
+			if most > 0 && rng.IntN(4) > 0 {
+				o = append(o, ratelimit.WithClock(func() time.Time { return time.UnixMicro(clock) }))
+				m.lag = rng.Int64N(most+1) - ahead
+			}
+			m.Limiter = ratelimit.Must(ratelimit.NewTokenBucket(client, rate, b, o...))
+			all = append(all, m)
+			perMicro := big.NewRat(int64(rate.Count), rate.Period.Microseconds())
+			if fastest == nil || perMicro.Cmp(fastest) > 0 {
+				fastest = perMicro
+			}
+			gain := new(big.Rat).Mul(perMicro, big.NewRat(every.Microseconds(), 1))
+			if step == nil || gain.Cmp(step) > 0 {
+				step = gain
+			}
+			burst = max(burst, b)
+			slowest = max(slowest, must(t)(m.Peek(ctx, "k")).Window)
+		}
+		about := fmt.Sprintf("skew %d:", most)
+		for _, m := range all {
+			about += fmt.Sprintf(" [%s, lag %d]", m.about, m.lag)
+		}
+		var taken []model.Taken
+		back := int64(0) // how far the server's clock has been set back
+		forward := now
+		for call := range 60 {
+			m := all[rng.IntN(len(all))]
+			var passed int64
+			switch rng.IntN(5) {
+			case 0:
+				passed = rng.Int64N(2_000)
+			case 1:
+				passed = rng.Int64N(300_000)
+			case 2:
+				passed = rng.Int64N(slowest.Microseconds()/8 + 1)
+			}
+			now += passed
+			forward += passed
+			if most == 0 && rng.IntN(15) == 0 {
+				back = rng.Int64N(2 * slowest.Microseconds())
+				now = max(now-back, 1)
+			}
+			from := server.TTL(key)
+			set := func(at int64) {
+				server.SetTime(time.UnixMicro(at))
+				clock = at - m.lag
+			}
+			set(now)
+			if back > 0 && from > 0 { // Redis keeps the instant of expiry
+				server.SetTTL(key, server.TTL(key)+time.Duration(back)*time.Microsecond)
+				back = 0
+			}
+			n := min(pick(1, 1, 2, m.burst, 1+rng.IntN(m.burst)), m.burst)
+			before, _ := server.Get(key)
+			peeked := must(t)(m.Peek(ctx, "k"))
+			r := must(t)(m.TryAcquireN(ctx, "k", n))
+			if n == 1 {
+				require.Equal(t, peeked.Allowed, r.Allowed, "%s: call %d", about, call)
+				require.Equal(t, peeked.RetryAfter, r.RetryAfter, "%s: call %d", about, call)
+			}
+			after, _ := server.Get(key)
+			if r.Allowed {
+				taken = append(taken, model.Taken{At: forward, N: n})
+				continue
+			}
+			if most > 0 || before != "" && before[:16] <= fmt.Sprintf("%016d", now) {
+				require.Equal(t, before, after, "%s: call %d", about, call)
+			}
+			require.LessOrEqual(t, r.RetryAfter, slowest+time.Duration(2*most)*time.Microsecond, "%s: call %d: %s: %+v", about, call, before, r)
+			// A key that a server's clock wrote expires while a clock that is behind waits.
+			if rng.IntN(3) == 0 && (m.lag <= 0 || strings.HasSuffix(before, "@")) { // exact
+				now += r.RetryAfter.Microseconds() - 1
+				forward += r.RetryAfter.Microseconds() - 1
+				set(now)
+				r = must(t)(m.TryAcquireN(ctx, "k", n))
+				require.Equal(t, time.Microsecond, r.RetryAfter, "%s: call %d: %s: just before", about, call, before)
+				now, forward = now+1, forward+1
+				set(now)
+				r = must(t)(m.TryAcquireN(ctx, "k", n))
+				require.True(t, r.Allowed, "%s: call %d: %s: %+v", about, call, before, r)
+				taken = append(taken, model.Taken{At: forward, N: n})
+			}
+		}
+		// burst + fastest × skew + step
+		allowance := new(big.Rat).SetInt64(int64(burst))
+		allowance.Add(allowance, new(big.Rat).Mul(fastest, big.NewRat(most, 1)))
+		allowance.Add(allowance, step)
+		for i := range taken {
+			sum := 0
+			for _, later := range taken[i:] {
+				sum += later.N
+				most := new(big.Rat).Mul(fastest, big.NewRat(later.At-taken[i].At, 1))
+				most.Add(most, allowance)
+				require.LessOrEqual(t, new(big.Rat).SetInt64(int64(sum)).Cmp(most), 0, "%s: %d permits from %d to %d", about, sum, taken[i].At, later.At)
+			}
+		}
+	}
+}
