@@ -28,9 +28,11 @@ local function decide(key, requests)
   --   lag      how far now is behind present
   --   repair   the clock stepped back: the state's instant becomes now
   --   theirs   another rule wrote the state, see inherit
-  -- needs: call key now mark capacity permit flow rule sub
-  -- sets: state present missing lag repair theirs
-  local present, missing, lag, repair, theirs = now, 0, 0, false
+  --   kept     its mark, if that stays
+  --   margin   what the TTL is longer by, milliseconds
+  -- needs: call key now mark spare capacity permit flow rule sub
+  -- sets: state present missing lag repair theirs kept margin
+  local present, missing, lag, repair, theirs, kept, margin = now, 0, 0, false, nil, '', spare
   local state = call('GET', key)
   if state then
     if state.err then return state end
@@ -91,8 +93,10 @@ local function decide(key, requests)
       -- rounded up, so that a changed rule never allows more. theirs is what the state says:
       -- the instant up to which the refill is counted (since), the time until the bucket is
       -- full by the writer's rule (full), and until so many permits fit (wait).
+      -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+      -- TTL is longer: callers whose clocks are behind use the key too.
       -- needs: now mark state permit flow every burst divide after present lag repair
-      -- sets: present lag repair theirs whole part
+      -- sets: present lag repair theirs kept margin whole part
       local written, permits, units, unit, speed, step, kind =
         string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
       if not written then return {err = 'CORRUPT no state of a bucket'} end
@@ -106,6 +110,10 @@ local function decide(key, requests)
         permits = (permits - units) / unit
       end
       units = units + 0
+      if mark == '' and kind == '@' then
+        kept = kind
+        margin = 1000
+      end
       if written > now then
         if mark == '' and kind == '' then -- the clock stepped back
           repair = true
@@ -197,18 +205,14 @@ local function decide(key, requests)
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then
-      -- needs: key mark spare flow rule sub state present missing lag repair theirs
+      -- needs: key flow rule sub state present missing repair theirs kept margin
       -- sets:
-      local ttl, value = missing / flow / 1000 + spare
+      local ttl, value = missing / flow / 1000 + margin
       if repair then -- nothing was taken
-        if theirs then ttl = theirs.full / 1000 + spare end
+        if theirs then ttl = theirs.full / 1000 + margin end
         value = string.format('%016d', present) .. sub(state, 17)
       else
-        value = string.format('%016d/%d%s', present, missing, rule)
-        if lag > 0 and mark == '' then -- it still is ahead
-          value = value .. '@'
-          ttl = ttl + 1000
-        end
+        value = string.format('%016d/%d%s%s', present, missing, rule, kept)
       end
       -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
       -- as 1e+8.
@@ -216,11 +220,11 @@ local function decide(key, requests)
   else
       -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
       -- so one denial in sixteen does.
-      -- needs: call key now spare flow missing theirs
+      -- needs: call key now flow missing theirs margin
       -- sets:
       if now % 16 == 0 and call('PTTL', key) == -1 then
-        local ttl = missing / flow / 1000 + spare
-        if theirs then ttl = theirs.full / 1000 + spare end
+        local ttl = missing / flow / 1000 + margin
+        if theirs then ttl = theirs.full / 1000 + margin end
         redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
       end
   end

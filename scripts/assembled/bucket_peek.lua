@@ -18,9 +18,11 @@ local out, size = {}, 0
 --   lag      how far now is behind present
 --   repair   the clock stepped back: the state's instant becomes now
 --   theirs   another rule wrote the state, see inherit
--- needs: call key now mark capacity permit flow rule sub
--- sets: state present missing lag repair theirs
-local present, missing, lag, repair, theirs = now, 0, 0, false
+--   kept     its mark, if that stays
+--   margin   what the TTL is longer by, milliseconds
+-- needs: call key now mark spare capacity permit flow rule sub
+-- sets: state present missing lag repair theirs kept margin
+local present, missing, lag, repair, theirs, kept, margin = now, 0, 0, false, nil, '', spare
 local state = call('GET', key)
 if state then
   if state.err then return state end
@@ -81,8 +83,10 @@ if state then
     -- rounded up, so that a changed rule never allows more. theirs is what the state says:
     -- the instant up to which the refill is counted (since), the time until the bucket is
     -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+    -- TTL is longer: callers whose clocks are behind use the key too.
     -- needs: now mark state permit flow every burst divide after present lag repair
-    -- sets: present lag repair theirs whole part
+    -- sets: present lag repair theirs kept margin whole part
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
     if not written then return {err = 'CORRUPT no state of a bucket'} end
@@ -96,6 +100,10 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    if mark == '' and kind == '@' then
+      kept = kind
+      margin = 1000
+    end
     if written > now then
       if mark == '' and kind == '' then -- the clock stepped back
         repair = true

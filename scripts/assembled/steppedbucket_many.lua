@@ -62,9 +62,12 @@ local function decide(key, requests)
   --   since        the last step; present if the bucket is full
   --   repair       the clock stepped back: the state's instant becomes now
   --   theirs       another rule wrote the state, see inherit
-  -- needs: call key now mark burst permit flow every rule sub divide after
-  -- sets: state present whole part since lag repair theirs
-  local present, whole, part, since, lag, repair, theirs = now, 0, 0, now, 0, false
+  --   kept         its mark, if that stays
+  --   margin       what the TTL is longer by, milliseconds
+  -- needs: call key now mark spare burst permit flow every rule sub divide after
+  -- sets: state present whole part since lag repair theirs kept margin
+  local present, whole, part, since = now, 0, 0, now
+  local lag, repair, theirs, kept, margin = 0, false, nil, '', spare
   local state = call('GET', key)
   if state then
     if state.err then return state end
@@ -103,8 +106,10 @@ local function decide(key, requests)
       -- rounded up, so that a changed rule never allows more. theirs is what the state says:
       -- the instant up to which the refill is counted (since), the time until the bucket is
       -- full by the writer's rule (full), and until so many permits fit (wait).
+      -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+      -- TTL is longer: callers whose clocks are behind use the key too.
       -- needs: now mark state permit flow every burst divide after present lag repair
-      -- sets: present lag repair theirs whole part
+      -- sets: present lag repair theirs kept margin whole part
       local written, permits, units, unit, speed, step, kind =
         string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
       if not written then return {err = 'CORRUPT no state of a bucket'} end
@@ -118,6 +123,10 @@ local function decide(key, requests)
         permits = (permits - units) / unit
       end
       units = units + 0
+      if mark == '' and kind == '@' then
+        kept = kind
+        margin = 1000
+      end
       if written > now then
         if mark == '' and kind == '' then -- the clock stepped back
           repair = true
@@ -212,7 +221,7 @@ local function decide(key, requests)
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then
-      -- needs: key mark spare permit flow every rule sub after state present whole part since lag repair theirs
+      -- needs: key permit flow every rule sub after state present whole part since repair theirs kept margin
       -- sets:
       local ttl, value
       if repair then -- nothing was taken
@@ -221,22 +230,18 @@ local function decide(key, requests)
         value = string.format('%016d', present) .. sub(state, 17)
       else
         ttl = since + after(whole, part, permit, flow, every) - present
-        value = string.format('%016d/%d+%d%s', since, whole, part, rule)
-        if lag > 0 and mark == '' then -- it still is ahead
-          value = value .. '@'
-          ttl = ttl + 1000000
-        end
+        value = string.format('%016d/%d+%d%s%s', since, whole, part, rule, kept)
       end
-      ttl = ttl / 1000 + spare
+      ttl = ttl / 1000 + margin
       redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
   else
       -- A key that has lost its TTL gets one. One denial in sixteen looks.
-      -- needs: call key now spare permit flow every after present whole part since theirs
+      -- needs: call key now permit flow every after present whole part since theirs margin
       -- sets:
       if now % 16 == 0 and call('PTTL', key) == -1 then
         local ttl = since + after(whole, part, permit, flow, every) - present
         if theirs then ttl = theirs.full end
-        ttl = ttl / 1000 + spare
+        ttl = ttl / 1000 + margin
         redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
       end
   end

@@ -52,9 +52,12 @@ local out, size = {}, 0
 --   since        the last step; present if the bucket is full
 --   repair       the clock stepped back: the state's instant becomes now
 --   theirs       another rule wrote the state, see inherit
--- needs: call key now mark burst permit flow every rule sub divide after
--- sets: state present whole part since lag repair theirs
-local present, whole, part, since, lag, repair, theirs = now, 0, 0, now, 0, false
+--   kept         its mark, if that stays
+--   margin       what the TTL is longer by, milliseconds
+-- needs: call key now mark spare burst permit flow every rule sub divide after
+-- sets: state present whole part since lag repair theirs kept margin
+local present, whole, part, since = now, 0, 0, now
+local lag, repair, theirs, kept, margin = 0, false, nil, '', spare
 local state = call('GET', key)
 if state then
   if state.err then return state end
@@ -93,8 +96,10 @@ if state then
     -- rounded up, so that a changed rule never allows more. theirs is what the state says:
     -- the instant up to which the refill is counted (since), the time until the bucket is
     -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+    -- TTL is longer: callers whose clocks are behind use the key too.
     -- needs: now mark state permit flow every burst divide after present lag repair
-    -- sets: present lag repair theirs whole part
+    -- sets: present lag repair theirs kept margin whole part
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
     if not written then return {err = 'CORRUPT no state of a bucket'} end
@@ -108,6 +113,10 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    if mark == '' and kind == '@' then
+      kept = kind
+      margin = 1000
+    end
     if written > now then
       if mark == '' and kind == '' then -- the clock stepped back
         repair = true
