@@ -105,6 +105,9 @@ func compare(t *testing.T, rng *rand.Rand, p limitertest.Pair, steps int, set fu
 	var before int64
 	for i := range steps {
 		step := scenario.Next(want)
+		if step.Now > 4e15 { // year 2096, after jumps of many long windows; clocks are accepted up to 2112
+			return
+		}
 		if step.Now < before && m.Unused(before) {
 			// Redis has forgotten the key, and does not remember as time goes back.
 			require.NoError(t, p.Limiter.Reset(ctx, "k"))

@@ -117,7 +117,7 @@ func Families() []Family {
 			}, err
 		}},
 		{Name: "TokenBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
-			rate, burst := drawRate(rng), drawLimit(rng)
+			rate, burst := drawBucket(rng)
 			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...))
 			return Pair{
 				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
@@ -130,7 +130,7 @@ func Families() []Family {
 			}, err
 		}},
 		{Name: "TokenBucket stepped", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
-			rate, burst := drawRate(rng), drawLimit(rng)
+			rate, burst := drawBucket(rng)
 			every := pick(rng, time.Millisecond, 10*time.Millisecond, 333_333*time.Microsecond, time.Second, time.Minute)
 			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))
 			return Pair{
@@ -149,7 +149,7 @@ func Families() []Family {
 			}, err
 		}},
 		{Name: "LeakyBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
-			rate, capacity := drawRate(rng), drawLimit(rng)
+			rate, capacity := drawBucket(rng)
 			l, err := ratelimit.NewLeakyBucket(c, rate, capacity, ratelimit.WithOptions(opts...))
 			return Pair{
 				About: fmt.Sprintf("%v, capacity %d", rate, capacity), Limiter: l,
@@ -184,6 +184,20 @@ func drawLimit(rng *rand.Rand) int { return pick(rng, 1, 2, 3, 10, 100, 1+rng.In
 
 func drawWindow(rng *rand.Rand) time.Duration {
 	return pick(rng, time.Millisecond, 7*time.Millisecond, time.Second, 90*time.Second, 123_456*time.Millisecond, time.Hour, 24*time.Hour)
+}
+
+// drawBucket is a rate and a burst. One in four is so large that one number does not hold
+// the bucket's units.
+func drawBucket(rng *rand.Rand) (ratelimit.Rate, int) {
+	if rng.IntN(4) > 0 {
+		return drawRate(rng), drawLimit(rng)
+	}
+	rate := pick(rng,
+		ratelimit.Per(77_777, 24*time.Hour), ratelimit.Per(2_999, 720*time.Hour), ratelimit.Per(1_000_003, 24*time.Hour),
+		ratelimit.Per(99_999_999, 31_535_999_999*time.Millisecond), ratelimit.Per(100_000_000, 999*time.Millisecond),
+		ratelimit.Per(1+rng.IntN(1e8), time.Duration(1+rng.IntN(31_536_000_000))*time.Millisecond),
+		ratelimit.Per(999_999_937, 2_160_000_000_000_001*time.Microsecond))
+	return rate, pick(rng, rate.Count, 1+rng.IntN(rate.Count), min(10*rate.Count, 999_999_937))
 }
 
 func drawRate(rng *rand.Rand) ratelimit.Rate {

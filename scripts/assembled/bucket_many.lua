@@ -37,7 +37,8 @@ local function decide(key, requests)
   if state then
     if state.err then return state end
     local from = -#rule
-    local at, level = tonumber(sub(state, 1, 16)), tonumber(sub(state, 18, from - 1))
+    -- The base keeps miniredis from reading leading zeros as octal.
+    local at, level = tonumber(sub(state, 1, 16), 10), tonumber(sub(state, 18, from - 1))
     if at and level and sub(state, from) == rule then
       if at > now then
         if mark == '' then
@@ -100,7 +101,7 @@ local function decide(key, requests)
       local written, permits, units, unit, speed, step, kind =
         string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
       if not written then return {err = 'CORRUPT no state of a bucket'} end
-      written = written + 0
+      written = tonumber(written, 10)
       permits = permits + 0
       unit = unit + 0
       speed = speed + 0

@@ -64,7 +64,7 @@ if state then
   local at, level, rest
   if sub(state, -#rule) == rule then at, level, rest = string.match(state, '^(%d+)/(%d+)%+(%d+)/') end
   if at then
-    at = at + 0
+    at = tonumber(at, 10) -- without the base, leading zeros are octal in miniredis
     if at > now then
       if mark == '' then
         repair = true
@@ -103,7 +103,7 @@ if state then
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
     if not written then return {err = 'CORRUPT no state of a bucket'} end
-    written = written + 0
+    written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
     speed = speed + 0
