@@ -28,9 +28,11 @@ type Limiter interface {
 	// allow, all three without asking Redis.
 	TryAcquireN(ctx context.Context, key string, n int) (Result, error)
 
-	// Peek returns what TryAcquire would return now, and takes nothing. On an
-	// unused key of a limit of 10 it returns Allowed and 9 Remaining.
-	// Its errors are those of TryAcquire; after an error, too, nothing was taken.
+	// Peek returns what there is now, and takes and changes nothing: Remaining is the
+	// permits left, ResetAfter the time until the full limit is available, Allowed and
+	// RetryAfter are about one permit. On an unused key of a limit of 10 it returns
+	// Allowed, 10 Remaining and a ResetAfter of 0. A RetryAfter binds as that of a denial
+	// does. Its errors are those of TryAcquire; after an error, too, nothing was taken.
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it

@@ -160,6 +160,20 @@ func TestDenialChangesNothing(t *testing.T) {
 	})
 }
 
+func TestADenialGivesALostTTLBack(t *testing.T) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
+		must(t)(l.TryAcquireN(ctx, "k", 3))
+		before := s.Look(t, v.Key)
+		require.True(t, s.Admin.Persist(ctx, v.Key).Val())
+		denied := must(t)(l.TryAcquire(ctx, "k"))
+		require.False(t, denied.Allowed)
+		require.Equal(t, before, s.Look(t, v.Key))
+		ttl := s.Admin.PTTL(ctx, v.Key).Val()
+		require.Greater(t, ttl, denied.ResetAfter-time.Second/10)
+		require.LessOrEqual(t, ttl, denied.ResetAfter+time.Second+s.MaxSkew)
+	})
+}
+
 func TestAKeyWithoutTTLGetsOne(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		must(t)(l.TryAcquire(ctx, "k"))

@@ -32,6 +32,9 @@ import (
 // short of permits at the same time. New keys evict other new keys first, so a flood of
 // new keys does not free the keys that are denied.
 //
+// Its clock is monotonic, and does not follow changes of the wall clock. With [WithClock],
+// a clock that steps back stands still for the keys in use until it has caught up.
+//
 // A call takes less than a microsecond and allocates only for a new key. It is
 // safe for concurrent use, starts no goroutine and needs no closing.
 type LocalTokenBucket struct {
@@ -149,8 +152,8 @@ func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (
 	return l.decide(ctx, key, n, true)
 }
 
-// Peek returns what TryAcquire would return now, and neither takes a permit nor stores
-// the key. Its errors are those of TryAcquire.
+// Peek returns what key has left now, and neither takes a permit nor stores the key. Its
+// errors are those of TryAcquire.
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
 	return l.decide(ctx, key, 1, false)
 }

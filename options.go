@@ -54,9 +54,9 @@ type LeakyBucketOption interface {
 // share the state of their keys. The instances of a service should do so, and so should
 // a limiter whose rule has changed and the one with the old rule. Two rules that are
 // to hold at the same time, 5 a second and 100 an hour, need two names; with one name
-// each reads the other's state as its own, from an older rule. The same happens while
-// a changed rule is rolled out: a bucket with a smaller burst then no longer counts
-// the permits taken beyond that burst, even when it denies.
+// each reads the other's state as its own, from an older rule. While a changed rule is
+// rolled out that is what you want: the old and the new rule together allow at most the
+// largest burst + the fastest rate × t in any interval t.
 func WithName(name string) Option {
 	return common{func(s *settings) {
 		if strings.Contains(name, ":") {

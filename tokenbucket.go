@@ -13,10 +13,13 @@ package ratelimit
 type TokenBucket struct{ *core }
 
 // NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
-// bucket that it could not count exactly: burst × period / f must be below 2^52, where
-// the period is in microseconds and f is its greatest common divisor with the rate's
-// count. It also refuses a bucket that takes more than 71 years to refill. The
-// error wraps ErrInvalidConfig, and says what would be right. Redis is not asked.
+// bucket that takes more than 71 years to refill, and says which burst and which rate it
+// accepts instead. The error wraps ErrInvalidConfig. Redis is not asked.
+//
+// Any rate is exact to the microsecond. A bucket for which burst × period / f is 2^52 or
+// more costs Redis about a quarter more time, where the period is in microseconds and f is
+// its greatest common divisor with the rate's count: one number does not hold it. So do
+// buckets that refill in steps.
 func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
 	s, err := collect(opts)
 	if err != nil {

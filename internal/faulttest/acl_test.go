@@ -121,7 +121,7 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 			own += " " + limitertest.TimePrivilege
 		}
 		acl(t, admin, "-@all")
-		acl(t, admin, strings.Fields(own)...)
+		acl(t, admin, strings.Fields(own+" "+limitertest.RepairPrivilege)...)
 		needed(strings.Fields(own), i)
 		t.Logf("%s: %s", p.Limiter, own)
 	}

@@ -23,6 +23,10 @@ const (
 	ClusterPrivilege = "+cluster|slots +asking +command" // where slots are, are moving to, and what a command's key is
 )
 
+// RepairPrivilege lets a denial of a bucket give a key that has lost its TTL a new one.
+// Without it the scripts go on.
+const RepairPrivilege = "+pttl +pexpire"
+
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {
 	Limiter, Commands string
@@ -50,7 +54,7 @@ var Privileges = []struct {
 	{"TokenBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...)))
 	}},
-	{"TokenBucket stepped", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"TokenBucket stepped", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(time.Second)))
 	}},
 	{"LeakyBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
