@@ -12,8 +12,8 @@ import (
 //
 //	Allowed: true, Limit: 2147483647, Window: 1s, Remaining: 2147483647, RetryAfter: 0, ResetAfter: 0
 //
-// It keeps the contract otherwise: ErrInvalidKey for an empty key,
-// ErrInvalidPermits for n below 1, and the context's error when that has ended.
+// It keeps the contract otherwise: ErrInvalidKey for a key that is empty or too
+// long, ErrInvalidPermits for n below 1, and the context's error when that has ended.
 // It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
 // nanoseconds.
 func AllowAll() Limiter {
@@ -56,8 +56,8 @@ func (c constant) Reset(ctx context.Context, key string) error {
 
 // checkLocal returns an error for a caller's mistake, and for a context that has ended.
 func checkLocal(ctx context.Context, key string, n int) error {
-	if key == "" {
-		return ErrInvalidKey
+	if err := checkKey(key); err != nil {
+		return err
 	}
 	if n < 1 {
 		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)

@@ -126,10 +126,10 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 	if f == nil || f.primary == nil {
 		return errUnmade
 	}
-	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
-	if errors.Is(secondary, ErrInvalidKey) {
-		return secondary
+	if err := checkKey(key); err != nil {
+		return err
 	}
+	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
 	primary := f.primary.Reset(ctx, key)
 	switch {
 	case primary != nil && secondary != nil:
@@ -159,9 +159,13 @@ func (q question) ask(ctx context.Context, l Limiter) (Result, error) {
 }
 
 func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
-	switch {
-	case f == nil || f.primary == nil:
+	if f == nil || f.primary == nil {
 		return Result{}, errUnmade
+	}
+	if err := checkKey(q.key); err != nil {
+		return Result{}, err
+	}
+	switch {
 	case f.most > 0 && q.n > f.most:
 		return q.ask(ctx, f.primary) // it returns ErrExceedsLimit without asking Redis, even in an outage
 	case f.budget > 0:

@@ -407,7 +407,7 @@ func TestFallbackResetReachesBoth(t *testing.T) {
 		}
 	}
 	f := newTestFallback(t, AllowAll(), DenyAll())
-	require.Equal(t, ErrInvalidKey, f.Reset(t.Context(), ""))
+	require.EqualError(t, f.Reset(t.Context(), ""), "ratelimit: invalid key: it is empty")
 }
 
 func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {

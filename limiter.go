@@ -23,9 +23,9 @@ type Limiter interface {
 	TryAcquire(ctx context.Context, key string) (Result, error)
 
 	// TryAcquireN takes n permits from key, all or none. A denied call takes
-	// nothing. It returns ErrInvalidKey for an empty key, ErrInvalidPermits for n
-	// below 1, and ErrExceedsLimit when n is more than the limiter can ever
-	// allow, all three without asking Redis.
+	// nothing. It returns ErrInvalidKey for a key that is empty or has more than
+	// 4,096 bytes, ErrInvalidPermits for n below 1, and ErrExceedsLimit when n is
+	// more than the limiter can ever allow, all three without asking Redis.
 	TryAcquireN(ctx context.Context, key string, n int) (Result, error)
 
 	// Peek returns what TryAcquire would return now, and takes nothing. On an
