@@ -52,11 +52,14 @@ type Result struct {
 	// Limit is the limit, burst or capacity of the rule that governs this
 	// answer. Of a sliding log's rules, that is the one with the fewest permits
 	// left when the call is allowed, and the one that blocks longest when it is
-	// denied.
+	// denied. It is at least 1, but 0 where no rule governs the answer: that of
+	// AllowAll (see Unlimited), of DenyAll, and of a Fallback that denies a call
+	// because its secondary, of which it knows no limit, can never allow so many
+	// permits.
 	Limit int
 
-	// Window is that rule's window; for a bucket, the time to refill or drain
-	// completely, rounded up to a microsecond.
+	// Window is that rule's window, 0 where Limit is 0; for a bucket, the time to
+	// refill or drain completely, rounded up to a microsecond.
 	Window time.Duration
 
 	// Remaining is the number of permits left after this decision, 0 to Limit.
@@ -86,6 +89,12 @@ func (r Result) Err() error {
 	}
 	return &DeniedError{Result: r}
 }
+
+// Unlimited reports whether the call was allowed because there is no limit, as by
+// [AllowAll]. Limit, Window and Remaining are then 0 and say nothing: leave them out of
+// headers and metrics. It is false for a denial, and for the Result that comes with an
+// error.
+func (r Result) Unlimited() bool { return r.Allowed && r.Limit == 0 }
 
 // A Rate is Count permits per Period. Count is 1 to 1,000,000,000; Period is a whole
 // number of microseconds, from 1ms to 71 years.
