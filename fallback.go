@@ -36,14 +36,14 @@ type Fallback struct {
 	primary, secondary Limiter
 	most               int           // permits that one call can get from the primary; 0: not known
 	budget             time.Duration // 0: none
-	breaker            *breaker      // nil: none
+	breaker            *Breaker      // nil: none
 	observe            func(Event)   // nil: none
 
 	running   chan struct{} // one element for each call with a budget that asks the primary
 	abandoned atomic.Int64  // how many of those calls no caller waits for
 }
 
-// A FallbackOption is [WithBudget], [WithBreaker] or [WithObserver].
+// A FallbackOption is [WithBudget], [WithBreaker], [WithSharedBreaker] or [WithObserver].
 type FallbackOption interface {
 	setFallback(*fallbackSettings)
 }
@@ -51,7 +51,8 @@ type FallbackOption interface {
 type fallbackSettings struct {
 	settings
 	budget  time.Duration
-	breaker *breakerSettings
+	own     *breakerSettings // nil: none
+	shared  *Breaker         // nil: none
 	observe func(Event)
 }
 
@@ -83,9 +84,12 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.err != nil {
 		return nil, s.err
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), budget: s.budget, observe: s.observe}
-	if s.breaker != nil {
-		f.breaker = newBreaker(s.breaker, s.budget > 0, s.observe)
+	if s.shared != nil && hasBreaker(primary, s.shared) {
+		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
+	}
+	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, observe: s.observe}
+	if s.own != nil {
+		f.breaker = s.own.build(s.observe)
 	}
 	if s.budget > 0 {
 		f.running = make(chan struct{}, maxRunning)

@@ -138,13 +138,13 @@ var (
 	_ Client = (*redis.AutoPipeliner)(nil)
 )
 
-// Must returns l and panics when err is not nil. It is for limiters that are
-// built from constants when a program starts:
+// Must returns v and panics when err is not nil. It is for limiters, and breakers, that
+// are built from constants when a program starts:
 //
 //	var limiter = ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20))
-func Must[L Limiter](l L, err error) L {
+func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return l
+	return v
 }
