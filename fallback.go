@@ -108,9 +108,16 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // An error means that neither decided. For a caller's mistake it is the primary's own
 // error. If the context ended, it wraps the context's error. Otherwise it wraps both
 // the reason for asking the secondary (the primary's error, ErrOverBudget or
-// ErrBreakerOpen) and the secondary's error. Only the text of a secondary's
-// ErrExceedsLimit or ErrInvalidConfig is included, and errors.Is does not match it: the
-// primary may allow what the secondary never can.
+// ErrBreakerOpen) and the secondary's error; only the text of a secondary's
+// ErrInvalidConfig is included, and errors.Is does not match it.
+//
+// A call for more permits than the secondary can ever allow is denied, because the primary
+// may allow as many. RetryAfter is then the time until the primary is asked again: until
+// the breaker's next probe if it is open, the time between two probes if it is not, and one
+// second without a breaker. It is no promise that the primary is back. Limit, Window,
+// Remaining and ResetAfter are those of the secondary's Peek; if that fails, they are 0,
+// except for the Limit of a limiter of this package. A call for more permits than the
+// primary can ever allow is ErrExceedsLimit, in an outage too.
 func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return f.decide(ctx, question{key: key, n: n})
 }
@@ -206,6 +213,9 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind,
 		return Result{}, f.gone(q, end)
 	}
 	r, err := q.ask(ctx, f.secondary)
+	if errors.Is(err, ErrExceedsLimit) {
+		r, err = f.denyUntilPrimary(ctx, q.key), nil
+	}
 	if err == nil {
 		r.Fallback = true
 	}
@@ -222,6 +232,25 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind,
 	}
 	return Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", shortKey(q.key), why, err)
 }
+
+// denyUntilPrimary is the denial of a call for which the secondary returned
+// ErrExceedsLimit. The primary may allow as many permits, so the call is worth a retry
+// when the primary is asked again. The rest says how the secondary stands.
+func (f *Fallback) denyUntilPrimary(ctx context.Context, key string) Result {
+	r, err := f.secondary.Peek(ctx, key)
+	if err != nil {
+		r = Result{Limit: ceilingOf(f.secondary)}
+	}
+	r.Allowed, r.RetryAfter = false, retryWithoutBreaker
+	if f.breaker != nil {
+		r.RetryAfter = f.breaker.untilProbe()
+	}
+	return r
+}
+
+// retryWithoutBreaker is the RetryAfter of denyUntilPrimary without a breaker, when every
+// call asks the primary. It is that of DenyAll.
+const retryWithoutBreaker = time.Second
 
 func (f *Fallback) gone(q question, end error) error {
 	return fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)
