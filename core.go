@@ -138,8 +138,9 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	return r, nil
 }
 
-// Reset deletes the key's state. It returns ErrInvalidKey without asking Redis.
-// After any other error the state may have been deleted all the same.
+// Reset deletes the key's state. It returns ErrInvalidKey for a key that is empty or too
+// long, without asking Redis. After any other error the state may have been deleted all
+// the same.
 func (c *core) Reset(ctx context.Context, key string) error {
 	if err := c.check(ctx, key, 1); err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 // Without options a Fallback waits for the primary to fail, which takes as long as
 // the client's timeouts. [WithBudget] bounds the wait of each call; [WithBreaker]
 // avoids the wait while the primary stays down. A service that must not slow down with
-// its Redis wants both.
+// its Redis wants both, and [WithSharedBreaker] if it has several limiters there.
 //
 // An outage is any error of the primary except these, which are returned as they
 // are: a caller's mistake, which is ErrInvalidConfig, ErrInvalidKey,
@@ -117,7 +117,8 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // second without a breaker. It is no promise that the primary is back. Limit, Window,
 // Remaining and ResetAfter are those of the secondary's Peek; if that fails, they are 0,
 // except for the Limit of a limiter of this package. A call for more permits than the
-// primary can ever allow is ErrExceedsLimit, in an outage too.
+// primary can ever allow is ErrExceedsLimit, in an outage too, if the primary is a limiter
+// of this package.
 func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return f.decide(ctx, question{key: key, n: n})
 }

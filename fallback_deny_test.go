@@ -133,6 +133,36 @@ func TestFallbackDeniesWhereTheSecondaryIsNotKnown(t *testing.T) {
 	require.Equal(t, unknown, r, "a Peek that exceeds")
 }
 
+// In a chain, the Fallback denies whose own secondary can never allow the permits.
+func TestFallbackDeniesInAChain(t *testing.T) {
+	open := func(probeEvery time.Duration) []FallbackOption {
+		return []FallbackOption{WithBreaker(WithFailures(1), WithProbeEvery(probeEvery))}
+	}
+	standby := Must(NewTokenBucket(noClient{}, PerSecond(1), 100))
+	down := Must(NewTokenBucket(noClient{}, PerSecond(1), 200))
+	bubble(t, func(t *testing.T) {
+		local := Must(NewLocalTokenBucket(PerSecond(1), 50))
+		var chain *Fallback
+		for _, c := range []struct {
+			n    int
+			wait time.Duration
+		}{
+			{60, 30 * milli},   // until the standby, which could allow them, is asked again
+			{100, 30 * milli},  // it could allow these, too
+			{101, 100 * milli}, // until the main one is asked again: the standby never allows these
+			{200, 100 * milli},
+		} {
+			chain = newTestFallback(t, down, newTestFallback(t, standby, local, open(30*milli)...), open(100*milli)...)
+			r := must(t)(chain.TryAcquireN(t.Context(), "k", c.n))
+			require.Equal(t, Result{Allowed: false, Limit: 50, Window: 50 * time.Second, Remaining: r.Remaining, RetryAfter: c.wait, ResetAfter: r.ResetAfter, Fallback: true}, r, "%d", c.n)
+			require.Equal(t, c.wait, must(t)(chain.TryAcquireN(t.Context(), "k", c.n)).RetryAfter, "%d, with open breakers", c.n)
+		}
+		require.True(t, must(t)(chain.TryAcquireN(t.Context(), "k", 50)).Allowed)
+		_, err := chain.TryAcquireN(t.Context(), "k", 201)
+		require.ErrorIs(t, err, ErrExceedsLimit)
+	})
+}
+
 func TestFallbackDeniesNothingThatThePrimaryNeverAllows(t *testing.T) {
 	primary := Must(NewTokenBucket(noClient{}, PerSecond(1), 200))
 	f := newTestFallback(t, primary, Must(NewLocalTokenBucket(PerSecond(1), 50)))

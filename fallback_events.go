@@ -44,8 +44,8 @@ type Event struct {
 	// For the three kinds in which the secondary was asked.
 	Key          string // of the call
 	Err          error  // why the primary did not decide; wraps ErrOverBudget or ErrBreakerOpen where that is the reason
-	Result       Result // what the secondary answered; zero if it failed
-	SecondaryErr error  // the secondary's error, nil if it answered
+	Result       Result // what the caller got; zero if the secondary failed
+	SecondaryErr error  // the secondary's error; nil if the caller got a Result
 
 	// For EventBreakerState.
 	From, To BreakerState

@@ -34,7 +34,8 @@ type Limiter interface {
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it
-	// returns an error, the state may have been deleted all the same.
+	// returns an error, the state may have been deleted all the same, except after
+	// ErrInvalidKey.
 	Reset(ctx context.Context, key string) error
 }
 
@@ -77,7 +78,8 @@ type Result struct {
 	ResetAfter time.Duration
 
 	// Fallback reports whether the answer is that of a [Fallback]'s secondary,
-	// because the primary could not decide.
+	// because the primary could not decide. See [Fallback.TryAcquireN] for the
+	// RetryAfter of a call for more permits than the secondary can ever allow.
 	Fallback bool
 }
 
