@@ -123,8 +123,8 @@ func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, 
 	return f.decide(ctx, question{key: key, n: n})
 }
 
-// Peek returns what TryAcquire would return now: the primary's answer or, just as for
-// TryAcquire, the secondary's. A Peek that fails in the primary counts as a failure for
+// Peek returns the primary's Peek or, where TryAcquire would ask the secondary, the
+// secondary's. A Peek that fails in the primary counts as a failure for
 // the breaker. Its errors are those of TryAcquireN.
 func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
 	return f.decide(ctx, question{key: key, peek: true})
