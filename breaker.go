@@ -39,10 +39,10 @@ type Breaker struct {
 type breakerPhase uint64
 
 const (
-	closed breakerPhase = iota
-	open
-	idle    // half-open: the next call probes
-	probing // half-open: a call probes
+	phaseClosed breakerPhase = iota
+	phaseOpen
+	phaseIdle    // half-open: the next call probes
+	phaseProbing // half-open: a call probes
 )
 
 func (p breakerPhase) kind() breakerPhase { return p & 3 }
@@ -51,9 +51,9 @@ func (p breakerPhase) next(kind breakerPhase) breakerPhase { return (p &^ 3) + 4
 
 func (p breakerPhase) state() BreakerState {
 	switch p.kind() {
-	case closed:
+	case phaseClosed:
 		return StateClosed
-	case open:
+	case phaseOpen:
 		return StateOpen
 	}
 	return StateHalfOpen
@@ -63,9 +63,9 @@ func (p breakerPhase) state() BreakerState {
 type verdict int
 
 const (
-	failed    verdict = iota
-	succeeded         // a denial is a success, too
-	neutral           // it says nothing about the primary
+	verdictFailed    verdict = iota
+	verdictSucceeded         // a denial is a success, too
+	verdictNeutral           // it says nothing about the primary
 )
 
 // NewBreaker returns a breaker that is closed. The error wraps ErrInvalidConfig: an option
@@ -157,7 +157,7 @@ func (b *Breaker) now() int64 { return int64(time.Since(b.start)) }
 func (b *Breaker) begin() (p breakerPhase, ok bool) {
 	p = breakerPhase(b.phase.Load())
 	switch {
-	case p.kind() == closed:
+	case p.kind() == phaseClosed:
 		return p, true
 	case !b.due(p):
 		return p, false
@@ -167,22 +167,22 @@ func (b *Breaker) begin() (p breakerPhase, ok bool) {
 	defer b.mu.Unlock()
 	p = breakerPhase(b.phase.Load()) // another call may have been first
 	switch {
-	case p.kind() == closed:
+	case p.kind() == phaseClosed:
 		return p, true
 	case !b.due(p):
 		return p, false
 	}
-	return b.become(probing), true
+	return b.become(phaseProbing), true
 }
 
 // due reports whether the next call in phase p probes.
 func (b *Breaker) due(p breakerPhase) bool {
-	return p.kind() == idle || p.kind() == open && b.now() >= b.probeAt.Load()
+	return p.kind() == phaseIdle || p.kind() == phaseOpen && b.now() >= b.probeAt.Load()
 }
 
 // end counts a call that began in phase p.
 func (b *Breaker) end(p breakerPhase, v verdict) {
-	if p.kind() == closed && (v == neutral || v == succeeded && b.inRow.Load() == 0) {
+	if p.kind() == phaseClosed && (v == verdictNeutral || v == verdictSucceeded && b.inRow.Load() == 0) {
 		return
 	}
 	defer b.deliver()
@@ -192,16 +192,16 @@ func (b *Breaker) end(p breakerPhase, v verdict) {
 		return
 	}
 	switch {
-	case v == neutral:
-		b.become(idle)
-	case v == succeeded && p.kind() == closed:
+	case v == verdictNeutral:
+		b.become(phaseIdle)
+	case v == verdictSucceeded && p.kind() == phaseClosed:
 		b.inRow.Store(0)
-	case v == succeeded:
-		b.become(closed)
-	case p.kind() == probing || b.inRow.Add(1) >= b.failures:
+	case v == verdictSucceeded:
+		b.become(phaseClosed)
+	case p.kind() == phaseProbing || b.inRow.Add(1) >= b.failures:
 		b.inRow.Store(0)
 		b.probeAt.Store(b.now() + int64(b.probeEvery))
-		b.become(open)
+		b.become(phaseOpen)
 	}
 }
 

@@ -225,28 +225,28 @@ func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 		for i := range late {
 			late[i] = begin(true)
 		}
-		b.end(late[0], failed)
-		b.end(late[1], failed)
+		b.end(late[0], verdictFailed)
+		b.end(late[1], verdictFailed)
 		require.Equal(t, StateOpen, b.State())
-		b.end(late[2], succeeded)
-		b.end(late[3], failed)
+		b.end(late[2], verdictSucceeded)
+		b.end(late[3], verdictFailed)
 		require.Equal(t, StateOpen, b.State(), "calls from before it opened say nothing")
 
 		time.Sleep(milli)
 		probe := begin(true)
-		b.end(late[4], succeeded)
-		b.end(late[5], failed)
-		b.end(late[6], neutral)
+		b.end(late[4], verdictSucceeded)
+		b.end(late[5], verdictFailed)
+		b.end(late[6], verdictNeutral)
 		require.Equal(t, StateHalfOpen, b.State())
 		begin(false) // the probe is still on its way
-		b.end(probe, succeeded)
+		b.end(probe, verdictSucceeded)
 		require.Equal(t, StateClosed, b.State())
 
-		b.end(begin(true), failed)
-		b.end(late[7], failed)
+		b.end(begin(true), verdictFailed)
+		b.end(late[7], verdictFailed)
 		require.Equal(t, StateClosed, b.State(), "a failure of an earlier time is not the second in a row")
-		b.end(late[8], succeeded)
-		b.end(begin(true), failed)
+		b.end(late[8], verdictSucceeded)
+		b.end(begin(true), verdictFailed)
 		require.Equal(t, StateOpen, b.State(), "nor does a success of an earlier time set the count to 0")
 	})
 }
@@ -387,6 +387,6 @@ func TestBreakerHealthyAllocatesNothing(t *testing.T) {
 		if !ok {
 			t.Error("the breaker is open")
 		}
-		b.end(p, succeeded)
+		b.end(p, verdictSucceeded)
 	}))
 }

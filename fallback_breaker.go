@@ -131,12 +131,12 @@ func (f *Fallback) decideGuarded(ctx context.Context, q question) (Result, error
 // askJudged asks the primary, and gives the breaker its verdict.
 func (f *Fallback) askJudged(ctx context.Context, q question, phase breakerPhase) (r Result, err error) {
 	start := time.Now()
-	v := failed // if the primary panics
+	v := verdictFailed // if the primary panics
 	defer func() { f.breaker.end(phase, v) }()
 	r, err = q.ask(ctx, f.primary)
 	v = verdictOn(err)
-	if v == failed && endOf(ctx) != nil && time.Since(start) < failureAfter {
-		v = neutral // the primary may have had no time to answer
+	if v == verdictFailed && endOf(ctx) != nil && time.Since(start) < failureAfter {
+		v = verdictNeutral // the primary may have had no time to answer
 	}
 	return r, err
 }
@@ -145,9 +145,9 @@ func (f *Fallback) askJudged(ctx context.Context, q question, phase breakerPhase
 func verdictOn(err error) verdict {
 	switch {
 	case err == nil || errors.Is(err, ErrDenied):
-		return succeeded
+		return verdictSucceeded
 	case !outage(err) || errors.Is(err, ErrCorruptState):
-		return neutral
+		return verdictNeutral
 	}
-	return failed
+	return verdictFailed
 }

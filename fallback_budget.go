@@ -164,7 +164,7 @@ func (a *attempt) run() {
 
 // lapse ends the caller's wait, but not the primary's call, which has abandonedFor left.
 func (a *attempt) lapse() {
-	if a.settle(answer{late: true}, failed) {
+	if a.settle(answer{late: true}, verdictFailed) {
 		time.AfterFunc(abandonedFor, a.cancel)
 	}
 }
@@ -193,5 +193,5 @@ func (a *attempt) leave() {
 func (a *attempt) withdraw() {
 	a.lapsing.Stop()
 	a.cancel()
-	a.settle(answer{}, neutral)
+	a.settle(answer{}, verdictNeutral)
 }
