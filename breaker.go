@@ -200,7 +200,8 @@ func (b *Breaker) end(p breakerPhase, v verdict) {
 		b.become(phaseClosed)
 	case p.kind() == phaseProbing || b.inRow.Add(1) >= b.failures:
 		b.inRow.Store(0)
-		b.probeAt.Store(b.now() + int64(b.probeEvery))
+		now := b.now()
+		b.probeAt.Store(now + min(int64(b.probeEvery), math.MaxInt64-now))
 		b.become(phaseOpen)
 	}
 }

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -378,6 +379,19 @@ func TestBreakerConfigErrors(t *testing.T) {
 		_, err := NewFallback(primary, AllowAll(), WithSharedBreaker(b))
 		require.NoError(t, err)
 	}
+}
+
+// The longest time between two probes is no time in the past.
+func TestBreakerProbesAfterAnyTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := Must(NewBreaker(WithFailures(1), WithProbeEvery(math.MaxInt64)))
+		time.Sleep(time.Second)
+		p, _ := b.begin()
+		b.end(p, verdictFailed)
+		_, ok := b.begin()
+		require.False(t, ok)
+		require.Equal(t, time.Duration(math.MaxInt64)-time.Second, b.untilProbe())
+	})
 }
 
 func TestBreakerHealthyAllocatesNothing(t *testing.T) {
