@@ -3,33 +3,31 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 )
 
 // AllowAll returns a limiter that allows every call: as the secondary of a
-// [Fallback] it fails open. Its Result is that of an unlimited supply:
+// [Fallback] it fails open. There is no limit, and its Result says so: [Result.Unlimited]
+// is true, and every number is 0, because none would mean anything:
 //
-//	Allowed: true, Limit: 2147483647, Window: 1s, Remaining: 2147483647, RetryAfter: 0, ResetAfter: 0
+//	Allowed: true, Limit: 0, Window: 0, Remaining: 0, RetryAfter: 0, ResetAfter: 0
 //
-// It keeps the contract otherwise: ErrInvalidKey for an empty key,
-// ErrInvalidPermits for n below 1, and the context's error when that has ended.
+// It keeps the contract otherwise: ErrInvalidKey for a key that is empty or too
+// long, ErrInvalidPermits for n below 1, and the context's error when that has ended.
 // It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
 // nanoseconds.
-func AllowAll() Limiter {
-	return constant{Result{Allowed: true, Limit: math.MaxInt32, Window: time.Second, Remaining: math.MaxInt32}}
-}
+func AllowAll() Limiter { return constant{Result{Allowed: true}} }
 
 // DenyAll returns a limiter that denies every call: as the secondary of a
-// [Fallback] it fails closed. Its Result is that of one permit a second which is
-// always taken, so that clients try again soon, but not at once:
+// [Fallback] it fails closed. No rule decides here either, so Limit, Window and Remaining
+// are 0. Clients should try again soon, but not at once:
 //
-//	Allowed: false, Limit: 1, Window: 1s, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
+//	Allowed: false, Limit: 0, Window: 0, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
 //
 // RetryAfter is no promise here. The errors are those of [AllowAll]: it never returns
 // ErrExceedsLimit either.
 func DenyAll() Limiter {
-	return constant{Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}}
+	return constant{Result{RetryAfter: time.Second, ResetAfter: time.Second}}
 }
 
 // constant always gives the same answer.
@@ -56,8 +54,8 @@ func (c constant) Reset(ctx context.Context, key string) error {
 
 // checkLocal returns an error for a caller's mistake, and for a context that has ended.
 func checkLocal(ctx context.Context, key string, n int) error {
-	if key == "" {
-		return ErrInvalidKey
+	if err := checkKey(key); err != nil {
+		return err
 	}
 	if n < 1 {
 		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)

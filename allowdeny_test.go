@@ -17,8 +17,8 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 		l    Limiter
 		want Result
 	}{
-		{"AllowAll", AllowAll(), Result{Allowed: true, Limit: 2147483647, Window: time.Second, Remaining: 2147483647}},
-		{"DenyAll", DenyAll(), Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}},
+		{"AllowAll", AllowAll(), Result{Allowed: true}},
+		{"DenyAll", DenyAll(), Result{RetryAfter: time.Second, ResetAfter: time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 3 {
@@ -36,4 +36,51 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 			requireLocalErrors(t, c.l, ended)
 		})
 	}
+}
+
+func TestUnlimited(t *testing.T) {
+	for name, l := range map[string]Limiter{
+		"AllowAll":                          AllowAll(),
+		"AllowAll in an outage":             newTestFallback(t, always(Result{}, errDown), AllowAll()),
+		"AllowAll at the end of a chain":    newTestFallback(t, always(Result{}, errDown), newTestFallback(t, always(Result{}, errDown), AllowAll())),
+		"AllowAll of a DenyCache":           Must(NewDenyCache(AllowAll())),
+		"AllowAll in an outage, remembered": Must(NewDenyCache(newTestFallback(t, always(Result{}, errDown), AllowAll()))),
+	} {
+		for _, ask := range []func() (Result, error){
+			func() (Result, error) { return l.TryAcquire(t.Context(), "k") },
+			func() (Result, error) { return l.TryAcquireN(t.Context(), "k", math.MaxInt) },
+			func() (Result, error) { return l.Peek(t.Context(), "k") },
+		} {
+			r, err := ask()
+			require.NoError(t, err, name)
+			require.True(t, r.Unlimited(), name)
+			r.Fallback = false
+			require.Equal(t, Result{Allowed: true}, r, name)
+		}
+	}
+
+	require.False(t, must(t)(DenyAll().TryAcquire(t.Context(), "k")).Unlimited(), "a denial is not unlimited")
+	require.False(t, byPrimary.Unlimited())
+	require.False(t, bySecondary.Unlimited())
+	r, err := AllowAll().TryAcquire(t.Context(), "")
+	require.Error(t, err)
+	require.False(t, r.Unlimited(), "no decision")
+
+	local := Must(NewLocalTokenBucket(PerSecond(1), 1))
+	require.False(t, must(t)(local.TryAcquire(t.Context(), "k")).Unlimited(), "the last permit")
+	require.False(t, must(t)(local.TryAcquire(t.Context(), "k")).Unlimited(), "a denial")
+}
+
+// A DenyCache around DenyAll repeats its denials: of a limit of 0 there is nothing to
+// compare a number of permits with.
+func TestDenyAllInADenyCache(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return DenyAll().TryAcquire(ctx, "k") }}
+	c, now := newTestDenyCache(t, l)
+	for _, n := range []int{1, 2} {
+		require.Equal(t, Result{RetryAfter: time.Second, ResetAfter: time.Second}, must(t)(c.TryAcquireN(t.Context(), "k", n)))
+	}
+	*now += 100 * milli
+	want := Result{RetryAfter: 900 * milli, ResetAfter: 900 * milli}
+	require.Equal(t, want, must(t)(c.TryAcquire(t.Context(), "k")))
+	require.Equal(t, []string{"1 of k", "2 of k"}, l.asked)
 }

@@ -138,8 +138,9 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	return r, nil
 }
 
-// Reset deletes the key's state. It returns ErrInvalidKey for an empty key, without
-// asking Redis. After any other error the state may have been deleted all the same.
+// Reset deletes the key's state. It returns ErrInvalidKey for a key that is empty or too
+// long, without asking Redis. After any other error the state may have been deleted all
+// the same.
 func (c *core) Reset(ctx context.Context, key string) error {
 	if err := c.check(ctx, key, 1); err != nil {
 		return err
@@ -166,11 +167,13 @@ func (c *core) Preload(ctx context.Context) error {
 
 // check returns an error for a caller's mistake, and for a context that has ended.
 func (c *core) check(ctx context.Context, key string, n int) error {
-	switch {
-	case c == nil:
+	if c == nil {
 		return errUnmade
-	case key == "":
-		return ErrInvalidKey
+	}
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	switch {
 	case n < 1:
 		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
 	case n > c.most:

@@ -168,6 +168,9 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 	if c == nil || c.limiter == nil {
 		return errUnmade
 	}
+	if err := checkKey(key); err != nil {
+		return err
+	}
 	defer c.table.returnPermits(key)()
 	return c.limiter.Reset(ctx, key)
 }
@@ -176,6 +179,9 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (Result, error) {
 	if c == nil || c.limiter == nil {
 		return Result{}, errUnmade
+	}
+	if err := checkKey(key); err != nil {
+		return Result{}, err
 	}
 	if len(key) > maxDenyCacheKey {
 		return c.ask(ctx, key, n, peek)

@@ -17,8 +17,10 @@ var (
 	// range.
 	ErrInvalidConfig = errors.New("ratelimit: invalid configuration")
 
-	// ErrInvalidKey: the key is empty.
-	ErrInvalidKey = errors.New("ratelimit: invalid key: it is empty")
+	// ErrInvalidKey: the key is empty, or longer than 4,096 bytes. Use a hash of
+	// longer keys, such as SHA-256 in hexadecimal. The error has the key's length, and
+	// not the key.
+	ErrInvalidKey = errors.New("ratelimit: invalid key")
 
 	// ErrInvalidPermits: fewer than one permit was asked for.
 	ErrInvalidPermits = errors.New("ratelimit: invalid number of permits")
@@ -47,16 +49,13 @@ var (
 )
 
 var (
+	errEmptyKey = fmt.Errorf("%w: it is empty", ErrInvalidKey)
+
 	// errUnmade is returned by the methods of a limiter's zero value.
 	errUnmade = invalidConfig("the limiter was not made by its constructor")
 
 	errStillRunning = fmt.Errorf("%w: %d abandoned calls are still running", ErrOverBudget, maxRunning)
 	errNoReturn     = errors.New("ratelimit: the primary's goroutine exited")
-
-	// The verdicts on a call, which are all that a breaker gets: it never sees the
-	// primary's own errors.
-	errFailure = errors.New("the primary failed")
-	errNeutral = errors.New("says nothing about the primary")
 )
 
 // A DeniedError is a denial as an error, see [Result.Err].

@@ -88,6 +88,62 @@ func ExampleWithBreaker() {
 	// breaker open
 }
 
+// All limiters of one Redis share a breaker: what one of them finds out, the others know.
+func ExampleWithSharedBreaker() {
+	observe := ratelimit.WithObserver(func(e ratelimit.Event) {
+		if e.Kind == ratelimit.EventBreakerState {
+			fmt.Println("breaker:", e.From, "to", e.To)
+		} else {
+			fmt.Println(e.Key+":", e.Kind)
+		}
+	})
+	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Minute), observe))
+	guard := func(shared ratelimit.Limiter) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewFallback(shared, ratelimit.AllowAll(), ratelimit.WithSharedBreaker(breaker), observe))
+	}
+	perUser, perAddress := guard(unreachable{}), guard(unreachable{})
+
+	_, _ = perUser.TryAcquire(context.Background(), "user:42")
+	_, _ = perAddress.TryAcquire(context.Background(), "192.0.2.7")
+	fmt.Println(breaker.State())
+	// Output:
+	// breaker: closed to open
+	// user:42: primary failed
+	// 192.0.2.7: breaker open
+	// open
+}
+
+// In an outage, a call for more permits than the local bucket can ever allow is denied
+// until Redis is asked again.
+func ExampleFallback_TryAcquireN() {
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(100/4), 200/4))
+	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, local))
+
+	r, err := limiter.TryAcquireN(context.Background(), "user:42", 60)
+	fmt.Println(r.Allowed, r.Limit, r.RetryAfter, err)
+	r, err = limiter.TryAcquireN(context.Background(), "user:42", 50)
+	fmt.Println(r.Allowed, r.Limit, r.RetryAfter, err)
+	// Output:
+	// false 50 1s <nil>
+	// true 50 0s <nil>
+}
+
+// Headers say nothing of a limit that does not exist.
+func ExampleResult_Unlimited() {
+	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll()))
+
+	r, err := limiter.TryAcquire(context.Background(), "user:42")
+	switch {
+	case err != nil:
+		fmt.Println(err)
+	case r.Unlimited():
+		fmt.Println("no limit")
+	default:
+		fmt.Printf("RateLimit-Limit: %d\n", r.Limit)
+	}
+	// Output: no limit
+}
+
 // unreachable is a limiter whose Redis is down.
 type unreachable struct{}
 

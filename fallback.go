@@ -22,7 +22,7 @@ import (
 // Without options a Fallback waits for the primary to fail, which takes as long as
 // the client's timeouts. [WithBudget] bounds the wait of each call; [WithBreaker]
 // avoids the wait while the primary stays down. A service that must not slow down with
-// its Redis wants both.
+// its Redis wants both, and [WithSharedBreaker] if it has several limiters there.
 //
 // An outage is any error of the primary except these, which are returned as they
 // are: a caller's mistake, which is ErrInvalidConfig, ErrInvalidKey,
@@ -36,14 +36,14 @@ type Fallback struct {
 	primary, secondary Limiter
 	most               int           // permits that one call can get from the primary; 0: not known
 	budget             time.Duration // 0: none
-	breaker            *breaker      // nil: none
+	breaker            *Breaker      // nil: none
 	observe            func(Event)   // nil: none
 
 	running   chan struct{} // one element for each call with a budget that asks the primary
 	abandoned atomic.Int64  // how many of those calls no caller waits for
 }
 
-// A FallbackOption is [WithBudget], [WithBreaker] or [WithObserver].
+// A FallbackOption is [WithBudget], [WithBreaker], [WithSharedBreaker] or [WithObserver].
 type FallbackOption interface {
 	setFallback(*fallbackSettings)
 }
@@ -51,7 +51,8 @@ type FallbackOption interface {
 type fallbackSettings struct {
 	settings
 	budget  time.Duration
-	breaker *breakerSettings
+	own     *breakerSettings // nil: none
+	shared  *Breaker         // nil: none
 	observe func(Event)
 }
 
@@ -83,9 +84,12 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.err != nil {
 		return nil, s.err
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), budget: s.budget, observe: s.observe}
-	if s.breaker != nil {
-		f.breaker = newBreaker(s.breaker, s.budget > 0, s.observe)
+	if s.shared != nil && hasBreaker(primary, s.shared) {
+		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
+	}
+	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, observe: s.observe}
+	if s.own != nil {
+		f.breaker = s.own.build(s.observe)
 	}
 	if s.budget > 0 {
 		f.running = make(chan struct{}, maxRunning)
@@ -104,15 +108,23 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // An error means that neither decided. For a caller's mistake it is the primary's own
 // error. If the context ended, it wraps the context's error. Otherwise it wraps both
 // the reason for asking the secondary (the primary's error, ErrOverBudget or
-// ErrBreakerOpen) and the secondary's error. Only the text of a secondary's
-// ErrExceedsLimit or ErrInvalidConfig is included, and errors.Is does not match it: the
-// primary may allow what the secondary never can.
+// ErrBreakerOpen) and the secondary's error; only the text of a secondary's
+// ErrInvalidConfig is included, and errors.Is does not match it.
+//
+// A call for more permits than the secondary can ever allow is denied, because the primary
+// may allow as many. RetryAfter is then the time until the primary is asked again: until
+// the breaker's next probe if it is open, the time between two probes if it is not, and one
+// second without a breaker. It is no promise that the primary is back. Limit, Window,
+// Remaining and ResetAfter are those of the secondary's Peek; if that fails, they are 0,
+// except for the Limit of a limiter of this package. A call for more permits than the
+// primary can ever allow is ErrExceedsLimit, in an outage too, if the primary is a limiter
+// of this package.
 func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return f.decide(ctx, question{key: key, n: n})
 }
 
-// Peek returns what TryAcquire would return now: the primary's answer or, just as for
-// TryAcquire, the secondary's. A Peek that fails in the primary counts as a failure for
+// Peek returns the primary's Peek or, where TryAcquire would ask the secondary, the
+// secondary's. A Peek that fails in the primary counts as a failure for
 // the breaker. Its errors are those of TryAcquireN.
 func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
 	return f.decide(ctx, question{key: key, peek: true})
@@ -126,10 +138,10 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 	if f == nil || f.primary == nil {
 		return errUnmade
 	}
-	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
-	if errors.Is(secondary, ErrInvalidKey) {
-		return secondary
+	if err := checkKey(key); err != nil {
+		return err
 	}
+	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
 	primary := f.primary.Reset(ctx, key)
 	switch {
 	case primary != nil && secondary != nil:
@@ -159,9 +171,13 @@ func (q question) ask(ctx context.Context, l Limiter) (Result, error) {
 }
 
 func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
-	switch {
-	case f == nil || f.primary == nil:
+	if f == nil || f.primary == nil {
 		return Result{}, errUnmade
+	}
+	if err := checkKey(q.key); err != nil {
+		return Result{}, err
+	}
+	switch {
 	case f.most > 0 && q.n > f.most:
 		return q.ask(ctx, f.primary) // it returns ErrExceedsLimit without asking Redis, even in an outage
 	case f.budget > 0:
@@ -198,6 +214,9 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind,
 		return Result{}, f.gone(q, end)
 	}
 	r, err := q.ask(ctx, f.secondary)
+	if errors.Is(err, ErrExceedsLimit) {
+		r, err = f.denyUntilPrimary(ctx, q.key), nil
+	}
 	if err == nil {
 		r.Fallback = true
 	}
@@ -214,6 +233,25 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind,
 	}
 	return Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", shortKey(q.key), why, err)
 }
+
+// denyUntilPrimary is the denial of a call for which the secondary returned
+// ErrExceedsLimit. The primary may allow as many permits, so the call is worth a retry
+// when the primary is asked again. The rest says how the secondary stands.
+func (f *Fallback) denyUntilPrimary(ctx context.Context, key string) Result {
+	r, err := f.secondary.Peek(ctx, key)
+	if err != nil {
+		r = Result{Limit: ceilingOf(f.secondary)}
+	}
+	r.Allowed, r.RetryAfter = false, retryWithoutBreaker
+	if f.breaker != nil {
+		r.RetryAfter = f.breaker.untilProbe()
+	}
+	return r
+}
+
+// retryWithoutBreaker is the RetryAfter of denyUntilPrimary without a breaker, when every
+// call asks the primary. It is that of DenyAll.
+const retryWithoutBreaker = time.Second
 
 func (f *Fallback) gone(q question, end error) error {
 	return fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)

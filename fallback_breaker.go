@@ -3,13 +3,10 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"math"
 	"time"
-
-	"github.com/sony/gobreaker/v2"
 )
 
-// BreakerState is the state of the circuit breaker of a [Fallback].
+// BreakerState is the state of a [Breaker].
 type BreakerState int
 
 const (
@@ -51,125 +48,68 @@ func (s BreakerState) String() string {
 // more than 5, one pause of Redis that is longer than the budget opens the breaker, for
 // 200ms. If that is too soon, use a longer budget or more failures.
 //
-// The breaker is github.com/sony/gobreaker. While it is closed, it costs two locks for
-// each call, and without a budget no allocation; while it is open, one lock.
+// The Fallback's observer gets the changes of the breaker's state. A breaker for several
+// Fallbacks is [WithSharedBreaker].
+//
+// While Redis works, the breaker costs no lock and no allocation; while it is open, a
+// reading of the clock.
 func WithBreaker(opts ...BreakerOption) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
-		s.once("WithBreaker")
-		b := &breakerSettings{settings: &s.settings, failures: defaultFailures, probeEvery: defaultProbeEvery}
-		for i, o := range opts {
-			if o == nil {
-				s.refuse("WithBreaker: option %d is nil", i+1)
-				break
-			}
-			o.setBreaker(b)
-		}
-		s.breaker = b
+		s.onceABreaker("WithBreaker")
+		s.own = newBreakerSettings(&s.settings, "WithBreaker", opts)
 	})
 }
 
-// A BreakerOption is [WithFailures] or [WithProbeEvery].
-type BreakerOption interface {
-	setBreaker(*breakerSettings)
-}
-
-// WithFailures opens the breaker after n failures in a row, 5 if not given. A success
-// sets the count to 0. n is 1 to 2^31 - 1.
-func WithFailures(n int) BreakerOption {
-	return breakerSetter(func(s *breakerSettings) {
-		if n < 1 || n > math.MaxInt32 {
-			s.refuse("WithFailures: %d is not between 1 and %d", n, math.MaxInt32)
+// WithSharedBreaker is [WithBreaker] with a breaker that other Fallbacks have too: give one
+// to the Fallback of each limiter on one Redis. The calls of all of them count together:
+// after 5 failures in a row, whichever limiter they were for, all secondaries answer at
+// once, and one call at a time, of any limiter, tries whether Redis is back. So with
+// several limiters for a request, the first requests of an outage wait for 5 calls, not for
+// 5 calls of each limiter; with WithFailures(1), the first request waits once.
+//
+// Give a breaker to limiters of one Redis only: a success on another Redis would hide the
+// outage. Within one Redis they may differ. With a budget, a call fails when its own budget
+// is over; without one, it fails when the primary does. But a budget that a healthy Redis
+// often exceeds never opens a breaker whose other calls succeed in between; and a probe of
+// a Fallback without a budget lasts as long as the client's timeouts, and no other call
+// probes until then. So give all of them the same budget if you can. ErrCorruptState
+// counts for none of them.
+//
+// The changes of a shared breaker go to the observer that [NewBreaker] got, once each, and
+// not to those of the Fallbacks.
+//
+// NewFallback refuses the breaker if its primary already has it, as a Fallback within a
+// Fallback could: a probe of the outer one would keep the inner one from asking.
+func WithSharedBreaker(b *Breaker) FallbackOption {
+	return fallbackSetter(func(s *fallbackSettings) {
+		switch {
+		case b == nil:
+			s.refuse("WithSharedBreaker: the breaker is nil")
+		case b.failures == 0:
+			s.refuse("WithSharedBreaker: the breaker was not made by NewBreaker")
 		}
-		s.once("WithFailures")
-		s.failures = n
+		s.onceABreaker("WithSharedBreaker")
+		s.shared = b
 	})
 }
 
-// WithProbeEvery lets one call try the primary once the breaker has been open for d,
-// 200ms if not given. So a primary that works again is used after d at most, plus the
-// time that its client takes to connect: after as many failed dials as its pool has
-// connections, go-redis dials only once a second. d is at least 1ms.
-func WithProbeEvery(d time.Duration) BreakerOption {
-	return breakerSetter(func(s *breakerSettings) {
-		if d < time.Millisecond {
-			s.refuse("WithProbeEvery: %v is below 1ms; leave the option out for %v", d, defaultProbeEvery)
-		}
-		s.once("WithProbeEvery")
-		s.probeEvery = d
-	})
-}
-
-const (
-	defaultFailures   = 5
-	defaultProbeEvery = 200 * time.Millisecond
-)
-
-type breakerSettings struct {
-	*settings  // of the Fallback: the options given, and the first error
-	failures   int
-	probeEvery time.Duration
-}
-
-type breakerSetter func(*breakerSettings)
-
-func (f breakerSetter) setBreaker(s *breakerSettings) { f(s) }
-
-// A breaker decides whether a call may ask the primary. One of whole and steps is set:
-// whole for calls that end when the primary returns, which costs no allocation, and
-// steps for calls with a budget, whose verdict may be known before the primary returns.
-type breaker struct {
-	whole *gobreaker.CircuitBreaker[struct{}]
-	steps *gobreaker.TwoStepCircuitBreaker[struct{}]
-
-	observe func(Event)
-	changes changes
-}
-
-func newBreaker(s *breakerSettings, inSteps bool, observe func(Event)) *breaker {
-	b := &breaker{observe: observe}
-	st := gobreaker.Settings{
-		MaxRequests: 1, // one probe at a time
-		Timeout:     s.probeEvery,
-		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(s.failures) },
-		IsExcluded:  func(err error) bool { return err == errNeutral },
+// onceABreaker refuses a second breaker.
+func (s *fallbackSettings) onceABreaker(name string) {
+	s.once(name)
+	if s.own != nil || s.shared != nil {
+		s.refuse("WithBreaker and WithSharedBreaker exclude each other")
 	}
-	if observe != nil {
-		st.OnStateChange = func(_ string, from, to gobreaker.State) {
-			b.changes.add(Event{Kind: EventBreakerState, From: breakerState(from), To: breakerState(to)})
-		}
-	}
-	if inSteps {
-		b.steps = gobreaker.NewTwoStepCircuitBreaker[struct{}](st)
-	} else {
-		b.whole = gobreaker.NewCircuitBreaker[struct{}](st)
-	}
-	return b
 }
 
-func breakerState(s gobreaker.State) BreakerState {
-	switch s {
-	case gobreaker.StateHalfOpen:
-		return StateHalfOpen
-	case gobreaker.StateOpen:
-		return StateOpen
+// hasBreaker reports whether a call of l may ask b.
+func hasBreaker(l Limiter, b *Breaker) bool {
+	switch l := l.(type) {
+	case *Fallback:
+		return l.breaker == b || hasBreaker(l.primary, b)
+	case *DenyCache:
+		return hasBreaker(l.limiter, b)
 	}
-	return StateClosed
-}
-
-// during calls ask unless the breaker is open, and reports whether it called ask. ask
-// returns nil, errFailure or errNeutral.
-func (b *breaker) during(ask func() error) bool {
-	_, err := b.whole.Execute(func() (struct{}, error) { return struct{}{}, ask() })
-	b.deliver()
-	return err == nil || err == errFailure || err == errNeutral
-}
-
-// begin returns nil when the breaker is open. Otherwise it returns a function that must
-// be called once, with nil, errFailure or errNeutral.
-func (b *breaker) begin() (end func(error)) {
-	end, _ = b.steps.Allow()
-	b.deliver()
-	return end
+	return false
 }
 
 // failureAfter is how long a call whose caller has left must have taken to count as a
@@ -179,33 +119,35 @@ func (b *breaker) begin() (end func(error)) {
 const failureAfter = 250 * time.Millisecond
 
 // decideGuarded asks the primary unless the breaker is open.
-func (f *Fallback) decideGuarded(ctx context.Context, q question) (r Result, err error) {
-	asked := f.breaker.during(func() error {
-		start := time.Now()
-		r, err = q.ask(ctx, f.primary)
-		if outage(err) && endOf(ctx) != nil {
-			// The context ended before the primary answered. The primary may have
-			// been too slow: see failureAfter.
-			if time.Since(start) < failureAfter {
-				return errNeutral
-			}
-			return errFailure
-		}
-		return verdict(err)
-	})
-	if !asked {
+func (f *Fallback) decideGuarded(ctx context.Context, q question) (Result, error) {
+	phase, ok := f.breaker.begin()
+	if !ok {
 		return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
 	}
+	r, err := f.askJudged(ctx, q, phase)
 	return f.conclude(ctx, q, r, err)
 }
 
-// verdict is how a call that the primary answered with err counts for a breaker.
-func verdict(err error) error {
+// askJudged asks the primary, and gives the breaker its verdict.
+func (f *Fallback) askJudged(ctx context.Context, q question, phase breakerPhase) (r Result, err error) {
+	start := time.Now()
+	v := verdictFailed // if the primary panics
+	defer func() { f.breaker.end(phase, v) }()
+	r, err = q.ask(ctx, f.primary)
+	v = verdictOn(err)
+	if v == verdictFailed && endOf(ctx) != nil && time.Since(start) < failureAfter {
+		v = verdictNeutral // the primary may have had no time to answer
+	}
+	return r, err
+}
+
+// verdictOn is how a call that the primary answered with err counts for a breaker.
+func verdictOn(err error) verdict {
 	switch {
 	case err == nil || errors.Is(err, ErrDenied):
-		return nil
+		return verdictSucceeded
 	case !outage(err) || errors.Is(err, ErrCorruptState):
-		return errNeutral
+		return verdictNeutral
 	}
-	return errFailure
+	return verdictFailed
 }

@@ -82,12 +82,12 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 					{at: 0, err: errDown, want: substituted, asked: true},
 					{at: 5 * milli, err: errDown, want: substituted, asked: true}, // the third in a row
 					{at: 5 * milli, want: substituted},
+					{at: 105*milli - 1, want: substituted},
+					{at: 105 * milli, err: errDown, want: substituted, asked: true}, // a probe
 					{at: 105 * milli, want: substituted},
-					{at: 105*milli + 1, err: errDown, want: substituted, asked: true}, // a probe
-					{at: 105*milli + 1, want: substituted},
-					{at: 205*milli + 1, want: substituted},
-					{at: 205*milli + 2, want: byPrimary, asked: true}, // it is back
-					{at: 205*milli + 2, want: byPrimary, asked: true},
+					{at: 205*milli - 1, want: substituted},
+					{at: 205 * milli, want: byPrimary, asked: true}, // it is back
+					{at: 205 * milli, want: byPrimary, asked: true},
 					{at: time.Minute, err: errDown, want: substituted, asked: true},
 					{at: time.Minute, err: errDown, want: substituted, asked: true},
 					{at: time.Minute, want: byPrimary, asked: true},
@@ -102,10 +102,10 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 				}
 				require.Equal(t, []string{
 					"5ms: closed to open",
-					"105.000001ms: open to half-open",
-					"105.000001ms: half-open to open",
-					"205.000002ms: open to half-open",
-					"205.000002ms: half-open to closed",
+					"105ms: open to half-open",
+					"105ms: half-open to open",
+					"205ms: open to half-open",
+					"205ms: half-open to closed",
 				}, changes)
 			})
 		})
@@ -122,7 +122,7 @@ func TestBreakerDefaults(t *testing.T) {
 			require.NoError(t, err)
 		}
 		require.EqualValues(t, 5, primary.calls.Load())
-		time.Sleep(200 * milli)
+		time.Sleep(200*milli - time.Nanosecond)
 		_, _ = f.TryAcquire(t.Context(), "k")
 		require.EqualValues(t, 5, primary.calls.Load())
 		time.Sleep(time.Nanosecond)

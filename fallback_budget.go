@@ -63,10 +63,10 @@ type attempt struct {
 	f *Fallback
 	q question
 
-	lapsing *time.Timer // runs lapse when the budget is over
-	judge   func(error) // gives the breaker the verdict; nil without a breaker
-	settled atomic.Bool // the attempt has its answer, from the primary or from the lapse
-	answer  chan answer // gets that answer
+	lapsing *time.Timer  // runs lapse when the budget is over
+	phase   breakerPhase // of the breaker, if there is one, when the attempt began
+	settled atomic.Bool  // the attempt has its answer, from the primary or from the lapse
+	answer  chan answer  // gets that answer
 
 	over atomic.Bool // the primary returned or the caller left: whichever comes second finds it set
 }
@@ -90,13 +90,14 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 	if f.abandoned.Load() >= maxRunning {
 		return f.askSecondary(ctx, q, EventOverBudget, errStillRunning)
 	}
-	var judge func(error)
+	var phase breakerPhase
 	if f.breaker != nil {
-		if judge = f.breaker.begin(); judge == nil {
+		var ok bool
+		if phase, ok = f.breaker.begin(); !ok {
 			return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
 		}
 	}
-	a := &attempt{f: f, q: q, judge: judge, answer: make(chan answer, 1)}
+	a := &attempt{f: f, q: q, phase: phase, answer: make(chan answer, 1)}
 	a.deadline = time.Now().Add(f.budget).Add(abandonedFor) // together they may be beyond a Duration
 	a.Context, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	a.lapsing = time.AfterFunc(f.budget, a.lapse)
@@ -156,27 +157,26 @@ func (a *attempt) run() {
 			a.f.abandoned.Add(-1)
 		}
 		<-a.f.running
-		a.settle(v, verdict(v.err))
+		a.settle(v, verdictOn(v.err))
 	}()
 	v.result, v.err = a.q.ask(a, a.f.primary)
 }
 
 // lapse ends the caller's wait, but not the primary's call, which has abandonedFor left.
 func (a *attempt) lapse() {
-	if a.settle(answer{late: true}, errFailure) {
+	if a.settle(answer{late: true}, verdictFailed) {
 		time.AfterFunc(abandonedFor, a.cancel)
 	}
 }
 
 // settle gives the attempt its answer and the breaker its verdict. Only the first call
 // has an effect, and returns true.
-func (a *attempt) settle(v answer, verdict error) bool {
+func (a *attempt) settle(v answer, judgement verdict) bool {
 	if a.settled.Swap(true) {
 		return false
 	}
-	if a.judge != nil {
-		a.judge(verdict)
-		a.f.breaker.deliver()
+	if a.f.breaker != nil {
+		a.f.breaker.end(a.phase, judgement)
 	}
 	a.answer <- v
 	return true
@@ -193,5 +193,5 @@ func (a *attempt) leave() {
 func (a *attempt) withdraw() {
 	a.lapsing.Stop()
 	a.cancel()
-	a.settle(answer{}, errNeutral)
+	a.settle(answer{}, verdictNeutral)
 }

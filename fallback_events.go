@@ -37,45 +37,68 @@ func (k EventKind) String() string {
 	return "unknown event"
 }
 
-// An Event is what the observer of a [Fallback] gets.
+// An Event is what the observer of a [Fallback] or a [Breaker] gets.
 type Event struct {
 	Kind EventKind
 
 	// For the three kinds in which the secondary was asked.
 	Key          string // of the call
 	Err          error  // why the primary did not decide; wraps ErrOverBudget or ErrBreakerOpen where that is the reason
-	Result       Result // what the secondary answered; zero if it failed
-	SecondaryErr error  // the secondary's error, nil if it answered
+	Result       Result // what the caller got; zero if the secondary failed
+	SecondaryErr error  // the secondary's error; nil if the caller got a Result
 
 	// For EventBreakerState.
 	From, To BreakerState
 }
 
+// An ObserverOption is [WithObserver], which applies to NewFallback and to NewBreaker.
+type ObserverOption interface {
+	FallbackOption
+	BreakerOption
+}
+
 // WithObserver calls observe for every call for which the secondary was asked, and for
-// every change of the breaker's state. observe runs before the call returns, or in a
-// goroutine of the Fallback, and in many goroutines at once (changes of state come one
-// by one and in order). So it must be quick and safe for concurrent use, and must not
-// panic. It may call the Fallback.
-func WithObserver(observe func(Event)) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
-		if observe == nil {
-			s.refuse("WithObserver: the function is nil; leave the option out to observe nothing")
-		}
-		s.once("WithObserver")
-		s.observe = observe
-	})
+// every change of the breaker's state. A shared breaker ([WithSharedBreaker]) reports its
+// changes once, to the observer that [NewBreaker] got, and no calls; the Fallbacks report
+// their calls. So the same function, given to all of them, gets every event once.
+//
+// observe runs before the call returns, or in a goroutine of the Fallback, and in many
+// goroutines at once (changes of state come one by one and in order). So it must be quick
+// and safe for concurrent use, and must not panic. It may call the Fallback.
+func WithObserver(observe func(Event)) ObserverOption { return observer(observe) }
+
+type observer func(Event)
+
+func (o observer) setFallback(s *fallbackSettings) {
+	o.check(&s.settings)
+	s.observe = o
+}
+
+func (o observer) setBreaker(s *breakerSettings) {
+	if s.maker == "WithBreaker" {
+		s.refuse("WithBreaker: WithObserver is given to NewFallback; its observer gets the changes of the breaker's state too")
+	}
+	o.check(s.settings)
+	s.observe = o
+}
+
+func (o observer) check(s *settings) {
+	if o == nil {
+		s.refuse("WithObserver: the function is nil; leave the option out to observe nothing")
+	}
+	s.once("WithObserver")
 }
 
 // deliver passes the changes of state to the observer.
-func (b *breaker) deliver() {
+func (b *Breaker) deliver() {
 	if b.observe != nil {
 		b.changes.deliver(b.observe)
 	}
 }
 
-// changes holds the changes of state until they can be delivered. gobreaker announces
-// them with its lock held: there a slow observer would stop every decision, and an
-// observer that calls the Fallback would never return.
+// changes holds the changes of state until they can be delivered. They happen with the
+// breaker's lock held: there a slow observer would stop every decision, and an observer
+// that calls the Fallback would never return.
 type changes struct {
 	waiting atomic.Bool // queue is not empty; read without mu
 

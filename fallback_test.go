@@ -146,10 +146,6 @@ func TestFallbackAnswers(t *testing.T) {
 			{name: "a denial as an error", primary: denial, same: denial},
 			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, reported: true},
 			{
-				name: "more than the secondary can ever allow", primary: errDown, secondary: exceeds,
-				is: []error{errDown}, isNot: []error{ErrExceedsLimit}, asked: true, reported: true,
-			},
-			{
 				name: "a secondary out of order", primary: errDown, secondary: config,
 				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, reported: true,
 			},
@@ -358,9 +354,11 @@ func TestFallbackNested(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
 
-			r, _, err = nest(errDown, exceeds, nil)
-			require.NoError(t, err, "what a smaller secondary can never allow, the next may")
-			require.Equal(t, substituted, r)
+			r, last, err = nest(errDown, exceeds, nil)
+			require.NoError(t, err)
+			require.False(t, r.Allowed, "the inner denies what its secondary can never allow, and a denial is a decision")
+			require.True(t, r.Fallback)
+			require.Zero(t, last.calls.Load())
 
 			r, _, err = nest(errDown, os.ErrPermission, os.ErrClosed)
 			require.Zero(t, r)
@@ -407,7 +405,7 @@ func TestFallbackResetReachesBoth(t *testing.T) {
 		}
 	}
 	f := newTestFallback(t, AllowAll(), DenyAll())
-	require.Equal(t, ErrInvalidKey, f.Reset(t.Context(), ""))
+	require.EqualError(t, f.Reset(t.Context(), ""), "ratelimit: invalid key: it is empty")
 }
 
 func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {

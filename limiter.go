@@ -23,9 +23,9 @@ type Limiter interface {
 	TryAcquire(ctx context.Context, key string) (Result, error)
 
 	// TryAcquireN takes n permits from key, all or none. A denied call takes
-	// nothing. It returns ErrInvalidKey for an empty key, ErrInvalidPermits for n
-	// below 1, and ErrExceedsLimit when n is more than the limiter can ever
-	// allow, all three without asking Redis.
+	// nothing. It returns ErrInvalidKey for a key that is empty or has more than
+	// 4,096 bytes, ErrInvalidPermits for n below 1, and ErrExceedsLimit when n is
+	// more than the limiter can ever allow, all three without asking Redis.
 	TryAcquireN(ctx context.Context, key string, n int) (Result, error)
 
 	// Peek returns what there is now, and takes and changes nothing: Remaining is the
@@ -36,7 +36,8 @@ type Limiter interface {
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it
-	// returns an error, the state may have been deleted all the same.
+	// returns an error, the state may have been deleted all the same, except after
+	// ErrInvalidKey.
 	Reset(ctx context.Context, key string) error
 }
 
@@ -54,11 +55,14 @@ type Result struct {
 	// Limit is the limit, burst or capacity of the rule that governs this
 	// answer. Of a sliding log's rules, that is the one with the fewest permits
 	// left when the call is allowed, and the one that blocks longest when it is
-	// denied.
+	// denied. It is at least 1, but 0 where no rule governs the answer: that of
+	// AllowAll (see Unlimited), of DenyAll, and of a Fallback that denies a call
+	// because its secondary, of which it knows no limit, can never allow so many
+	// permits.
 	Limit int
 
-	// Window is that rule's window; for a bucket, the time to refill or drain
-	// completely, rounded up to a microsecond.
+	// Window is that rule's window, 0 where Limit is 0; for a bucket, the time to
+	// refill or drain completely, rounded up to a microsecond.
 	Window time.Duration
 
 	// Remaining is the number of permits left after this decision, 0 to Limit.
@@ -76,7 +80,8 @@ type Result struct {
 	ResetAfter time.Duration
 
 	// Fallback reports whether the answer is that of a [Fallback]'s secondary,
-	// because the primary could not decide.
+	// because the primary could not decide. See [Fallback.TryAcquireN] for the
+	// RetryAfter of a call for more permits than the secondary can ever allow.
 	Fallback bool
 }
 
@@ -88,6 +93,12 @@ func (r Result) Err() error {
 	}
 	return &DeniedError{Result: r}
 }
+
+// Unlimited reports whether the call was allowed because there is no limit, as by
+// [AllowAll]. Limit, Window and Remaining are then 0 and say nothing: leave them out of
+// headers and metrics. It is false for a denial, and for the Result that comes with an
+// error.
+func (r Result) Unlimited() bool { return r.Allowed && r.Limit == 0 }
 
 // A Rate is Count permits per Period. Count is 1 to 1,000,000,000; Period is a whole
 // number of microseconds, from 1ms to 71 years.
@@ -131,13 +142,13 @@ var (
 	_ Client = (*redis.AutoPipeliner)(nil)
 )
 
-// Must returns l and panics when err is not nil. It is for limiters that are
-// built from constants when a program starts:
+// Must returns v and panics when err is not nil. It is for limiters, and breakers, that
+// are built from constants when a program starts:
 //
 //	var limiter = ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20))
-func Must[L Limiter](l L, err error) L {
+func Must[T any](v T, err error) T {
 	if err != nil {
 		panic(err)
 	}
-	return l
+	return v
 }

@@ -144,9 +144,9 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 	return l.decide(ctx, key, 1, true)
 }
 
-// TryAcquireN takes n permits from key, all or none. It returns ErrInvalidKey for an
-// empty key, ErrInvalidPermits for n below 1, ErrExceedsLimit for n above the burst, and
-// the context's error if the context has ended, checked in this order. There is one
+// TryAcquireN takes n permits from key, all or none. It returns ErrInvalidKey for a
+// key that is empty or too long, ErrInvalidPermits for n below 1, ErrExceedsLimit for n
+// above the burst, and the context's error if the context has ended. There is one
 // other error: ErrInvalidConfig for a limiter that NewLocalTokenBucket did not make.
 func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return l.decide(ctx, key, n, true)
@@ -158,8 +158,8 @@ func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error)
 	return l.decide(ctx, key, 1, false)
 }
 
-// Reset drops key, whose bucket is then full. It returns ErrInvalidKey for an empty key,
-// and the context's error if the context has ended.
+// Reset drops key, whose bucket is then full. It returns ErrInvalidKey for a key that is
+// empty or too long, and the context's error if the context has ended.
 func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
 	if l == nil || l.bucket == nil {
 		return errUnmade
@@ -191,7 +191,10 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	if l == nil || l.bucket == nil {
 		return Result{}, errUnmade
 	}
-	if n > int(l.bucket.size) && key != "" {
+	if err := checkKey(key); err != nil {
+		return Result{}, err
+	}
+	if n > int(l.bucket.size) {
 		return Result{}, fmt.Errorf("%w: %d permits of a local token bucket, which allows %d at most",
 			ErrExceedsLimit, n, l.bucket.size)
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,6 +13,23 @@ const (
 	maxCount  = 1_000_000_000 // permits of a limit
 	maxMicros = 1 << 51       // of a window, 71 years; the caller's clock is below twice that
 )
+
+// maxKey is the most bytes of a key. Redis gets a whole key with each call, and keeps it
+// for as long as its state. Without a bound, a client that chooses its own key would
+// choose how much memory each of its requests takes.
+const maxKey = 4096
+
+// checkKey refuses a key that is empty or too long. The error does not hold the key,
+// which may be megabytes of a stranger's text.
+func checkKey(key string) error {
+	switch {
+	case key == "":
+		return errEmptyKey
+	case len(key) > maxKey:
+		return fmt.Errorf("%w: it has %d bytes and may have %d; use a hash of long keys", ErrInvalidKey, len(key), maxKey)
+	}
+	return nil
+}
 
 // checkCount refuses a number of permits that cannot work.
 func checkCount(name string, n int) error {

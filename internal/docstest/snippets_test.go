@@ -55,6 +55,7 @@ var packages = map[string]string{
 	"rand":      "math/rand/v2",
 	"ratelimit": "github.com/tryacquire/ratelimit",
 	"redis":     "github.com/redis/go-redis/v9",
+	"sha256":    "crypto/sha256",
 	"strconv":   "strconv",
 	"testing":   "testing",
 	"time":      "time",

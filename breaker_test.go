@@ -1,0 +1,406 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sharers returns n Fallbacks that share b, every other one with a budget, and their
+// primary.
+func sharers(t testing.TB, b *Breaker, n int, opts ...FallbackOption) ([]*Fallback, *settablePrimary) {
+	t.Helper()
+	p := newSettablePrimary()
+	var fallbacks []*Fallback
+	for i := range n {
+		o := append([]FallbackOption{WithSharedBreaker(b)}, opts...)
+		if i%2 == 1 {
+			o = append(o, WithBudget(time.Minute))
+		}
+		fallbacks = append(fallbacks, newTestFallback(t, p, always(bySecondary, nil), o...))
+	}
+	return fallbacks, p
+}
+
+// One request asks several limiters of one Redis, which is down.
+func TestSharedBreakerNoticesAnOutageOnce(t *testing.T) {
+	const limiters, requests, budget = 8, 10, 20 * milli
+	for _, c := range []struct {
+		name   string
+		shared []BreakerOption // nil: each Fallback has a breaker of its own
+		waits  []time.Duration // of the first requests; none of the others waits
+	}{
+		{"a breaker each", nil, []time.Duration{8 * budget, 8 * budget, 8 * budget, 8 * budget, 8 * budget}},
+		{"one breaker", []BreakerOption{WithFailures(5)}, []time.Duration{5 * budget}},
+		{"one breaker that opens at 10", []BreakerOption{WithFailures(10)}, []time.Duration{8 * budget, 2 * budget}},
+		{"one breaker that opens at once", []BreakerOption{WithFailures(1)}, []time.Duration{budget}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				breaker := WithBreaker(WithProbeEvery(time.Hour))
+				if c.shared != nil {
+					breaker = WithSharedBreaker(Must(NewBreaker(append(c.shared, WithProbeEvery(time.Hour))...)))
+				}
+				p := hanging()
+				var fallbacks []*Fallback
+				for range limiters {
+					fallbacks = append(fallbacks, newTestFallback(t, p, always(bySecondary, nil), WithBudget(budget), breaker))
+				}
+				for i := range requests {
+					start := time.Now()
+					for _, f := range fallbacks {
+						require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
+					}
+					var want time.Duration
+					if i < len(c.waits) {
+						want = c.waits[i]
+					}
+					require.Equal(t, want, time.Since(start), "request %d", i+1)
+				}
+			})
+		})
+	}
+}
+
+func TestSharedBreakerCountsTheCallsOfAll(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := Must(NewBreaker(WithFailures(3), WithProbeEvery(100*milli)))
+		all, p := sharers(t, b, 4)
+		start := time.Now()
+		for i, step := range []struct {
+			at    time.Duration
+			by    int // which Fallback
+			err   error
+			asked bool
+			state BreakerState // after the call
+		}{
+			{0, 0, errDown, true, StateClosed},
+			{0, 1, errDown, true, StateClosed},
+			{0, 2, nil, true, StateClosed}, // a success of any sets the count to 0
+			{0, 3, errDown, true, StateClosed},
+			{0, 0, fmt.Errorf("x: %w", ErrCorruptState), true, StateClosed}, // counts for none of them
+			{0, 1, errDown, true, StateClosed},
+			{0, 2, fmt.Errorf("x: %w", ErrCorruptState), true, StateClosed},
+			{0, 2, ErrInvalidConfig, true, StateClosed}, // a caller's mistake neither
+			{0, 3, errDown, true, StateOpen},
+			{0, 0, nil, false, StateOpen},
+			{99 * milli, 1, nil, false, StateOpen},
+			{100 * milli, 2, errDown, true, StateOpen},
+			{199 * milli, 3, nil, false, StateOpen},
+			{200 * milli, 3, fmt.Errorf("x: %w", ErrCorruptState), true, StateHalfOpen},
+			{200 * milli, 1, nil, true, StateClosed},
+			{200 * milli, 0, nil, true, StateClosed},
+			{200 * milli, 0, errDown, true, StateClosed}, // the count starts from 0
+			{200 * milli, 1, errDown, true, StateClosed},
+			{200 * milli, 2, errDown, true, StateOpen},
+		} {
+			time.Sleep(time.Until(start.Add(step.at)))
+			p.err = step.err
+			before := p.calls.Load()
+			_, _ = all[step.by].TryAcquire(t.Context(), "k")
+			require.Equal(t, step.asked, p.calls.Load() > before, "step %d", i)
+			require.Equal(t, step.state, b.State(), "step %d", i)
+		}
+	})
+}
+
+// Each call is judged by the budget of its own Fallback.
+func TestSharedBreakerWithDifferentBudgets(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(time.Hour)))
+		p := newSettablePrimary()
+		p.took = 30 * milli
+		secondary := always(bySecondary, nil)
+		tight := newTestFallback(t, p, secondary, WithSharedBreaker(b), WithBudget(20*milli))
+		wide := newTestFallback(t, p, secondary, WithSharedBreaker(b), WithBudget(40*milli))
+		none := newTestFallback(t, p, secondary, WithSharedBreaker(b))
+		for range 5 { // a success in between
+			require.Equal(t, substituted, must(t)(tight.TryAcquire(t.Context(), "k")))
+			require.Equal(t, byPrimary, must(t)(wide.TryAcquire(t.Context(), "k")))
+			require.Equal(t, substituted, must(t)(tight.TryAcquire(t.Context(), "k")))
+			require.Equal(t, byPrimary, must(t)(none.TryAcquire(t.Context(), "k")))
+		}
+		require.Equal(t, StateClosed, b.State())
+		for range 2 {
+			require.Equal(t, substituted, must(t)(tight.TryAcquire(t.Context(), "k")))
+		}
+		require.Equal(t, StateOpen, b.State())
+		for _, f := range []*Fallback{wide, none} {
+			require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")), "it is open for all")
+		}
+	})
+}
+
+func TestSharedBreakerProbesOneAtATime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli)))
+		all, p := sharers(t, b, 10)
+		p.err = errDown
+		_, _ = all[0].TryAcquire(t.Context(), "k")
+		time.Sleep(milli)
+		p.err, p.took = nil, time.Second
+		var primaries, secondaries atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 1000 {
+			wg.Go(func() {
+				start := time.Now()
+				r, err := all[i%len(all)].TryAcquire(t.Context(), "k")
+				if err != nil {
+					t.Error(err)
+				}
+				if r.Fallback {
+					secondaries.Add(1)
+					if took := time.Since(start); took != 0 {
+						t.Errorf("the secondary's answer took %v, want no time", took)
+					}
+				} else {
+					primaries.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		require.Equal(t, StateHalfOpen, b.State())
+		wg.Wait()
+		require.Equal(t, StateClosed, b.State())
+		require.EqualValues(t, 1, primaries.Load())
+		require.EqualValues(t, 999, secondaries.Load())
+	})
+}
+
+// In real time, for the race detector: once the breaker has opened, no two calls ask a
+// primary that stays down at the same time.
+func TestSharedBreakerRaces(t *testing.T) {
+	before := runtime.NumGoroutine()
+	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(Event) {})))
+	all, p := sharers(t, b, 6)
+	p.err = errDown
+	_, _ = all[0].TryAcquire(t.Context(), "k")
+	var asking, most, probes atomic.Int64
+	p.do = func(context.Context, string, int) (Result, error) {
+		if n := asking.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		time.Sleep(100 * time.Microsecond)
+		asking.Add(-1)
+		if probes.Add(1)%3 == 0 {
+			return Result{}, ErrCorruptState // says nothing: another call may probe
+		}
+		return Result{}, errDown
+	}
+	var wg sync.WaitGroup
+	for i := range 32 {
+		wg.Go(func() {
+			for probes.Load() < 30 {
+				if r, err := all[i%len(all)].TryAcquire(context.Background(), "k"); err != nil || r != substituted {
+					t.Error(r, err)
+				}
+				_ = b.State()
+				time.Sleep(20 * time.Microsecond) // leaves a core to the probe
+			}
+		})
+	}
+	wg.Wait()
+	require.EqualValues(t, 1, most.Load())
+	settled(t, before)
+}
+
+// A verdict counts only in the phase in which its call began.
+func TestBreakerIgnoresLateVerdicts(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli)))
+		begin := func(want bool) breakerPhase {
+			t.Helper()
+			p, ok := b.begin()
+			require.Equal(t, want, ok)
+			return p
+		}
+		late := make([]breakerPhase, 9)
+		for i := range late {
+			late[i] = begin(true)
+		}
+		b.end(late[0], verdictFailed)
+		b.end(late[1], verdictFailed)
+		require.Equal(t, StateOpen, b.State())
+		b.end(late[2], verdictSucceeded)
+		b.end(late[3], verdictFailed)
+		require.Equal(t, StateOpen, b.State(), "calls from before it opened say nothing")
+
+		time.Sleep(milli)
+		probe := begin(true)
+		b.end(late[4], verdictSucceeded)
+		b.end(late[5], verdictFailed)
+		b.end(late[6], verdictNeutral)
+		require.Equal(t, StateHalfOpen, b.State())
+		begin(false) // the probe is still on its way
+		b.end(probe, verdictSucceeded)
+		require.Equal(t, StateClosed, b.State())
+
+		b.end(begin(true), verdictFailed)
+		b.end(late[7], verdictFailed)
+		require.Equal(t, StateClosed, b.State(), "a failure of an earlier time is not the second in a row")
+		b.end(late[8], verdictSucceeded)
+		b.end(begin(true), verdictFailed)
+		require.Equal(t, StateOpen, b.State(), "nor does a success of an earlier time set the count to 0")
+	})
+}
+
+func TestBreakerAProbeThatPanicsOrExitsIsAFailure(t *testing.T) {
+	for _, mode := range breakerModes {
+		for name, leave := range map[string]func(){"panic": func() { panic("primary") }, "exit": runtime.Goexit} {
+			t.Run(mode.name+"/"+name, func(t *testing.T) {
+				bubble(t, func(t *testing.T) {
+					b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli)))
+					p := always(Result{}, errDown)
+					f := newTestFallback(t, p, always(bySecondary, nil), append(mode.opts, WithSharedBreaker(b))...)
+					_, _ = f.TryAcquire(t.Context(), "k")
+					time.Sleep(milli)
+					p.do = func(context.Context, string, int) (Result, error) {
+						leave()
+						return byPrimary, nil
+					}
+					done := make(chan struct{})
+					go func() {
+						defer close(done)
+						defer func() { _ = recover() }()
+						_, _ = f.TryAcquire(context.Background(), "k")
+					}()
+					<-done
+					require.Equal(t, StateOpen, b.State())
+					time.Sleep(milli)
+					p.do = func(context.Context, string, int) (Result, error) { return byPrimary, nil }
+					require.Equal(t, byPrimary, must(t)(f.TryAcquire(t.Context(), "k")))
+				})
+			})
+		}
+	}
+}
+
+// The same observer for the breaker and its Fallbacks gets every event once.
+func TestSharedBreakerObserver(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var got []string
+		observe := func(of string) ObserverOption {
+			return WithObserver(func(e Event) {
+				if e.Kind == EventBreakerState {
+					require.Equal(t, Event{Kind: EventBreakerState, From: e.From, To: e.To}, e)
+					got = append(got, fmt.Sprint(of, ": ", e.From, " to ", e.To))
+				} else {
+					got = append(got, fmt.Sprint(of, ": ", e.Kind))
+				}
+			})
+		}
+		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli), observe("breaker")))
+		p := newSettablePrimary()
+		p.err = errDown
+		secondary := always(bySecondary, nil)
+		first := newTestFallback(t, p, secondary, WithSharedBreaker(b), observe("first"))
+		second := newTestFallback(t, p, secondary, observe("second"), WithSharedBreaker(b), WithBudget(time.Minute))
+		silent := newTestFallback(t, p, secondary, WithSharedBreaker(b))
+		for _, f := range []*Fallback{first, second, silent, first} {
+			_, err := f.TryAcquire(t.Context(), "k")
+			require.NoError(t, err)
+		}
+		time.Sleep(milli)
+		p.err = nil
+		_, err := silent.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.Equal(t, []string{
+			"first: primary failed",
+			"breaker: closed to open",
+			"second: primary failed",
+			"first: breaker open",
+			"breaker: open to half-open",
+			"breaker: half-open to closed",
+		}, got)
+	})
+}
+
+func TestSharedBreakerWithoutObserver(t *testing.T) {
+	b := Must(NewBreaker(WithFailures(1)))
+	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithSharedBreaker(b),
+		WithObserver(func(e Event) { require.NotEqual(t, EventBreakerState, e.Kind) }))
+	require.Equal(t, StateClosed, b.State())
+	require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
+	require.Equal(t, StateOpen, b.State())
+}
+
+func TestBreakerConfigErrors(t *testing.T) {
+	b := Must(NewBreaker())
+	inner := newTestFallback(t, AllowAll(), DenyAll(), WithSharedBreaker(b))
+	fallback := func(primary Limiter, opts ...FallbackOption) func() (any, error) {
+		return func() (any, error) { return NewFallback(primary, AllowAll(), opts...) }
+	}
+	breaker := func(opts ...BreakerOption) func() (any, error) {
+		return func() (any, error) { return NewBreaker(opts...) }
+	}
+	const twice = "NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only"
+	for _, c := range []struct {
+		name  string
+		build func() (any, error)
+		want  string
+	}{
+		{"nil option", breaker(WithFailures(1), nil), "NewBreaker: option 2 is nil"},
+		{"no failures", breaker(WithFailures(0)), "WithFailures: 0 is not between 1 and 2147483647"},
+		{"pauses twice", breaker(WithProbeEvery(milli), WithProbeEvery(milli)), "WithProbeEvery is given twice"},
+		{"no observer", breaker(WithObserver(nil)), "WithObserver: the function is nil; leave the option out to observe nothing"},
+		{"two observers", breaker(WithObserver(func(Event) {}), WithObserver(func(Event) {})), "WithObserver is given twice"},
+		{"nil breaker", fallback(DenyAll(), WithSharedBreaker(nil)), "WithSharedBreaker: the breaker is nil"},
+		{"zero breaker", fallback(DenyAll(), WithSharedBreaker(&Breaker{})), "WithSharedBreaker: the breaker was not made by NewBreaker"},
+		{"two shared", fallback(DenyAll(), WithSharedBreaker(b), WithSharedBreaker(b)), "WithSharedBreaker is given twice"},
+		{"own and shared", fallback(DenyAll(), WithBreaker(), WithSharedBreaker(b)), "WithBreaker and WithSharedBreaker exclude each other"},
+		{"shared and own", fallback(DenyAll(), WithSharedBreaker(b), WithBreaker()), "WithBreaker and WithSharedBreaker exclude each other"},
+		{"an observer for the own one", fallback(DenyAll(), WithBreaker(WithObserver(func(Event) {}))),
+			"WithBreaker: WithObserver is given to NewFallback; its observer gets the changes of the breaker's state too"},
+		{"the primary's", fallback(inner, WithSharedBreaker(b)), twice},
+		{"the primary's, in a DenyCache", fallback(Must(NewDenyCache(inner)), WithSharedBreaker(b)), twice},
+		{"the primary's primary's", fallback(newTestFallback(t, inner, DenyAll()), WithSharedBreaker(b)), twice},
+		{"a primary that was not built", fallback((*Fallback)(nil), WithSharedBreaker(b)), "NewFallback: the primary is nil"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := c.build()
+			require.Nil(t, got)
+			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.EqualError(t, err, "ratelimit: invalid configuration: "+c.want)
+		})
+	}
+	for _, primary := range []Limiter{
+		Must(NewDenyCache(newTestFallback(t, AllowAll(), DenyAll(), WithSharedBreaker(Must(NewBreaker()))))),
+		newTestFallback(t, AllowAll(), inner), // as the secondary it is asked after the outer one has judged
+		&Fallback{},
+	} {
+		_, err := NewFallback(primary, AllowAll(), WithSharedBreaker(b))
+		require.NoError(t, err)
+	}
+}
+
+// The longest time between two probes is no time in the past.
+func TestBreakerProbesAfterAnyTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		b := Must(NewBreaker(WithFailures(1), WithProbeEvery(math.MaxInt64)))
+		time.Sleep(time.Second)
+		p, _ := b.begin()
+		b.end(p, verdictFailed)
+		_, ok := b.begin()
+		require.False(t, ok)
+		require.Equal(t, time.Duration(math.MaxInt64)-time.Second, b.untilProbe())
+	})
+}
+
+func TestBreakerHealthyAllocatesNothing(t *testing.T) {
+	b := Must(NewBreaker(WithObserver(func(Event) {})))
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		p, ok := b.begin()
+		if !ok {
+			t.Error("the breaker is open")
+		}
+		b.end(p, verdictSucceeded)
+	}))
+}

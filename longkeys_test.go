@@ -1,0 +1,112 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// anyKey is a user's limiter, which takes every key.
+type anyKey struct{}
+
+func (anyKey) TryAcquire(context.Context, string) (ratelimit.Result, error) {
+	return ratelimit.Result{Allowed: true}, nil
+}
+
+func (anyKey) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
+	return ratelimit.Result{Allowed: true}, nil
+}
+
+func (anyKey) Peek(context.Context, string) (ratelimit.Result, error) {
+	return ratelimit.Result{Allowed: true}, nil
+}
+
+func (anyKey) Reset(context.Context, string) error { return nil }
+
+// TestKeysHaveAtMost4096Bytes: in every limiter and every decorator, whatever is under
+// it, and Redis is not asked.
+func TestKeysHaveAtMost4096Bytes(t *testing.T) {
+	const says = "ratelimit: invalid key: it has %d bytes and may have 4096; use a hash of long keys"
+	refuse := func(t *testing.T, l ratelimit.Limiter, key string) {
+		t.Helper()
+		want := fmt.Sprintf(says, len(key))
+		for _, n := range []int{1, 2, 0, 1 << 30} {
+			r, err := l.TryAcquireN(ctx, key, n)
+			require.Zero(t, r)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+			require.EqualError(t, err, want)
+		}
+		r, err := l.TryAcquire(ctx, key)
+		require.Zero(t, r)
+		require.EqualError(t, err, want)
+		r, err = l.Peek(ctx, key)
+		require.Zero(t, r)
+		require.EqualError(t, err, want)
+		require.EqualError(t, l.Reset(ctx, key), want)
+	}
+	accept := func(t *testing.T, l ratelimit.Limiter) {
+		t.Helper()
+		for _, key := range []string{strings.Repeat("k", 4096), strings.Repeat("é", 2048)} {
+			_, err := l.TryAcquire(ctx, key)
+			require.NoError(t, err)
+			_, err = l.Peek(ctx, key)
+			require.NoError(t, err)
+			require.NoError(t, l.Reset(ctx, key))
+		}
+		refuse(t, l, strings.Repeat("k", 4097))
+		refuse(t, l, strings.Repeat("é", 2049))
+		refuse(t, l, strings.Repeat("k", 1<<20))
+		_, err := l.TryAcquire(ctx, "")
+		require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+		require.EqualError(t, err, "ratelimit: invalid key: it is empty")
+		require.EqualError(t, l.Reset(ctx, ""), "ratelimit: invalid key: it is empty")
+	}
+
+	// A client that fails the test when it is asked shows that Redis is not.
+	for _, v := range limitertest.Variants() {
+		t.Run(v.Name+", offline", func(t *testing.T) {
+			l, err := v.Build(limitertest.Offline(t))
+			require.NoError(t, err)
+			for _, l := range []ratelimit.Limiter{
+				l, ratelimit.Must(ratelimit.NewDenyCache(l)), ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll())),
+			} {
+				refuse(t, l, strings.Repeat("k", 4097))
+			}
+		})
+	}
+	s := limitertest.OnMiniredis(t)
+	for _, v := range limitertest.Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			l, err := v.Build(s.Client)
+			require.NoError(t, err)
+			accept(t, l)
+		})
+	}
+
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5))
+	for name, l := range map[string]ratelimit.Limiter{
+		"LocalTokenBucket":          local,
+		"AllowAll":                  ratelimit.AllowAll(),
+		"DenyAll":                   ratelimit.DenyAll(),
+		"DenyCache":                 ratelimit.Must(ratelimit.NewDenyCache(local)),
+		"DenyCache of a user's":     ratelimit.Must(ratelimit.NewDenyCache(anyKey{})),
+		"Fallback":                  ratelimit.Must(ratelimit.NewFallback(local, ratelimit.AllowAll())),
+		"Fallback of a user's":      ratelimit.Must(ratelimit.NewFallback(anyKey{}, anyKey{})),
+		"DenyCache of a Fallback":   ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewFallback(anyKey{}, anyKey{})))),
+		"Fallback on another limit": ratelimit.Must(ratelimit.NewFallback(unreachable{}, local)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "Fallback on another limit" {
+				refuse(t, l, strings.Repeat("k", 4097))
+				return
+			}
+			accept(t, l)
+		})
+	}
+}
