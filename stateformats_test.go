@@ -1,0 +1,121 @@
+package ratelimit_test
+
+import (
+	"flag"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+const statesFile = "testdata/states.txt"
+
+// TestStateFormatsAreThoseOfTheirIds compares the state of each limiter after two of three
+// permits with the sample in testdata, and reads that sample. If this test fails because a
+// format has changed, give the algorithm a new id in keys.go, and run the test with -update:
+// instances of both versions then run side by side.
+func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
+	type sample struct{ name, key, state string }
+	var got []sample
+	s := limitertest.OnMiniredis(t)
+	byCaller := limitertest.OnClock(s.Client, s.Admin)
+	for _, v := range limitertest.Variants() {
+		for _, stage := range []*limitertest.Stage{s, byCaller} {
+			stage.Wipe(t)
+			l, err := v.Build(stage.Client, stage.Opts...)
+			require.NoError(t, err)
+			must(t)(l.TryAcquire(ctx, "k"))
+			stage.Advance(100 * time.Millisecond)
+			must(t)(l.TryAcquire(ctx, "k"))
+			name := v.Name
+			if stage == byCaller {
+				name += " WithClock"
+			}
+			got = append(got, sample{name, v.Key, dumpState(t, s.Admin, v.Key)})
+
+			// The state in the file means what this limiter has counted.
+			want := must(t)(l.Peek(ctx, "k"))
+			require.Equal(t, 1, want.Remaining, name)
+			ttl := s.Admin.PTTL(ctx, v.Key).Val()
+			for line := range strings.Lines(readStates(t)) {
+				if of, state, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name {
+					require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
+					restoreState(t, s.Admin, state)
+					require.NoError(t, s.Admin.PExpire(ctx, v.Key, ttl).Err())
+					require.Equal(t, want, must(t)(l.Peek(ctx, "k")), name)
+				}
+			}
+		}
+	}
+	var text strings.Builder
+	for _, s := range got {
+		text.WriteString(s.name + ": " + s.key + " " + s.state + "\n")
+	}
+	if flag.Lookup("update").Value.String() == "true" {
+		require.NoError(t, os.WriteFile(statesFile, []byte(text.String()), 0o644))
+	}
+	require.Equal(t, readStates(t), text.String())
+}
+
+func readStates(t *testing.T) string {
+	text, err := os.ReadFile(statesFile)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// dumpState is what Redis holds under a key: its type, and its elements in order.
+func dumpState(t *testing.T, c redis.UniversalClient, key string) string {
+	kind := c.Type(ctx, key).Val()
+	elements := []string{kind}
+	switch kind {
+	case "string":
+		elements = append(elements, c.Get(ctx, key).Val())
+	case "list":
+		elements = append(elements, c.LRange(ctx, key, 0, -1).Val()...)
+	case "hash":
+		var fields []string
+		for field, value := range c.HGetAll(ctx, key).Val() {
+			fields = append(fields, field+"="+value)
+		}
+		slices.Sort(fields)
+		elements = append(elements, fields...)
+	case "zset":
+		for _, z := range c.ZRangeWithScores(ctx, key, 0, -1).Val() {
+			elements = append(elements, strconv.FormatFloat(z.Score, 'f', -1, 64)+"="+z.Member.(string))
+		}
+	default:
+		require.Fail(t, "a key of type "+kind)
+	}
+	return strings.Join(elements, " ")
+}
+
+// restoreState writes "<key> <type> <elements>".
+func restoreState(t *testing.T, c redis.UniversalClient, state string) {
+	words := strings.Fields(state)
+	key, kind, elements := words[0], words[1], words[2:]
+	for _, element := range elements {
+		var err error
+		name, value, _ := strings.Cut(element, "=")
+		switch kind {
+		case "string":
+			err = c.Set(ctx, key, element, 0).Err()
+		case "list":
+			err = c.RPush(ctx, key, element).Err()
+		case "hash":
+			err = c.HSet(ctx, key, name, value).Err()
+		case "zset":
+			var score float64
+			score, err = strconv.ParseFloat(name, 64)
+			require.NoError(t, err)
+			err = c.ZAdd(ctx, key, redis.Z{Score: score, Member: value}).Err()
+		}
+		require.NoError(t, err)
+	}
+}
