@@ -38,11 +38,11 @@ local sub = string.sub
 --   lag      how far now is behind present
 --   repair   the clock stepped back: the state's instant becomes now
 --   theirs   another rule wrote the state, see inherit
---   kept     its mark, if that stays
+--   writes   the rule as the store writes it
 --   margin   what the TTL is longer by, milliseconds
 -- needs: call key now mark spare capacity permit flow rule sub
--- sets: state present missing lag repair theirs kept margin
-local present, missing, lag, repair, theirs, kept, margin = now, 0, 0, false, nil, '', spare
+-- sets: state present missing lag repair theirs writes margin
+local present, missing, lag, repair, theirs, writes, margin = now, 0, 0, false, nil, rule, spare
 local state = call('GET', key)
 if state then
   if state.err then return state end
@@ -106,8 +106,8 @@ if state then
     -- full by the writer's rule (full), and until so many permits fit (wait).
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- needs: now mark state permit flow every burst divide after present lag repair
-    -- sets: present lag repair theirs kept margin whole part
+    -- needs: now mark state permit flow every burst rule divide after present lag repair
+    -- sets: present lag repair theirs writes margin whole part
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
     if not written then return {err = 'CORRUPT no state of a bucket'} end
@@ -122,7 +122,7 @@ if state then
     end
     units = units + 0
     if mark == '' and kind == '@' then
-      kept = kind
+      writes = rule .. kind
       margin = 1000
     end
     if written > now then
@@ -211,14 +211,14 @@ if theirs and allowed < times then late = -lag - theirs.wait(n) end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key flow rule sub state present missing repair theirs kept margin
+  -- needs: key flow sub state present missing repair theirs writes margin
   -- sets:
   local ttl, value = missing / flow / 1000 + margin
   if repair then -- nothing was taken
     if theirs then ttl = theirs.full / 1000 + margin end
     value = string.format('%016d', present) .. sub(state, 17)
   else
-    value = string.format('%016d/%d%s%s', present, missing, rule, kept)
+    value = string.format('%016d/%d%s', present, missing, writes)
   end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.

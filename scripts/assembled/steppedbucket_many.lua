@@ -62,12 +62,12 @@ local function decide(key, requests)
   --   since        the last step; present if the bucket is full
   --   repair       the clock stepped back: the state's instant becomes now
   --   theirs       another rule wrote the state, see inherit
-  --   kept         its mark, if that stays
+  --   writes       the rule as the store writes it
   --   margin       what the TTL is longer by, milliseconds
   -- needs: call key now mark spare burst permit flow every rule sub divide after
-  -- sets: state present whole part since lag repair theirs kept margin
+  -- sets: state present whole part since lag repair theirs writes margin
   local present, whole, part, since = now, 0, 0, now
-  local lag, repair, theirs, kept, margin = 0, false, nil, '', spare
+  local lag, repair, theirs, writes, margin = 0, false, nil, rule, spare
   local state = call('GET', key)
   if state then
     if state.err then return state end
@@ -108,8 +108,8 @@ local function decide(key, requests)
       -- full by the writer's rule (full), and until so many permits fit (wait).
       -- A server's clock keeps the mark of a caller's in the state, and the time by which its
       -- TTL is longer: callers whose clocks are behind use the key too.
-      -- needs: now mark state permit flow every burst divide after present lag repair
-      -- sets: present lag repair theirs kept margin whole part
+      -- needs: now mark state permit flow every burst rule divide after present lag repair
+      -- sets: present lag repair theirs writes margin whole part
       local written, permits, units, unit, speed, step, kind =
         string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
       if not written then return {err = 'CORRUPT no state of a bucket'} end
@@ -124,7 +124,7 @@ local function decide(key, requests)
       end
       units = units + 0
       if mark == '' and kind == '@' then
-        kept = kind
+        writes = rule .. kind
         margin = 1000
       end
       if written > now then
@@ -221,7 +221,7 @@ local function decide(key, requests)
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then
-      -- needs: key permit flow every rule sub after state present whole part since repair theirs kept margin
+      -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
       -- sets:
       local ttl, value
       if repair then -- nothing was taken
@@ -230,7 +230,7 @@ local function decide(key, requests)
         value = string.format('%016d', present) .. sub(state, 17)
       else
         ttl = since + after(whole, part, permit, flow, every) - present
-        value = string.format('%016d/%d+%d%s%s', since, whole, part, rule, kept)
+        value = string.format('%016d/%d+%d%s', since, whole, part, writes)
       end
       ttl = ttl / 1000 + margin
       redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
