@@ -2,9 +2,10 @@ package ratelimit
 
 import (
 	"math"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 )
 
 // A Breaker is the circuit breaker of one Redis. [WithSharedBreaker] gives it to the
@@ -13,60 +14,16 @@ import (
 //
 // A Breaker is safe for concurrent use, starts no goroutine, and needs no closing.
 type Breaker struct {
-	failures   int64 // in a row, that open it
+	machine    *gobreaker.TwoStepCircuitBreaker[struct{}]
 	probeEvery time.Duration
 	observe    func(Event) // nil: none
 	changes    changes
 
-	start time.Time // probeAt counts from here, on the monotonic clock
-
-	// A closed breaker without failures, and one that is open, are only read, so that
-	// the cores do not wait for one another.
-	phase   atomic.Uint64 // a breakerPhase
-	inRow   atomic.Int64  // failures in a row while closed
-	probeAt atomic.Int64  // when an open breaker lets a call try
-
-	mu sync.Mutex // held while any of the three is written
+	// As of the last change that gobreaker announced. Its own State would make an open
+	// breaker half-open, and it does not say when it opened.
+	state    atomic.Int32 // a BreakerState
+	openedAt atomic.Pointer[time.Time]
 }
-
-// It is not github.com/sony/gobreaker, which does not say when it lets the next call try,
-// and has two types with a state each, of which one allocates for each call and the other
-// cannot judge a call before it returns, as a budget has to.
-
-// A breakerPhase is how often the breaker's phase has changed, and in the lowest two bits
-// one of the four below. The verdict on a call counts only in the phase in which the call
-// began.
-type breakerPhase uint64
-
-const (
-	phaseClosed breakerPhase = iota
-	phaseOpen
-	phaseIdle    // half-open: the next call probes
-	phaseProbing // half-open: a call probes
-)
-
-func (p breakerPhase) kind() breakerPhase { return p & 3 }
-
-func (p breakerPhase) next(kind breakerPhase) breakerPhase { return (p &^ 3) + 4 + kind }
-
-func (p breakerPhase) state() BreakerState {
-	switch p.kind() {
-	case phaseClosed:
-		return StateClosed
-	case phaseOpen:
-		return StateOpen
-	}
-	return StateHalfOpen
-}
-
-// A verdict is how a call counts for a breaker.
-type verdict int
-
-const (
-	verdictFailed    verdict = iota
-	verdictSucceeded         // a denial is a success, too
-	verdictNeutral           // it says nothing about the primary
-)
 
 // NewBreaker returns a breaker that is closed. The error wraps ErrInvalidConfig: an option
 // is nil, its value cannot work, or it is given twice.
@@ -80,10 +37,8 @@ func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
 }
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
-// after its time has passed, not at that time.
-func (b *Breaker) State() BreakerState {
-	return breakerPhase(b.phase.Load()).state()
-}
+// that begins or ends after its time has passed, not at that time.
+func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
 
 // A BreakerOption is [WithFailures], [WithProbeEvery] or, for NewBreaker, [WithObserver].
 type BreakerOption interface {
@@ -147,74 +102,51 @@ func newBreakerSettings(all *settings, maker string, opts []BreakerOption) *brea
 }
 
 func (s *breakerSettings) build(observe func(Event)) *Breaker {
-	return &Breaker{failures: int64(s.failures), probeEvery: s.probeEvery, observe: observe, start: time.Now()}
+	b := &Breaker{probeEvery: s.probeEvery, observe: observe}
+	b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+		MaxRequests:   1,                // one probe at a time
+		Timeout:       s.probeEvery - 1, // a call probes when more time has passed, so at probeEvery
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(s.failures) },
+		IsExcluded:    func(verdict error) bool { return verdict == errNeutral },
+		OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(breakerState(from), breakerState(to)) },
+	})
+	return b
 }
 
-func (b *Breaker) now() int64 { return int64(time.Since(b.start)) }
-
-// begin reports whether a call may ask the primary. If so, end must be called once, with
-// the same phase.
-func (b *Breaker) begin() (p breakerPhase, ok bool) {
-	p = breakerPhase(b.phase.Load())
-	switch {
-	case p.kind() == phaseClosed:
-		return p, true
-	case !b.due(p):
-		return p, false
+func breakerState(s gobreaker.State) BreakerState {
+	switch s {
+	case gobreaker.StateHalfOpen:
+		return StateHalfOpen
+	case gobreaker.StateOpen:
+		return StateOpen
 	}
-	defer b.deliver()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p = breakerPhase(b.phase.Load()) // another call may have been first
-	switch {
-	case p.kind() == phaseClosed:
-		return p, true
-	case !b.due(p):
-		return p, false
-	}
-	return b.become(phaseProbing), true
+	return StateClosed
 }
 
-// due reports whether the next call in phase p probes.
-func (b *Breaker) due(p breakerPhase) bool {
-	return p.kind() == phaseIdle || p.kind() == phaseOpen && b.now() >= b.probeAt.Load()
-}
-
-// end counts a call that began in phase p.
-func (b *Breaker) end(p breakerPhase, v verdict) {
-	if p.kind() == phaseClosed && (v == verdictNeutral || v == verdictSucceeded && b.inRow.Load() == 0) {
-		return
+// changed notes a change of the state. gobreaker's lock is held.
+func (b *Breaker) changed(from, to BreakerState) {
+	if to == StateOpen {
+		now := time.Now()
+		b.openedAt.Store(&now)
 	}
-	defer b.deliver()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if breakerPhase(b.phase.Load()) != p {
-		return
-	}
-	switch {
-	case v == verdictNeutral:
-		b.become(phaseIdle)
-	case v == verdictSucceeded && p.kind() == phaseClosed:
-		b.inRow.Store(0)
-	case v == verdictSucceeded:
-		b.become(phaseClosed)
-	case p.kind() == phaseProbing || b.inRow.Add(1) >= b.failures:
-		b.inRow.Store(0)
-		now := b.now()
-		b.probeAt.Store(now + min(int64(b.probeEvery), math.MaxInt64-now))
-		b.become(phaseOpen)
+	b.state.Store(int32(to))
+	if b.observe != nil {
+		b.changes.add(Event{Kind: EventBreakerState, From: from, To: to})
 	}
 }
 
-// become changes the phase. b.mu is held.
-func (b *Breaker) become(kind breakerPhase) breakerPhase {
-	from := breakerPhase(b.phase.Load())
-	to := from.next(kind)
-	b.phase.Store(uint64(to))
-	if b.observe != nil && to.state() != from.state() {
-		b.changes.add(Event{Kind: EventBreakerState, From: from.state(), To: to.state()})
-	}
-	return to
+// begin returns nil if a call must not ask the primary. Otherwise end must be called once
+// with what it returns.
+func (b *Breaker) begin() (done func(error)) {
+	done, _ = b.machine.Allow()
+	b.deliver()
+	return done
+}
+
+// end counts a call as verdict says, which is nil for a success, errFailed or errNeutral.
+func (b *Breaker) end(done func(error), verdict error) {
+	done(verdict)
+	b.deliver()
 }
 
 // untilProbe is the time until an open breaker lets a call try, and the time between two
@@ -223,5 +155,5 @@ func (b *Breaker) untilProbe() time.Duration {
 	if b.State() != StateOpen {
 		return b.probeEvery
 	}
-	return max(time.Duration(b.probeAt.Load()-b.now()), time.Microsecond)
+	return max(b.probeEvery-time.Since(*b.openedAt.Load()), time.Microsecond)
 }

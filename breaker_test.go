@@ -212,43 +212,73 @@ func TestSharedBreakerRaces(t *testing.T) {
 	settled(t, before)
 }
 
-// A verdict counts only in the phase in which its call began.
+// A verdict counts only if the state has not changed since its call began.
 func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli)))
-		begin := func(want bool) breakerPhase {
+		begin := func() func(error) {
 			t.Helper()
-			p, ok := b.begin()
-			require.Equal(t, want, ok)
-			return p
+			done := b.begin()
+			require.NotNil(t, done)
+			return done
 		}
-		late := make([]breakerPhase, 9)
+		late := make([]func(error), 9)
 		for i := range late {
-			late[i] = begin(true)
+			late[i] = begin()
 		}
-		b.end(late[0], verdictFailed)
-		b.end(late[1], verdictFailed)
+		b.end(late[0], errFailed)
+		b.end(late[1], errFailed)
 		require.Equal(t, StateOpen, b.State())
-		b.end(late[2], verdictSucceeded)
-		b.end(late[3], verdictFailed)
+		b.end(late[2], nil)
+		b.end(late[3], errFailed)
 		require.Equal(t, StateOpen, b.State(), "calls from before it opened say nothing")
 
 		time.Sleep(milli)
-		probe := begin(true)
-		b.end(late[4], verdictSucceeded)
-		b.end(late[5], verdictFailed)
-		b.end(late[6], verdictNeutral)
+		probe := begin()
+		b.end(late[4], nil)
+		b.end(late[5], errFailed)
+		b.end(late[6], errNeutral)
 		require.Equal(t, StateHalfOpen, b.State())
-		begin(false) // the probe is still on its way
-		b.end(probe, verdictSucceeded)
+		require.Nil(t, b.begin(), "the probe is still on its way")
+		b.end(probe, nil)
 		require.Equal(t, StateClosed, b.State())
 
-		b.end(begin(true), verdictFailed)
-		b.end(late[7], verdictFailed)
+		b.end(begin(), errFailed)
+		b.end(late[7], errFailed)
 		require.Equal(t, StateClosed, b.State(), "a failure of an earlier time is not the second in a row")
-		b.end(late[8], verdictSucceeded)
-		b.end(begin(true), verdictFailed)
+		b.end(late[8], nil)
+		b.end(begin(), errFailed)
 		require.Equal(t, StateOpen, b.State(), "nor does a success of an earlier time set the count to 0")
+	})
+}
+
+// An open breaker whose time has passed becomes half-open with the first call that begins
+// or ends, and with nothing else.
+func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		for name, verdict := range map[string]error{"success": nil, "failure": errFailed, "neutral": errNeutral} {
+			var events []Event
+			b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(e Event) { events = append(events, e) })))
+			early, late, last := b.begin(), b.begin(), b.begin()
+			b.end(last, errFailed)
+			opened := Event{Kind: EventBreakerState, From: StateClosed, To: StateOpen}
+			halfOpened := Event{Kind: EventBreakerState, From: StateOpen, To: StateHalfOpen}
+
+			time.Sleep(milli - 1)
+			b.end(early, verdict)
+			require.Nil(t, b.begin(), name)
+			time.Sleep(time.Nanosecond)
+			require.Equal(t, StateOpen, b.State(), name)
+			require.Equal(t, time.Microsecond, b.untilProbe(), name)
+			require.Equal(t, []Event{opened}, events, name)
+
+			b.end(late, verdict)
+			require.Equal(t, StateHalfOpen, b.State(), name)
+			require.Equal(t, milli, b.untilProbe(), name)
+			require.Equal(t, []Event{opened, halfOpened}, events, name)
+			require.NotNil(t, b.begin(), "%s: it was no probe", name)
+			require.Nil(t, b.begin(), name)
+		}
 	})
 }
 
@@ -330,6 +360,7 @@ func TestSharedBreakerWithoutObserver(t *testing.T) {
 	require.Equal(t, StateClosed, b.State())
 	require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
 	require.Equal(t, StateOpen, b.State())
+	require.Empty(t, b.changes.queue, "what no observer gets is not kept")
 }
 
 func TestBreakerConfigErrors(t *testing.T) {
@@ -385,22 +416,21 @@ func TestBreakerConfigErrors(t *testing.T) {
 func TestBreakerProbesAfterAnyTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := Must(NewBreaker(WithFailures(1), WithProbeEvery(math.MaxInt64)))
+		b.end(b.begin(), errFailed)
 		time.Sleep(time.Second)
-		p, _ := b.begin()
-		b.end(p, verdictFailed)
-		_, ok := b.begin()
-		require.False(t, ok)
+		require.Nil(t, b.begin())
 		require.Equal(t, time.Duration(math.MaxInt64)-time.Second, b.untilProbe())
 	})
 }
 
-func TestBreakerHealthyAllocatesNothing(t *testing.T) {
-	b := Must(NewBreaker(WithObserver(func(Event) {})))
+// The docs say what a call costs.
+func TestBreakerAllocatesOnceForEachCall(t *testing.T) {
+	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(time.Hour), WithObserver(func(Event) {})))
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { b.end(b.begin(), nil) }))
+	b.end(b.begin(), errFailed)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		p, ok := b.begin()
-		if !ok {
-			t.Error("the breaker is open")
+		if b.begin() != nil {
+			t.Error("the breaker is closed")
 		}
-		b.end(p, verdictSucceeded)
 	}))
 }

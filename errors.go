@@ -56,6 +56,11 @@ var (
 
 	errStillRunning = fmt.Errorf("%w: %d abandoned calls are still running", ErrOverBudget, maxRunning)
 	errNoReturn     = errors.New("ratelimit: the primary's goroutine exited")
+
+	// The verdicts on a call, beside nil, which are all that a breaker gets: it never sees
+	// the primary's own errors.
+	errFailed  = errors.New("the primary failed")
+	errNeutral = errors.New("says nothing about the primary")
 )
 
 // A DeniedError is a denial as an error, see [Result.Err].

@@ -51,8 +51,8 @@ func (s BreakerState) String() string {
 // The Fallback's observer gets the changes of the breaker's state. A breaker for several
 // Fallbacks is [WithSharedBreaker].
 //
-// While Redis works, the breaker costs no lock and no allocation; while it is open, a
-// reading of the clock.
+// The breaker is github.com/sony/gobreaker. A call that asks the primary costs it two locks
+// and an allocation of 48 bytes; while it is open, a call costs one lock.
 func WithBreaker(opts ...BreakerOption) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
 		s.onceABreaker("WithBreaker")
@@ -85,7 +85,7 @@ func WithSharedBreaker(b *Breaker) FallbackOption {
 		switch {
 		case b == nil:
 			s.refuse("WithSharedBreaker: the breaker is nil")
-		case b.failures == 0:
+		case b.machine == nil:
 			s.refuse("WithSharedBreaker: the breaker was not made by NewBreaker")
 		}
 		s.onceABreaker("WithSharedBreaker")
@@ -120,34 +120,34 @@ const failureAfter = 250 * time.Millisecond
 
 // decideGuarded asks the primary unless the breaker is open.
 func (f *Fallback) decideGuarded(ctx context.Context, q question) (Result, error) {
-	phase, ok := f.breaker.begin()
-	if !ok {
+	done := f.breaker.begin()
+	if done == nil {
 		return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
 	}
-	r, err := f.askJudged(ctx, q, phase)
+	r, err := f.askJudged(ctx, q, done)
 	return f.conclude(ctx, q, r, err)
 }
 
 // askJudged asks the primary, and gives the breaker its verdict.
-func (f *Fallback) askJudged(ctx context.Context, q question, phase breakerPhase) (r Result, err error) {
+func (f *Fallback) askJudged(ctx context.Context, q question, done func(error)) (r Result, err error) {
 	start := time.Now()
-	v := verdictFailed // if the primary panics
-	defer func() { f.breaker.end(phase, v) }()
+	verdict := errFailed // if the primary panics
+	defer func() { f.breaker.end(done, verdict) }()
 	r, err = q.ask(ctx, f.primary)
-	v = verdictOn(err)
-	if v == verdictFailed && endOf(ctx) != nil && time.Since(start) < failureAfter {
-		v = verdictNeutral // the primary may have had no time to answer
+	verdict = verdictOn(err)
+	if verdict == errFailed && endOf(ctx) != nil && time.Since(start) < failureAfter {
+		verdict = errNeutral // the primary may have had no time to answer
 	}
 	return r, err
 }
 
 // verdictOn is how a call that the primary answered with err counts for a breaker.
-func verdictOn(err error) verdict {
+func verdictOn(err error) error {
 	switch {
 	case err == nil || errors.Is(err, ErrDenied):
-		return verdictSucceeded
+		return nil
 	case !outage(err) || errors.Is(err, ErrCorruptState):
-		return verdictNeutral
+		return errNeutral
 	}
-	return verdictFailed
+	return errFailed
 }

@@ -63,10 +63,10 @@ type attempt struct {
 	f *Fallback
 	q question
 
-	lapsing *time.Timer  // runs lapse when the budget is over
-	phase   breakerPhase // of the breaker, if there is one, when the attempt began
-	settled atomic.Bool  // the attempt has its answer, from the primary or from the lapse
-	answer  chan answer  // gets that answer
+	lapsing *time.Timer // runs lapse when the budget is over
+	done    func(error) // what the breaker's begin returned; nil without a breaker
+	settled atomic.Bool // the attempt has its answer, from the primary or from the lapse
+	answer  chan answer // gets that answer
 
 	over atomic.Bool // the primary returned or the caller left: whichever comes second finds it set
 }
@@ -90,14 +90,13 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 	if f.abandoned.Load() >= maxRunning {
 		return f.askSecondary(ctx, q, EventOverBudget, errStillRunning)
 	}
-	var phase breakerPhase
+	var done func(error)
 	if f.breaker != nil {
-		var ok bool
-		if phase, ok = f.breaker.begin(); !ok {
+		if done = f.breaker.begin(); done == nil {
 			return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
 		}
 	}
-	a := &attempt{f: f, q: q, phase: phase, answer: make(chan answer, 1)}
+	a := &attempt{f: f, q: q, done: done, answer: make(chan answer, 1)}
 	a.deadline = time.Now().Add(f.budget).Add(abandonedFor) // together they may be beyond a Duration
 	a.Context, a.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	a.lapsing = time.AfterFunc(f.budget, a.lapse)
@@ -164,19 +163,19 @@ func (a *attempt) run() {
 
 // lapse ends the caller's wait, but not the primary's call, which has abandonedFor left.
 func (a *attempt) lapse() {
-	if a.settle(answer{late: true}, verdictFailed) {
+	if a.settle(answer{late: true}, errFailed) {
 		time.AfterFunc(abandonedFor, a.cancel)
 	}
 }
 
 // settle gives the attempt its answer and the breaker its verdict. Only the first call
 // has an effect, and returns true.
-func (a *attempt) settle(v answer, judgement verdict) bool {
+func (a *attempt) settle(v answer, verdict error) bool {
 	if a.settled.Swap(true) {
 		return false
 	}
-	if a.f.breaker != nil {
-		a.f.breaker.end(a.phase, judgement)
+	if a.done != nil {
+		a.f.breaker.end(a.done, verdict)
 	}
 	a.answer <- v
 	return true
@@ -193,5 +192,5 @@ func (a *attempt) leave() {
 func (a *attempt) withdraw() {
 	a.lapsing.Stop()
 	a.cancel()
-	a.settle(answer{}, verdictNeutral)
+	a.settle(answer{}, errNeutral)
 }

@@ -64,6 +64,11 @@ func TestFallbackDenialUntilTheNextProbe(t *testing.T) {
 				require.Equal(t, time.Microsecond, ask().RetryAfter, "never 0")
 				require.EqualValues(t, 2, p.calls.Load())
 				time.Sleep(time.Nanosecond)
+				require.Equal(t, 100*milli, ask().RetryAfter, "the probe failed")
+				require.EqualValues(t, 3, p.calls.Load())
+				time.Sleep(40 * milli)
+				require.Equal(t, 60*milli, ask().RetryAfter, "counted from that failure")
+				time.Sleep(60 * milli)
 
 				p.err, p.took = nil, 5*time.Second // a probe
 				var wg sync.WaitGroup
@@ -76,7 +81,7 @@ func TestFallbackDenialUntilTheNextProbe(t *testing.T) {
 				synctest.Wait()
 				require.Equal(t, 100*milli, ask().RetryAfter, "half-open: the time between two probes")
 				wg.Wait()
-				require.EqualValues(t, 3, p.calls.Load())
+				require.EqualValues(t, 4, p.calls.Load())
 				p.took = 0
 				require.Equal(t, byPrimary, ask())
 			})

@@ -18,7 +18,8 @@ const (
 	// EventBreakerOpen: the secondary was asked because the breaker is open.
 	EventBreakerOpen
 	// EventBreakerState: the breaker's state changed. An open breaker becomes
-	// half-open with the first call after its time has passed, not at that time.
+	// half-open with the first call that begins or ends after its time has passed, not
+	// at that time.
 	EventBreakerState
 )
 
@@ -96,9 +97,9 @@ func (b *Breaker) deliver() {
 	}
 }
 
-// changes holds the changes of state until they can be delivered. They happen with the
-// breaker's lock held: there a slow observer would stop every decision, and an observer
-// that calls the Fallback would never return.
+// changes holds the changes of state until they can be delivered. gobreaker announces
+// them with its lock held: there a slow observer would stop every decision, and an
+// observer that calls the Fallback would never return.
 type changes struct {
 	waiting atomic.Bool // queue is not empty; read without mu
 

@@ -8,6 +8,7 @@ require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/anishathalye/porcupine v1.0.0
 	github.com/redis/go-redis/v9 v9.22.0 // the first that routes a key given as a *string
+	github.com/sony/gobreaker/v2 v2.4.0 // the first with IsExcluded
 	github.com/stretchr/testify v1.8.4
 	github.com/yuin/gopher-lua v1.1.1
 	golang.org/x/sys v0.30.0
