@@ -321,13 +321,14 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			for range 100 {
 				leave(t, f, failureAfter-1)
 			}
-			for range 3 {
-				leave(t, f, failureAfter)
-			}
+			leave(t, f, failureAfter)
+			leave(t, f, failureAfter-1) // no success either
+			leave(t, f, failureAfter)
+			leave(t, f, failureAfter)
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
-			require.EqualValues(t, 103, p.calls.Load())
+			require.EqualValues(t, 104, p.calls.Load())
 		})
 	})
 	t.Run("before a budget that the primary exceeds", func(t *testing.T) {
