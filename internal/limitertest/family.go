@@ -24,6 +24,9 @@ type Pair struct {
 	// every interval, or is "". It is nil for a limiter whose rule holds only in its own
 	// windows.
 	Broken func(taken []model.Taken) string
+
+	// Bound is what the limiter allows beside others of its algorithm on the same key.
+	Bound Bound
 }
 
 // A Family draws random configurations of one limiter.
@@ -41,9 +44,11 @@ func Families() []Family {
 		return func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			n, w := limit(rng), window(rng)
 			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...))
-			return Pair{About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Model: func() model.Model {
+			return Pair{About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Bound: Bound{Limit: n, Window: w}, Model: func() model.Model {
 				if len(opts) > 0 { // its clock
-					return model.NewClockWindow(n, w)
+					m := model.NewClockWindow(n, w)
+					m.CallersClock = true
+					return m
 				}
 				return model.NewFixedWindow(n, w)
 			}}, err
@@ -57,7 +62,9 @@ func Families() []Family {
 			}
 			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(opts...), ratelimit.WithStorage(storage)}
 			fresh := func() model.Model { return model.NewSlidingZSet(n, w) }
+			slot := time.Duration(0)
 			if storage != ratelimit.ZSet {
+				slot = w / time.Duration(parts)
 				own = append(own, ratelimit.WithSubWindows(parts))
 				fresh = func() model.Model { return model.NewSlidingWindow(n, w, parts) }
 			}
@@ -65,6 +72,7 @@ func Families() []Family {
 			return Pair{
 				About: fmt.Sprintf("%v: %d per %v in %d", storage, n, w, parts), Limiter: l, Model: fresh,
 				Broken: func(taken []model.Taken) string { return brokenRule(taken, n, w) },
+				Bound:  Bound{Limit: n, Window: w, Rules: []model.Rule{{Limit: n, Window: w}}, Slot: slot},
 			}, err
 		}
 	}
@@ -80,7 +88,12 @@ func Families() []Family {
 			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
 			return Pair{
 				About: fmt.Sprintf("%d per %v from %v", n, w, offset), Limiter: l,
-				Model: func() model.Model { return model.NewAlignedWindow(n, w, offset) },
+				Model: func() model.Model {
+					m := model.NewAlignedWindow(n, w, offset)
+					m.CallersClock = len(opts) > 0
+					return m
+				},
+				Bound: Bound{Limit: n, Window: w, Aligned: true},
 			}, err
 		}},
 		{Name: "SlidingWindow Hash", Draw: slidingWindow(ratelimit.Hash)},
@@ -105,6 +118,7 @@ func Families() []Family {
 			l, err := ratelimit.NewSlidingLog(c, rules, own...)
 			return Pair{
 				About: fmt.Sprintf("%v to %v", rules, resolution), Limiter: l,
+				Bound: Bound{Limit: n, Window: w, Rules: same, Slot: resolution},
 				Model: func() model.Model { return model.NewSlidingLog(same, resolution) },
 				Broken: func(taken []model.Taken) string {
 					for _, r := range same {
@@ -127,6 +141,7 @@ func Families() []Family {
 					return m
 				},
 				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, burst) },
+				Bound:  bucketBound(rate, burst),
 			}, err
 		}},
 		{Name: "TokenBucket stepped", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
@@ -140,6 +155,7 @@ func Families() []Family {
 					m.CallersClock = len(opts) > 0
 					return m
 				},
+				Bound: steppedBound(rate, burst, every),
 				Broken: func(taken []model.Taken) string {
 					if exceeds, worst := model.ExceedsSteppedBucket(taken, rate.Count, rate.Period, burst, every); exceeds {
 						return fmt.Sprintf("%+v", worst)
@@ -159,9 +175,18 @@ func Families() []Family {
 					return m
 				},
 				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, capacity) },
+				Bound:  bucketBound(rate, capacity),
 			}, err
 		}},
 	}
+}
+
+func bucketBound(rate ratelimit.Rate, burst int) Bound {
+	return Bound{Limit: burst, Window: model.NewTokenBucket(rate.Count, rate.Period, burst).Span(), Rate: rate}
+}
+
+func steppedBound(rate ratelimit.Rate, burst int, every time.Duration) Bound {
+	return Bound{Limit: burst, Window: model.NewSteppedBucket(rate.Count, rate.Period, burst, every).Span(), Rate: rate, Step: every}
 }
 
 func brokenRule(taken []model.Taken, limit int, window time.Duration) string {

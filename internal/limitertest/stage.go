@@ -91,6 +91,15 @@ func OnRedis(t testing.TB) *Stage {
 	return OnClock(client, client)
 }
 
+// OnHeldRedis is a stage on a server of its own, whose clock the limiters use. It stands
+// still until the test moves it.
+func OnHeldRedis(t testing.TB) *Stage {
+	server := redistest.Start(t, redistest.Faketime())
+	server.HoldClock(Start)
+	client := server.Client(t)
+	return &Stage{Client: client, Admin: client, Now: Start, move: server.HoldClock}
+}
+
 // OnClock is a stage of a client, whose limiters use a clock that the test sets.
 func OnClock(client ratelimit.Client, admin redis.UniversalClient) *Stage {
 	c := NewClock()

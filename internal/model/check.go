@@ -43,7 +43,7 @@ func MaxInAnyWindow(taken []Taken, window time.Duration) int {
 // burst + count*t/period permits. It returns the interval that exceeds this most, or
 // comes closest to it.
 func ExceedsBucket(taken []Taken, count int, period time.Duration, burst int) (exceeds bool, worst Interval) {
-	return mostOver(taken, count, period, rat(int64(burst)))
+	return Exceeds(taken, count, period, rat(int64(burst)))
 }
 
 // ExceedsSteppedBucket is [ExceedsBucket] for a bucket that refills in steps. An
@@ -51,15 +51,17 @@ func ExceedsBucket(taken []Taken, count int, period time.Duration, burst int) (e
 // before the interval.
 func ExceedsSteppedBucket(taken []Taken, count int, period time.Duration, burst int, every time.Duration) (exceeds bool, worst Interval) {
 	step := quo(mul(rat(int64(count)), ratMicros(every)), ratMicros(period))
-	return mostOver(taken, count, period, add(rat(int64(burst)), step))
+	return Exceeds(taken, count, period, add(rat(int64(burst)), step))
 }
 
-// mostOver finds the interval in which the permits exceed allowance + rate*t by
-// most. Let P(i) be the permits taken earlier than entry i. An interval from entry i to
+// Exceeds reports whether any interval of any length t holds more than
+// allowance + count*t/period permits, and returns the interval as [ExceedsBucket] does.
+//
+// Let P(i) be the permits taken earlier than entry i. An interval from entry i to
 // entry j holds P(j)+N(j)-P(i) permits and lasts t(j)-t(i). So for each j the best i is
 // the one up to j with the largest rate*t(i) - P(i), which does not depend on j. Permits
 // are counted in units of 1/period, so that all numbers are whole.
-func mostOver(taken []Taken, count int, period time.Duration, allowance *big.Rat) (bool, Interval) {
+func Exceeds(taken []Taken, count int, period time.Duration, allowance *big.Rat) (bool, Interval) {
 	taken = byTime(taken)
 	unit := big.NewInt(int64(period))
 	balance := func(at int64, permits int) *big.Int { // rate*at - permits

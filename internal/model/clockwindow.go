@@ -5,9 +5,12 @@ import "time"
 // A ClockWindow is a fixed window [s, s+window) to the microsecond, for limiters that
 // use the caller's clock or are aligned. s is the instant of the first permit or, if
 // aligned, the last multiple of the window (plus the offset) up to that instant. When
-// the clock is set back to a time earlier than s, the window starts again then and keeps
-// its count.
+// the server's clock is set back to a time earlier than s, the window starts again then
+// and keeps its count. A caller's clock that reads an earlier time is only behind: its
+// calls are in the window that starts at s.
 type ClockWindow struct {
+	CallersClock bool
+
 	limit   int
 	window  int64
 	aligned bool
@@ -39,7 +42,7 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	switch {
 	case c.Unused(now):
 		used, start = 0, c.startAt(now)
-	case c.justBefore(now):
+	case c.CallersClock || c.justBefore(now):
 		// The window stays as it is. If another were opened, the same window could
 		// start twice and allow twice its limit.
 	case now < c.start:
@@ -48,6 +51,7 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	answer := Answer{Limit: c.limit, Window: c.Span()}
 	answer.ResetAfter = micros(start + c.window - now)
 
+	before := used
 	if used+n > c.limit {
 		answer.RetryAfter = answer.ResetAfter
 	} else {
@@ -55,7 +59,14 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 		used += n
 	}
 	answer.Remaining = c.limit - used
-	if !peek && (answer.Allowed || repaired) {
+	if peek {
+		answer.Remaining = c.limit - before
+		if before == 0 {
+			answer.ResetAfter = 0
+		}
+		return answer
+	}
+	if answer.Allowed || repaired {
 		c.used, c.start = used, start
 	}
 	return answer

@@ -39,6 +39,7 @@ func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
 	answer := Answer{Limit: f.limit, Window: f.Span()}
 	answer.ResetAfter = time.Duration(left) * time.Millisecond
 
+	before := used
 	if used+n > f.limit {
 		answer.RetryAfter = answer.ResetAfter
 	} else {
@@ -46,7 +47,14 @@ func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
 		used += n
 	}
 	answer.Remaining = f.limit - used
-	if !peek && (answer.Allowed || repaired) {
+	if peek {
+		answer.Remaining = f.limit - before
+		if before == 0 {
+			answer.ResetAfter = 0
+		}
+		return answer
+	}
+	if answer.Allowed || repaired {
 		f.used, f.end = used, ms+left
 	}
 	return answer

@@ -8,9 +8,9 @@ import (
 
 func TestFixedWindow(t *testing.T) {
 	table(t, "milliseconds", NewFixedWindow(3, 100*ms), 3, 100*ms, []row{
-		{5_999, 1, true, allowed(2, 100*ms)}, // never used: as an allowed call would answer
+		{5_999, 1, true, allowed(3, 0)}, // never used
 		{5_999, 2, false, allowed(1, 100*ms)},
-		{6_000, 1, true, allowed(0, 99*ms)},
+		{6_000, 1, true, allowed(1, 99*ms)},
 		{6_999, 2, false, denied(1, 99*ms, 99*ms)},
 		{6_999, 1, false, allowed(0, 99*ms)},
 		{104_999, 1, false, denied(0, 1*ms, 1*ms)},
@@ -19,7 +19,7 @@ func TestFixedWindow(t *testing.T) {
 		{304_000, 1, false, denied(0, 1*ms, 1*ms)},
 		{305_500, 1, false, allowed(2, 100*ms)}, // from 305 ms
 		{404_999, 3, false, denied(2, 1*ms, 1*ms)},
-		{405_000, 3, true, allowed(0, 100*ms)},
+		{405_000, 3, true, allowed(3, 0)},
 	})
 	table(t, "clock set back", NewFixedWindow(3, 100*ms), 3, 100*ms, []row{
 		{500_000, 2, false, allowed(1, 100*ms)}, // to 600 ms
@@ -27,7 +27,7 @@ func TestFixedWindow(t *testing.T) {
 		{599_999, 2, true, denied(1, 1*ms, 1*ms)}, // peek repaired nothing
 		{499_999, 2, false, denied(1, 100*ms, 100*ms)},
 		{598_999, 2, true, denied(1, 1*ms, 1*ms)}, // now to 599 ms
-		{599_000, 2, true, allowed(1, 100*ms)},
+		{599_000, 2, true, allowed(3, 0)},
 		{100_000, 1, false, allowed(0, 100*ms)}, // to 200 ms
 		{199_999, 1, false, denied(0, 1*ms, 1*ms)},
 		{150_000, 1, false, denied(0, 50*ms, 50*ms)}, // back within the window
@@ -37,7 +37,7 @@ func TestFixedWindow(t *testing.T) {
 
 func TestClockWindow(t *testing.T) {
 	table(t, "first permit", NewClockWindow(2, 100*us), 2, 100*us, []row{
-		{7, 1, true, allowed(1, 100*us)},
+		{7, 1, true, allowed(2, 0)},
 		{7, 1, false, allowed(1, 100*us)},
 		{106, 2, false, denied(1, 1*us, 1*us)},
 		{106, 1, false, allowed(0, 1*us)},
@@ -52,7 +52,7 @@ func TestClockWindow(t *testing.T) {
 		{50, 1, false, allowed(1, 100*us)},
 	})
 	table(t, "aligned", NewAlignedWindow(2, 100*us, 0), 2, 100*us, []row{
-		{250, 1, true, allowed(1, 50*us)},
+		{250, 1, true, allowed(2, 0)},
 		{250, 1, false, allowed(1, 50*us)},
 		{299, 2, false, denied(1, 1*us, 1*us)},
 		{300, 2, false, allowed(0, 100*us)},
@@ -76,6 +76,16 @@ func TestClockWindow(t *testing.T) {
 	table(t, "an offset beyond a window or below 0", NewAlignedWindow(1, 100*us, -470*us), 1, 100*us, []row{
 		{29, 1, false, allowed(0, 1*us)},
 		{30, 1, false, allowed(0, 100*us)},
+	})
+	callers := NewClockWindow(2, 100*us)
+	callers.CallersClock = true
+	table(t, "callers whose clocks differ", callers, 2, 100*us, []row{
+		{100, 1, false, allowed(1, 100*us)},
+		{60, 1, true, allowed(1, 140*us)},
+		{60, 1, false, allowed(0, 140*us)}, // in [100, 200)
+		{-500, 1, false, denied(0, 700*us, 700*us)},
+		{199, 1, false, denied(0, 1*us, 1*us)},
+		{200, 1, false, allowed(1, 100*us)},
 	})
 }
 

@@ -315,6 +315,14 @@ func (w *walker) stmt(stmt ast.Stmt) {
 		w.declare(s.Name)
 		w.stmts(s.Stmts)
 		w.close()
+	case *ast.GenericForStmt:
+		w.exprs(s.Exprs)
+		w.open()
+		for _, name := range s.Names {
+			w.declare(name)
+		}
+		w.stmts(s.Stmts)
+		w.close()
 	case *ast.ReturnStmt:
 		w.exprs(s.Exprs)
 	case *ast.BreakStmt:
