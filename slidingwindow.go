@@ -32,14 +32,16 @@ var (
 //
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
 // for n permits is O(n log limit), some 2 µs a permit, during which Redis serves
-// nothing else. A [SlidingLog] is as exact and takes an eighth of the memory, for any n.
+// nothing else. So its limit is at most 10,000. A [SlidingLog] is as exact and takes an
+// eighth of the memory, for any limit and n.
 type SlidingWindow struct{ *core }
 
-// maxZSet bounds the members that one call adds, all in one execution.
-const maxZSet = 1_000_000
+// maxZSet bounds what one call does, all in one execution: to add as many members, or to
+// remove them, takes 20 ms. The script keeps at most as many for a longer window.
+const maxZSet = 10_000
 
 // NewSlidingWindow returns a sliding window. The bounds of limit and window are those of
-// a [Rule]; with ZSet the limit is at most a million, and otherwise each sub-window is a
+// a [Rule]; with ZSet the limit is at most 10,000, and otherwise each sub-window is a
 // whole number of microseconds. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...SlidingWindowOption) (*SlidingWindow, error) {
 	s, err := collect(opts)
@@ -57,7 +59,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			return nil, invalidConfig("WithSubWindows: the storage ZSet is exact and has none; leave it out")
 		}
 		if limit > maxZSet {
-			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d", limit, maxZSet)
+			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d; a SlidingLog is as exact, for any limit", limit, maxZSet)
 		}
 		a = algorithm{
 			title: "sliding window", id: idSlidingWindowZSet, most: limit,

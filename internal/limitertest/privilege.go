@@ -45,7 +45,7 @@ var Privileges = []struct {
 	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List)))
 	}},
-	{"SlidingWindow ZSet", "+zcount +zrange +zcard +zadd +zrangebyscore +zremrangebyscore +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zremrangebyrank +zremrangebyscore +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.ZSet)))
 	}},
 	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {

@@ -11,22 +11,62 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- sets: limit window
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
 local out, size = {}, 0
--- stored is how many permits of the window the key holds, recent is the instant of
--- the last one.
--- needs: call key now window
--- sets: edge used stored recent newest repair
+-- The blocks after it use:
+--   at              the instant of the decision: now, or the last permit's if a clock is ahead
+--   edge            permits up to this instant have left the window
+--   used, stored    permits in the window; those in the key
+--   newest          instant at which the last permit counts as taken
+--   number, rule    the last permit's number; the rest of a name
+--   longest, ends   the longest window that has to be kept; until when the key is needed
+--   foreign         the last permit is of another rule, or of a clock that is ahead
+--   repair          the server's clock stepped back
+-- needs: call key now mark window
+-- sets: at edge used stored newest number rule longest ends foreign repair
+local at, used, newest, ends, repair = now, 0, 0, 0, false
+local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
 local edge = string.format('%d', now - window)
-local used = call('ZCOUNT', key, '(' .. edge, '+inf')
-if type(used) == 'table' then return used end
-local stored, recent, repair = used, 0, false
-if used > 0 then
-  recent = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')[2] + 0
-  if recent > now then -- the clock stepped back: permits with later instants count from now
-    recent = now
-    repair = true
+local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+if last.err then return last end
+if last[1] then
+  local recent = last[2] + 0
+  newest = recent
+  ends = recent + window
+  number = tonumber(string.sub(last[1], 1, 10))
+  foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+  if foreign then
+    local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
+    if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+    local step = 0
+    if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
+      at = recent
+      rule = '/' .. ARGV[3] .. kind
+    end
+    -- <rewind>
+    -- The server's clock stepped back: permits with later instants count from now.
+    -- needs: now at newest recent repair step
+    -- sets: newest repair step
+    if recent > at then
+      repair = true
+      step = recent - now
+      newest = now
+    end
+    -- </rewind>
+    others = '+' .. theirs .. '/' .. string.format('%d', recent + theirs) .. others
+    ends = 0
+    for width, final in string.gmatch(others, '%+(%d+)/(%d+)') do
+      final = final - step
+      if final > ends then ends = final end
+      if width + 0 > window and final > at then
+        rule = rule .. '+' .. width .. '/' .. string.format('%d', final)
+        longest = math.max(longest, width + 0)
+      end
+    end
+    newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
+    edge = string.format('%d', ends > at and at - window or recent)
   end
+  used = call('ZCOUNT', key, '(' .. edge, '+inf')
 end
-local newest = recent
+local stored = used
 -- needs: n times limit used
 -- sets: allowed before
 local allowed, before = times, used
@@ -34,15 +74,14 @@ local room = limit - used
 if n * allowed > room then
   allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
--- needs: call key n times now limit window used stored allowed
+-- needs: call key n times now limit window used stored newest allowed
 -- sets: wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, now -- so many permits have to leave
+  local over, leaves = used + n - limit, newest -- so many permits have to leave
   if over <= stored then
-    local rank = call('ZCARD', key) - stored + over - 1
-    leaves = call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0
-    if leaves > now then leaves = now end
+    local rank = over - stored - 1 -- from the end
+    leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
   end
   wait = leaves + window - now
 end
