@@ -65,7 +65,7 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 		{sliding(1, s, ratelimit.WithStorage(3)), "WithStorage: 3 is not one of Hash, List and ZSet"},
 		{sliding(1, s, ratelimit.WithStorage(-1)), "WithStorage: -1"},
 		{sliding(1, s, ratelimit.WithStorage(ratelimit.ZSet), ratelimit.WithSubWindows(10)), "WithSubWindows: the storage ZSet is exact and has none"},
-		{sliding(1_000_001, s, ratelimit.WithStorage(ratelimit.ZSet)), "the limit is 1000001; with the storage ZSet"},
+		{sliding(10_001, s, ratelimit.WithStorage(ratelimit.ZSet)), "the limit is 10001; with the storage ZSet it must be at most 10000; a SlidingLog is as exact, for any limit"},
 
 		{log(nil), "there are 0 rules; give 1 to 100"},
 		{log(make([]ratelimit.Rule, 101)), "there are 101 rules"},
@@ -207,10 +207,10 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 		{"fixed: longer window, from the same opening", fixed(5, s), fixed(5, 10*s), 3, 400 * ms, 2, 9600 * ms},
 		{"fixed: shorter window, from the same opening", fixed(5, 10*s), fixed(5, s), 3, 400 * ms, 2, 600 * ms},
 		{"fixed: shorter window, over by now", fixed(5, 10*s), fixed(5, s), 5, 2 * s, 5, s},
-		{"fixed: longer window, used up", fixed(3, s), fixed(3, 10*s), 3, 400 * ms, 0, 9600 * ms},
+		{"fixed: longer window, used up", fixed(3, s), fixed(3, 10*s), 3, 400 * ms, 0, 600 * ms},            // nobody has taken a permit under it
 		{"fixed: odd window", fixed(5, 123_456*ms), fixed(5, 200*s), 3, 400 * ms, 2, 200*s - 400*ms + 6*ms}, // it keeps five digits
 		{"fixed: aligned", fixed(5, s), fixed(5, s, ratelimit.WithAlignment(0)), 3, 400 * ms, 2, 600 * ms},
-		{"fixed: no longer aligned", fixed(5, s, ratelimit.WithAlignment(0)), fixed(5, s), 3, 400 * ms, 2, 600*ms + 3*ms}, // what is left of its TTL
+		{"fixed: no longer aligned", fixed(5, s, ratelimit.WithAlignment(0)), fixed(5, s), 3, 400 * ms, 2, 600*ms + 2*ms}, // what is left of its TTL, but for what that is longer by
 
 		{"token: higher rate", token(ratelimit.PerSecond(1), 10), token(ratelimit.PerSecond(2), 10), 10, 3 * s, 6, 500 * ms},
 		{"token: lower rate", token(ratelimit.PerSecond(2), 10), token(ratelimit.PerSecond(1), 10), 10, 2 * s, 4, s},

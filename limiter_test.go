@@ -534,12 +534,6 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 // Redis forget what the longer one's denials were promised by.
 func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
 	for name, build := range map[string]func(c ratelimit.Client, window time.Duration) ratelimit.Limiter{
-		"FixedWindow": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewFixedWindow(c, 3, w))
-		},
-		"FixedWindow aligned": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewFixedWindow(c, 3, w, ratelimit.WithAlignment(0)))
-		},
 		"TokenBucket stepped": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 3, ratelimit.WithRefillEvery(w)))
 		},
@@ -548,9 +542,6 @@ func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
 		},
 		"List": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 3, w, ratelimit.WithStorage(ratelimit.List)))
-		},
-		"ZSet": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 3, w, ratelimit.WithStorage(ratelimit.ZSet)))
 		},
 		"SlidingLog": func(c ratelimit.Client, w time.Duration) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{3, w}}))
@@ -587,10 +578,7 @@ func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
 				if name != "TokenBucket stepped" { // which goes on by the steps of the writer
 					require.Greater(t, first.RetryAfter, 4*time.Second)
 				}
-				grain := time.Microsecond
-				if name == "FixedWindow" {
-					grain = time.Millisecond
-				}
+				const grain = time.Microsecond
 				s.Advance(first.RetryAfter - grain)
 				require.Equal(t, grain, denied().RetryAfter)
 				s.Advance(grain)

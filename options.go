@@ -56,7 +56,11 @@ type LeakyBucketOption interface {
 // to hold at the same time, 5 a second and 100 an hour, need two names; with one name
 // each reads the other's state as its own, from an older rule. While a changed rule is
 // rolled out that is what you want: the old and the new rule together allow at most the
-// largest burst + the fastest rate × t in any interval t.
+// largest burst + the fastest rate × t in any interval t. Of sliding windows and logs
+// each call is allowed only if its own rule holds over all permits that any of the rules
+// still needs. A fixed window has one counter: there the rules together allow at most the
+// largest limit in each shortest window, and a longer window is forgotten when a shorter
+// one begins. Windows with WithAlignment also end at each other's boundaries.
 func WithName(name string) Option {
 	return common{func(s *settings) {
 		if strings.Contains(name, ":") {

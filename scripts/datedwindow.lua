@@ -1,12 +1,17 @@
 -- Fixed window that stores its start, for the caller's clock, or for windows that
 -- start at given times.
 --
+-- There is one counter, so a key has one window at a time. It lasts for as long as the
+-- window of the rule that asks, but no longer than the longest window of the rules that
+-- have taken permits from it. The first call after that opens the next window.
+--
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; [4] offset of the
 --          windows from 1970, microseconds, or "first" for windows that open with
---          their first permit; last the caller's clock, microseconds, if that
---          decides
--- State    "<permits used>@<start, microseconds>"
+--          their first permit; last spare and the caller's clock, if that decides
+--          (callersclock.lua)
+-- State    "<permits used>/<start>/<longest window>", microseconds, and "@<spare>" if
+--          the start is an instant of a caller's clock
 -- Reply    the words of a run
 -- Words    requests allowed, permits left before the run, microseconds left of the
 --          window
@@ -27,30 +32,51 @@ local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 -- </config>
 
 -- <load>
--- needs: call key now window offset
--- sets: state start used repair
-local start, used, repair = now, 0, false
+-- The blocks after it use:
+--   start, used  the window's start, and the permits taken from it
+--   lasts        how long it is for this rule
+--   longest      how long it is for the rule with the longest window that has taken from it
+--   written      whose clock the start is of, as the state has it
+--   margin       what the TTL is longer by, milliseconds
+--   repair       the server's clock stepped back: the window starts again, with its count
+-- needs: call key now mark spare window offset
+-- sets: state start used lasts longest written margin repair
+local start, used, lasts, longest, repair = now, 0, window, window, false
+local written, margin = mark, spare
+if mark == '@' then written = '@' .. spare end
 if offset ~= 'first' then
   start = now - (now - offset) % window
 end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, at = string.match(state, '^(%d+)@(%d+)$')
-  if not at then
-    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- written by fixedwindow.lua
+  local count, from, theirs, by = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)$')
+  if not count then
+    local digits, exponent -- written by fixedwindow.lua: the TTL is its end
+    count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
+    by = ''
+    theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
+    local left = call('PTTL', key)
+    if left == -1 then left = theirs / 1000 end
+    from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+  end
+  local age, ends, opens = now - from, math.min(window, theirs), start
+  if age < ends then
+    start = from + 0
     used = count + 0
-  elseif now < at + 0 then -- the clock stepped back
-    used = count + 0
-    if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- back over the start: opened again, it could allow its limit twice
-    else
+    lasts = ends
+    longest = math.max(window, theirs)
+    if by ~= '' then
+      margin = math.max(spare, string.sub(by, 2) + 0)
+      written = '@' .. margin
+    end
+    -- The server's clock stepped back, but not just over the start of an aligned window:
+    -- if that opened again, it could allow its limit twice.
+    if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
+      start = opens
       repair = true
     end
-  elseif now - at < window then -- the window goes on to its end, even if the alignment changed
-    start = at + 0
-    used = count + 0
   end
 end
 -- </load>
@@ -65,45 +91,46 @@ end
 -- </fit>
 
 -- <take>
--- needs: n allowed used
--- sets: used
+-- needs: n window allowed used lasts
+-- sets: used lasts
 used = used + allowed * n
+if allowed > 0 then lasts = window end
 -- </take>
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now window start used
+  -- needs: key now start used longest written margin
   -- sets:
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.
-  local ttl = (start + window - now) / 1000
-  redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
+  local ttl = (start + longest - now) / 1000
+  if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+  redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+    'PX', ttl - ttl % 2 + 3 + margin)
   -- </store>
 else
   -- <expire>
-  -- A denial under a longer window than the one that set the TTL lengthens the TTL.
-  -- needs: key now window state start used
+  -- A key that has lost its TTL gets one.
+  -- needs: key now state start longest margin
   -- sets:
-  local ttl = (start + window - now) / 1000
-  if state and redis.call('PTTL', key) < ttl - 1 then
-    redis.call('SET', key, string.format('%d@%d', used, start), 'PX', ttl - ttl % 2 + 3)
-  end
+  local ttl = (start + longest - now) / 1000
+  if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
   -- </expire>
 end
 
 -- <answer>
--- needs: now window start allowed before
+-- needs: now start lasts allowed before
 -- sets:
-return {allowed, before, start + window - now}
+return {allowed, before, start + lasts - now}
 -- </answer>
 
 --[[ In place of the answer when a run of requests is decided:
 -- <words>
--- needs: out size now window start allowed before
+-- needs: out size now start lasts allowed before
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = before
-out[size + 3] = start + window - now
+out[size + 3] = start + lasts - now
 size = size + 3
 -- </words>
 ]]

@@ -61,7 +61,7 @@ func Variants() []Variant {
 			},
 			Resets: [3]time.Duration{750 * time.Millisecond, 750 * time.Millisecond, 750 * time.Millisecond},
 			Retry:  750 * time.Millisecond, Grain: us,
-			Corrupt: corruptString("1/2/3"),
+			Corrupt: corruptString("1/2/3/4"),
 		},
 		{
 			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash:k",

@@ -11,30 +11,51 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- sets: limit window offset
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 local out, size = {}, 0
--- needs: call key now window offset
--- sets: state start used repair
-local start, used, repair = now, 0, false
+-- The blocks after it use:
+--   start, used  the window's start, and the permits taken from it
+--   lasts        how long it is for this rule
+--   longest      how long it is for the rule with the longest window that has taken from it
+--   written      whose clock the start is of, as the state has it
+--   margin       what the TTL is longer by, milliseconds
+--   repair       the server's clock stepped back: the window starts again, with its count
+-- needs: call key now mark spare window offset
+-- sets: state start used lasts longest written margin repair
+local start, used, lasts, longest, repair = now, 0, window, window, false
+local written, margin = mark, spare
+if mark == '@' then written = '@' .. spare end
 if offset ~= 'first' then
   start = now - (now - offset) % window
 end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, at = string.match(state, '^(%d+)@(%d+)$')
-  if not at then
-    count = string.match(state, '^(%d+)%d%d%d%d%d%d$') -- written by fixedwindow.lua
+  local count, from, theirs, by = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)$')
+  if not count then
+    local digits, exponent -- written by fixedwindow.lua: the TTL is its end
+    count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
     if not count then return {err = 'CORRUPT no state of a fixed window'} end
+    by = ''
+    theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
+    local left = call('PTTL', key)
+    if left == -1 then left = theirs / 1000 end
+    from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+  end
+  local age, ends, opens = now - from, math.min(window, theirs), start
+  if age < ends then
+    start = from + 0
     used = count + 0
-  elseif now < at + 0 then -- the clock stepped back
-    used = count + 0
-    if offset ~= 'first' and at + 0 == start + window then
-      start = at + 0 -- back over the start: opened again, it could allow its limit twice
-    else
+    lasts = ends
+    longest = math.max(window, theirs)
+    if by ~= '' then
+      margin = math.max(spare, string.sub(by, 2) + 0)
+      written = '@' .. margin
+    end
+    -- The server's clock stepped back, but not just over the start of an aligned window:
+    -- if that opened again, it could allow its limit twice.
+    if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
+      start = opens
       repair = true
     end
-  elseif now - at < window then -- the window goes on to its end, even if the alignment changed
-    start = at + 0
-    used = count + 0
   end
 end
 -- needs: n times limit used
@@ -43,10 +64,10 @@ local allowed, before = times, math.max(limit - used, 0)
 if n * allowed > before then
   allowed = (before - before % n) / n
 end
--- needs: out size now window start allowed before
+-- needs: out size now start lasts allowed before
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = before
-out[size + 3] = start + window - now
+out[size + 3] = start + lasts - now
 size = size + 3
 return out

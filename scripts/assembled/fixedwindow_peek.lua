@@ -8,44 +8,64 @@ local call = redis.pcall
 local most, window = ARGV[2] + 0, ARGV[3] + 0
 local out, size = {}, 0
 -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
--- is of a window of this length.
+-- is of a window of this length. The blocks after it use:
+--   left   milliseconds left of the window
+--   lasts  the same after a permit is taken under this rule
+--   open   the key goes on to count, with the TTL that it has
+--   taken  permits taken in this execution
 -- needs: call key most window
--- sets: room left open repair taken
-local room, left, open, repair
+-- sets: room left lasts open repair taken
+local room, left, lasts, open, repair
 local taken = 0
 local state = call('GET', key)
 if state then
   if state.err then return state end
   local value = tonumber(state) or -1
   left = call('PTTL', key)
+  lasts = left
   room = most - value
   open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
   if not open then
-    local used
-    if value < 0 then
-      used = string.match(state, '^(%d+)@%d+$') -- written by datedwindow.lua
-    else
+    local theirs, slack, used = window, 1
+    if value >= 0 then
       local code = value % 1000000
-      local exponent = code % 10
       used = (value - code) / 1000000
-      if room % 1000000 ~= 0 and left > 0 then -- another length: the window ends this length after it opened
-        left = math.max(left + window - (code - exponent) / 10 * 10 ^ exponent, 0)
-        repair = true -- the key has to expire when this window ends
+      if room % 1000000 ~= 0 then
+        local exponent = code % 10
+        theirs = (code - exponent) / 10 * 10 ^ exponent
+        if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
+      end
+    else
+      local longest, margin
+      used, longest, margin = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)$') -- written by datedwindow.lua
+      if used then
+        theirs = longest / 1000
+        slack = 3
+        if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
       end
     end
     if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
-    if left == 0 or left == -2 then -- the window closes in this millisecond
+    lasts = left + window - theirs
+    if left == -1 or left >= theirs + slack then -- no TTL, or the clock stepped back
+      repair = true
+      left = window
+      lasts = window
+    elseif left <= 0 or lasts <= 0 then -- that window is over
       used = 0
       left = window
-    elseif left < 0 or left > window then -- no TTL, or the clock stepped back
-      left = window
-      repair = true
+      lasts = window
+    elseif theirs > window then -- it goes on for that rule, which has taken permits
+      left = lasts
+      open = value >= 0
     end
+    left = math.min(left, window)
+    lasts = math.min(lasts, window)
     room = most - most % 1000000 - used * 1000000
   end
 else
   room = most - most % 1000000
   left = window
+  lasts = window
 end
 -- needs: n times room
 -- sets: cost allowed before
