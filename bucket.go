@@ -3,6 +3,7 @@ package ratelimit
 import (
 	_ "embed"
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -202,7 +203,9 @@ func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait 
 		r.ResetAfter = micros(b.restores(missing) + late)
 	}
 	if !allowed {
-		if wait == 0 {
+		if wait > 0 { // by another rule: what is missing then is restored by this one
+			r.ResetAfter = micros(wait + b.restores(level{permits: b.size - n}))
+		} else {
 			wait = b.restores(level{missing.permits + n - b.size, missing.units}) + late
 		}
 		r.RetryAfter = micros(max(wait, 1))
@@ -259,7 +262,10 @@ func (b *bucket) restores(l level) int64 {
 	return ceilDiv(int64(full), b.every) * b.every
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// micros is n microseconds, or the longest Duration, 292 years.
+func micros(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}
 
 // ceilDiv is a/b rounded up, for a ≥ 0 and b > 0.
 func ceilDiv(a, b int64) int64 {

@@ -29,7 +29,8 @@ if state then
   local from = -#rule
   -- The base keeps miniredis from reading leading zeros as octal.
   local at, level = tonumber(sub(state, 1, 16), 10), tonumber(sub(state, 18, from - 1))
-  if at and level and sub(state, from) == rule then
+  -- Corrupt numbers are left to inherit: the sum is below 2^53 for no infinity and no nan.
+  if at and level and at + level < 2 ^ 53 and sub(state, from) == rule then
     if at > now then
       if mark == '' then
         repair = true
@@ -90,7 +91,7 @@ if state then
     -- sets: present lag repair theirs writes margin whole part
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
-    if not written then return {err = 'CORRUPT no state of a bucket'} end
+    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -101,6 +102,12 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
+    local full = 2 ^ 53
+    if permits + unit + speed + step < full and units < unit then
+      full = after(permits, units, unit, speed, step)
+    end
+    if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
     if mark == '' and kind == '@' then
       writes = rule .. kind
       margin = 1000
@@ -121,6 +128,10 @@ if state then
     local given, restored = divide(passed, flow, permit)
     whole = permits - given
     part = own - restored
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    end
     local theirPassed = age - age % step
     given, restored = divide(theirPassed, speed, unit)
     local theirWhole, theirPart = permits - given, units - restored
@@ -130,15 +141,12 @@ if state then
     end
     theirPart, cut = divide(theirPart, permit, unit)
     if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole + theirPart / permit < whole + part / permit then
+    if theirWhole < whole or theirWhole == whole and theirPart < part then
       whole = theirWhole
       part = theirPart
       passed = theirPassed
     end
-    if part < 0 then
-      whole = whole - 1
-      part = part + permit
-    elseif part >= permit then
+    if part >= permit then
       whole = whole + 1
       part = part - permit
     end
@@ -150,14 +158,14 @@ if state then
     end
     theirs = {
       since = counted,
-      full = after(permits, units, unit, speed, step) - age,
+      full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
     }
     -- </inherit>
-    missing = whole * permit + part
+    missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
   end
 end
 -- needs: n times capacity permit missing

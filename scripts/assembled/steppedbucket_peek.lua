@@ -62,9 +62,11 @@ local state = call('GET', key)
 if state then
   if state.err then return state end
   local at, level, rest
-  if sub(state, -#rule) == rule then at, level, rest = string.match(state, '^(%d+)/(%d+)%+(%d+)/') end
-  if at then
-    at = tonumber(at, 10) -- without the base, leading zeros are octal in miniredis
+  if #state < 100 and sub(state, -#rule) == rule then
+    at, level, rest = string.match(state, '^(%d+)/(%d+)%+(%d+)/')
+  end
+  at = tonumber(at, 10) -- without the base, leading zeros are octal in miniredis
+  if at and at + level < 2 ^ 53 and rest + 0 < permit then -- inherit refuses other numbers
     if at > now then
       if mark == '' then
         repair = true
@@ -102,7 +104,7 @@ if state then
     -- sets: present lag repair theirs writes margin whole part
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
-    if not written then return {err = 'CORRUPT no state of a bucket'} end
+    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -113,6 +115,12 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
+    local full = 2 ^ 53
+    if permits + unit + speed + step < full and units < unit then
+      full = after(permits, units, unit, speed, step)
+    end
+    if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
     if mark == '' and kind == '@' then
       writes = rule .. kind
       margin = 1000
@@ -133,6 +141,10 @@ if state then
     local given, restored = divide(passed, flow, permit)
     whole = permits - given
     part = own - restored
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    end
     local theirPassed = age - age % step
     given, restored = divide(theirPassed, speed, unit)
     local theirWhole, theirPart = permits - given, units - restored
@@ -142,15 +154,12 @@ if state then
     end
     theirPart, cut = divide(theirPart, permit, unit)
     if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole + theirPart / permit < whole + part / permit then
+    if theirWhole < whole or theirWhole == whole and theirPart < part then
       whole = theirWhole
       part = theirPart
       passed = theirPassed
     end
-    if part < 0 then
-      whole = whole - 1
-      part = part + permit
-    elseif part >= permit then
+    if part >= permit then
       whole = whole + 1
       part = part - permit
     end
@@ -162,7 +171,7 @@ if state then
     end
     theirs = {
       since = counted,
-      full = after(permits, units, unit, speed, step) - age,
+      full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
