@@ -100,14 +100,14 @@ func greatest(most int64, ok func(int64) bool) int64 {
 	return low
 }
 
-// bucketAlgorithm is what runs b on Redis. byCaller says that the caller's clock decides.
-func bucketAlgorithm(title, id string, b *bucket, byCaller bool) algorithm {
+// bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
+func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	a := algorithm{title: title, id: id, most: int(b.size)}
 	if high, capacity := bits.Mul64(uint64(b.size), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
 		a.args = integers(int64(capacity), b.permit, b.flow)
-		if !byCaller {
+		if mark == "" {
 			a.unpack = e.unpack
 		}
 	} else {
@@ -118,10 +118,7 @@ func bucketAlgorithm(title, id string, b *bucket, byCaller bool) algorithm {
 	for _, part := range a.args[1:] {
 		rule += "/" + part
 	}
-	if byCaller {
-		rule += "@"
-	}
-	a.args = append(a.args, rule)
+	a.args = append(a.args, rule+mark)
 	return a
 }
 

@@ -87,10 +87,10 @@ if state then
     -- full by the writer's rule (full), and until so many permits fit (wait).
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- needs: now mark state permit flow every burst rule divide after present lag repair
+    -- needs: now mark state permit flow every burst rule sub divide after present lag repair
     -- sets: present lag repair theirs writes margin whole part
     local written, permits, units, unit, speed, step, kind =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
     if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
@@ -108,9 +108,9 @@ if state then
       full = after(permits, units, unit, speed, step)
     end
     if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
-    if mark == '' and kind == '@' then
+    if mark == '' and kind ~= '' then
       writes = rule .. kind
-      margin = 1000
+      margin = math.min(tonumber(sub(kind, 2)) or 1000, 86400000)
     end
     if written > now then
       if mark == '' and kind == '' then -- the clock stepped back
