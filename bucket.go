@@ -3,6 +3,7 @@ package ratelimit
 import (
 	_ "embed"
 	"fmt"
+	"math"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -99,14 +100,14 @@ func greatest(most int64, ok func(int64) bool) int64 {
 	return low
 }
 
-// bucketAlgorithm is what runs b on Redis. byCaller says that the caller's clock decides.
-func bucketAlgorithm(title, id string, b *bucket, byCaller bool) algorithm {
+// bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
+func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	a := algorithm{title: title, id: id, most: int(b.size)}
 	if high, capacity := bits.Mul64(uint64(b.size), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
 		a.args = integers(int64(capacity), b.permit, b.flow)
-		if !byCaller {
+		if mark == "" {
 			a.unpack = e.unpack
 		}
 	} else {
@@ -117,10 +118,7 @@ func bucketAlgorithm(title, id string, b *bucket, byCaller bool) algorithm {
 	for _, part := range a.args[1:] {
 		rule += "/" + part
 	}
-	if byCaller {
-		rule += "@"
-	}
-	a.args = append(a.args, rule)
+	a.args = append(a.args, rule+mark)
 	return a
 }
 
@@ -202,7 +200,9 @@ func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait 
 		r.ResetAfter = micros(b.restores(missing) + late)
 	}
 	if !allowed {
-		if wait == 0 {
+		if wait > 0 { // by another rule: what is missing then is restored by this one
+			r.ResetAfter = micros(wait + b.restores(level{permits: b.size - n}))
+		} else {
 			wait = b.restores(level{missing.permits + n - b.size, missing.units}) + late
 		}
 		r.RetryAfter = micros(max(wait, 1))
@@ -259,7 +259,10 @@ func (b *bucket) restores(l level) int64 {
 	return ceilDiv(int64(full), b.every) * b.every
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// micros is n microseconds, or the longest Duration, 292 years.
+func micros(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}
 
 // ceilDiv is a/b rounded up, for a ≥ 0 and b > 0.
 func ceilDiv(a, b int64) int64 {

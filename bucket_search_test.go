@@ -163,7 +163,11 @@ func (s *search) command(t *testing.T, l *lua.LState) lua.LValue {
 func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
 	b, err := newBucket(c.rate, c.burst, "burst", c.every)
 	require.NoError(t, err)
-	a := bucketAlgorithm("", "", b, c.byCaller)
+	mark := ""
+	if c.byCaller {
+		mark = fmt.Sprintf("@%d", tick.Milliseconds())
+	}
+	a := bucketAlgorithm("", "", b, mark)
 	set := assemble(a.scripts.file)
 	c.unpack = a.unpack != nil
 	if c.byCaller {

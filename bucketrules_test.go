@@ -154,3 +154,33 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 		}
 	}
 }
+
+// TestServersClockKeepsTheSkewOfCallers: a bucket by the server's clock keeps the key for
+// as long as the callers' WithMaxSkew says. If it did not, a caller whose clock is behind
+// would find no key, and give the server's clock its lag again in every life of the key.
+func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
+	t.Parallel()
+	const burst, skew = 100, 10 * time.Second
+	for _, refill := range [][]ratelimit.TokenBucketOption{nil, {ratelimit.WithRefillEvery(time.Second)}} {
+		server := miniredis.RunT(t)
+		server.ClockTTL(true)
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = client.Close() })
+		now := limitertest.Start
+		exact := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), burst, refill...))
+		behind := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), burst, append(refill,
+			ratelimit.WithMaxSkew(skew), ratelimit.WithClock(func() time.Time { return now.Add(-skew) }))...))
+		taken := 0
+		for range 10 {
+			server.SetTime(now)
+			for _, l := range []ratelimit.Limiter{behind, exact} {
+				for must(t)(l.TryAcquire(ctx, "k")).Allowed {
+					taken++
+				}
+			}
+			most := burst + int((now.Sub(limitertest.Start)+skew)/time.Second) + 1 // of the step
+			require.LessOrEqual(t, taken, most, "after %v", now.Sub(limitertest.Start))
+			now = now.Add(server.TTL("ratelimit:default:tokenbucket:k") + time.Millisecond) // the key has expired
+		}
+	}
+}

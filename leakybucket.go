@@ -21,7 +21,7 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 	if err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b, s.clock != nil))
+	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b, s.mark()))
 	if err != nil {
 		return nil, err
 	}

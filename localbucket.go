@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -129,9 +130,11 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	for i := range l.shards {
 		l.shards[i].keys = make(map[string]*localBucket)
 		l.shards[i].most = keys / shards
+		l.shards[i].dropped = math.MinInt64 // none: a clock may begin before 1970
 	}
 	if s.clock != nil {
-		l.now = func() int64 { return s.clock().UnixMicro() }
+		// Instants within 36,000 years of 1970 can be added and subtracted.
+		l.now = func() int64 { return min(max(s.clock().UnixMicro(), -1<<60), 1<<60) }
 	} else {
 		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
 		l.now = func() int64 { return time.Since(start).Microseconds() }

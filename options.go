@@ -247,6 +247,18 @@ func (s *settings) spare() string {
 	return strconv.FormatInt((s.maxSkew.Milliseconds()+1)/2*2, 10)
 }
 
+// mark is how the state of a bucket says whose clock wrote it: nothing for the server's,
+// "@" for a caller's, with spare if it is not that of defaultMaxSkew.
+func (s *settings) mark() string {
+	switch {
+	case s.clock == nil:
+		return ""
+	case s.maxSkew == defaultMaxSkew:
+		return "@"
+	}
+	return "@" + s.spare()
+}
+
 const (
 	defaultMaxSkew    = time.Second
 	mostMaxSkew       = 24 * time.Hour

@@ -29,7 +29,7 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("token bucket", idTokenBucket, b, s.clock != nil))
+	inner, err := newCore(c, s, bucketAlgorithm("token bucket", idTokenBucket, b, s.mark()))
 	if err != nil {
 		return nil, err
 	}

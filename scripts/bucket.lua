@@ -9,7 +9,8 @@
 --          unit so that all numbers are whole.
 -- State    "<instant, 16 digits>/<units missing then>", and the rule that wrote it:
 --          "/<units a permit>/<units that a microsecond restores>", and "@" if a
---          caller's clock wrote it. A state of steppedbucket.lua is another rule's.
+--          caller's clock wrote it, then spare if not 1000. A state of steppedbucket.lua
+--          is another rule's.
 -- Reply    units missing before the call, negative when denied
 -- Words    requests allowed; units missing before the run; the lag of the caller's
 --          clock behind the state, or if another rule's state denies, minus the time
@@ -49,7 +50,8 @@ if state then
   local from = -#rule
   -- The base keeps miniredis from reading leading zeros as octal.
   local at, level = tonumber(sub(state, 1, 16), 10), tonumber(sub(state, 18, from - 1))
-  if at and level and sub(state, from) == rule then
+  -- Corrupt numbers are left to inherit: the sum is below 2^53 for no infinity and no nan.
+  if at and level and at + level < 2 ^ 53 and sub(state, from) == rule then
     if at > now then
       if mark == '' then
         repair = true
@@ -106,11 +108,11 @@ if state then
     -- full by the writer's rule (full), and until so many permits fit (wait).
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- needs: now mark state permit flow every burst rule divide after present lag repair
+    -- needs: now mark state permit flow every burst rule sub divide after present lag repair
     -- sets: present lag repair theirs writes margin whole part
     local written, permits, units, unit, speed, step, kind =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?)$')
-    if not written then return {err = 'CORRUPT no state of a bucket'} end
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
+    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -121,9 +123,15 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
-    if mark == '' and kind == '@' then
+    -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
+    local full = 2 ^ 53
+    if permits + unit + speed + step < full and units < unit then
+      full = after(permits, units, unit, speed, step)
+    end
+    if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
+    if mark == '' and kind ~= '' then
       writes = rule .. kind
-      margin = 1000
+      margin = math.min(tonumber(sub(kind, 2)) or 1000, 86400000)
     end
     if written > now then
       if mark == '' and kind == '' then -- the clock stepped back
@@ -141,6 +149,10 @@ if state then
     local given, restored = divide(passed, flow, permit)
     whole = permits - given
     part = own - restored
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    end
     local theirPassed = age - age % step
     given, restored = divide(theirPassed, speed, unit)
     local theirWhole, theirPart = permits - given, units - restored
@@ -150,15 +162,12 @@ if state then
     end
     theirPart, cut = divide(theirPart, permit, unit)
     if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole + theirPart / permit < whole + part / permit then
+    if theirWhole < whole or theirWhole == whole and theirPart < part then
       whole = theirWhole
       part = theirPart
       passed = theirPassed
     end
-    if part < 0 then
-      whole = whole - 1
-      part = part + permit
-    elseif part >= permit then
+    if part >= permit then
       whole = whole + 1
       part = part - permit
     end
@@ -170,14 +179,14 @@ if state then
     end
     theirs = {
       since = counted,
-      full = after(permits, units, unit, speed, step) - age,
+      full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
     }
     -- </inherit>
-    missing = whole * permit + part
+    missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
   end
 end
 -- </load>

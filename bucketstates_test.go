@@ -1,0 +1,189 @@
+package ratelimit_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// bucketKey is where a token bucket without a name keeps the state of "k".
+const bucketKey = "ratelimit:default:tokenbucket:k"
+
+// readers are token buckets that read each other's states: even, in steps, too large for
+// one number, of the slowest and of the fastest rate.
+func readers(t *testing.T, s *limitertest.Stage) []ratelimit.Limiter {
+	var all []ratelimit.Limiter
+	for _, b := range []struct {
+		rate  ratelimit.Rate
+		burst int
+		every time.Duration
+	}{
+		{ratelimit.PerMinute(7), 5, 0},
+		{ratelimit.PerMinute(7), 5, 10 * time.Second},
+		{ratelimit.Per(77_777, 24*time.Hour), 77_777, 0},
+		{ratelimit.Per(1, 365*24*time.Hour), 1, 0},
+		{ratelimit.Per(1_000_000_000, time.Millisecond), 1_000_000_000, 0},
+	} {
+		var opts []ratelimit.TokenBucketOption
+		for _, o := range s.Opts {
+			opts = append(opts, o)
+		}
+		if b.every > 0 {
+			opts = append(opts, ratelimit.WithRefillEvery(b.every))
+		}
+		all = append(all, ratelimit.Must(ratelimit.NewTokenBucket(s.Client, b.rate, b.burst, opts...)))
+	}
+	return all
+}
+
+// requireSound requires what holds for every Result.
+func requireSound(t *testing.T, r ratelimit.Result, about string) {
+	t.Helper()
+	require.GreaterOrEqual(t, r.Remaining, 0, about)
+	require.LessOrEqual(t, r.Remaining, r.Limit, about)
+	require.Equal(t, r.Allowed, r.RetryAfter == 0, about)
+	require.GreaterOrEqual(t, r.RetryAfter, time.Duration(0), about)
+	require.GreaterOrEqual(t, r.ResetAfter, r.RetryAfter, about)
+}
+
+// TestBucketsRefuseNumbersThatNoBucketWrites: they are corrupt, whichever number of the
+// state it is and whichever bucket reads it. Redis must not compute with them for ever.
+func TestBucketsRefuseNumbersThatNoBucketWrites(t *testing.T) {
+	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
+		s := stage(t)
+		for i, l := range readers(t, s) {
+			s.Wipe(t)
+			must(t)(l.TryAcquire(ctx, "k"))
+			state := s.Admin.Get(ctx, bucketKey).Val()
+			for at, c := range state { // each number in turn
+				if at > 0 && state[at-1] >= '0' || c < '0' || c > '9' {
+					continue
+				}
+				rest := strings.TrimLeft(state[at:], "0123456789")
+				for _, number := range []string{strings.Repeat("9", 17), strings.Repeat("9", 99), strings.Repeat("9", 400), "nan", "inf", "1e99"} {
+					corrupt := state[:at] + number + rest
+					for j, reader := range readers(t, s) {
+						require.NoError(t, s.Admin.Set(ctx, bucketKey, corrupt, time.Minute).Err())
+						_, err := reader.Peek(ctx, "k")
+						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%d reads %q of %d", j, corrupt, i)
+						_, err = reader.TryAcquire(ctx, "k")
+						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%d reads %q of %d", j, corrupt, i)
+						require.Equal(t, corrupt, s.Admin.Get(ctx, bucketKey).Val())
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestBucketsReadStatesWithAWrongByte: what a bucket makes of them is ErrCorruptState or
+// a result that keeps its bounds.
+func TestBucketsReadStatesWithAWrongByte(t *testing.T) {
+	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
+		s := stage(t)
+		all := readers(t, s)
+		for i, l := range all {
+			s.Wipe(t)
+			must(t)(l.TryAcquire(ctx, "k"))
+			state := s.Admin.Get(ctx, bucketKey).Val()
+			for at := range state {
+				for _, wrong := range "09/+-e" {
+					corrupt := state[:at] + string(wrong) + state[at+1:]
+					for _, reader := range []ratelimit.Limiter{l, all[(i+at+int(wrong))%len(all)]} {
+						require.NoError(t, s.Admin.Set(ctx, bucketKey, corrupt, time.Minute).Err())
+						for _, call := range []func() (ratelimit.Result, error){
+							func() (ratelimit.Result, error) { return reader.Peek(ctx, "k") },
+							func() (ratelimit.Result, error) { return reader.TryAcquire(ctx, "k") },
+						} {
+							if r, err := call(); err != nil {
+								require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%q", corrupt)
+							} else {
+								requireSound(t, r, corrupt)
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestBucketReadsOfFarMoreThanItHolds: another rule's bucket is short of 10^9 permits, of
+// which one takes this bucket a year.
+func TestBucketReadsOfFarMoreThanItHolds(t *testing.T) {
+	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
+		s := stage(t)
+		opts := make([]ratelimit.TokenBucketOption, len(s.Opts))
+		for i, o := range s.Opts {
+			opts[i] = o
+		}
+		large := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1_000_000), 1_000_000_000, opts...))
+		small := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, 365*24*time.Hour), 1, opts...))
+		s.Wipe(t)
+		must(t)(large.TryAcquireN(ctx, "k", 1_000_000_000))
+		// It fits when the large bucket is full again.
+		want := ratelimit.Result{Limit: 1, Window: 365 * 24 * time.Hour, RetryAfter: 1000 * time.Hour, ResetAfter: 1000 * time.Hour}
+		require.Equal(t, want, must(t)(small.Peek(ctx, "k")))
+		require.Equal(t, want, must(t)(small.TryAcquire(ctx, "k")))
+		results, errs := ratelimit.Together(t, small, "k", "k")
+		require.Equal(t, []error{nil, nil}, errs)
+		require.Equal(t, []ratelimit.Result{want, want}, results)
+	}
+}
+
+// TestFasterOfTwoNearlyEqualRates: what the two leave missing of 900 million permits
+// differs by a hundred-millionth of a permit. RetryAfter is exact all the same.
+func TestFasterOfTwoNearlyEqualRates(t *testing.T) {
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	const burst = 900_000_000
+	faster := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), burst))
+	slower := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.Per(99_999_999, 100_000*time.Second), burst))
+	now := limitertest.Start
+	server.SetTime(now)
+	must(t)(faster.TryAcquireN(ctx, "k", burst))
+	require.Equal(t, time.Millisecond, must(t)(slower.TryAcquire(ctx, "k")).RetryAfter)
+	server.SetTime(now.Add(time.Millisecond - time.Microsecond))
+	require.Equal(t, time.Microsecond, must(t)(slower.TryAcquire(ctx, "k")).RetryAfter)
+	server.SetTime(now.Add(time.Millisecond))
+	require.True(t, must(t)(slower.TryAcquire(ctx, "k")).Allowed)
+}
+
+// TestLocalTokenBucketByAClockThatJumps: times beyond those that a Duration holds are its
+// longest, and never negative.
+func TestLocalTokenBucketByAClockThatJumps(t *testing.T) {
+	var now time.Time
+	l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5,
+		ratelimit.WithClock(func() time.Time { return now }), ratelimit.WithLocalKeys(2)))
+	start := limitertest.Start
+	jumps := []time.Time{start, {}, time.Unix(0, 0), time.Unix(9e12, 0), time.Unix(-9e12, 0), time.Unix(1<<62, 0), time.Unix(-1<<62, 0)}
+	for _, from := range jumps {
+		for _, to := range jumps {
+			for _, key := range []string{"a", "b", "c"} {
+				now = from
+				requireSound(t, must(t)(l.TryAcquireN(ctx, key, 3)), from.String())
+				now = to
+				requireSound(t, must(t)(l.TryAcquireN(ctx, key, 3)), from.String()+" to "+to.String())
+			}
+		}
+	}
+	now = time.Time{} // as the clock of a test may begin
+	l = ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1, ratelimit.WithClock(func() time.Time { return now })))
+	require.True(t, must(t)(l.TryAcquire(ctx, "a")).Allowed)
+	require.Equal(t, time.Second, must(t)(l.TryAcquire(ctx, "a")).RetryAfter)
+	now = now.Add(time.Second)
+	require.True(t, must(t)(l.TryAcquire(ctx, "a")).Allowed)
+	now = time.Unix(9e11, 0) // and back
+	require.True(t, must(t)(l.TryAcquire(ctx, "a")).Allowed)
+	now = time.Time{}
+	require.Equal(t, time.Duration(1<<63-1).Truncate(time.Microsecond), must(t)(l.TryAcquire(ctx, "a")).RetryAfter)
+}
