@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -102,7 +103,7 @@ func greatest(most int64, ok func(int64) bool) int64 {
 
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
 func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
-	a := algorithm{title: title, id: id, most: int(b.size)}
+	a := algorithm{title: title, id: id, most: int(b.size), cost: redisexec.Cost{Key: 8, Run: 1}}
 	if high, capacity := bits.Mul64(uint64(b.size), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e

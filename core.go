@@ -44,7 +44,8 @@ type algorithm struct {
 	scripts   *scripts
 	most      int
 	args      []string
-	words     int // of the reply to a run
+	words     int            // of the reply to a run
+	cost      redisexec.Cost // of calls that are merged
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
@@ -70,6 +71,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Peek:   scripts.peek,
 			Many:   scripts.many,
 			Words:  a.words,
+			Cost:   a.cost,
 			Unpack: a.unpack,
 		},
 		explainer: a.explainer,

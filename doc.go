@@ -52,8 +52,8 @@
 //
 // # Speed
 //
-// Calls of a limiter that arrive while others are in flight are sent together, in the
-// next execution, and share its cost; when nothing is in flight, a call is sent at once.
+// While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls
+// that arrive while more are in flight are sent together and share what that costs.
 // [WithoutMerging] turns that off. An AutoPipeliner given as the client merges in its
 // own way instead. [NewDenyCache] answers denials from memory for as long as they cannot
 // change.

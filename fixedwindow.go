@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -80,7 +81,7 @@ func countedWindow(limit int, window time.Duration) algorithm {
 		title: "fixed window", id: idFixedWindow, most: limit,
 		scripts: scripts,
 		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
-		words:   fixedWords, unpack: unpack, explainer: f,
+		words:   fixedWords, cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f,
 	}
 }
 
@@ -91,7 +92,7 @@ func datedWindow(limit int, window time.Duration, start string) algorithm {
 		title: "fixed window", id: idFixedWindow, most: limit,
 		scripts: datedWindowScripts,
 		args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10), start},
-		words:   fixedWords, explainer: &fixed{limit: int64(limit), window: window, unit: time.Microsecond},
+		words:   fixedWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: &fixed{limit: int64(limit), window: window, unit: time.Microsecond},
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -126,8 +127,8 @@ func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
 	return inOneBatch(t, coreOf(t, l), ones(len(keys)), keys, nil)
 }
 
-// inOneBatch makes calls that wait for another one, in this order, and are sent in one
-// batch when that is done. Those that are marked as gone give up before.
+// inOneBatch makes calls that wait for few others, in this order, and are sent in one
+// batch, whatever it costs, when the first of those is done. Those that are marked as gone give up before.
 func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone map[int]bool) ([]Result, []error) {
 	t.Helper()
 	require.Less(t, len(calls), 64, "64 calls do not wait")
@@ -137,9 +138,11 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 	synctest.Test(t.(*testing.T), func(t *testing.T) {
 		first := newGate(outside)
 		exec := *c.exec
-		exec.Client = first
+		exec.Client, exec.Cost = first, redisexec.Cost{}
 		m := merge.New(&exec, c.prefix)
-		go func() { _, _ = m.Acquire(context.Background(), "first", 1) }()
+		for range merge.FewCalls {
+			go func() { _, _ = m.Acquire(context.Background(), "first", 1) }()
+		}
 		synctest.Wait()
 		giveUp := make([]context.CancelFunc, len(calls))
 		var called sync.WaitGroup
@@ -163,25 +166,23 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 	return results, errs
 }
 
-// A gate is a client whose first command waits until it opens, and then fails.
+// A gate is a client whose first few commands wait until it opens, and then fail.
 type gate struct {
 	redisexec.Client
-	once sync.Once
-	open chan struct{}
+	commands atomic.Int32
+	open     chan struct{}
 }
 
 func newGate(client redisexec.Client) *gate { return &gate{Client: client, open: make(chan struct{})} }
 
-func (g *gate) Process(ctx context.Context, cmd redis.Cmder) (err error) {
-	g.once.Do(func() {
-		<-g.open
-		err = errors.New("the gate keeps the first command")
-		cmd.SetErr(err)
-	})
-	if err != nil {
-		return err
+func (g *gate) Process(ctx context.Context, cmd redis.Cmder) error {
+	if g.commands.Add(1) > merge.FewCalls {
+		return g.Client.Process(ctx, cmd)
 	}
-	return g.Client.Process(ctx, cmd)
+	<-g.open
+	err := errors.New("the gate keeps the first commands")
+	cmd.SetErr(err)
+	return err
 }
 
 // A relay is a client that can be used in a synctest bubble, though its commands go

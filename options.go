@@ -130,10 +130,10 @@ func WithMaxSkew(d time.Duration) Option {
 	}}
 }
 
-// WithoutMerging sends every call on its own. Without this option, calls that arrive
-// while others of the same limiter are in flight to the same server wait, and are sent
-// together: when one of those returns, when 64 calls wait, or after half a millisecond.
-// When nothing is in flight, a call is sent at once.
+// WithoutMerging sends every call on its own. Without this option, a call is sent on its
+// own while fewer than eight calls of the same limiter are in flight to the same server.
+// Calls that arrive while more are in flight wait, and are sent together: when others
+// return, when 64 calls wait, or after half a millisecond.
 //
 // Use it for a Redis behind a proxy that routes a script by its first key, for
 // services that do not want calls to share an execution's error, and for hooks of the

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -86,7 +87,7 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []
 		title: title, id: id, most: rules[0].Limit,
 		scripts: scripts,
 		args:    []string{strconv.FormatInt(resolution, 10)},
-		words:   wordUsed + len(rules), explainer: logExplainer(rules),
+		words:   wordUsed + len(rules), cost: logCost(resolution, rules), explainer: logExplainer(rules),
 	}
 	if len(rules) > 1 {
 		a.words++ // the blocking rule
@@ -96,6 +97,15 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []
 		a.args = append(a.args, strconv.Itoa(rule.Limit), strconv.FormatInt(rule.Window.Microseconds(), 10))
 	}
 	return a
+}
+
+// logCost: to decide a run beyond the key's first, each rule searches the log, which
+// takes longer the further an entry is from both ends of the list.
+func logCost(resolution int64, rules []Rule) redisexec.Cost {
+	longest := rules[len(rules)-1]
+	entries := min(int64(longest.Limit), longest.Window.Microseconds()/resolution) // at most
+	far := 1 + min(entries/250_000, 4)
+	return redisexec.Cost{Key: 15 + 25*(len(rules)-1), Run: 40 * len(rules) * int(far)}
 }
 
 // logExplainer explains the replies of a log. It holds the log's rules, from the

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -65,7 +66,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			title: "sliding window", id: idSlidingWindowZSet, most: limit,
 			scripts: zsetWindowScripts,
 			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
-			words:   wordUsed + 1, explainer: logExplainer(rules),
+			words:   wordUsed + 1, cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3}, explainer: logExplainer(rules),
 		}
 	default:
 		subWindows := int64(s.subWindows)

@@ -150,6 +150,31 @@ func TestSteadyStepsFillAWindow(t *testing.T) {
 	require.Zero(t, batch%steadyKeys, "a batch of %d does not end with the last of %d keys", batch, steadyKeys)
 }
 
+func TestGridHasTheWorstCellFirst(t *testing.T) {
+	six := func(v float64) []float64 { return []float64{v, v, v, v, v, v - 0.01} }
+	good := &gridCell{0, hotKey, 2, six(9000), six(1.2), six(1.1), six(0.9), six(1)}
+	bad := &gridCell{2 * time.Millisecond, manyKeys, 1, six(200), six(0.5), six(1), six(2), six(1.16)}
+	unsure := &gridCell{0, manyKeys, 3, six(200), []float64{0.8, 0.8, 0.8, 0.8, 0.8, 0.97}, six(1), six(1), six(1)}
+	require.Empty(t, good.missed())
+	require.Equal(t, "× plain, p50", bad.missed())
+	require.Empty(t, unsure.missed(), "its interval reaches what is to be reached")
+	rows := gridTable([]*gridCell{good, unsure, bad}).rows
+	require.Equal(t, []string{"2ms each way, one caller, 10,000 keys", "200", "0.50 (0.49–0.50)", "1.00 (0.99–1.00)", "2.00 (1.99–2.00)", "1.16 (1.15–1.16)", "× plain, p50"}, rows[0])
+	require.Equal(t, "loopback, 3 callers, 10,000 keys", rows[1][0])
+	require.Equal(t, "loopback, 2 callers, one hot key", rows[2][0])
+}
+
+func TestReplaceSection(t *testing.T) {
+	for former, want := range map[string]string{
+		"":                                  "## B\n\nnew\n",
+		"# A\n":                             "# A\n\n## B\n\nnew\n",
+		"# A\n\n## B\n\nold\n":              "# A\n\n## B\n\nnew\n",
+		"# A\n\n## B\n\nold\n\n## C\n\nc\n": "# A\n\n## B\n\nnew\n\n## C\n\nc\n",
+	} {
+		require.Equal(t, want, replaceSection(former, "## B", "## B\n\nnew\n\n"))
+	}
+}
+
 func TestParseOptions(t *testing.T) {
 	o, err := parseOptions([]string{"-rounds", "3", "-duration", "50ms", "-only", "bucket", "-out", "x"})
 	require.NoError(t, err)
@@ -157,7 +182,7 @@ func TestParseOptions(t *testing.T) {
 	require.Equal(t, 50*time.Millisecond, o.duration)
 	require.Equal(t, "x", o.out)
 	require.True(t, o.only.MatchString("token bucket"))
-	for _, args := range [][]string{{"-rounds", "0"}, {"-only", "("}, {"-growth", "-cluster"}, {"more"}} {
+	for _, args := range [][]string{{"-rounds", "0"}, {"-only", "("}, {"-growth", "-cluster"}, {"-grid", "-growth"}, {"more"}} {
 		_, err := parseOptions(args)
 		require.Error(t, err, "%v is accepted", args)
 	}

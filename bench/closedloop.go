@@ -19,6 +19,7 @@ type load struct {
 	verdict verdict
 	callers int
 	keys    []string
+	slow    bool // the network is: each call can be timed
 }
 
 // A sample is what one measurement of a load found.
@@ -129,7 +130,7 @@ func (l load) stride() int {
 	switch {
 	case l.fast:
 		return 64
-	case l.callers > 1:
+	case l.callers > 1 && !l.slow:
 		return 8
 	}
 	return 1

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
@@ -44,6 +45,11 @@ func compare(ctx context.Context, h *host, o options) error {
 		return err
 	}
 
+	cells, err := measureGrid(ctx, h, server, o)
+	if err != nil {
+		return err
+	}
+
 	var r report
 	r.paragraph("# Benchmarks")
 	where, err := setting(ctx, b.admin, o)
@@ -63,6 +69,9 @@ func compare(ctx context.Context, h *host, o options) error {
 	r.paragraph("## A slow network")
 	for _, t := range f.distance.tables() {
 		r.table(t)
+	}
+	if len(cells) > 0 {
+		r.paragraph("%s", strings.TrimSpace(gridSection(cells, "")))
 	}
 	if err := save(o, "throughput.svg", throughputChart(f.results, all)); err != nil {
 		return err

@@ -3,6 +3,8 @@ package main
 import (
 	"os"
 	"regexp"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +53,30 @@ func TestReplaysGetTheirVerdicts(t *testing.T) {
 	}
 }
 
+// An execution of merged calls takes a bounded time: of 1,024 calls for differing permits
+// of a log of ten rules, it decides five.
+func TestTheLargestExecutionIsBounded(t *testing.T) {
+	b, err := startTestbed(t)
+	require.NoError(t, err)
+	for series, want := range map[string]int{"sliding log, 10 rules": 5, "sliding window, List": 50} {
+		all := bursts(t.Context())
+		u := all[slices.IndexFunc(all, func(u burst) bool { return u.series == series && u.axis == byEntries && u.size == 1000 })]
+		l, err := u.open(b, "b"+series[8:11])
+		require.NoError(t, err)
+		require.NoError(t, u.call(t.Context(), l), "so that the scripts are known")
+		largest, err := largestExecution(t.Context(), b, func() error { return u.call(t.Context(), l) })
+		require.NoError(t, err)
+		runs := 0
+		for _, arg := range largest {
+			if text := arg.(string); regexp.MustCompile(`^(\d+x\d+,?)+$`).MatchString(text) {
+				runs += strings.Count(text, "x")
+			}
+		}
+		require.Greater(t, runs, 1, "%s: %v", series, largest)
+		require.LessOrEqual(t, runs, want, series)
+	}
+}
+
 // The program runs from beginning to end, on the smallest scale.
 func TestCompare(t *testing.T) {
 	if testing.Short() {
@@ -62,7 +88,7 @@ func TestCompare(t *testing.T) {
 	require.NoError(t, run(options{rounds: 1, duration: 2 * time.Millisecond, only: regexp.MustCompile("^(token bucket|token bucket, plain|redis_rate)$"), out: out}))
 	text, err := os.ReadFile(out + "/results.md")
 	require.NoError(t, err)
-	for _, want := range []string{"### Targets", "### 256 callers, 10,000 keys, allowed", "### Server cost", "### 1ms each way"} {
+	for _, want := range []string{"### Targets", "### 256 callers, 10,000 keys, allowed", "### Server cost", "### 1ms each way", "### Few and many callers"} {
 		require.Contains(t, string(text), want)
 	}
 	svg, err := os.ReadFile(out + "/throughput.svg")

@@ -2,8 +2,9 @@
 // it starts:
 //
 //	go run .           throughput, latency, allocations, memory, and what a decision costs the server
-//	go run . -growth   how these grow with keys, limits, sub-windows, entries, rules and callers
+//	go run . -growth   how these grow with keys, limits, sub-windows, entries, rules and callers, and an execution with what it decides
 //	go run . -cluster  how a load spreads over three masters
+//	go run . -grid     merged and plain calls, from one caller to many, also on slow networks
 //
 // It prints tables, and writes them as Markdown and the charts as SVG.
 package main
@@ -37,6 +38,8 @@ func run(o options) error {
 		part = grow
 	case o.cluster:
 		part = spread
+	case o.grid:
+		part = grid
 	}
 	return serve(func(h *host) error { return part(context.Background(), h, o) })
 }

@@ -15,6 +15,7 @@ type options struct {
 	out      string
 	growth   bool
 	cluster  bool
+	grid     bool
 }
 
 func parseOptions(args []string) (options, error) {
@@ -27,6 +28,7 @@ func parseOptions(args []string) (options, error) {
 	f.StringVar(&o.out, "out", ".", "`directory` of the tables and the charts")
 	f.BoolVar(&o.growth, "growth", false, "measure instead how costs grow with keys, limits, sub-windows, entries, rules and callers")
 	f.BoolVar(&o.cluster, "cluster", false, "measure instead how a load spreads over a cluster")
+	f.BoolVar(&o.grid, "grid", false, "measure instead merged and plain calls of one caller to many, and put that into results.md")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -34,8 +36,14 @@ func parseOptions(args []string) (options, error) {
 	if o.only, err = regexp.Compile(only); err != nil {
 		return o, fmt.Errorf("-only: %w", err)
 	}
-	if o.rounds < 1 || o.duration < time.Millisecond || f.NArg() > 0 || o.growth && o.cluster {
-		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth and -cluster, and no arguments; see -h")
+	parts := 0
+	for _, chosen := range []bool{o.growth, o.cluster, o.grid} {
+		if chosen {
+			parts++
+		}
+	}
+	if o.rounds < 1 || o.duration < time.Millisecond || f.NArg() > 0 || parts > 1 {
+		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth, -cluster and -grid, and no arguments; see -h")
 	}
 	return o, nil
 }

@@ -17,9 +17,11 @@ import (
 type steady struct {
 	name string
 	// make returns a limiter whose limit the fill uses up.
-	make  func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error)
+	make  func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error)
 	fill  int   // calls until a key is full
 	calls int64 // in a window
+
+	permits func(call int) int // of each call for a key; nil: 1
 }
 
 const (
@@ -39,9 +41,9 @@ func slidingWindowOf(storage ratelimit.Storage, buckets int) steady {
 	return steady{
 		name: fmt.Sprintf("sliding window, %v, %s sub-windows", storage, thousands(buckets)),
 		fill: limit, calls: int64(2 * buckets),
-		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
+		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingWindow(c, limit, steadyWindow,
-				ratelimit.WithStorage(storage), ratelimit.WithSubWindows(buckets), unmerged, prefix, clock)
+				ratelimit.WithStorage(storage), ratelimit.WithSubWindows(buckets), opts)
 		},
 	}
 }
@@ -51,9 +53,9 @@ func zsetWindowOf(members int) steady {
 	return steady{
 		name: fmt.Sprintf("sliding window, ZSet, %s permits", thousands(members)),
 		fill: members, calls: int64(members),
-		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
+		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingWindow(c, members, steadyWindow,
-				ratelimit.WithStorage(ratelimit.ZSet), unmerged, prefix, clock)
+				ratelimit.WithStorage(ratelimit.ZSet), opts)
 		},
 	}
 }
@@ -67,17 +69,20 @@ func slidingLogOf(entries, rules int) steady {
 	}
 	return steady{
 		name: name, fill: entries, calls: int64(entries),
-		make: func(c ratelimit.Client, prefix, clock ratelimit.Option) (ratelimit.Limiter, error) {
+		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
 			var all []ratelimit.Rule
 			for r := range rules {
 				all = append(all, ratelimit.Rule{Limit: entries >> r, Window: steadyWindow >> r})
 			}
-			return ratelimit.NewSlidingLog(c, all, unmerged, prefix, clock)
+			return ratelimit.NewSlidingLog(c, all, opts)
 		},
 	}
 }
 
-var unmerged = ratelimit.WithoutMerging()
+// clockAt stands still at an instant, in microseconds.
+func clockAt(now int64) ratelimit.Option {
+	return ratelimit.WithClock(func() time.Time { return time.UnixMicro(now) })
+}
 
 // A steadyLoad is a number of steady keys and their clock.
 type steadyLoad struct {
@@ -86,13 +91,16 @@ type steadyLoad struct {
 	keys    int   // divides a batch, so that a batch ends with the last of them
 	nextKey int   // that is asked for
 	clock   int64 // of its next allowed call
+	call    int   // its number, for each key
 }
+
+// permitsArg is the place of the permits in a command: EVALSHA, digest, 1, key, permits.
+const permitsArg = 4
 
 // filled fills the keys of a steady limiter. Their names begin with tag.
 func (s steady) filled(ctx context.Context, b *testbed, keys int, tag string) (*steadyLoad, error) {
 	progress("filling %s", s.name)
-	limiter, err := s.make(b.client, ratelimit.WithPrefix(tag),
-		ratelimit.WithClock(func() time.Time { return time.UnixMicro(steadyStart) }))
+	limiter, err := s.make(b.client, ratelimit.WithOptions(ratelimit.WithoutMerging(), ratelimit.WithPrefix(tag), clockAt(steadyStart)))
 	if err != nil {
 		return nil, err
 	}
@@ -119,6 +127,9 @@ func (s steady) filled(ctx context.Context, b *testbed, keys int, tag string) (*
 func (t *steadyLoad) replay(v verdict) replay {
 	next := func() []any {
 		command := t.command(t.nextKey, t.keys)
+		if t.permits != nil {
+			command[permitsArg] = t.permits(t.call)
+		}
 		now := t.clock
 		if v == denied {
 			now -= t.step()
@@ -128,6 +139,7 @@ func (t *steadyLoad) replay(v verdict) replay {
 			t.nextKey = 0
 			if v == allowed {
 				t.clock += t.step()
+				t.call++
 			}
 		}
 		return command

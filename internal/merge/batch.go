@@ -14,6 +14,9 @@ import (
 // A batch is calls that are sent together, in the order in which they came. Once it is
 // sent, only its outcomes change.
 type batch struct {
+	price redisexec.Cost // of what is added
+	cost  int            // estimate of the execution
+
 	runs   []run
 	keys   int    // number of different keys in the runs
 	latest int    // the run to which a call was last added
@@ -55,15 +58,27 @@ type slot struct {
 // noDeadline is later than any deadline.
 const noDeadline time.Duration = math.MaxInt64
 
-func newBatch() *batch { return &batch{done: make(chan struct{})} }
+func newBatch(price redisexec.Cost) *batch {
+	return &batch{price: price, done: make(chan struct{})}
+}
 
 // join gives a call a slot in the latest run, if that run is for the same key and as
 // many permits, as it often is with a hot key.
 func (b *batch) join(key string, n int, deadline time.Duration) (slot, bool) {
-	if b.calls == maxCalls || b.key != key || int(b.runs[b.latest].n) != n {
+	if b.calls == maxCalls || b.key != key || int(b.runs[b.latest].n) != n || !b.afford(n*b.price.Permit) {
 		return slot{}, false
 	}
 	return b.newSlot(deadline), true
+}
+
+// afford adds to the cost of the batch, unless that would be more than maxCost. The
+// first call always has its place, whatever it costs.
+func (b *batch) afford(cost int) bool {
+	if b.calls > 0 && b.cost+cost > maxCost {
+		return false
+	}
+	b.cost += cost
+	return true
 }
 
 // newSlot gives a call a slot in the latest run.
@@ -77,17 +92,25 @@ func (b *batch) newSlot(deadline time.Duration) slot {
 	return s
 }
 
-// add gives a call a slot, unless the batch has no room for the call or its key. last
-// maps each key to its last run; the names of keys in Redis begin with prefix.
+// add gives a call a slot, unless the batch has no room for the call or its key, or would
+// cost too much with it. last maps each key to its last run; the names of keys in Redis begin with prefix.
 func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline time.Duration, last map[string]int) (slot, bool) {
 	i, known := last[key]
-	if b.calls == maxCalls || !known && b.keys == maxKeys {
+	joins := known && int(b.runs[i].n) == n
+	cost := n * b.price.Permit
+	if !known {
+		cost += b.price.Key
+	}
+	if !joins && (known || n > 1) {
+		cost += b.price.Run
+	}
+	if b.calls == maxCalls || !known && b.keys == maxKeys || !b.afford(cost) {
 		return slot{}, false
 	}
 	if b.calls == 0 {
 		b.first = ctx
 	}
-	if !known || int(b.runs[i].n) != n {
+	if !joins {
 		r := run{n: int32(n)}
 		next := len(b.runs)
 		if known {

@@ -1,10 +1,13 @@
 package merge
 
 import (
+	"fmt"
 	"testing"
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 func TestARunTakesACacheLine(t *testing.T) {
@@ -13,7 +16,7 @@ func TestARunTakesACacheLine(t *testing.T) {
 
 // TestOnlyEqualRequestsForAKeyJoin the latest run.
 func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
-	b, last := newBatch(), map[string]int{}
+	b, last := newBatch(redisexec.Cost{}), map[string]int{}
 	_, ok := b.join("k", 1, 0)
 	require.False(t, ok, "there is no run to join")
 	b.add(ctx, "", "k", 2, 0, last)
@@ -36,7 +39,7 @@ func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
 }
 
 func TestAFullBatchTakesNoCall(t *testing.T) {
-	b, last := newBatch(), map[string]int{}
+	b, last := newBatch(redisexec.Cost{}), map[string]int{}
 	_, ok := b.add(ctx, "", "k", 1, 0, last)
 	require.True(t, ok)
 	for i := 1; i < maxCalls; i++ {
@@ -48,4 +51,42 @@ func TestAFullBatchTakesNoCall(t *testing.T) {
 	require.False(t, ok)
 	_, ok = b.add(ctx, "", "k", 1, 0, last)
 	require.False(t, ok)
+}
+
+// TestABatchCostsABoundedTime, but for a first call that costs more.
+func TestABatchCostsABoundedTime(t *testing.T) {
+	type request struct {
+		key string
+		n   int
+	}
+	price := redisexec.Cost{Key: 100, Run: 30, Permit: 2}
+	for _, test := range []struct {
+		name    string
+		request func(i int) request
+		fits    int
+	}{
+		{"keys", func(i int) request { return request{fmt.Sprint("k", i), 1} }, 2000 / 102},
+		{"keys, several permits each", func(i int) request { return request{fmt.Sprint("k", i), 5} }, 2000 / 140},
+		{"runs for a key", func(i int) request { return request{"k", 1 + i%2} }, 1 + (2000-102)/33}, // 34 and 32 in turn
+		{"equal requests", func(int) request { return request{"k", 1} }, (2000 - 100) / 2},
+		{"equal requests for several permits", func(int) request { return request{"k", 10} }, (2000 - 130) / 20},
+		{"a dear request", func(int) request { return request{"k", 5000} }, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b, last, calls := newBatch(price), map[string]int{}, 0
+			for ; calls <= maxCalls; calls++ {
+				r := test.request(calls)
+				_, joined := b.join(r.key, r.n, 0)
+				if joined {
+					continue
+				}
+				if _, ok := b.add(ctx, "", r.key, r.n, 0, last); !ok {
+					break
+				}
+			}
+			require.Equal(t, test.fits, calls)
+			require.Equal(t, test.fits, b.calls)
+			require.LessOrEqual(t, b.cost, max(maxCost, 100+30+2*5000))
+		})
+	}
 }

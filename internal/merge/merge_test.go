@@ -3,6 +3,7 @@ package merge
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -125,10 +126,17 @@ func (s *server) take() []string {
 	return sent
 }
 
-// answerNext lets one command through, or fails it.
+// answerNext lets the oldest command through, or fails it.
 func (s *server) answerNext(err error) {
 	s.hold <- err
 	synctest.Wait()
+}
+
+// answerFew lets the commands of few through.
+func (s *server) answerFew() {
+	for range FewCalls {
+		s.answerNext(nil)
+	}
 }
 
 // A call is one of Acquire, and what came of it.
@@ -163,6 +171,24 @@ func acquireAll(m *Merger, n int, keys ...string) []*call {
 		calls = append(calls, acquire(ctx, m, key, n))
 	}
 	return calls
+}
+
+// few makes as many calls as are sent at once, so that the next ones wait.
+func few(t *testing.T, s *server, m *Merger) []*call {
+	t.Helper()
+	keys := slices.Repeat([]string{"few"}, FewCalls)
+	calls := acquireAll(m, 1, keys...)
+	require.Equal(t, singly(keys...), s.take())
+	return calls
+}
+
+// singly is the commands of calls that are sent on their own.
+func singly(keys ...string) []string {
+	var commands []string
+	for _, key := range keys {
+		commands = append(commands, key+" 1")
+	}
+	return commands
 }
 
 // held runs a test with a server that holds every command, and the clock of a bubble,

@@ -16,8 +16,7 @@ import (
 )
 
 // A Merger sends the calls of one limiter. Each server has a queue, so that calls for
-// different servers do not wait for one another. A call is sent at once when nothing is
-// in flight to its server.
+// different servers do not wait for one another.
 type Merger struct {
 	prefix string
 	sender *sender

@@ -32,7 +32,7 @@ func counting(client redisexec.Client) *redisexec.Executor {
 // which then have their outcomes.
 func sendBatch(t *testing.T, m *Merger, keys ...string) []slot {
 	t.Helper()
-	b, last := newBatch(), map[string]int{}
+	b, last := newBatch(redisexec.Cost{}), map[string]int{}
 	var slots []slot
 	for _, key := range keys {
 		s, ok := b.add(ctx, m.prefix, key, 1, noDeadline, last)

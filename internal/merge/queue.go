@@ -10,12 +10,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A queue holds the calls that wait for one server. A waiting batch is sent when
-// another batch is done; when a call arrives and the last batch was sent minInterval
-// ago or earlier; when crowdThreshold calls wait behind a single execution; or by a
-// timer, maxDelay after the last batch was sent. So a slow network, or a reply that
-// never comes, does not hold calls back. The goroutine of a batch ends when no call
-// waits.
+// A queue sends the calls for one server. While few calls are in flight, a call is sent
+// at once, directly. The others wait in batches. A waiting batch is sent when another
+// batch is done, or few calls are left in flight; when a call arrives and the last batch
+// was sent minInterval ago or earlier; when crowdThreshold calls wait behind at most one
+// batch; or by a timer, maxDelay after the last batch was sent. So a slow network, or a
+// reply that never comes, does not hold calls back. The goroutine of a batch ends when no
+// call waits.
 type queue struct {
 	sender *sender
 	prefix string // of keys in Redis
@@ -25,17 +26,23 @@ type queue struct {
 	open     *batch         // the last of waiting; nil when that takes no more calls
 	last     map[string]int // each key's last run in open
 	callers  int            // callers that wait, in all waiting batches
-	inFlight int            // batches that were sent, and calls that are sent directly
+	calls    int            // in flight: direct ones and those of batches
+	batches  int            // in flight
 	gathers  int            // how many of those are done and in gather, about to send the waiting calls
 	lastSent time.Duration  // when the last batch or call was sent, since epoch
 	timer    *time.Timer    // sends the waiting calls if nothing else does
 	timerSet bool
 }
 
+// FewCalls: with fewer in flight, a call is sent directly. To wait would cost it more than
+// merging saves.
+const FewCalls = 8
+
 const (
 	maxInFlight    = 16                     // batches of a queue that are in flight at a time
 	maxKeys        = 128                    // of a batch: its server serves nothing else until they are decided
 	maxCalls       = 1024                   // of a batch
+	maxCost        = 2000                   // of a batch of several calls, in Redis commands: about a millisecond
 	crowdThreshold = 64                     // so many waiting calls are sent at once, even if a batch is in flight
 	minInterval    = 200 * time.Microsecond // between two batches, while others are in flight
 	maxDelay       = 500 * time.Microsecond // waiting calls are sent so long after the last batch, even if no other call comes
@@ -53,7 +60,7 @@ func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply
 			deadline = d.Sub(epoch)
 		}
 	}
-	s, b, direct := q.enter(ctx, key, n, deadline, !cancellable)
+	s, b, direct := q.enter(ctx, key, n, deadline)
 	if direct {
 		return q.acquireDirectly(ctx, key, n)
 	}
@@ -71,21 +78,28 @@ func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply
 	}
 }
 
-// acquireDirectly makes a call in the caller's goroutine. enter has counted the call as
-// in flight.
+// acquireDirectly makes a call that enter has counted as in flight. The call stays in
+// flight until its execution has ended, even if its caller leaves.
 func (q *queue) acquireDirectly(ctx context.Context, key string, n int) (redisexec.Reply, error) {
-	defer func() { q.start(q.finish(1)) }() // even if a hook of the client panics
+	if ctx.Done() == nil { // a closure would allocate
+		return q.sendDirectly(ctx, key, n)
+	}
+	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, n) })
+}
+
+func (q *queue) sendDirectly(ctx context.Context, key string, n int) (redisexec.Reply, error) {
+	defer func() { q.start(q.finishDirect()) }() // even if a hook of the client panics
 	return q.sender.sendOne(ctx, q.prefix+key, n)
 }
 
-// enter gives a call a slot, and returns the batch that can be sent now, if any. Where
-// nothing is in flight, a call that may be sent directly needs no slot: direct is then
-// true, and the call is counted as in flight.
-func (q *queue) enter(ctx context.Context, key string, n int, deadline time.Duration, mayDirectly bool) (s slot, b *batch, direct bool) {
+// enter counts a call as in flight where it may be sent directly: direct is then true.
+// Otherwise it gives the call a slot, and returns the batch that can be sent now, if any.
+func (q *queue) enter(ctx context.Context, key string, n int, deadline time.Duration) (s slot, b *batch, direct bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if mayDirectly && q.inFlight == 0 {
-		q.inFlight, q.lastSent = 1, time.Since(epoch)
+	if q.calls < FewCalls {
+		q.calls++
+		q.lastSent = time.Since(epoch)
 		return slot{}, nil, true
 	}
 	joined := false
@@ -114,7 +128,7 @@ func (q *queue) add(ctx context.Context, key string, n int, deadline time.Durati
 		q.last = map[string]int{}
 	}
 	clear(q.last)
-	q.open = newBatch()
+	q.open = newBatch(q.sender.exec.Cost)
 	q.waiting = append(q.waiting, q.open)
 	s, _ := q.open.add(ctx, q.prefix, key, n, deadline, q.last)
 	return s
@@ -122,8 +136,8 @@ func (q *queue) add(ctx context.Context, key string, n int, deadline time.Durati
 
 // next is the batch that can be sent now, or nil. It is called with mu held.
 func (q *queue) next() *batch {
-	crowd := q.inFlight == 1 && q.callers >= crowdThreshold
-	if q.inFlight > 0 && !crowd && time.Since(epoch)-q.lastSent < minInterval {
+	crowd := q.batches <= 1 && q.callers >= crowdThreshold
+	if q.calls >= FewCalls && !crowd && time.Since(epoch)-q.lastSent < minInterval {
 		q.setTimer()
 		return nil
 	}
@@ -133,7 +147,7 @@ func (q *queue) next() *batch {
 // setTimer makes sure that waiting calls are sent if no batch is done and no call
 // comes. It is called with mu held.
 func (q *queue) setTimer() {
-	if q.timerSet || q.inFlight == maxInFlight || q.callers == 0 {
+	if q.timerSet || q.batches == maxInFlight || q.callers == 0 {
 		return
 	}
 	q.timerSet = true
@@ -150,37 +164,59 @@ func (q *queue) onTimer() *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.timerSet = false
-	if q.inFlight == 0 {
-		return nil // no call waits: the last batch that was done would have sent it
-	}
 	return q.next()
 }
 
 // take takes the first waiting batch and counts it as in flight. It returns nil if no
 // call waits or too many batches are in flight. It is called with mu held.
 func (q *queue) take() *batch {
-	if q.inFlight == maxInFlight || q.callers == 0 {
+	if q.batches == maxInFlight || q.callers == 0 {
 		return nil
 	}
 	b := q.waiting[0]
 	q.remove(b)
 	q.callers -= b.callers
-	q.inFlight++
+	q.calls += b.callers
+	q.batches++
 	q.lastSent = time.Since(epoch)
 	q.setTimer() // for the calls that are not in b
 	return b
 }
 
-// finish notes that a batch of so many callers is done, and returns the batch to send
-// next, or nil when no call waits.
-func (q *queue) finish(callers int) *batch {
+// takeWhileFew is take while few calls are in flight, and nil otherwise.
+func (q *queue) takeWhileFew() *batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if callers > 1 {
-		q.gather(callers)
+	if q.calls >= FewCalls {
+		return nil
 	}
-	q.inFlight--
 	return q.take()
+}
+
+// finish notes that b is done, and returns the batch to send next, or nil when no call
+// waits.
+func (q *queue) finish(b *batch) *batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if b.callers > 1 {
+		q.gather(b.callers)
+	}
+	q.calls -= b.callers
+	q.batches--
+	return q.take()
+}
+
+// finishDirect notes that a direct call is done, and returns the batch to send next, if
+// any. While many calls are in flight, that is none: the calls that wait go together when
+// a batch is done.
+func (q *queue) finishDirect() *batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.calls--
+	if q.callers == 0 {
+		return nil
+	}
+	return q.next()
 }
 
 // gather lets callers that were just answered run, for as long as further calls come,
@@ -202,7 +238,7 @@ func (q *queue) gather(most int) {
 func (q *queue) idle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.callers == 0 && q.inFlight == 0
+	return q.callers == 0 && q.calls == 0
 }
 
 // leave notes that the caller of s no longer waits. If its batch was not sent yet, the
@@ -242,11 +278,12 @@ func (q *queue) sendAll(b *batch) {
 	redisexec.GrowStack()
 	defer func() {
 		if b != nil { // a hook of the client ended the goroutine
-			q.start(q.finish(1))
+			q.start(q.finish(b))
 		}
 	}()
 	for b != nil {
+		q.start(q.takeWhileFew()) // the calls that b has no room for
 		q.sender.send(b)
-		b = q.finish(b.callers)
+		b = q.finish(b)
 	}
 }

@@ -32,10 +32,9 @@ func (s *sender) learn(err error) {
 	}
 }
 
-// sendOne executes a call on its own and returns the context's error as soon as ctx
-// ends.
+// sendOne executes a call on its own.
 func (s *sender) sendOne(ctx context.Context, name string, n int) (redisexec.Reply, error) {
-	reply, err := s.exec.Call(ctx, s.exec.One, name, n)
+	reply, err := s.exec.Do(ctx, s.exec.One, name, n)
 	s.learn(err)
 	return reply, err
 }

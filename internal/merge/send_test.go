@@ -27,9 +27,11 @@ type exiting struct{}
 
 func (exiting) Process(context.Context, redis.Cmder) error { runtime.Goexit(); return nil }
 
-// waitingFor has calls wait behind a first one.
-func waitingFor(m *Merger, keys ...string) []*call {
-	acquireAll(m, 1, "first")
+// waitingFor has calls wait until few others are answered. They are then sent together,
+// and are the only ones in flight.
+func waitingFor(t *testing.T, s *server, m *Merger, keys ...string) []*call {
+	t.Helper()
+	few(t, s, m)
 	return acquireAll(m, 1, keys...)
 }
 
@@ -44,28 +46,29 @@ func TestAKeyThatFailsIsAskedForAgain(t *testing.T) {
 	}{
 		{
 			"an error about what the key holds", corrupt,
-			[]call{allowed(8), failed(corrupt), failed(corrupt), allowed(9)},
-			[]string{"first 1", "a 1x2, b 1x2, c 1", "b 1"},
+			[]call{allowed(9), failed(corrupt), failed(corrupt), allowed(9)},
+			[]string{"a 1, b 1x2, c 1", "b 1"},
 		},
 		{
 			"an error about all keys", full,
-			[]call{allowed(8), failed(full), failed(full), allowed(9)},
-			[]string{"first 1", "a 1x2, b 1x2, c 1", "b 1"},
+			[]call{allowed(9), failed(full), failed(full), allowed(9)},
+			[]string{"a 1, b 1x2, c 1", "b 1"},
 		},
 		{
 			"it has been mended", nil,
-			[]call{allowed(8), allowed(9), allowed(8), allowed(9)},
-			[]string{"first 1", "a 1x2, b 1x2, c 1", "b 1", "b 1"},
+			[]call{allowed(9), allowed(9), allowed(8), allowed(9)},
+			[]string{"a 1, b 1x2, c 1", "b 1", "b 1"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			held(t, 10, func(t *testing.T, s *server, m *Merger) {
-				calls := waitingFor(m, "a", "a", "b", "b", "c")
+				calls := waitingFor(t, s, m, "a", "b", "b", "c")
+				s.answerFew()
 				s.broken["b"], s.errs["b"] = 1, test.err
 				for range test.sent {
 					s.answerNext(nil)
 				}
-				requireCalls(t, calls[1:], test.want...)
+				requireCalls(t, calls, test.want...)
 				require.Equal(t, test.sent, s.take())
 			})
 		})
@@ -75,15 +78,16 @@ func TestAKeyThatFailsIsAskedForAgain(t *testing.T) {
 // TestAnErrorAboutAllKeysEndsTheSearch for reasons: every key that failed has it.
 func TestAnErrorAboutAllKeysEndsTheSearch(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
-		calls := waitingFor(m, "a", "b", "c", "d")
+		calls := waitingFor(t, s, m, "a", "b", "c", "d")
+		s.answerFew()
 		corrupt, full := serverError("WRONGTYPE"), serverError("OOM")
 		s.broken = map[string]int{"a": 1, "b": 1, "c": 1}
 		s.errs = map[string]error{"a": corrupt, "b": full, "c": corrupt}
-		for range 4 {
+		for range 3 {
 			s.answerNext(nil)
 		}
 		requireCalls(t, calls, failed(corrupt), failed(full), failed(full), allowed(9))
-		require.Equal(t, []string{"first 1", "a 1, b 1, c 1, d 1", "a 1", "b 1"}, s.take())
+		require.Equal(t, []string{"a 1, b 1, c 1, d 1", "a 1", "b 1"}, s.take())
 	})
 }
 
@@ -91,20 +95,20 @@ func TestAnErrorAboutAllKeysEndsTheSearch(t *testing.T) {
 // calls behind it follow in their order.
 func TestAKeyThatFailsNowAndThen(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
-		acquireAll(m, 1, "first")
-		calls := acquireAll(m, 1, "k")
+		calls := waitingFor(t, s, m, "k")
 		within, cancel := context.WithCancel(ctx)
 		gone := acquire(within, m, "k", 1)
 		calls = append(calls, acquireAll(m, 1, "k", "k", "k")...)
 		cancel()
 		synctest.Wait()
 		s.broken["k"] = 2
-		for range 6 {
+		s.answerFew()
+		for range 5 {
 			s.answerNext(nil)
 		}
 		require.Equal(t, failed(context.Canceled), *gone)
 		requireCalls(t, calls, allowed(9), allowed(8), allowed(7), allowed(6))
-		require.Equal(t, []string{"first 1", "k 1x4", "k 1", "k 1x3", "k 1", "k 1x2"}, s.take())
+		require.Equal(t, []string{"k 1x4", "k 1", "k 1x3", "k 1", "k 1x2"}, s.take())
 	})
 }
 
@@ -124,8 +128,8 @@ func (s short) Process(ctx context.Context, cmd redis.Cmder) error {
 func TestAReplyThatEndsTooSoonIsAnError(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
 		s.Client = short{s}
-		calls := waitingFor(m, "a", "b", "c")
-		s.answerNext(nil)
+		calls := waitingFor(t, s, m, "a", "b", "c")
+		s.answerFew()
 		s.answerNext(nil)
 		requireCalls(t, calls, allowed(9), failed(errShortReply), failed(errShortReply))
 	})
@@ -138,9 +142,9 @@ func (s silent) Process(context.Context, redis.Cmder) error { return <-s.hold }
 
 func TestAClientThatKeepsACommandIsAnError(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
+		calls := waitingFor(t, s, m, "a", "b", "c")
 		s.Client = silent{s}
-		calls := waitingFor(m, "a", "b", "c")
-		s.answerNext(nil)
+		s.answerFew()
 		s.answerNext(nil)
 		for _, c := range calls {
 			require.EqualError(t, c.err, "the client reported neither an error nor a reply")
@@ -148,19 +152,22 @@ func TestAClientThatKeepsACommandIsAnError(t *testing.T) {
 	})
 }
 
-// TestAClientThatDoesNotReturnIsAnError for each call of the batch, and the queue goes
-// on.
+// TestAClientThatDoesNotReturnIsAnError for each call of the batch, and for a call that
+// was sent directly if its caller can leave; and the queue goes on.
 func TestAClientThatDoesNotReturnIsAnError(t *testing.T) {
 	for want, client := range map[string]redisexec.Client{
 		"the client or the clock panicked: boom":          panicking{},
 		"the client ended the goroutine (runtime.Goexit)": exiting{},
 	} {
 		held(t, 10, func(t *testing.T, s *server, m *Merger) {
+			within, cancel := context.WithCancel(ctx)
+			defer cancel()
 			for range 2 * maxInFlight {
 				s.Client = s
-				calls := waitingFor(m, "a", "b", "b")
+				calls := waitingFor(t, s, m, "a", "b", "b")
 				s.Client = client
-				s.answerNext(nil)
+				s.answerFew()
+				calls = append(calls, acquire(within, m, "a", 1))
 				for _, c := range calls {
 					require.EqualError(t, c.err, want)
 				}
@@ -173,9 +180,9 @@ func TestAClientThatDoesNotReturnIsAnError(t *testing.T) {
 func TestAClockThatFailsIsAnError(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
 		wrong := errors.New("1969")
-		calls := waitingFor(m, "a", "b", "b")
+		calls := waitingFor(t, s, m, "a", "b", "b")
 		s.Now = func() (int64, error) { return 0, wrong }
-		s.answerNext(nil)
+		s.answerFew()
 		requireCalls(t, calls, failed(wrong), failed(wrong), failed(wrong))
 	})
 }

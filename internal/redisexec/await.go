@@ -5,42 +5,85 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
+	"sync/atomic"
 )
 
-// await returns what f returns, or the context's error as soon as the context ends:
+// Await returns what f returns, or the context's error as soon as the context ends:
 // while go-redis waits for a reply, it notices a deadline only if its options say so,
 // and never notices a cancellation. An f that is still running then ends with the
 // client's timeouts. A panic in f is returned as an error, because it would end the
 // process.
-func await[T any](ctx context.Context, f func() (T, error)) (T, error) {
+func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) {
 	if ctx.Done() == nil {
 		return f()
 	}
-	type outcome struct {
-		value T
-		err   error
-	}
-	done := make(chan outcome, 1)
-	go func() {
-		GrowStack()
-		var o outcome
-		returned := false
-		defer func() {
-			if !returned {
-				o.err = Unfinished(recover())
-			}
-			done <- o
-		}()
-		o.value, o.err = f()
-		returned = true
-	}()
+	t := newTask()
+	done := make(chan struct{})
+	t.f, t.done = f, done
+	go t.start()
 	select {
-	case o := <-done:
-		return o.value, o.err
+	case <-done:
 	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
+		if !t.over.Swap(true) {
+			return Reply{}, ctx.Err()
+		}
 	}
+	reply, err := t.reply, t.err
+	t.release()
+	return reply, err
+}
+
+// A task runs a function in a goroutine of its own, so that the caller can leave. Both
+// set over when they no longer need the task, and the second to do so releases it.
+//
+// Tasks are pooled. Their channels and goroutines are not, because those made in a
+// bubble of testing/synctest can only be used there.
+type task struct {
+	start func() // run; kept, because the go statement would allocate it
+	f     func() (Reply, error)
+	done  chan struct{} // closed when f has returned, unless the caller has left
+	over  atomic.Bool
+
+	reply Reply
+	err   error
+}
+
+var tasks sync.Pool
+
+func newTask() *task {
+	if t, ok := tasks.Get().(*task); ok {
+		return t
+	}
+	t := &task{}
+	t.start = t.run
+	return t
+}
+
+func (t *task) run() {
+	GrowStack()
+	returned := false
+	defer func() {
+		if !returned {
+			t.err = Unfinished(recover())
+		}
+		done := t.done // after the swap, the task may be in use again
+		if !t.over.Swap(true) {
+			close(done)
+			return
+		}
+		t.reply.Done()
+		t.release()
+	}()
+	t.reply, t.err = t.f()
+	returned = true
+}
+
+// release puts t into the pool. t then refers to nothing of the caller's.
+func (t *task) release() {
+	t.f, t.done, t.reply, t.err = nil, nil, Reply{}, nil
+	t.over.Store(false)
+	tasks.Put(t)
 }
 
 // ErrGoexit is the error of calls whose goroutine a hook of the client ended.

@@ -18,6 +18,7 @@ type Executor struct {
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Args            []any          // the algorithm's ARGV
 	Words           int            // of the reply to a run of equal requests
+	Cost            Cost           // of an execution for many requests
 
 	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
 	// nil, the reply is an array of the words, as that of Peek always is.
@@ -33,6 +34,14 @@ type Executor struct {
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.
 	Pooled bool
+}
+
+// Cost estimates the server's time for an execution, during which it serves nothing
+// else. The unit is what a Redis command takes in a script, about half a microsecond.
+type Cost struct {
+	Key    int // to load a key, decide one request for one permit, and store the key
+	Run    int // for each run beyond that: requests for several permits, or for as many as other ones
+	Permit int // for each permit that is taken
 }
 
 // A Reply is a script's reply to a run of equal requests, and the index of one request
@@ -70,7 +79,7 @@ func (e *Executor) Call(ctx context.Context, s *script.Script, key string, n int
 	if ctx.Done() == nil {
 		return e.Do(ctx, s, key, n)
 	}
-	return await(ctx, func() (Reply, error) { return e.Do(ctx, s, key, n) })
+	return Await(ctx, func() (Reply, error) { return e.Do(ctx, s, key, n) })
 }
 
 // Do is Call, but it waits for the client even after ctx has ended.
@@ -104,9 +113,9 @@ func (e *Executor) DoMany(ctx context.Context, keys int, request func(i int) (na
 
 // Delete deletes the key. It returns the context's error as soon as ctx ends.
 func (e *Executor) Delete(ctx context.Context, key string) error {
-	_, err := await(ctx, func() (struct{}, error) {
+	_, err := Await(ctx, func() (Reply, error) {
 		unlink := Once{redis.NewIntCmd(ctx, "unlink", key)}
-		return struct{}{}, unlink.Send(ctx, e.Client)
+		return Reply{}, unlink.Send(ctx, e.Client)
 	})
 	return err
 }
@@ -114,15 +123,15 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // Load loads the scripts, on every master of a cluster and every shard of a ring. It
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
-	_, err := await(ctx, func() (struct{}, error) {
+	_, err := Await(ctx, func() (Reply, error) {
 		each := func(ctx context.Context, node *redis.Client) error { return e.load(ctx, node) }
 		switch client := e.Client.(type) {
 		case *redis.ClusterClient:
-			return struct{}{}, client.ForEachMaster(ctx, each)
+			return Reply{}, client.ForEachMaster(ctx, each)
 		case *redis.Ring:
-			return struct{}{}, client.ForEachShard(ctx, each)
+			return Reply{}, client.ForEachShard(ctx, each)
 		}
-		return struct{}{}, e.load(ctx, e.Client)
+		return Reply{}, e.load(ctx, e.Client)
 	})
 	return err
 }

@@ -29,6 +29,21 @@ func TestMedianLeavesTheOrder(t *testing.T) {
 	require.Equal(t, []float64{3, 1, 2}, values)
 }
 
+func TestMedianInterval(t *testing.T) {
+	for n, skip := range map[int]int{6: 0, 8: 0, 9: 1, 11: 1, 12: 2, 20: 5, 100: 39} { // as tables of the sign test have it
+		var values []float64
+		for i := range n {
+			values = append(values, float64(n-i))
+		}
+		low, high := MedianInterval(values)
+		require.Equal(t, []float64{float64(1 + skip), float64(n - skip)}, []float64{low, high}, "%d values", n)
+	}
+	for n := range 6 {
+		low, high := MedianInterval(make([]float64, n))
+		require.True(t, math.IsNaN(low) && math.IsNaN(high), "%d values", n)
+	}
+}
+
 func TestMean(t *testing.T) {
 	require.Equal(t, 3.0, Mean([]float64{1, 2, 6}))
 }

@@ -1,0 +1,48 @@
+package ratelimit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// TestEveryLimiterSaysWhatMergedCallsCost, or a batch of its calls would have no bound.
+func TestEveryLimiterSaysWhatMergedCallsCost(t *testing.T) {
+	client := redis.NewClient(&redis.Options{})
+	t.Cleanup(func() { _ = client.Close() })
+	log := func(limit int, rules int, opts ...SlidingLogOption) *core {
+		var all []Rule
+		for r := range rules {
+			all = append(all, Rule{limit - rules + 1 + r, time.Duration(1+r) * time.Hour})
+		}
+		return Must(NewSlidingLog(client, all, opts...)).core
+	}
+	window := func(opts ...SlidingWindowOption) *core {
+		return Must(NewSlidingWindow(client, 1_000_000, time.Hour, opts...)).core
+	}
+	for _, test := range []struct {
+		name string
+		core *core
+		want redisexec.Cost
+	}{
+		{"fixed window", Must(NewFixedWindow(client, 10, time.Hour)).core, redisexec.Cost{Key: 6, Run: 1}},
+		{"fixed window, aligned", Must(NewFixedWindow(client, 10, time.Hour, WithAlignment(0))).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"token bucket", Must(NewTokenBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"token bucket in steps", Must(NewTokenBucket(client, PerSecond(1), 10, WithRefillEvery(time.Second))).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"leaky bucket", Must(NewLeakyBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"Hash", window(), redisexec.Cost{Key: 15, Run: 40}},
+		{"List", window(WithStorage(List)), redisexec.Cost{Key: 15, Run: 40}},
+		{"ZSet", window(WithStorage(ZSet)), redisexec.Cost{Key: 12, Run: 10, Permit: 3}},
+		{"a log", log(249_999, 1), redisexec.Cost{Key: 15, Run: 40}},
+		{"ten rules", log(249_999, 10), redisexec.Cost{Key: 240, Run: 400}},
+		{"a long log", log(250_000, 1), redisexec.Cost{Key: 15, Run: 80}},
+		{"as long as any", log(100_000_000, 1), redisexec.Cost{Key: 15, Run: 200}},
+		{"merged to a minute", log(100_000_000, 1, WithResolution(time.Minute)), redisexec.Cost{Key: 15, Run: 40}},
+	} {
+		require.Equal(t, test.want, test.core.exec.Cost, test.name)
+	}
+}
