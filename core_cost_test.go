@@ -22,7 +22,7 @@ func TestEveryLimiterSaysWhatMergedCallsCost(t *testing.T) {
 		return Must(NewSlidingLog(client, all, opts...)).core
 	}
 	window := func(opts ...SlidingWindowOption) *core {
-		return Must(NewSlidingWindow(client, 1_000_000, time.Hour, opts...)).core
+		return Must(NewSlidingWindow(client, 10_000, time.Hour, opts...)).core
 	}
 	for _, test := range []struct {
 		name string
