@@ -179,6 +179,9 @@ func TestRollout(t *testing.T) {
 		{limit: 100, window: 10 * time.Second},
 		{limit: 3, window: 100 * time.Millisecond},
 	}
+	if testing.Short() {
+		rules = rules[3:]
+	}
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, byCaller, merged bool) {
 		for i, old := range rules {
 			for j, changed := range rules {
