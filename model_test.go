@@ -44,6 +44,9 @@ func TestLimitersAnswerAsTheirModels(t *testing.T) {
 					}
 					from := at
 					at = time.UnixMicro(now)
+					if opts != nil {
+						return // no key expires while the caller's clock decides
+					}
 					server.SetTime(at)
 					if at.Before(from) { // Redis keeps the instant of expiry, miniredis what is left
 						for _, key := range server.Keys() {

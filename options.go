@@ -200,10 +200,12 @@ func WithStorage(storage Storage) SlidingWindowOption {
 	}}
 }
 
-// WithSubWindows divides a sliding window into n sub-windows, 10 if not given. n is 1
+// WithSubWindows divides a sliding window into n sub-windows, 40 if not given. n is 1
 // to 100,000, and each sub-window a whole number of microseconds. With more
 // sub-windows, permits become available more evenly; they take more memory, not more
-// time. ZSet is exact and does not accept this option.
+// time. Under a steady demand of twice a limit of 50 or more, 40 sub-windows allow 97 % of
+// the limit, and 10 allow 91 %; a key takes 1.6 kB with 40 that are all in use, and 0.8 kB
+// with 10 (List: 0.9 kB and 0.4 kB). ZSet is exact and does not accept this option.
 func WithSubWindows(n int) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if n < 1 || n > maxSubWindows {
@@ -262,7 +264,7 @@ func (s *settings) mark() string {
 const (
 	defaultMaxSkew    = time.Second
 	mostMaxSkew       = 24 * time.Hour
-	defaultSubWindows = 10
+	defaultSubWindows = 40
 	maxSubWindows     = 100_000
 )
 

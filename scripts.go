@@ -49,5 +49,6 @@ func (s *scripts) get(byCaller bool) scriptSet {
 }
 
 func assemble(file *script.File) scriptSet {
-	return scriptSet{one: file.Script(), peek: file.Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	// A Peek repairs nothing.
+	return scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
 }

@@ -24,7 +24,10 @@ var (
 //
 // An entry of the log takes 14 bytes, and 20 once billions of permits have been taken
 // from the key. There are at most as many entries as the largest limit; WithResolution
-// merges them. A decision reads O(rules × log limit) entries.
+// merges them. A decision reads O(rules × log limit) entries. The first call after a pause
+// drops all entries that have left at once, which takes 0.6 ms for a million of them.
+//
+// Logs with other rules may use the same key, see [SlidingWindow].
 type SlidingLog struct{ *core }
 
 // NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It refuses a
@@ -47,7 +50,7 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		scripts = listWindowScripts
 	}
-	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, sorted))
+	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, sorted, s.clock != nil))
 	if err != nil {
 		return nil, err
 	}
@@ -81,12 +84,19 @@ func checkRules(rules []Rule) ([]Rule, error) {
 }
 
 // logAlgorithm is a sliding log, or a sliding window by sub-windows, which is a log of
-// one rule at the resolution of a sub-window.
-func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []Rule) algorithm {
+// one rule at the resolution of a sub-window. byCaller says that the caller's clock
+// decides.
+func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []Rule, byCaller bool) algorithm {
+	grain := strconv.FormatInt(resolution, 10)
+	// What the state has of the limiter that wrote it, see the scripts.
+	rule := strconv.FormatInt(rules[len(rules)-1].Window.Microseconds(), 10) + "/" + grain
+	if byCaller {
+		rule += "@"
+	}
 	a := algorithm{
 		title: title, id: id, most: rules[0].Limit,
 		scripts: scripts,
-		args:    []string{strconv.FormatInt(resolution, 10)},
+		args:    []string{rule, grain},
 		words:   wordUsed + len(rules), cost: logCost(resolution, rules), explainer: logExplainer(rules),
 	}
 	if len(rules) > 1 {

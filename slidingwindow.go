@@ -24,12 +24,17 @@ var (
 
 // A SlidingWindow allows at most limit permits in any interval of one window.
 //
-// With the storages Hash and List it counts by sub-windows, ten unless WithSubWindows
+// With the storages Hash and List it counts by sub-windows, forty unless WithSubWindows
 // gives another number. A sub-window counts until its last instant has left the
 // window. That never allows more than the limit, and makes a permit available again up
 // to one sub-window late; with a single sub-window that is up to another whole window.
 // Hash and List decide alike. A decision is O(1) amortised, even with a thousand
 // sub-windows.
+//
+// Limiters with other windows may use the same key, while a change is rolled out or by
+// plan. A call is allowed only if its own rule holds over all permits that are kept, and
+// what a longer window needs is kept until the last permit of its limiter has left it. Until
+// then a shorter rule adds to the entries of the longer one.
 //
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
 // for n permits is O(n log limit), some 2 µs a permit, during which Redis serves
@@ -81,7 +86,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 		if s.storage == List {
 			id, scripts = idSlidingWindowList, listWindowScripts
 		}
-		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules)
+		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules, s.clock != nil)
 	}
 	inner, err := newCore(c, s, a)
 	if err != nil {

@@ -167,7 +167,7 @@ func TestLimitsInWords(t *testing.T) {
 		{[]string{"-algorithm", fixedWindow}, "at most 20 in a window of 1 minute that starts with the first request in it"},
 		{[]string{"-algorithm", fixedWindow, "-align", "0"}, "at most 20 in each minute of the clock (UTC)"},
 		{[]string{"-algorithm", fixedWindow, "-rate", "20/d", "-align", "-2h"}, "at most 20 in each day of the clock (UTC, shifted by -2 hours)"},
-		{[]string{"-algorithm", slidingWindow}, "at most 20 in any minute, in 10 sub-windows (hash)"},
+		{[]string{"-algorithm", slidingWindow}, "at most 20 in any minute, in 40 sub-windows (hash)"},
 		{[]string{"-algorithm", slidingWindow, "-storage", "zset", "-rate", "5/1.5s"}, "at most 5 in any 1.5s, exactly (zset)"},
 		{[]string{"-algorithm", slidingLog, "-rule", "2/s,100/2h"}, "at most 2 in any second and 100 in any 2 hours"},
 		{[]string{"-algorithm", slidingLog, "-resolution", "1s"}, "at most 20 in any minute, remembered to 1s"},

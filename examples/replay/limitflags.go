@@ -17,7 +17,7 @@ import (
 // The limit that is replayed if none is asked for.
 const (
 	defaultAlgorithm  = tokenBucket
-	defaultSubWindows = 10 // of a sliding window, as the library has it
+	defaultSubWindows = 40 // of a sliding window, as the library has it
 	defaultRate       = "20/m"
 )
 
@@ -37,7 +37,7 @@ var limitFlags = []struct {
 	{"capacity", "N", leakyBucket, "most requests in the bucket (the rate's count)"},
 	{"align", "TIME", fixedWindow, "windows start on the clock (UTC) plus this: 0, -2h\n(with the first request)"},
 	{"storage", "KIND", slidingWindow, "hash, list or zset (hash)"},
-	{"buckets", "N", slidingWindow, "sub-windows, for hash and list (10)"},
+	{"buckets", "N", slidingWindow, "sub-windows, for hash and list (40)"},
 	{"rule", "N/PERIOD", slidingLog, "instead of -rate: 10/s,100/m, or several times"},
 	{"resolution", "TIME", slidingLog, "merge requests this close together (exact)"},
 }

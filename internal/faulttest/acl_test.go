@@ -43,20 +43,20 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 	for i, l := range limiters {
 		key := fmt.Sprint(key, i)
 		h.Set(limitertest.Start)
-		for step := range 40 {
-			for range 2 {
-				if _, err := l.TryAcquire(ctx, key); err != nil {
+		for step := range 50 {
+			for n := range 2 {
+				if _, err := l.TryAcquireN(ctx, key, n+1); err != nil {
 					return err
 				}
 			}
 			if _, err := l.Peek(ctx, key); err != nil {
 				return err
 			}
-			h.Set(h.Now().Add(70 * time.Millisecond))
+			h.Set(h.Now().Add(210 * time.Millisecond))
 			switch step {
-			case 30: // the clock steps back
+			case 40: // the clock steps back
 				h.Set(h.Now().Add(-500 * time.Millisecond))
-			case 38: // all has left the window, and Redis's own clock has not noticed
+			case 48: // all has left the window, and Redis's own clock has not noticed
 				h.Set(h.Now().Add(3 * time.Second))
 			}
 		}

@@ -326,9 +326,9 @@ func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
 	hash := func(values ...any) func(key string) error {
 		return func(key string) error { return s.admin.HSet(ctx, key, values...).Err() }
 	}
-	// As in hashlog.lua.
+	// As in slidingwindow_hash.lua.
 	log := func(first, last, instant, total, base, oldest any, entries ...any) func(key string) error {
-		return hash(append([]any{"first", first, "last", last, "instant", instant, "total", total, "base", base, "oldest", oldest}, entries...)...)
+		return hash(append([]any{"rule", "1000000/25000@", "first", first, "last", last, "instant", instant, "total", total, "base", base, "oldest", oldest}, entries...)...)
 	}
 	foreign := map[string]func(key string) error{
 		"a set": func(key string) error { return s.admin.SAdd(ctx, key, "x").Err() },
@@ -341,8 +341,10 @@ func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
 		"a list of words": list("a", "b", "c", "d"),
 		"a list, its end": list("0", "0", "9", "x"),
 		"a list of nan":   list("nan", "nan", "nan", "nan"),
-		"a list, a nan":   list("0", "0", "1763670000000000", "nan"),
-		"a list, its mid": list("0", "0", "x", "y", "1763670000000000", "7", "1763670000000000", "9"),
+		"a list, a nan":   list("1000000/1@", "0", "1763670000000000", "nan"),
+		"a list, no rule": list("0", "0", "1763670000000000", "7"),
+		"a list, a rule":  list("1000000/0", "0", "1763670000000000", "7"),
+		"a list, its mid": list("1000000/1@", "0", "x", "y", "1763670000000000", "7", "1763670000000000", "9"),
 		"a hash":          hash("a", "b"),
 		"a hash, first":   hash("first", "0"),
 		"a hash, last":    hash("last", "0"),

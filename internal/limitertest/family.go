@@ -61,12 +61,21 @@ func Families() []Family {
 				parts--
 			}
 			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(opts...), ratelimit.WithStorage(storage)}
-			fresh := func() model.Model { return model.NewSlidingZSet(n, w) }
+			callers := len(opts) > 0 // its clock
+			fresh := func() model.Model {
+				m := model.NewSlidingZSet(n, w)
+				m.Caller = callers
+				return m
+			}
 			slot := time.Duration(0)
 			if storage != ratelimit.ZSet {
 				slot = w / time.Duration(parts)
 				own = append(own, ratelimit.WithSubWindows(parts))
-				fresh = func() model.Model { return model.NewSlidingWindow(n, w, parts) }
+				fresh = func() model.Model {
+					m := model.NewSlidingWindow(n, w, parts)
+					m.Caller = callers
+					return m
+				}
 			}
 			l, err := ratelimit.NewSlidingWindow(c, n, w, own...)
 			return Pair{
@@ -119,7 +128,11 @@ func Families() []Family {
 			return Pair{
 				About: fmt.Sprintf("%v to %v", rules, resolution), Limiter: l,
 				Bound: Bound{Limit: n, Window: w, Rules: same, Slot: resolution},
-				Model: func() model.Model { return model.NewSlidingLog(same, resolution) },
+				Model: func() model.Model {
+					m := model.NewSlidingLog(same, resolution)
+					m.Caller = len(opts) > 0
+					return m
+				},
 				Broken: func(taken []model.Taken) string {
 					for _, r := range same {
 						if broken := brokenRule(taken, r.Limit, r.Window); broken != "" {

@@ -39,7 +39,7 @@ var Privileges = []struct {
 	{"FixedWindow aligned", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))
 	}},
-	{"SlidingWindow Hash", "+hmget +hlen +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
 	}},
 	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {

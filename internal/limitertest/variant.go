@@ -68,7 +68,7 @@ func Variants() []Variant {
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...))
 			},
-			Resets: [3]time.Duration{1_099_999 * us, 1_099_999 * us, 1_099_999 * us}, Retry: 1_099_999 * us, Grain: us,
+			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
 		},
 		{
@@ -76,7 +76,7 @@ func Variants() []Variant {
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List))
 			},
-			Resets: [3]time.Duration{1_099_999 * us, 1_099_999 * us, 1_099_999 * us}, Retry: 1_099_999 * us, Grain: us,
+			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
 		},
 		{
@@ -86,7 +86,7 @@ func Variants() []Variant {
 			},
 			Resets: [3]time.Duration{1_999_999 * us, 1_999_999 * us, 1_999_999 * us}, Retry: 1_999_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error {
-				return c.HSet(ctx, key, "first", "1", "last", "3", "instant", "1763670000999999", "total", "2", "base", "0", "oldest", "5", "2", "x").Err()
+				return c.HSet(ctx, key, "rule", "1000000/1000000", "first", "1", "last", "3", "instant", "1763670000999999", "total", "2", "base", "0", "oldest", "5", "2", "x").Err()
 			},
 		},
 		{

@@ -78,7 +78,7 @@ func TestSeveralRulesAllowWhatEachWould(t *testing.T) {
 			if step.Op == Reset {
 				continue
 			}
-			want := oracle(rules, taken, step.Now, step.N)
+			want := oracle(rules, taken, step.Now, step.N, step.Op == Peek)
 			last = m.Take(step.Now, step.N, step.Op == Peek)
 			require.Equal(t, want, last, "%+v", step)
 			if last.Allowed && step.Op == Take {
@@ -94,7 +94,7 @@ func TestSeveralRulesAllowWhatEachWould(t *testing.T) {
 
 // oracle answers from the whole history, rule by rule, as defined; it needs the
 // rules in increasing order of their windows.
-func oracle(rules []Rule, history []Taken, now int64, n int) Answer {
+func oracle(rules []Rule, history []Taken, now int64, n int, peek bool) Answer {
 	used := func(r Rule, at int64) (sum int) {
 		for _, g := range history {
 			if g.At > at-r.Window.Microseconds() {
@@ -124,6 +124,12 @@ func oracle(rules []Rule, history []Taken, now int64, n int) Answer {
 		return a
 	}
 	a = Answer{Allowed: true, Remaining: 1 << 30, ResetAfter: longest}
+	if peek {
+		n, a.ResetAfter = 0, 0
+		if len(history) > 0 {
+			a.ResetAfter = max(0, micros(history[len(history)-1].At-now)+longest)
+		}
+	}
 	for _, r := range rules {
 		if left := r.Limit - used(r, now) - n; left < a.Remaining {
 			a.Limit, a.Window, a.Remaining = r.Limit, r.Window, left

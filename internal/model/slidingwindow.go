@@ -2,6 +2,8 @@ package model
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"time"
 )
 
@@ -9,11 +11,15 @@ import (
 // into sub-windows, which are equally long and numbered. A sub-window counts until its
 // last microsecond has left the window.
 //
-// When the clock is set back to a time earlier than a sub-window, the permits of that
-// sub-window count as taken in the current one. As with [SlidingLog], every write deletes
-// the sub-windows that have left the window, unless Keep is set.
+// When the server's clock is set back to a time earlier than a sub-window, the permits of
+// that sub-window count as taken in the current one, but for a Peek, which leaves them
+// where they are. With Caller the clock is the caller's, and nothing moves: a call whose
+// clock is earlier than the last sub-window is decided as at the beginning of that one. As
+// with [SlidingLog], every allowed call deletes the sub-windows that have left the window,
+// unless Keep is set.
 type SlidingWindow struct {
-	Keep bool
+	Keep   bool
+	Caller bool
 
 	limit  int
 	window int64
@@ -37,40 +43,47 @@ func NewSlidingWindow(limit int, window time.Duration, subWindows int) *SlidingW
 // Take implements [Model].
 func (s *SlidingWindow) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, s.limit)
-	counts, repaired := s.load(now)
+	counts := maps.Clone(s.counts)
+	if counts == nil {
+		counts = map[int64]int{}
+	}
+	present, repaired := now, false
+	for id, count := range s.counts {
+		if current := floorDiv(now, s.width); id > current {
+			switch {
+			case s.Caller:
+				present = max(present, id*s.width)
+			case !peek:
+				delete(counts, id)
+				counts[current] += count
+				repaired = true
+			}
+		}
+	}
 	answer := Answer{Limit: s.limit, Window: s.Span()}
 
-	if used := s.used(counts, now); used+n <= s.limit {
+	if used := s.used(counts, present); used+n <= s.limit {
 		answer.Allowed = true
-		counts[floorDiv(now, s.width)] += n
+		if !peek {
+			counts[floorDiv(present, s.width)] += n
+		}
 	} else {
-		answer.RetryAfter = s.wait(counts, now, n)
+		answer.RetryAfter = s.freeAt(counts, present, n) - micros(now)
 	}
-	answer.Remaining = max(0, s.limit-s.used(counts, now))
-	answer.ResetAfter = s.wait(counts, now, s.limit)
+	used := s.used(counts, present)
+	answer.Remaining = max(0, s.limit-used)
+	if used > 0 {
+		answer.ResetAfter = s.freeAt(counts, present, s.limit) - micros(now)
+	}
 	if !peek && (answer.Allowed || repaired) {
 		for id := range counts {
-			if !s.Keep && s.leavesAt(id) <= now {
+			if !s.Keep && answer.Allowed && s.leavesAt(id) <= present {
 				delete(counts, id)
 			}
 		}
 		s.counts = counts
 	}
 	return answer
-}
-
-// load returns a copy of the counts as they apply at now, and whether that differs from
-// what is stored.
-func (s *SlidingWindow) load(now int64) (counts map[int64]int, repaired bool) {
-	counts = make(map[int64]int, len(s.counts)+1)
-	current := floorDiv(now, s.width)
-	for id, count := range s.counts {
-		if id > current {
-			id, repaired = current, true
-		}
-		counts[id] += count
-	}
-	return counts, repaired
 }
 
 // leavesAt is the first instant at which a sub-window no longer counts. Its last
@@ -86,18 +99,18 @@ func (s *SlidingWindow) used(counts map[int64]int, now int64) (sum int) {
 	return sum
 }
 
-// wait is the time from now until n permits are available. They become available when a
-// sub-window leaves the window, so wait tries these instants and takes the first at which
-// the permits fit.
-func (s *SlidingWindow) wait(counts map[int64]int, now int64, n int) time.Duration {
-	first := int64(-1)
+// freeAt is the instant from which on n permits are available. They become available when
+// a sub-window leaves the window, so freeAt tries these instants and takes the first at
+// which the permits fit.
+func (s *SlidingWindow) freeAt(counts map[int64]int, now int64, n int) time.Duration {
+	first := int64(math.MaxInt64)
 	for id := range counts {
 		at := s.leavesAt(id)
-		if at > now && s.used(counts, at)+n <= s.limit && (first < 0 || at-now < first) {
-			first = at - now
+		if at > now && at < first && s.used(counts, at)+n <= s.limit {
+			first = at
 		}
 	}
-	if first < 0 {
+	if first == math.MaxInt64 {
 		panic("model: more than the limit was asked for")
 	}
 	return micros(first)

@@ -91,8 +91,9 @@ func TestClockWindow(t *testing.T) {
 
 func TestSlidingLog(t *testing.T) {
 	exact := []row{
-		{1000, 1, true, allowed(2, 100*us)},
+		{1000, 1, true, allowed(3, 0)},
 		{1000, 1, false, allowed(2, 100*us)},
+		{1039, 1, true, allowed(2, 61*us)},
 		{1040, 2, false, allowed(0, 100*us)},
 		{1041, 1, false, denied(0, 59*us, 99*us)},
 		{1041, 2, false, denied(0, 99*us, 99*us)},
@@ -100,6 +101,7 @@ func TestSlidingLog(t *testing.T) {
 		{1100, 1, false, allowed(0, 100*us)},
 		{1139, 2, false, denied(0, 1*us, 61*us)},
 		{1140, 3, true, denied(2, 60*us, 60*us)},
+		{1140, 2, true, allowed(2, 60*us)},
 		{1140, 2, false, allowed(0, 100*us)},
 		{1500, 3, false, allowed(0, 100*us)},
 		{1500, 3, false, denied(0, 100*us, 100*us)},
@@ -110,8 +112,9 @@ func TestSlidingLog(t *testing.T) {
 
 	// Slots of 20: a permit counts until the last instant of its slot has left.
 	slots := []row{
-		{1000, 1, true, allowed(2, 119*us)}, // recorded at 1019
-		{1000, 1, false, allowed(2, 119*us)},
+		{1000, 1, true, allowed(3, 0)},
+		{1000, 1, false, allowed(2, 119*us)}, // recorded at 1019
+		{1000, 1, true, allowed(2, 119*us)},
 		{1019, 1, false, allowed(1, 100*us)},
 		{1020, 1, false, allowed(0, 119*us)}, // at 1039
 		{1118, 1, false, denied(0, 1*us, 21*us)},
@@ -157,11 +160,11 @@ func TestSlidingLogWhenTheClockIsSetBack(t *testing.T) {
 	one := []row{
 		{1000, 1, false, allowed(2, 100*us)},
 		{1050, 1, false, allowed(1, 100*us)},
-		{1020, 2, true, denied(1, 80*us, 100*us)}, // 1050 read as 1020
-		{1149, 3, true, denied(2, 1*us, 1*us)},    // and not rewritten by peek
-		{1020, 2, false, denied(1, 80*us, 100*us)},
-		{1119, 3, true, denied(2, 1*us, 1*us)}, // but by a denied call
-		{1120, 3, true, allowed(0, 100*us)},
+		{1020, 2, true, denied(1, 80*us, 130*us)}, // peek repairs nothing
+		{1149, 3, true, denied(2, 1*us, 1*us)},
+		{1020, 2, false, denied(1, 80*us, 100*us)}, // 1050 is 1020
+		{1119, 3, true, denied(2, 1*us, 1*us)},
+		{1120, 3, true, allowed(3, 0)},
 		{500, 1, false, allowed(0, 100*us)}, // all at 500
 		{599, 1, false, denied(0, 1*us, 1*us)},
 		{600, 3, false, allowed(0, 100*us)},
@@ -174,7 +177,7 @@ func TestSlidingLogWhenTheClockIsSetBack(t *testing.T) {
 	slots := []row{
 		{1019, 1, false, allowed(2, 100*us)},      // recorded at 1019
 		{1000, 1, false, allowed(1, 119*us)},      // back within the slot: no difference
-		{999, 2, true, denied(1, 100*us, 100*us)}, // read as 999
+		{999, 2, true, denied(1, 120*us, 120*us)}, // peek repairs nothing
 		{999, 1, false, allowed(0, 100*us)},
 		{1098, 1, false, denied(0, 1*us, 1*us)},
 		{1099, 3, false, allowed(0, 100*us)}, // in [1080, 1100), recorded at 1099
@@ -197,6 +200,88 @@ func TestSlidingLogWhenTheClockIsSetBack(t *testing.T) {
 		}
 		table(t, "forgetting, log", log, 3, 100*us, rows)
 		table(t, "forgetting, sub-windows", window, 3, 100*us, rows)
+	}
+}
+
+func TestSlidingLogOfCallersWhoseClocksDiffer(t *testing.T) {
+	one := []row{
+		{1000, 1, false, allowed(2, 100*us)},
+		{1050, 1, false, allowed(1, 100*us)},
+		{1020, 1, true, allowed(1, 130*us)},
+		{1020, 1, false, allowed(0, 130*us)}, // at 1050
+		{1020, 1, false, denied(0, 80*us, 130*us)},
+		{1099, 1, false, denied(0, 1*us, 51*us)},
+		{1100, 1, false, allowed(0, 100*us)},
+		{900, 1, false, denied(0, 250*us, 300*us)}, // nothing moves
+		{1149, 1, false, denied(0, 1*us, 51*us)},
+		{1150, 2, true, allowed(2, 50*us)},
+	}
+	slots := []row{
+		{1000, 2, false, allowed(1, 119*us)}, // recorded at 1019
+		{985, 1, false, allowed(0, 134*us)},  // as at 1000
+		{985, 1, false, denied(0, 134*us, 134*us)},
+		{1118, 1, false, denied(0, 1*us, 1*us)},
+		{1119, 3, false, allowed(0, 100*us)},
+		{1098, 1, false, denied(0, 121*us, 121*us)}, // in the slot before
+	}
+	log, window := NewSlidingLog([]Rule{{3, 100 * us}}, us), NewSlidingWindow(3, 100*us, 100)
+	log.Caller, window.Caller = true, true
+	table(t, "log", log, 3, 100*us, one)
+	table(t, "sub-windows of a microsecond", window, 3, 100*us, one)
+	log, window = NewSlidingLog([]Rule{{3, 100 * us}}, 20*us), NewSlidingWindow(3, 100*us, 5)
+	log.Caller, window.Caller = true, true
+	table(t, "log in slots", log, 3, 100*us, slots)
+	table(t, "sub-windows", window, 3, 100*us, slots)
+}
+
+func TestSlidingLogsOfOneKeyForgetNothingForEachOther(t *testing.T) {
+	long := NewSlidingLog([]Rule{{3, 100 * us}}, us)
+	short := long.Beside([]Rule{{1, 10 * us}}, us)
+	for i, r := range []struct {
+		m    *SlidingLog
+		at   int64
+		want Answer
+	}{
+		{long, 0, allowed(2, 100*us)},
+		{short, 5, denied(0, 5*us, 5*us)},
+		{short, 10, allowed(0, 10*us)}, // the permit of 0 is kept until 100
+		{short, 20, allowed(0, 10*us)},
+		{long, 25, denied(0, 75*us, 75*us)},
+		{long, 99, denied(0, 1*us, 1*us)},
+		{long, 100, allowed(2, 100*us)}, // nobody needed those of 10 and 20 any more
+		{short, 109, denied(0, 1*us, 1*us)},
+		{short, 110, allowed(0, 10*us)},
+		{long, 115, allowed(0, 100*us)},
+		{long, 115, denied(0, 85*us, 100*us)},
+		{short, 125, allowed(0, 10*us)},
+		{short, 135, allowed(0, 10*us)},
+		{long, 199, denied(0, 16*us, 16*us)}, // of 100, 110, 115, 125 and 135 three have to leave
+		{long, 210, denied(0, 5*us, 5*us)},
+		{long, 215, allowed(2, 100*us)},
+	} {
+		want := r.want.of(r.m.rules[0].Limit, r.m.rules[0].Window)
+		require.Equal(t, want, r.m.Take(r.at, 1, false), "row %d at %d", i, r.at)
+	}
+}
+
+// Coarse slots end later than fine ones, and that is no step back.
+func TestSlidingLogsOfOneKeyWithDifferentSlots(t *testing.T) {
+	coarse := NewSlidingLog([]Rule{{3, 100 * us}}, 20*us)
+	fine := coarse.Beside([]Rule{{3, 100 * us}}, us)
+	for i, r := range []struct {
+		m    *SlidingLog
+		at   int64
+		want Answer
+	}{
+		{coarse, 1000, allowed(2, 119*us)}, // recorded at 1019
+		{fine, 1005, allowed(1, 114*us)},   // with it
+		{coarse, 1001, allowed(0, 118*us)},
+		{fine, 1019, denied(0, 100*us, 100*us)},
+		{fine, 999, denied(0, 100*us, 100*us)}, // a step back: all is at 999
+		{fine, 1098, denied(0, 1*us, 1*us)},
+		{fine, 1099, allowed(2, 100*us)},
+	} {
+		require.Equal(t, r.want.of(3, 100*us), r.m.Take(r.at, 1, false), "row %d at %d", i, r.at)
 	}
 }
 

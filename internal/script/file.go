@@ -89,6 +89,11 @@ func (f *File) With(other *File) *File {
 	return changed
 }
 
+// Without returns f with nothing in the block of that name, if it has one.
+func (f *File) Without(block string) *File {
+	return Parse(f.name, f.With(&File{blocks: map[string]string{block: ""}}).text)
+}
+
 // AnswerInWords returns f with the words of a run as its answer: an array of integers,
 // instead of one integer that holds all words.
 func (f *File) AnswerInWords() *File {

@@ -8,98 +8,142 @@ local call = redis.pcall
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs:
--- sets: grain rules limits windows longest corrupt
-local grain, rules = ARGV[2] + 0, ARGV[3] + 0
+-- sets: rule grain rules limits windows longest corrupt
+local rule, grain, rules = ARGV[2], ARGV[3] + 0, ARGV[4] + 0
 -- These tables begin with room for four rules: to grow one costs a third of a call.
 local limits, windows = {0, 0, 0, 0}, {0, 0, 0, 0}
 for r = 1, rules do
-  limits[r] = ARGV[2 + 2 * r] + 0
-  windows[r] = ARGV[3 + 2 * r] + 0
+  limits[r] = ARGV[3 + 2 * r] + 0
+  windows[r] = ARGV[4 + 2 * r] + 0
 end
 local longest = windows[rules]
 local corrupt = 'CORRUPT no state of a log in a list'
 local out, size = {}, 0
 -- Reads what this decision needs of the log. The blocks after it use:
+--   present         the instant at which the call is decided: now, unless it has to be later
 --   slot            last instant of the present slot, at which permits taken now are dated
---   total, used     permits taken since the log began; those that count now
---                   under the longest rule
+--   total           permits taken since the log began
 --   stored, recent  total and instant of the last entry before this execution; a clock that
---                   stepped back dates it at slot
+--                   stepped back dates it at slot or earlier
 --   newest          last instant at which a permit was taken, this execution's included
 --   last            number of the last entry, nil unless it was needed
 --   exists, renew   there is a log to go on with; there is one that has to be deleted
 --   repair, kept    the clock stepped back: the entries after number kept have to go
 --   forget          number of the entry that becomes entry 0
--- needs: call key now grain rules limits windows longest corrupt
--- sets: slot exists total last renew kept repair left bases alives forget used stored recent newest
-local slot = now - now % grain + grain - 1
+--   text            the rule that an allowed call writes; said is the stored one
+--   gone, others    the instants at which the state is no longer needed, and at which
+--                   nobody else needs it
+-- needs: call corrupt grain key limits longest mark now rule rules spare windows
+-- sets: alives base bases exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total
 
 -- <open>
--- The last entry (instant, total), the total of entry 0 (base) and the instant of
--- entry 1 (oldest).
--- needs: call key corrupt
--- sets: exists instant total base oldest
-local exists, instant, total, base, oldest = false, 0, 0, 0, 0
+-- The last entry (instant, total), the rule (said), the total of entry 0 (base) and the
+-- instant of entry 1 (oldest).
+-- needs: call key rule corrupt
+-- sets: exists said instant total base oldest
+local exists, said, instant, total, base, oldest = false, rule, 0, 0, 0, 0
 local tail = call('LRANGE', key, '-2', '-1')
 if tail.err then return tail end
 if tail[1] then
   exists = true
   instant = tonumber(tail[1])
   total = tonumber(tail[2])
-  local head = call('LRANGE', key, '1', '2')
-  base = tonumber(head[1])
-  oldest = tonumber(head[2])
+  local head = call('LRANGE', key, '0', '2')
+  said = head[1]
+  base = tonumber(head[2])
+  oldest = tonumber(head[3])
   if not (instant and total and base and oldest) then return {err = corrupt} end
 end
 -- </open>
 
+local present, slot = now, now - now % grain + grain - 1
+local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
 local last
 local renew, kept, repair = false, 0, false
--- Unless the clock stepped back or an entry has left the smallest window, the numbers of
--- entries are not needed.
-if exists and (instant > slot or oldest <= now - windows[1] or instant <= now - windows[1]) then
+-- Others have used the key, or the clock is behind.
+if said ~= rule or instant > slot then
+  -- <writer>
+  -- The rule that the state was written by, as far as it is another one.
+  -- needs: rule grain mark longest said corrupt
+  -- sets: theirs coarse signed more
+  local theirs, coarse, signed, more = longest, grain, mark, ''
+  if said ~= rule then
+    theirs, coarse, signed, more = string.match(said or '', '^([1-9]%d*)/([1-9]%d*)(@?)(.*)$')
+    if not theirs then return {err = corrupt} end
+    theirs = theirs + 0
+    coarse = coarse + 0
+  end
+  -- </writer>
+  -- <rewind>
+  -- </rewind>
+  -- <others>
+  -- What others need is kept. The last entry is never moved back: permits are dated at its
+  -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
+  -- of this one or this one is behind, and the call is decided as at the beginning of that
+  -- slot. The rule goes on to say when the last entry's slot began, and by whose clock.
+  -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
+  -- sets: present slot text held gone others newest slack
+  if instant - coarse >= now and (mark == '@' or signed == '@') then
+    present = instant - coarse + 1
+    slot = present - present % grain + grain - 1
+  end
+  local behind = present > now
+  if instant > slot then
+    slot = instant
+    behind = signed == '@'
+    text = string.format('%d/%d%s', longest, coarse, signed)
+  elseif behind then
+    text = string.format('%d/%d@', longest, slot - present + 1)
+  end
+  if behind then slack = math.max(slack, 1000) end
+  gone = instant + theirs
+  local own, beside = gone, ''
+  for width, needed in string.gmatch(more, ' (%d+)/(%d+)') do
+    local leaves = math.min(needed + 0, instant + width)
+    gone = math.max(gone, leaves)
+    if width + 0 > longest and leaves > present then
+      held = math.max(held, width + 0)
+      others = math.max(others, leaves)
+      beside = string.format('%s %s/%d', beside, width, leaves)
+    end
+  end
+  if theirs > longest and own > math.max(present, others) then
+    held = math.max(held, theirs)
+    others = own
+    beside = string.format(' %d/%d%s', theirs, own, beside)
+  end
+  text = text .. beside
+  newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
+  -- </others>
+end
+if exists and gone <= present then -- the state is no longer needed
+  renew = true
+  exists = false
+  said = text
+  instant = 0
+  total = 0
+  base = 0
+  newest = 0
+end
+-- Unless an entry has left the smallest window, the numbers of entries are not needed.
+if exists and not last and oldest <= present - windows[1] then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
   last = length / 2 - 1
-  renew = instant <= now - longest
-  if renew then -- all entries have left every window
-    exists = false
-    instant = 0
-    total = 0
-    base = 0
-    last = 0
-  end
-  -- <rewind>
-  -- The clock stepped back: permits taken after slot count as taken at slot.
-  -- needs: call key slot instant oldest last corrupt kept repair
-  -- sets: instant oldest last kept repair
-  if instant > slot then
-    if oldest <= slot then
-      kept = 1
-      local high = last
-      while high - kept > 1 do
-        local middle = math.floor((kept + high) / 2)
-        local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
-        if not at then return {err = corrupt} end
-        if at <= slot then kept = middle else high = middle end
-      end
-    else
-      oldest = slot
-    end
-    last = kept + 1
-    instant = slot
-    repair = true
-  end
-  -- </rewind>
 end
 
 -- For each rule: the last entry that has left its window (left), the total up to that
 -- entry (bases), and the instant of the entry after it (alives). The smaller the
--- window, the more entries have left it.
+-- window, the more entries have left it. What others need comes before the longest rule.
 local left, bases, alives = {0, 0, 0, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}
 local from, upto, alive = 0, base, oldest
-for r = rules, 1, -1 do
-  local edge = now - windows[r]
+local most, forget = rules
+if held > longest then
+  most = rules + 1
+  windows[most] = held
+end
+for r = most, 1, -1 do
+  local edge = present - windows[r]
   if instant <= edge then -- all entries have left this window
     from = last or 0
     upto = total
@@ -122,30 +166,35 @@ for r = rules, 1, -1 do
     -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
     -- that takes too long, by halves.
     -- needs: call key edge instant last corrupt from guess upto alive width
-    -- sets: from upto alive
+    -- sets: alive from last upto
     local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
     while true do
       local near = call('LRANGE', key, 2 * guess, 2 * guess + width)
       local at, sum = tonumber(near[1]), near[2]
       alive = instant
-      if guess + 1 < last then alive = tonumber(near[3]) end
-      if near[5] and alive and alive <= edge and guess + 1 < last then -- it is the next entry
+      if near[3] and guess + 1 ~= last then alive = tonumber(near[3]) end
+      if near[5] and alive and alive <= edge and guess + 1 ~= last then -- it is the next entry
         guess = guess + 1
         at = alive
         sum = near[4]
         alive = instant
-        if guess + 1 < last then alive = tonumber(near[5]) end
+        if guess + 1 ~= last then alive = tonumber(near[5]) end
       end
       upto = tonumber(sum)
       if not (at and upto and alive) then return {err = corrupt} end
+      if at <= edge and alive > edge then break end
+      if not last then
+        local length = call('LLEN', key)
+        if length < 4 or length % 2 == 1 then return {err = corrupt} end
+        last = length / 2 - 1
+        high = last
+      end
       if at > edge then
         high = guess
         highAt = at
-      elseif alive <= edge then
+      else
         low = guess + 1
         lowAt = alive
-      else
-        break
       end
       if low >= high then return {err = corrupt} end -- the entries are not in order
       readings = readings + 1
@@ -156,12 +205,16 @@ for r = rules, 1, -1 do
     from = guess
     -- </search>
   end
+  if not forget then
+    forget = from
+    base = upto
+  end
   left[r] = from
   bases[r] = upto
   alives[r] = alive
   if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
 end
-local forget, used, stored, recent, newest = left[rules], total - bases[rules], total, instant, instant
+local stored, recent = total, instant
 -- needs: n times rules limits total bases
 -- sets: allowed before
 local allowed, before = times, total
@@ -173,7 +226,7 @@ for r = 1, rules do
 end
 -- Computes, for each rule that blocks, when the entry leaves its window that makes
 -- room. It is an entry of this execution if the stored ones are not enough.
--- needs: call key n times now rules limits windows corrupt slot total last left bases alives stored recent allowed
+-- needs: call key n times now rules limits windows corrupt slot total gone last left bases alives stored recent allowed
 -- sets: wait blocking
 local wait, blocking = 0, 0
 if allowed < times then
@@ -226,8 +279,11 @@ if allowed < times then
           -- </reach>
         end
       end
-      if leaves + windows[r] - now > wait then
-        wait = leaves + windows[r] - now
+      local blocked = leaves + windows[r]
+      if blocked > gone then blocked = gone end
+      blocked = blocked - now
+      if blocked > wait then
+        wait = blocked
         blocking = r
       end
     end

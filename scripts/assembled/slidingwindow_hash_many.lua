@@ -16,17 +16,16 @@ local call = redis.pcall
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs: call
--- sets: grain limit window longest corrupt bounds
-local grain, limit, window = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0
+-- sets: rule grain limit window longest corrupt bounds
+local rule, grain, limit, window = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 local longest = window
 local corrupt = 'CORRUPT no state of a log in a hash'
 -- The number of entry 0, and that of the last entry counted from there, which few
--- decisions need; nil if they cannot be right. HLEN checks that so many entries exist:
--- store would otherwise delete missing ones one by one, however many.
+-- decisions need; nil if they cannot be right.
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
-  if first and final and final > first and call('HLEN', log) >= final - first + 5 then
+  if first and final and final > first then
     return first, final - first
   end
 end
@@ -34,58 +33,71 @@ local out, size = {}, 0
 
 local function decide(key, requests)
   -- Reads what this decision needs of the log. The blocks after it use:
+  --   present         the instant at which the call is decided: now, unless it has to be later
   --   slot            last instant of the present slot, at which permits taken now are dated
   --   total, used     permits taken since the log began; those that count now
   --   stored, recent  total and instant of the last entry before this execution; a clock that
-  --                   stepped back dates it at slot
+  --                   stepped back dates it at slot or earlier
   --   newest          last instant at which a permit was taken, this execution's included
   --   last            number of the last entry, nil unless it was needed
   --   exists, renew   there is a log to go on with; there is one that has to be deleted
   --   repair, kept    the clock stepped back: the entries after number kept have to go
   --   forget          number of the entry that becomes entry 0
-  -- needs: call key now grain window corrupt bounds
-  -- sets: slot exists instant total base oldest last renew kept repair forget used stored recent newest ending first
-  local slot, edge = now - now % grain + grain - 1, now - window
+  --   text            the rule that an allowed call writes; said is the stored one
+  --   gone, others    the instants at which the state is no longer needed, and at which
+  --                   nobody else needs it
+  --   left, under     the last entry that has left the window: its number, its total
+  --   alive           the instant of the entry after it
+  -- needs: bounds call corrupt grain key longest mark now rule spare window
+  -- sets: alive base exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
 
   -- <open>
-  -- The last entry (instant, total), the total of entry 0 (base) and the instant of
-  -- entry 1 (oldest).
-  -- needs: call key corrupt
-  -- sets: exists instant total base oldest
-  local exists, instant, total, base, oldest = false, 0, 0, 0, 0
-  local fields = call('HMGET', key, 'instant', 'total', 'base', 'oldest')
+  -- The rule (said), the last entry (instant, total), the total of entry 0 (base) and the
+  -- instant of entry 1 (oldest).
+  -- needs: call key rule corrupt
+  -- sets: exists said instant total base oldest
+  local exists, said, instant, total, base, oldest = false, rule, 0, 0, 0, 0
+  local fields = call('HMGET', key, 'rule', 'instant', 'total', 'base', 'oldest')
   if fields.err then return fields end
-  if fields[1] or fields[2] then
+  if fields[2] or fields[3] then
     exists = true
-    instant = tonumber(fields[1])
-    total = tonumber(fields[2])
-    base = tonumber(fields[3])
-    oldest = tonumber(fields[4])
+    said = fields[1]
+    instant = tonumber(fields[2])
+    total = tonumber(fields[3])
+    base = tonumber(fields[4])
+    oldest = tonumber(fields[5])
     if not (instant and total and base and oldest) then return {err = corrupt} end
   end
   -- </open>
 
-  local first, last, ending -- see bounds; ending is last as it is stored
+  local present, slot = now, now - now % grain + grain - 1
+  local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
+  local first, last -- see bounds
   local renew, kept, repair, forget = false, 0, false, 0
-  -- Unless the clock stepped back or an entry has left the window, the numbers of entries are
-  -- not needed.
-  if exists and (instant > slot or oldest <= edge or instant <= edge) then
-    first, last = bounds(key)
-    if not last then return {err = corrupt} end
-    ending = last
-    renew = instant <= edge
-    if renew then -- all entries have left the window
-      exists = false
-      instant = 0
-      total = 0
-      base = 0
+  -- Others have used the key, or the clock is behind.
+  if said ~= rule or instant > slot then
+    -- <writer>
+    -- The rule that the state was written by, as far as it is another one.
+    -- needs: rule grain mark longest said corrupt
+    -- sets: theirs coarse signed more
+    local theirs, coarse, signed, more = longest, grain, mark, ''
+    if said ~= rule then
+      theirs, coarse, signed, more = string.match(said or '', '^([1-9]%d*)/([1-9]%d*)(@?)(.*)$')
+      if not theirs then return {err = corrupt} end
+      theirs = theirs + 0
+      coarse = coarse + 0
     end
+    -- </writer>
     -- <rewind>
-    -- The clock stepped back: permits taken after slot count as taken at slot.
-    -- needs: call key slot instant oldest last corrupt first kept repair
-    -- sets: instant oldest last kept repair
-    if instant > slot then
-      if oldest <= slot then
+    -- The server's clock stepped back before the slot of the last entry: permits taken after
+    -- that slot's present one count as taken in it. Not for a Peek, which repairs nothing.
+    -- needs: bounds call coarse corrupt first instant kept key last mark now oldest repair signed
+    -- sets: first instant last oldest repair
+    if instant - coarse >= now and mark == '' and signed == '' then
+      first, last = bounds(key)
+      if not last then return {err = corrupt} end
+      instant = now - now % coarse + coarse - 1
+      if oldest <= instant then
         kept = 1
         local high = last
         while high - kept > 1 do
@@ -93,58 +105,124 @@ local function decide(key, requests)
           local entry = call('HMGET', key, string.format('%d', first + middle))[1]
           local at = tonumber(string.match(entry or '', '^(%d+)/'))
           if not at then return {err = corrupt} end
-          if at <= slot then kept = middle else high = middle end
+          if at <= instant then kept = middle else high = middle end
         end
       else
-        oldest = slot
+        oldest = instant
       end
       last = kept + 1
-      instant = slot
       repair = true
     end
     -- </rewind>
-    if exists and oldest <= edge then -- more entries have left the window, often just one
-      local from, guess, alive, upto = 0, 1, oldest
-      -- <search>
-      -- Finds the last entry whose instant is not after the edge: its number (from), its
-      -- total (upto), and the instant of the entry after it (alive). The search starts
-      -- after the entry from, whose next entry is at alive. Each reading of two neighbours
-      -- shows where to go on: first in proportion, then, if that takes too long, by halves.
-      -- needs: call key edge instant last corrupt from guess upto alive first
-      -- sets: from upto alive
-      local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
-      while true do
-        local number = first + guess
-        local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
-        local at, sum = string.match(pair[1] or '', '^(%d+)/(%d+)$')
-        at = tonumber(at)
-        upto = tonumber(sum)
-        alive = instant
-        if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
-        if not (at and upto and alive) then return {err = corrupt} end
-        if at > edge then
-          high = guess
-          highAt = at
-        elseif alive <= edge then
-          low = guess + 1
-          lowAt = alive
-        else
-          break
-        end
-        if low >= high then return {err = corrupt} end -- the entries are not in order
-        readings = readings + 1
-        local share = 1 / 2
-        if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
-        guess = low + math.floor((high - low) * share)
-      end
-      from = guess
-      -- </search>
-      forget = from
-      base = upto
-      oldest = alive
+    -- <others>
+    -- What others need is kept. The last entry is never moved back: permits are dated at its
+    -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
+    -- of this one or this one is behind, and the call is decided as at the beginning of that
+    -- slot. The rule goes on to say when the last entry's slot began, and by whose clock.
+    -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
+    -- sets: present slot text held gone others newest slack
+    if instant - coarse >= now and (mark == '@' or signed == '@') then
+      present = instant - coarse + 1
+      slot = present - present % grain + grain - 1
     end
+    local behind = present > now
+    if instant > slot then
+      slot = instant
+      behind = signed == '@'
+      text = string.format('%d/%d%s', longest, coarse, signed)
+    elseif behind then
+      text = string.format('%d/%d@', longest, slot - present + 1)
+    end
+    if behind then slack = math.max(slack, 1000) end
+    gone = instant + theirs
+    local own, beside = gone, ''
+    for width, needed in string.gmatch(more, ' (%d+)/(%d+)') do
+      local leaves = math.min(needed + 0, instant + width)
+      gone = math.max(gone, leaves)
+      if width + 0 > longest and leaves > present then
+        held = math.max(held, width + 0)
+        others = math.max(others, leaves)
+        beside = string.format('%s %s/%d', beside, width, leaves)
+      end
+    end
+    if theirs > longest and own > math.max(present, others) then
+      held = math.max(held, theirs)
+      others = own
+      beside = string.format(' %d/%d%s', theirs, own, beside)
+    end
+    text = text .. beside
+    newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
+    -- </others>
   end
-  local used, stored, recent, newest = total - base, total, instant, instant
+  if exists and gone <= present then -- the state is no longer needed
+    renew = true
+    exists = false
+    said = text
+    instant = 0
+    total = 0
+    base = 0
+    newest = 0
+  end
+  local left, under, alive = 0, base, oldest
+  if exists and alive <= present - window then -- more entries have left the window, often just one
+    if not last then
+      first, last = bounds(key)
+      if not last then return {err = corrupt} end
+    end
+    local edge, from, upto = present - held, 0, base
+    while true do -- first under the longest window that anybody needs, then under this one
+      if instant <= edge then
+        from = last
+        upto = total
+      elseif alive <= edge then
+        local guess = from + 1
+        -- <search>
+        -- Finds the last entry whose instant is not after the edge: its number (from), its
+        -- total (upto), and the instant of the entry after it (alive). The search starts
+        -- after the entry from, whose next entry is at alive. Each reading of two neighbours
+        -- shows where to go on: first in proportion, then, if that takes too long, by halves.
+        -- needs: call key edge instant last corrupt from guess upto alive first
+        -- sets: from upto alive
+        local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
+        while true do
+          local number = first + guess
+          local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
+          local at, sum = string.match(pair[1] or '', '^(%d+)/(%d+)$')
+          at = tonumber(at)
+          upto = tonumber(sum)
+          alive = instant
+          if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+          if not (at and upto and alive) then return {err = corrupt} end
+          if at > edge then
+            high = guess
+            highAt = at
+          elseif alive <= edge then
+            low = guess + 1
+            lowAt = alive
+          else
+            break
+          end
+          if low >= high then return {err = corrupt} end -- the entries are not in order
+          readings = readings + 1
+          local share = 1 / 2
+          if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+          guess = low + math.floor((high - low) * share)
+        end
+        from = guess
+        -- </search>
+      end
+      if edge == present - held then
+        forget = from
+        base = upto
+        oldest = alive
+      end
+      if edge == present - window then break end
+      edge = present - window
+    end
+    left = from
+    under = upto
+  end
+  local used, stored, recent = total - under, total, instant
   if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
   local change, begin = repair, 1
   repeat
@@ -162,31 +240,34 @@ local function decide(key, requests)
     if n * allowed > room then
       allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
     end
-    -- needs: n slot used total newest allowed
-    -- sets: used total newest
+    -- needs: n longest slot used total allowed others newest gone
+    -- sets: used total newest gone
     used = used + allowed * n
     total = total + allowed * n
-    if allowed > 0 then newest = slot end
+    if allowed > 0 then
+      newest = slot
+      gone = slot + longest
+      if others > gone then gone = others end
+    end
     -- Computes when the entry leaves the window that makes room. It is an entry of this
     -- execution if the stored ones are not enough.
-    -- needs: call key n times now limit window corrupt slot base oldest last forget used stored recent allowed bounds ending first
-    -- sets: wait ending first last
+    -- needs: alive allowed bounds call corrupt first gone key last left limit n now recent slot stored times under used window
+    -- sets: first last wait
     local wait = 0
     if allowed < times then
       local over, leaves = used + n - limit, slot -- so many permits have to leave
-      if base + over <= stored then
-        leaves = oldest
+      if under + over <= stored then
+        leaves = alive
         if over > 1 then
-          local below, belowSum, goal = forget, base, base + over
+          local below, belowSum, goal = left, under, under + over
           -- <reach>
           -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
           -- comes after the entry below, whose total is belowSum.
-          -- needs: call key last corrupt stored recent goal bounds ending first leaves below belowSum
-          -- sets: leaves ending first last
+          -- needs: below belowSum bounds call corrupt first goal key last leaves recent stored
+          -- sets: first last leaves
           if not last then
             first, last = bounds(key)
             if not last then return {err = corrupt} end
-            ending = last
           end
           local above, aboveSum, readings = last, stored, 0
           local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
@@ -221,7 +302,9 @@ local function decide(key, requests)
           -- </reach>
         end
       end
-      wait = leaves + window - now
+      wait = leaves + window
+      if wait > gone then wait = gone end
+      wait = wait - now
     end
     -- needs: out size now newest allowed before wait
     -- sets: size
@@ -233,70 +316,83 @@ local function decide(key, requests)
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then
-      -- needs: key now longest slot exists total renew kept repair forget used recent base bounds corrupt ending first instant last oldest stored
-      -- sets:
-      -- Totals only grow. Before they are too large to be exact, the permits that count
-      -- under the longest rule begin a new log, as if taken now: they count for longer than
-      -- they should, never for less.
-      if total > 2 ^ 52 then
-        renew = true
-        exists = false
-        repair = false
-        forget = 0
-        total = used
+      -- needs: base bounds call corrupt exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
+      -- sets: exists
+      if repair then
+        redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
+          'last', string.format('%d', first + last))
       end
-      local old = -1 -- the TTL, if it was set for this slot; read before any write
-      if exists and recent == slot then old = redis.call('PTTL', key) end
-      local sum = string.format('%d', total)
-      if renew then redis.call('UNLINK', key) end
-      if exists and recent == slot and not repair then
-        redis.call('HSET', key, 'total', sum)
-      else
-        local at = string.format('%d', slot)
+      local old = -1 -- the TTL
+      if exists then old = redis.call('PTTL', key) end
+      if total > stored then -- a call is allowed
+        -- Totals only grow. Before they are too large to be exact, the permits that count under
+        -- the longest rule begin a new log, as if taken now: they count for longer than they
+        -- should, never for less.
+        if total > 2 ^ 52 then
+          renew = true
+          exists = false
+          total = total - base
+        end
+        local sum = string.format('%d', total)
+        if renew then redis.call('UNLINK', key) end
         if not exists then
-          redis.call('HSET', key, 'instant', at, 'total', sum, 'base', '0', 'oldest', at,
+          local at = string.format('%d', slot)
+          redis.call('HSET', key, 'rule', text, 'instant', at, 'total', sum, 'base', '0', 'oldest', at,
             'first', '0', 'last', '1')
         else
-          if not last then
-            first, last = bounds(key)
-            if not last then return {err = corrupt} end
+          if text ~= said then redis.call('HSET', key, 'rule', text) end
+          if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
+            local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
+            forget = 1000
+            base = tonumber(string.match(pair[1] or '', '/(%d+)$'))
+            oldest = tonumber(string.match(pair[2] or '', '^(%d+)/'))
+            if not (base and oldest) then return {err = corrupt} end
           end
-          if not repair then -- the last entry gets a field of its own
-            kept = last
-            redis.call('HSET', key, string.format('%d', first + last), string.format('%d/%d', instant, stored))
+          if recent == slot then
+            redis.call('HSET', key, 'total', sum)
+            if forget > 0 then
+              redis.call('HSET', key, 'base', string.format('%d', base), 'oldest', string.format('%d', oldest),
+                'first', string.format('%d', first + forget))
+            end
+          else -- the last entry gets a field of its own
+            if not last then
+              first, last = bounds(key)
+              if not last then return {err = corrupt} end
+            end
+            local at, number = string.format('%d', slot), string.format('%d', first + last)
+            local entry, following = string.format('%d/%d', instant, stored), string.format('%d', first + last + 1)
+            if forget > 0 then
+              redis.call('HSET', key, 'instant', at, 'total', sum, 'base', string.format('%d', base),
+                'oldest', string.format('%d', oldest), 'first', string.format('%d', first + forget), 'last', following,
+                number, entry)
+            else
+              redis.call('HSET', key, 'instant', at, 'total', sum, 'last', following, number, entry)
+            end
           end
-          redis.call('HSET', key, 'instant', at, 'total', sum, 'last', string.format('%d', first + kept + 1))
+          if forget > 0 then -- the fields up to entry 0 are deleted sixteen at a time
+            local numbers, number = {}, first - first % 16
+            while number + 16 <= first + forget do
+              for i = 1, 16 do
+                numbers[#numbers + 1] = string.format('%d', number + i)
+              end
+              number = number + 16
+            end
+            if numbers[1] then redis.call('HDEL', key, unpack(numbers)) end
+          end
         end
       end
-      if forget > 0 or repair then
-        redis.call('HSET', key, 'first', string.format('%d', first + forget),
-          'base', string.format('%d', base), 'oldest', string.format('%d', oldest))
-        local gone = {}
-        for number = 1, forget do
-          gone[#gone + 1] = string.format('%d', first + number)
-        end
-        if repair then
-          for number = kept + 1, ending - 1 do
-            gone[#gone + 1] = string.format('%d', first + number)
-          end
-        end
-        for i = 1, #gone, 1000 do
-          redis.call('HDEL', key, unpack(gone, i, math.min(i + 999, #gone)))
-        end
-      end
-      -- The TTL is 0.1 s longer than needed. So within a slot it is set again only if it is
-      -- more than 50 ms off. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
-      local ttl = (slot + longest - now) / 1000
-      ttl = ttl - ttl % 2 + 101
-      if old < ttl - 50 or old > ttl + 50 then redis.call('PEXPIRE', key, ttl) end
+      -- The TTL is set to 0.9 s more than needed, so that a key in use needs it only about once
+      -- a second. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
+      local ttl = (gone - present) / 1000
+      ttl = ttl - ttl % 2 + slack
+      if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
   else
-      -- A denial under a longer window than the one that set the TTL lengthens the TTL:
-      -- the state is kept for as long as the reported wait.
-      -- needs: key now longest recent
+      -- A denial repairs a lost TTL, and changes nothing else.
+      -- needs: key present exists gone slack
       -- sets:
-      local ttl = (recent + longest - now) / 1000
-      if recent > 0 and redis.call('PTTL', key) < ttl then
-        redis.call('PEXPIRE', key, ttl - ttl % 2 + 101)
+      if exists and redis.call('PTTL', key) == -1 then
+        local ttl = (gone - present) / 1000
+        redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
       end
   end
 end

@@ -42,14 +42,6 @@ if last[1] then
       rule = '/' .. ARGV[3] .. kind
     end
     -- <rewind>
-    -- The server's clock stepped back: permits with later instants count from now.
-    -- needs: now at newest recent repair step
-    -- sets: newest repair step
-    if recent > at then
-      repair = true
-      step = recent - now
-      newest = now
-    end
     -- </rewind>
     others = '+' .. theirs .. '/' .. string.format('%d', recent + theirs) .. others
     ends = 0
