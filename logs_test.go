@@ -72,7 +72,7 @@ type logRival struct {
 }
 
 func (r logRival) String() string {
-	return fmt.Sprintf("%v to %v, caller's clock %v by %v", r.rules, r.grain, r.model.Caller, r.skew)
+	return fmt.Sprintf("%v to %v, caller's clock %v by %v", r.rules, r.grain, r.model.CallersClock, r.skew)
 }
 
 // TestLogsOfOneKeyAnswerAsTheirModel: two or three limiters with rules of their own use
@@ -133,7 +133,7 @@ func logRivals(t *testing.T, rng *rand.Rand, client *redis.Client, key string, r
 		}
 		var o []ratelimit.Option
 		if rng.IntN(2) == 0 {
-			r.model.Caller = true
+			r.model.CallersClock = true
 			r.skew = time.Duration(rng.Int64N(61)-30) * max(time.Microsecond, time.Duration(rng.IntN(3))*r.grain)
 			o = append(o, ratelimit.WithClock(clock), ratelimit.WithMaxSkew(2*time.Second))
 		}
@@ -150,7 +150,7 @@ func logRivals(t *testing.T, rng *rand.Rand, client *redis.Client, key string, r
 		step.N = min(step.N, r.model.Max())
 		now := time.UnixMicro(step.Now)
 		set(now)
-		if r.model.Caller {
+		if r.model.CallersClock {
 			at = now.Add(r.skew).Truncate(time.Microsecond)
 			now = at
 		}
@@ -189,7 +189,7 @@ func logRivals(t *testing.T, rng *rand.Rand, client *redis.Client, key string, r
 			}
 			if allowed { // the key lives as long as anybody needs it, and a second at most beyond
 				spare := time.Duration(0)
-				if r.model.Caller {
+				if r.model.CallersClock {
 					spare = 2 * time.Second
 				} else if r.model.DatedByCaller() {
 					spare = time.Second

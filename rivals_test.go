@@ -325,7 +325,7 @@ func drawRivals(t *testing.T, s *limitertest.Stage, rng *rand.Rand, families []l
 }
 
 // notYet are the algorithms whose scripts do not yet do what these tests ask.
-var notYet = []string{"SlidingWindow Hash", "SlidingWindow List", "SlidingLog"}
+var notYet []string
 
 // skipNotYet skips the test of an algorithm that is in that list.
 func skipNotYet(t *testing.T, name string) {

@@ -108,7 +108,7 @@ if state then
     -- full by the writer's rule (full), and until so many permits fit (wait).
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- needs: now mark state permit flow every burst rule sub divide after present lag repair
+    -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
     -- sets: present lag repair theirs writes margin whole part
     local written, permits, units, unit, speed, step, kind =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
@@ -251,7 +251,7 @@ end
 -- needs: capacity flow cost allowed before late
 -- sets:
 if allowed > 0 then return before end
-if late < 0 then before = math.min(capacity - cost - late * flow, 2 ^ 53) end
+if late < 0 then return -math.min(capacity - cost - late * flow, 2 ^ 53) end
 return -before
 -- </answer>
 

@@ -64,7 +64,7 @@ func Families() []Family {
 			callers := len(opts) > 0 // its clock
 			fresh := func() model.Model {
 				m := model.NewSlidingZSet(n, w)
-				m.Caller = callers
+				m.CallersClock = callers
 				return m
 			}
 			slot := time.Duration(0)
@@ -73,7 +73,7 @@ func Families() []Family {
 				own = append(own, ratelimit.WithSubWindows(parts))
 				fresh = func() model.Model {
 					m := model.NewSlidingWindow(n, w, parts)
-					m.Caller = callers
+					m.CallersClock = callers
 					return m
 				}
 			}
@@ -130,7 +130,7 @@ func Families() []Family {
 				Bound: Bound{Limit: n, Window: w, Rules: same, Slot: resolution},
 				Model: func() model.Model {
 					m := model.NewSlidingLog(same, resolution)
-					m.Caller = len(opts) > 0
+					m.CallersClock = len(opts) > 0
 					return m
 				},
 				Broken: func(taken []model.Taken) string {

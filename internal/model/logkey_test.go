@@ -58,7 +58,7 @@ func TestEveryOrderOfTwoRulesOnOneKeyKeepsBoth(t *testing.T) {
 			byCaller := c.ahead != [2]int64{}
 			limiters := [2]*SlidingLog{NewSlidingLog(c.rules[:1], c.slots[0])}
 			limiters[1] = limiters[0].Beside(c.rules[1:], c.slots[1])
-			limiters[0].Caller, limiters[1].Caller = byCaller, byCaller
+			limiters[0].CallersClock, limiters[1].CallersClock = byCaller, byCaller
 			exact := c.slots == [2]time.Duration{us, us}
 			allowed, denied := 0, 0
 			var try func(now, latest int64, history []use, left int)

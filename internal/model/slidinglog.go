@@ -16,7 +16,7 @@ import (
 // records after the slot that it is in now count as made in that slot. A Peek leaves the
 // records as they are.
 //
-// With Caller the clock is the caller's, and no record ever moves: a call whose clock is
+// With CallersClock the clock is the caller's, and no record ever moves: a call whose clock is
 // earlier than the slot of the last record is decided as at the beginning of that slot,
 // and its permits are recorded with the last record. The same holds for a server's clock
 // that is behind a record of a caller's clock.
@@ -26,8 +26,8 @@ import (
 // needs the records of its longest window, until its own last permits have left that
 // window. When nobody needs anything any more, the key is as if never used.
 type SlidingLog struct {
-	Keep   bool
-	Caller bool
+	Keep         bool
+	CallersClock bool
 
 	rules      []Rule // by increasing window
 	resolution int64
@@ -121,7 +121,7 @@ func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 func (l *SlidingLog) load(now int64, peek bool) (key logKey, repaired bool) {
 	key = *l.key
 	key.taken, key.needs = slices.Clone(key.taken), slices.Clone(key.needs)
-	if peek || l.Caller || key.caller || key.begun() <= now {
+	if peek || l.CallersClock || key.caller || key.begun() <= now {
 		return key, false
 	}
 	latest := endOfSlot(now, key.resolution)
@@ -136,7 +136,7 @@ func (l *SlidingLog) load(now int64, peek bool) (key logKey, repaired bool) {
 
 // present is the instant at which a call is decided.
 func (l *SlidingLog) present(now int64, key logKey) int64 {
-	if l.Caller || key.caller {
+	if l.CallersClock || key.caller {
 		return max(now, key.begun())
 	}
 	return now
@@ -153,7 +153,7 @@ func (l *SlidingLog) write(key logKey, now, present int64, n int) logKey {
 	if key.last() > at {
 		at = key.last()
 	} else {
-		key.resolution, key.caller = l.resolution, l.Caller
+		key.resolution, key.caller = l.resolution, l.CallersClock
 		if present > now { // it is not known that the slot has begun earlier
 			key.resolution, key.caller = at-present+1, true
 		}

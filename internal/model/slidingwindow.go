@@ -13,13 +13,13 @@ import (
 //
 // When the server's clock is set back to a time earlier than a sub-window, the permits of
 // that sub-window count as taken in the current one, but for a Peek, which leaves them
-// where they are. With Caller the clock is the caller's, and nothing moves: a call whose
+// where they are. With CallersClock the clock is the caller's, and nothing moves: a call whose
 // clock is earlier than the last sub-window is decided as at the beginning of that one. As
 // with [SlidingLog], every allowed call deletes the sub-windows that have left the window,
 // unless Keep is set.
 type SlidingWindow struct {
-	Keep   bool
-	Caller bool
+	Keep         bool
+	CallersClock bool
 
 	limit  int
 	window int64
@@ -51,7 +51,7 @@ func (s *SlidingWindow) Take(now int64, n int, peek bool) Answer {
 	for id, count := range s.counts {
 		if current := floorDiv(now, s.width); id > current {
 			switch {
-			case s.Caller:
+			case s.CallersClock:
 				present = max(present, id*s.width)
 			case !peek:
 				delete(counts, id)

@@ -225,11 +225,11 @@ func TestSlidingLogOfCallersWhoseClocksDiffer(t *testing.T) {
 		{1098, 1, false, denied(0, 121*us, 121*us)}, // in the slot before
 	}
 	log, window := NewSlidingLog([]Rule{{3, 100 * us}}, us), NewSlidingWindow(3, 100*us, 100)
-	log.Caller, window.Caller = true, true
+	log.CallersClock, window.CallersClock = true, true
 	table(t, "log", log, 3, 100*us, one)
 	table(t, "sub-windows of a microsecond", window, 3, 100*us, one)
 	log, window = NewSlidingLog([]Rule{{3, 100 * us}}, 20*us), NewSlidingWindow(3, 100*us, 5)
-	log.Caller, window.Caller = true, true
+	log.CallersClock, window.CallersClock = true, true
 	table(t, "log in slots", log, 3, 100*us, slots)
 	table(t, "sub-windows", window, 3, 100*us, slots)
 }
