@@ -249,6 +249,7 @@ func ask(t *testing.T, l ratelimit.Limiter, calls int) (allowed int) {
 // TestALogOfAShorterRuleForgetsNothing: an old rule of 100 per 10 s is in use beside a new
 // one of 10 per 100 ms. Each allows a call only if its own rule holds over all permits.
 func TestALogOfAShorterRuleForgetsNothing(t *testing.T) {
+	inParallel(t)
 	const ms = time.Millisecond
 	eachLog(t, func(t *testing.T, s *limitertest.Stage, _ string, build func(int, time.Duration, time.Duration, ...ratelimit.Option) ratelimit.Limiter) {
 		rules := []model.Rule{{Limit: 100, Window: 10 * time.Second}, {Limit: 10, Window: 100 * ms}}
@@ -277,6 +278,7 @@ func TestALogOfAShorterRuleForgetsNothing(t *testing.T) {
 
 // TestLogsOfHostsWhoseClocksDifferGiveTheLimitOnce, however far they are apart.
 func TestLogsOfHostsWhoseClocksDifferGiveTheLimitOnce(t *testing.T) {
+	inParallel(t)
 	lags := []time.Duration{10 * time.Second, 10 * time.Microsecond, 5 * time.Millisecond, time.Hour}
 	if testing.Short() {
 		lags = lags[:1]

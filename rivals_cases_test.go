@@ -23,6 +23,13 @@ type plan struct {
 	maxSkew  time.Duration
 }
 
+// inParallel is t.Parallel with -short, where no test uses the server that all share.
+func inParallel(t *testing.T) {
+	if testing.Short() {
+		t.Parallel()
+	}
+}
+
 // eachKind runs a test for every kind, on miniredis and on a server, with the server's
 // clock and with the callers'; merged says whether calls that follow each other at one
 // instant go together.
@@ -35,8 +42,10 @@ func eachKind(t *testing.T, test func(t *testing.T, open func(plans ...plan) *co
 			for _, k := range limitertest.Kinds() {
 				for _, byCaller := range []bool{false, true} {
 					for _, merged := range []bool{false, true} {
-						if (server == "Redis" || testing.Short()) && merged != byCaller {
-							continue // two of the four, because each call takes a round trip
+						switch {
+						case testing.Short() && !(merged && byCaller), // one of the four
+							server == "Redis" && merged != byCaller: // two, because each call takes a round trip
+							continue
 						}
 						t.Run(fmt.Sprintf("%s, caller's clock %v, merged %v", k.Name, byCaller, merged), func(t *testing.T) {
 							skipNotYet(t, k.Name)
@@ -104,6 +113,7 @@ func (c *contest) allowed() (sum int) {
 // TestTwoLimitsAtOneInstant: 100 an hour and 10 an hour; every tenth call is for the
 // smaller. A denial by the smaller must not make room for the larger.
 func TestTwoLimitsAtOneInstant(t *testing.T) {
+	inParallel(t)
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, _, merged bool) {
 		c := open(plan{limit: 100, window: time.Hour}, plan{limit: 10, window: time.Hour})
 		for range 20 {
@@ -117,6 +127,7 @@ func TestTwoLimitsAtOneInstant(t *testing.T) {
 
 // TestOldWindowBesideAShorterOne: 100 per 10 s and 10 per 100 ms, in turns for 2 s.
 func TestOldWindowBesideAShorterOne(t *testing.T) {
+	inParallel(t)
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, _, merged bool) {
 		c := open(plan{limit: 100, window: 10 * time.Second}, plan{limit: 10, window: 100 * time.Millisecond})
 		for i := range 100 {
@@ -131,6 +142,7 @@ func TestOldWindowBesideAShorterOne(t *testing.T) {
 // TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn: many callers of one process,
 // with a perfect clock.
 func TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn(t *testing.T) {
+	inParallel(t)
 	const limit, window, late = 100, 100 * time.Millisecond, 2 * time.Millisecond
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, byCaller, merged bool) {
 		c := open(plan{limit: limit, window: window, late: late, maxSkew: late})
@@ -146,6 +158,7 @@ func TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn(t *testing.T) {
 // TestClocksApart: two hosts whose clocks differ share one limit, also when the key has
 // expired in between.
 func TestClocksApart(t *testing.T) {
+	inParallel(t)
 	for _, apart := range []time.Duration{5 * time.Millisecond, 10 * time.Second} {
 		t.Run(apart.String(), func(t *testing.T) {
 			eachKind(t, func(t *testing.T, open func(...plan) *contest, byCaller, merged bool) {
@@ -172,6 +185,7 @@ func TestClocksApart(t *testing.T) {
 // TestRollout: instances of an old and a new configuration, first only the old ones, for
 // a while both, then only the new ones.
 func TestRollout(t *testing.T) {
+	inParallel(t)
 	rules := []plan{
 		{limit: 10, window: time.Second},
 		{limit: 100, window: time.Second},
