@@ -23,7 +23,7 @@ import (
 // exact.
 func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 	t.Parallel()
-	histories := limitertest.Rounds(1000, 40)
+	histories := limitertest.Rounds(200, 30)
 	rng := model.Seeded(limitertest.Seed(t))
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)

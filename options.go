@@ -119,7 +119,11 @@ func WithClock(now func() time.Time) Option {
 // key may be apart, the time that a call takes to arrive included; 1s if not given. Every
 // key lives longer by d. Processes within d of each other together get at most what the
 // rule allows in t + d in any interval t. Beyond d, the rest of the skew can be spent
-// again each time the key has expired. d is 0 to 24h.
+// again each time the key has expired. So can any skew after a Reset, which deletes the
+// state's instant too. d is 0 to 24h.
+//
+// A limiter without WithClock may share the key. While callers' clocks use it, the
+// limiter keeps the key longer by their d too, and its decisions cost Redis a little more.
 func WithMaxSkew(d time.Duration) Option {
 	return common{func(s *settings) {
 		if d < 0 || d > mostMaxSkew {
