@@ -120,7 +120,7 @@ func (s *scene) requireAllRefused(t *testing.T, code string, readable bool) {
 			}
 			if readable {
 				require.Equal(t, before, c.dump(t, s.admin, keys...))
-				require.Equal(t, 1, must(t)(c.l.Peek(ctx, "k")).Remaining)
+				require.Equal(t, 2, must(t)(c.l.Peek(ctx, "k")).Remaining)
 				require.False(t, must(t)(c.l.Peek(ctx, "full")).Allowed)
 				require.True(t, must(t)(c.l.Peek(ctx, "new")).Allowed)
 			}

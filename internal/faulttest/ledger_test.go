@@ -318,11 +318,7 @@ func (a *account) denied() bool {
 // that none comes back during the call.
 func (a *account) used(t testing.TB, l ratelimit.Limiter) int {
 	t.Helper()
-	r := must(t)(l.Peek(ctx, a.key))
-	if r.Allowed {
-		return a.limit - r.Remaining - 1
-	}
-	return a.limit - r.Remaining
+	return a.limit - must(t)(l.Peek(ctx, a.key)).Remaining
 }
 
 // A tally is the figures of a test.

@@ -299,8 +299,8 @@ func models(limit int, window time.Duration) map[string]func() model.Model {
 	return map[string]func() model.Model{
 		"FixedWindow":                     func() model.Model { return model.NewClockWindow(limit, window) },
 		"FixedWindow aligned":             func() model.Model { return model.NewAlignedWindow(limit, window, 0) },
-		"SlidingWindow Hash":              slidingWindow(10),
-		"SlidingWindow List":              slidingWindow(10),
+		"SlidingWindow Hash":              slidingWindow(40),
+		"SlidingWindow List":              slidingWindow(40),
 		"SlidingWindow of one sub-window": slidingWindow(1),
 		"SlidingWindow ZSet":              func() model.Model { return model.NewSlidingZSet(limit, window) },
 		"SlidingLog":                      log(time.Microsecond),

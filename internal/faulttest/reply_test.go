@@ -41,7 +41,7 @@ const plenty = 1_000_000_000
 func used(t testing.TB, l ratelimit.Limiter, key string) int {
 	t.Helper()
 	r := must(t)(l.Peek(ctx, key))
-	return r.Limit - 1 - r.Remaining
+	return r.Limit - r.Remaining
 }
 
 // The group calls for 5⁰, 5¹, 5², … permits of one key all at once, so that the
