@@ -19,7 +19,7 @@ import (
 // TestBucketsOfSeveralRulesKeepTheBound plays random calls of two or three buckets of
 // different rules on one key, by the server's clock or by callers' clocks that differ.
 // In every interval they take at most the largest burst + the fastest rate × (the
-// interval + the skew) + one longest step; a denial changes nothing; its RetryAfter is
+// interval + the skew + one longest step); a denial changes nothing; its RetryAfter is
 // exact.
 func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 	t.Parallel()
@@ -42,7 +42,8 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 		now := limitertest.Start.UnixMicro()
 		server.SetTime(time.UnixMicro(now))
 		var all []one
-		var fastest, step *big.Rat
+		var fastest *big.Rat
+		longest := time.Duration(0) // step
 		burst, slowest := 0, time.Duration(0)
 		most := int64(pick(0, 10, 5_000, 300_000, 900_000)) // skew; 0: only the server's clock
 		ahead := rng.Int64N(most + 1)
@@ -67,10 +68,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 			if fastest == nil || perMicro.Cmp(fastest) > 0 {
 				fastest = perMicro
 			}
-			gain := new(big.Rat).Mul(perMicro, big.NewRat(every.Microseconds(), 1))
-			if step == nil || gain.Cmp(step) > 0 {
-				step = gain
-			}
+			longest = max(longest, every)
 			burst = max(burst, b)
 			slowest = max(slowest, must(t)(m.Peek(ctx, "k")).Window)
 		}
@@ -142,7 +140,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 		// burst + fastest × skew + step
 		allowance := new(big.Rat).SetInt64(int64(burst))
 		allowance.Add(allowance, new(big.Rat).Mul(fastest, big.NewRat(most, 1)))
-		allowance.Add(allowance, step)
+		allowance.Add(allowance, new(big.Rat).Mul(fastest, big.NewRat(longest.Microseconds(), 1)))
 		for i := range taken {
 			sum := 0
 			for _, later := range taken[i:] {

@@ -86,6 +86,9 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 						Allowed: last.Allowed, Limit: last.Limit, Window: last.Window, Remaining: last.Remaining,
 						RetryAfter: last.RetryAfter, ResetAfter: last.ResetAfter,
 					})
+					if step.Now > latest {
+						break
+					}
 					if step.Op != model.Take {
 						continue
 					}

@@ -64,7 +64,7 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 			return err
 		}
 		// A permit of a server's clock that has stepped back since.
-		permit := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: "9999999999/1000000"}
+		permit := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: "1000000500/1000000"}
 		if zset := "ratelimit:default:slidingwindow-zset:" + key; admin.Exists(ctx, zset).Val() > 0 {
 			if err := admin.ZAdd(ctx, zset, permit).Err(); err != nil {
 				return err

@@ -47,24 +47,23 @@ func Exceeded(bounds []Bound, grants []Grant, skew time.Duration) string {
 	return exceededWindow(bounds, grants, skew, 2) // an interval can touch one window more
 }
 
-// exceededBucket: in any interval t, the largest burst, and the fastest rate in t and the
-// skew; where tokens come in steps, the largest step too.
+// exceededBucket: in any interval t, the largest burst, and the fastest rate in t, the
+// skew and, where tokens come in steps, the longest step: its tokens may be for the time
+// before the interval.
 func exceededBucket(bounds []Bound, grants []Grant, skew time.Duration) string {
 	per := func(b Bound, d time.Duration) *big.Rat {
 		return new(big.Rat).Mul(big.NewRat(int64(b.Rate.Count), int64(b.Rate.Period)), new(big.Rat).SetInt64(int64(d)))
 	}
-	fastest, burst, step := bounds[0], 0, new(big.Rat)
+	fastest, burst, step := bounds[0], 0, time.Duration(0)
 	for _, b := range bounds {
 		if per(b, time.Hour).Cmp(per(fastest, time.Hour)) > 0 {
 			fastest = b
 		}
-		if gain := per(b, b.Step); gain.Cmp(step) > 0 {
-			step = gain
-		}
+		step = max(step, b.Step)
 		burst = max(burst, b.Limit)
 	}
 	allowance := new(big.Rat).SetInt64(int64(burst))
-	allowance.Add(allowance, step).Add(allowance, per(fastest, skew))
+	allowance.Add(allowance, per(fastest, step+skew))
 	if over, worst := model.Exceeds(taken(grants), fastest.Rate.Count, fastest.Rate.Period, allowance); over {
 		return fmt.Sprintf("%v permits too many: %+v", worst.Over, worst)
 	}
