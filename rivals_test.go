@@ -353,8 +353,8 @@ func TestSeveralConfigurationsOnOneKey(t *testing.T) {
 		open         func(t testing.TB) *limitertest.Stage
 		rounds, full int
 	}{
-		"miniredis": {limitertest.OnMiniredis, 15, 150},
-		"Redis":     {limitertest.OnHeldRedis, 10, 100},
+		"miniredis": {limitertest.OnMiniredis, 8, 30},
+		"Redis":     {limitertest.OnHeldRedis, 4, 15},
 	} {
 		t.Run(server, func(t *testing.T) {
 			s := stage.open(t)
