@@ -50,15 +50,19 @@ func newBucket(rate Rate, size int, sizeName string, every time.Duration) (*buck
 	if err := checkCount("the "+sizeName, size); err != nil {
 		return nil, err
 	}
-	count, period := int64(rate.Count), rate.Period.Microseconds()
-	common := gcd(count, period)
-	b := &bucket{size: int64(size), permit: period / common, flow: count / common, every: max(every.Microseconds(), 1)}
-	full := b.restores(level{permits: b.size})
-	if full > maxMicros {
+	b := bucketOf(int64(rate.Count), rate.Period, int64(size), every)
+	if b.window > micros(maxMicros) {
 		return nil, tooSlow(rate, size, sizeName, every)
 	}
-	b.window = micros(full)
 	return b, nil
+}
+
+// bucketOf is a bucket of any rate and size, however long it takes to refill.
+func bucketOf(count int64, period time.Duration, size int64, every time.Duration) *bucket {
+	common := gcd(count, period.Microseconds())
+	b := &bucket{size: size, permit: period.Microseconds() / common, flow: count / common, every: max(every.Microseconds(), 1)}
+	b.window = micros(b.restores(level{permits: size}))
+	return b
 }
 
 // tooSlow is the error for a bucket that takes too long to refill. It names the largest
@@ -68,10 +72,7 @@ func tooSlow(rate Rate, size int, sizeName string, every time.Duration) error {
 		return invalidConfig("WithRefillEvery: %v is more than %v; use a shorter step", every, micros(maxMicros))
 	}
 	inTime := func(count, size int64) bool {
-		period := rate.Period.Microseconds()
-		common := gcd(count, period)
-		b := bucket{permit: period / common, flow: count / common, every: max(every.Microseconds(), 1)}
-		return b.restores(level{permits: size}) <= maxMicros
+		return bucketOf(count, rate.Period, size, every).window <= micros(maxMicros)
 	}
 	var remedies []string
 	if largest := greatest(int64(size), func(n int64) bool { return inTime(int64(rate.Count), n) }); largest > 0 {
@@ -134,7 +135,7 @@ func integers(all ...int64) []string {
 // The words of a reply of bucket.lua, after wordAllowed.
 const (
 	wordMissing = 1 // units missing before the run
-	wordLate    = 2 // microseconds of the clock's lag; or minus those until the first denied request fits
+	wordLate    = 2 // microseconds of the clock's lag, or minus those of another rule, see result
 	evenWords   = 3
 )
 
@@ -150,13 +151,7 @@ func (b evenBucket) unpack(reply int64, words []int64) {
 	}
 }
 
-func (b evenBucket) explain(words []int64, n, i int64) Result {
-	return b.answer(words, n, min(i+1, words[wordAllowed])*n, i < words[wordAllowed])
-}
-
-func (b evenBucket) look(words []int64) Result { return b.answer(words, 1, 0, words[wordAllowed] > 0) }
-
-func (b evenBucket) answer(words []int64, n, taken int64, allowed bool) Result {
+func (b evenBucket) explain(words []int64, n, taken int64, allowed bool) Result {
 	missing, lag, wait := words[wordMissing], max(words[wordLate], 0), max(-words[wordLate], 0)
 	return b.result(level{missing / b.permit, missing % b.permit}, n, taken, allowed, lag, wait)
 }
@@ -166,29 +161,22 @@ const (
 	wordMissingPermits = 1 // missing before the run
 	wordMissingUnits   = 2
 	wordSince          = 3 // microseconds since the last step, less the clock's lag
-	wordWait           = 4 // microseconds until the first denied request fits, or 0 if what is missing says so
+	wordWait           = 4 // microseconds of another rule, see result, or 0
 	steppedWords       = 5
 )
 
 // steppedBucket explains the replies of steppedbucket.lua.
 type steppedBucket struct{ *bucket }
 
-func (b steppedBucket) explain(words []int64, n, i int64) Result {
-	return b.answer(words, n, min(i+1, words[wordAllowed])*n, i < words[wordAllowed])
-}
-
-func (b steppedBucket) look(words []int64) Result {
-	return b.answer(words, 1, 0, words[wordAllowed] > 0)
-}
-
-func (b steppedBucket) answer(words []int64, n, taken int64, allowed bool) Result {
+func (b steppedBucket) explain(words []int64, n, taken int64, allowed bool) Result {
 	missing := level{words[wordMissingPermits], words[wordMissingUnits]}
 	return b.result(missing, n, taken, allowed, -words[wordSince], words[wordWait])
 }
 
 // result is the answer to a request for n permits. missing is what was missing before the
 // run, of which so many permits have been taken since. late is added to every time until
-// something is restored. wait, if it is not 0, is the time until a denied request fits.
+// something is restored. wait, if it is not 0, is what another rule makes of it: the time
+// until the first denied request fits or, if a Peek is allowed, until the bucket is full.
 func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait int64) Result {
 	missing.permits += taken
 	r := Result{
@@ -197,7 +185,11 @@ func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait 
 		Window:    b.window,
 		Remaining: int(max(b.size-missing.ceil(), 0)),
 	}
-	if missing != (level{}) {
+	switch {
+	case missing == (level{}):
+	case allowed && wait > 0 && taken == 0:
+		r.ResetAfter = micros(wait)
+	default:
 		r.ResetAfter = micros(b.restores(missing) + late)
 	}
 	if !allowed {

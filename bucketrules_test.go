@@ -182,3 +182,29 @@ func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
 		}
 	}
 }
+
+// TestPeekSaysWhenABucketOfAnotherRuleIsFull: the rule that wrote the state refills in
+// steps longer than the looker's.
+func TestPeekSaysWhenABucketOfAnotherRuleIsFull(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	writer := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(2, time.Second), 2, ratelimit.WithRefillEvery(333_333*time.Microsecond)))
+	steps := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, time.Second), 2, ratelimit.WithRefillEvery(10*time.Millisecond)))
+	even := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, time.Second), 2))
+	must(t)(writer.TryAcquireN(ctx, "k", 1))
+	for _, row := range []struct {
+		after      time.Duration
+		left       int
+		resetAfter time.Duration
+	}{
+		{0, 1, 666_666 * time.Microsecond},                      // by the writer's second step
+		{400 * time.Millisecond, 1, 266_666 * time.Microsecond}, // 400 ms are restored by this rule, 333,333 µs twice as fast by the writer's
+		{666_665 * time.Microsecond, 1, 1 * time.Microsecond},
+		{666_666 * time.Microsecond, 2, 0},
+	} {
+		s.Move(limitertest.Start.Add(row.after))
+		for _, l := range []ratelimit.Limiter{steps, even} {
+			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Window: 2 * time.Second, Remaining: row.left, ResetAfter: row.resetAfter},
+				must(t)(l.Peek(ctx, "k")), "after %v", row.after)
+		}
+	}
+}

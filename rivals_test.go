@@ -174,6 +174,20 @@ func (c *contest) retry(t *testing.T, by int, late time.Duration, n int, denied 
 	}
 }
 
+// reset checks that the full limit is available when the ResetAfter of a Peek has passed.
+func (c *contest) reset(t *testing.T, by int, late time.Duration, looked ratelimit.Result) {
+	t.Helper()
+	at := c.Now.Add(looked.ResetAfter)
+	if at.After(lastDay) {
+		return
+	}
+	c.Move(at)
+	c.Advance(c.slack)
+	if full := c.call(t, by, late)[0]; full.Remaining != full.Limit || full.ResetAfter != 0 {
+		c.fail(t, "something is used at ResetAfter")
+	}
+}
+
 // settle checks the permits taken so far.
 func (c *contest) settle(t *testing.T) {
 	t.Helper()
@@ -224,6 +238,8 @@ func (c *contest) play(t *testing.T, steps int) {
 				permits = n[len(n)-1]
 			}
 			c.retry(t, by, late, permits, last)
+		} else if n == nil && c.rng.IntN(6) == 0 {
+			c.reset(t, by, late, last)
 		}
 	}
 	c.settle(t)

@@ -13,8 +13,9 @@
 --          is another rule's.
 -- Reply    units missing before the call, negative when denied
 -- Words    requests allowed; units missing before the run; the lag of the caller's
---          clock behind the state, or if another rule's state denies, minus the time
---          until the first denied request fits, microseconds
+--          clock behind the state, microseconds, or if another rule wrote the state and
+--          nothing was taken, minus the time until the first denied request fits or, of
+--          a Peek that would be allowed, until the bucket is full
 local key, n, times = KEYS[1], ARGV[1], 1 -- n stays a string: arithmetic takes it
 local call = redis.pcall
 
@@ -171,7 +172,7 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = written + passed
+    local counted = present - (age - passed) % every -- a step of this rule's from then on
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -212,10 +213,14 @@ end
 -- </take>
 
 -- <wait>
--- needs: n times allowed lag theirs
+-- needs: n times capacity permit allowed lag theirs
 -- sets: late
 local late = lag
-if theirs and allowed < times then late = -lag - theirs.wait(n) end
+if theirs then -- nothing was taken
+  local wanted = n
+  if allowed == times then wanted = capacity / permit end -- by a Peek
+  late = -lag - theirs.wait(wanted)
+end
 -- </wait>
 
 if allowed > 0 or repair then

@@ -3,7 +3,7 @@
 --
 -- A window that is shorter than another rule's keeps the permits which the longer one
 -- still needs, until the last permit taken by the longer rule has left its window. So
--- the name of the last permit tells who still needs which window.
+-- the name of the last permit says which windows other rules still need.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; last spare and the

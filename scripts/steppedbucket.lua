@@ -12,8 +12,9 @@
 --          instant is that of the last step. A state of bucket.lua is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
---          the last step; if another rule's state denies, the time until the first denied
---          request fits, microseconds, else 0
+--          the last step; if another rule wrote the state and nothing was taken, the time,
+--          microseconds, until the first denied request fits or, of a Peek that would be
+--          allowed, until the bucket is full; else 0
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 
@@ -183,7 +184,7 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = written + passed
+    local counted = present - (age - passed) % every -- a step of this rule's from then on
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -225,10 +226,14 @@ end
 -- </take>
 
 -- <wait>
--- needs: n times allowed lag theirs
+-- needs: n times allowed burst lag theirs
 -- sets: wait
 local wait = 0
-if theirs and allowed < times then wait = lag + theirs.wait(n) end
+if theirs then -- nothing was taken
+  local wanted = n
+  if allowed == times then wanted = burst end -- by a Peek
+  wait = lag + theirs.wait(wanted)
+end
 -- </wait>
 
 if allowed > 0 or repair then

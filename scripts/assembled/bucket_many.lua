@@ -160,7 +160,7 @@ local function decide(key, requests)
         whole = whole + 1
         part = part - permit
       end
-      local counted = written + passed
+      local counted = present - (age - passed) % every -- a step of this rule's from then on
       if whole < 0 or whole + part == 0 then
         whole = 0
         part = 0
@@ -201,10 +201,14 @@ local function decide(key, requests)
       repair = false
       theirs = nil
     end
-    -- needs: n times allowed lag theirs
+    -- needs: n times capacity permit allowed lag theirs
     -- sets: late
     local late = lag
-    if theirs and allowed < times then late = -lag - theirs.wait(n) end
+    if theirs then -- nothing was taken
+      local wanted = n
+      if allowed == times then wanted = capacity / permit end -- by a Peek
+      late = -lag - theirs.wait(wanted)
+    end
     -- needs: out size allowed before late
     -- sets: size
     out[size + 1] = allowed

@@ -150,7 +150,7 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = written + passed
+    local counted = present - (age - passed) % every -- a step of this rule's from then on
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -175,10 +175,14 @@ local room = capacity - missing
 if cost * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % cost) / cost, 0)
 end
--- needs: n times allowed lag theirs
+-- needs: n times capacity permit allowed lag theirs
 -- sets: late
 local late = lag
-if theirs and allowed < times then late = -lag - theirs.wait(n) end
+if theirs then -- nothing was taken
+  local wanted = n
+  if allowed == times then wanted = capacity / permit end -- by a Peek
+  late = -lag - theirs.wait(wanted)
+end
 -- needs: out size allowed before late
 -- sets: size
 out[size + 1] = allowed

@@ -173,7 +173,7 @@ local function decide(key, requests)
         whole = whole + 1
         part = part - permit
       end
-      local counted = written + passed
+      local counted = present - (age - passed) % every -- a step of this rule's from then on
       if whole < 0 or whole + part == 0 then
         whole = 0
         part = 0
@@ -215,10 +215,14 @@ local function decide(key, requests)
       repair = false
       theirs = nil
     end
-    -- needs: n times allowed lag theirs
+    -- needs: n times allowed burst lag theirs
     -- sets: wait
     local wait = 0
-    if theirs and allowed < times then wait = lag + theirs.wait(n) end
+    if theirs then -- nothing was taken
+      local wanted = n
+      if allowed == times then wanted = burst end -- by a Peek
+      wait = lag + theirs.wait(wanted)
+    end
     -- needs: out size now allowed since wait wholeBefore partBefore
     -- sets: size
     out[size + 1] = allowed

@@ -163,7 +163,7 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = written + passed
+    local counted = present - (age - passed) % every -- a step of this rule's from then on
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -189,10 +189,14 @@ if part > 0 then room = room - 1 end
 if n * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % n) / n, 0)
 end
--- needs: n times allowed lag theirs
+-- needs: n times allowed burst lag theirs
 -- sets: wait
 local wait = 0
-if theirs and allowed < times then wait = lag + theirs.wait(n) end
+if theirs then -- nothing was taken
+  local wanted = n
+  if allowed == times then wanted = burst end -- by a Peek
+  wait = lag + theirs.wait(wanted)
+end
 -- needs: out size now allowed since wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
