@@ -62,7 +62,7 @@ func TestBucketsRefuseNumbersThatNoBucketWrites(t *testing.T) {
 			s.Wipe(t)
 			must(t)(l.TryAcquire(ctx, "k"))
 			state := s.Admin.Get(ctx, bucketKey).Val()
-			for at, c := range state { // each number in turn
+			for at, c := range state { // the first digit of each number
 				if at > 0 && state[at-1] >= '0' || c < '0' || c > '9' {
 					continue
 				}

@@ -18,13 +18,9 @@ const wordAllowed = 0
 
 // An explainer knows what the words of an algorithm's reply mean.
 type explainer interface {
-	// explain is the result of request i, from 0, of a run of equal requests for n
-	// permits.
-	explain(words []int64, n, i int64) Result
-
-	// look is the result of a Peek, whose reply is the words of a run of one request that
-	// has not taken its permit.
-	look(words []int64) Result
+	// explain is the result of a request for n permits of a run of equal requests, which
+	// have taken so many permits up to this request and including it.
+	explain(words []int64, n, taken int64, allowed bool) Result
 }
 
 // core is what the limiters share: everything but the algorithm.
@@ -120,9 +116,15 @@ func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Re
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
-	r := c.explain(reply.Words, int64(n), reply.Index)
+	r := c.inRun(reply.Words, int64(n), reply.Index)
 	reply.Done()
 	return r, nil
+}
+
+// inRun is the result of request i, from 0, of a run of equal requests for n permits.
+func (c *core) inRun(words []int64, n, i int64) Result {
+	allowed := words[wordAllowed]
+	return c.explain(words, n, min(i+1, allowed)*n, i < allowed)
 }
 
 // Peek returns what key has left now, and changes nothing, even if it returns an error.
@@ -135,7 +137,8 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
-	r := c.look(reply.Words)
+	// The words are those of a run of one request that has not taken its permit.
+	r := c.explain(reply.Words, 1, 0, reply.Words[wordAllowed] > 0)
 	reply.Done()
 	return r, nil
 }

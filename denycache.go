@@ -56,7 +56,7 @@ import (
 //
 // Memory is bounded by [WithDenyCacheSize]: 16 bytes for each key from the start, and
 // 80 bytes and the key itself while a denial is stored. When there is no room, denials
-// that have ended are replaced first, then the others in turn, which costs another
+// that have ended are replaced first, then one of the others, which costs another
 // request to the limiter and never an error. For keys of more than 256 bytes the
 // limiter is always asked.
 type DenyCache struct {

@@ -133,30 +133,20 @@ func (f *fixed) unpack(reply int64, words []int64) {
 	words[wordRoom], words[wordLeft] = reply/span, reply%span
 }
 
-func (f *fixed) look(words []int64) Result {
+func (f *fixed) explain(words []int64, n, taken int64, allowed bool) Result {
 	left := time.Duration(words[wordLeft]) * f.unit
-	r := Result{Allowed: words[wordAllowed] > 0, Limit: int(f.limit), Window: f.window, Remaining: int(words[wordRoom])}
-	if !r.Allowed {
-		r.RetryAfter = left
-	}
-	if words[wordRoom] < f.limit {
-		r.ResetAfter = left
-	}
-	return r
-}
-
-func (f *fixed) explain(words []int64, n, i int64) Result {
-	allowed, left := words[wordAllowed], time.Duration(words[wordLeft])*f.unit
-	retry := left
-	if i < allowed {
-		retry = 0
-	}
-	return Result{
-		Allowed:    i < allowed,
+	r := Result{
+		Allowed:    allowed,
 		Limit:      int(f.limit),
 		Window:     f.window,
-		Remaining:  int(words[wordRoom] - min(i+1, allowed)*n),
-		RetryAfter: retry,
+		Remaining:  int(words[wordRoom] - taken),
 		ResetAfter: left,
 	}
+	switch {
+	case !allowed:
+		r.RetryAfter = left
+	case r.Remaining == r.Limit: // nothing is used
+		r.ResetAfter = 0
+	}
+	return r
 }

@@ -117,7 +117,7 @@ func decideTogether(t testing.TB, c *core, calls []model.Step, keys []string) []
 	results := make([]Result, len(calls))
 	for i, call := range calls {
 		of := reply[first[c.prefix+keys[i]]+places[i].run*c.exec.Words:][:c.exec.Words]
-		results[i] = c.explain(of, int64(call.N), int64(places[i].index))
+		results[i] = c.inRun(of, int64(call.N), int64(places[i].index))
 	}
 	return results
 }

@@ -155,8 +155,8 @@ func TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn(t *testing.T) {
 	})
 }
 
-// TestClocksApart: two hosts whose clocks differ share one limit, also when the key has
-// expired in between.
+// TestClocksApart: two hosts whose clocks differ share one limit, even if the key expires
+// between their calls.
 func TestClocksApart(t *testing.T) {
 	inParallel(t)
 	for _, apart := range []time.Duration{5 * time.Millisecond, 10 * time.Second} {

@@ -131,21 +131,7 @@ const (
 	// blocks longest, from 1, or 0 if none does.
 )
 
-func (rules logExplainer) explain(words []int64, n, i int64) Result {
-	allowed := words[wordAllowed]
-	return rules.result(words, i < allowed, min(i+1, allowed)*n)
-}
-
-func (rules logExplainer) look(words []int64) Result {
-	r := rules.result(words, words[wordAllowed] > 0, 0)
-	if words[wordUsed+len(rules)-1] == 0 { // under the longest rule
-		r.ResetAfter = 0
-	}
-	return r
-}
-
-// result is the answer to a request, after so many permits were taken by its run.
-func (rules logExplainer) result(words []int64, allowed bool, taken int64) Result {
+func (rules logExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
 	newest, blocked, used := words[wordNewest], words[wordBlocked], words[wordUsed:]
 	longest := rules[len(rules)-1].Window
 	r := Result{
@@ -153,7 +139,10 @@ func (rules logExplainer) result(words []int64, allowed bool, taken int64) Resul
 		ResetAfter: max(longest+micros(newest), 0),
 	}
 	governing := 0 // the rule that the Result is about
-	if r.Allowed {
+	if allowed {
+		if used[len(rules)-1]+taken == 0 { // under the longest rule
+			r.ResetAfter = 0
+		}
 		for rule := range rules {
 			if left := rules.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
 				governing, r.Remaining = rule, left

@@ -19,7 +19,7 @@ import (
 type burst struct {
 	axis, series string
 	size         int // on the axis
-	permits      int // the calls ask for 1 to permits in turn, so that each is a run of its own
+	permits      int // call i asks for 1 + i mod permits, so that each is a run of its own
 	keys         int
 	open         openBurst
 }

@@ -67,7 +67,7 @@ func TestABatchCostsABoundedTime(t *testing.T) {
 	}{
 		{"keys", func(i int) request { return request{fmt.Sprint("k", i), 1} }, 2000 / 102},
 		{"keys, several permits each", func(i int) request { return request{fmt.Sprint("k", i), 5} }, 2000 / 140},
-		{"runs for a key", func(i int) request { return request{"k", 1 + i%2} }, 1 + (2000-102)/33}, // 34 and 32 in turn
+		{"runs for a key", func(i int) request { return request{"k", 1 + i%2} }, 1 + (2000-102)/33}, // their costs alternate: 34 and 32
 		{"equal requests", func(int) request { return request{"k", 1} }, (2000 - 100) / 2},
 		{"equal requests for several permits", func(int) request { return request{"k", 10} }, (2000 - 130) / 20},
 		{"a dear request", func(int) request { return request{"k", 5000} }, 1},

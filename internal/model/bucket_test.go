@@ -108,7 +108,8 @@ func TestContinuousBucketsWhenTheClockIsSetBack(t *testing.T) {
 	table(t, "leaky", NewLeakyBucket(1, time.Second, 4), 4, 4*time.Second, rows)
 }
 
-// By the callers' clocks nothing is set back: who is behind waits for the state's instant.
+// By callers' clocks no state moves back: a caller whose clock is behind is answered as at
+// the state's instant, and waits for its lag too.
 func TestContinuousBucketsByClocksThatDiffer(t *testing.T) {
 	const s = int64(1_000_000)
 	rows := []row{ // one a second
