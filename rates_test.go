@@ -35,13 +35,13 @@ func TestEveryRateThatAPersonWouldName(t *testing.T) {
 		require.NoError(t, build(rate, rate.Count), rate)
 		require.NoError(t, build(rate, 1), rate)
 	}
-	for count := 1; count <= 10_000; count += 11 - limitertest.Rounds(10, 10) {
+	for count := 1; count <= 10_000; count++ {
 		require.NoError(t, build(ratelimit.Per(count, 30*day), count))
 	}
 	rng := model.Seeded(limitertest.Seed(t))
 	refused := 0
 	remedy := regexp.MustCompile(`lower the burst to at most (\d+)(?:, or raise the rate to at least (\d+) per (\S+))?$`)
-	for range limitertest.Rounds(20_000, 20_000) {
+	for range 2_000 {
 		rate := ratelimit.Per(1+rng.IntN(1<<(1+rng.IntN(26))), time.Duration(1+rng.Int64N(int64(365*day/time.Millisecond)))*time.Millisecond)
 		burst := 1 + rng.IntN(1e8)
 		err := build(rate, burst)
