@@ -18,6 +18,7 @@ type Executor struct {
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Args            []any          // the algorithm's ARGV
 	Words           int            // of the reply to a run of equal requests
+	Limiters        int            // that each call is for, whose key is then a packed request; 0: one
 	Cost            Cost           // of an execution for many requests
 
 	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
@@ -111,10 +112,20 @@ func (e *Executor) DoMany(ctx context.Context, keys int, request func(i int) (na
 	return c.words, nil
 }
 
-// Delete deletes the key. It returns the context's error as soon as ctx ends.
+// Delete deletes the key, or those of a packed request. It returns the context's error as
+// soon as ctx ends.
 func (e *Executor) Delete(ctx context.Context, key string) error {
+	args := []any{"unlink"}
+	if e.Limiters == 0 {
+		args = append(args, key)
+	} else {
+		names, _ := unpack(key, e.Limiters, nil, nil)
+		for _, name := range names {
+			args = append(args, name)
+		}
+	}
 	_, err := Await(ctx, func() (Reply, error) {
-		unlink := Once{redis.NewIntCmd(ctx, "unlink", key)}
+		unlink := Once{redis.NewIntCmd(ctx, args...)}
 		return Reply{}, unlink.Send(ctx, e.Client)
 	})
 	return err
