@@ -117,7 +117,7 @@ func (a *All) decide(ctx context.Context, key string, n int, peek bool) (Result,
 		return Result{}, errUnmade
 	}
 	var claims [maxGroup]Claim
-	return a.group.result(ctx, a.claims(claims[:0], key, n), peek)
+	return a.group.decide(ctx, a.claims(claims[:0], key, n), peek, nil)
 }
 
 // Reset deletes the state of key of every limiter. After an error the states of some may
@@ -244,7 +244,7 @@ func decideAll(ctx context.Context, claims []Claim, peek bool) (AllResult, error
 		return AllResult{}, err
 	}
 	parts := make([]PartResult, len(joined), max(len(joined), len(claims)))
-	r, err := g.results(ctx, joined, peek, parts)
+	r, err := g.decide(ctx, joined, peek, parts)
 	if err != nil {
 		return AllResult{}, err
 	}

@@ -1,11 +1,13 @@
 package ratelimit
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // What tests of package ratelimit_test need of the engine.
@@ -33,3 +35,27 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
+
+// AllMerged makes so many equal calls of AcquireAll in one execution.
+func AllMerged(t testing.TB, claims []Claim, times int) []AllResult {
+	t.Helper()
+	var limiters [maxGroup]*core
+	for i, c := range claims {
+		limiters[i] = c.limiter
+	}
+	g, err := claims[0].limiter.groups.get(limiters, len(claims))
+	require.NoError(t, err)
+	request, err := g.pack(ctx, claims)
+	require.NoError(t, err)
+	words, err := g.exec.DoMany(ctx, 1, func(int) (*string, any) {
+		return &request, []byte(fmt.Sprintf("1x%d", times))
+	})
+	require.NoError(t, err)
+	require.Len(t, words, g.exec.Words)
+	all := make([]AllResult, times)
+	for i := range all {
+		all[i].Parts = make([]PartResult, len(claims))
+		all[i].Result = g.explain(redisexec.Reply{Words: words, Index: int64(i)}, claims, false, all[i].Parts)
+	}
+	return all
+}

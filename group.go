@@ -246,37 +246,32 @@ func dear(claims []Claim) bool {
 	return cost > 100
 }
 
-// result is the Result of the claim that governs.
-func (g *group) result(ctx context.Context, claims []Claim, peek bool) (Result, error) {
+// decide is the Result of the claim that governs. It stores the answer to each claim in
+// parts, unless that is nil.
+func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []PartResult) (Result, error) {
 	reply, err := g.ask(ctx, claims, peek)
 	if err != nil {
 		return Result{}, err
 	}
-	r := g.part(reply, 0, claims[0], peek)
-	for i := 1; i < len(claims); i++ {
-		r = governs(r, g.part(reply, i, claims[i], peek))
-	}
+	r := g.explain(reply, claims, peek, parts)
 	reply.Done()
 	return r, nil
 }
 
-// results is result, and stores the answer to each claim in parts.
-func (g *group) results(ctx context.Context, claims []Claim, peek bool, parts []PartResult) (Result, error) {
-	reply, err := g.ask(ctx, claims, peek)
-	if err != nil {
-		return Result{}, err
-	}
+func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts []PartResult) Result {
 	var r Result
 	for i, c := range claims {
-		parts[i] = PartResult{c.limiter.name, c.key, g.part(reply, i, c, peek)}
+		part := g.part(reply, i, c, peek)
+		if parts != nil {
+			parts[i] = PartResult{c.limiter.name, c.key, part}
+		}
 		if i == 0 {
-			r = parts[i].Result
+			r = part
 		} else {
-			r = governs(r, parts[i].Result)
+			r = governs(r, part)
 		}
 	}
-	reply.Done()
-	return r, nil
+	return r
 }
 
 // part is the answer to claim i. The reply has, for each limiter, how many of the equal

@@ -82,14 +82,14 @@ func assembleAll(files []*script.File, args []int) scriptSet {
 			clock = text
 		}
 		configured -= args[i]
-		request := fmt.Sprintf("local key, n, times = KEYS[first + %d], ARGV[from + %d] + 0, times\n", i+1, i+1)
+		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
 		fill := func(file *script.File, template, inner string) string {
 			// The limiter's first argument is the one that its own script finds at ARGV[2].
 			file = file.MoveArguments(configured-1).Set("request", request).Set("inner", inner)
 			return file.Fill(body(template)).Source
 		}
 		limiters = fill(file, allLimiterTemplate, limiters)
-		peeks = fill(file.Without("rewind"), allPeekLimiterTemplate, peeks)
+		peeks += fill(file.Without("rewind"), allPeekLimiterTemplate, "")
 	}
 	whole := script.Parse("all", "").Set("shape", shape)
 	if clock != "" {

@@ -16,8 +16,8 @@ local call = redis.pcall
 -- <shape/>
 local out, size = {}, 0
 
-local function decide(first, from)
-  local times = ARGV[from] + 0
+local function decide(skipped, request)
+  local times = ARGV[request] + 0
   local all = times
   -- <limiters/>
 end

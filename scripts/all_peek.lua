@@ -4,6 +4,6 @@ local call = redis.pcall
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0
-local first, from, times = 0, configured + 1, 1
+local skipped, request, times = 0, configured + 1, 1
 -- <limiters/>
 return out

@@ -9,4 +9,3 @@ do
   out[size] = allowed
   -- <words/>
 end
--- <inner/>
