@@ -44,7 +44,7 @@ func newGroup(limiters []*core) (*group, error) {
 	merged := true
 	locals := 0
 	for i, c := range limiters {
-		if !sameClient(c.exec.Client, first.exec.Client) {
+		if i > 0 && !sameClient(c.exec.Client, first.exec.Client) {
 			return nil, invalidConfig("the %s and the %s have different clients; one script can only decide on one", first.title, c.title)
 		}
 		if (c.clock == nil) != (first.clock == nil) {
@@ -105,7 +105,7 @@ func errTooManyLimiters(n int) error {
 func longer(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
 
 // sameClient reports whether a and b are one client. A client of a type that cannot be
-// compared is never the same.
+// compared, as a struct with a slice, is never the same.
 func sameClient(a, b Client) bool { return reflect.TypeOf(a).Comparable() && a == b }
 
 // file is the file that c's scripts are made of.
