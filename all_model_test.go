@@ -20,12 +20,12 @@ type claimer interface {
 	Claim(key string, n int) ratelimit.Claim
 }
 
-// A party is limiters that are claimed together, each for a key of its own, and their
-// models.
+// A party is limiters that are claimed together, each for one of two keys of its own, and
+// the models of these keys.
 type party struct {
 	about  string
 	pairs  []limitertest.Pair
-	models []model.Model
+	models [][2]model.Model
 	grain  time.Duration
 }
 
@@ -40,7 +40,7 @@ func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelim
 		require.NoError(t, err)
 		p.about += f.Name + " " + pair.About + "; "
 		p.pairs = append(p.pairs, pair)
-		p.models = append(p.models, pair.Model())
+		p.models = append(p.models, [2]model.Model{pair.Model(), pair.Model()})
 		if f.Timeless && opts == nil {
 			p.grain = time.Millisecond
 		}
@@ -48,14 +48,17 @@ func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelim
 	return p
 }
 
-// A demand is how many permits a call claims of each limiter; 0: the limiter is left out.
-type demand []int
+// A demand is what a call claims of each limiter.
+type demand []struct{ key, n int } // n is 0: the limiter is left out
+
+// keyOf is a key of limiter i: limiters of one algorithm would otherwise share states.
+func keyOf(i, key int) string { return fmt.Sprintf("k%d%c", i, 'a'+key) }
 
 func (p party) claims(d demand) []ratelimit.Claim {
 	var claims []ratelimit.Claim
-	for i, n := range d {
-		if n > 0 {
-			claims = append(claims, p.pairs[i].Limiter.(claimer).Claim(fmt.Sprint("k", i), n))
+	for i, c := range d {
+		if c.n > 0 {
+			claims = append(claims, p.pairs[i].Limiter.(claimer).Claim(keyOf(i, c.key), c.n))
 		}
 	}
 	return claims
@@ -65,18 +68,20 @@ func (p party) claims(d demand) []ratelimit.Claim {
 func (p party) answer(now int64, d demand, peek bool) ratelimit.AllResult {
 	var all ratelimit.AllResult
 	allowed := true
-	for i, n := range d {
-		if n > 0 {
-			allowed = p.models[i].Take(now, n, true).Allowed && allowed
+	for i, c := range d {
+		if c.n > 0 {
+			allowed = p.models[i][c.key].Take(now, c.n, true).Allowed && allowed
 		}
 	}
-	for i, n := range d {
-		if n == 0 {
+	for i, c := range d {
+		if c.n == 0 {
 			continue
 		}
-		m := p.models[i]
-		look := peek || !allowed && m.Take(now, n, true).Allowed
-		all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: fmt.Sprint("k", i), Result: limitertest.ResultOf(m.Take(now, n, look))})
+		m := p.models[i][c.key]
+		look := peek || !allowed && m.Take(now, c.n, true).Allowed
+		all.Parts = append(all.Parts, ratelimit.PartResult{
+			Name: "default", Key: keyOf(i, c.key), Result: limitertest.ResultOf(m.Take(now, c.n, look)),
+		})
 	}
 	// The whole is the first part that governs.
 	all.Result = all.Parts[0].Result
@@ -92,15 +97,17 @@ func (p party) answer(now int64, d demand, peek bool) ratelimit.AllResult {
 	return all
 }
 
-// demand draws what a call claims.
-func (p party) demand(rng *rand.Rand) demand {
+// demand draws what a call claims, of the limiters of like if that is not nil.
+func (p party) demand(rng *rand.Rand, like demand) demand {
 	d := make(demand, len(p.models))
 	for {
 		claimed := 0
 		for i, m := range p.models {
-			d[i] = 0
-			if rng.IntN(5) > 0 {
-				d[i] = min(m.Max(), []int{1, 1, 1, 2, 1 + rng.IntN(m.Max()), m.Max()}[rng.IntN(6)])
+			d[i].n = 0
+			if like == nil && rng.IntN(5) > 0 || like != nil && like[i].n > 0 {
+				most := m[0].Max()
+				d[i].n = min(most, []int{1, 1, 1, 2, 1 + rng.IntN(most), most}[rng.IntN(6)])
+				d[i].key = rng.IntN(2)
 				claimed++
 			}
 		}
@@ -110,8 +117,26 @@ func (p party) demand(rng *rand.Rand) demand {
 	}
 }
 
+// demands draws calls that are sent together. In half of the cases all have one key of a
+// limiter in common, and in some they are equal.
+func (p party) demands(rng *rand.Rand) []demand {
+	all := []demand{p.demand(rng, nil)}
+	common := rng.IntN(2 * len(p.models))
+	for range rng.IntN(6) {
+		d := p.demand(rng, all[0])
+		if common < len(d) {
+			d[common].key = all[0][common].key
+		}
+		if rng.IntN(3) == 0 {
+			d = all[len(all)-1]
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
 func (p party) pause(rng *rand.Rand, last ratelimit.AllResult) time.Duration {
-	span := p.models[rng.IntN(len(p.models))].Span()
+	span := p.models[rng.IntN(len(p.models))][0].Span()
 	switch rng.IntN(10) {
 	case 0, 1, 2, 3, 4:
 		return 0
@@ -159,28 +184,32 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 					}
 					s.Move(at)
 					now := s.Now.UnixMicro()
-					d := p.demand(rng)
+					calls := []demand{p.demand(rng, nil)}
 					var got, want []ratelimit.AllResult
 					what := ""
-					switch claims := p.claims(d); rng.IntN(4) {
+					switch claims := p.claims(calls[0]); rng.IntN(4) {
 					case 0:
 						what = "peek"
 						r, err := ratelimit.PeekAll(ctx, claims...)
 						require.NoError(t, err, p.about)
-						got, want = append(got, r), append(want, p.answer(now, d, true))
-					case 1:
+						got = append(got, r)
+					case 1, 2:
 						what = "merged"
-						times := 1 + rng.IntN(4)
-						got = ratelimit.AllMerged(t, claims, times)
-						for range times {
-							want = append(want, p.answer(now, d, false))
+						calls = p.demands(rng)
+						var together [][]ratelimit.Claim
+						for _, d := range calls {
+							together = append(together, p.claims(d))
 						}
+						got = ratelimit.AllMerged(t, together)
 					default:
 						r, err := ratelimit.AcquireAll(ctx, claims...)
 						require.NoError(t, err, p.about)
-						got, want = append(got, r), append(want, p.answer(now, d, false))
+						got = append(got, r)
 					}
-					steps = append(steps, fmt.Sprintf("%d %s %v: %+v", now, what, d, got))
+					for _, d := range calls {
+						want = append(want, p.answer(now, d, what == "peek"))
+					}
+					steps = append(steps, fmt.Sprintf("%d %s %v: %+v", now, what, calls, got))
 					require.Equal(t, want, got, "%s\n%s", p.about, strings.Join(steps[max(0, len(steps)-10):], "\n"))
 					last = got[len(got)-1]
 				}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -284,6 +285,46 @@ func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 		for user := range byUser {
 			r := must(t)(perUser.Peek(ctx, fmt.Sprint(user)))
 			require.EqualValues(t, 3-byUser[user].Load(), r.Remaining, "user %d paid for what was allowed", user)
+		}
+	}
+}
+
+// Of calls that are sent together only those for a corrupt key fail, unless it is the key
+// that all have in common.
+func TestMergedClaimsOfACorruptKey(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	for _, corrupt := range []string{"ratelimit:user:tokenbucket:7", "ratelimit:global:slidingwindow-hash:all"} {
+		require.NoError(t, client.FlushAll(ctx).Err())
+		require.NoError(t, client.SAdd(ctx, corrupt, "x").Err())
+		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 50, ratelimit.WithName("user")))
+		global := ratelimit.Must(ratelimit.NewSlidingWindow(client, 10_000, time.Hour, ratelimit.WithName("global")))
+		common := strings.HasSuffix(corrupt, "all")
+		var callers sync.WaitGroup
+		for range 64 {
+			callers.Go(func() {
+				for user := range 16 {
+					r, err := ratelimit.AcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					if corrupted := common || user == 7; corrupted != errors.Is(err, ratelimit.ErrCorruptState) || !corrupted && err != nil {
+						t.Errorf("user %d: %+v, %v", user, r, err)
+						return
+					}
+				}
+			})
+		}
+		callers.Wait()
+		for user := range 16 {
+			r, err := perUser.Peek(ctx, fmt.Sprint(user))
+			switch {
+			case common:
+				require.Equal(t, 50, r.Remaining)
+			case user == 7:
+				require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			default:
+				require.Zero(t, r.Remaining)
+			}
+		}
+		if !common {
+			require.Equal(t, 10_000-15*50, must(t)(global.Peek(ctx, "all")).Remaining)
 		}
 	}
 }

@@ -36,26 +36,41 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
 
-// AllMerged makes so many equal calls of AcquireAll in one execution.
-func AllMerged(t testing.TB, claims []Claim, times int) []AllResult {
+// AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution.
+// Equal calls that follow one another are one request.
+func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
 	t.Helper()
 	var limiters [maxGroup]*core
-	for i, c := range claims {
+	for i, c := range calls[0] {
 		limiters[i] = c.limiter
 	}
-	g, err := claims[0].limiter.groups.get(limiters, len(claims))
+	g, err := calls[0][0].limiter.groups.get(limiters, len(calls[0]))
 	require.NoError(t, err)
-	request, err := g.pack(ctx, claims)
-	require.NoError(t, err)
-	words, err := g.exec.DoMany(ctx, 1, func(int) (*string, any) {
-		return &request, []byte(fmt.Sprintf("1x%d", times))
+	var requests []string
+	var times []int
+	for _, claims := range calls {
+		request, err := g.pack(ctx, claims)
+		require.NoError(t, err)
+		if last := len(requests) - 1; last >= 0 && requests[last] == request {
+			times[last]++
+		} else {
+			requests, times = append(requests, request), append(times, 1)
+		}
+	}
+	words, err := g.exec.DoMany(ctx, len(requests), func(i int) (*string, any) {
+		return &requests[i], fmt.Appendf(nil, "1x%d", times[i])
 	})
 	require.NoError(t, err)
-	require.Len(t, words, g.exec.Words)
-	all := make([]AllResult, times)
-	for i := range all {
-		all[i].Parts = make([]PartResult, len(claims))
-		all[i].Result = g.explain(redisexec.Reply{Words: words, Index: int64(i)}, claims, false, all[i].Parts)
+	require.Len(t, words, len(requests)*g.exec.Words)
+	var all []AllResult
+	for _, n := range times {
+		for i := range n {
+			claims := calls[len(all)]
+			r := AllResult{Parts: make([]PartResult, len(claims))}
+			r.Result = g.explain(redisexec.Reply{Words: words[:g.exec.Words], Index: int64(i)}, claims, false, r.Parts)
+			all = append(all, r)
+		}
+		words = words[g.exec.Words:]
 	}
 	return all
 }

@@ -62,7 +62,7 @@ func newGroup(limiters []*core) (*group, error) {
 		one, other := limiters[a], limiters[b]
 		return cmp.Or(strings.Compare(one.scripts.file.Name(), other.scripts.file.Name()), len(one.exec.Args)-len(other.exec.Args))
 	})
-	g.exec = &redisexec.Executor{Client: first.exec.Client, Limiters: len(limiters), Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare}
+	g.exec = &redisexec.Executor{Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare}
 	var files []*script.File
 	var args []int
 	for _, i := range g.nested {
@@ -82,6 +82,9 @@ func newGroup(limiters []*core) (*group, error) {
 	}
 	set := allScriptsOf(files, args)
 	g.exec.One, g.exec.Peek, g.exec.Many = set.one, set.peek, set.many
+	for i, at := range g.nested {
+		g.exec.Several = append(g.exec.Several, redisexec.Limiter{Words: 1 + limiters[at].exec.Words, Common: set.common[i]})
+	}
 	switch first.exec.Client.(type) {
 	case *redis.ClusterClient, *redis.Ring:
 		g.slots = true
@@ -118,9 +121,9 @@ func (c *core) file() *script.File {
 
 // scriptsOfAll holds the scripts of several limiters by the algorithms and the numbers of
 // their arguments.
-var scriptsOfAll sync.Map // string to scriptSet
+var scriptsOfAll sync.Map // string to severalSet
 
-func allScriptsOf(files []*script.File, args []int) scriptSet {
+func allScriptsOf(files []*script.File, args []int) severalSet {
 	id := ""
 	for i, f := range files {
 		id += fmt.Sprintf("%s/%d,", f.Name(), args[i])
@@ -129,10 +132,10 @@ func allScriptsOf(files []*script.File, args []int) scriptSet {
 		id += text
 	}
 	if set, ok := scriptsOfAll.Load(id); ok {
-		return set.(scriptSet)
+		return set.(severalSet)
 	}
 	set, _ := scriptsOfAll.LoadOrStore(id, assembleAll(files, args))
-	return set.(scriptSet)
+	return set.(severalSet)
 }
 
 // groups are the groups whose first limiter is the same, by all their limiters.

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	_ "embed"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -16,6 +17,8 @@ var (
 	manyTemplate string
 	//go:embed scripts/all.lua
 	allTemplate string
+	//go:embed scripts/all_common.lua
+	allCommonTemplate string
 	//go:embed scripts/all_one.lua
 	allOneTemplate string
 	//go:embed scripts/all_peek.lua
@@ -66,37 +69,58 @@ func assemble(file *script.File) scriptSet {
 	return scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
 }
 
+// A severalSet holds the scripts for requests to several limiters.
+type severalSet struct {
+	scriptSet
+	common []*script.Script // many, for requests that have the key of this limiter in common
+}
+
 // assembleAll makes the scripts of limiters that decide together. args are the numbers
 // of their arguments.
-func assembleAll(files []*script.File, args []int) scriptSet {
-	configured := 0
-	for _, n := range args {
-		configured += n
+func assembleAll(files []*script.File, args []int) severalSet {
+	configured := make([]int, len(files)+1) // arguments of the limiters before
+	for i, n := range args {
+		configured[i+1] = configured[i] + n
 	}
-	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured)
-	clock := ""
-	var limiters, peeks string
-	for i := len(files) - 1; i >= 0; i-- {
-		file := files[i]
-		if text, ok := file.Blocks()["clock"]; ok {
-			clock = text
+	around := script.Parse("all", "")
+	for _, f := range files {
+		if text, ok := f.Blocks()["clock"]; ok {
+			around = around.Set("clock", text)
 		}
-		configured -= args[i]
+	}
+	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
+	around = around.Set("shape", shape)
+	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
+	moved := func(i int, file *script.File) *script.File {
 		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
-		fill := func(file *script.File, template, inner string) string {
-			// The limiter's first argument is the one that its own script finds at ARGV[2].
-			file = file.MoveArguments(configured-1).Set("request", request).Set("inner", inner)
-			return file.Fill(body(template)).Source
+		return file.MoveArguments(configured[i]-1).Set("request", request)
+	}
+	nested := func(without int) string {
+		inner := ""
+		for i, f := range slices.Backward(files) {
+			if i != without {
+				inner = moved(i, f).Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+			}
 		}
-		limiters = fill(file, allLimiterTemplate, limiters)
-		peeks += fill(file.Without("rewind"), allPeekLimiterTemplate, "")
+		return inner
 	}
-	whole := script.Parse("all", "").Set("shape", shape)
-	if clock != "" {
-		whole = whole.Set("clock", clock)
+	peeks := ""
+	for i, f := range slices.Backward(files) {
+		peeks += moved(i, f.Without("rewind")).Fill(body(allPeekLimiterTemplate)).Source
 	}
-	all := whole.Set("limiters", limiters)
-	return scriptSet{one: all.Fill(allOneTemplate), peek: whole.Set("limiters", peeks).Fill(allPeekTemplate), many: all.Fill(allTemplate)}
+	all := around.Set("limiters", nested(-1))
+	set := severalSet{scriptSet: scriptSet{
+		one: all.Fill(allOneTemplate), peek: around.Set("limiters", peeks).Fill(allPeekTemplate), many: all.Fill(allTemplate),
+	}}
+	for i, f := range files {
+		common := fmt.Sprintf("local common = %d\n", i+1)
+		f = moved(i, f).Set("limiters", nested(i)).Set("shape", shape+common)
+		if clock, ok := around.Blocks()["clock"]; ok {
+			f = f.Set("clock", clock)
+		}
+		set.common = append(set.common, f.Fill(allCommonTemplate))
+	}
+	return set
 }
 
 // body is a template without its header, which would be repeated for each limiter.

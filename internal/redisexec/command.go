@@ -24,6 +24,7 @@ type Command struct {
 
 	names   []string // of the keys of packed requests
 	permits []int64
+	common  int // the limiter, from 1, whose key all requests have in common; 0: none
 	now     int64
 	args    []any
 	room    []int64 // for the words of a reply that is one integer
@@ -56,7 +57,7 @@ func (c *Command) release() {
 	if cap(c.args) > maxPooledArgs {
 		c.args = nil
 	}
-	c.exec, c.script, c.whole = nil, nil, false
+	c.exec, c.script, c.whole, c.common = nil, nil, false, 0
 	c.once.Cmder, c.key, c.words = nil, "", nil
 	clear(c.names)
 	c.names, c.permits = c.names[:0], c.permits[:0]
@@ -83,7 +84,7 @@ func (e *Executor) CommandMany(keys int, request func(i int) (name *string, requ
 // one makes c run One or Peek.
 func (c *Command) one(s *script.Script, key string, n int) error {
 	c.script, c.key, c.n = s, key, n
-	if c.exec.Limiters > 0 {
+	if c.exec.Several != nil {
 		c.several(1, func(int) (string, any) { return key, "1" })
 		return c.addClock()
 	}
@@ -100,7 +101,7 @@ func (c *Command) one(s *script.Script, key string, n int) error {
 // many makes c run Many.
 func (c *Command) many(keys int, request func(i int) (name *string, requests any)) error {
 	c.script = c.exec.Many
-	if c.exec.Limiters > 0 {
+	if c.exec.Several != nil {
 		c.several(keys, func(i int) (string, any) {
 			name, requests := request(i)
 			return *name, timesOf(requests)

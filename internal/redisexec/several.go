@@ -53,22 +53,27 @@ func number(s string) int64 {
 // Route returns the name of the key that decides where a call goes. name is that of a
 // key, or a packed request, whose keys all are on one server.
 func (e *Executor) Route(name string) string {
-	if e.Limiters == 0 {
+	if e.Several == nil {
 		return name
 	}
-	first := len(name) - 2*packedNumber*e.Limiters
+	first := len(name) - 2*packedNumber*len(e.Several)
 	return name[:number(name[first:])]
 }
 
 // several makes c run s for packed requests, with times equal ones of each.
 func (c *Command) several(requests int, request func(i int) (packed string, times any)) {
-	limiters := c.exec.Limiters
+	limiters := len(c.exec.Several)
 	c.names, c.permits = c.names[:0], c.permits[:0]
 	all := make([]any, 0, 8)
 	for i := range requests {
 		packed, times := request(i)
 		c.names, c.permits = unpack(packed, limiters, c.names, c.permits)
 		all = append(all, times)
+	}
+	if c.script == c.exec.Many && requests > 1 {
+		if c.common = c.findCommon(requests, limiters); c.common > 0 {
+			c.script = c.exec.Several[c.common-1].Common
+		}
 	}
 	c.args = append(append(c.args, c.script.BySHA...), count(requests*limiters))
 	for i := range c.names {
@@ -94,4 +99,44 @@ func timesOf(requests any) any {
 		return runs[len("1x"):]
 	}
 	return requests
+}
+
+// findCommon returns the limiter, from 1, whose key is the same in all requests, or 0.
+func (c *Command) findCommon(requests, limiters int) int {
+next:
+	for l := range limiters {
+		for i := 1; i < requests; i++ {
+			if c.names[i*limiters+l] != c.names[l] {
+				continue next
+			}
+		}
+		return l + 1
+	}
+	return 0
+}
+
+// arrange puts the words of each request into the order of the other scripts: from the
+// last limiter to the first. Those of the limiter with the common key come last. A reply
+// that ends too soon is left as it is.
+func (c *Command) arrange() {
+	all, before := c.exec.Words, 0 // words of the limiters that are before it in the other scripts' replies
+	for _, l := range c.exec.Several[c.common:] {
+		before += l.Words
+	}
+	own := c.exec.Several[c.common-1].Words
+	room := make([]int64, own)
+	for rest := c.words; len(rest) > 0; {
+		if rest[0] < 0 { // a request that failed
+			rest = rest[1:]
+			continue
+		}
+		if len(rest) < all {
+			return
+		}
+		words := rest[:all]
+		copy(room, words[all-own:])
+		copy(words[before+own:], words[before:all-own])
+		copy(words[before:], room)
+		rest = rest[all:]
+	}
 }

@@ -23,7 +23,7 @@ const scriptsDir = "../../scripts"
 var (
 	templates     = []string{"many.lua", "peek.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
-	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua"}
+	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
 	filledByGo    = names{"request": true, "inner": true, "shape": true, "limiters": true}
 )
 
@@ -231,8 +231,9 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 // In a script of several limiters a limiter's blocks stand in the scope of those before it,
 // and hide their names. The names that all of them use must stay visible.
 func TestNoBlockHidesWhatSeveralLimitersShare(t *testing.T) {
-	shared := names{"KEYS": true, "ARGV": true, "all": true, "call": true, "configured": true, "decide": true, "limiters": true,
-		"now": true, "mark": true, "out": true, "request": true, "size": true, "skipped": true, "spare": true}
+	shared := names{"KEYS": true, "ARGV": true, "all": true, "call": true, "change": true, "common": true, "configured": true, "i": true, "inner": true,
+		"limiters": true,
+		"now":      true, "failed": true, "mark": true, "ok": true, "out": true, "request": true, "size": true, "sized": true, "skipped": true, "spare": true}
 	for name, text := range luaFiles(t) {
 		if name == "callersclock.lua" || isTemplate(name) {
 			continue
