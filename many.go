@@ -30,8 +30,8 @@ type Answer struct {
 // an empty key, has its error as its answer, and the others are decided. Requests for the
 // same key are decided in their order.
 //
-// It is one round trip where the keys are on one server, and one for each server of a
-// Cluster or a Ring. What an execution costs Redis is bounded: many requests go in several
+// It is one round trip where the keys are on one server. On a Cluster or a Ring, and with
+// [WithoutMerging], each thousand requests are one round trip, to all servers at once. What an execution costs Redis is bounded: many requests go in several
 // executions of about a millisecond, between which Redis serves others. The requests are not
 // merged with those of other callers. If ctx ends first, all answers are its error, and the
 // permits may have been taken.

@@ -19,7 +19,8 @@ type Outcome struct {
 }
 
 // AcquireMany makes calls that do not wait for others, in one round trip where they are for
-// one server: in executions that each cost a bounded time, in a pipeline. Calls for one key
+// one server: in executions that each cost a bounded time, in a pipeline. Where keys may be
+// on several servers there is a pipeline for each thousand calls. Calls for one key
 // are decided in their order. It returns the context's error for all of them as soon as ctx
 // ends.
 func (m *Merger) AcquireMany(ctx context.Context, calls []Call) []Outcome {
@@ -53,6 +54,7 @@ func (m *Merger) batches(ctx context.Context, calls []Call) ([]*batch, []slot) {
 		if !ok {
 			clear(last)
 			open = newBatch(m.sender.exec.Cost)
+			open.apart = m.sender.pipelined.Load()
 			batches = append(batches, open)
 			slots[i], _ = open.add(ctx, m.prefix, c.Key, c.N, noDeadline, last)
 		}
