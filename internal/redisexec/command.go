@@ -17,6 +17,7 @@ type Command struct {
 	exec   *Executor
 	script *script.Script
 	whole  bool // the command carries the script's source, not its digest
+	expect int  // the number of words of the reply, if not exec.Words
 
 	once  Once
 	key   string
@@ -53,7 +54,7 @@ func (c *Command) release() {
 	if cap(c.args) > maxPooledArgs {
 		c.args = nil
 	}
-	c.exec, c.script, c.whole = nil, nil, false
+	c.exec, c.script, c.whole, c.expect = nil, nil, false, 0
 	c.once.Cmder, c.key, c.words = nil, "", nil
 	commands.Put(c)
 }

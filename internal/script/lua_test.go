@@ -18,7 +18,7 @@ import (
 // scriptsDir holds the Lua files of the algorithms and the templates.
 const scriptsDir = "../../scripts"
 
-var templates = []string{"many.lua", "peek.lua"}
+var templates = []string{"many.lua", "peek.lua", "upto.lua", "estimate.lua", "charge.lua", "giveback.lua"}
 
 // luaGlobals are those of Redis that the scripts use.
 var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
@@ -75,6 +75,13 @@ func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
 			for _, template := range templates {
 				free := analyse(t, template, files[template]).free
 				_, rest, _ := strings.Cut(files[template], "-- <"+block+"/>")
+				for line := range strings.Lines(rest) { // the blocks that the template has after it
+					if mark, kind := parseMark(line); kind == markPlace {
+						if body, ok := blocks[strings.TrimSuffix(mark, "?")]; ok {
+							after.addAll(analyse(t, name, body).free)
+						}
+					}
+				}
 				for word := range identifiers(rest) {
 					if used.assigned[word] || used.top[word] && free[word] {
 						sets[word] = true
@@ -175,9 +182,9 @@ func TestEveryBlockHasAPlace(t *testing.T) {
 func TestSharedBlocksAreTheSameText(t *testing.T) {
 	files := luaFiles(t)
 	for _, same := range []struct{ a, b, blocks string }{
-		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit"},
-		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire"},
-		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer"},
+		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit ticket"},
+		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire ticket giveback"},
+		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer charge ticket"},
 		{"slidingwindow_list.lua", "slidingwindow_zset.lua", "clock fit words answer"},
 		{"bucket.lua", "datedwindow.lua", "clock"},
 		{"bucket.lua", "slidinglog.lua", "clock"},
