@@ -147,11 +147,13 @@ out[size + 1] = start
 out[size + 2] = 0
 -- </ticket>
 -- <giveback>
--- needs: back start used where
+-- needs: key back start used where
 -- sets: given
 local given = 0
 if start == where + 0 then given = math.min(back, used) end
-if given > 0 then
+if given > 0 and given == used then
+  redis.call('UNLINK', key)
+elseif given > 0 then
   used = used - given
   -- <store/>
 end

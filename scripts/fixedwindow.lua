@@ -164,7 +164,8 @@ if open then
   local ends = call('PTTL', key)
   local time = redis.call('TIME')
   ends = ends + time[1] * 1000 + math.floor(time[2] / 1000)
-  if ends <= where + math.min(window - 1, 1) then -- TTLs are whole milliseconds
+  -- TTLs are whole milliseconds.
+  if ends >= where - 1 and ends <= where + math.min(window - 1, 1) then
     local used = math.floor((most - room) / 1000000)
     given = math.min(back, used)
     if given == used then

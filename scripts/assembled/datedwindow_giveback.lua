@@ -63,11 +63,13 @@ if state then
     end
   end
 end
--- needs: back start used where
+-- needs: key back start used where
 -- sets: given
 local given = 0
 if start == where + 0 then given = math.min(back, used) end
-if given > 0 then
+if given > 0 and given == used then
+  redis.call('UNLINK', key)
+elseif given > 0 then
   used = used - given
     -- needs: key now start used longest written margin
     -- sets:
