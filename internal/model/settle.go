@@ -159,7 +159,9 @@ func (s *SlidingWindow) Place(now int64) int64 {
 
 // GiveBack implements [Settler].
 func (s *SlidingWindow) GiveBack(now int64, n int, place int64) {
-	if s.counts[place] -= min(n, s.counts[place]); s.counts[place] == 0 {
+	if s.counts[place] > n {
+		s.counts[place] -= n
+	} else {
 		delete(s.counts, place)
 	}
 }
