@@ -109,7 +109,7 @@ func TestHeadroomDecidesAsALowerLimit(t *testing.T) {
 		scenario := model.NewScenario(rng, model.ShapeOf(m, true))
 		var want model.Answer
 		var before int64
-		for i := range 150 {
+		for i := range 100 {
 			step := scenario.Next(want)
 			if step.Now > latest {
 				return

@@ -30,7 +30,7 @@ type heldTicket struct {
 // histories of estimates, settlements, charges, partial takes, ordinary calls, looks and
 // resets, by clocks that step.
 func TestSettlingDecidesAsTheModels(t *testing.T) {
-	rigs(t, 6, func(t *testing.T, r *rig, rng *rand.Rand, f limitertest.Family) {
+	rigs(t, 4, func(t *testing.T, r *rig, rng *rand.Rand, f limitertest.Family) {
 		p, err := f.Draw(rng, r.client, r.opts...)
 		require.NoError(t, err)
 		m, l := p.Model().(model.Settler), p.Limiter.(settling)
@@ -45,7 +45,7 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 			require.NoError(t, err, at)
 			require.Equal(t, limitertest.ResultOf(want), got, at)
 		}
-		for i := range 150 {
+		for i := range 100 {
 			step := scenario.Next(want)
 			if step.Now > latest {
 				return
@@ -55,7 +55,7 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 					require.NoError(t, l.Reset(ctx, "k"))
 					m.Reset()
 				}
-				if !callers { // what is not found by chance only is for another test
+				if p.Bound.Rate.Count == 0 && !callers { // permits that moved are for another test
 					tickets = nil
 				}
 			}
