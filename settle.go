@@ -138,7 +138,7 @@ func (c *core) checkCharge(n int) error {
 //     is over, nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs forget the permits where they stand: it is as if they had
 //     never been taken. Hash, List and a log rewrite the later totals of the key's state; if
-//     more than 8,192 sub-windows or entries came later, nothing is given back.
+//     8,192 sub-windows or entries or more came later, nothing is given back.
 //
 // Where the permits are not found, nothing is given back: after the server's clock has
 // stepped back over a window or entry, or in a fixed window whose length another limiter

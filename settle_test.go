@@ -398,26 +398,40 @@ func TestSettlingBetweenOthers(t *testing.T) {
 	}
 }
 
-// TestALogTakesBackWhatIsNotTooLongAgo: what 8,192 entries at most have followed; beyond
-// some more, nothing is given back.
+// TestALogTakesBackWhatIsNotTooLongAgo: if 8,192 entries or more have followed, nothing is
+// given back.
 func TestALogTakesBackWhatIsNotTooLongAgo(t *testing.T) {
-	for storage, opts := range map[string][]ratelimit.SlidingWindowOption{
-		"Hash": {ratelimit.WithSubWindows(100_000)},
-		"List": {ratelimit.WithSubWindows(100_000), ratelimit.WithStorage(ratelimit.List)},
+	const slot = 1000 // microseconds
+	for storage, follow := range map[ratelimit.Storage]func(admin redis.UniversalClient, key string, first int64, entries int){
+		ratelimit.List: func(admin redis.UniversalClient, key string, first int64, entries int) {
+			var more []any
+			for i := 1; i <= entries; i++ {
+				more = append(more, first+int64(i)*slot, 5+i)
+			}
+			require.NoError(t, admin.RPush(ctx, key, more...).Err())
+		},
+		ratelimit.Hash: func(admin redis.UniversalClient, key string, first int64, entries int) {
+			fields := []any{"instant", first + int64(entries)*slot, "total", 5 + entries, "last", 1 + entries}
+			for i := range entries {
+				fields = append(fields, 1+i, fmt.Sprintf("%d/%d", first+int64(i)*slot, 5+i))
+			}
+			require.NoError(t, admin.HSet(ctx, key, fields...).Err())
+		},
 	} {
 		for entries, back := range map[int]int{8_191: 5, 8_192: 0} {
 			t.Run(fmt.Sprint(storage, entries), func(t *testing.T) {
 				s := limitertest.OnRedis(t)
-				own := append([]ratelimit.SlidingWindowOption{ratelimit.WithOptions(s.Opts...)}, opts...)
-				l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 1_000_000, 100*time.Second, own...))
+				l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 1_000_000, 100*time.Second,
+					ratelimit.WithOptions(s.Opts...), ratelimit.WithSubWindows(100_000), ratelimit.WithStorage(storage)))
 				ticket, _, err := l.Estimate(ctx, "k", 5)
 				require.NoError(t, err)
-				for range entries {
-					s.Advance(time.Millisecond)
-					must(t)(l.TryAcquire(ctx, "k"))
-				}
+				follow(s.Admin, s.Admin.Keys(ctx, "*").Val()[0], s.Now.UnixMicro()/slot*slot+slot-1, entries)
+				s.Advance(time.Duration(entries) * time.Millisecond)
+				require.Equal(t, 1_000_000-entries-5, must(t)(l.Peek(ctx, "k")).Remaining)
 				require.NoError(t, ticket.Settle(ctx, 0))
 				require.Equal(t, 1_000_000-entries-5+back, must(t)(l.Peek(ctx, "k")).Remaining)
+				s.Advance(100*time.Second - time.Duration(entries)*time.Millisecond + time.Millisecond)
+				require.Equal(t, 1_000_000-entries, must(t)(l.Peek(ctx, "k")).Remaining, "the estimate has left")
 			})
 		}
 	}

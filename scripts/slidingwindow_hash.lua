@@ -447,7 +447,7 @@ out[size + 2] = 0
 
 -- <giveback>
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- More than 8,192 entries are not read: then nothing is given back.
+-- If 8,192 entries or more came after it, nothing is given back.
 -- needs: key call bounds present exists said rule gone slack corrupt back where
 -- sets: given
 local given = 0
@@ -458,7 +458,7 @@ if exists then
   if not number then return {err = corrupt} end
   local place, ats, sums, below = number, {}, {}, ends[3] + 0
   -- The entries from the last one back to the ticket's, and the total before that.
-  while at and at > where + 0 and place > 1 and read < 8192 do
+  while at and at > where + 0 and place > 1 and read < 8191 do
     ats[place] = at
     sums[place] = sum
     place = place - 1

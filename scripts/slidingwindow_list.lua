@@ -406,7 +406,7 @@ out[size + 2] = 0
 
 -- <giveback>
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- More than 8,192 entries are not read: then nothing is given back.
+-- If 8,192 entries or more came after it, nothing is given back.
 -- needs: key call present exists said rule instant gone slack corrupt back where
 -- sets: given
 local given = 0
