@@ -27,6 +27,7 @@ type explainer interface {
 // core is what the limiters share: everything but the algorithm.
 type core struct {
 	title  string           // the algorithm and the limiter's name, in errors
+	name   string           // the limiter's
 	prefix string           // of the keys in Redis
 	clock  func() time.Time // nil: the server's
 	most   int              // permits that one call can get
@@ -34,9 +35,11 @@ type core struct {
 	merger *merge.Merger // nil: every call is sent on its own
 	explainer
 
-	more       func() moreScripts
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
+
+	scripts *scripts
+	groups  groups // of limiters, of which this is the first, that decide together
 }
 
 // An algorithm is what newCore has to know of an algorithm.
@@ -69,6 +72,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
 		title:  fmt.Sprintf("%s %q", a.title, s.name),
+		name:   s.name,
 		prefix: keyPrefix(s.prefix, s.name, a.id),
 		clock:  s.clock,
 		most:   a.most,
@@ -82,9 +86,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Unpack: a.unpack,
 		},
 		explainer:  a.explainer,
-		more:       func() moreScripts { return a.scripts.more(s.clock != nil) },
 		mostCharge: cmp.Or(a.mostCharge, maxCount),
 		which:      a.which,
+		scripts:    a.scripts,
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)

@@ -29,6 +29,10 @@ var (
 	// allow, so that no wait would help.
 	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
 
+	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of
+	// a cluster, or on several shards of a ring. Nothing was sent.
+	ErrCrossSlot = errors.New("ratelimit: keys in several slots")
+
 	// ErrTooMuchDebt: a charge was refused, because it would put the key further into debt
 	// than its state can hold. Nothing was charged.
 	ErrTooMuchDebt = errors.New("ratelimit: too much debt")

@@ -74,7 +74,7 @@ func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result
 		return nil, Result{}, err
 	}
 	own := c.exec.Words
-	words, err := c.exec.Ask(ctx, c.more().estimate, c.prefix+key, strconv.Itoa(n), own+2)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.prefix+key, strconv.Itoa(n), own+2)
 	if err != nil {
 		return nil, Result{}, c.failed(ctx, key, err)
 	}
@@ -97,7 +97,7 @@ func (c *core) Charge(ctx context.Context, key string, n int) (Result, error) {
 	if err := c.checkCharge(n); err != nil {
 		return Result{}, err
 	}
-	words, err := c.exec.Ask(ctx, c.more().charge, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).charge, c.prefix+key, strconv.Itoa(n), c.exec.Words)
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
@@ -173,7 +173,7 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 			defer cache.table.returnPermits(t.key)()
 		}
 		request := fmt.Sprintf("%d/%d/%d", t.n-actual, t.where, t.which)
-		if _, err := c.exec.Ask(ctx, c.more().giveBack, c.prefix+t.key, request, 1); err != nil {
+		if _, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).giveBack, c.prefix+t.key, request, 1); err != nil {
 			return c.failed(ctx, t.key, err)
 		}
 	}

@@ -437,14 +437,14 @@ func TestALogTakesBackWhatIsNotTooLongAgo(t *testing.T) {
 	}
 }
 
-// losing is a client that executes commands and loses their replies.
-type losing struct {
+// lossy is a client that executes commands and loses their replies.
+type lossy struct {
 	*redis.Client
 	lose bool
 	sent int
 }
 
-func (c *losing) Process(ctx context.Context, cmd redis.Cmder) error {
+func (c *lossy) Process(ctx context.Context, cmd redis.Cmder) error {
 	if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
 		c.sent++
 	}
@@ -462,7 +462,7 @@ func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 	for _, v := range limitertest.Variants() {
 		t.Run(v.Name, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
-			client := &losing{Client: s.Client.(*redis.Client)}
+			client := &lossy{Client: s.Client.(*redis.Client)}
 			built, err := v.Build(client)
 			require.NoError(t, err)
 			l := built.(settling)

@@ -39,7 +39,7 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 	if err := c.check(ctx, key, n); err != nil {
 		return 0, Result{}, err
 	}
-	words, err := c.exec.Ask(ctx, c.more().upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
 	if err != nil {
 		return 0, Result{}, c.failed(ctx, key, err)
 	}

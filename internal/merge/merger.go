@@ -64,7 +64,7 @@ func (m *Merger) queue(ctx context.Context, key string) *queue {
 	if m.route == nil || !m.sender.answered.Load() {
 		return m.common
 	}
-	server, err := m.route(ctx, m.prefix+key)
+	server, err := m.route(ctx, m.sender.exec.Route(m.prefix+key))
 	if err != nil {
 		return m.common
 	}

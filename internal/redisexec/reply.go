@@ -60,6 +60,10 @@ func (c *Command) read() error {
 		c.exec.Unpack(cmd.Val(), c.words)
 	case *redis.IntSliceCmd:
 		c.words = cmd.Val()
+		if c.common > 0 {
+			c.arrange()
+			return nil
+		}
 		want := c.exec.Words
 		if c.expect > 0 {
 			want = c.expect
