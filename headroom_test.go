@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,4 +144,93 @@ func TestHeadroomDecidesAsALowerLimit(t *testing.T) {
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 		}
 	})
+}
+
+func TestAHeadroomThatLeavesNothingIsRefused(t *testing.T) {
+	c := limitertest.Offline(t)
+	build := map[string]func(x int) error{
+		"fixed window: of the limit 3": func(x int) error {
+			_, err := ratelimit.NewFixedWindow(c, 3, time.Second, ratelimit.WithHeadroom(x))
+			return err
+		},
+		"log: of the limit 3": func(x int) error {
+			_, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 9, Window: time.Minute}, {Limit: 3, Window: time.Second}}, ratelimit.WithHeadroom(x))
+			return err
+		},
+		"bucket: of the burst 3": func(x int) error {
+			_, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 3, ratelimit.WithHeadroom(x))
+			return err
+		},
+		"leaky: of the capacity 3": func(x int) error {
+			_, err := ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 3, ratelimit.WithHeadroom(x))
+			return err
+		},
+	}
+	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+		build[storage.String()+": of the limit 3"] = func(x int) error {
+			_, err := ratelimit.NewSlidingWindow(c, 3, time.Second, ratelimit.WithStorage(storage), ratelimit.WithHeadroom(x))
+			return err
+		}
+	}
+	for name, build := range build {
+		_, want, _ := strings.Cut(name, ": ")
+		require.NoError(t, build(0))
+		require.NoError(t, build(2))
+		for _, x := range []int{3, 1 << 62} {
+			err := build(x)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+			require.ErrorContains(t, err, want+"; choose at most 2")
+		}
+		require.ErrorContains(t, build(-1), "WithHeadroom: -1 is below 0")
+	}
+	_, err := ratelimit.NewFixedWindow(c, 3, time.Second, ratelimit.WithHeadroom(1), ratelimit.WithHeadroom(1))
+	require.ErrorContains(t, err, "WithHeadroom is given twice")
+	_, err = ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 3, ratelimit.WithHeadroom(1))
+	require.ErrorContains(t, err, "WithHeadroom does not apply to a limiter in this process")
+}
+
+// TestHeadroomBehindDecorators: a local denial, an outage, and calls that are merged know
+// how many permits the limiter leaves.
+func TestHeadroomBehindDecorators(t *testing.T) {
+	for _, k := range limitertest.Kinds() {
+		t.Run(k.Name, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			gate := limitertest.NewGate(s.Client.(*redis.Client))
+			first, err := k.Build(s.Client, 50, time.Hour)
+			require.NoError(t, err)
+			low, err := k.Build(s.Client, 50, time.Hour, ratelimit.WithHeadroom(20))
+			require.NoError(t, err)
+
+			allowed, fewest := 0, 50
+			for _, r := range gate.Together(t, low, "k") {
+				require.NoError(t, r.Err)
+				if r.Allowed {
+					allowed++
+					fewest = min(fewest, r.Remaining)
+				}
+				require.Equal(t, 50, r.Limit)
+			}
+			require.Equal(t, []int{30, 0}, []int{allowed, fewest}, "30 of the 40 calls")
+
+			cache := ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewFallback(low, ratelimit.DenyAll()))))
+			for range 2 { // from memory the second time
+				r := must(t)(cache.TryAcquire(ctx, "k"))
+				require.False(t, r.Allowed || r.Fallback)
+				require.Equal(t, 50, r.Limit)
+				_, err = cache.TryAcquireN(ctx, "k", 31)
+				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			}
+			r := must(t)(first.TryAcquireN(ctx, "k", 20))
+			require.True(t, r.Allowed)
+			require.Zero(t, r.Remaining)
+			require.Zero(t, must(t)(low.Peek(ctx, "k")).Remaining)
+
+			both := ratelimit.Must(ratelimit.NewAll(low))
+			require.NoError(t, both.Reset(ctx, "k"))
+			_, err = both.TryAcquireN(ctx, "k", 31)
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			require.Zero(t, must(t)(both.TryAcquireN(ctx, "k", 30)).Remaining)
+			require.False(t, must(t)(both.TryAcquire(ctx, "k")).Allowed)
+		})
+	}
 }

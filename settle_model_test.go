@@ -107,12 +107,13 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 				taken, got, err := l.TryAcquireUpTo(ctx, "k", n)
 				want = model.Answer{}
 				most := 0
-				for range min(n, m.Max()) {
+				for range min(n, m.Max()+1) {
 					one := m.Take(step.Now, 1, false)
 					if one.Allowed || most == 0 {
 						want = one
 					}
 					if !one.Allowed {
+						want.RetryAfter = one.RetryAfter
 						break
 					}
 					most++

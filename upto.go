@@ -12,8 +12,9 @@ type PartialTaker interface {
 	// limit, which n may exceed. taken is how many.
 	//
 	// Allowed reports whether at least one permit was taken. Limit, Window, Remaining and
-	// ResetAfter are those of a call for as many permits as were taken. RetryAfter is 0 if
-	// at least one was taken, and otherwise the time until one permit is there.
+	// ResetAfter are those of a call for as many permits as were taken. If fewer than n were
+	// taken, RetryAfter is the time until one more is there, even if Allowed is true;
+	// otherwise it is 0.
 	//
 	// It decides once, in one execution, which is executed at most once. The call is not
 	// merged with others. It costs Redis what TryAcquire costs, and with the storage ZSet
@@ -35,16 +36,20 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 	if c == nil {
 		return 0, Result{}, errUnmade
 	}
-	n = min(n, c.most)
-	if err := c.check(ctx, key, n); err != nil {
+	if err := c.check(ctx, key, min(n, c.most)); err != nil {
 		return 0, Result{}, err
 	}
+	n = min(n, c.most+1) // one request that is denied says when it fits
 	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
 	if err != nil {
 		return 0, Result{}, c.failed(ctx, key, err)
 	}
-	allowed := words[wordAllowed] // of so many requests for one permit
-	return int(allowed), c.inRun(words, 1, max(allowed-1, 0)), nil
+	allowed := words[wordAllowed] // of n requests for one permit
+	r = c.inRun(words, 1, max(allowed-1, 0))
+	if allowed < int64(n) {
+		r.RetryAfter = c.inRun(words, 1, allowed).RetryAfter
+	}
+	return int(allowed), r, nil
 }
 
 // PartialTakerOf returns what takes as many permits as there are from l, which is a
