@@ -36,6 +36,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		want[name+"_peek.lua"] = set.peek.Source
 		want[name+"_many.lua"] = set.many.Source
 	}
+	want["inflight_peek.lua"] = inFlightByServer().peek.Source
 	if *update {
 		require.NoError(t, os.RemoveAll(assembledDir))
 		require.NoError(t, os.Mkdir(assembledDir, 0o755))
