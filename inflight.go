@@ -193,9 +193,7 @@ func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 	if err := f.check(ctx, key, 1); err != nil {
 		return Result{}, err
 	}
-	words, err := f.await(ctx, func() ([]int64, error) {
-		return f.run(ctx, f.scripts.peek, heldWords, key, 1, f.limit, f.lease.Microseconds(), f.rule, "")
-	})
+	words, err := f.look(ctx, key)
 	if err != nil {
 		return Result{}, f.core.failed(ctx, key, err)
 	}
@@ -254,6 +252,12 @@ func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key str
 		args = append(args, f.spare, now)
 	}
 	return redisexec.Run(ctx, f.core.exec.Client, s, words, f.core.prefix+key, args...)
+}
+
+func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {
+	return f.await(ctx, func() ([]int64, error) {
+		return f.run(ctx, f.scripts.peek, heldWords, key, 1, f.limit, f.lease.Microseconds(), f.rule, "")
+	})
 }
 
 // await returns as soon as the context ends. do may still be running then.

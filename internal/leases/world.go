@@ -29,6 +29,7 @@ const (
 type Scope struct {
 	Processes  int
 	Operations int // calls, and steps of the server's clock
+	Usual      int // of them, in the usual run
 	Limit      int
 	Permits    [maxProcesses]int // of each process's hold
 	Leases     [maxProcesses]int // of each process's limiter, ticks

@@ -142,6 +142,9 @@ func (f *InFlight) Release(server int64, id string) {
 		return
 	}
 	f.Leases = slices.DeleteFunc(f.Leases, func(l Lease) bool { return l.ID == id })
+	if len(f.Leases) == 0 { // Redis keeps no empty set
+		f.Expires = 0
+	}
 }
 
 func (c Call) edge() int64 { return c.Now - c.Spare }
