@@ -32,7 +32,7 @@ type Hold struct {
 // 0 when the lease may have ended, is lost or was released. Look at it before a step that no
 // more holds than the limit may take.
 func (h *Hold) Left() time.Duration {
-	if h == nil {
+	if h == nil || h.limiter == nil {
 		return 0
 	}
 	h.mu.Lock()
@@ -50,7 +50,7 @@ func (h *Hold) Left() time.Duration {
 //
 // A lease that has ended can be extended for as long as no other hold has needed its place.
 func (h *Hold) Extend(ctx context.Context) error {
-	if h == nil {
+	if h == nil || h.limiter == nil {
 		return ErrLeaseLost
 	}
 	f := h.limiter
@@ -92,7 +92,7 @@ func (h *Hold) Extend(ctx context.Context) error {
 // it has returned nil, further calls do not ask Redis. It returns nil for a lease that is
 // lost, too. After an error the permits are free at the latest when the lease ends.
 func (h *Hold) Release(ctx context.Context) error {
-	if h == nil {
+	if h == nil || h.limiter == nil {
 		return nil
 	}
 	h.mu.Lock()

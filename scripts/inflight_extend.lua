@@ -17,8 +17,9 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 local lease, name = ARGV[2] + 0, '/' .. ARGV[4] .. ARGV[3]
 local score, ttl = now + lease + spare * 1000, lease / 1000 + spare
 for i = 1, n do
-  local held = redis.call('ZSCORE', key, i .. name)
+  local held = redis.pcall('ZSCORE', key, i .. name)
   if not held then return {0} end
+  if type(held) == 'table' then return held end -- an error
   -- Calls of a caller's clock arrive in any order: no lease ends earlier than it was told.
   if mark == '@' then score = math.max(score, held + 0) end
 end
