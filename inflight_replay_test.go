@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -148,13 +149,14 @@ func (r *replay) checked(t *testing.T, i int, h *leases.History, e leases.Event)
 // histories are random ones of every scope, and the shortest in which each mistake is one.
 func histories(t *testing.T, each int) (all []*leases.History) {
 	rng := model.Seeded(limitertest.Seed(t))
-	for _, s := range leases.Scopes() {
+	scopes, mistakes := leases.Scopes(), leases.Mistakes()
+	for _, name := range slices.Sorted(maps.Keys(scopes)) {
 		for range each {
-			all = append(all, leases.Random(s, rng))
+			all = append(all, leases.Random(scopes[name], rng))
 		}
 	}
-	for mistake, s := range leases.Mistakes() {
-		_, h := leases.Search(s)
+	for _, mistake := range slices.Sorted(maps.Keys(mistakes)) {
+		_, h := leases.Search(mistakes[mistake])
 		require.NotNil(t, h, mistake)
 		all = append(all, h)
 	}
@@ -174,7 +176,7 @@ func TestInFlightScriptsDoWhatTheSearchedModelDoes(t *testing.T) {
 	t.Run("Redis", func(t *testing.T) {
 		server := redistest.Start(t, redistest.Faketime())
 		r := &replay{client: server.Client(t), set: server.HoldClock, keys: map[int]*model.InFlight{}}
-		r.run(t, histories(t, limitertest.Rounds(2000, 150)))
+		r.run(t, histories(t, limitertest.Rounds(2000, 100)))
 		t.Logf("%d events", r.count)
 	})
 }

@@ -145,12 +145,22 @@ func TestKeysOfInFlightExpire(t *testing.T) {
 		ttl(10*time.Second, 10*time.Second)
 		require.NoError(t, s.Admin.Persist(ctx, inFlightKey).Err())
 		require.NoError(t, hold.Extend(ctx))
-		ttl(10*time.Second, 10*time.Second)
+		ttl(10*time.Second, 10*time.Second+s.MaxSkew)
 		require.NoError(t, s.Admin.Persist(ctx, inFlightKey).Err())
 		s.Advance(4 * time.Second)
 		_, r := take(t, f, 1)
 		require.False(t, r.Allowed)
 		ttl(6*time.Second, 6*time.Second+s.MaxSkew)
+
+		// A key that has lost its TTL gets one that is enough for all leases.
+		long, short := newInFlight(t, s, 5, time.Minute), newInFlight(t, s, 5, time.Second)
+		_, _ = take(t, long, 1)
+		require.NoError(t, s.Admin.Persist(ctx, inFlightKey).Err())
+		other, _ := take(t, short, 1)
+		ttl(time.Minute, time.Minute+s.MaxSkew)
+		require.NoError(t, s.Admin.Persist(ctx, inFlightKey).Err())
+		require.NoError(t, other.Extend(ctx))
+		ttl(time.Minute, time.Minute+s.MaxSkew)
 	})
 }
 

@@ -101,7 +101,7 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now spare limit lease rule id margin edge held repair mark taken
+  -- needs: key now spare limit lease rule id margin edge held ends repair mark taken
   -- sets:
   local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
   if repair then
@@ -124,7 +124,8 @@ if allowed > 0 or repair then
   end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.
-  if left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
+  if left == -1 then ttl = math.max(ttl, math.min((ends - now) / 1000, 2 ^ 41) + spare) end -- it was lost
+  if left == -1 or taken > 0 and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
   -- </store>
 else
   -- <expire>

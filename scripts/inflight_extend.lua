@@ -28,6 +28,10 @@ score = string.format('%d', score)
 for i = 1, n do
   redis.call('ZADD', key, score, i .. name)
 end
--- The TTL is that of inflight.lua.
+-- The TTL is that of inflight.lua. If it was lost, it is for the longest lease.
+if left == -1 then
+  local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  ttl = math.max(ttl, math.min((last[2] - now) / 1000, 2 ^ 41) + spare)
+end
 if left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
 return {1}

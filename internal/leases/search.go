@@ -12,11 +12,7 @@ type History struct {
 	Scope  Scope
 	Moves  []string
 	Events []Event
-	Times  []Time
 }
-
-// A Time is how often time had gone on when an event happened, and where the server's clock was.
-type Time struct{ Ticks, Offset int }
 
 func (h *History) String() string { return strings.Join(h.Moves, "\n") }
 
@@ -183,10 +179,11 @@ func (h *History) add(m *mover, next move) world {
 	h.Moves = append(h.Moves, next.what)
 	if next.event != nil {
 		h.Events = append(h.Events, *next.event)
-		h.Times = append(h.Times, Time{int(m.time), int(m.offset)})
 	}
-	if strings.HasSuffix(next.what, ": a tick") {
-		m.time++
+	m.time += next.ticks
+	m.offset += next.step
+	for _, p := range next.to.processes {
+		m.ids = max(m.ids, p.id)
 	}
 	return next.to
 }

@@ -119,6 +119,8 @@ type Event struct {
 type move struct {
 	to    world
 	costs bool // an operation
+	ticks int8 // by which time goes on
+	step  int8 // by which the server's clock steps
 	what  string
 	event *Event
 }
@@ -132,6 +134,7 @@ type mover struct {
 	tell   bool // describe the moves
 	time   int8 // of the world, and how far the server's clock is from it, if they are told
 	offset int8
+	ids    int8 // used so far; a search uses them again
 }
 
 func (m *mover) add(to world, costs bool, event *Event, what func() string) {
@@ -170,6 +173,7 @@ func (m *mover) from(w world, left bool) []move {
 				to.expires = max(to.expires-int8(step), 0)
 			}
 			m.add(to, true, nil, func() string { return fmt.Sprintf("the server's clock steps by %d", step) })
+			m.moves[len(m.moves)-1].step = int8(step)
 		}
 	}
 	return m.moves
@@ -198,6 +202,7 @@ func (m *mover) tick(w world) {
 		w.leases = [maxOperations]lease{}
 	}
 	m.add(w, false, nil, func() string { return "a tick" })
+	m.moves[len(m.moves)-1].ticks = 1
 }
 
 // wait lets process i read the reply to its call, or give up.
@@ -251,7 +256,7 @@ func (m *mover) send(w world, i int) {
 			m.add(to, true, nil, func() string { return fmt.Sprintf("process %d sends extend %d, its clock %d ahead", i, p.id, clock) })
 		} else {
 			to := w
-			id := freeID(w)
+			id := m.freeID(w)
 			to.processes[i] = process{id: id, call: acquire}
 			m.request(&to, request{acquire, int8(i), id, clock, true})
 			m.add(to, true, nil, func() string { return fmt.Sprintf("process %d sends acquire %d, its clock %d ahead", i, id, clock) })
@@ -274,8 +279,11 @@ func (m *mover) request(w *world, r request) {
 	}
 }
 
-// freeID is the least id that nobody knows any more.
-func freeID(w world) int8 {
+// freeID is the least id that nobody knows any more, or a new one if the moves are told.
+func (m *mover) freeID(w world) int8 {
+	if m.tell {
+		return m.ids + 1
+	}
 	used := [32]bool{0: true}
 	for _, l := range w.leases {
 		used[l.id] = true
