@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -74,3 +75,17 @@ func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
 	}
 	return all
 }
+
+// HoldOf is a hold of this id, whether Redis has it or not.
+func HoldOf(f *InFlight, key, id string, n int) *Hold {
+	return &Hold{limiter: f, key: key, id: id, n: n}
+}
+
+// Take takes the hold's permits, and returns the words of the reply.
+func (h *Hold) Take(ctx context.Context) ([]int64, error) { return h.limiter.acquire(ctx, h) }
+
+// ID is that of the hold in Redis.
+func (h *Hold) ID() string { return h.id }
+
+// Look returns the words of a Peek.
+func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) { return f.look(ctx, key) }
