@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"crypto/rand"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -26,6 +25,8 @@ var (
 	inFlightFile       = script.Parse("inflight.lua", inFlightText)
 	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
 
+	inFlightShape = newScripts(inFlightFile, 29) // for a script of several limiters
+
 	inFlightByServer = sync.OnceValue(func() inFlightScripts { return cutInFlight(inFlightFile, inFlightExtendFile) })
 	inFlightByCaller = sync.OnceValue(func() inFlightScripts {
 		return cutInFlight(inFlightFile.With(callersClock), inFlightExtendFile.With(callersClock))
@@ -44,6 +45,12 @@ const (
 	maxInFlight  = 100_000 // permits: after a crash of all holders one call drops them all, in 20 ms
 	maxHold      = 1_000   // permits of one hold, each with a member of its own
 	giveBackTime = time.Second
+)
+
+// The arguments of inflight.lua, after the permits, that are not those of its constructor.
+const (
+	argRule = 2
+	argID   = 3
 )
 
 // The words of the reply of inflight.lua, after wordAllowed.
@@ -129,8 +136,13 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 			title:  fmt.Sprintf("in-flight limiter %q", s.name),
 			prefix: keyPrefix(s.prefix, s.name, idInFlight),
 			clock:  s.clock,
+			name:   s.name,
 			most:   min(limit, maxHold),
-			exec:   &redisexec.Executor{Client: c},
+			exec: &redisexec.Executor{
+				Client: c, Words: heldWords,
+				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule and the id come below
+			},
+			scripts: inFlightShape,
 		},
 		limit: limit, lease: lease,
 		rule:    "/" + strconv.FormatInt(lease.Microseconds(), 10),
@@ -140,7 +152,10 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 		f.spare = s.spare()
 		f.rule += "@" + f.spare
 		f.scripts = inFlightByCaller()
+		f.core.exec.Now, f.core.exec.Spare = f.core.now, f.spare
 	}
+	f.core.exec.Args[argRule] = f.rule
+	f.core.explainer = f
 	return f, nil
 }
 
@@ -169,17 +184,17 @@ func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, R
 	if err := f.check(ctx, key, n); err != nil {
 		return nil, Result{}, err
 	}
-	h := &Hold{limiter: f, key: key, id: rand.Text(), n: n}
+	h := newHold(f, key, n)
 	sent := time.Now()
 	words, err := f.acquire(ctx, h)
 	if err != nil {
 		return nil, Result{}, f.core.failed(ctx, key, err)
 	}
-	r := f.explain(words)
+	r := f.explain(words, 0, 0, words[wordAllowed] > 0)
 	if !r.Allowed {
 		return nil, r, nil
 	}
-	if h.until = f.believed(sent); h.Left() == 0 {
+	if h.believe(sent); h.Left() == 0 {
 		go h.giveBack(ctx)
 		return nil, Result{}, f.core.failed(ctx, key, errLateReply)
 	}
@@ -197,7 +212,7 @@ func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 	if err != nil {
 		return Result{}, f.core.failed(ctx, key, err)
 	}
-	return f.explain(words), nil
+	return f.explain(words, 0, 0, words[wordAllowed] > 0), nil
 }
 
 // Reset deletes the key's state: the full limit is free again. Holds that are under way
@@ -231,15 +246,20 @@ func (f *InFlight) check(ctx context.Context, key string, n int) error {
 // believed is until when a hold may believe in a lease that it asked for at sent.
 func (f *InFlight) believed(sent time.Time) time.Time { return sent.Add(f.lease - f.lease/1000) }
 
-func (f *InFlight) explain(words []int64) Result {
-	return Result{
-		Allowed:    words[wordAllowed] > 0,
+// explain is the answer to a call for any number of permits: the words count those that it
+// has taken.
+func (f *InFlight) explain(words []int64, _, _ int64, allowed bool) Result {
+	r := Result{
+		Allowed:    allowed,
 		Limit:      f.limit,
 		Window:     f.lease,
 		Remaining:  int(max(int64(f.limit)-words[wordHeld], 0)),
-		RetryAfter: micros(words[wordFree]),
 		ResetAfter: micros(words[wordEnded]),
 	}
+	if !allowed {
+		r.RetryAfter = micros(words[wordFree])
+	}
+	return r
 }
 
 // run executes one of the limiter's scripts.
@@ -269,21 +289,28 @@ func (f *InFlight) await(ctx context.Context, do func() ([]int64, error)) ([]int
 	return reply.Words, err
 }
 
-// acquire takes the permits of h. What the caller does not get, because it has left, or
-// because the reply is lost, is given back.
+// acquire takes the permits of h. What the caller does not get is given back.
 func (f *InFlight) acquire(ctx context.Context, h *Hold) ([]int64, error) {
-	take := func() ([]int64, error) {
-		return f.run(ctx, f.scripts.one, heldWords, h.key, h.n, f.limit, f.lease.Microseconds(), f.rule, h.id)
-	}
+	return takeHolds(ctx, h.giveBack, func() ([]int64, bool, error) {
+		words, err := f.run(ctx, f.scripts.one, heldWords, h.key, h.n, f.limit, f.lease.Microseconds(), f.rule, h.id)
+		return words, err == nil && words[wordAllowed] > 0, err
+	})
+}
+
+// takeHolds returns the reply of take, which says whether holds have their permits. If the
+// caller does not get it, because ctx has ended or because the reply is lost, giveBack gives
+// them back.
+func takeHolds(ctx context.Context, giveBack func(context.Context), take func() (words []int64, held bool, err error)) ([]int64, error) {
 	if ctx.Done() == nil {
-		words, err := take()
+		words, _, err := take()
 		if mayHold(err) {
-			go h.giveBack(ctx)
+			go giveBack(ctx)
 		}
 		return words, err
 	}
 	type outcome struct {
 		words []int64
+		held  bool
 		err   error
 	}
 	done := make(chan outcome) // without a buffer: either the caller gets it, or it has left
@@ -295,17 +322,17 @@ func (f *InFlight) acquire(ctx context.Context, h *Hold) ([]int64, error) {
 			if !returned {
 				o.err = redisexec.Unfinished(recover())
 			}
-			held := mayHold(o.err)
+			unknown := mayHold(o.err)
 			select {
 			case done <- o:
 			case <-ctx.Done():
-				held = held || o.err == nil && o.words[wordAllowed] > 0
+				unknown = unknown || o.held
 			}
-			if held {
-				h.giveBack(ctx)
+			if unknown {
+				giveBack(ctx)
 			}
 		}()
-		o.words, o.err = take()
+		o.words, o.held, o.err = take()
 		returned = true
 	}()
 	select {
@@ -314,6 +341,14 @@ func (f *InFlight) acquire(ctx context.Context, h *Hold) ([]int64, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// Claim is a claim for n permits of key, for [AcquireAll], whose PartResult then has a Hold.
+func (f *InFlight) Claim(key string, n int) Claim {
+	if f == nil {
+		return Claim{}
+	}
+	return Claim{limiter: f.core, key: key, n: n}
 }
 
 // mayHold reports whether Redis may have taken the permits of a call that brought err.

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -27,6 +28,14 @@ type Hold struct {
 	released bool       // by the caller
 	gone     bool       // Redis has it no longer
 }
+
+// newHold is a hold whose permits are not taken yet.
+func newHold(f *InFlight, key string, n int) *Hold {
+	return &Hold{limiter: f, key: key, id: rand.Text(), n: n}
+}
+
+// believe starts the lease of permits that were asked for at sent.
+func (h *Hold) believe(sent time.Time) { h.until = h.limiter.believed(sent) }
 
 // Left is how long the lease certainly lasts still, by the process's monotonic clock. It is
 // 0 when the lease may have ended, is lost or was released. Look at it before a step that no

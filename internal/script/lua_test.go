@@ -237,6 +237,9 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 				continue
 			}
 			for _, template := range templates {
+				if name == "inflight.lua" && template != "peek.lua" {
+					continue
+				}
 				require.Empty(t, analyse(t, name, f.Fill(files[template]).Source).free, "%s in %s", name, template)
 			}
 		}
