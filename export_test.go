@@ -43,6 +43,10 @@ func HoldOf(f *InFlight, key, id string, n int) *Hold {
 // Take takes the hold's permits, and returns the words of the reply.
 func (h *Hold) Take(ctx context.Context) ([]int64, error) { return h.limiter.acquire(ctx, h) }
 
+// Find extends the hold's lease in Redis, and reports whether it was there, however long that
+// took.
+func (h *Hold) Find(ctx context.Context) (bool, error) { return h.find(ctx) }
+
 // ID is that of the hold in Redis.
 func (h *Hold) ID() string { return h.id }
 

@@ -88,6 +88,20 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 	}
 }
 
+// So it is with permits in flight, which have a script of their own to extend them.
+func TestCallersClockOfInFlightChangesOnlyTheClock(t *testing.T) {
+	server, caller := inFlightByServer(), inFlightByCaller()
+	require.Equal(t, inFlightText, server.one.Source)
+	require.Equal(t, inFlightExtendText, server.extend.Source)
+	clock := inFlightFile.Blocks()["clock"]
+	for _, s := range []struct{ server, caller *script.Script }{
+		{server.one, caller.one}, {server.peek, caller.peek}, {server.extend, caller.extend},
+	} {
+		require.Contains(t, s.server.Source, clock)
+		require.Equal(t, strings.Replace(s.server.Source, clock, callersClock.Blocks()["clock"], 1), s.caller.Source)
+	}
+}
+
 // The two ways in which a fixed window answers differ in that only.
 func TestWideWindowsAnswerInWords(t *testing.T) {
 	narrow, wide := fixedWindowScripts.get(false), wideWindowScripts.get(false)
