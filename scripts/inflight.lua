@@ -71,18 +71,17 @@ end
 
 -- <fit>
 -- needs: n times limit used held
--- sets: cost allowed
-local cost, allowed = n * times, times
-if held then cost = 0 end -- the same call again
-if cost > 0 and used + cost > limit then allowed = 0 end
+-- sets: allowed
+local allowed = times
+if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- </fit>
 
 -- <take>
--- needs: n times now lease margin used ends cost allowed taken
+-- needs: n times now lease margin used held ends allowed taken
 -- sets: used ends taken
 if allowed > 0 then
   taken = n * times
-  used = used + cost
+  if not held then used = used + taken end
   ends = math.max(ends, now + lease + margin)
 end
 -- </take>
