@@ -42,8 +42,8 @@ func cutInFlight(file, extend *script.File) inFlightScripts {
 }
 
 const (
-	maxInFlight  = 100_000 // permits: after a crash of all holders one call drops them all, in 20 ms
-	maxHold      = 1_000   // permits of one hold, each with a member of its own
+	maxInFlight  = 100_000
+	maxHold      = 1_000 // permits of one hold, each with a member of its own: 2 ms
 	giveBackTime = time.Second
 )
 
@@ -97,8 +97,8 @@ const (
 //
 // InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
 // is released. So it cannot be put into a [DenyCache]. Every call is sent on its own,
-// with or without [WithoutMerging]. A permit that is held takes about 120 bytes of Redis's
-// memory. InFlight is immutable and safe for concurrent use.
+// with or without [WithoutMerging]. A permit that is held takes Redis 50 bytes, and 140 where
+// a key has more than 128. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
 	core    *core
 	limit   int

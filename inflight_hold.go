@@ -73,14 +73,12 @@ func (h *Hold) Extend(ctx context.Context) error {
 		return f.core.failed(ctx, h.key, ErrLeaseLost)
 	}
 	sent := time.Now()
-	words, err := f.await(ctx, func() ([]int64, error) {
-		return f.run(ctx, f.scripts.extend, 1, h.key, h.n, f.lease.Microseconds(), f.rule, h.id)
-	})
+	found, err := h.find(ctx)
 	if err != nil {
 		return f.core.failed(ctx, h.key, err)
 	}
 	h.mu.Lock()
-	if words[0] == 0 {
+	if !found {
 		h.lost = true
 	} else if until := f.believed(sent); until.After(h.until) {
 		h.until = until
@@ -94,6 +92,15 @@ func (h *Hold) Extend(ctx context.Context) error {
 		return f.core.failed(ctx, h.key, errLateReply)
 	}
 	return nil
+}
+
+// find begins the lease in Redis again, and reports whether the hold was there.
+func (h *Hold) find(ctx context.Context) (bool, error) {
+	f := h.limiter
+	words, err := f.await(ctx, func() ([]int64, error) {
+		return f.run(ctx, f.scripts.extend, 1, h.key, h.n, f.lease.Microseconds(), f.rule, h.id)
+	})
+	return err == nil && words[0] > 0, err
 }
 
 // Release gives the permits back, even if ctx has ended before: it then waits for a second at

@@ -47,16 +47,16 @@ type LeakyBucketOption interface {
 	forLeakyBucket()
 }
 
-// A BucketOption is an option of both buckets: [WithExactReturns].
-type BucketOption interface {
-	TokenBucketOption
-	LeakyBucketOption
-}
-
 // An InFlightOption is an [Option].
 type InFlightOption interface {
 	set(*settings)
 	forInFlight()
+}
+
+// A BucketOption is an option of both buckets: [WithExactReturns].
+type BucketOption interface {
+	TokenBucketOption
+	LeakyBucketOption
 }
 
 // WithName gives the limiter a name; without it the name is "default". The name is

@@ -71,18 +71,17 @@ end
 
 -- <fit>
 -- needs: n times limit used held
--- sets: cost allowed
-local cost, allowed = n * times, times
-if held then cost = 0 end -- the same call again
-if cost > 0 and used + cost > limit then allowed = 0 end
+-- sets: allowed
+local allowed = times
+if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- </fit>
 
 -- <take>
--- needs: n times now lease margin used ends cost allowed taken
+-- needs: n times now lease margin used held ends allowed taken
 -- sets: used ends taken
 if allowed > 0 then
   taken = n * times
-  used = used + cost
+  if not held then used = used + taken end
   ends = math.max(ends, now + lease + margin)
 end
 -- </take>
@@ -101,7 +100,7 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now spare limit lease rule id margin edge held ends repair mark taken
+  -- needs: key now spare limit lease rule id margin used held ends repair mark taken
   -- sets:
   local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
   if repair then
@@ -117,10 +116,18 @@ if allowed > 0 or repair then
     local score = now + lease + margin
     if held and mark == '@' then score = math.max(score, held) end
     score = string.format('%d', score)
-    for i = 1, taken do
-      redis.call('ZADD', key, score, i .. '/' .. id .. rule)
+    local members = {}
+    for i = 1, taken do -- no hold has more than 1,000
+      members[2 * i - 1] = score
+      members[2 * i] = i .. '/' .. id .. rule
     end
-    if redis.call('ZCARD', key) > limit then redis.call('ZREMRANGEBYSCORE', key, '-inf', edge) end
+    redis.call('ZADD', key, unpack(members))
+    -- At most a thousand leases that have ended are dropped at a time, which is at least as
+    -- many as there are permits beyond the limit.
+    local stored = redis.call('ZCARD', key)
+    if stored > limit and stored > used then
+      redis.call('ZREMRANGEBYRANK', key, '0', math.min(stored - used, 1000) - 1)
+    end
   end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.

@@ -24,10 +24,12 @@ for i = 1, n do
   if mark == '@' then score = math.max(score, held + 0) end
 end
 local left = redis.call('PTTL', key)
-score = string.format('%d', score)
+local members = {}
 for i = 1, n do
-  redis.call('ZADD', key, score, i .. name)
+  members[2 * i - 1] = string.format('%d', score)
+  members[2 * i] = i .. name
 end
+redis.call('ZADD', key, unpack(members))
 -- The TTL is that of inflight.lua. If it was lost, it is for the longest lease.
 if left == -1 then
   local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')

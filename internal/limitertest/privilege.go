@@ -28,7 +28,7 @@ const (
 const RepairPrivilege = "+pttl +pexpire"
 
 // InFlightPrivilege is what an InFlight needs, which is no Limiter.
-const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyscore +zrem +pttl +pexpire"
+const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"
 
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {

@@ -32,8 +32,17 @@ func isTemplate(name string) bool {
 	return slices.Contains(slices.Concat(templates, ofSeveral, aroundSeveral), name)
 }
 
-// small are the scripts of which no other is cut.
-var small = []string{"inflight_extend.lua"}
+// templatesOf are the templates that a file is cut into. Permits in flight have an id, which
+// the requests of the others do not.
+func templatesOf(name string) []string {
+	switch name {
+	case "inflight.lua":
+		return []string{"peek.lua"}
+	case "inflight_extend.lua":
+		return nil
+	}
+	return templates
+}
 
 // luaGlobals are those of Redis that the scripts use.
 var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
@@ -233,13 +242,7 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 		f := Parse(name, text)
 		for _, f := range []*File{f, f.With(caller), f.AnswerInWords(), f.Without("rewind")} {
 			require.Empty(t, analyse(t, name, f.Script().Source).free, name)
-			if slices.Contains(small, name) {
-				continue
-			}
-			for _, template := range templates {
-				if name == "inflight.lua" && template != "peek.lua" {
-					continue
-				}
+			for _, template := range templatesOf(name) {
 				require.Empty(t, analyse(t, name, f.Fill(files[template]).Source).free, "%s in %s", name, template)
 			}
 		}

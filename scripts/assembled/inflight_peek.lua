@@ -41,10 +41,9 @@ if last[1] then
   held = held and held + 0 > now - margin and held + 0 or nil
 end
 -- needs: n times limit used held
--- sets: cost allowed
-local cost, allowed = n * times, times
-if held then cost = 0 end -- the same call again
-if cost > 0 and used + cost > limit then allowed = 0 end
+-- sets: allowed
+local allowed = times
+if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- needs: call key n now times limit margin edge used longest repair allowed
 -- sets: wait
 local wait = 0
