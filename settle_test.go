@@ -530,3 +530,30 @@ func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 		})
 	}
 }
+
+// TestSettlingNoticesWhatIsNoState: of another limiter's value or of another type.
+func TestSettlingNoticesWhatIsNoState(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		ticket, _, err := l.Estimate(ctx, "k", 1)
+		require.NoError(t, err)
+		for _, corrupt := range []func(redis.UniversalClient, string) error{
+			v.Corrupt,
+			func(c redis.UniversalClient, key string) error { return c.SAdd(ctx, key, "x").Err() },
+		} {
+			if corrupt == nil {
+				continue
+			}
+			require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
+			require.NoError(t, corrupt(s.Admin, v.Key))
+			before := s.Admin.Dump(ctx, v.Key).Val()
+			_, _, err = l.Estimate(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			_, err = l.Charge(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			_, _, err = l.TryAcquireUpTo(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			require.Equal(t, before, s.Admin.Dump(ctx, v.Key).Val(), "unchanged")
+		}
+		require.ErrorIs(t, ticket.Settle(ctx, 0), ratelimit.ErrCorruptState)
+	})
+}
