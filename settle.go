@@ -131,12 +131,13 @@ func (c *core) checkCharge(n int) error {
 //
 // What is given back depends on the limiter:
 //
-//   - A bucket takes back everything, at most until it is full. What the ticket has
-//     held may have been refilled meanwhile, so for each ticket settled in an interval the
-//     bound of that interval is exceeded by at most what was given back, and by no more than
-//     rate × the time for which the ticket was held (one step more with WithRefillEvery).
-//     Where the bucket is never full meanwhile, it is not exceeded. [WithExactReturns]
-//     never exceeds it, and gives back less.
+//   - A bucket takes back everything, at most until it is full. What the ticket has held
+//     may have been refilled meanwhile. So an interval that begins while tickets of the
+//     key are held can exceed the bucket's bound: by at most what is given back in it of
+//     earlier estimates, and by at most rate × the time for which one ticket or another
+//     has then been held without a break. An interval that begins while none is held keeps
+//     the bound, and so does any interval if the bucket is never full meanwhile.
+//     [WithExactReturns] never exceeds it, and gives back less.
 //   - A fixed window takes back permits of the window that they were taken from. Once it
 //     is over, nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs forget the permits where they stand: it is as if they had
