@@ -112,12 +112,15 @@ func greatest(most int64, ok func(int64) bool) int64 {
 	return low
 }
 
+// returnExactly tells giveback.lua to give back only what a bucket cannot have refilled.
+const returnExactly = 1
+
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
 func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	a := algorithm{title: title, id: id, most: int(b.size), cost: redisexec.Cost{Key: 8, Run: 1}}
 	a.which = func(int64, int64) int64 { return 0 }
 	if b.exactly {
-		a.which = func(int64, int64) int64 { return 1 }
+		a.which = func(int64, int64) int64 { return returnExactly }
 	}
 	if high, capacity := bits.Mul64(uint64(b.limit), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
