@@ -53,6 +53,12 @@
 // been taken. The caller decides what an error means for the request; [NewFallback]
 // makes that a policy, in one line.
 //
+// # More than one permit at a time
+//
+// TryAcquireN takes n permits or none; TryAcquireUpTo takes as many as are there. Where the
+// cost is known only afterwards, Estimate takes an estimate and its [Ticket] settles the true
+// cost; Charge takes permits into debt. [WithHeadroom] leaves the last permits to others.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

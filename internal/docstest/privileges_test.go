@@ -32,7 +32,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"every limiter", limitertest.EveryPrivilege, limitertest.ResetPrivilege},
 		{"Preload", limitertest.PreloadPrivilege},
 		{"the server's clock (every limiter except a FixedWindow without WithAlignment; none with WithClock)", limitertest.TimePrivilege},
-		{"FixedWindow", commands["FixedWindow"], commands["FixedWindow aligned"]},
+		{"FixedWindow", commands["FixedWindow"], commands["FixedWindow aligned"], limitertest.TimePrivilege},
 		{"TokenBucket, LeakyBucket", commands["TokenBucket"], limitertest.RepairPrivilege},
 		{"SlidingWindow, Hash", commands["SlidingWindow Hash"]},
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},
