@@ -19,6 +19,7 @@ const (
 // with a number behind it.
 const (
 	idFixedWindow       = "fixedwindow"
+	idCalendarWindow    = "calendarwindow"
 	idSlidingWindowHash = "slidingwindow-hash"
 	idSlidingWindowList = "slidingwindow-list"
 	idSlidingWindowZSet = "slidingwindow-zset"
@@ -28,7 +29,7 @@ const (
 )
 
 var algorithmIDs = []string{
-	idFixedWindow, idSlidingWindowHash, idSlidingWindowList, idSlidingWindowZSet, idSlidingLog, idTokenBucket, idLeakyBucket,
+	idFixedWindow, idCalendarWindow, idSlidingWindowHash, idSlidingWindowList, idSlidingWindowZSet, idSlidingLog, idTokenBucket, idLeakyBucket,
 }
 
 // isAlgorithmID reports whether segment is the id of an algorithm, in its present

@@ -20,7 +20,7 @@ import (
 
 func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		window := time.Second
+		window := v.Window
 		for i, reset := range v.Resets {
 			want := ratelimit.Result{Allowed: true, Limit: 3, Window: window, Remaining: 3 - i}
 			if i > 0 {
@@ -52,6 +52,9 @@ func TestTheFullLimitIsAvailableAtResetAfter(t *testing.T) {
 		if v.Name == "FixedWindow aligned" { // the next window is a whole one
 			first.ResetAfter = time.Second
 		}
+		if v.Name == "CalendarWindow" { // the next day is a whole one
+			first.ResetAfter = v.Window
+		}
 		if strings.HasPrefix(v.Name, "SlidingWindow") || v.Name == "SlidingLog with a resolution" {
 			s.Advance(first.Window*2 - first.ResetAfter) // to the beginning of a sub-window again
 		}
@@ -62,14 +65,14 @@ func TestTheFullLimitIsAvailableAtResetAfter(t *testing.T) {
 func TestSeveralPermitsAllOrNone(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		r := must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: v.Window, Remaining: 1, ResetAfter: v.Resets[1]}, r)
 		r = must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Limit: 3, Window: v.Window, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
 		require.Equal(t, v.Resets[2], must(t)(l.TryAcquire(ctx, "k")).ResetAfter, "one is left")
 
 		require.NoError(t, l.Reset(ctx, "k"))
 		r = must(t)(l.TryAcquireN(ctx, "k", 3))
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: v.Window, ResetAfter: v.Resets[2]}, r)
 		wait := must(t)(l.TryAcquireN(ctx, "k", 3)).RetryAfter
 		require.Equal(t, v.Resets[2], wait, "all three must come back")
 		s.Advance(wait - v.Grain)

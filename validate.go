@@ -101,6 +101,8 @@ func isNil(l Limiter) bool {
 		return true
 	case *FixedWindow:
 		return l == nil
+	case *CalendarWindow:
+		return l == nil
 	case *SlidingWindow:
 		return l == nil
 	case *SlidingLog:
@@ -125,6 +127,8 @@ func isNil(l Limiter) bool {
 func ceilingOf(l Limiter) int {
 	switch l := l.(type) {
 	case *FixedWindow:
+		return l.ceiling()
+	case *CalendarWindow:
 		return l.ceiling()
 	case *SlidingWindow:
 		return l.ceiling()

@@ -16,6 +16,7 @@ func ours(t *testing.T) map[Limiter]Limiter {
 	bucket := Must(NewTokenBucket(c, PerSecond(1), 5))
 	return map[Limiter]Limiter{
 		Must(NewFixedWindow(c, 5, time.Second)):          (*FixedWindow)(nil),
+		Must(NewCalendarWindow(c, 5, Daily(time.UTC))):   (*CalendarWindow)(nil),
 		Must(NewSlidingWindow(c, 5, time.Second)):        (*SlidingWindow)(nil),
 		Must(NewSlidingLog(c, []Rule{{5, time.Second}})): (*SlidingLog)(nil),
 		bucket:                                   (*TokenBucket)(nil),

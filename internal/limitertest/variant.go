@@ -9,11 +9,15 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A Variant is one way to limit to 3 a second.
+// A Variant is one way to limit to 3 a second; the calendar window's day ends a second after
+// Start.
 type Variant struct {
 	Name  string
 	Build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 	Key   string // the key "k" as it is named in Redis
+
+	// Window is that of every Result.
+	Window time.Duration
 
 	// Resets holds the ResetAfter of three calls at Start, and Retry the RetryAfter of
 	// the denial that follows. A call that is Grain earlier than Retry is still denied.
@@ -29,11 +33,12 @@ type Variant struct {
 func (v Variant) Title() string {
 	algorithm, _, _ := strings.Cut(v.Name, " ")
 	return map[string]string{
-		"FixedWindow":   "fixed window",
-		"SlidingWindow": "sliding window",
-		"SlidingLog":    "sliding log",
-		"TokenBucket":   "token bucket",
-		"LeakyBucket":   "leaky bucket",
+		"FixedWindow":    "fixed window",
+		"CalendarWindow": "calendar window",
+		"SlidingWindow":  "sliding window",
+		"SlidingLog":     "sliding log",
+		"TokenBucket":    "token bucket",
+		"LeakyBucket":    "leaky bucket",
 	}[algorithm] + ` "default"`
 }
 
@@ -45,7 +50,7 @@ func corruptString(value string) func(redis.UniversalClient, string) error {
 func Variants() []Variant {
 	const s, us = time.Second, time.Microsecond
 	thirds := [3]time.Duration{333_334 * us, 666_667 * us, s}
-	return []Variant{
+	variants := []Variant{
 		{
 			Name: "FixedWindow", Key: "ratelimit:default:fixedwindow:k",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
@@ -62,6 +67,14 @@ func Variants() []Variant {
 			Resets: [3]time.Duration{750 * time.Millisecond, 750 * time.Millisecond, 750 * time.Millisecond},
 			Retry:  750 * time.Millisecond, Grain: us,
 			Corrupt: corruptString("1/2/3/4"),
+		},
+		{
+			Name: "CalendarWindow", Key: "ratelimit:default:calendarwindow:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewCalendarWindow(c, 3, ratelimit.Daily(EndOfDay), ratelimit.WithOptions(o...))
+			},
+			Window: 24 * time.Hour, Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
+			Corrupt: corruptString("1/2"),
 		},
 		{
 			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash:k",
@@ -137,4 +150,13 @@ func Variants() []Variant {
 			Corrupt: corruptString("1763670000123456/1x"),
 		},
 	}
+	for i, v := range variants {
+		if v.Window == 0 {
+			variants[i].Window = s
+		}
+	}
+	return variants
 }
+
+// EndOfDay is a zone whose day ends a second after Start.
+var EndOfDay = time.FixedZone("EndOfDay", int((24*time.Hour - time.Second - time.Duration(Start.Unix()%86_400)*time.Second).Seconds()))

@@ -18,13 +18,15 @@ type Command struct {
 	script *script.Script
 	whole  bool // the command carries the script's source, not its digest
 
-	once  Once
-	key   string
-	n     int
-	now   int64
-	args  []any
-	room  []int64 // for the words of a reply that is one integer
-	words []int64
+	once     Once
+	key      string
+	n        int
+	now      int64
+	args     []any
+	instants *[5]int64 // of the executor's Instants
+	moved    bool      // they are those of an OUTSIDE reply
+	room     []int64   // for the words of a reply that is one integer
+	words    []int64
 }
 
 // commands holds released commands, to be used again.
@@ -82,6 +84,7 @@ func (c *Command) one(s *script.Script, key string, n int) error {
 		c.args = append(c.args, &c.n)
 	}
 	c.args = append(c.args, c.exec.Args...)
+	c.addInstants()
 	return c.addClock()
 }
 
@@ -92,6 +95,7 @@ func (c *Command) many(keys int, request func(i int) (name *string, requests any
 	names := len(c.args)
 	c.args = append(c.args, make([]any, keys)...)
 	c.args = append(append(c.args, ""), c.exec.Args...)
+	c.addInstants()
 	for i := range keys {
 		name, requests := request(i)
 		c.args[names+i] = name
@@ -101,26 +105,29 @@ func (c *Command) many(keys int, request func(i int) (name *string, requests any
 }
 
 func (c *Command) addClock() (err error) {
-	if c.exec.Now == nil {
-		return nil
+	if c.exec.Now != nil {
+		if c.now, err = c.exec.Now(); err != nil {
+			return err
+		}
+		c.args = append(c.args, c.exec.Spare, &c.now)
 	}
-	if c.now, err = c.exec.Now(); err != nil {
-		return err
-	}
-	c.args = append(c.args, c.exec.Spare, &c.now)
+	c.setInstants()
 	return nil
 }
 
-// run executes c and reads its reply. If Redis does not know the script, nothing was
-// executed: this is the only error after which run sends the command again, with the
-// script's source.
+// run executes c and reads its reply. After two errors, which say that nothing was
+// executed, it sends the command again, each time once: if Redis does not know the script,
+// with the script's source; and if the instants were too far off, with others.
 func (c *Command) run(ctx context.Context) error {
-	err := c.send(ctx)
-	if c.Unknown(err) {
-		c.SendSource()
-		err = c.send(ctx)
+	for {
+		err := c.send(ctx)
+		switch {
+		case c.Unknown(err):
+			c.SendSource()
+		case !c.Outside(err):
+			return err
+		}
 	}
-	return err
 }
 
 func (c *Command) send(ctx context.Context) error {
