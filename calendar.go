@@ -139,22 +139,31 @@ func floorDiv(a, b int64) int64 {
 
 // firstInstant is the first second since 1970 at which clocks in loc read wall or later,
 // where wall is seconds since 1970 as if in UTC. [time.Date] does not say which instant it
-// returns for a time that comes twice or not at all.
+// returns for a time that comes twice or not at all, and [time.Time.ZoneBounds] is not used
+// because it can return an end that is not after the time that was asked about.
 func firstInstant(wall int64, loc *time.Location) int64 {
-	const mostAhead = 26 * 60 * 60 // no zone is further ahead of UTC
-	at := time.Unix(wall-mostAhead, 0).In(loc)
-	for {
-		_, offset := at.Zone()
-		begin, end := at.ZoneBounds() // of the time for which that offset holds
-		reached := wall - int64(offset)
-		if !begin.IsZero() {
-			reached = max(reached, begin.Unix())
-		}
-		if end.IsZero() || reached < end.Unix() {
-			return reached
-		}
-		at = end
+	offset := func(at int64) int64 {
+		_, seconds := time.Unix(at, 0).In(loc).Zone()
+		return int64(seconds)
 	}
+	// No zone is so far from UTC, and none sets its clocks twice within two days.
+	const furthest = 26 * 60 * 60
+	before, after := wall-furthest, wall+furthest
+	old := offset(before)
+	if old == offset(after) {
+		return wall - old
+	}
+	for after-before > 1 { // to the second at which clocks are set
+		if middle := before + (after-before)/2; offset(middle) == old {
+			before = middle
+		} else {
+			after = middle
+		}
+	}
+	if wall-old < after {
+		return wall - old
+	}
+	return max(wall-offset(after), after)
 }
 
 // calendarInstants remembers the last windows around an instant.

@@ -19,6 +19,8 @@
 //	                                                         decides as the token bucket does
 //	FixedWindow       limit per window, up to twice that     quotas per hour or day; the cheapest
 //	                  across a boundary
+//	CalendarWindow    limit per day, week or month of a      quotas of a plan, billing
+//	                  time zone
 //	SlidingWindow     limit in any interval of a window      a limit that must hold at all times
 //	                  (Hash and List a little less)
 //	SlidingLog        every rule, in any interval, exactly   several rules at once, or exactness
