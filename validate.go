@@ -117,6 +117,10 @@ func isNil(l Limiter) bool {
 		return l == nil
 	case *DenyCache:
 		return l == nil
+	case *Shadow:
+		return l == nil
+	case *Choice:
+		return l == nil
 	}
 	return false
 }
@@ -143,6 +147,8 @@ func ceilingOf(l Limiter) int {
 	case *Fallback:
 		return l.ceiling()
 	case *DenyCache:
+		return l.ceiling()
+	case *Shadow:
 		return l.ceiling()
 	}
 	return 0

@@ -23,6 +23,7 @@ func ours(t *testing.T) map[Limiter]Limiter {
 		Must(NewLeakyBucket(c, PerSecond(1), 5)): (*LeakyBucket)(nil),
 		Must(NewLocalTokenBucket(PerSecond(1), 5)):                (*LocalTokenBucket)(nil),
 		Must(NewFallback(bucket, AllowAll())):                     (*Fallback)(nil),
+		Must(NewShadow(bucket, bucket, func(Trial) {})):           (*Shadow)(nil),
 		Must(NewDenyCache(Must(NewFallback(bucket, AllowAll())))): (*DenyCache)(nil),
 	}
 }
