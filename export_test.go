@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,3 +34,6 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
+
+// SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
+func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
