@@ -147,7 +147,7 @@ func TestPlansSideBySide(t *testing.T) {
 				callers = append(callers, cached(t, s, ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plans[picked[i]] }))))
 			}
 			var grants []limitertest.Grant
-			for range 400 {
+			for range limitertest.Rounds(400, 100) {
 				i := rng.IntN(instances)
 				if rng.IntN(10) == 0 { // this instance hears of a change
 					picked[i] = rng.IntN(len(plans))
