@@ -50,7 +50,8 @@
 //
 // An error means that no decision was made. If a reply was lost, the permits may have
 // been taken. The caller decides what an error means for the request; [NewFallback]
-// makes that a policy, in one line.
+// makes that a policy, in one line. [NewChoice] picks the limiter of each call, for plans and
+// for limits that change while the program runs; [NewShadow] tries a limit without enforcing it.
 //
 // # Speed
 //
