@@ -21,8 +21,8 @@ var (
 
 	bucketFile = script.Parse("bucket.lua", bucketText)
 	// By the caller's clock the reply is words, because it includes the clock's lag.
-	bucketScripts        = newScriptsOf(bucketFile, bucketFile.AnswerInWords())
-	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText))
+	bucketScripts        = newScriptsOf(bucketFile, bucketFile.AnswerInWords(), 20)
+	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText), 25)
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It counts

@@ -13,7 +13,7 @@ var (
 	//go:embed scripts/calendarwindow.lua
 	calendarWindowText string
 
-	calendarWindowScripts = newScripts(script.Parse("calendarwindow.lua", calendarWindowText))
+	calendarWindowScripts = newScripts(script.Parse("calendarwindow.lua", calendarWindowText), 18)
 )
 
 // A CalendarWindow allows up to limit permits in each day, week or month of a time zone,

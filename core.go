@@ -26,12 +26,16 @@ type explainer interface {
 // core is what the limiters share: everything but the algorithm.
 type core struct {
 	title  string           // the algorithm and the limiter's name, in errors
+	name   string           // the limiter's
 	prefix string           // of the keys in Redis
 	clock  func() time.Time // nil: the server's
 	most   int              // permits that one call can get
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
 	explainer
+
+	scripts *scripts
+	groups  groups // of limiters, of which this is the first, that decide together
 }
 
 // An algorithm is what newCore has to know of an algorithm.
@@ -40,7 +44,7 @@ type algorithm struct {
 	scripts   *scripts
 	most      int
 	args      []string
-	instants  func(now int64) [5]int64 // behind args; nil: none
+	instants  func(now int64) [5]int64 // five more args; nil: none
 	words     int                      // of the reply to a run
 	cost      redisexec.Cost           // of calls that are merged
 	// unpack turns the reply to a single request, where that is one integer, into
@@ -59,6 +63,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
 		title:  fmt.Sprintf("%s %q", a.title, s.name),
+		name:   s.name,
 		prefix: keyPrefix(s.prefix, s.name, a.id),
 		clock:  s.clock,
 		most:   a.most,
@@ -72,12 +77,14 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Unpack: a.unpack,
 		},
 		explainer: a.explainer,
+		scripts:   a.scripts,
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)
 	}
 	if a.instants != nil {
-		c.exec.Instants = &redisexec.Instants{Around: a.instants}
+		c.exec.Instants = &redisexec.Instants{Of: []redisexec.Calendar{{At: len(a.args), Around: a.instants}}}
+		c.exec.Args = append(c.exec.Args, make([]any, 5)...)
 	}
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()

@@ -29,6 +29,10 @@ var (
 	// allow, so that no wait would help.
 	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
 
+	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of
+	// a cluster, or on several shards of a ring. Nothing was sent.
+	ErrCrossSlot = errors.New("ratelimit: keys in several slots")
+
 	// ErrDenied matches every *DeniedError.
 	ErrDenied = errors.New("ratelimit: denied")
 

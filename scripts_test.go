@@ -36,6 +36,10 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		want[name+"_peek.lua"] = set.peek.Source
 		want[name+"_many.lua"] = set.many.Source
 	}
+	// Of several limiters there is one example.
+	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4})
+	want["all_one.lua"], want["all_peek.lua"], want["all_many.lua"] = all.one.Source, all.peek.Source, all.many.Source
+	want["all_common.lua"] = all.common[2].Source
 	if *update {
 		require.NoError(t, os.RemoveAll(assembledDir))
 		require.NoError(t, os.Mkdir(assembledDir, 0o755))

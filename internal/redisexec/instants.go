@@ -10,14 +10,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Instants are arguments that change with time: the instants around the clock that decides,
-// behind the algorithm's ARGV. That clock is read in the script, so they are made for what
-// this process takes it to be. If they are too far off, the script replies OUTSIDE with what
-// its clock reads, and has done nothing; the command is then sent again, once, with the
-// instants around that time.
+// Instants are arguments that change with time: when windows of calendars begin around the
+// clock that decides. That clock is read in the script, so they are made for what this
+// process takes it to be. If they are too far off, the script replies OUTSIDE with what its
+// clock reads, and has done nothing; the command is then sent again, once, with the instants
+// around that time.
 type Instants struct {
-	// Around returns the instants around now, in microseconds. It must not block.
-	Around func(now int64) [5]int64
+	Of []Calendar
 
 	// Here reads this process's clock. If it is nil, that is [time.Now].
 	Here func() int64
@@ -27,6 +26,12 @@ type Instants struct {
 	ahead atomic.Int64
 }
 
+// A Calendar gives five of the algorithm's ARGV.
+type Calendar struct {
+	At     int                      // the index of the first in the executor's Args
+	Around func(now int64) [5]int64 // in microseconds; it must not block
+}
+
 func (i *Instants) here() int64 {
 	if i.Here != nil {
 		return i.Here()
@@ -34,28 +39,42 @@ func (i *Instants) here() int64 {
 	return time.Now().UnixMicro()
 }
 
-// addInstants makes room for the instants, which setInstants sets.
-func (c *Command) addInstants() {
-	if c.exec.Instants == nil {
+// addConfig adds the algorithm's ARGV. setInstants sets the instants among them.
+func (c *Command) addConfig() {
+	at := len(c.args)
+	c.args = append(c.args, c.exec.Args...)
+	i := c.exec.Instants
+	if i == nil {
 		return
 	}
-	if c.instants == nil {
-		c.instants = new([5]int64)
+	if len(c.begins) < len(i.Of) {
+		c.begins = make([][5]int64, len(i.Of))
 	}
-	for i := range c.instants {
-		c.args = append(c.args, &c.instants[i])
+	for n, calendar := range i.Of {
+		for j := range c.begins[n] {
+			c.args[at+calendar.At+j] = &c.begins[n][j]
+		}
 	}
 }
 
 // setInstants sets the instants: around the caller's clock, or around what the server's
 // is taken to be.
 func (c *Command) setInstants() {
-	if i := c.exec.Instants; i != nil {
-		now := c.now
-		if c.exec.Now == nil {
-			now = i.here() + i.ahead.Load()
-		}
-		*c.instants, c.moved = i.Around(now), false
+	i := c.exec.Instants
+	if i == nil {
+		return
+	}
+	now := c.now
+	if c.exec.Now == nil {
+		now = i.here() + i.ahead.Load()
+	}
+	c.setAround(now)
+	c.moved = false
+}
+
+func (c *Command) setAround(now int64) {
+	for n, calendar := range c.exec.Instants.Of {
+		c.begins[n] = calendar.Around(now)
 	}
 }
 
@@ -76,6 +95,7 @@ func (c *Command) Outside(err error) bool {
 	}
 	i := c.exec.Instants
 	i.ahead.Store(now - i.here())
-	*c.instants, c.moved = i.Around(now), true
+	c.setAround(now)
+	c.moved = true
 	return true
 }

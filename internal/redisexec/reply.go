@@ -60,6 +60,10 @@ func (c *Command) read() error {
 		c.exec.Unpack(cmd.Val(), c.words)
 	case *redis.IntSliceCmd:
 		c.words = cmd.Val()
+		if c.common > 0 {
+			c.arrange()
+			return nil
+		}
 		if got := len(c.words); c.script != c.exec.Many && got != c.exec.Words {
 			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(c.exec.Words))
 		}

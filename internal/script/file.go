@@ -94,6 +94,26 @@ func (f *File) Without(block string) *File {
 	return Parse(f.name, f.With(&File{blocks: map[string]string{block: ""}}).text)
 }
 
+// Set returns f with one block more, or another text for it, for [File.Fill].
+func (f *File) Set(block, text string) *File {
+	set := &File{name: f.name, text: f.text, blocks: maps.Clone(f.blocks)}
+	set.blocks[block] = text
+	return set
+}
+
+// MoveArguments returns f with blocks that find their arguments so many places further
+// back in ARGV. The clock's stay where they are, at the end.
+func (f *File) MoveArguments(by int) *File {
+	moved := &File{name: f.name, text: f.text, blocks: map[string]string{}}
+	for name, text := range f.blocks {
+		if name != "clock" {
+			text = strings.ReplaceAll(text, "ARGV[", fmt.Sprintf("ARGV[%d + ", by))
+		}
+		moved.blocks[name] = text
+	}
+	return moved
+}
+
 // AnswerInWords returns f with the words of a run as its answer: an array of integers,
 // instead of one integer that holds all words.
 func (f *File) AnswerInWords() *File {

@@ -18,7 +18,19 @@ import (
 // scriptsDir holds the Lua files of the algorithms and the templates.
 const scriptsDir = "../../scripts"
 
-var templates = []string{"many.lua", "peek.lua"}
+// templates are filled with the blocks of an algorithm. Those of several limiters are
+// parts of the last three, with places that the program fills.
+var (
+	templates     = []string{"many.lua", "peek.lua"}
+	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
+	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
+	filledByGo    = names{"request": true, "inner": true, "shape": true, "limiters": true}
+)
+
+// isTemplate reports whether the file is not one of an algorithm.
+func isTemplate(name string) bool {
+	return slices.Contains(slices.Concat(templates, ofSeveral, aroundSeveral), name)
+}
 
 // luaGlobals are those of Redis that the scripts use.
 var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
@@ -55,7 +67,7 @@ func luaFiles(t *testing.T) map[string]string {
 func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
 	files := luaFiles(t)
 	for name, text := range files {
-		if slices.Contains(templates, name) {
+		if isTemplate(name) {
 			continue
 		}
 		blocks := Parse(name, text).Blocks()
@@ -142,15 +154,15 @@ func identifiers(text string) names {
 func TestEveryBlockHasAPlace(t *testing.T) {
 	files := luaFiles(t)
 	places, used := names{"answer": true}, names{} // AnswerInWords replaces the answer
-	for _, template := range templates {
+	for _, template := range slices.Concat(templates, ofSeveral, aroundSeveral) {
 		for line := range strings.Lines(files[template]) {
-			if mark, kind := parseMark(line); kind == markPlace {
+			if mark, kind := parseMark(line); kind == markPlace && !filledByGo[mark] {
 				places[strings.TrimSuffix(mark, "?")] = true
 			}
 		}
 	}
 	for name, text := range files {
-		if slices.Contains(templates, name) {
+		if isTemplate(name) {
 			continue
 		}
 		depth := 0
@@ -203,7 +215,7 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 	files := luaFiles(t)
 	caller := Parse("callersclock.lua", files["callersclock.lua"])
 	for name, text := range files {
-		if name == "callersclock.lua" || slices.Contains(templates, name) {
+		if name == "callersclock.lua" || isTemplate(name) {
 			continue
 		}
 		f := Parse(name, text)
@@ -211,6 +223,27 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 			require.Empty(t, analyse(t, name, f.Script().Source).free, name)
 			for _, template := range templates {
 				require.Empty(t, analyse(t, name, f.Fill(files[template]).Source).free, "%s in %s", name, template)
+			}
+		}
+	}
+}
+
+// In a script of several limiters a limiter's blocks stand in the scope of those before it,
+// and hide their names. The names that all of them use must stay visible.
+func TestNoBlockHidesWhatSeveralLimitersShare(t *testing.T) {
+	shared := names{"KEYS": true, "ARGV": true, "all": true, "call": true, "change": true, "common": true, "configured": true, "i": true, "inner": true,
+		"limiters": true,
+		"now":      true, "failed": true, "mark": true, "ok": true, "out": true, "request": true, "size": true, "sized": true, "skipped": true, "spare": true}
+	for name, text := range luaFiles(t) {
+		if name == "callersclock.lua" || isTemplate(name) {
+			continue
+		}
+		for block, body := range Parse(name, text).Blocks() {
+			if block == "clock" || block == "answer" { // the first is around all, the second is not used
+				continue
+			}
+			for declared := range analyse(t, name, body).top {
+				require.False(t, shared[declared], "<%s> of %s declares %s", block, name, declared)
 			}
 		}
 	}
