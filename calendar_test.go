@@ -201,3 +201,29 @@ func redisRing(t testing.TB, s *stage) *redis.Ring {
 	t.Cleanup(func() { _ = ring.Close() })
 	return ring
 }
+
+// TestCalendarWindowsInAnAll: each has instants of its own, also from a host whose clock is
+// off by more than a window.
+func TestCalendarWindowsInAnAll(t *testing.T) {
+	const h, day = time.Hour, 24 * time.Hour
+	for _, wrong := range []time.Duration{0, 100 * day} {
+		s := onMini(t) // it reads 2025-11-20 20:20 UTC
+		bucket := Must(NewTokenBucket(s.client, PerHour(1), 5))
+		daily := Must(NewCalendarWindow(s.client, 3, Daily(time.UTC), WithName("day")))
+		monthly := Must(NewCalendarWindow(s.client, 4, Monthly(15, time.UTC), WithName("month")))
+		all := Must(NewAll(monthly, bucket, daily))
+		all.group.exec.Instants.Here = func() int64 { return start.Add(wrong).UnixMicro() }
+		left, month := 3*h+40*time.Minute, 24*day+3*h+40*time.Minute
+		for i := range 3 {
+			r := must(t)(all.TryAcquire(ctx, "k"))
+			require.Equal(t, Result{Allowed: true, Limit: 3, Window: day, Remaining: 2 - i, ResetAfter: r.ResetAfter}, r, "the day has the least left")
+		}
+		denied := must(t)(all.TryAcquire(ctx, "k"))
+		require.Equal(t, Result{Limit: 3, Window: day, RetryAfter: left, ResetAfter: denied.ResetAfter}, denied)
+		require.Equal(t, Result{Allowed: true, Limit: 4, Window: 30 * day, Remaining: 1, ResetAfter: month}, must(t)(monthly.Peek(ctx, "k")))
+		require.Equal(t, Result{Limit: 3, Window: day, RetryAfter: left, ResetAfter: left}, must(t)(daily.Peek(ctx, "k")))
+
+		many := AllMerged(t, [][]Claim{{monthly.Claim("l", 1), daily.Claim("l", 2)}, {monthly.Claim("l", 2), daily.Claim("l", 1)}, {monthly.Claim("l", 1), daily.Claim("l", 1)}})
+		require.Equal(t, []bool{true, true, false}, []bool{many[0].Allowed, many[1].Allowed, many[2].Allowed})
+	}
+}

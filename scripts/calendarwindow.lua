@@ -39,7 +39,7 @@ elseif now >= ends then
   ends = after
   after = ARGV[7] + 0
 end
-if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', now)} end
+if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', now), outside = true} end
 -- </config>
 
 -- <load>

@@ -27,7 +27,7 @@ elseif now >= ends then
   ends = after
   after = ARGV[7] + 0
 end
-if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', now)} end
+if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', now), outside = true} end
 local out, size = {}, 0
 
 local function decide(key, requests)
