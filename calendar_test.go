@@ -6,6 +6,7 @@ import (
 	"time"
 	_ "time/tzdata" // so that the zones are those of the toolchain, on every machine
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 )
@@ -226,4 +227,26 @@ func TestCalendarWindowsInAnAll(t *testing.T) {
 		many := AllMerged(t, [][]Claim{{monthly.Claim("l", 1), daily.Claim("l", 2)}, {monthly.Claim("l", 2), daily.Claim("l", 1)}, {monthly.Claim("l", 1), daily.Claim("l", 1)}})
 		require.Equal(t, []bool{true, true, false}, []bool{many[0].Allowed, many[1].Allowed, many[2].Allowed})
 	}
+}
+
+// TestAHostADayBehind: it knows the window after its next one, in which another host has
+// taken permits before the server's clock stepped back over midnight.
+func TestAHostADayBehind(t *testing.T) {
+	const day, s10 = 24 * time.Hour, 10 * time.Second
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	midnight := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	host := func(clock time.Time) *CalendarWindow {
+		l := Must(NewCalendarWindow(client, 2, Daily(time.UTC)))
+		l.exec.Instants.Here = clock.UnixMicro
+		return l
+	}
+	server.SetTime(midnight)
+	must(t)(host(midnight).TryAcquireN(ctx, "k", 2))
+	server.SetTime(midnight.Add(-s10))
+	want := Result{Limit: 2, Window: day, RetryAfter: day + s10, ResetAfter: day + s10}
+	require.Equal(t, want, must(t)(host(midnight.Add(-s10)).TryAcquire(ctx, "k")))
+	require.Equal(t, want, must(t)(host(midnight.Add(-s10-day)).TryAcquire(ctx, "k")))
 }

@@ -105,6 +105,39 @@ func TestAChangedCalendarInheritsWhatWasUsed(t *testing.T) {
 	}
 }
 
+// A shorter rule's permit does not shorten what a longer one still needs.
+func TestALongerCalendarKeepsItsCount(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		s.Wipe(t)
+		s.Move(time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC))
+		month, day := calendarWindow(t, s, 100, ratelimit.Monthly(1, time.UTC)), calendarWindow(t, s, 100, ratelimit.Daily(time.UTC))
+		must := must(t)
+		must(month.TryAcquireN(ctx, "k", 70))
+		require.Equal(t, 29, must(day.TryAcquire(ctx, "k")).Remaining)
+		s.Advance(24 * time.Hour)
+		require.Equal(t, 29, must(month.Peek(ctx, "k")).Remaining)
+		require.Equal(t, 100, must(day.Peek(ctx, "k")).Remaining)
+	})
+}
+
+// A caller whose clock is behind moves nothing back: the day that another's clock has begun
+// does not begin again.
+func TestACallersClockBehindMidnight(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	midnight := time.Date(2026, 11, 18, 0, 0, 0, 0, time.UTC)
+	s.Move(midnight)
+	at := func(offset time.Duration) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewCalendarWindow(s.Client, 3, ratelimit.Daily(time.UTC), ratelimit.WithClock(func() time.Time { return s.Now.Add(offset) })))
+	}
+	ahead, behind := at(time.Second/2), at(-time.Second/2)
+	must := must(t)
+	require.Equal(t, 1, must(ahead.TryAcquireN(ctx, "k", 2)).Remaining)
+	half := 24*time.Hour + time.Second/2
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: 24 * time.Hour, ResetAfter: half}, must(behind.TryAcquire(ctx, "k")))
+	require.Equal(t, ratelimit.Result{Limit: 3, Window: 24 * time.Hour, RetryAfter: half, ResetAfter: half}, must(behind.TryAcquire(ctx, "k")))
+	require.False(t, must(ahead.TryAcquire(ctx, "k")).Allowed)
+}
+
 // Hosts with other time zone data: the limit between any two successive boundaries. Some
 // days reach it twice, which no rule of one counter avoids without longer denials.
 func TestHostsWithOtherTimeZoneData(t *testing.T) {
@@ -152,6 +185,9 @@ func TestTheServersClockStepsBackOverMidnight(t *testing.T) {
 			s.Move(midnight)
 			require.Equal(t, ratelimit.Result{Limit: 2, Window: day, RetryAfter: day, ResetAfter: day}, must(l.TryAcquire(ctx, "k")))
 
+			s.Move(midnight.Add(20 * time.Hour))
+			require.NoError(t, l.Reset(ctx, "k"))
+			must(l.TryAcquireN(ctx, "k", 2))
 			s.Move(midnight.Add(-5 * day)) // by more than a window: the state is of the server's own day then, with its count
 			require.Equal(t, ratelimit.Result{Limit: 2, Window: day, RetryAfter: day, ResetAfter: day}, must(l.TryAcquire(ctx, "k")))
 			s.Advance(day - time.Microsecond)

@@ -120,6 +120,20 @@ func TestADenialOnItsWayIsItsOwnLimiters(t *testing.T) {
 	require.True(t, must(t)(c.TryAcquire(t.Context(), "k")).Allowed)
 }
 
+// A call picks once: the limiter that memory is asked about is the one that is asked.
+func TestADenyCachePicksOnce(t *testing.T) {
+	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Second, time.Second), nil }}
+	picks := 0
+	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) Limiter { picks++; return l })))
+	for range 2 {
+		must(t)(c.TryAcquire(t.Context(), "k"))
+		must(t)(c.Peek(t.Context(), "k"))
+	}
+	require.NoError(t, c.Reset(t.Context(), "k"))
+	require.Equal(t, 5, picks)
+	require.Equal(t, []string{"1 of k", "reset k"}, l.asked)
+}
+
 // A picked limiter of this package is known by its ceiling, as one without a Choice is.
 func TestAPickedLimitersCeiling(t *testing.T) {
 	s := onMini(t)

@@ -219,9 +219,6 @@ func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Resul
 		switch {
 		case old == nil:
 			free = i
-		case old.key == key && by != nil && !same(*old.by, by):
-			set[i].denial.Store(nil)
-			free = i
 		case old.key == key && old.covers(&d) && now < old.trusted:
 			return
 		case old.key == key:
