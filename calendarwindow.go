@@ -66,12 +66,16 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...CalendarWindow
 	if err := cal.check(); err != nil {
 		return nil, err
 	}
+	if err := s.checkHeadroom("limit", limit); err != nil {
+		return nil, err
+	}
+	own := limit - s.headroom
 	inner, err := newCore(c, s, algorithm{
-		title: "calendar window", id: idCalendarWindow, most: limit,
+		title: "calendar window", id: idCalendarWindow, most: own,
 		scripts:  calendarWindowScripts,
-		args:     []string{strconv.Itoa(limit)},
+		args:     []string{strconv.Itoa(own)},
 		instants: (&calendarInstants{calendar: cal}).around,
-		words:    calendarWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: calendarExplainer(limit),
+		words:    calendarWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: calendarExplainer{int64(limit), int64(own)},
 	})
 	if err != nil {
 		return nil, err
@@ -85,10 +89,11 @@ const (
 	calendarWords = fixedWords + 1
 )
 
-// calendarExplainer explains the replies of a calendar window of this limit.
-type calendarExplainer int
+// calendarExplainer explains the replies of a calendar window of this limit, of which it
+// may use its own, see WithHeadroom.
+type calendarExplainer struct{ limit, own int64 }
 
-func (limit calendarExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
-	f := fixed{limit: int64(limit), window: micros(words[wordLength]), unit: time.Microsecond}
+func (c calendarExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
+	f := fixed{limit: c.limit, own: c.own, window: micros(words[wordLength]), unit: time.Microsecond}
 	return f.explain(words, n, taken, allowed)
 }

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,9 @@ type core struct {
 	merger *merge.Merger // nil: every call is sent on its own
 	explainer
 
+	mostCharge int                       // permits of one charge
+	which      func(word, n int64) int64 // see algorithm
+
 	scripts *scripts
 	groups  groups // of limiters, of which this is the first, that decide together
 }
@@ -50,6 +54,12 @@ type algorithm struct {
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
+	// mostCharge is the most permits that one charge can take, if that is less than
+	// maxCount.
+	mostCharge int
+	// which is what giveback.lua needs beside where the permits are: it is made of the
+	// second word of a ticket and its permits.
+	which func(word, n int64) int64
 	explainer
 }
 
@@ -76,8 +86,10 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Cost:   a.cost,
 			Unpack: a.unpack,
 		},
-		explainer: a.explainer,
-		scripts:   a.scripts,
+		explainer:  a.explainer,
+		mostCharge: cmp.Or(a.mostCharge, maxCount),
+		which:      a.which,
+		scripts:    a.scripts,
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)
@@ -191,7 +203,7 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 	}
 	switch {
 	case n < 1:
-		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
+		return errTooFew(n)
 	case n > c.most:
 		return fmt.Errorf("%w: %d permits of %s, which allows %d at most", ErrExceedsLimit, n, c.title, c.most)
 	}
@@ -203,8 +215,11 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	if redisexec.IsCorrupt(err) {
+	switch {
+	case redisexec.IsCorrupt(err):
 		err = errors.Join(ErrCorruptState, err)
+	case redisexec.IsDebt(err):
+		err = ErrTooMuchDebt
 	}
 	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
 }

@@ -21,11 +21,11 @@ import (
 // on the monotonic clock of this process: setting the wall clock has no effect.
 // A call that memory denies would have been denied by the limiter too, as long as
 //
-//   - permits are given back only through this cache. Its Reset removes the key's
-//     denials, and a denial that was in flight during the Reset is not stored. A
-//     Reset in another process, a Reset that failed and takes effect later, a raised
-//     limit, calls by a faster limiter of the same name, and state that Redis lost are
-//     noticed only when the stored denial ends;
+//   - permits are given back only through this cache, by Reset or by the tickets of
+//     [SettlerOf]. That removes the key's denials, and a denial that was in flight
+//     meanwhile is not stored. A Reset or a settlement in another process, a Reset that
+//     failed and takes effect later, a raised limit, calls by a faster limiter of the same
+//     name, and state that Redis lost are noticed only when the stored denial ends;
 //   - the clock that decides runs no faster than this process's clock. A clock that
 //     is set forward, that goes on while this machine is suspended, or that is the
 //     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is
@@ -211,6 +211,12 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	}
 	sending := c.table.beforeSending(hash)
 	r, err := ask(ctx, limiter, key, n, peek)
+	return c.learn(hash, key, n, by, sending, r, err)
+}
+
+// learn stores what the limiter, by if it was picked, has answered to a call for n permits,
+// if it is a denial.
+func (c *DenyCache) learn(hash uint64, key string, n int, by Limiter, sending denySending, r Result, err error) (Result, error) {
 	if err != nil || r.Fallback { // a secondary's denial binds the primary to nothing
 		return r, err
 	}
@@ -219,6 +225,24 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 		c.table.remember(hash, key, n, by, r, sending)
 	}
 	return r, nil
+}
+
+// deny answers a call for n permits from memory, or by ask, which asks the limiter. There is
+// no Choice.
+func (c *DenyCache) deny(ctx context.Context, key string, n int, ask func() (Result, error)) (Result, error) {
+	if err := checkKey(key); err != nil {
+		return Result{}, err
+	}
+	if len(key) > maxDenyCacheKey {
+		return ask()
+	}
+	hash := c.table.hash(key)
+	if r, ok := c.table.lookup(hash, key, n, nil); ok && ctx.Err() == nil {
+		return r, nil
+	}
+	sending := c.table.beforeSending(hash)
+	r, err := ask()
+	return c.learn(hash, key, n, nil, sending, r, err)
 }
 
 func ask(ctx context.Context, l Limiter, key string, n int, peek bool) (Result, error) {

@@ -33,6 +33,14 @@ var (
 	// a cluster, or on several shards of a ring. Nothing was sent.
 	ErrCrossSlot = errors.New("ratelimit: keys in several slots")
 
+	// ErrTooMuchDebt: a charge was refused, because it would put the key further into debt
+	// than its state can hold. Nothing was charged.
+	ErrTooMuchDebt = errors.New("ratelimit: too much debt")
+
+	// ErrSettled: the ticket has been settled before, or its settlement failed and may
+	// have been made.
+	ErrSettled = errors.New("ratelimit: already settled")
+
 	// ErrDenied matches every *DeniedError.
 	ErrDenied = errors.New("ratelimit: denied")
 
@@ -66,6 +74,8 @@ var (
 	errFailed  = errors.New("the primary failed")
 	errNeutral = errors.New("says nothing about the primary")
 )
+
+func errTooFew(n int) error { return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n) }
 
 // A DeniedError is a denial as an error, see [Result.Err].
 type DeniedError struct {

@@ -45,7 +45,7 @@ func newGroup(limiters []*core) (*group, error) {
 	locals := 0
 	for i, c := range limiters {
 		if i > 0 && !sameClient(c.exec.Client, first.exec.Client) {
-			return nil, invalidConfig("the %s and the %s have different clients; one script can only decide on one", first.title, c.title)
+			return nil, errClients(first, c)
 		}
 		if (c.clock == nil) != (first.clock == nil) {
 			return nil, invalidConfig("of the %s and the %s only one has WithClock; one clock decides for all", first.title, c.title)
@@ -114,6 +114,10 @@ func (g *group) addInstants(c *core) {
 // allows 200 in a function, and 35 are for the script and for what only one limiter at a
 // time needs.
 const maxLocals = 200 - 35
+
+func errClients(a, b *core) error {
+	return invalidConfig("the %s and the %s have different clients; limiters that decide together share one", a.title, b.title)
+}
 
 func errTooManyLimiters(n int) error {
 	return invalidConfig("%d limiters are too many for one script, which holds %d; of sliding windows in a hash or a list and of sliding logs, it holds four", n, maxGroup)

@@ -15,6 +15,14 @@ var (
 	peekTemplate string
 	//go:embed scripts/many.lua
 	manyTemplate string
+	//go:embed scripts/upto.lua
+	upToTemplate string
+	//go:embed scripts/charge.lua
+	chargeTemplate string
+	//go:embed scripts/estimate.lua
+	estimateTemplate string
+	//go:embed scripts/giveback.lua
+	giveBackTemplate string
 	//go:embed scripts/all.lua
 	allTemplate string
 	//go:embed scripts/all_common.lua
@@ -39,11 +47,17 @@ type scripts struct {
 	file, byCaller *script.File
 	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
 	locals         int              // local variables that a limiter adds to a script of several, see maxLocals
+
+	// The same for what fewer limiters need.
+	moreByServer, moreByCaller func() moreScripts
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, and decide many
 // requests.
 type scriptSet struct{ one, peek, many *script.Script }
+
+// moreScripts take as many permits as fit, charge, estimate and give back.
+type moreScripts struct{ upTo, charge, estimate, giveBack *script.Script }
 
 func newScripts(file *script.File, locals int) *scripts { return newScriptsOf(file, file, locals) }
 
@@ -53,6 +67,9 @@ func newScriptsOf(file, byCaller *script.File, locals int) *scripts {
 		file: file, byCaller: byCaller, locals: locals,
 		server: sync.OnceValue(func() scriptSet { return assemble(file) }),
 		caller: sync.OnceValue(func() scriptSet { return assemble(byCaller.With(callersClock)) }),
+
+		moreByServer: sync.OnceValue(func() moreScripts { return assembleMore(file) }),
+		moreByCaller: sync.OnceValue(func() moreScripts { return assembleMore(byCaller.With(callersClock)) }),
 	}
 }
 
@@ -62,6 +79,21 @@ func (s *scripts) get(byCaller bool) scriptSet {
 		return s.caller()
 	}
 	return s.server()
+}
+
+// more is get for the other scripts.
+func (s *scripts) more(byCaller bool) moreScripts {
+	if byCaller {
+		return s.moreByCaller()
+	}
+	return s.moreByServer()
+}
+
+func assembleMore(file *script.File) moreScripts {
+	return moreScripts{
+		upTo: file.Fill(upToTemplate), charge: file.Fill(chargeTemplate), estimate: file.Fill(estimateTemplate),
+		giveBack: file.Without("rewind").Fill(giveBackTemplate), // it repairs nothing
+	}
 }
 
 func assemble(file *script.File) scriptSet {

@@ -35,6 +35,9 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		set := s.get(false)
 		want[name+"_peek.lua"] = set.peek.Source
 		want[name+"_many.lua"] = set.many.Source
+		more := s.more(false)
+		want[name+"_upto.lua"], want[name+"_charge.lua"] = more.upTo.Source, more.charge.Source
+		want[name+"_estimate.lua"], want[name+"_giveback.lua"] = more.estimate.Source, more.giveBack.Source
 	}
 	// Of several limiters there is one example.
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4})

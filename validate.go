@@ -121,6 +121,8 @@ func isNil(l Limiter) bool {
 		return l == nil
 	case *Choice:
 		return l == nil
+	case *All:
+		return l == nil
 	}
 	return false
 }
@@ -141,6 +143,8 @@ func ceilingOf(l Limiter) int {
 	case *TokenBucket:
 		return l.ceiling()
 	case *LeakyBucket:
+		return l.ceiling()
+	case *All:
 		return l.ceiling()
 	case *LocalTokenBucket:
 		return l.ceiling()

@@ -140,4 +140,29 @@ out[size + 3] = math.min(keep, closes) - now
 out[size + 4] = lasts
 size = size + 4
 -- </words>
+-- <charge>
+-- needs: n limit used
+-- sets: allowed before
+local allowed, before = 1, math.max(limit - used, 0)
+if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- </charge>
+-- <ticket>
+-- The window's end.
+-- needs: out size closes
+-- sets:
+out[size + 1] = closes
+out[size + 2] = 0
+-- </ticket>
+-- <giveback>
+-- needs: key back closes used where
+-- sets: given
+local given = 0
+if closes == where + 0 then given = math.min(back, used) end
+if given > 0 and given == used then
+  redis.call('UNLINK', key)
+elseif given > 0 then
+  used = used - given
+  -- <store/>
+end
+-- </giveback>
 ]]

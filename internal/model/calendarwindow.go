@@ -68,6 +68,11 @@ func NewCalendarWindow(limit int, calendar Calendar) *CalendarWindow {
 // Take implements [Model].
 func (c *CalendarWindow) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, c.limit)
+	return c.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (c *CalendarWindow) decide(now int64, n int, peek, charge bool) Answer {
 	used, window, repaired := c.used, c.window, false
 	own := c.at(now)
 	switch {
@@ -84,15 +89,15 @@ func (c *CalendarWindow) Take(now int64, n int, peek bool) Answer {
 		answer.Window = micros(own[1] - own[0])
 	}
 	before := used
-	if used+n > c.limit {
+	if used+n > c.limit && !charge {
 		answer.RetryAfter = answer.ResetAfter
 	} else {
 		answer.Allowed = true
 		used += n
 	}
-	answer.Remaining = c.limit - used
+	answer.Remaining = max(c.limit-used, 0)
 	if peek {
-		answer.Remaining = c.limit - before
+		answer.Remaining = max(c.limit-before, 0)
 		if before == 0 {
 			answer.ResetAfter = 0
 		}

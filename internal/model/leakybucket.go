@@ -15,6 +15,7 @@ import (
 // has caught up.
 type LeakyBucket struct {
 	CallersClock bool
+	ExactReturns bool // see GiveBack
 
 	capacity int
 	rate     *big.Rat // permits that drain in a microsecond
@@ -33,6 +34,11 @@ func NewLeakyBucket(count int, period time.Duration, capacity int) *LeakyBucket 
 // Take implements [Model].
 func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, b.capacity)
+	return b.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (b *LeakyBucket) decide(now int64, n int, peek, charge bool) Answer {
 	clock, repaired, empty := now, false, rat(now)
 	if b.empty != nil {
 		empty = b.empty
@@ -49,13 +55,13 @@ func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 
 	filled := add(empty, quo(rat(int64(n)), b.rate)) // when it would be empty with n permits more
 	latest := add(rat(clock), quo(rat(int64(b.capacity)), b.rate))
-	answer.Allowed = !less(latest, filled)
+	answer.Allowed = charge || !less(latest, filled)
 	if !answer.Allowed {
 		answer.RetryAfter = micros(ceil(sub(filled, latest)) + clock - now)
 	} else if !peek {
 		empty = filled
 	}
-	answer.Remaining = int(floor(mul(sub(latest, empty), b.rate)))
+	answer.Remaining = int(max(floor(mul(sub(latest, empty), b.rate)), 0))
 	if less(rat(clock), empty) {
 		answer.ResetAfter = micros(ceil(sub(empty, rat(now))))
 	}

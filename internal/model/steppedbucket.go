@@ -15,6 +15,7 @@ import (
 // instant instead.
 type SteppedBucket struct {
 	CallersClock bool
+	ExactReturns bool // see GiveBack
 
 	burst int
 	every int64    // microseconds between two steps
@@ -39,6 +40,11 @@ func NewSteppedBucket(count int, period time.Duration, burst int, every time.Dur
 // Take implements [Model].
 func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, b.burst)
+	return b.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (b *SteppedBucket) decide(now int64, n int, peek, charge bool) Answer {
 	present, repaired := now, false
 	if b.level != nil {
 		present, repaired = presentAt(now, b.last, b.CallersClock)
@@ -47,13 +53,13 @@ func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
 	answer := Answer{Limit: b.burst, Window: b.Span()}
 
 	want := rat(int64(n))
-	answer.Allowed = !less(level, want)
+	answer.Allowed = charge || !less(level, want)
 	if !answer.Allowed {
 		answer.RetryAfter = micros(last + b.steps(level, want)*b.every - now)
 	} else if !peek {
 		level = sub(level, want)
 	}
-	answer.Remaining = int(floor(level))
+	answer.Remaining = int(max(floor(level), 0))
 	if less(level, rat(int64(b.burst))) {
 		answer.ResetAfter = micros(last + b.steps(level, rat(int64(b.burst)))*b.every - now)
 	}

@@ -15,6 +15,7 @@ import (
 // caller's lag.
 type TokenBucket struct {
 	CallersClock bool
+	ExactReturns bool // see GiveBack
 
 	burst    int
 	perToken *big.Rat // microseconds that one token takes
@@ -33,6 +34,11 @@ func NewTokenBucket(count int, period time.Duration, burst int) *TokenBucket {
 // Take implements [Model].
 func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, b.burst)
+	return b.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (b *TokenBucket) decide(now int64, n int, peek, charge bool) Answer {
 	burst := rat(int64(b.burst))
 	present, repaired := presentAt(now, b.at, b.CallersClock)
 	if b.tokens == nil {
@@ -42,13 +48,13 @@ func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
 	answer := Answer{Limit: b.burst, Window: b.Span()}
 
 	short := sub(rat(int64(n)), tokens)
-	answer.Allowed = short.Sign() <= 0
+	answer.Allowed = charge || short.Sign() <= 0
 	if !answer.Allowed {
 		answer.RetryAfter = micros(ceil(mul(short, b.perToken)) + present - now)
 	} else if !peek {
 		tokens = sub(tokens, rat(int64(n)))
 	}
-	answer.Remaining = int(floor(tokens))
+	answer.Remaining = int(max(floor(tokens), 0))
 	if less(tokens, burst) {
 		answer.ResetAfter = micros(ceil(mul(sub(burst, tokens), b.perToken)) + present - now)
 	}

@@ -17,6 +17,7 @@ type Command struct {
 	exec   *Executor
 	script *script.Script
 	whole  bool // the command carries the script's source, not its digest
+	expect int  // the number of words of the reply, if not exec.Words
 
 	once Once
 	key  string
@@ -59,7 +60,7 @@ func (c *Command) release() {
 	if cap(c.args) > maxPooledArgs {
 		c.args = nil
 	}
-	c.exec, c.script, c.whole, c.common = nil, nil, false, 0
+	c.exec, c.script, c.whole, c.expect, c.common = nil, nil, false, 0, 0
 	c.once.Cmder, c.key, c.words = nil, "", nil
 	clear(c.names)
 	c.names, c.permits = c.names[:0], c.permits[:0]

@@ -127,7 +127,9 @@ func (f *File) AnswerInWords() *File {
 //
 // The blocks are spliced, not called: a function for each block would cost Redis a
 // closure in every execution.
-func (f *File) Fill(template string) *Script {
+func (f *File) Fill(template string) *Script { return New(f.fill(template)) }
+
+func (f *File) fill(template string) string {
 	var out strings.Builder
 	for line := range strings.Lines(template) {
 		mark, kind := parseMark(line)
@@ -141,14 +143,14 @@ func (f *File) Fill(template string) *Script {
 			panic(fmt.Sprintf("script: %s has no block <%s>", f.name, name))
 		}
 		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
-		for line := range strings.Lines(body) {
+		for line := range strings.Lines(f.fill(body)) {
 			if line != "\n" {
 				out.WriteString(indent)
 			}
 			out.WriteString(line)
 		}
 	}
-	return New(out.String())
+	return out.String()
 }
 
 type markKind int

@@ -21,7 +21,7 @@ const scriptsDir = "../../scripts"
 // templates are filled with the blocks of an algorithm. Those of several limiters are
 // parts of the last three, with places that the program fills.
 var (
-	templates     = []string{"many.lua", "peek.lua"}
+	templates     = []string{"many.lua", "peek.lua", "upto.lua", "estimate.lua", "charge.lua", "giveback.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
 	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
 	filledByGo    = names{"request": true, "inner": true, "shape": true, "limiters": true}
@@ -87,6 +87,13 @@ func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
 			for _, template := range templates {
 				free := analyse(t, template, files[template]).free
 				_, rest, _ := strings.Cut(files[template], "-- <"+block+"/>")
+				for line := range strings.Lines(rest) { // the blocks that the template has after it
+					if mark, kind := parseMark(line); kind == markPlace {
+						if body, ok := blocks[strings.TrimSuffix(mark, "?")]; ok {
+							after.addAll(analyse(t, name, body).free)
+						}
+					}
+				}
 				for word := range identifiers(rest) {
 					if used.assigned[word] || used.top[word] && free[word] {
 						sets[word] = true
@@ -187,9 +194,9 @@ func TestEveryBlockHasAPlace(t *testing.T) {
 func TestSharedBlocksAreTheSameText(t *testing.T) {
 	files := luaFiles(t)
 	for _, same := range []struct{ a, b, blocks string }{
-		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit"},
-		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire"},
-		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer"},
+		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit ticket"},
+		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire ticket giveback"},
+		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer charge ticket"},
 		{"slidingwindow_list.lua", "slidingwindow_zset.lua", "clock fit words answer"},
 		{"bucket.lua", "datedwindow.lua", "clock"},
 		{"bucket.lua", "slidinglog.lua", "clock"},
