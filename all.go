@@ -65,6 +65,10 @@ func redisCore(l Limiter) (*core, error) {
 		if l != nil {
 			c = l.core
 		}
+	case *CalendarWindow:
+		if l != nil {
+			c = l.core
+		}
 	case *SlidingWindow:
 		if l != nil {
 			c = l.core
@@ -81,7 +85,7 @@ func redisCore(l Limiter) (*core, error) {
 		if l != nil {
 			c = l.core
 		}
-	case *DenyCache, *Fallback:
+	case *DenyCache, *Fallback, *Shadow, *Choice:
 		return nil, fmt.Errorf("is a %T, which must go around the whole: put it around what NewAll returns", l)
 	case *All:
 		return nil, fmt.Errorf("is a %T; give its limiters one by one", l)

@@ -48,8 +48,9 @@ type algorithm struct {
 	scripts   *scripts
 	most      int
 	args      []string
-	words     int            // of the reply to a run
-	cost      redisexec.Cost // of calls that are merged
+	instants  func(now int64) [5]int64 // five more args; nil: none
+	words     int                      // of the reply to a run
+	cost      redisexec.Cost           // of calls that are merged
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
@@ -92,6 +93,10 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)
+	}
+	if a.instants != nil {
+		c.exec.Instants = &redisexec.Instants{Of: []redisexec.Calendar{{At: len(a.args), Around: a.instants}}}
+		c.exec.Args = append(c.exec.Args, make([]any, 5)...)
 	}
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()

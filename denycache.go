@@ -23,14 +23,17 @@ import (
 //
 //   - permits are given back only through this cache, by Reset or by the tickets of
 //     [SettlerOf]. That removes the key's denials, and a denial that was in flight
-//     meanwhile is not stored. A Reset or a settlement in another process, a Reset that failed and takes effect later, a raised
-//     limit, and state that Redis lost are noticed only when the stored denial ends;
+//     meanwhile is not stored. A Reset or a settlement in another process, a Reset that
+//     failed and takes effect later, a raised limit, calls by a faster limiter of the same
+//     name, and state that Redis lost are noticed only when the stored denial ends;
 //   - the clock that decides runs no faster than this process's clock. A clock that
 //     is set forward, that goes on while this machine is suspended, or that is the
 //     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is
 //     noticed only when the stored denial ends too.
 //
-// [WithMaxDenial] bounds how long that takes. Answers of a [Fallback]'s secondary
+// [WithMaxDenial] bounds how long that takes. Around a [Choice], a limit that is raised by
+// picking another limiter is noticed at once: the cache forgets what one limiter has denied
+// when another one is picked for that key. Answers of a [Fallback]'s secondary
 // are not stored; a DenyCache around a Fallback repeats the primary's answers only.
 //
 // # What a denial from memory says
@@ -61,6 +64,7 @@ import (
 // limiter is always asked.
 type DenyCache struct {
 	limiter Limiter
+	choice  *Choice // limiter, if that is one
 	table   *denyTable
 }
 
@@ -75,7 +79,8 @@ const (
 // NewDenyCache puts a cache of denials in front of l. l may be any limiter whose
 // denials hold until their RetryAfter has passed, and hold for more permits too, as
 // those of this package do. The error wraps ErrInvalidConfig: the limiter or an option
-// is nil, an option's value cannot work, or an option is given twice.
+// is nil, an option's value cannot work, or an option is given twice; or there is a
+// [Shadow] inside, or a [Choice] that is not directly inside.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
 	if isNil(l) {
@@ -91,7 +96,11 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	if s.err != nil {
 		return nil, s.err
 	}
+	if err := checkCached(l); err != nil {
+		return nil, err
+	}
 	c := &DenyCache{limiter: l, table: newDenyTable(s.size, s.max)}
+	c.choice, _ = l.(*Choice)
 	c.table.noteDecided(ceilingOf(l))
 	return c, nil
 }
@@ -183,31 +192,43 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	if err := checkKey(key); err != nil {
 		return Result{}, err
 	}
+	limiter, by := c.limiter, Limiter(nil)
+	if c.choice != nil {
+		// The limiter that is asked is the one by which memory was asked, even if another one
+		// would be picked a moment later.
+		picked, err := c.choice.of(ctx, key)
+		if err != nil {
+			return Result{}, err
+		}
+		limiter, by = picked, picked
+	}
 	if len(key) > maxDenyCacheKey {
-		return c.ask(ctx, key, n, peek)
+		return ask(ctx, limiter, key, n, peek)
 	}
 	hash := c.table.hash(key)
-	if r, ok := c.table.lookup(hash, key, n); ok && ctx.Err() == nil {
+	if r, ok := c.table.lookup(hash, key, n, by); ok && ctx.Err() == nil {
 		return r, nil
 	}
 	sending := c.table.beforeSending(hash)
-	r, err := c.ask(ctx, key, n, peek)
-	return c.learn(hash, key, n, sending, r, err)
+	r, err := ask(ctx, limiter, key, n, peek)
+	return c.learn(hash, key, n, by, sending, r, err)
 }
 
-// learn stores what the limiter has answered to a call for n permits, if it is a denial.
-func (c *DenyCache) learn(hash uint64, key string, n int, sending denySending, r Result, err error) (Result, error) {
+// learn stores what the limiter, by if it was picked, has answered to a call for n permits,
+// if it is a denial.
+func (c *DenyCache) learn(hash uint64, key string, n int, by Limiter, sending denySending, r Result, err error) (Result, error) {
 	if err != nil || r.Fallback { // a secondary's denial binds the primary to nothing
 		return r, err
 	}
 	c.table.noteDecided(n)
 	if !r.Allowed {
-		c.table.remember(hash, key, n, r, sending)
+		c.table.remember(hash, key, n, by, r, sending)
 	}
 	return r, nil
 }
 
-// deny answers a call for n permits from memory, or by ask, which asks the limiter.
+// deny answers a call for n permits from memory, or by ask, which asks the limiter. There is
+// no Choice.
 func (c *DenyCache) deny(ctx context.Context, key string, n int, ask func() (Result, error)) (Result, error) {
 	if err := checkKey(key); err != nil {
 		return Result{}, err
@@ -216,17 +237,17 @@ func (c *DenyCache) deny(ctx context.Context, key string, n int, ask func() (Res
 		return ask()
 	}
 	hash := c.table.hash(key)
-	if r, ok := c.table.lookup(hash, key, n); ok && ctx.Err() == nil {
+	if r, ok := c.table.lookup(hash, key, n, nil); ok && ctx.Err() == nil {
 		return r, nil
 	}
 	sending := c.table.beforeSending(hash)
 	r, err := ask()
-	return c.learn(hash, key, n, sending, r, err)
+	return c.learn(hash, key, n, nil, sending, r, err)
 }
 
-func (c *DenyCache) ask(ctx context.Context, key string, n int, peek bool) (Result, error) {
+func ask(ctx context.Context, l Limiter, key string, n int, peek bool) (Result, error) {
 	if peek {
-		return c.limiter.Peek(ctx, key)
+		return l.Peek(ctx, key)
 	}
-	return c.limiter.TryAcquireN(ctx, key, n)
+	return l.TryAcquireN(ctx, key, n)
 }

@@ -69,6 +69,7 @@ type denyStripe struct {
 type denial struct {
 	key     string
 	n       int
+	by      *Limiter      // that denied, around a Choice; else nil
 	until   time.Duration // earliest instant at which n permits can be taken
 	trusted time.Duration // calls are denied from memory before this instant, which is before until
 
@@ -106,22 +107,31 @@ func (t *denyTable) beforeSending(hash uint64) denySending {
 }
 
 // lookup denies by the denial of n or fewer permits of key that lasts longest, if there
-// is one.
-func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
+// is one. Around a Choice, by is the picked limiter, and what another one has denied is
+// forgotten: even if that one is picked again, it may allow more by then.
+func (t *denyTable) lookup(hash uint64, key string, n int, by Limiter) (r Result, ok bool) {
 	set := t.set(hash)
 	var until time.Duration
+	stale := false
 	for i := range set {
 		if set[i].hash.Load() != hash {
 			continue
 		}
 		d := set[i].denial.Load()
-		if d == nil || n < d.n || d.key != key {
+		if d == nil || d.key != key {
+			continue
+		}
+		if by != nil && !same(*d.by, by) {
+			stale = true
+			continue
+		}
+		if n < d.n {
 			continue
 		}
 		// n may be more than the limiter can ever allow, for which the limiter returns
 		// an error. Limit alone does not show that: of several rules it is not always
 		// the smallest limit.
-		if n > d.n && (n > d.limit || int64(n) > t.decided.Load()) {
+		if n > d.n && (n > d.limit || int64(n) > t.mostOf(by)) {
 			continue
 		}
 		// The clock is read after the denial. With an earlier reading, RetryAfter could
@@ -139,7 +149,31 @@ func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 			ResetAfter: max(d.resetAt-now, 0),
 		}
 	}
+	if stale {
+		t.forgetOthers(hash, key, by)
+	}
 	return r, ok
+}
+
+// mostOf is the largest n that the limiter is known to decide on, of a picked limiter only if
+// it is one of this package.
+func (t *denyTable) mostOf(by Limiter) int64 {
+	if by != nil {
+		return int64(ceilingOf(by))
+	}
+	return t.decided.Load()
+}
+
+// forgetOthers removes what other limiters than by have denied of key.
+func (t *denyTable) forgetOthers(hash uint64, key string, by Limiter) {
+	stripe, set := t.stripe(hash), t.set(hash)
+	stripe.mu.Lock()
+	defer stripe.mu.Unlock()
+	for i := range set {
+		if d := set[i].denial.Load(); d != nil && d.key == key && !same(*d.by, by) {
+			set[i].denial.Store(nil)
+		}
+	}
 }
 
 // remember stores a denial, unless permits may have been given back since its request
@@ -148,7 +182,7 @@ func (t *denyTable) lookup(hash uint64, key string, n int) (r Result, ok bool) {
 // Denials of one key for different n are stored side by side when neither covers the
 // other: the denial of one permit denies most calls, the denial of five permits denies
 // calls for five for longer. Two are kept, the one for the fewest permits and one other.
-func (t *denyTable) remember(hash uint64, key string, n int, r Result, sending denySending) {
+func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Result, sending denySending) {
 	// RetryAfter counts from the last tick of the clock that decides. That tick may be
 	// earlier than the instant of sending, by less than the length of a tick: a
 	// millisecond for fixed windows, whose RetryAfter is a whole number of
@@ -217,6 +251,10 @@ func (t *denyTable) remember(hash uint64, key string, n int, r Result, sending d
 	}
 	if d.key == "" {
 		d.key = strings.Clone(key) // a part of a large string would keep all of it alive
+	}
+	if by != nil {
+		picked := by
+		d.by = &picked
 	}
 	kept := d // allocated here, so that a denial that is not stored costs nothing
 	set[way].hash.Store(hash)

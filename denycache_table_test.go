@@ -158,10 +158,10 @@ func TestDenyCacheComparesWholeKeys(t *testing.T) {
 				continue
 			}
 			hash := c.table.sets[i][w].hash.Load()
-			r, ok := c.table.lookup(hash, key, 1)
+			r, ok := c.table.lookup(hash, key, 1, nil)
 			require.True(t, ok, "the denial is not found by its own hash")
 			require.Equal(t, deniedBy10(0, time.Hour, time.Hour), r)
-			_, ok = c.table.lookup(hash, "another", 1)
+			_, ok = c.table.lookup(hash, "another", 1, nil)
 			require.False(t, ok, "another key of the same hash is denied")
 			require.NotSame(t, unsafe.StringData(key), unsafe.StringData(d.key), "the caller's string is kept alive")
 		}

@@ -19,6 +19,8 @@
 //	                                                         decides as the token bucket does
 //	FixedWindow       limit per window, up to twice that     quotas per hour or day; the cheapest
 //	                  across a boundary
+//	CalendarWindow    limit per day, week or month of a      quotas of a plan, billing
+//	                  time zone
 //	SlidingWindow     limit in any interval of a window      a limit that must hold at all times
 //	                  (Hash and List a little less)
 //	SlidingLog        every rule, in any interval, exactly   several rules at once, or exactness
@@ -51,7 +53,8 @@
 //
 // An error means that no decision was made. If a reply was lost, the permits may have
 // been taken. The caller decides what an error means for the request; [NewFallback]
-// makes that a policy, in one line.
+// makes that a policy, in one line. [NewChoice] picks the limiter of each call, for plans and
+// for limits that change while the program runs; [NewShadow] tries a limit without enforcing it.
 //
 // # More than one permit at a time
 //

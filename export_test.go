@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -54,6 +55,9 @@ func (h *Hold) ID() string { return h.id }
 
 // Look returns the words of a Peek.
 func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) { return f.look(ctx, key) }
+
+// SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
+func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
 
 // AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution.
 // Equal calls that follow one another are one request.

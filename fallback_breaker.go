@@ -103,13 +103,11 @@ func (s *fallbackSettings) onceABreaker(name string) {
 
 // hasBreaker reports whether a call of l may ask b.
 func hasBreaker(l Limiter, b *Breaker) bool {
-	switch l := l.(type) {
-	case *Fallback:
-		return l.breaker == b || hasBreaker(l.primary, b)
-	case *DenyCache:
-		return hasBreaker(l.limiter, b)
+	if f, ok := l.(*Fallback); ok && f.breaker == b {
+		return true
 	}
-	return false
+	inner := within(l)
+	return inner != nil && hasBreaker(inner, b)
 }
 
 // failureAfter is how long a call whose caller has left must have taken to count as a

@@ -77,6 +77,7 @@ func newGroup(limiters []*core) (*group, error) {
 		}
 		files = append(files, c.file())
 		args = append(args, len(c.exec.Args))
+		g.addInstants(c)
 		g.exec.Args = append(g.exec.Args, c.exec.Args...)
 		g.exec.Cost.Key += c.exec.Cost.Key
 		g.exec.Cost.Permit += c.exec.Cost.Permit
@@ -101,6 +102,20 @@ func newGroup(limiters []*core) (*group, error) {
 		g.merger = merge.New(g.exec, "")
 	}
 	return g, nil
+}
+
+// addInstants adds those of a calendar window, whose arguments are the next.
+func (g *group) addInstants(c *core) {
+	if c.exec.Instants == nil {
+		return
+	}
+	if g.exec.Instants == nil {
+		g.exec.Instants = &redisexec.Instants{}
+	}
+	for _, calendar := range c.exec.Instants.Of {
+		calendar.At += len(g.exec.Args)
+		g.exec.Instants.Of = append(g.exec.Instants.Of, calendar)
+	}
 }
 
 // maxLocals is how many local variables limiters may add to a script of several: Lua

@@ -65,6 +65,8 @@ func coreOf(t testing.TB, l Limiter) *core {
 	switch l := l.(type) {
 	case *FixedWindow:
 		return l.core
+	case *CalendarWindow:
+		return l.core
 	case *SlidingWindow:
 		return l.core
 	case *SlidingLog:

@@ -19,6 +19,7 @@ const (
 // with a number behind it.
 const (
 	idFixedWindow       = "fixedwindow"
+	idCalendarWindow    = "calendarwindow"
 	idSlidingWindowHash = "slidingwindow-hash"
 	idSlidingWindowList = "slidingwindow-list"
 	idSlidingWindowZSet = "slidingwindow-zset"
@@ -29,7 +30,7 @@ const (
 )
 
 var algorithmIDs = []string{
-	idFixedWindow, idSlidingWindowHash, idSlidingWindowList, idSlidingWindowZSet, idSlidingLog, idTokenBucket, idLeakyBucket,
+	idFixedWindow, idCalendarWindow, idSlidingWindowHash, idSlidingWindowList, idSlidingWindowZSet, idSlidingLog, idTokenBucket, idLeakyBucket,
 	idInFlight,
 }
 

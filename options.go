@@ -10,6 +10,7 @@ import (
 // of their own, so that they do not compile with another.
 type Option interface {
 	FixedWindowOption
+	CalendarWindowOption
 	SlidingWindowOption
 	SlidingLogOption
 	TokenBucketOption
@@ -21,6 +22,12 @@ type Option interface {
 type FixedWindowOption interface {
 	set(*settings)
 	forFixedWindow()
+}
+
+// A CalendarWindowOption is an [Option].
+type CalendarWindowOption interface {
+	set(*settings)
+	forCalendarWindow()
 }
 
 // A SlidingWindowOption is an [Option], [WithStorage] or [WithSubWindows].
@@ -369,6 +376,7 @@ type (
 )
 
 func (common) forFixedWindow()              {}
+func (common) forCalendarWindow()           {}
 func (common) forSlidingWindow()            {}
 func (common) forSlidingLog()               {}
 func (common) forTokenBucket()              {}

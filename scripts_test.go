@@ -20,7 +20,7 @@ const assembledDir = "scripts/assembled"
 
 func allScripts() []*scripts {
 	return []*scripts{
-		fixedWindowScripts, datedWindowScripts, hashWindowScripts, listWindowScripts, zsetWindowScripts,
+		fixedWindowScripts, datedWindowScripts, calendarWindowScripts, hashWindowScripts, listWindowScripts, zsetWindowScripts,
 		slidingLogScripts, bucketScripts, steppedBucketScripts,
 	}
 }

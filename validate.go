@@ -101,6 +101,8 @@ func isNil(l Limiter) bool {
 		return true
 	case *FixedWindow:
 		return l == nil
+	case *CalendarWindow:
+		return l == nil
 	case *SlidingWindow:
 		return l == nil
 	case *SlidingLog:
@@ -114,6 +116,10 @@ func isNil(l Limiter) bool {
 	case *Fallback:
 		return l == nil
 	case *DenyCache:
+		return l == nil
+	case *Shadow:
+		return l == nil
+	case *Choice:
 		return l == nil
 	case *All:
 		return l == nil
@@ -128,6 +134,8 @@ func ceilingOf(l Limiter) int {
 	switch l := l.(type) {
 	case *FixedWindow:
 		return l.ceiling()
+	case *CalendarWindow:
+		return l.ceiling()
 	case *SlidingWindow:
 		return l.ceiling()
 	case *SlidingLog:
@@ -143,6 +151,8 @@ func ceilingOf(l Limiter) int {
 	case *Fallback:
 		return l.ceiling()
 	case *DenyCache:
+		return l.ceiling()
+	case *Shadow:
 		return l.ceiling()
 	}
 	return 0

@@ -16,12 +16,14 @@ func ours(t *testing.T) map[Limiter]Limiter {
 	bucket := Must(NewTokenBucket(c, PerSecond(1), 5))
 	return map[Limiter]Limiter{
 		Must(NewFixedWindow(c, 5, time.Second)):          (*FixedWindow)(nil),
+		Must(NewCalendarWindow(c, 5, Daily(time.UTC))):   (*CalendarWindow)(nil),
 		Must(NewSlidingWindow(c, 5, time.Second)):        (*SlidingWindow)(nil),
 		Must(NewSlidingLog(c, []Rule{{5, time.Second}})): (*SlidingLog)(nil),
 		bucket:                                   (*TokenBucket)(nil),
 		Must(NewLeakyBucket(c, PerSecond(1), 5)): (*LeakyBucket)(nil),
 		Must(NewLocalTokenBucket(PerSecond(1), 5)):                (*LocalTokenBucket)(nil),
 		Must(NewFallback(bucket, AllowAll())):                     (*Fallback)(nil),
+		Must(NewShadow(bucket, bucket, func(Trial) {})):           (*Shadow)(nil),
 		Must(NewDenyCache(Must(NewFallback(bucket, AllowAll())))): (*DenyCache)(nil),
 	}
 }

@@ -26,6 +26,7 @@ for i = 0, #KEYS / limiters - 1 do
   local before = size
   local ok, failed = pcall(decide, i * limiters, configured + 1 + i * (limiters + 1))
   if not ok or failed then
+    if ok and failed.outside then return failed end -- of calendarwindow.lua: nothing was done
     for j = before + 2, size do
       out[j] = nil
     end

@@ -33,6 +33,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"Preload", limitertest.PreloadPrivilege},
 		{"the server's clock (every limiter except a FixedWindow without WithAlignment; none with WithClock)", limitertest.TimePrivilege},
 		{"FixedWindow", commands["FixedWindow"], commands["FixedWindow aligned"], limitertest.TimePrivilege},
+		{"CalendarWindow", commands["CalendarWindow"]},
 		{"TokenBucket, LeakyBucket", commands["TokenBucket"], limitertest.RepairPrivilege},
 		{"SlidingWindow, Hash", commands["SlidingWindow Hash"]},
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},

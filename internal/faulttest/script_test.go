@@ -26,6 +26,9 @@ func slow(t testing.TB, limit int, c ratelimit.Client, o ...ratelimit.Option) ma
 	}
 	fixed, err := ratelimit.NewFixedWindow(c, limit, long, ratelimit.WithOptions(o...))
 	add("fixed window", fixed, err)
+	begins := time.Now().AddDate(0, 0, 15).Day() // so that no month begins during a test
+	calendar, err := ratelimit.NewCalendarWindow(c, limit, ratelimit.Monthly(begins, time.UTC), ratelimit.WithOptions(o...))
+	add("calendar window", calendar, err)
 	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
 		sliding, err := ratelimit.NewSlidingWindow(c, limit, long, ratelimit.WithOptions(o...), ratelimit.WithStorage(storage))
 		add("sliding window "+storage.String(), sliding, err)

@@ -105,6 +105,34 @@ func Families() []Family {
 				Bound: Bound{Limit: n, Window: w, Aligned: true},
 			}, err
 		}},
+		{Name: "CalendarWindow", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
+			n, calendar, same := drawLimit(rng), ratelimit.Calendar{}, model.Calendar{}
+			loc := Zones[rng.IntN(len(Zones))]
+			bound := Bound{Limit: n, Aligned: true}
+			switch rng.IntN(3) {
+			case 0:
+				calendar, same = ratelimit.Daily(loc), model.Days(loc)
+				bound.Window = 22 * time.Hour
+			case 1:
+				first := time.Weekday(rng.IntN(7))
+				calendar, same = ratelimit.Weekly(first, loc), model.Weeks(first, loc)
+				bound.Window = 166 * time.Hour
+			default:
+				day := 1 + rng.IntN(31)
+				calendar, same = ratelimit.Monthly(day, loc), model.Months(day, loc)
+				bound.Window = 27 * 24 * time.Hour
+			}
+			bound.Slot = bound.Window / 4 // some windows are longer
+			l, err := ratelimit.NewCalendarWindow(c, n, calendar, ratelimit.WithOptions(opts...))
+			return Pair{
+				About: fmt.Sprintf("%d %v", n, calendar), Limiter: l, Bound: bound,
+				Model: func() model.Model {
+					m := model.NewCalendarWindow(n, same)
+					m.CallersClock = len(opts) > 0
+					return m
+				},
+			}, err
+		}},
 		{Name: "SlidingWindow Hash", Draw: slidingWindow(ratelimit.Hash)},
 		{Name: "SlidingWindow List", Draw: slidingWindow(ratelimit.List)},
 		{Name: "SlidingWindow ZSet", Draw: slidingWindow(ratelimit.ZSet)},

@@ -42,6 +42,9 @@ var Privileges = []struct {
 	{"FixedWindow aligned", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))
 	}},
+	{"CalendarWindow", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+		return ratelimit.Must(ratelimit.NewCalendarWindow(c, 5, ratelimit.Daily(time.UTC), ratelimit.WithOptions(o...)))
+	}},
 	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
 	}},

@@ -153,8 +153,17 @@ func Everywhere(t *testing.T, test func(t *testing.T, s *Stage)) {
 	}
 }
 
+// A Composition is decorators of this module around a limiter, which decide as that does.
+type Composition struct {
+	Name   string
+	Around func(t testing.TB, s *Stage, l ratelimit.Limiter) ratelimit.Limiter
+}
+
+// Compositions are those that Each adds. The package whose tests these are sets them.
+var Compositions []Composition
+
 // Each runs a test for every variant on every stage, each time with no key in Redis
-// and at Start.
+// and at Start; and on miniredis for every composition around every variant.
 func Each(t *testing.T, test func(t *testing.T, s *Stage, v Variant, l ratelimit.Limiter)) {
 	Everywhere(t, func(t *testing.T, s *Stage) {
 		for _, v := range Variants() {
@@ -166,6 +175,19 @@ func Each(t *testing.T, test func(t *testing.T, s *Stage, v Variant, l ratelimit
 			})
 		}
 	})
+	for _, c := range Compositions {
+		t.Run(c.Name, func(t *testing.T) {
+			s := OnMiniredis(t)
+			for _, v := range Variants() {
+				t.Run(v.Name, func(t *testing.T) {
+					s.Wipe(t)
+					l, err := v.Build(s.Client, s.Opts...)
+					require.NoError(t, err)
+					test(t, s, v, c.Around(t, s, l))
+				})
+			}
+		})
+	}
 }
 
 // Offline is a client that must not be asked: the test fails if it is.

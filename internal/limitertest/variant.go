@@ -10,7 +10,8 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A Variant is one way to limit to 3 a second.
+// A Variant is one way to limit to 3 a second; the calendar window's day ends a second after
+// Start.
 type Variant struct {
 	Name  string
 	Build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
@@ -35,11 +36,12 @@ type Variant struct {
 func (v Variant) Title() string {
 	algorithm, _, _ := strings.Cut(v.Name, " ")
 	return map[string]string{
-		"FixedWindow":   "fixed window",
-		"SlidingWindow": "sliding window",
-		"SlidingLog":    "sliding log",
-		"TokenBucket":   "token bucket",
-		"LeakyBucket":   "leaky bucket",
+		"FixedWindow":    "fixed window",
+		"CalendarWindow": "calendar window",
+		"SlidingWindow":  "sliding window",
+		"SlidingLog":     "sliding log",
+		"TokenBucket":    "token bucket",
+		"LeakyBucket":    "leaky bucket",
 	}[algorithm] + ` "default"`
 }
 
@@ -68,6 +70,14 @@ func Variants() []Variant {
 			Resets: [3]time.Duration{750 * time.Millisecond, 750 * time.Millisecond, 750 * time.Millisecond},
 			Retry:  750 * time.Millisecond, Grain: us,
 			Corrupt: corruptString("1/2/3/4"),
+		},
+		{
+			Name: "CalendarWindow", Key: "ratelimit:default:calendarwindow:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewCalendarWindow(c, 3, ratelimit.Daily(EndOfDay), ratelimit.WithOptions(o...))
+			},
+			Window: 24 * time.Hour, Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
+			Corrupt: corruptString("1/2"),
 		},
 		{
 			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash:k",
@@ -178,3 +188,6 @@ func Variants() []Variant {
 	}
 	return variants
 }
+
+// EndOfDay is a zone whose day ends a second after Start.
+var EndOfDay = time.FixedZone("EndOfDay", int((24*time.Hour - time.Second - time.Duration(Start.Unix()%86_400)*time.Second).Seconds()))

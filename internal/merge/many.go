@@ -97,21 +97,24 @@ func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
 			e.Queue(ctx, pipe)
 		}
 		_, unsent := pipe.Exec(ctx)
-		var unknown []execution
+		var unknown, outside []execution
 		for _, e := range waiting {
 			words, err := e.Reply(unsent)
-			if e.Unknown(err) {
+			switch {
+			case e.Unknown(err):
 				unknown = append(unknown, e)
-				continue
+			case e.Outside(err):
+				outside = append(outside, e)
+			default:
+				s.settle(ctx, e.batch, e.keys, words, err)
 			}
-			s.settle(ctx, e.batch, e.keys, words, err)
 		}
-		waiting = unknown
-		// None of these was executed. The first now carries its script's source; the others
-		// find the script there.
-		if len(waiting) > 0 {
-			waiting[0].SendSource()
+		// None of these was executed. The first unknown one now carries its script's source;
+		// the others find the script there.
+		if len(unknown) > 0 {
+			unknown[0].SendSource()
 		}
+		waiting = append(unknown, outside...)
 	}
 }
 

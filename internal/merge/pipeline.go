@@ -28,24 +28,26 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 	var failed []int
 	for len(commands) > 0 {
 		unsent := s.sendCommands(ctx, commands)
-		var unknown []command
+		var unknown, outside []command
 		for _, c := range commands {
 			words, err := c.Reply(unsent)
 			switch {
 			case c.Unknown(err):
 				unknown = append(unknown, c)
+			case c.Outside(err):
+				outside = append(outside, c)
 			case err == nil && c.many && keyFailed(words):
 				failed = append(failed, c.key)
 			default:
 				s.answer(b, c.key, words, err)
 			}
 		}
-		commands = unknown
-		// None of these was executed. The first now carries its script's source; the
-		// commands behind it in its server's pipeline find the script there.
-		if len(commands) > 0 {
-			commands[0].SendSource()
+		// None of these was executed. The first unknown one now carries its script's source;
+		// the commands behind it in its server's pipeline find the script there.
+		if len(unknown) > 0 {
+			unknown[0].SendSource()
 		}
+		commands = append(unknown, outside...)
 	}
 	s.askAgain(ctx, b, failed)
 }

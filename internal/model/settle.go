@@ -20,6 +20,7 @@ var (
 	_ Settler = (*SteppedBucket)(nil)
 	_ Settler = (*FixedWindow)(nil)
 	_ Settler = (*ClockWindow)(nil)
+	_ Settler = (*CalendarWindow)(nil)
 	_ Settler = (*SlidingWindow)(nil)
 	_ Settler = (*SlidingLog)(nil)
 )
@@ -139,6 +140,21 @@ func (c *ClockWindow) Place(int64) int64 { return c.start }
 // GiveBack implements [Settler].
 func (c *ClockWindow) GiveBack(now int64, n int, place int64) {
 	if !c.Unused(now) && c.start == place && (now >= c.start || c.CallersClock || c.justBefore(now)) {
+		c.used -= min(n, c.used)
+	}
+}
+
+// The place of a calendar's permits is the window's end.
+
+// Charge implements [Settler].
+func (c *CalendarWindow) Charge(now int64, n int) Answer { return c.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (c *CalendarWindow) Place(int64) int64 { return c.window[1] }
+
+// GiveBack implements [Settler].
+func (c *CalendarWindow) GiveBack(now int64, n int, place int64) {
+	if !c.Unused(now) && c.window[1] == place && (now >= c.window[0] || c.CallersClock || c.at(now)[1] == c.window[0]) {
 		c.used -= min(n, c.used)
 	}
 }

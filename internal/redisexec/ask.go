@@ -16,7 +16,7 @@ func (e *Executor) Ask(ctx context.Context, s *script.Script, key, request strin
 		defer c.release()
 		c.script, c.key, c.expect = s, key, words
 		c.args = append(append(c.args, s.BySHA...), "1", &c.key, request)
-		c.args = append(c.args, e.Args...)
+		c.addConfig()
 		if err := c.addClock(); err != nil {
 			return Reply{}, err
 		}

@@ -28,7 +28,9 @@ type Command struct {
 	common  int // the limiter, from 1, whose key all requests have in common; 0: none
 	now     int64
 	args    []any
-	room    []int64 // for the words of a reply that is one integer
+	begins  [][5]int64 // of the executor's Instants
+	moved   bool       // these are those of an OUTSIDE reply
+	room    []int64    // for the words of a reply that is one integer
 	words   []int64
 }
 
@@ -95,7 +97,7 @@ func (c *Command) one(s *script.Script, key string, n int) error {
 	} else {
 		c.args = append(c.args, &c.n)
 	}
-	c.args = append(c.args, c.exec.Args...)
+	c.addConfig()
 	return c.addClock()
 }
 
@@ -112,7 +114,8 @@ func (c *Command) many(keys int, request func(i int) (name *string, requests any
 	c.args = append(append(c.args, c.script.BySHA...), count(keys))
 	names := len(c.args)
 	c.args = append(c.args, make([]any, keys)...)
-	c.args = append(append(c.args, ""), c.exec.Args...)
+	c.args = append(c.args, "")
+	c.addConfig()
 	for i := range keys {
 		name, requests := request(i)
 		c.args[names+i] = name
@@ -132,26 +135,29 @@ func count(n int) any {
 }
 
 func (c *Command) addClock() (err error) {
-	if c.exec.Now == nil {
-		return nil
+	if c.exec.Now != nil {
+		if c.now, err = c.exec.Now(); err != nil {
+			return err
+		}
+		c.args = append(c.args, c.exec.Spare, &c.now)
 	}
-	if c.now, err = c.exec.Now(); err != nil {
-		return err
-	}
-	c.args = append(c.args, c.exec.Spare, &c.now)
+	c.setInstants()
 	return nil
 }
 
-// run executes c and reads its reply. If Redis does not know the script, nothing was
-// executed: this is the only error after which run sends the command again, with the
-// script's source.
+// run executes c and reads its reply. After two errors, which say that nothing was
+// executed, it sends the command again, each time once: if Redis does not know the script,
+// with the script's source; and if the instants were too far off, with others.
 func (c *Command) run(ctx context.Context) error {
-	err := c.send(ctx)
-	if c.Unknown(err) {
-		c.SendSource()
-		err = c.send(ctx)
+	for {
+		err := c.send(ctx)
+		switch {
+		case c.Unknown(err):
+			c.SendSource()
+		case !c.Outside(err):
+			return err
+		}
 	}
-	return err
 }
 
 func (c *Command) send(ctx context.Context) error {

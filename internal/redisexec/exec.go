@@ -32,6 +32,9 @@ type Executor struct {
 	// Spare goes with Now: what every TTL is longer by, in milliseconds.
 	Spare any
 
+	// Instants are those of Args that change with time. They are nil for most algorithms.
+	Instants *Instants
+
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.
 	Pooled bool

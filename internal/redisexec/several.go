@@ -79,7 +79,7 @@ func (c *Command) several(requests int, request func(i int) (packed string, time
 	for i := range c.names {
 		c.args = append(c.args, &c.names[i])
 	}
-	c.args = append(c.args, c.exec.Args...)
+	c.addConfig()
 	for i, times := range all {
 		c.args = append(c.args, times)
 		for j := range limiters {

@@ -566,6 +566,7 @@ local function decide()
     end
     local ok, failed, all = pcall(inner, i * limiters, request, times, allowed)
     if not ok or failed then
+      if ok and failed.outside then return failed end -- of calendarwindow.lua: nothing was done
       for j = sized + 2, size do
         out[j] = nil
       end
@@ -737,6 +738,7 @@ local function decide()
 end
 
 local ok, failed = pcall(decide)
+if ok and failed and failed.outside then return failed end
 if not ok or failed then -- the common key cannot be read or written
   out = {}
   for i = 1, #KEYS / limiters do

@@ -1,0 +1,252 @@
+package ratelimit
+
+import (
+	"context"
+	"testing"
+	"time"
+	_ "time/tzdata" // so that the zones are those of the toolchain, on every machine
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+)
+
+// TestWhereWindowsBegin: each window by its first instant and its length.
+func TestWhereWindowsBegin(t *testing.T) {
+	zone := func(name string) *time.Location {
+		loc, err := time.LoadLocation(name)
+		require.NoError(t, err)
+		return loc
+	}
+	const h, day = time.Hour, 24 * time.Hour
+	for _, test := range []struct {
+		about    string
+		calendar Calendar
+		at       string // an instant in the first of the windows
+		begin    string
+		lasts    []time.Duration // this one's, and the next ones'
+	}{
+		{"days in UTC", Daily(time.UTC), "2026-03-01T23:59:59.999999Z", "2026-03-01T00:00:00Z", []time.Duration{day, day, day}},
+		{"a day of 23 hours", Daily(zone("Europe/Berlin")), "2026-03-28T12:00:00Z", "2026-03-27T23:00:00Z", []time.Duration{day, 23 * h, day}},
+		{"a day of 25 hours", Daily(zone("Europe/Berlin")), "2026-10-24T12:00:00Z", "2026-10-23T22:00:00Z", []time.Duration{day, 25 * h, day}},
+		{"the last microsecond of it", Daily(zone("Europe/Berlin")), "2026-10-25T22:59:59.999999Z", "2026-10-24T22:00:00Z", []time.Duration{25 * h, day}},
+		{"midnight does not exist: São Paulo sets its clocks from 0:00 to 1:00", Daily(zone("America/Sao_Paulo")),
+			"2018-11-03T12:00:00Z", "2018-11-03T03:00:00Z", []time.Duration{day, 23 * h, day}},
+		{"23:00 comes twice, and the day is the one before: São Paulo", Daily(zone("America/Sao_Paulo")),
+			"2018-02-18T02:30:00Z", "2018-02-17T02:00:00Z", []time.Duration{25 * h, day}},
+		{"midnight comes twice: Havana sets its clocks from 1:00 to 0:00", Daily(zone("America/Havana")),
+			"2025-11-02T05:30:00Z", "2025-11-02T04:00:00Z", []time.Duration{25 * h, day}},
+		{"half an hour of daylight saving", Daily(zone("Australia/Lord_Howe")), "2026-04-04T20:00:00Z", "2026-04-04T13:00:00Z",
+			[]time.Duration{day + h/2, day}},
+		{"half an hour of offset", Daily(zone("Asia/Kolkata")), "2026-01-01T18:29:59Z", "2025-12-31T18:30:00Z", []time.Duration{day, day}},
+		{"three quarters of one", Daily(zone("Asia/Kathmandu")), "2026-01-01T18:15:00Z", "2026-01-01T18:15:00Z", []time.Duration{day, day}},
+		{"a date that was left out: Samoa crossed the date line", Daily(zone("Pacific/Apia")), "2011-12-30T09:59:59Z", "2011-12-29T10:00:00Z",
+			[]time.Duration{day, day, day}},
+		{"a year's end", Daily(zone("Pacific/Kiritimati")), "2026-12-31T09:59:59Z", "2026-12-30T10:00:00Z", []time.Duration{day, day}},
+		{"weeks from Monday", Weekly(time.Monday, time.UTC), "2026-11-22T23:59:59Z", "2026-11-16T00:00:00Z", []time.Duration{7 * day, 7 * day}},
+		{"weeks from Sunday", Weekly(time.Sunday, time.UTC), "2026-11-22T00:00:00Z", "2026-11-22T00:00:00Z", []time.Duration{7 * day, 7 * day}},
+		{"weeks from Saturday over a year's end", Weekly(time.Saturday, time.UTC), "2027-01-01T12:00:00Z", "2026-12-26T00:00:00Z", []time.Duration{7 * day, 7 * day}},
+		{"a week of 167 hours", Weekly(time.Monday, zone("Europe/Berlin")), "2026-03-25T12:00:00Z", "2026-03-22T23:00:00Z", []time.Duration{167 * h, 7 * day}},
+		{"a week of 169 hours", Weekly(time.Monday, zone("America/New_York")), "2026-11-01T12:00:00Z", "2026-10-26T04:00:00Z", []time.Duration{169 * h, 7 * day}},
+		{"months", Monthly(1, time.UTC), "2026-01-31T23:59:59Z", "2026-01-01T00:00:00Z", []time.Duration{31 * day, 28 * day, 31 * day}},
+		{"a leap year", Monthly(1, time.UTC), "2028-02-29T12:00:00Z", "2028-02-01T00:00:00Z", []time.Duration{29 * day, 31 * day}},
+		{"no leap year", Monthly(29, time.UTC), "2100-02-28T00:00:00Z", "2100-02-28T00:00:00Z", []time.Duration{29 * day, 31 * day}},
+		{"the last day of each month", Monthly(31, time.UTC), "2026-01-31T00:00:00Z", "2026-01-31T00:00:00Z", []time.Duration{28 * day, 31 * day, 30 * day}},
+		{"just before a month's last day", Monthly(31, time.UTC), "2026-02-27T23:59:59Z", "2026-01-31T00:00:00Z", []time.Duration{28 * day, 31 * day}},
+		{"day 30 in a leap year", Monthly(30, time.UTC), "2028-02-29T00:00:00Z", "2028-02-29T00:00:00Z", []time.Duration{30 * day, 31 * day}},
+		{"a billing day over a year's end", Monthly(15, time.UTC), "2027-01-14T23:59:59Z", "2026-12-15T00:00:00Z", []time.Duration{31 * day, 31 * day}},
+		{"a month with a day of 23 hours", Monthly(1, zone("Europe/Berlin")), "2026-03-15T12:00:00Z", "2026-02-28T23:00:00Z", []time.Duration{31*day - h, 30 * day}},
+		{"a zone of 14 hours, in another month than UTC", Monthly(1, zone("Pacific/Kiritimati")), "2026-01-31T10:00:00Z", "2026-01-31T10:00:00Z", []time.Duration{28 * day}},
+		{"an offset that no zone has", Daily(time.FixedZone("", 100*3600)), "2026-01-01T00:00:00Z", "2025-12-31T20:00:00Z", []time.Duration{day, day}},
+	} {
+		at, err := time.Parse(time.RFC3339Nano, test.at)
+		require.NoError(t, err)
+		begins := test.calendar.around(at.UnixMicro())
+		require.Equal(t, test.begin, time.UnixMicro(begins[1]).UTC().Format(time.RFC3339Nano), test.about)
+		for i, lasts := range test.lasts {
+			require.Equal(t, lasts, micros(begins[i+2]-begins[i+1]), "%s: window %d", test.about, i)
+		}
+		// The same windows are found from any instant in them.
+		require.Equal(t, begins, test.calendar.around(begins[1]), test.about)
+		require.Equal(t, begins, test.calendar.around(begins[2]-1), test.about)
+		next, previous := test.calendar.around(begins[2]), test.calendar.around(begins[0])
+		require.Equal(t, begins[1:], next[:4], test.about)
+		require.Equal(t, begins[:4], previous[1:], test.about)
+	}
+}
+
+// Without a year in which it would not end: ZoneBounds has such.
+func TestWindowsOfEveryYear(t *testing.T) {
+	for _, name := range []string{"America/Asuncion", "Africa/Cairo", "Pacific/Chatham", "Antarctica/Troll", "Australia/Lord_Howe", "Europe/Berlin", "America/Santiago"} {
+		loc, err := time.LoadLocation(name)
+		require.NoError(t, err)
+		day, month := Daily(loc), Monthly(31, loc)
+		for at := int64(0); at < 2*maxMicros; {
+			begins := month.around(at)
+			require.LessOrEqual(t, begins[1], at)
+			require.Less(t, at, begins[2])
+			days := day.around(begins[2])
+			require.Equal(t, begins[2], days[1], "a month begins with a day")
+			at = begins[2]
+		}
+	}
+}
+
+func TestWindowsDoNotBeginBefore1970(t *testing.T) {
+	day := (24 * time.Hour).Microseconds()
+	require.Equal(t, [5]int64{0, 0, day, 2 * day, 3 * day}, Daily(time.UTC).around(0))
+	require.Equal(t, [5]int64{0, 0, 4 * day, 11 * day, 18 * day}, Weekly(time.Monday, time.UTC).around(1))
+	c := calendarInstants{calendar: Daily(time.UTC)}
+	require.Equal(t, c.around(0), c.around(-1), "a clock before 1970")
+	require.Equal(t, c.around(2*maxMicros), c.around(1<<62), "a clock after 2112")
+}
+
+func TestCalendarsThatCannotWork(t *testing.T) {
+	for _, test := range []struct {
+		calendar Calendar
+		says     string
+	}{
+		{Calendar{}, "the calendar is a zero value; make one with Daily, Weekly or Monthly"},
+		{Daily(nil), "the calendar's location is nil; give time.UTC"},
+		{Weekly(7, time.UTC), "Weekly: the first day is 7"},
+		{Weekly(-1, time.UTC), "Weekly: the first day is -1"},
+		{Monthly(0, time.UTC), "Monthly: the day is 0; it must be 1 to 31"},
+		{Monthly(32, time.UTC), "Monthly: the day is 32"},
+	} {
+		_, err := NewCalendarWindow(offline{t}, 1, test.calendar)
+		require.ErrorIs(t, err, ErrInvalidConfig)
+		require.ErrorContains(t, err, test.says)
+	}
+	_, err := NewCalendarWindow(offline{t}, 0, Daily(time.UTC))
+	require.ErrorContains(t, err, "the limit is 0; it must be at least 1")
+	_, err = NewCalendarWindow(nil, 1, Daily(time.UTC))
+	require.ErrorContains(t, err, "the client is nil")
+	_, err = NewCalendarWindow(offline{t}, 1, Daily(time.UTC), nil)
+	require.ErrorContains(t, err, "option 1 is nil")
+
+	require.Equal(t, "daily, UTC", Daily(time.UTC).String())
+	require.Equal(t, "weekly from Monday, UTC", Weekly(time.Monday, time.UTC).String())
+	require.Equal(t, "monthly from day 31, UTC", Monthly(31, time.UTC).String())
+	require.Equal(t, "no calendar", Calendar{}.String())
+}
+
+// TestAHostsClockMayBeWrong: the windows are those of the server's clock, whatever the
+// host's is, and no call takes a permit twice. A host whose clock is further off than a
+// window asks twice, once.
+func TestAHostsClockMayBeWrong(t *testing.T) {
+	for _, merged := range []bool{false, true} {
+		for _, test := range []struct {
+			wrong time.Duration
+			asks  int // executions of two calls
+		}{
+			{0, 2}, {3 * time.Hour, 2}, {-24 * time.Hour, 2}, {24 * time.Hour, 2},
+			{-25 * time.Hour, 2}, {50 * time.Hour, 3}, {-50 * time.Hour, 3}, {-56 * 365 * 24 * time.Hour, 3}, {1000 * 24 * time.Hour, 3},
+		} {
+			s := onMini(t)
+			count := &executions{Client: s.client}
+			l := Must(NewCalendarWindow(s.client, 5, Daily(time.UTC)))
+			require.NoError(t, l.Preload(ctx))
+			l.exec.Client = count
+			l.exec.Instants.Here = func() int64 { return start.Add(test.wrong).UnixMicro() } // the server reads start, 20:20
+			if !merged {
+				l.merger = nil
+			}
+			left := 3*time.Hour + 40*time.Minute
+			want := Result{Allowed: true, Limit: 5, Window: 24 * time.Hour, Remaining: 4, ResetAfter: left}
+			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "%v", test.wrong)
+			want.Remaining = 3
+			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "%v", test.wrong)
+			require.Equal(t, test.asks, count.scripts, "%v", test.wrong)
+			require.Equal(t, want, must(t)(l.Peek(ctx, "k")))
+			many := decideTogether(t, l.core, ones(3), []string{"k", "k", "k"})
+			require.Equal(t, 0, many[2].Remaining)
+			require.True(t, many[2].Allowed)
+		}
+	}
+}
+
+// TestAPipelineAsksAgain: the same where each key has a command of its own, also if Redis
+// does not know the script.
+func TestAPipelineAsksAgain(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		s := onMini(t)
+		ring := redisRing(t, s)
+		l := Must(NewCalendarWindow(ring, 100, Daily(time.UTC)))
+		if known {
+			require.NoError(t, l.Preload(ctx))
+		}
+		l.exec.Instants.Here = func() int64 { return 0 }
+		results, errs := together(t, l, "a", "b", "a", "c")
+		for i, left := range []int{99, 99, 98, 99} {
+			require.NoError(t, errs[i])
+			require.Equal(t, Result{Allowed: true, Limit: 100, Window: 24 * time.Hour, Remaining: left, ResetAfter: 3*time.Hour + 40*time.Minute}, results[i])
+		}
+	}
+}
+
+// executions counts the commands that run a script.
+type executions struct {
+	Client
+	scripts int
+}
+
+func (e *executions) Process(ctx context.Context, cmd redis.Cmder) error {
+	e.scripts++
+	return e.Client.Process(ctx, cmd)
+}
+
+// redisRing is a ring of one shard on a stage.
+func redisRing(t testing.TB, s *stage) *redis.Ring {
+	addr := s.client.(*redis.Client).Options().Addr
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": addr}})
+	t.Cleanup(func() { _ = ring.Close() })
+	return ring
+}
+
+// TestCalendarWindowsInAnAll: each has instants of its own, also from a host whose clock is
+// off by more than a window.
+func TestCalendarWindowsInAnAll(t *testing.T) {
+	const h, day = time.Hour, 24 * time.Hour
+	for _, wrong := range []time.Duration{0, 100 * day} {
+		s := onMini(t) // it reads 2025-11-20 20:20 UTC
+		bucket := Must(NewTokenBucket(s.client, PerHour(1), 5))
+		daily := Must(NewCalendarWindow(s.client, 3, Daily(time.UTC), WithName("day")))
+		monthly := Must(NewCalendarWindow(s.client, 4, Monthly(15, time.UTC), WithName("month")))
+		all := Must(NewAll(monthly, bucket, daily))
+		all.group.exec.Instants.Here = func() int64 { return start.Add(wrong).UnixMicro() }
+		left, month := 3*h+40*time.Minute, 24*day+3*h+40*time.Minute
+		for i := range 3 {
+			r := must(t)(all.TryAcquire(ctx, "k"))
+			require.Equal(t, Result{Allowed: true, Limit: 3, Window: day, Remaining: 2 - i, ResetAfter: r.ResetAfter}, r, "the day has the least left")
+		}
+		denied := must(t)(all.TryAcquire(ctx, "k"))
+		require.Equal(t, Result{Limit: 3, Window: day, RetryAfter: left, ResetAfter: denied.ResetAfter}, denied)
+		require.Equal(t, Result{Allowed: true, Limit: 4, Window: 30 * day, Remaining: 1, ResetAfter: month}, must(t)(monthly.Peek(ctx, "k")))
+		require.Equal(t, Result{Limit: 3, Window: day, RetryAfter: left, ResetAfter: left}, must(t)(daily.Peek(ctx, "k")))
+
+		many := AllMerged(t, [][]Claim{{monthly.Claim("l", 1), daily.Claim("l", 2)}, {monthly.Claim("l", 2), daily.Claim("l", 1)}, {monthly.Claim("l", 1), daily.Claim("l", 1)}})
+		require.Equal(t, []bool{true, true, false}, []bool{many[0].Allowed, many[1].Allowed, many[2].Allowed})
+	}
+}
+
+// TestAHostADayBehind: it knows the window after its next one, in which another host has
+// taken permits before the server's clock stepped back over midnight.
+func TestAHostADayBehind(t *testing.T) {
+	const day, s10 = 24 * time.Hour, 10 * time.Second
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	midnight := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	host := func(clock time.Time) *CalendarWindow {
+		l := Must(NewCalendarWindow(client, 2, Daily(time.UTC)))
+		l.exec.Instants.Here = clock.UnixMicro
+		return l
+	}
+	server.SetTime(midnight)
+	must(t)(host(midnight).TryAcquireN(ctx, "k", 2))
+	server.SetTime(midnight.Add(-s10))
+	want := Result{Limit: 2, Window: day, RetryAfter: day + s10, ResetAfter: day + s10}
+	require.Equal(t, want, must(t)(host(midnight.Add(-s10)).TryAcquire(ctx, "k")))
+	require.Equal(t, want, must(t)(host(midnight.Add(-s10-day)).TryAcquire(ctx, "k")))
+}

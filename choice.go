@@ -1,0 +1,94 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+)
+
+// A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by
+// tenant, by what an administrator has set. Limits change while the program runs by picking
+// another limiter. Build limiters beforehand, and not in pick: each has queues of its own, in
+// which calls wait to be sent together.
+//
+// Give the plans limiters of one algorithm and one name, so that they share the state of
+// each key, and what a customer has used carries over: up and down, and while instances of
+// the service still pick the old one (see [WithName]). Limiters of several algorithms or names
+// have keys of their own: a customer who changes begins anew, and Reset resets the state of
+// the limiter that is picked then.
+//
+// A raised limit holds with the next call, also through a [DenyCache] around the Choice: the
+// cache forgets what a limiter has denied when another one is picked for that key. So put the
+// DenyCache around the Choice, and a [Fallback] around both.
+type Choice struct {
+	pick func(ctx context.Context, key string) Limiter
+}
+
+var _ Limiter = (*Choice)(nil)
+
+// NewChoice returns a limiter that asks the one that pick returns. pick is called once for
+// each call, in the caller's goroutine and with its context. It is called from many
+// goroutines at once, and should be as fast as a look into a map: load plans and settings
+// elsewhere. For a key without a plan return a limiter for that case; [AllowAll] and
+// [DenyAll] are such. A call for which pick returns nil gets an error that wraps
+// ErrInvalidConfig. So does NewChoice if pick is nil.
+func NewChoice(pick func(ctx context.Context, key string) Limiter) (*Choice, error) {
+	if pick == nil {
+		return nil, invalidConfig("NewChoice: pick is nil")
+	}
+	return &Choice{pick}, nil
+}
+
+// TryAcquire is TryAcquireN(ctx, key, 1).
+func (c *Choice) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return c.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN returns what the picked limiter returns.
+func (c *Choice) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	l, err := c.of(ctx, key)
+	if err != nil {
+		return Result{}, err
+	}
+	return l.TryAcquireN(ctx, key, n)
+}
+
+// Peek returns what the picked limiter's Peek returns.
+func (c *Choice) Peek(ctx context.Context, key string) (Result, error) {
+	l, err := c.of(ctx, key)
+	if err != nil {
+		return Result{}, err
+	}
+	return l.Peek(ctx, key)
+}
+
+// Reset resets key in the picked limiter.
+func (c *Choice) Reset(ctx context.Context, key string) error {
+	l, err := c.of(ctx, key)
+	if err != nil {
+		return err
+	}
+	return l.Reset(ctx, key)
+}
+
+// of is the picked limiter.
+func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
+	if c == nil || c.pick == nil {
+		return nil, errUnmade
+	}
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	l := c.pick(ctx, key)
+	if isNil(l) {
+		return nil, fmt.Errorf("%w: NewChoice: pick returned nil for %s; return a limiter for every key, such as AllowAll() or DenyAll()",
+			ErrInvalidConfig, shortKey(key))
+	}
+	return l, nil
+}
+
+// same reports whether a and b are one limiter. Values of a type that cannot be compared are
+// not.
+func same(a, b Limiter) (equal bool) {
+	defer func() { _ = recover() }()
+	return a == b
+}

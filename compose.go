@@ -1,0 +1,35 @@
+package ratelimit
+
+// within is the limiter that decides inside a decorator of this package, nil for any other
+// limiter and for a Choice, which has one for each call.
+func within(l Limiter) Limiter {
+	switch l := l.(type) {
+	case *Fallback:
+		return l.primary
+	case *DenyCache:
+		return l.limiter
+	case *Shadow:
+		return l.enforced
+	}
+	return nil
+}
+
+// checkCached refuses to put a DenyCache around l where calls would get wrong answers or none
+// would notice them. docs/composing.md has the order that works.
+func checkCached(l Limiter) error {
+	for at := l; !isNil(at); at = within(at) {
+		switch at.(type) {
+		case *DenyCache:
+			return nil // it has been checked
+		case *Shadow:
+			return invalidConfig("NewDenyCache: there is a Shadow inside, whose trial would not be asked about calls that the cache denies; " +
+				"put the DenyCache inside: NewShadow(cached, trial, report)")
+		case *Choice:
+			if at != l {
+				return invalidConfig("NewDenyCache: there is a Choice inside a %T, so that the cache would not see which limiter denied, "+
+					"and hold back a raised limit; put the DenyCache directly around the Choice", l)
+			}
+		}
+	}
+	return nil
+}

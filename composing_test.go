@@ -1,0 +1,88 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// The conformance suite runs over these too: see limitertest.Each.
+func init() {
+	limitertest.Compositions = []limitertest.Composition{
+		{Name: "Choice", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) }},
+		{Name: "Shadow", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return shadowed(l) }},
+		{Name: "DenyCache", Around: cached},
+		{Name: "Shadow, Fallback, DenyCache, Choice", Around: func(t testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
+			return shadowed(ratelimit.Must(ratelimit.NewFallback(cached(t, s, chosen(l)), failing{})))
+		}},
+	}
+}
+
+func chosen(l ratelimit.Limiter) ratelimit.Limiter {
+	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return l }))
+}
+
+func shadowed(l ratelimit.Limiter) ratelimit.Limiter {
+	trial := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1))
+	return ratelimit.Must(ratelimit.NewShadow(l, trial, func(ratelimit.Trial) {}))
+}
+
+func cached(_ testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
+	c := ratelimit.Must(ratelimit.NewDenyCache(l, ratelimit.WithDenyCacheSize(64)))
+	c.SetClock(func() time.Duration { return time.Duration(s.Now.UnixNano()) })
+	return c
+}
+
+// failing is a secondary that decides nothing, so that the primary's errors come through.
+type failing struct{}
+
+var errFailing = errors.New("no secondary")
+
+func (failing) TryAcquire(context.Context, string) (ratelimit.Result, error) {
+	return ratelimit.Result{}, errFailing
+}
+func (failing) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
+	return ratelimit.Result{}, errFailing
+}
+func (failing) Peek(context.Context, string) (ratelimit.Result, error) {
+	return ratelimit.Result{}, errFailing
+}
+func (failing) Reset(context.Context, string) error { return nil }
+
+// What makes no sense is refused, with the order that does.
+func TestCompositionsThatAreRefused(t *testing.T) {
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1))
+	fallback := func(l ratelimit.Limiter) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll()))
+	}
+	for _, test := range []struct {
+		inside ratelimit.Limiter
+		says   string
+	}{
+		{shadowed(bucket), "put the DenyCache inside: NewShadow(cached, trial, report)"},
+		{fallback(shadowed(bucket)), "there is a Shadow inside"},
+		{fallback(chosen(bucket)), "there is a Choice inside a *ratelimit.Fallback"},
+		{shadowed(chosen(bucket)), "there is a Shadow inside"},
+	} {
+		_, err := ratelimit.NewDenyCache(test.inside)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, test.says)
+	}
+	for _, inside := range []ratelimit.Limiter{
+		chosen(bucket), chosen(shadowed(bucket)), fallback(bucket),
+		fallback(ratelimit.Must(ratelimit.NewDenyCache(chosen(bucket)))), ratelimit.AllowAll(), &ratelimit.Fallback{}, &ratelimit.Choice{},
+	} {
+		_, err := ratelimit.NewDenyCache(inside)
+		require.NoError(t, err)
+	}
+	breaker := ratelimit.Must(ratelimit.NewBreaker())
+	guarded := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.DenyAll(), ratelimit.WithSharedBreaker(breaker)))
+	_, err := ratelimit.NewFallback(shadowed(guarded), ratelimit.DenyAll(), ratelimit.WithSharedBreaker(breaker))
+	require.ErrorContains(t, err, "the primary already has the breaker")
+}

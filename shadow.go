@@ -1,0 +1,201 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// A Shadow is a [Limiter] that decides by one limiter and asks another one, on trial, what
+// it would have decided. What the trial answers is only reported. Its errors, its panics and
+// its time never reach the caller: it is asked in the background, after the decision.
+//
+// A stricter limit beside the one that is enforced, before it is:
+//
+//	limiter, err := ratelimit.NewShadow(perMinute, stricter, func(t ratelimit.Trial) {
+//		if t.Enforced.Allowed && t.Err == nil && !t.Result.Allowed {
+//			wouldDeny.Add(1)
+//		}
+//	})
+//
+// A dry run, which takes permits and reports, and lets every call pass: enforce [AllowAll].
+//
+//	limiter, err := ratelimit.NewShadow(ratelimit.AllowAll(), planned, report)
+//
+// The trial takes its permits from keys of its own: give it another name than the enforced
+// limiter has, if both are of one algorithm. It is asked about each call that the enforced
+// limiter has decided, allowed or denied, and not about a call that got an error. Calls for
+// one key are asked in about the order of their decisions. At most 256 trials (see
+// [WithMaxTrials]) are under way at a time, each for at most a second; a call beyond
+// that is not asked about, and counted: see [Shadow.Dropped].
+//
+// Put a [DenyCache] around the enforced limiter, and not around the Shadow, whose trial would
+// not hear of what the cache denies; NewDenyCache refuses that. A call costs some 300 ns
+// beside the enforced limiter's own time.
+type Shadow struct {
+	enforced, trial Limiter
+	report          func(Trial)
+	running         chan struct{} // one element for each trial under way
+	dropped, failed atomic.Int64
+}
+
+var _ Limiter = (*Shadow)(nil)
+
+// A Trial is what a [Shadow]'s trial answered to one call.
+type Trial struct {
+	Key      string
+	N        int    // permits asked for; 0 for a Reset that failed
+	Enforced Result // what the caller got
+	Result   Result // what the trial would have answered; zero if Err is not nil
+	Err      error  // why the trial made no decision; ErrExceedsLimit if it can never allow N
+}
+
+const (
+	defaultMaxTrials = 256
+	mostMaxTrials    = 1 << 20
+	trialTimeout     = time.Second
+)
+
+// NewShadow returns a limiter that decides by enforced and asks trial beside it. report gets
+// each of the trial's answers. It is called from several goroutines at once, never from the
+// caller's, and may be slow: while it runs, its trial is under way.
+//
+// The error wraps ErrInvalidConfig: a limiter, the function or an option is nil, an option's
+// value cannot work, or an option is given twice.
+func NewShadow(enforced, trial Limiter, report func(Trial), opts ...ShadowOption) (*Shadow, error) {
+	s := shadowSettings{most: defaultMaxTrials}
+	if isNil(enforced) {
+		s.refuse("NewShadow: the enforced limiter is nil; AllowAll() lets every call pass")
+	}
+	if isNil(trial) {
+		s.refuse("NewShadow: the trial is nil")
+	}
+	if report == nil {
+		s.refuse("NewShadow: report is nil; without it nobody hears what the trial answers")
+	}
+	for i, o := range opts {
+		if o == nil {
+			s.refuse("NewShadow: option %d is nil", i+1)
+			break
+		}
+		o.setShadow(&s)
+	}
+	if s.err != nil {
+		return nil, s.err
+	}
+	return &Shadow{enforced: enforced, trial: trial, report: report, running: make(chan struct{}, s.most)}, nil
+}
+
+// A ShadowOption is [WithMaxTrials].
+type ShadowOption interface{ setShadow(*shadowSettings) }
+
+type shadowSettings struct {
+	settings
+	most int
+}
+
+type shadowOption func(*shadowSettings)
+
+func (f shadowOption) setShadow(s *shadowSettings) { f(s) }
+
+// WithMaxTrials lets n trials be under way at a time, 256 if not given. n is 1 to 2^20. While
+// the trial's Redis hangs, as many goroutines wait for it, each for at most a second.
+func WithMaxTrials(n int) ShadowOption {
+	return shadowOption(func(s *shadowSettings) {
+		if n < 1 || n > mostMaxTrials {
+			s.refuse("WithMaxTrials: %d is not between 1 and %d", n, mostMaxTrials)
+		}
+		s.once("WithMaxTrials")
+		s.most = n
+	})
+}
+
+// TryAcquire is TryAcquireN(ctx, key, 1).
+func (s *Shadow) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return s.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN returns what the enforced limiter returns.
+func (s *Shadow) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	if s == nil || s.enforced == nil {
+		return Result{}, errUnmade
+	}
+	r, err := s.enforced.TryAcquireN(ctx, key, n)
+	if err == nil {
+		s.try(ctx, Trial{Key: key, N: n, Enforced: r})
+	}
+	return r, err
+}
+
+// Peek returns the enforced limiter's Peek. The trial is not asked.
+func (s *Shadow) Peek(ctx context.Context, key string) (Result, error) {
+	if s == nil || s.enforced == nil {
+		return Result{}, errUnmade
+	}
+	return s.enforced.Peek(ctx, key)
+}
+
+// Reset resets key in the enforced limiter, and then in the trial, in the background. It
+// returns the enforced limiter's error. If the trial fails to reset the key, that is
+// reported, as a Trial whose N is 0.
+func (s *Shadow) Reset(ctx context.Context, key string) error {
+	if s == nil || s.enforced == nil {
+		return errUnmade
+	}
+	err := s.enforced.Reset(ctx, key)
+	if checkKey(key) == nil {
+		s.try(ctx, Trial{Key: key})
+	}
+	return err
+}
+
+// Dropped is how many calls the trial was not asked about, because too many trials were
+// under way.
+func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
+
+// Panicked is how many calls of report have panicked. A panic of the trial itself is the Err
+// of a Trial.
+func (s *Shadow) Panicked() int64 { return s.failed.Load() }
+
+func (s *Shadow) ceiling() int { return ceilingOf(s.enforced) }
+
+// try asks the trial in a goroutine of its own, or not at all.
+func (s *Shadow) try(ctx context.Context, t Trial) {
+	select {
+	case s.running <- struct{}{}:
+		go s.run(context.WithoutCancel(ctx), t) // the caller may be gone by then
+	default:
+		s.dropped.Add(1)
+	}
+}
+
+func (s *Shadow) run(ctx context.Context, t Trial) {
+	defer func() { <-s.running }()
+	s.ask(ctx, &t)
+	if t.N == 0 && t.Err == nil {
+		return
+	}
+	defer func() {
+		if recover() != nil {
+			s.failed.Add(1)
+		}
+	}()
+	s.report(t)
+}
+
+// ask stores the trial's answer in t.
+func (s *Shadow) ask(ctx context.Context, t *Trial) {
+	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			t.Result, t.Err = Result{}, fmt.Errorf("ratelimit: shadow: the trial panicked: %v", p)
+		}
+	}()
+	if t.N == 0 {
+		t.Err = s.trial.Reset(ctx, t.Key)
+		return
+	}
+	t.Result, t.Err = s.trial.TryAcquireN(ctx, t.Key, t.N)
+}

@@ -1,0 +1,224 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"math"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// scripted is a limiter whose answers a test gives.
+type scripted struct {
+	take  func(ctx context.Context, key string, n int) (ratelimit.Result, error)
+	reset func(key string) error
+}
+
+func (s scripted) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
+	return s.take(ctx, key, 1)
+}
+func (s scripted) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	return s.take(ctx, key, n)
+}
+func (s scripted) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
+	return s.take(ctx, key, 0)
+}
+func (s scripted) Reset(_ context.Context, key string) error { return s.reset(key) }
+
+var (
+	allowedOf10 = ratelimit.Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 7, ResetAfter: time.Second}
+	deniedOf5   = ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}
+)
+
+func answers(r ratelimit.Result, err error) scripted {
+	return scripted{
+		take:  func(context.Context, string, int) (ratelimit.Result, error) { return r, err },
+		reset: func(string) error { return err },
+	}
+}
+
+func TestShadowConfigErrors(t *testing.T) {
+	l, report := ratelimit.AllowAll(), func(ratelimit.Trial) {}
+	for _, test := range []struct {
+		enforced, trial ratelimit.Limiter
+		report          func(ratelimit.Trial)
+		opts            []ratelimit.ShadowOption
+		says            string
+	}{
+		{nil, l, report, nil, "NewShadow: the enforced limiter is nil; AllowAll() lets every call pass"},
+		{(*ratelimit.Shadow)(nil), l, report, nil, "the enforced limiter is nil"},
+		{l, nil, report, nil, "NewShadow: the trial is nil"},
+		{l, (*ratelimit.Choice)(nil), report, nil, "the trial is nil"},
+		{l, l, nil, nil, "NewShadow: report is nil"},
+		{l, l, report, []ratelimit.ShadowOption{nil}, "NewShadow: option 1 is nil"},
+		{l, l, report, []ratelimit.ShadowOption{ratelimit.WithMaxTrials(0)}, "WithMaxTrials: 0 is not between 1 and 1048576"},
+		{l, l, report, []ratelimit.ShadowOption{ratelimit.WithMaxTrials(math.MaxInt)}, "WithMaxTrials: 9223372036854775807"},
+		{l, l, report, []ratelimit.ShadowOption{ratelimit.WithMaxTrials(1), ratelimit.WithMaxTrials(1)}, "WithMaxTrials is given twice"},
+	} {
+		s, err := ratelimit.NewShadow(test.enforced, test.trial, test.report, test.opts...)
+		require.Nil(t, s)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, test.says)
+	}
+	for _, s := range []*ratelimit.Shadow{nil, {}} {
+		_, err := s.TryAcquire(ctx, "k")
+		require.ErrorContains(t, err, "was not made by its constructor")
+		_, err = s.Peek(ctx, "k")
+		require.ErrorContains(t, err, "was not made by its constructor")
+		require.ErrorContains(t, s.Reset(ctx, "k"), "was not made by its constructor")
+	}
+}
+
+// The caller gets what the enforced limiter says; report gets both answers.
+func TestAShadowReportsWhatTheTrialSays(t *testing.T) {
+	failure := errors.New("no answer")
+	for _, test := range []struct {
+		about           string
+		enforced, trial scripted
+		want            []ratelimit.Trial
+		err             error
+	}{
+		{"a stricter limit", answers(allowedOf10, nil), answers(deniedOf5, nil),
+			[]ratelimit.Trial{{Key: "k", N: 3, Enforced: allowedOf10, Result: deniedOf5}}, nil},
+		{"a looser limit", answers(deniedOf5, nil), answers(allowedOf10, nil),
+			[]ratelimit.Trial{{Key: "k", N: 3, Enforced: deniedOf5, Result: allowedOf10}}, nil},
+		{"the trial fails", answers(allowedOf10, nil), answers(ratelimit.Result{}, failure),
+			[]ratelimit.Trial{{Key: "k", N: 3, Enforced: allowedOf10, Err: failure}}, nil},
+		{"no decision, so no trial", answers(ratelimit.Result{}, failure), answers(allowedOf10, nil), nil, failure},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var got []ratelimit.Trial
+			s := ratelimit.Must(ratelimit.NewShadow(test.enforced, test.trial, func(trial ratelimit.Trial) { got = append(got, trial) }))
+			r, err := s.TryAcquireN(ctx, "k", 3)
+			wantResult, wantErr := test.enforced.take(ctx, "k", 3)
+			require.Equal(t, wantResult, r, test.about)
+			require.Equal(t, wantErr, err, test.about)
+			synctest.Wait()
+			require.Equal(t, test.want, got, test.about)
+			_, _ = s.Peek(ctx, "k")
+			synctest.Wait()
+			require.Equal(t, test.want, got, "a Peek is not tried")
+			require.Zero(t, s.Dropped())
+			require.Zero(t, s.Panicked())
+		})
+	}
+}
+
+// A trial that hangs, fails or panics costs the caller nothing, and its goroutines end.
+func TestATrialThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []ratelimit.Trial
+		hangs := scripted{take: func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+			<-ctx.Done()
+			return ratelimit.Result{}, ctx.Err()
+		}}
+		reports := make(chan ratelimit.Trial, 10)
+		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), hangs, func(trial ratelimit.Trial) { reports <- trial }, ratelimit.WithMaxTrials(2)))
+		gone, leave := context.WithCancel(ctx)
+		begun := time.Now()
+		for range 5 {
+			r, err := s.TryAcquire(gone, "k")
+			require.NoError(t, err)
+			require.Equal(t, allowedOf10, r)
+		}
+		require.Zero(t, time.Since(begun), "no call has waited")
+		require.Equal(t, int64(3), s.Dropped())
+		leave()
+		time.Sleep(time.Second - 1) // of the bubble's clock
+		synctest.Wait()
+		require.Empty(t, reports, "a caller that leaves does not end the trial")
+		time.Sleep(1)
+		synctest.Wait()
+		close(reports)
+		for trial := range reports {
+			got = append(got, trial)
+		}
+		want := ratelimit.Trial{Key: "k", N: 1, Enforced: allowedOf10, Err: context.DeadlineExceeded}
+		require.Equal(t, []ratelimit.Trial{want, want}, got)
+	})
+}
+
+func TestPanicsOfATrialAndOfAReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		panics := scripted{
+			take:  func(context.Context, string, int) (ratelimit.Result, error) { panic("no trial") },
+			reset: func(string) error { panic("no reset") },
+		}
+		var got []ratelimit.Trial
+		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), panics, func(trial ratelimit.Trial) {
+			got = append(got, trial)
+			panic("no report")
+		}, ratelimit.WithMaxTrials(1)))
+		for range 2 { // the first has given its place back
+			r, err := s.TryAcquire(ctx, "k")
+			require.NoError(t, err)
+			require.Equal(t, allowedOf10, r)
+			synctest.Wait()
+		}
+		require.NoError(t, s.Reset(ctx, "k"))
+		synctest.Wait()
+		require.Len(t, got, 3)
+		require.EqualError(t, got[1].Err, "ratelimit: shadow: the trial panicked: no trial")
+		require.Equal(t, ratelimit.Trial{Key: "k", Err: got[2].Err}, got[2])
+		require.EqualError(t, got[2].Err, "ratelimit: shadow: the trial panicked: no reset")
+		require.Equal(t, int64(3), s.Panicked())
+		require.Zero(t, s.Dropped())
+
+		exits := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), answers(deniedOf5, nil), func(ratelimit.Trial) { runtime.Goexit() }, ratelimit.WithMaxTrials(1)))
+		for range 3 {
+			_, err := exits.TryAcquire(ctx, "k")
+			require.NoError(t, err)
+			synctest.Wait()
+		}
+		require.Zero(t, exits.Dropped(), "a goroutine that ends gives its place back")
+	})
+}
+
+func TestResetOfAShadowResetsBoth(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var reset []string
+		failure := errors.New("no answer")
+		of := func(name string, err error) scripted {
+			return scripted{reset: func(key string) error { reset = append(reset, name+" "+key); return err }}
+		}
+		var got []ratelimit.Trial
+		report := func(trial ratelimit.Trial) { got = append(got, trial) }
+		s := ratelimit.Must(ratelimit.NewShadow(of("enforced", nil), of("trial", nil), report))
+		require.NoError(t, s.Reset(ctx, "k"))
+		synctest.Wait()
+		require.Equal(t, []string{"enforced k", "trial k"}, reset)
+		require.Empty(t, got, "a Reset that works is not reported")
+		s = ratelimit.Must(ratelimit.NewShadow(of("enforced", failure), of("trial", failure), report))
+		require.Equal(t, failure, s.Reset(ctx, "l"))
+		synctest.Wait()
+		require.Equal(t, []string{"enforced k", "trial k", "enforced l", "trial l"}, reset)
+		require.Equal(t, []ratelimit.Trial{{Key: "l", Err: failure}}, got)
+	})
+}
+
+// A dry run takes and reports, and lets every call pass.
+func TestADryRun(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	planned := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Minute, ratelimit.WithName("planned")))
+	trials := make(chan ratelimit.Trial)
+	dry := ratelimit.Must(ratelimit.NewShadow(ratelimit.AllowAll(), planned, func(trial ratelimit.Trial) { trials <- trial }))
+	for i := range 4 {
+		r := must(t)(dry.TryAcquire(ctx, "k"))
+		require.True(t, r.Unlimited())
+		want := ratelimit.Result{Allowed: true, Limit: 2, Window: time.Minute, Remaining: 1 - i, ResetAfter: time.Minute}
+		if i >= 2 {
+			want.Allowed, want.Remaining, want.RetryAfter = false, 0, time.Minute
+		}
+		require.Equal(t, ratelimit.Trial{Key: "k", N: 1, Enforced: r, Result: want}, <-trials)
+	}
+	_, err := dry.TryAcquireN(ctx, "k", 3)
+	require.NoError(t, err)
+	require.ErrorIs(t, (<-trials).Err, ratelimit.ErrExceedsLimit)
+}
