@@ -66,8 +66,8 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
 	}
-	if s.clock == nil && s.skewed {
-		return nil, invalidConfig("WithMaxSkew: the server's clock decides, and has no skew; use it with WithClock")
+	if err := s.checkClock(); err != nil {
+		return nil, err
 	}
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{

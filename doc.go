@@ -27,6 +27,9 @@
 // windows and the log take more, as their docs say. When in doubt, take the token
 // bucket.
 //
+// [InFlight] limits something else: how many holders a key has at once, such as requests under
+// way or jobs that run. It is not a Limiter.
+//
 // # What holds for all of them
 //
 // A decision is atomic. A denial changes nothing, except that it repairs what a clock

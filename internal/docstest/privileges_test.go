@@ -37,6 +37,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"SlidingWindow, Hash", commands["SlidingWindow Hash"]},
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},
 		{"SlidingWindow ZSet", commands["SlidingWindow ZSet"]},
+		{"InFlight", limitertest.InFlightPrivilege},
 		{"in addition on a ClusterClient", limitertest.ClusterPrivilege},
 		{"in addition on a Ring", limitertest.RingPrivilege},
 	}

@@ -27,6 +27,9 @@ const (
 // Without it the scripts go on.
 const RepairPrivilege = "+pttl +pexpire"
 
+// InFlightPrivilege is what an InFlight needs, which is no Limiter.
+const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"
+
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {
 	Limiter, Commands string
@@ -77,6 +80,11 @@ func LeastPrivilege() []string {
 			if !slices.Contains(commands, c) {
 				commands = append(commands, c)
 			}
+		}
+	}
+	for _, c := range strings.Fields(InFlightPrivilege) {
+		if !slices.Contains(commands, c) {
+			commands = append(commands, c)
 		}
 	}
 	return append([]string{"on", ">secret", "resetchannels", "-@all"}, commands...)
