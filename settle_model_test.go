@@ -30,7 +30,7 @@ type heldTicket struct {
 // histories of estimates, settlements, charges, partial takes, ordinary calls, looks and
 // resets, by clocks that step.
 func TestSettlingDecidesAsTheModels(t *testing.T) {
-	rigs(t, 4, func(t *testing.T, r *rig, rng *rand.Rand, f limitertest.Family) {
+	rigs(t, 3, func(t *testing.T, r *rig, rng *rand.Rand, f limitertest.Family) {
 		p, err := f.Draw(rng, r.client, r.opts...)
 		require.NoError(t, err)
 		m, l := p.Model().(model.Settler), p.Limiter.(settling)

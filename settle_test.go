@@ -583,3 +583,36 @@ func TestATicketIsSettledOnceByMany(t *testing.T) {
 	require.Equal(t, []int64{1, 19}, []int64{settled.Load(), refused.Load()})
 	require.Equal(t, 51, must(t)(l.Peek(ctx, "k")).Remaining)
 }
+
+// TestExactReturnsAfterTheClockSteppedBack: how much was refilled is then not known.
+func TestExactReturnsAfterTheClockSteppedBack(t *testing.T) {
+	for name, opts := range map[string][]ratelimit.TokenBucketOption{
+		"even": {ratelimit.WithExactReturns()}, "stepped": {ratelimit.WithExactReturns(), ratelimit.WithRefillEvery(time.Second)},
+	} {
+		for back, want := range map[time.Duration]int{0: 10, time.Microsecond: 0, time.Hour: 0} {
+			t.Run(fmt.Sprint(name, ", ", back), func(t *testing.T) {
+				s := limitertest.OnMiniredis(t)
+				l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 10, opts...))
+				ticket, _, err := l.Estimate(ctx, "k", 10)
+				require.NoError(t, err)
+				s.Advance(-back)
+				require.NoError(t, ticket.Settle(ctx, 0))
+				require.Equal(t, want, must(t)(l.Peek(ctx, "k")).Remaining)
+			})
+		}
+	}
+}
+
+// TestExactReturnsUnderAnotherRate: another rule's permits came at another rate.
+func TestExactReturnsUnderAnotherRate(t *testing.T) {
+	for _, opts := range [][]ratelimit.TokenBucketOption{{}, {ratelimit.WithRefillEvery(100 * time.Millisecond)}} {
+		s := limitertest.OnMiniredis(t)
+		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 10, append(opts, ratelimit.WithExactReturns())...))
+		other := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(20), 10))
+		ticket, _, err := l.Estimate(ctx, "k", 5)
+		require.NoError(t, err)
+		must(t)(other.TryAcquire(ctx, "k"))
+		require.NoError(t, ticket.Settle(ctx, 0))
+		require.Equal(t, 4, must(t)(l.Peek(ctx, "k")).Remaining)
+	}
+}

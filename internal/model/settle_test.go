@@ -118,7 +118,7 @@ func TestSettlingABucketKeepsItsBound(t *testing.T) {
 	t.Logf("seed %d", seed)
 	rng := Seeded(seed)
 	exceeded := 0
-	for range 1_500 {
+	for range 600 {
 		burst, every := 1+rng.IntN(6), time.Duration(1+rng.IntN(40))*time.Millisecond
 		count, period := 1+rng.IntN(5), 100*time.Millisecond
 		exact, charges := rng.IntN(2) == 0, rng.IntN(2) == 0
