@@ -107,21 +107,27 @@ func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	a := algorithm{title: title, id: id, most: int(b.size), cost: redisexec.Cost{Key: 8, Run: 1}}
 	if high, capacity := bits.Mul64(uint64(b.size), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
+		a.large = &algorithm{scripts: steppedBucketScripts, words: steppedWords, explainer: steppedBucket{b}, args: steppedArgs(b, mark)}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
-		a.args = integers(int64(capacity), b.permit, b.flow)
+		a.args = withRule(integers(int64(capacity), b.permit, b.flow), mark)
 		if mark == "" {
 			a.unpack = e.unpack
 		}
 	} else {
 		a.scripts, a.words, a.explainer = steppedBucketScripts, steppedWords, steppedBucket{b}
-		a.args = integers(b.size, b.permit, b.flow, b.every)
+		a.args = steppedArgs(b, mark)
 	}
-	rule := ""
-	for _, part := range a.args[1:] {
-		rule += "/" + part
-	}
-	a.args = append(a.args, rule+mark)
 	return a
+}
+
+// steppedArgs are the arguments of steppedbucket.lua.
+func steppedArgs(b *bucket, mark string) []string {
+	return withRule(integers(b.size, b.permit, b.flow, b.every), mark)
+}
+
+// withRule adds the rule as it stands in a state: all numbers but the first.
+func withRule(args []string, mark string) []string {
+	return append(args, "/"+strings.Join(args[1:], "/")+mark)
 }
 
 func integers(all ...int64) []string {

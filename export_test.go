@@ -1,7 +1,9 @@
 package ratelimit
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -33,3 +35,15 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
+
+// ReserveBy is l.Reserve for a reservation whose delay is counted by a clock of the test's.
+func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	clock := timing{now: now}
+	switch l := l.(type) {
+	case *TokenBucket:
+		return l.core.reserve(context.Background(), clock, key, n, maxWait)
+	case *LeakyBucket:
+		return l.core.reserve(context.Background(), clock, key, n, maxWait)
+	}
+	panic("a limiter that cannot reserve")
+}

@@ -12,10 +12,15 @@ var (
 	peekTemplate string
 	//go:embed scripts/many.lua
 	manyTemplate string
+	//go:embed scripts/reserve.lua
+	reserveTemplate string
+	//go:embed scripts/cancel.lua
+	cancelText string
 	//go:embed scripts/callersclock.lua
 	callersClockText string
 
 	callersClock = script.Parse("callersclock.lua", callersClockText)
+	cancelScript = script.New(cancelText)
 )
 
 // scripts are what an algorithm runs on Redis: its file, and what is cut from it. They
@@ -25,9 +30,9 @@ type scripts struct {
 	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
 }
 
-// A scriptSet holds the scripts that decide one request, answer a Peek, and decide many
-// requests.
-type scriptSet struct{ one, peek, many *script.Script }
+// A scriptSet holds the scripts that decide one request, answer a Peek, decide many
+// requests, and reserve permits, which is nil if the algorithm cannot.
+type scriptSet struct{ one, peek, many, reserve *script.Script }
 
 func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
 
@@ -50,5 +55,9 @@ func (s *scripts) get(byCaller bool) scriptSet {
 
 func assemble(file *script.File) scriptSet {
 	// A Peek repairs nothing.
-	return scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	set := scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	if _, ok := file.Blocks()["due"]; ok {
+		set.reserve = file.Fill(reserveTemplate)
+	}
+	return set
 }

@@ -8,8 +8,10 @@
 --          the state; then what callersclock.lua needs, if the caller's clock decides
 -- State    "<instant, 16 digits>/<permits missing then>+<units>", and the rule that wrote
 --          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
---          step>", and "@" if a caller's clock wrote it, then spare if not 1000. The
---          instant is that of the last step. A state of bucket.lua is another rule's.
+--          step>", and "@" if a caller's clock wrote it, then spare if not 1000; then "!"
+--          and for how many microseconds after the instant permits are promised, if they
+--          are. The instant is that of the last step. A state with a promise, and one of
+--          bucket.lua, is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
 --          the last step; if another rule wrote the state and nothing was taken, the time,
@@ -121,11 +123,13 @@ if state then
     -- full by the writer's rule (full), and until so many permits fit (wait).
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
+    -- Until the last permit that reserve.lua promised is due, each rule counts back from what
+    -- will be missing then: its own rate restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
     -- sets: present lag repair theirs writes margin whole part
-    local written, permits, units, unit, speed, step, kind =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
-    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
+    local written, permits, units, unit, speed, step, kind, promise =
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
+    if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -136,9 +140,10 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    promise = tonumber(promise) or 0
     -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
     local full = 2 ^ 53
-    if permits + unit + speed + step < full and units < unit then
+    if permits + unit + speed + step + promise < full and units < unit then
       full = after(permits, units, unit, speed, step)
     end
     if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
@@ -155,30 +160,52 @@ if state then
         present = written
       end
     end
+    local given, restored
+    if promise > 0 then -- until then by the writer's rate only
+      given, restored = divide(promise - promise % step, speed, unit)
+      permits = permits - given
+      units = units - restored
+      if units < 0 then
+        permits = permits - 1
+        units = units + unit
+      end
+      if permits < 0 then
+        permits = 0
+        units = 0
+      end
+      written = written + promise
+      full = after(permits, units, unit, speed, step)
+    end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
-    local age = present - written
+    local age = present - written -- below 0 while permits are promised
     local passed = age - age % every
-    local given, restored = divide(passed, flow, permit)
+    given, restored = divide(math.abs(passed), flow, permit)
+    if passed < 0 then
+      given = -given
+      restored = -restored
+    end
     whole = permits - given
     part = own - restored
     if part < 0 then
       whole = whole - 1
       part = part + permit
     end
-    local theirPassed = age - age % step
-    given, restored = divide(theirPassed, speed, unit)
-    local theirWhole, theirPart = permits - given, units - restored
-    if theirPart < 0 then
-      theirWhole = theirWhole - 1
-      theirPart = theirPart + unit
-    end
-    theirPart, cut = divide(theirPart, permit, unit)
-    if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole < whole or theirWhole == whole and theirPart < part then
-      whole = theirWhole
-      part = theirPart
-      passed = theirPassed
+    if age >= 0 then
+      local theirPassed = age - age % step
+      given, restored = divide(theirPassed, speed, unit)
+      local theirWhole, theirPart = permits - given, units - restored
+      if theirPart < 0 then
+        theirWhole = theirWhole - 1
+        theirPart = theirPart + unit
+      end
+      theirPart, cut = divide(theirPart, permit, unit)
+      if cut > 0 then theirPart = theirPart + 1 end
+      if theirWhole < whole or theirWhole == whole and theirPart < part then
+        whole = theirWhole
+        part = theirPart
+        passed = theirPassed
+      end
     end
     if part >= permit then
       whole = whole + 1
@@ -190,11 +217,17 @@ if state then
       part = 0
       counted = present
     end
+    if age < 0 then writes = writes .. string.format('!%d', written - counted) end
     theirs = {
       since = counted,
       full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
+        if over < 0 then -- it fits before the last promised permit is due
+          local early, left = divide(-over, permit, flow)
+          early = early + math.floor((left - own) / flow)
+          return -age - (early - early % every)
+        end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
     }
@@ -239,7 +272,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-  -- sets:
+  -- sets: ttl value
   local ttl, value
   if repair then -- nothing was taken
     ttl = after(whole, part, permit, flow, every)
@@ -283,4 +316,16 @@ out[size + 4] = now - since
 out[size + 5] = wait
 size = size + 5
 -- </words>
+
+And to reserve:
+-- <due>
+-- When the permits fit, microseconds from now, and the instant that the state gets.
+-- needs: n now burst permit flow every after whole part since
+-- sets: due stamp
+local due, stamp = 0, since
+local over = whole + n - burst
+if over > 0 or over == 0 and part > 0 then
+  due = since + after(over, part, permit, flow, every) - now
+end
+-- </due>
 ]]

@@ -31,6 +31,9 @@ type Executor struct {
 	// Spare goes with Now: what every TTL is longer by, in milliseconds.
 	Spare any
 
+	// Others are further scripts of the limiter, to be loaded with these.
+	Others []*script.Script
+
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.
 	Pooled bool
@@ -137,7 +140,7 @@ func (e *Executor) Load(ctx context.Context) error {
 }
 
 func (e *Executor) load(ctx context.Context, client Client) error {
-	for _, s := range []*script.Script{e.One, e.Peek, e.Many} {
+	for _, s := range append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...) {
 		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source)}
 		if err := load.Send(ctx, client); err != nil {
 			return err

@@ -87,11 +87,13 @@ if state then
     -- full by the writer's rule (full), and until so many permits fit (wait).
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
+    -- Until the last permit that reserve.lua promised is due, each rule counts back from what
+    -- will be missing then: its own rate restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
     -- sets: present lag repair theirs writes margin whole part
-    local written, permits, units, unit, speed, step, kind =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
-    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
+    local written, permits, units, unit, speed, step, kind, promise =
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
+    if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -102,9 +104,10 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    promise = tonumber(promise) or 0
     -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
     local full = 2 ^ 53
-    if permits + unit + speed + step < full and units < unit then
+    if permits + unit + speed + step + promise < full and units < unit then
       full = after(permits, units, unit, speed, step)
     end
     if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
@@ -121,30 +124,52 @@ if state then
         present = written
       end
     end
+    local given, restored
+    if promise > 0 then -- until then by the writer's rate only
+      given, restored = divide(promise - promise % step, speed, unit)
+      permits = permits - given
+      units = units - restored
+      if units < 0 then
+        permits = permits - 1
+        units = units + unit
+      end
+      if permits < 0 then
+        permits = 0
+        units = 0
+      end
+      written = written + promise
+      full = after(permits, units, unit, speed, step)
+    end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
-    local age = present - written
+    local age = present - written -- below 0 while permits are promised
     local passed = age - age % every
-    local given, restored = divide(passed, flow, permit)
+    given, restored = divide(math.abs(passed), flow, permit)
+    if passed < 0 then
+      given = -given
+      restored = -restored
+    end
     whole = permits - given
     part = own - restored
     if part < 0 then
       whole = whole - 1
       part = part + permit
     end
-    local theirPassed = age - age % step
-    given, restored = divide(theirPassed, speed, unit)
-    local theirWhole, theirPart = permits - given, units - restored
-    if theirPart < 0 then
-      theirWhole = theirWhole - 1
-      theirPart = theirPart + unit
-    end
-    theirPart, cut = divide(theirPart, permit, unit)
-    if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole < whole or theirWhole == whole and theirPart < part then
-      whole = theirWhole
-      part = theirPart
-      passed = theirPassed
+    if age >= 0 then
+      local theirPassed = age - age % step
+      given, restored = divide(theirPassed, speed, unit)
+      local theirWhole, theirPart = permits - given, units - restored
+      if theirPart < 0 then
+        theirWhole = theirWhole - 1
+        theirPart = theirPart + unit
+      end
+      theirPart, cut = divide(theirPart, permit, unit)
+      if cut > 0 then theirPart = theirPart + 1 end
+      if theirWhole < whole or theirWhole == whole and theirPart < part then
+        whole = theirWhole
+        part = theirPart
+        passed = theirPassed
+      end
     end
     if part >= permit then
       whole = whole + 1
@@ -156,11 +181,17 @@ if state then
       part = 0
       counted = present
     end
+    if age < 0 then writes = writes .. string.format('!%d', written - counted) end
     theirs = {
       since = counted,
       full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
+        if over < 0 then -- it fits before the last promised permit is due
+          local early, left = divide(-over, permit, flow)
+          early = early + math.floor((left - own) / flow)
+          return -age - (early - early % every)
+        end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
     }
