@@ -239,18 +239,18 @@ func (b *bucket) minus(l level, passed int64) level {
 	return l
 }
 
-// restores is how many microseconds b takes to restore l, counted from a step; more than
-// maxMicros means that it is beyond that.
+// restores is how many microseconds b takes to restore l, counted from a step. Beyond 2^53
+// it is not exact: no bucket and no debt takes as long.
 func (b *bucket) restores(l level) int64 {
 	high, low := bits.Mul64(uint64(max(l.permits, 0)), uint64(b.permit))
 	low, carry := bits.Add64(low, uint64(max(l.units, 0)), 0)
 	high += carry
 	if high >= uint64(b.flow) {
-		return 2 * maxMicros
+		return exact
 	}
 	full, rest := bits.Div64(high, low, uint64(b.flow))
-	if full > maxMicros {
-		return 2 * maxMicros
+	if full >= exact {
+		return exact
 	}
 	if rest > 0 {
 		full++

@@ -120,13 +120,14 @@ if state then
     -- missing at present, are the less of what is missing by either. Parts of a permit are
     -- rounded up, so that a changed rule never allows more. theirs is what the state says:
     -- the instant up to which the refill is counted (since), the time until the bucket is
-    -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- full by the writer's rule (full), and until so many permits fit (wait). same:
+    -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
     -- Until the last permit that reserve.lua promised is due, each rule counts back from what
     -- will be missing then: its own rate restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part
+    -- sets: present lag repair theirs writes margin whole part same
     local written, permits, units, unit, speed, step, kind, promise =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
     if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -160,8 +161,9 @@ if state then
         present = written
       end
     end
-    local given, restored
-    if promise > 0 then -- until then by the writer's rate only
+    local due, given, restored = written + promise
+    local same = promise > 0 and unit == permit and speed == flow and step == every
+    if promise > 0 and not same then -- until then by the writer's rate only
       given, restored = divide(promise - promise % step, speed, unit)
       permits = permits - given
       units = units - restored
@@ -173,12 +175,12 @@ if state then
         permits = 0
         units = 0
       end
-      written = written + promise
+      written = due
       full = after(permits, units, unit, speed, step)
     end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
-    local age = present - written -- below 0 while permits are promised
+    local age = present - written -- below 0 while another rule's permits are promised
     local passed = age - age % every
     given, restored = divide(math.abs(passed), flow, permit)
     if passed < 0 then
@@ -217,7 +219,7 @@ if state then
       part = 0
       counted = present
     end
-    if age < 0 then writes = writes .. string.format('!%d', written - counted) end
+    if due > present then writes = writes .. string.format('!%d', due - counted) end
     theirs = {
       since = counted,
       full = full - age,
@@ -233,6 +235,7 @@ if state then
     }
     -- </inherit>
     since = theirs.since
+    if same then theirs = nil end
   end
 end
 -- </load>

@@ -50,7 +50,7 @@ func (s state) full(r *Rules) bool {
 	return missing-r.Buckets[s.by].Flow*age < 0
 }
 
-// load is what bucket b finds missing now; later is how long permits are promised yet.
+// load is what bucket b finds missing now. later is how long permits are promised yet.
 func (s state) load(r *Rules, b int8) (missing, later int) {
 	if !s.exists {
 		return 0, 0
@@ -58,13 +58,16 @@ func (s state) load(r *Rules, b int8) (missing, later int) {
 	own, writers := r.Buckets[b].Flow, r.Buckets[s.by].Flow
 	missing, age := int(s.missing), int(-s.at)
 	if s.promise > 0 {
-		missing = max(missing-writers*int(s.promise), 0)
-		age -= int(s.promise)
+		later = max(int(s.promise)-age, 0)
+		if own != writers { // until the promise by the writer's rate only
+			missing = max(missing-writers*int(s.promise), 0)
+			age -= int(s.promise)
+		}
 		if age < 0 {
-			return missing - own*age, -age
+			return missing - own*age, later
 		}
 	}
-	return max(missing-max(own, writers)*age, 0), 0
+	return max(missing-max(own, writers)*age, 0), later
 }
 
 // repaired is s as a call finds it after the clock stepped back.

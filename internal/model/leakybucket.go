@@ -20,6 +20,7 @@ type LeakyBucket struct {
 	rate     *big.Rat // permits that drain in a microsecond
 	empty    *big.Rat // nil: never used
 	drained  int64
+	changes
 }
 
 // NewLeakyBucket returns the model of an unused key.
@@ -32,6 +33,24 @@ func NewLeakyBucket(count int, period time.Duration, capacity int) *LeakyBucket 
 
 // Take implements [Model].
 func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
+	answer, _ := b.take(now, n, peek, 0)
+	return answer
+}
+
+// Reserve implements [Reserver].
+func (b *LeakyBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	before := *b
+	answer, due = b.take(now, n, false, longest)
+	made := b.version
+	return answer, due, func() {
+		if b.version == made {
+			*b = before
+		}
+	}
+}
+
+// take allows the call if n permits fit within longest.
+func (b *LeakyBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
 	checkPermits(n, b.capacity)
 	clock, repaired, empty := now, false, rat(now)
 	if b.empty != nil {
@@ -45,28 +64,35 @@ func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 	if less(empty, rat(clock)) {
 		empty = rat(clock)
 	}
-	answer := Answer{Limit: b.capacity, Window: b.Span()}
+	answer = Answer{Limit: b.capacity, Window: b.Span()}
 
 	filled := add(empty, quo(rat(int64(n)), b.rate)) // when it would be empty with n permits more
 	latest := add(rat(clock), quo(rat(int64(b.capacity)), b.rate))
-	answer.Allowed = !less(latest, filled)
+	if less(latest, filled) {
+		due = ceil(sub(filled, latest)) + clock - now
+	}
+	answer.Allowed = due <= longest
 	if !answer.Allowed {
-		answer.RetryAfter = micros(ceil(sub(filled, latest)) + clock - now)
+		answer.RetryAfter = micros(due)
 	} else if !peek {
 		empty = filled
 	}
-	answer.Remaining = int(floor(mul(sub(latest, empty), b.rate)))
+	answer.Remaining = int(max(floor(mul(sub(latest, empty), b.rate)), 0))
 	if less(rat(clock), empty) {
 		answer.ResetAfter = micros(ceil(sub(empty, rat(now))))
 	}
 	if !peek && (answer.Allowed || repaired) {
 		b.empty, b.drained = empty, clock
+		b.change()
 	}
-	return answer
+	return answer, due
 }
 
 // Reset implements [Model].
-func (b *LeakyBucket) Reset() { b.empty = nil }
+func (b *LeakyBucket) Reset() {
+	b.empty = nil
+	b.change()
+}
 
 // Unused implements [Model].
 func (b *LeakyBucket) Unused(now int64) bool {

@@ -19,8 +19,9 @@ type SteppedBucket struct {
 	burst int
 	every int64    // microseconds between two steps
 	step  *big.Rat // tokens that a step brings
-	level *big.Rat // nil: never used
+	level *big.Rat // below 0 while permits are reserved; nil: never used
 	last  int64    // instant of the last step, or of the beginning of the cycle
+	changes
 }
 
 // NewSteppedBucket returns the model of an unused key.
@@ -38,29 +39,51 @@ func NewSteppedBucket(count int, period time.Duration, burst int, every time.Dur
 
 // Take implements [Model].
 func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
+	answer, _ := b.take(now, n, peek, 0)
+	return answer
+}
+
+// Reserve implements [Reserver].
+func (b *SteppedBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	before := *b
+	answer, due = b.take(now, n, false, longest)
+	made := b.version
+	return answer, due, func() {
+		if b.version == made {
+			*b = before
+		}
+	}
+}
+
+// take allows the call if n tokens are there within longest.
+func (b *SteppedBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
 	checkPermits(n, b.burst)
 	present, repaired := now, false
 	if b.level != nil {
 		present, repaired = presentAt(now, b.last, b.CallersClock)
 	}
 	level, last := b.load(present)
-	answer := Answer{Limit: b.burst, Window: b.Span()}
+	answer = Answer{Limit: b.burst, Window: b.Span()}
 
 	want := rat(int64(n))
-	answer.Allowed = !less(level, want)
+	if less(level, want) {
+		due = last + b.steps(level, want)*b.every - now
+	}
+	answer.Allowed = due <= longest
 	if !answer.Allowed {
-		answer.RetryAfter = micros(last + b.steps(level, want)*b.every - now)
+		answer.RetryAfter = micros(due)
 	} else if !peek {
 		level = sub(level, want)
 	}
-	answer.Remaining = int(floor(level))
+	answer.Remaining = int(max(floor(level), 0))
 	if less(level, rat(int64(b.burst))) {
 		answer.ResetAfter = micros(last + b.steps(level, rat(int64(b.burst)))*b.every - now)
 	}
 	if !peek && (answer.Allowed || repaired) {
 		b.level, b.last = level, last
+		b.change()
 	}
-	return answer
+	return answer, due
 }
 
 // load returns the level at now, and the instant of the last step up to now, which is now
@@ -88,7 +111,10 @@ func (b *SteppedBucket) steps(have, want *big.Rat) int64 {
 }
 
 // Reset implements [Model].
-func (b *SteppedBucket) Reset() { b.level = nil }
+func (b *SteppedBucket) Reset() {
+	b.level = nil
+	b.change()
+}
 
 // Unused implements [Model].
 func (b *SteppedBucket) Unused(now int64) bool {

@@ -18,8 +18,9 @@ type TokenBucket struct {
 
 	burst    int
 	perToken *big.Rat // microseconds that one token takes
-	tokens   *big.Rat // nil: never used
+	tokens   *big.Rat // below 0 while permits are reserved; nil: never used
 	at       int64
+	changes
 }
 
 // NewTokenBucket returns the model of an unused key.
@@ -32,6 +33,24 @@ func NewTokenBucket(count int, period time.Duration, burst int) *TokenBucket {
 
 // Take implements [Model].
 func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
+	answer, _ := b.take(now, n, peek, 0)
+	return answer
+}
+
+// Reserve implements [Reserver].
+func (b *TokenBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	before := *b
+	answer, due = b.take(now, n, false, longest)
+	made := b.version
+	return answer, due, func() {
+		if b.version == made {
+			*b = before
+		}
+	}
+}
+
+// take allows the call if n tokens are there within longest.
+func (b *TokenBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
 	checkPermits(n, b.burst)
 	burst := rat(int64(b.burst))
 	present, repaired := presentAt(now, b.at, b.CallersClock)
@@ -39,23 +58,26 @@ func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
 		present, repaired = now, false
 	}
 	tokens := b.tokensAt(present)
-	answer := Answer{Limit: b.burst, Window: b.Span()}
+	answer = Answer{Limit: b.burst, Window: b.Span()}
 
-	short := sub(rat(int64(n)), tokens)
-	answer.Allowed = short.Sign() <= 0
+	if short := sub(rat(int64(n)), tokens); short.Sign() > 0 {
+		due = ceil(mul(short, b.perToken)) + present - now
+	}
+	answer.Allowed = due <= longest
 	if !answer.Allowed {
-		answer.RetryAfter = micros(ceil(mul(short, b.perToken)) + present - now)
+		answer.RetryAfter = micros(due)
 	} else if !peek {
 		tokens = sub(tokens, rat(int64(n)))
 	}
-	answer.Remaining = int(floor(tokens))
+	answer.Remaining = int(max(floor(tokens), 0))
 	if less(tokens, burst) {
 		answer.ResetAfter = micros(ceil(mul(sub(burst, tokens), b.perToken)) + present - now)
 	}
 	if !peek && (answer.Allowed || repaired) {
 		b.tokens, b.at = tokens, present
+		b.change()
 	}
-	return answer
+	return answer, due
 }
 
 // presentAt is the instant at which a call is decided whose clock reads now, and whether
@@ -83,7 +105,10 @@ func (b *TokenBucket) tokensAt(now int64) *big.Rat {
 }
 
 // Reset implements [Model].
-func (b *TokenBucket) Reset() { b.tokens = nil }
+func (b *TokenBucket) Reset() {
+	b.tokens = nil
+	b.change()
+}
 
 // Unused implements [Model].
 func (b *TokenBucket) Unused(now int64) bool { return !less(b.tokensAt(now), rat(int64(b.burst))) }
