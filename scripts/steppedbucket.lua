@@ -124,8 +124,8 @@ if state then
     -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- Until the last permit that reserve.lua promised is due, each rule counts back from what
-    -- will be missing then: its own rate restores nothing of what is promised to others.
+    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+    -- what will be missing then: it restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
     -- sets: present lag repair theirs writes margin whole part same
     local written, permits, units, unit, speed, step, kind, promise =
@@ -162,8 +162,8 @@ if state then
       end
     end
     local due, given, restored = written + promise
-    local same = promise > 0 and unit == permit and speed == flow and step == every
-    if promise > 0 and not same then -- until then by the writer's rate only
+    local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+    if promise > 0 and flow * unit > speed * permit then
       given, restored = divide(promise - promise % step, speed, unit)
       permits = permits - given
       units = units - restored
@@ -180,7 +180,7 @@ if state then
     end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
-    local age = present - written -- below 0 while another rule's permits are promised
+    local age = present - written -- below 0 while a slower rule's permits are promised
     local passed = age - age % every
     given, restored = divide(math.abs(passed), flow, permit)
     if passed < 0 then
@@ -219,7 +219,10 @@ if state then
       part = 0
       counted = present
     end
-    if due > present then writes = writes .. string.format('!%d', due - counted) end
+    if due > present then
+      writes = writes .. string.format('!%d', due - counted)
+      margin = margin + math.max(due - present - full + age, 0) / 1000 -- another rule's promise
+    end
     theirs = {
       since = counted,
       full = full - age,

@@ -43,11 +43,11 @@ type World struct {
 	over int8           // units by which the limit is higher: what is charged afterwards, and a clock that ran ahead
 }
 
-// full reports whether nothing is missing any more, and has not been for some time: then
-// the key has expired.
+// full reports whether nothing is missing any more, and has not been for some time, and
+// nothing is promised: then the key has expired.
 func (s state) full(r *Rules) bool {
 	age, missing := int(-s.at), int(s.missing)
-	return missing-r.Buckets[s.by].Flow*age < 0
+	return missing-r.Buckets[s.by].Flow*age < 0 && age > int(s.promise)
 }
 
 // load is what bucket b finds missing now. later is how long permits are promised yet.
@@ -59,7 +59,7 @@ func (s state) load(r *Rules, b int8) (missing, later int) {
 	missing, age := int(s.missing), int(-s.at)
 	if s.promise > 0 {
 		later = max(int(s.promise)-age, 0)
-		if own != writers { // until the promise by the writer's rate only
+		if own > writers { // until the promise by the writer's rate only
 			missing = max(missing-writers*int(s.promise), 0)
 			age -= int(s.promise)
 		}
