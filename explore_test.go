@@ -38,7 +38,7 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 			histories = append(histories, explore.Search(&broken).Broken)
 			found := explore.Search(&rules)
 			require.Nil(t, found.Broken)
-			for range limitertest.Rounds(2_500, 200) {
+			for range limitertest.Rounds(2_500, 80) {
 				histories = append(histories, found.History(rng.IntN(found.Len())))
 			}
 			s := newReplay(t, &rules)

@@ -18,7 +18,7 @@ import (
 // both clocks, which also step back.
 func TestReservationsAnswerAsTheirModels(t *testing.T) {
 	const steps = 200
-	configurations := limitertest.Rounds(100, 12) // of each family
+	configurations := limitertest.Rounds(100, 7) // of each family
 	for _, f := range limitertest.Families() {
 		if f.Name != "TokenBucket" && f.Name != "TokenBucket stepped" && f.Name != "LeakyBucket" {
 			continue

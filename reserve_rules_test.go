@@ -23,7 +23,7 @@ import (
 // interval; and while permits are promised, RetryAfter is exact under every rule.
 func TestReservationsOfSeveralRulesKeepTheBound(t *testing.T) {
 	t.Parallel()
-	histories := limitertest.Rounds(1000, 60)
+	histories := limitertest.Rounds(1000, 40)
 	rng := model.Seeded(limitertest.Seed(t))
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
