@@ -25,6 +25,9 @@ type Receipt struct {
 	before, wrote string
 }
 
+// Wrote is what the key holds since.
+func (r *Receipt) Wrote() string { return r.wrote }
+
 // A Reserved is the reply to a reservation.
 type Reserved struct {
 	Due     int64   // microseconds from now until the permits are due, or would have been
