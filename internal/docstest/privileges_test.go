@@ -34,6 +34,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"the server's clock (every limiter except a FixedWindow without WithAlignment; none with WithClock)", limitertest.TimePrivilege},
 		{"FixedWindow", commands["FixedWindow"], commands["FixedWindow aligned"]},
 		{"TokenBucket, LeakyBucket", commands["TokenBucket"], limitertest.RepairPrivilege},
+		{"Cancel of a reservation, Wait whose context ends", limitertest.CancelPrivilege},
 		{"SlidingWindow, Hash", commands["SlidingWindow Hash"]},
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},
 		{"SlidingWindow ZSet", commands["SlidingWindow ZSet"]},

@@ -27,6 +27,9 @@ const (
 // Without it the scripts go on.
 const RepairPrivilege = "+pttl +pexpire"
 
+// CancelPrivilege is what a bucket needs beside its own to cancel a reservation.
+const CancelPrivilege = "+pttl +unlink"
+
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {
 	Limiter, Commands string

@@ -116,7 +116,14 @@ func (r *Reserver) read(reply []any) (Reserved, error) {
 func (r *Reserver) Cancel(ctx context.Context, key string, receipt *Receipt) error {
 	_, err := Await(ctx, func() (Reply, error) {
 		args := []any{"1", key, receipt.given, receipt.kept, receipt.before, receipt.wrote}
-		_, err := evaluate(ctx, r.Client, r.CancelScript, args, func(args []any) *redis.IntCmd { return redis.NewIntCmd(ctx, args...) })
+		reply, err := evaluate(ctx, r.Client, r.CancelScript, args, func(args []any) *redis.IntCmd {
+			cmd := redis.NewIntCmd(ctx, args...)
+			cmd.SetVal(noReply)
+			return cmd
+		})
+		if err == nil && reply.Val() == noReply {
+			err = errNoReply
+		}
 		return Reply{}, err
 	})
 	return err
