@@ -50,6 +50,12 @@
 // been taken. The caller decides what an error means for the request; [NewFallback]
 // makes that a policy, in one line.
 //
+// # Waiting
+//
+// [Wait] waits until a limiter allows a call. On a bucket it is fair and takes one call to
+// Redis: a reservation, as [TokenBucket.Reserve] makes. A [LeakyBucket] of capacity 1 whose
+// callers wait is a shaper.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

@@ -116,6 +116,51 @@ func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
 	})
 }
 
+// TestStateOfAPromise: it ends with the time until which permits are promised, and others
+// pass that on.
+func TestStateOfAPromise(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	byCaller := limitertest.OnClock(s.Client, s.Admin)
+	for _, row := range []struct {
+		on             *limitertest.Stage
+		name           string
+		none, promised string
+	}{
+		{s, "TokenBucket", "1763670000000000/3000000/1000000/3", "1763670000000000/4000000/1000000/3!333334"},
+		{s, "LeakyBucket", "1763670000000000/3000000/1000000/3", "1763670000000000/4000000/1000000/3!333334"},
+		{s, "TokenBucket stepped", "1763670000000000/3+0/1000000/3/1000000", "1763670000000000/4+0/1000000/3/1000000!1000000"},
+		{byCaller, "TokenBucket", "1763670000000000/3000000/1000000/3@", "1763670000000000/4000000/1000000/3@!333334"},
+		{byCaller, "TokenBucket stepped", "1763670000000000/3+0/1000000/3/1000000@", "1763670000000000/4+0/1000000/3/1000000@!1000000"},
+	} {
+		s.Wipe(t)
+		byCaller.Move(limitertest.Start)
+		l := shapers(row.on)[row.name]
+		state := func() string { return s.Admin.Get(ctx, shaperKeys[row.name]).Val() }
+		reserve(t, l, 3, 0)
+		require.Equal(t, row.none, state(), row.name)
+		reserve(t, l, 1, time.Hour)
+		require.Equal(t, row.promised, state(), row.name)
+		must(t)(l.TryAcquire(ctx, "k"))
+		require.Equal(t, row.promised, state(), "%s: a denial writes nothing", row.name)
+		s.Advance(2 * time.Second)
+		byCaller.Move(limitertest.Start.Add(2 * time.Second))
+		must(t)(l.TryAcquire(ctx, "k"))
+		require.NotContains(t, state(), "!", "%s: the promise is over", row.name)
+	}
+
+	// A faster bucket restores nothing of what is promised: 333,334 µs at 10 a second.
+	s.Wipe(t)
+	slow := shapers(s)["TokenBucket"]
+	fast := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 8))
+	reserve(t, slow, 3, 0)
+	reserve(t, slow, 1, time.Hour)
+	s.Advance(100 * time.Millisecond)
+	// At 333,334 µs 3 permits less 2 units are missing, of which it restores 2.33334 until then.
+	require.Equal(t, 2, must(t)(fast.Peek(ctx, "k")).Remaining)
+	require.True(t, must(t)(fast.TryAcquire(ctx, "k")).Allowed)
+	require.Equal(t, "1763670000100000/633334/100000/1!233334", s.Admin.Get(ctx, bucketKey).Val())
+}
+
 // TestCancelKeepsTheTTL: the key expires when it would have without the reservation.
 func TestCancelKeepsTheTTL(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
