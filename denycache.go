@@ -22,9 +22,10 @@ import (
 // A call that memory denies would have been denied by the limiter too, as long as
 //
 //   - permits are given back only through this cache. Its Reset removes the key's
-//     denials, and a denial that was in flight during the Reset is not stored. A
-//     Reset in another process, a Reset that failed and takes effect later, a raised
-//     limit, and state that Redis lost are noticed only when the stored denial ends;
+//     denials, and so does a [Wait] through it that is cancelled; a denial that was in
+//     flight meanwhile is not stored. A Reset or a cancel elsewhere, one that failed and
+//     takes effect later, a raised limit, and state that Redis lost are noticed only when
+//     the stored denial ends;
 //   - the clock that decides runs no faster than this process's clock. A clock that
 //     is set forward, that goes on while this machine is suspended, or that is the
 //     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is

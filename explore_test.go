@@ -23,18 +23,19 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 	two := explore.Rules{Permit: 2, Buckets: []explore.Bucket{{Burst: 1, Flow: 1}, {Burst: 3, Flow: 2}}, Reserving: true, Longest: 8, Pause: 2, Calls: 5}
 	clock := two
 	clock.Clock, clock.Calls = true, 4
-	for name, rules := range map[string]explore.Rules{"one bucket": one, "burst 1": small, "two rates": two, "two rates and the clock": clock} {
+	bursts := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 1, Flow: 1}, {Burst: 3, Flow: 1}}, Reserving: true, Longest: 4, Pause: 2, Calls: 4}
+	for name, rules := range map[string]explore.Rules{"two bursts": bursts, "one bucket": one, "burst 1": small, "two rates": two, "two rates and the clock": clock} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rng := model.Seeded(limitertest.Seed(t))
 			var histories []explore.History
 			for _, cancel := range []explore.Cancelling{explore.All, explore.AllIfInstant, explore.LessByState, explore.LessByMark} {
 				broken := rules
-				broken.Cancel = cancel
-				histories = append(histories, explore.Search(&broken).Broken)
+				broken.Cancel, broken.Calls = cancel, 4
+				histories = append(histories, explore.Search(&broken).Broken) // if four calls break it
 			}
 			broken := rules
-			broken.Unmarked = true
+			broken.Unmarked, broken.Calls = true, 4
 			histories = append(histories, explore.Search(&broken).Broken)
 			found := explore.Search(&rules)
 			require.Nil(t, found.Broken)

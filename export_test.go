@@ -41,9 +41,9 @@ func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time
 	clock := timing{now: now}
 	switch l := l.(type) {
 	case *TokenBucket:
-		return l.core.reserve(context.Background(), clock, key, n, maxWait)
+		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
 	case *LeakyBucket:
-		return l.core.reserve(context.Background(), clock, key, n, maxWait)
+		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
 	}
 	panic("a limiter that cannot reserve")
 }

@@ -47,9 +47,10 @@ var (
 // Limiters of other rules on the key keep what was promised: until the last permit is due,
 // they restore none of the permits that others wait for.
 //
-// A call is not merged with others. It costs Redis about twice as much as TryAcquire.
+// A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
+// and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserve(ctx, realTime, key, n, maxWait)
+	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
 }
 
 // Reserve takes n permits of key and says when they may be used: at once, or when the bucket
@@ -57,7 +58,7 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 // place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserve(ctx, realTime, key, n, maxWait)
+	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
 }
 
 // A Reservation is permits that were taken and may be used after Delay. Call Wait, or sleep
@@ -70,9 +71,24 @@ type Reservation struct {
 	due     time.Time // on this process's monotonic clock
 	receipt *redisexec.Receipt
 	ended   atomic.Int32 // reservationUsed or reservationCancelled
+	caches  denyTables
+}
 
-	// giveBack are the caches of denials around the limiter, which have to hear of a cancel.
-	giveBack []func(key string) (done func())
+// denyTables are the tables of the caches of denials around a limiter, which have to hear
+// when permits are given back.
+type denyTables []*denyTable
+
+// returnPermits is denyTable.returnPermits for all of them.
+func (all denyTables) returnPermits(key string) (done func()) {
+	var each []func()
+	for _, t := range all {
+		each = append(each, t.returnPermits(key))
+	}
+	return func() {
+		for _, done := range each {
+			done()
+		}
+	}
 }
 
 const (
@@ -140,9 +156,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return r.core.failed(ctx, r.key, err)
 	}
-	for _, giveBack := range r.giveBack {
-		defer giveBack(r.key)()
-	}
+	defer r.caches.returnPermits(r.key)()
 	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
 		return r.core.failed(ctx, r.key, err)
 	}
@@ -168,14 +182,20 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 }}
 
 // reserve is Reserve of both buckets.
-func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
+func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, error) {
 	if err := c.check(ctx, key, n); err != nil {
 		return nil, err
 	}
 	if maxWait < 0 {
 		return nil, invalidConfig("the longest wait of a reservation is %v; it must be at least 0", maxWait)
 	}
-	reserved, explainer, err := c.waits.reserve(ctx, c.prefix+key, n, min(maxWait.Microseconds(), maxMicros))
+	undo := func(receipt *redisexec.Receipt) { // the caller has left before the reply came
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
+		defer cancel()
+		defer caches.returnPermits(key)()
+		_ = c.waits.cancel(within, c.prefix+key, receipt)
+	}
+	reserved, explainer, err := c.waits.reserve(ctx, c.prefix+key, n, min(maxWait.Microseconds(), maxMicros), undo)
 	if err != nil {
 		return nil, c.failed(ctx, key, err)
 	}
@@ -184,7 +204,7 @@ func (c *core) reserve(ctx context.Context, timing timing, key string, n int, ma
 		return nil, &WaitError{Key: key, Wait: delay}
 	}
 	return &Reservation{
-		core: c, timing: timing, key: key, due: timing.now().Add(delay), receipt: reserved.Receipt,
+		core: c, timing: timing, key: key, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
 		result: explainer.explain(reserved.Words, int64(n), int64(n), true),
 	}, nil
 }
@@ -239,12 +259,7 @@ func newReserver(c *core, s settings, a algorithm) reserver {
 }
 
 // reserve reserves n permits. The explainer is that of the words in the reply.
-func (w *reserving) reserve(ctx context.Context, key string, n int, longest int64) (redisexec.Reserved, explainer, error) {
-	undo := func(receipt *redisexec.Receipt) {
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
-		defer cancel()
-		_ = w.cancel(within, key, receipt)
-	}
+func (w *reserving) reserve(ctx context.Context, key string, n int, longest int64, undo func(*redisexec.Receipt)) (redisexec.Reserved, explainer, error) {
 	reserved, err := w.own.Reserve(ctx, key, n, min(longest, w.own.longest), undo)
 	if err == nil && reserved.Receipt == nil && longest > w.own.longest && w.large != nil {
 		reserved, err = w.large.Reserve(ctx, key, n, min(longest, w.large.longest), undo)

@@ -255,6 +255,33 @@ func TestReservationsBeyondOneNumber(t *testing.T) {
 	}
 }
 
+// TestMergedCallsBesideAPromise: many calls in one execution are decided as one by one.
+func TestMergedCallsBesideAPromise(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for name, l := range shapers(s) {
+		s.Wipe(t)
+		reserve(t, l, 3, 0)
+		last := reserve(t, l, 2, time.Hour)
+		denied := must(t)(l.Peek(ctx, "k"))
+		require.False(t, denied.Allowed)
+		results, errs := ratelimit.Together(t, l, "k", "k")
+		require.Equal(t, []error{nil, nil}, errs)
+		require.Equal(t, []ratelimit.Result{denied, denied}, results, name)
+		require.Contains(t, s.Admin.Get(ctx, shaperKeys[name]).Val(), "!")
+		s.Advance(denied.RetryAfter)
+		results, errs = ratelimit.Together(t, l, "k", "k", "k")
+		require.Equal(t, []error{nil, nil, nil}, errs)
+		allowed := 0
+		for _, r := range results {
+			if r.Allowed {
+				allowed++
+			}
+		}
+		require.Equal(t, 1, allowed, name)
+		require.NoError(t, last.Cancel(ctx))
+	}
+}
+
 func TestReservationsOfACorruptState(t *testing.T) {
 	eachShaper(t, func(t *testing.T, s *limitertest.Stage, l ratelimit.Reserver, name string) {
 		r := reserve(t, l, 1, 0)

@@ -56,7 +56,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	if isNil(l) {
 		return Result{}, invalidConfig("WaitN: the limiter is nil")
 	}
-	r, ok, err := w.reserve(ctx, l, key, n)
+	r, ok, err := w.reserve(ctx, l, key, n, nil)
 	switch {
 	case !ok:
 		return w.poll(ctx, l, key, n)
@@ -71,21 +71,17 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 
 // reserve reserves n permits until the context's deadline. ok is false if l cannot. It does
 // not ask for Reserver: a type that embeds a bucket has its methods too.
-func (w waiter) reserve(ctx context.Context, l Limiter, key string, n int) (r *Reservation, ok bool, err error) {
+func (w waiter) reserve(ctx context.Context, l Limiter, key string, n int, caches denyTables) (r *Reservation, ok bool, err error) {
 	switch l := l.(type) {
 	case *TokenBucket:
-		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx))
+		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
 		return r, true, err
 	case *LeakyBucket:
-		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx))
+		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
 		return r, true, err
 	case *DenyCache:
 		// A denial from memory says only that n permits do not fit now.
-		r, ok, err = w.reserve(ctx, l.limiter, key, n)
-		if r != nil {
-			r.giveBack = append(r.giveBack, l.table.returnPermits)
-		}
-		return r, ok, err
+		return w.reserve(ctx, l.limiter, key, n, append(caches, l.table))
 	}
 	return nil, false, nil
 }

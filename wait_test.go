@@ -216,7 +216,7 @@ func TestWaitOfAReservation(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour)
+		r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 		require.NoError(t, err)
 		return r
 	}
@@ -307,7 +307,7 @@ func TestFiftyWaiters(t *testing.T) {
 	for range waiters {
 		group.Go(func() {
 			// Wait is this, and then sleeps.
-			r, ok, err := realWaiter.reserve(ctx, l, "k", 1)
+			r, ok, err := realWaiter.reserve(ctx, l, "k", 1, nil)
 			if err != nil || !ok {
 				t.Error(ok, err)
 				return

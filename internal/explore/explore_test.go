@@ -21,6 +21,7 @@ func TestTheRightRulesKeepTheBound(t *testing.T) {
 		"giving back":                      {Permit: 1, Buckets: one(2, 1), Returns: true, Pause: 2, Calls: 6, Clock: true},
 		"settling":                         {Permit: 1, Buckets: one(2, 1), Settling: true, Reserving: true, Longest: 4, Pause: 3, Calls: 6},
 		"all together":                     {Permit: 1, Buckets: one(2, 1), Reserving: true, Returns: true, Settling: true, Longest: 4, Pause: 1, Calls: 5, Losses: true, Clock: true},
+		"one rate, two bursts":             {Permit: 1, Buckets: []Bucket{{1, 1}, {3, 1}}, Reserving: true, Longest: 4, Pause: 2, Calls: 5},
 		"two rates, the faster larger":     {Permit: 2, Buckets: []Bucket{{1, 1}, {3, 2}}, Reserving: true, Longest: 8, Pause: 3, Calls: 5},
 		"two rates, the faster smaller":    {Permit: 2, Buckets: []Bucket{{3, 1}, {2, 2}}, Reserving: true, Longest: 8, Pause: 1, Calls: 5},
 		"two rates, the faster of burst 1": {Permit: 4, Buckets: []Bucket{{3, 1}, {1, 4}}, Reserving: true, Longest: 8, Pause: 2, Calls: 5},
