@@ -159,6 +159,14 @@ func TestStateOfAPromise(t *testing.T) {
 	require.Equal(t, 2, must(t)(fast.Peek(ctx, "k")).Remaining)
 	require.True(t, must(t)(fast.TryAcquire(ctx, "k")).Allowed)
 	require.Equal(t, "1763670000100000/633334/100000/1!233334", s.Admin.Get(ctx, bucketKey).Val())
+
+	// Its own reservation is due before what the slower one has promised.
+	s.Wipe(t)
+	slow = ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 1))
+	reserve(t, slow, 1, 0)
+	reserve(t, slow, 1, time.Hour)
+	require.Equal(t, 400*time.Millisecond, reserve(t, fast, 1, time.Hour).Delay())
+	require.Equal(t, "1763670000000000/1200000/100000/1!1000000", s.Admin.Get(ctx, bucketKey).Val())
 }
 
 // TestCancelKeepsTheTTL: the key expires when it would have without the reservation.
