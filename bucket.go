@@ -21,8 +21,8 @@ var (
 
 	bucketFile = script.Parse("bucket.lua", bucketText)
 	// By the caller's clock the reply is words, because it includes the clock's lag.
-	bucketScripts        = newScriptsOf(bucketFile, bucketFile.AnswerInWords())
-	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText))
+	bucketScripts        = newScriptsOf(bucketFile, bucketFile.AnswerInWords(), 20)
+	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText), 25)
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It counts
@@ -30,11 +30,14 @@ var (
 // restores flow units, and a permit is as many units as permit says. These two are the
 // rate's count and its period in microseconds, without their common factor.
 type bucket struct {
-	size   int64 // burst or capacity, permits
+	limit  int64 // burst or capacity, permits
+	size   int64 // what of it this limiter may use, see WithHeadroom
 	permit int64
 	flow   int64
 	every  int64 // microseconds between two steps; 1 if the refill is even
 	window time.Duration
+
+	exactly bool // see WithExactReturns
 }
 
 // A level is how much a bucket is short of: whole permits, and units beyond them.
@@ -60,9 +63,16 @@ func newBucket(rate Rate, size int, sizeName string, every time.Duration) (*buck
 // bucketOf is a bucket of any rate and size, however long it takes to refill.
 func bucketOf(count int64, period time.Duration, size int64, every time.Duration) *bucket {
 	common := gcd(count, period.Microseconds())
-	b := &bucket{size: size, permit: period.Microseconds() / common, flow: count / common, every: max(every.Microseconds(), 1)}
+	b := &bucket{limit: size, size: size, permit: period.Microseconds() / common, flow: count / common, every: max(every.Microseconds(), 1)}
 	b.window = micros(b.restores(level{permits: size}))
 	return b
+}
+
+// set applies WithHeadroom and WithExactReturns.
+func (b *bucket) set(s *settings, sizeName string) error {
+	b.size -= int64(s.headroom)
+	b.exactly = s.exactly
+	return s.checkHeadroom(sizeName, int(b.limit))
 }
 
 // tooSlow is the error for a bucket that takes too long to refill. It names the largest
@@ -102,14 +112,21 @@ func greatest(most int64, ok func(int64) bool) int64 {
 	return low
 }
 
+// returnExactly tells giveback.lua to give back only what a bucket cannot have refilled.
+const returnExactly = 1
+
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
 func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	a := algorithm{title: title, id: id, most: int(b.size), cost: redisexec.Cost{Key: 8, Run: 1}}
-	if high, capacity := bits.Mul64(uint64(b.size), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
+	a.which = func(int64, int64) int64 { return 0 }
+	if b.exactly {
+		a.which = func(int64, int64) int64 { return returnExactly }
+	}
+	if high, capacity := bits.Mul64(uint64(b.limit), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
 		a.large = &algorithm{scripts: steppedBucketScripts, words: steppedWords, explainer: steppedBucket{b}, args: steppedArgs(b, mark)}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
-		a.args = withRule(integers(int64(capacity), b.permit, b.flow), mark)
+		a.args = withRule(integers(b.size*b.permit, b.permit, b.flow), mark)
 		if mark == "" {
 			a.unpack = e.unpack
 		}
@@ -187,7 +204,7 @@ func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait 
 	missing.permits += taken
 	r := Result{
 		Allowed:   allowed,
-		Limit:     int(b.size),
+		Limit:     int(b.limit),
 		Window:    b.window,
 		Remaining: int(max(b.size-missing.ceil(), 0)),
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type explainer interface {
 // core is what the limiters share: everything but the algorithm.
 type core struct {
 	title  string           // the algorithm and the limiter's name, in errors
+	name   string           // the limiter's
 	prefix string           // of the keys in Redis
 	clock  func() time.Time // nil: the server's
 	most   int              // permits that one call can get
@@ -33,6 +35,12 @@ type core struct {
 	merger *merge.Merger // nil: every call is sent on its own
 	waits  *reserving    // nil: the algorithm cannot reserve
 	explainer
+
+	mostCharge int                       // permits of one charge
+	which      func(word, n int64) int64 // see algorithm
+
+	scripts *scripts
+	groups  groups // of limiters, of which this is the first, that decide together
 }
 
 // An algorithm is what newCore has to know of an algorithm.
@@ -49,6 +57,12 @@ type algorithm struct {
 	// large is the same algorithm without a bound of its numbers, to reserve with; nil if
 	// there is none.
 	large *algorithm
+	// mostCharge is the most permits that one charge can take, if that is less than
+	// maxCount.
+	mostCharge int
+	// which is what giveback.lua needs beside where the permits are: it is made of the
+	// second word of a ticket and its permits.
+	which func(word, n int64) int64
 	explainer
 }
 
@@ -62,6 +76,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
 		title:  fmt.Sprintf("%s %q", a.title, s.name),
+		name:   s.name,
 		prefix: keyPrefix(s.prefix, s.name, a.id),
 		clock:  s.clock,
 		most:   a.most,
@@ -74,7 +89,10 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Cost:   a.cost,
 			Unpack: a.unpack,
 		},
-		explainer: a.explainer,
+		explainer:  a.explainer,
+		mostCharge: cmp.Or(a.mostCharge, maxCount),
+		which:      a.which,
+		scripts:    a.scripts,
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)
@@ -187,7 +205,7 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 	}
 	switch {
 	case n < 1:
-		return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n)
+		return errTooFew(n)
 	case n > c.most:
 		return fmt.Errorf("%w: %d permits of %s, which allows %d at most", ErrExceedsLimit, n, c.title, c.most)
 	}
@@ -199,8 +217,11 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	if redisexec.IsCorrupt(err) {
+	switch {
+	case redisexec.IsCorrupt(err):
 		err = errors.Join(ErrCorruptState, err)
+	case redisexec.IsDebt(err):
+		err = ErrTooMuchDebt
 	}
 	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
 }

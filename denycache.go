@@ -21,11 +21,11 @@ import (
 // on the monotonic clock of this process: setting the wall clock has no effect.
 // A call that memory denies would have been denied by the limiter too, as long as
 //
-//   - permits are given back only through this cache. Its Reset removes the key's
-//     denials, and so does a [Wait] through it that is cancelled; a denial that was in
-//     flight meanwhile is not stored. A Reset or a cancel elsewhere, one that failed and
-//     takes effect later, a raised limit, and state that Redis lost are noticed only when
-//     the stored denial ends;
+//   - permits are given back only through this cache, by Reset, by the tickets of
+//     [SettlerOf], or by a [Wait] that is cancelled. That removes the key's denials, and a
+//     denial that was in flight meanwhile is not stored. A Reset, a settlement or a cancel
+//     elsewhere, a Reset that failed and takes effect later, a raised limit, and state that
+//     Redis lost are noticed only when the stored denial ends;
 //   - the clock that decides runs no faster than this process's clock. A clock that
 //     is set forward, that goes on while this machine is suspended, or that is the
 //     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is
@@ -193,6 +193,11 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	}
 	sending := c.table.beforeSending(hash)
 	r, err := c.ask(ctx, key, n, peek)
+	return c.learn(hash, key, n, sending, r, err)
+}
+
+// learn stores what the limiter has answered to a call for n permits, if it is a denial.
+func (c *DenyCache) learn(hash uint64, key string, n int, sending denySending, r Result, err error) (Result, error) {
 	if err != nil || r.Fallback { // a secondary's denial binds the primary to nothing
 		return r, err
 	}
@@ -201,6 +206,23 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 		c.table.remember(hash, key, n, r, sending)
 	}
 	return r, nil
+}
+
+// deny answers a call for n permits from memory, or by ask, which asks the limiter.
+func (c *DenyCache) deny(ctx context.Context, key string, n int, ask func() (Result, error)) (Result, error) {
+	if err := checkKey(key); err != nil {
+		return Result{}, err
+	}
+	if len(key) > maxDenyCacheKey {
+		return ask()
+	}
+	hash := c.table.hash(key)
+	if r, ok := c.table.lookup(hash, key, n); ok && ctx.Err() == nil {
+		return r, nil
+	}
+	sending := c.table.beforeSending(hash)
+	r, err := ask()
+	return c.learn(hash, key, n, sending, r, err)
 }
 
 func (c *DenyCache) ask(ctx context.Context, key string, n int, peek bool) (Result, error) {

@@ -30,6 +30,18 @@ var (
 	// allow, so that no wait would help.
 	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
 
+	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of
+	// a cluster, or on several shards of a ring. Nothing was sent.
+	ErrCrossSlot = errors.New("ratelimit: keys in several slots")
+
+	// ErrTooMuchDebt: a charge was refused, because it would put the key further into debt
+	// than its state can hold. Nothing was charged.
+	ErrTooMuchDebt = errors.New("ratelimit: too much debt")
+
+	// ErrSettled: the ticket has been settled before, or its settlement failed and may
+	// have been made.
+	ErrSettled = errors.New("ratelimit: already settled")
+
 	// ErrDenied matches every *DeniedError.
 	ErrDenied = errors.New("ratelimit: denied")
 
@@ -67,6 +79,8 @@ var (
 	errFailed  = errors.New("the primary failed")
 	errNeutral = errors.New("says nothing about the primary")
 )
+
+func errTooFew(n int) error { return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n) }
 
 // A DeniedError is a denial as an error, see [Result.Err].
 type DeniedError struct {

@@ -45,6 +45,78 @@ func Example() {
 	// false retry after 100ms
 }
 
+func ExampleNewAll() {
+	client := redisForExamples()
+	second := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(5), 5, ratelimit.WithName("second")))
+	hour := ratelimit.Must(ratelimit.NewFixedWindow(client, 100, time.Hour, ratelimit.WithName("hour")))
+	limiter, err := ratelimit.NewAll(second, hour)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+
+	result, _ := limiter.TryAcquireN(ctx, "user:42", 5)
+	fmt.Println(result.Allowed, result.Remaining, "of", result.Limit)
+
+	// The bucket denies, and the window is not charged.
+	result, _ = limiter.TryAcquire(ctx, "user:42")
+	fmt.Println(result.Allowed, "retry after", result.RetryAfter)
+	left, _ := hour.Peek(ctx, "user:42")
+	fmt.Println(left.Remaining, "left this hour")
+	// Output:
+	// true 0 of 5
+	// false retry after 200ms
+	// 95 left this hour
+}
+
+func ExampleAcquireAll() {
+	client := redisForExamples()
+	perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("user")))
+	perAddress := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Minute, ratelimit.WithName("address")))
+	tokens := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(60_000), 1000, ratelimit.WithName("tokens")))
+
+	for range 2 {
+		r, err := ratelimit.AcquireAll(context.Background(),
+			perUser.Claim("user:42", 1),
+			perAddress.Claim("203.0.113.7", 1),
+			tokens.Claim("user:42", 730),
+		)
+		if err != nil {
+			fmt.Println("no decision:", err)
+			return
+		}
+		fmt.Println(r.Allowed, r.RetryAfter)
+		for _, part := range r.Parts {
+			fmt.Println(" ", part.Name, part.Result.Allowed, part.Result.Remaining)
+		}
+	}
+	// Output:
+	// true 0s
+	//   user true 19
+	//   address true 99
+	//   tokens true 270
+	// false 460ms
+	//   user true 19
+	//   address true 99
+	//   tokens false 270
+}
+
+func ExampleTokenBucket_TryAcquireMany() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 3, ratelimit.WithName("mail")))
+	answers := limiter.TryAcquireMany(context.Background(), []ratelimit.Request{
+		{Key: "ann", N: 1}, {Key: "bob", N: 3}, {Key: "", N: 1}, {Key: "bob", N: 1},
+	})
+	for _, a := range answers {
+		fmt.Println(a.Result.Allowed, a.Err)
+	}
+	// Output:
+	// true <nil>
+	// true <nil>
+	// false ratelimit: invalid key: it is empty
+	// false <nil>
+}
+
 func ExampleNewFixedWindow() {
 	client := redisForExamples()
 	// A thousand a day, by days that start at midnight in Berlin's winter.

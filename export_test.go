@@ -2,12 +2,14 @@ package ratelimit
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // What tests of package ratelimit_test need of the engine.
@@ -46,4 +48,43 @@ func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time
 		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
 	}
 	panic("a limiter that cannot reserve")
+}
+
+// AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution.
+// Equal calls that follow one another are one request.
+func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
+	t.Helper()
+	var limiters [maxGroup]*core
+	for i, c := range calls[0] {
+		limiters[i] = c.limiter
+	}
+	g, err := calls[0][0].limiter.groups.get(limiters, len(calls[0]))
+	require.NoError(t, err)
+	var requests []string
+	var times []int
+	for _, claims := range calls {
+		request, err := g.pack(ctx, claims)
+		require.NoError(t, err)
+		if last := len(requests) - 1; last >= 0 && requests[last] == request {
+			times[last]++
+		} else {
+			requests, times = append(requests, request), append(times, 1)
+		}
+	}
+	words, err := g.exec.DoMany(ctx, len(requests), func(i int) (*string, any) {
+		return &requests[i], fmt.Appendf(nil, "1x%d", times[i])
+	})
+	require.NoError(t, err)
+	require.Len(t, words, len(requests)*g.exec.Words)
+	var all []AllResult
+	for _, n := range times {
+		for i := range n {
+			claims := calls[len(all)]
+			r := AllResult{Parts: make([]PartResult, len(claims))}
+			r.Result = g.explain(redisexec.Reply{Words: words[:g.exec.Words], Index: int64(i)}, claims, false, r.Parts)
+			all = append(all, r)
+		}
+		words = words[g.exec.Words:]
+	}
+	return all
 }

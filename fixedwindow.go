@@ -16,10 +16,10 @@ var (
 	datedWindowText string
 
 	fixedWindowFile    = script.Parse("fixedwindow.lua", fixedWindowText)
-	fixedWindowScripts = newScripts(fixedWindowFile)
+	fixedWindowScripts = newScripts(fixedWindowFile, 15)
 	// For rules whose answer in one integer could be beyond 2^53.
-	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords())
-	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText))
+	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords(), 15)
+	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText), 16)
 )
 
 // A FixedWindow allows up to limit permits per window, and so up to twice that
@@ -53,15 +53,19 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	if s.offset%time.Microsecond != 0 {
 		return nil, invalidConfig("WithAlignment: %v is not a whole number of microseconds", s.offset)
 	}
+	if err := s.checkHeadroom("limit", limit); err != nil {
+		return nil, err
+	}
+	f := &fixed{limit: int64(limit), own: int64(limit - s.headroom), window: window}
 	var a algorithm
 	switch {
 	case s.aligned:
 		offset := (s.offset%window + window) % window
-		a = datedWindow(limit, window, strconv.FormatInt(offset.Microseconds(), 10))
+		a = datedWindow(f, strconv.FormatInt(offset.Microseconds(), 10))
 	case s.clock != nil:
-		a = datedWindow(limit, window, "first")
+		a = datedWindow(f, "first")
 	default:
-		a = countedWindow(limit, window)
+		a = countedWindow(f)
 	}
 	inner, err := newCore(c, s, a)
 	if err != nil {
@@ -71,28 +75,29 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 }
 
 // countedWindow is a window whose end is the TTL of its key.
-func countedWindow(limit int, window time.Duration) algorithm {
-	f := &fixed{limit: int64(limit), window: window, unit: time.Millisecond}
+func countedWindow(f *fixed) algorithm {
+	f.unit = time.Millisecond
 	scripts, unpack := fixedWindowScripts, f.unpack
-	if float64(limit+1)*float64(window.Milliseconds()+1) >= exact { // one integer does not hold the reply
+	if float64(f.own+1)*float64(f.window.Milliseconds()+1) >= exact { // one integer does not hold the reply
 		scripts, unpack = wideWindowScripts, nil
 	}
 	return algorithm{
-		title: "fixed window", id: idFixedWindow, most: limit,
+		title: "fixed window", id: idFixedWindow, most: int(f.own),
 		scripts: scripts,
-		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(window.Milliseconds(), 10)},
+		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(f.window.Milliseconds(), 10)},
 		words:   fixedWords, cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f,
 	}
 }
 
 // datedWindow is a window whose state holds its start. It starts at the multiples of
 // the window plus start, in microseconds, or with the first permit if start is "first".
-func datedWindow(limit int, window time.Duration, start string) algorithm {
+func datedWindow(f *fixed, start string) algorithm {
+	f.unit = time.Microsecond
 	return algorithm{
-		title: "fixed window", id: idFixedWindow, most: limit,
+		title: "fixed window", id: idFixedWindow, most: int(f.own),
 		scripts: datedWindowScripts,
-		args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10), start},
-		words:   fixedWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: &fixed{limit: int64(limit), window: window, unit: time.Microsecond},
+		args:    append(integers(f.own, f.window.Microseconds()), start),
+		words:   fixedWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f,
 	}
 }
 
@@ -106,11 +111,12 @@ const (
 // fixed explains the replies of a fixed window.
 type fixed struct {
 	limit  int64
+	own    int64 // what of the limit this limiter may use, see WithHeadroom
 	window time.Duration
 	unit   time.Duration // of wordLeft
 }
 
-// counter is the state of a window whose permits are all taken: the limit, then the
+// counter is the state of a window whose permits are all taken: their number, then the
 // window's milliseconds as five digits and an exponent of ten. Further digits are cut
 // off: when a window is changed by less than that, it keeps the end that it had.
 func (f *fixed) counter() int64 {
@@ -119,7 +125,7 @@ func (f *fixed) counter() int64 {
 		mantissa /= 10
 		exponent++
 	}
-	return f.limit*1_000_000 + mantissa*10 + exponent
+	return f.own*1_000_000 + mantissa*10 + exponent
 }
 
 // unpack reads a reply of one integer: room × (window + 1) + left, negative when the
@@ -145,7 +151,7 @@ func (f *fixed) explain(words []int64, n, taken int64, allowed bool) Result {
 	switch {
 	case !allowed:
 		r.RetryAfter = left
-	case r.Remaining == r.Limit: // nothing is used
+	case int64(r.Remaining) == f.own: // nothing is used
 		r.ResetAfter = 0
 	}
 	return r

@@ -22,6 +22,9 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 	if err != nil {
 		return nil, err
 	}
+	if err := b.set(&s, "capacity"); err != nil {
+		return nil, err
+	}
 	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b, s.mark()))
 	if err != nil {
 		return nil, err

@@ -34,16 +34,22 @@ type SlidingLogOption interface {
 	forSlidingLog()
 }
 
-// A TokenBucketOption is an [Option] or [WithRefillEvery].
+// A TokenBucketOption is an [Option], [WithRefillEvery] or [WithExactReturns].
 type TokenBucketOption interface {
 	set(*settings)
 	forTokenBucket()
 }
 
-// A LeakyBucketOption is an [Option].
+// A LeakyBucketOption is an [Option] or [WithExactReturns].
 type LeakyBucketOption interface {
 	set(*settings)
 	forLeakyBucket()
+}
+
+// A BucketOption is an option of both buckets: [WithExactReturns].
+type BucketOption interface {
+	TokenBucketOption
+	LeakyBucketOption
 }
 
 // WithName gives the limiter a name; without it the name is "default". The name is
@@ -286,6 +292,8 @@ type settings struct {
 	subWindows  int // 0: not given
 	resolution  time.Duration
 	refillEvery time.Duration
+	headroom    int
+	exactly     bool // WithExactReturns
 
 	given []string
 	err   error
@@ -342,6 +350,7 @@ type (
 	slidingWindowOnly struct{ setter }
 	slidingLogOnly    struct{ setter }
 	tokenBucketOnly   struct{ setter }
+	bucketOnly        struct{ setter }
 )
 
 func (common) forFixedWindow()              {}
@@ -353,3 +362,5 @@ func (fixedWindowOnly) forFixedWindow()     {}
 func (slidingWindowOnly) forSlidingWindow() {}
 func (slidingLogOnly) forSlidingLog()       {}
 func (tokenBucketOnly) forTokenBucket()     {}
+func (bucketOnly) forTokenBucket()          {}
+func (bucketOnly) forLeakyBucket()          {}

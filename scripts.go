@@ -2,6 +2,9 @@ package ratelimit
 
 import (
 	_ "embed"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -16,6 +19,26 @@ var (
 	reserveTemplate string
 	//go:embed scripts/cancel.lua
 	cancelText string
+	//go:embed scripts/upto.lua
+	upToTemplate string
+	//go:embed scripts/charge.lua
+	chargeTemplate string
+	//go:embed scripts/estimate.lua
+	estimateTemplate string
+	//go:embed scripts/giveback.lua
+	giveBackTemplate string
+	//go:embed scripts/all.lua
+	allTemplate string
+	//go:embed scripts/all_common.lua
+	allCommonTemplate string
+	//go:embed scripts/all_one.lua
+	allOneTemplate string
+	//go:embed scripts/all_peek.lua
+	allPeekTemplate string
+	//go:embed scripts/all_limiter.lua
+	allLimiterTemplate string
+	//go:embed scripts/all_peek_limiter.lua
+	allPeekLimiterTemplate string
 	//go:embed scripts/callersclock.lua
 	callersClockText string
 
@@ -28,20 +51,30 @@ var (
 type scripts struct {
 	file, byCaller *script.File
 	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
+	locals         int              // local variables that a limiter adds to a script of several, see maxLocals
+
+	// The same for what fewer limiters need.
+	moreByServer, moreByCaller func() moreScripts
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
 // requests, and reserve permits, which is nil if the algorithm cannot.
 type scriptSet struct{ one, peek, many, reserve *script.Script }
 
-func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
+// moreScripts take as many permits as fit, charge, estimate and give back.
+type moreScripts struct{ upTo, charge, estimate, giveBack *script.Script }
+
+func newScripts(file *script.File, locals int) *scripts { return newScriptsOf(file, file, locals) }
 
 // newScriptsOf makes the scripts that decide by the caller's clock of a file of their own.
-func newScriptsOf(file, byCaller *script.File) *scripts {
+func newScriptsOf(file, byCaller *script.File, locals int) *scripts {
 	return &scripts{
-		file: file, byCaller: byCaller,
+		file: file, byCaller: byCaller, locals: locals,
 		server: sync.OnceValue(func() scriptSet { return assemble(file) }),
 		caller: sync.OnceValue(func() scriptSet { return assemble(byCaller.With(callersClock)) }),
+
+		moreByServer: sync.OnceValue(func() moreScripts { return assembleMore(file) }),
+		moreByCaller: sync.OnceValue(func() moreScripts { return assembleMore(byCaller.With(callersClock)) }),
 	}
 }
 
@@ -53,6 +86,21 @@ func (s *scripts) get(byCaller bool) scriptSet {
 	return s.server()
 }
 
+// more is get for the other scripts.
+func (s *scripts) more(byCaller bool) moreScripts {
+	if byCaller {
+		return s.moreByCaller()
+	}
+	return s.moreByServer()
+}
+
+func assembleMore(file *script.File) moreScripts {
+	return moreScripts{
+		upTo: file.Fill(upToTemplate), charge: file.Fill(chargeTemplate), estimate: file.Fill(estimateTemplate),
+		giveBack: file.Without("rewind").Fill(giveBackTemplate), // it repairs nothing
+	}
+}
+
 func assemble(file *script.File) scriptSet {
 	// A Peek repairs nothing.
 	set := scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
@@ -61,3 +109,60 @@ func assemble(file *script.File) scriptSet {
 	}
 	return set
 }
+
+// A severalSet holds the scripts for requests to several limiters.
+type severalSet struct {
+	scriptSet
+	common []*script.Script // many, for requests that have the key of this limiter in common
+}
+
+// assembleAll makes the scripts of limiters that decide together. args are the numbers
+// of their arguments.
+func assembleAll(files []*script.File, args []int) severalSet {
+	configured := make([]int, len(files)+1) // arguments of the limiters before
+	for i, n := range args {
+		configured[i+1] = configured[i] + n
+	}
+	around := script.Parse("all", "")
+	for _, f := range files {
+		if text, ok := f.Blocks()["clock"]; ok {
+			around = around.Set("clock", text)
+		}
+	}
+	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
+	around = around.Set("shape", shape)
+	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
+	moved := func(i int, file *script.File) *script.File {
+		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
+		return file.MoveArguments(configured[i]-1).Set("request", request)
+	}
+	nested := func(without int) string {
+		inner := ""
+		for i, f := range slices.Backward(files) {
+			if i != without {
+				inner = moved(i, f).Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+			}
+		}
+		return inner
+	}
+	peeks := ""
+	for i, f := range slices.Backward(files) {
+		peeks += moved(i, f.Without("rewind")).Fill(body(allPeekLimiterTemplate)).Source
+	}
+	all := around.Set("limiters", nested(-1))
+	set := severalSet{scriptSet: scriptSet{
+		one: all.Fill(allOneTemplate), peek: around.Set("limiters", peeks).Fill(allPeekTemplate), many: all.Fill(allTemplate),
+	}}
+	for i, f := range files {
+		common := fmt.Sprintf("local common = %d\n", i+1)
+		f = moved(i, f).Set("limiters", nested(i)).Set("shape", shape+common)
+		if clock, ok := around.Blocks()["clock"]; ok {
+			f = f.Set("clock", clock)
+		}
+		set.common = append(set.common, f.Fill(allCommonTemplate))
+	}
+	return set
+}
+
+// body is a template without its header, which would be repeated for each limiter.
+func body(template string) string { return template[strings.Index(template, "do\n"):] }

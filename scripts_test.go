@@ -38,7 +38,14 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		if set.reserve != nil {
 			want[name+"_reserve.lua"] = set.reserve.Source
 		}
+		more := s.more(false)
+		want[name+"_upto.lua"], want[name+"_charge.lua"] = more.upTo.Source, more.charge.Source
+		want[name+"_estimate.lua"], want[name+"_giveback.lua"] = more.estimate.Source, more.giveBack.Source
 	}
+	// Of several limiters there is one example.
+	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4})
+	want["all_one.lua"], want["all_peek.lua"], want["all_many.lua"] = all.one.Source, all.peek.Source, all.many.Source
+	want["all_common.lua"] = all.common[2].Source
 	if *update {
 		require.NoError(t, os.RemoveAll(assembledDir))
 		require.NoError(t, os.Mkdir(assembledDir, 0o755))

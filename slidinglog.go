@@ -14,7 +14,7 @@ var (
 	//go:embed scripts/slidinglog.lua
 	slidingLogText string
 
-	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", slidingLogText))
+	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", slidingLogText), 41)
 )
 
 // A SlidingLog keeps a log of the permits taken and applies several rules to it at
@@ -45,12 +45,17 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 	if shortest := sorted[0].Window; s.resolution > shortest {
 		return nil, invalidConfig("WithResolution: %v is more than the window %v", s.resolution, shortest)
 	}
+	for _, rule := range sorted {
+		if err := s.checkHeadroom("limit", rule.Limit); err != nil {
+			return nil, err
+		}
+	}
 	resolution := max(s.resolution.Microseconds(), 1)
 	scripts := slidingLogScripts
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		scripts = listWindowScripts
 	}
-	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, sorted, s.clock != nil))
+	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, logExplainer{sorted, s.headroom}, s.clock != nil))
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +91,8 @@ func checkRules(rules []Rule) ([]Rule, error) {
 // logAlgorithm is a sliding log, or a sliding window by sub-windows, which is a log of
 // one rule at the resolution of a sub-window. byCaller says that the caller's clock
 // decides.
-func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []Rule, byCaller bool) algorithm {
+func logAlgorithm(title, id string, scripts *scripts, resolution int64, log logExplainer, byCaller bool) algorithm {
+	rules := log.rules
 	grain := strconv.FormatInt(resolution, 10)
 	// What the state has of the limiter that wrote it, see the scripts.
 	rule := strconv.FormatInt(rules[len(rules)-1].Window.Microseconds(), 10) + "/" + grain
@@ -94,17 +100,17 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, rules []
 		rule += "@"
 	}
 	a := algorithm{
-		title: title, id: id, most: rules[0].Limit,
+		title: title, id: id, most: log.own(0),
 		scripts: scripts,
 		args:    []string{rule, grain},
-		words:   wordUsed + len(rules), cost: logCost(resolution, rules), explainer: logExplainer(rules),
+		words:   wordUsed + len(rules), cost: logCost(resolution, rules), explainer: log,
 	}
 	if len(rules) > 1 {
 		a.words++ // the blocking rule
 		a.args = append(a.args, strconv.Itoa(len(rules)))
 	}
-	for _, rule := range rules {
-		a.args = append(a.args, strconv.Itoa(rule.Limit), strconv.FormatInt(rule.Window.Microseconds(), 10))
+	for i, rule := range rules {
+		a.args = append(a.args, strconv.Itoa(log.own(i)), strconv.FormatInt(rule.Window.Microseconds(), 10))
 	}
 	return a
 }
@@ -118,9 +124,11 @@ func logCost(resolution int64, rules []Rule) redisexec.Cost {
 	return redisexec.Cost{Key: 15 + 25*(len(rules)-1), Run: 40 * len(rules) * int(far)}
 }
 
-// logExplainer explains the replies of a log. It holds the log's rules, from the
-// smallest window up.
-type logExplainer []Rule
+// logExplainer explains the replies of a log.
+type logExplainer struct {
+	rules    []Rule // from the smallest window up
+	headroom int    // what of each limit is left to other limiters
+}
 
 // The words of a log's reply, after wordAllowed.
 const (
@@ -131,7 +139,8 @@ const (
 	// blocks longest, from 1, or 0 if none does.
 )
 
-func (rules logExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
+func (l logExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
+	rules := l.rules
 	newest, blocked, used := words[wordNewest], words[wordBlocked], words[wordUsed:]
 	longest := rules[len(rules)-1].Window
 	r := Result{
@@ -144,7 +153,7 @@ func (rules logExplainer) explain(words []int64, n, taken int64, allowed bool) R
 			r.ResetAfter = 0
 		}
 		for rule := range rules {
-			if left := rules.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
+			if left := l.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
 				governing, r.Remaining = rule, left
 			}
 		}
@@ -154,13 +163,14 @@ func (rules logExplainer) explain(words []int64, n, taken int64, allowed bool) R
 			// In bounds, whatever Redis replied.
 			governing = int(min(max(blocking-1, 0), int64(len(rules)-1)))
 		}
-		r.Remaining = rules.left(governing, used[governing]+taken)
+		r.Remaining = l.left(governing, used[governing]+taken)
 		r.RetryAfter = micros(blocked)
 	}
 	r.Limit, r.Window = rules[governing].Limit, rules[governing].Window
 	return r
 }
 
-func (rules logExplainer) left(rule int, used int64) int {
-	return int(max(int64(rules[rule].Limit)-used, 0))
-}
+// own is what of a rule's limit this limiter may use.
+func (l logExplainer) own(rule int) int { return l.rules[rule].Limit - l.headroom }
+
+func (l logExplainer) left(rule int, used int64) int { return int(max(int64(l.own(rule))-used, 0)) }

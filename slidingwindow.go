@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	_ "embed"
-	"strconv"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -17,9 +16,9 @@ var (
 	//go:embed scripts/slidingwindow_zset.lua
 	zsetWindowText string
 
-	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText))
-	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText))
-	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
+	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText), 40)
+	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText), 38)
+	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText), 20)
 )
 
 // A SlidingWindow allows at most limit permits in any interval of one window.
@@ -57,7 +56,10 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 	if err := checkRule(Rule{limit, window}); err != nil {
 		return nil, err
 	}
-	rules := []Rule{{limit, window}}
+	if err := s.checkHeadroom("limit", limit); err != nil {
+		return nil, err
+	}
+	rules := logExplainer{[]Rule{{limit, window}}, s.headroom}
 	var a algorithm
 	switch s.storage {
 	case ZSet:
@@ -68,10 +70,12 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d; a SlidingLog is as exact, for any limit", limit, maxZSet)
 		}
 		a = algorithm{
-			title: "sliding window", id: idSlidingWindowZSet, most: limit,
+			title: "sliding window", id: idSlidingWindowZSet, most: rules.own(0),
 			scripts: zsetWindowScripts,
-			args:    []string{strconv.Itoa(limit), strconv.FormatInt(window.Microseconds(), 10)},
-			words:   wordUsed + 1, cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3}, explainer: logExplainer(rules),
+			args:    integers(int64(rules.own(0)), window.Microseconds()),
+			words:   wordUsed + 1, cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3}, explainer: rules,
+			mostCharge: maxZSet,
+			which:      func(last, n int64) int64 { return last - n + 1 }, // the number of the first member
 		}
 	default:
 		subWindows := int64(s.subWindows)

@@ -29,6 +29,9 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err != nil {
 		return nil, err
 	}
+	if err := b.set(&s, "burst"); err != nil {
+		return nil, err
+	}
 	inner, err := newCore(c, s, bucketAlgorithm("token bucket", idTokenBucket, b, s.mark()))
 	if err != nil {
 		return nil, err

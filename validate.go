@@ -115,6 +115,8 @@ func isNil(l Limiter) bool {
 		return l == nil
 	case *DenyCache:
 		return l == nil
+	case *All:
+		return l == nil
 	}
 	return false
 }
@@ -133,6 +135,8 @@ func ceilingOf(l Limiter) int {
 	case *TokenBucket:
 		return l.ceiling()
 	case *LeakyBucket:
+		return l.ceiling()
+	case *All:
 		return l.ceiling()
 	case *LocalTokenBucket:
 		return l.ceiling()

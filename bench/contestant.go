@@ -54,6 +54,8 @@ const (
 	// Permits leave a log during a run, as they do in use.
 	logLimit  = 1_000_000
 	logWindow = time.Minute
+	// As many permits as a sorted set takes, in a window that a hot key does not fill.
+	zsetWindow = 20 * time.Millisecond
 )
 
 func contestants() []contestant {
@@ -106,7 +108,11 @@ func slidingWindow(storage ratelimit.Storage) build {
 		if v == denied {
 			return ratelimit.NewSlidingWindow(c, 1, time.Hour, prefix, ratelimit.WithStorage(storage))
 		}
-		return ratelimit.NewSlidingWindow(c, logLimit, logWindow, prefix, ratelimit.WithStorage(storage))
+		limit, window := logLimit, logWindow
+		if storage == ratelimit.ZSet {
+			limit, window = mostZSet, zsetWindow
+		}
+		return ratelimit.NewSlidingWindow(c, limit, window, prefix, ratelimit.WithStorage(storage))
 	}
 }
 

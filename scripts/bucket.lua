@@ -308,7 +308,6 @@ out[size + 3] = late
 size = size + 3
 -- </words>
 
-And to reserve:
 -- <due>
 -- When the permits fit, microseconds from now, and the instant that the state gets.
 -- needs: present missing lag capacity flow cost
@@ -317,4 +316,41 @@ local due, stamp = 0, present
 local over = missing + cost - capacity
 if over > 0 then due = lag + (over + -over % flow) / flow end
 -- </due>
+
+-- <charge>
+-- A debt takes 71 years at most, and the numbers stay exact.
+-- needs: n permit flow missing
+-- sets: cost allowed before
+local cost, allowed, before = n * permit, 1, missing
+if missing + cost >= 2 ^ 52 or missing + cost > 2 ^ 51 * flow then return {err = 'DEBT too much'} end
+-- </charge>
+
+-- <ticket>
+-- The instant of the decision.
+-- needs: out size present
+-- sets:
+out[size + 1] = present
+out[size + 2] = 0
+-- </ticket>
+
+-- <giveback>
+-- which is '1' if the bucket may have refilled what was held since the instant where.
+-- While permits are promised, nothing comes back: those who wait were told their instants,
+-- and the next caller would get the same ones (reserve.lua).
+-- needs: back flow missing permit present repair theirs where which writes
+-- sets: given
+local given, less = 0, back * permit
+if which == '1' then
+  less = less - (present - where) * flow
+  if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
+end
+less = math.min(less, missing)
+if less > 0 and not string.find(writes, '!', 1, true) then
+  given = math.ceil(less / permit)
+  missing = missing - less
+  repair = false
+  theirs = nil
+  -- <store/>
+end
+-- </giveback>
 ]]

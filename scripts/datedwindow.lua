@@ -133,4 +133,29 @@ out[size + 2] = before
 out[size + 3] = start + lasts - now
 size = size + 3
 -- </words>
+-- <charge>
+-- needs: n limit used
+-- sets: allowed before
+local allowed, before = 1, math.max(limit - used, 0)
+if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- </charge>
+-- <ticket>
+-- The window's start.
+-- needs: out size start
+-- sets:
+out[size + 1] = start
+out[size + 2] = 0
+-- </ticket>
+-- <giveback>
+-- needs: key back start used where
+-- sets: given
+local given = 0
+if start == where + 0 then given = math.min(back, used) end
+if given > 0 and given == used then
+  redis.call('UNLINK', key)
+elseif given > 0 then
+  used = used - given
+  -- <store/>
+end
+-- </giveback>
 ]]

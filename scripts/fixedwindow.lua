@@ -141,4 +141,40 @@ out[size + 2] = before / 1000000
 out[size + 3] = left
 size = size + 3
 -- </words>
+-- <charge>
+-- needs: n most room
+-- sets: cost allowed before
+local cost, allowed, before = n * 1000000, 1, math.max(room, 0)
+if most - room + cost > 4e15 then return {err = 'DEBT too much'} end
+-- </charge>
+-- <ticket>
+-- The instant at which the window ends, milliseconds. The clock is read before the TTL,
+-- and by giveback after it, so that no later window is taken for this one.
+-- needs: key out size
+-- sets:
+local time = redis.call('TIME')
+out[size + 1] = time[1] * 1000 + math.floor(time[2] / 1000) + redis.call('PTTL', key)
+out[size + 2] = 0
+-- </ticket>
+-- <giveback>
+-- needs: back call key most open room taken where window
+-- sets: given
+local given = 0
+if open then
+  local ends = call('PTTL', key)
+  local time = redis.call('TIME')
+  ends = ends + time[1] * 1000 + math.floor(time[2] / 1000)
+  -- TTLs are whole milliseconds.
+  if ends >= where - 1 and ends <= where + math.min(window - 1, 1) then
+    local used = math.floor((most - room) / 1000000)
+    given = math.min(back, used)
+    if given == used then
+      redis.call('UNLINK', key)
+    elseif given > 0 then
+      taken = -given
+      -- <store/>
+    end
+  end
+end
+-- </giveback>
 ]]

@@ -415,7 +415,7 @@ end
 
 -- <answer>
 -- needs: now rules bases newest allowed before wait blocking
--- sets:
+-- sets: out size
 local out, size = {0, 0, 0, 0, 0, 0}, 0 -- two rules give six words
 -- <words>
 -- needs: out size now rules bases newest allowed before wait blocking
@@ -431,3 +431,70 @@ size = size + 4 + rules
 -- </words>
 return out
 -- </answer>
+
+--[[ In the templates that settle:
+-- <charge>
+-- needs: n rules bases stored
+-- sets: allowed before
+local allowed, before = 1, stored
+if stored - bases[rules] + n > 4e9 then return {err = 'DEBT too much'} end
+-- </charge>
+
+-- <ticket>
+-- The instant of the entry.
+-- needs: out size slot
+-- sets:
+out[size + 1] = slot
+out[size + 2] = 0
+-- </ticket>
+
+-- <giveback>
+-- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
+-- If 8,192 entries or more came after it, nothing is given back.
+-- needs: key call present exists said rule instant gone slack corrupt back where
+-- sets: given
+local given = 0
+if exists then
+  local length = call('LLEN', key)
+  if length < 4 or length % 2 == 1 then return {err = corrupt} end
+  local entries, count, latest = length / 2 - 1, 8, nil
+  repeat -- the last entries, and the total before them
+    count = math.min(count * 4, entries)
+    latest = call('LRANGE', key, -2 * count - 1, '-1')
+  until count == entries or count >= 8192 or not latest[2] or tonumber(latest[2]) <= where + 0
+  local found = 2
+  while latest[found] and tonumber(latest[found]) < where + 0 do
+    found = found + 2
+  end
+  if latest[found] and tonumber(latest[found]) == where + 0 then
+    local own = latest[found + 1] - latest[found - 1]
+    given = math.min(back, own)
+    local rest = {} -- behind the entry before the ticket's
+    for i = found + 1, #latest, 2 do
+      if i > found + 1 or given < own then
+        rest[#rest + 1] = latest[i - 1]
+        rest[#rest + 1] = string.format('%d', latest[i] - given)
+      end
+    end
+    if given == 0 then
+      rest = nil
+    elseif #rest == 0 and entries == 1 then
+      redis.call('UNLINK', key)
+    elseif #rest == 2 and found == #latest - 1 then
+      redis.call('LSET', key, '-1', rest[2])
+    else
+      -- If the server is out of memory, this fails, before anything has changed.
+      redis.call('LSET', key, '-1', latest[#latest])
+      redis.call('LTRIM', key, '0', found - #latest - 2)
+      for i = 1, #rest, 1000 do
+        redis.call('RPUSH', key, unpack(rest, i, math.min(i + 999, #rest)))
+      end
+      if #rest == 0 and said == rule then -- the last permit is an earlier one now
+        local ttl = (gone - instant + latest[found - 2] - present) / 1000
+        redis.call('PEXPIRE', key, math.max(ttl - ttl % 2, 0) + 901 + slack)
+      end
+    end
+  end
+end
+-- </giveback>
+]]

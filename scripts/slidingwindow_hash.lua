@@ -430,4 +430,88 @@ out[size + 3] = wait
 out[size + 4] = before
 size = size + 4
 -- </words>
+-- <charge>
+-- needs: n used
+-- sets: allowed before
+local allowed, before = 1, used
+if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- </charge>
+
+-- <ticket>
+-- The instant of the entry.
+-- needs: out size slot
+-- sets:
+out[size + 1] = slot
+out[size + 2] = 0
+-- </ticket>
+
+-- <giveback>
+-- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
+-- If 8,192 entries or more came after it, nothing is given back.
+-- needs: key call bounds present exists said rule gone slack corrupt back where
+-- sets: given
+local given = 0
+if exists then
+  local zero, number = bounds(key)
+  local ends = call('HMGET', key, 'instant', 'total', 'base')
+  local at, sum, read = ends[1] + 0, ends[2] + 0, 0
+  if not number then return {err = corrupt} end
+  local place, ats, sums, below = number, {}, {}, ends[3] + 0
+  -- The entries from the last one back to the ticket's, and the total before that.
+  while at and at > where + 0 and place > 1 and read < 8191 do
+    ats[place] = at
+    sums[place] = sum
+    place = place - 1
+    read = read + 1
+    local entry = call('HMGET', key, string.format('%d', zero + place))[1]
+    at, sum = string.match(entry or '', '^(%d+)/(%d+)$')
+    at = tonumber(at)
+    sum = tonumber(sum)
+  end
+  if at == where + 0 then
+    if place > 1 then
+      local entry = call('HMGET', key, string.format('%d', zero + place - 1))[1]
+      below = tonumber(string.match(entry or '', '/(%d+)$'))
+      if not below then return {err = corrupt} end
+    end
+    ats[place] = at
+    sums[place] = sum
+    given = math.min(back, sum - below)
+    local gap = 0 -- the ticket's entry goes
+    if given == sum - below then gap = 1 end
+    if given == 0 then
+      gap = 0
+    elseif gap == 1 and number == 1 then
+      redis.call('UNLINK', key)
+    else
+      local final = number - gap
+      local moved = {}
+      for i = place, final do
+        if i < final then
+          moved[#moved + 1] = string.format('%d', zero + i)
+          moved[#moved + 1] = string.format('%d/%d', ats[i + gap], sums[i + gap] - given)
+        end
+      end
+      local lastAt, lastSum = ats[number], sums[number] - given
+      if place > final then -- the last entry goes
+        local entry = call('HMGET', key, string.format('%d', zero + final))[1]
+        lastAt = tonumber(string.match(entry or '', '^(%d+)/'))
+        lastSum = below
+        if not lastAt then return {err = corrupt} end
+      end
+      redis.call('HSET', key, 'instant', string.format('%d', lastAt), 'total', string.format('%d', lastSum),
+        'last', string.format('%d', zero + final))
+      if gap == 1 and place == 1 then redis.call('HSET', key, 'oldest', string.format('%d', ats[2])) end
+      for i = 1, #moved, 1000 do
+        redis.call('HSET', key, unpack(moved, i, math.min(i + 999, #moved)))
+      end
+      if gap == 1 then redis.call('HDEL', key, string.format('%d', zero + final)) end
+      if place > final and said == rule then -- the last permit is an earlier one now
+        local ttl = (gone - at + lastAt - present) / 1000
+        redis.call('PEXPIRE', key, math.max(ttl - ttl % 2, 0) + 901 + slack)
+      end
+    end
+  end
+end
+-- </giveback>
 ]]

@@ -126,7 +126,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key now spare window at edge used stored number rule longest ends foreign repair
-  -- sets:
+  -- sets: number
   local score, missing = string.format('%d', at), used - stored
   if repair then
     local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')
@@ -185,4 +185,40 @@ out[size + 3] = wait
 out[size + 4] = before
 size = size + 4
 -- </words>
+-- <charge>
+-- A member is a permit: to remove more at once would take too long.
+-- needs: n used
+-- sets: allowed before
+local allowed, before = 1, used
+if used + n > 20000 then return {err = 'DEBT too much'} end
+-- </charge>
+-- <ticket>
+-- The members' score, and the number of the last one.
+-- needs: out size at number
+-- sets:
+out[size + 1] = at
+out[size + 2] = number
+-- </ticket>
+-- <giveback>
+-- which is the number of the ticket's first member. Its members have neighbouring ranks.
+-- needs: key call now mark spare window back where which
+-- sets: given
+local given, rank = 0, nil
+local members = call('ZRANGEBYSCORE', key, where, where)
+for i = 1, #members do
+  local name = tonumber(string.sub(members[i], 1, 10))
+  if name and name >= which + 0 and name < which + back then
+    if given == 0 then rank = call('ZCOUNT', key, '-inf', '(' .. where) + i - 1 end
+    given = given + 1
+  end
+end
+if given > 0 then
+  redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
+  local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+    local ttl = math.max(top[2] + window - now, 0) / 1000
+    redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare)
+  end
+end
+-- </giveback>
 ]]

@@ -323,7 +323,6 @@ out[size + 5] = wait
 size = size + 5
 -- </words>
 
-And to reserve:
 -- <due>
 -- When the permits fit, microseconds from now, and the instant that the state gets.
 -- needs: n now burst permit flow every after whole part since
@@ -334,4 +333,58 @@ if over > 0 or over == 0 and part > 0 then
   due = since + after(over, part, permit, flow, every) - now
 end
 -- </due>
+
+-- <charge>
+-- A debt takes 71 years at most, and the numbers stay exact.
+-- needs: n permit flow every after whole part
+-- sets: allowed wholeBefore partBefore
+local allowed, wholeBefore, partBefore = 1, whole, part
+if whole + n >= 2 ^ 52 or after(whole + n, part, permit, flow, every) > 2 ^ 51 then return {err = 'DEBT too much'} end
+-- </charge>
+
+-- <ticket>
+-- The instant of the decision.
+-- needs: out size present
+-- sets:
+out[size + 1] = present
+out[size + 2] = 0
+-- </ticket>
+
+-- <giveback>
+-- which is '1' if the bucket may have refilled what was held since the instant where:
+-- then whole steps count, as many as can have come.
+-- While permits are promised, nothing comes back: those who wait were told their instants,
+-- and the next caller would get the same ones (reserve.lua).
+-- needs: writes back divide every flow part permit present repair since theirs where which whole
+-- sets: given
+local less, lessPart, given = back, 0, 0
+if which == '1' then
+  local held = math.max(present - where, 0)
+  local restored, rest = divide(held + -held % every, flow, permit)
+  less = less - restored
+  if rest > 0 then
+    less = less - 1
+    lessPart = permit - rest
+  end
+  if present < where + 0 or theirs then less = -1 end -- how much was refilled is not known
+end
+if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
+  given = math.min(less, whole)
+  if lessPart > 0 and less < whole then given = given + 1 end
+  whole = whole - less
+  part = part - lessPart
+  if part < 0 then
+    whole = whole - 1
+    part = part + permit
+  end
+  if whole < 0 or whole + part == 0 then
+    whole = 0
+    part = 0
+    since = present
+  end
+  repair = false
+  theirs = nil
+  -- <store/>
+end
+-- </giveback>
 ]]

@@ -38,6 +38,8 @@ var (
 	result                ratelimit.Result
 	err                   error
 	key, customer, plan   string
+	perUser, tokens       *ratelimit.TokenBucket
+	perAddress            *ratelimit.SlidingWindow
 	w                     http.ResponseWriter
 	r                     *http.Request
 )

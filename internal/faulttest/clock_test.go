@@ -28,7 +28,7 @@ func (q quota) blocks() time.Duration {
 		return 2 * clockWindow
 	case "SlidingLog with a resolution":
 		return clockWindow + clockWindow/20
-	case "TokenBucket", "LeakyBucket", "TokenBucket stepped":
+	case "TokenBucket", "TokenBucket in an All", "LeakyBucket", "TokenBucket stepped":
 		return clockWindow / clockLimit
 	}
 	return clockWindow

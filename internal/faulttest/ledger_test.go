@@ -77,6 +77,13 @@ func quotas() []quota {
 		{"TokenBucket", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
 		}},
+		{"TokenBucket in an All", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
+			if err != nil {
+				return nil, err
+			}
+			return ratelimit.NewAll(l)
+		}},
 		{"TokenBucket stepped", perStep, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit,
 				ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(window/4))

@@ -306,6 +306,7 @@ func models(limit int, window time.Duration) map[string]func() model.Model {
 		"SlidingLog":                      log(time.Microsecond),
 		"SlidingLog with a resolution":    log(window / 20),
 		"TokenBucket":                     func() model.Model { return model.NewTokenBucket(limit, window, limit) },
+		"TokenBucket in an All":           func() model.Model { return model.NewTokenBucket(limit, window, limit) },
 		"TokenBucket stepped":             func() model.Model { return model.NewSteppedBucket(limit, window, limit, window/4) },
 		"LeakyBucket":                     func() model.Model { return model.NewLeakyBucket(limit, window, limit) },
 	}

@@ -145,12 +145,14 @@ func Families() []Family {
 		}},
 		{Name: "TokenBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			rate, burst := drawBucket(rng)
-			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...))
+			exact, own := drawExact(rng)
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, ratelimit.WithOptions(opts...))...)
 			return Pair{
 				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
 				Model: func() model.Model {
 					m := model.NewTokenBucket(rate.Count, rate.Period, burst)
 					m.CallersClock = len(opts) > 0
+					m.ExactReturns = exact
 					return m
 				},
 				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, burst) },
@@ -160,12 +162,14 @@ func Families() []Family {
 		{Name: "TokenBucket stepped", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			rate, burst := drawBucket(rng)
 			every := pick(rng, time.Millisecond, 10*time.Millisecond, 333_333*time.Microsecond, time.Second, time.Minute)
-			l, err := ratelimit.NewTokenBucket(c, rate, burst, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))
+			exact, own := drawExact(rng)
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))...)
 			return Pair{
 				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
 				Model: func() model.Model {
 					m := model.NewSteppedBucket(rate.Count, rate.Period, burst, every)
 					m.CallersClock = len(opts) > 0
+					m.ExactReturns = exact
 					return m
 				},
 				Bound: steppedBound(rate, burst, every),
@@ -179,12 +183,18 @@ func Families() []Family {
 		}},
 		{Name: "LeakyBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			rate, capacity := drawBucket(rng)
-			l, err := ratelimit.NewLeakyBucket(c, rate, capacity, ratelimit.WithOptions(opts...))
+			exact := rng.IntN(2) == 0
+			own := []ratelimit.LeakyBucketOption{ratelimit.WithOptions(opts...)}
+			if exact {
+				own = append(own, ratelimit.WithExactReturns())
+			}
+			l, err := ratelimit.NewLeakyBucket(c, rate, capacity, own...)
 			return Pair{
 				About: fmt.Sprintf("%v, capacity %d", rate, capacity), Limiter: l,
 				Model: func() model.Model {
 					m := model.NewLeakyBucket(rate.Count, rate.Period, capacity)
 					m.CallersClock = len(opts) > 0
+					m.ExactReturns = exact
 					return m
 				},
 				Broken: func(taken []model.Taken) string { return brokenRate(taken, rate, capacity) },
@@ -192,6 +202,14 @@ func Families() []Family {
 			}, err
 		}},
 	}
+}
+
+// drawExact is whether a token bucket gives back exactly, and its option.
+func drawExact(rng *rand.Rand) (bool, []ratelimit.TokenBucketOption) {
+	if rng.IntN(2) == 0 {
+		return false, nil
+	}
+	return true, []ratelimit.TokenBucketOption{ratelimit.WithExactReturns()}
 }
 
 func bucketBound(rate ratelimit.Rate, burst int) Bound {

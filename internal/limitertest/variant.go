@@ -121,6 +121,18 @@ func Variants() []Variant {
 			Corrupt: corruptString("full"),
 		},
 		{
+			Name: "TokenBucket in an All", Key: "ratelimit:default:tokenbucket:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				l, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
+				if err != nil {
+					return nil, err
+				}
+				return ratelimit.NewAll(l)
+			},
+			Resets: thirds, Retry: 333_334 * us, Grain: us,
+			Corrupt: corruptString("full"),
+		},
+		{
 			Name: "TokenBucket stepped", Key: "ratelimit:default:tokenbucket:k",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(s))

@@ -15,6 +15,7 @@ import (
 // sent, only its outcomes change.
 type batch struct {
 	price redisexec.Cost // of what is added
+	apart bool           // each key has its own execution: the cost is not that of one
 	cost  int            // estimate of the execution
 
 	runs   []run
@@ -104,7 +105,7 @@ func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline tim
 	if !joins && (known || n > 1) {
 		cost += b.price.Run
 	}
-	if b.calls == maxCalls || !known && b.keys == maxKeys || !b.afford(cost) {
+	if b.calls == maxCalls || !b.apart && (!known && b.keys == maxKeys || !b.afford(cost)) {
 		return slot{}, false
 	}
 	if b.calls == 0 {

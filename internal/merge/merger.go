@@ -51,6 +51,13 @@ func New(exec *redisexec.Executor, prefix string) *Merger {
 	return m
 }
 
+// NewUnmerged returns a merger that executes each key on its own, for AcquireMany.
+func NewUnmerged(exec *redisexec.Executor, prefix string) *Merger {
+	m := &Merger{prefix: prefix, sender: newSender(exec)}
+	m.sender.pipelined.Store(true)
+	return m
+}
+
 // Acquire takes n permits from key, in one execution with other calls that wait. It
 // returns the context's error as soon as ctx ends. The caller calls Done on the reply.
 func (m *Merger) Acquire(ctx context.Context, key string, n int) (redisexec.Reply, error) {
@@ -64,7 +71,7 @@ func (m *Merger) queue(ctx context.Context, key string) *queue {
 	if m.route == nil || !m.sender.answered.Load() {
 		return m.common
 	}
-	server, err := m.route(ctx, m.prefix+key)
+	server, err := m.route(ctx, m.sender.exec.Route(m.prefix+key))
 	if err != nil {
 		return m.common
 	}

@@ -39,29 +39,39 @@ func (s *sender) sendOne(ctx context.Context, name string, n int) (redisexec.Rep
 	return reply, err
 }
 
-// send executes b and gives every call an outcome, whatever happens. A panic in the
-// client's hooks or in the caller's clock becomes an error, because it would end the
-// process here; so does a hook that ends the goroutine.
+// send executes b and gives every call an outcome, whatever happens.
 func (s *sender) send(b *batch) {
 	defer close(b.done)
-	defer func() { b.fail(redisexec.Unfinished(recover())) }()
 	ctx, cancel := b.context()
 	defer cancel()
+	s.sendWith(ctx, b)
+}
+
+// sendWith is send with a context of the caller's. A panic in the client's hooks or in the
+// caller's clock becomes an error, because it would end the process here; so does a hook
+// that ends the goroutine.
+func (s *sender) sendWith(ctx context.Context, b *batch) {
+	defer func() { b.fail(redisexec.Unfinished(recover())) }()
 	keys := b.pendingKeys()
 	switch {
 	case len(keys) == 1 && b.single(keys[0]):
 		words, err := s.askOne(ctx, b, keys[0])
 		s.answer(b, keys[0], words, err)
-	case s.pipelined.Load():
+	case s.pipelined.Load() && s.pipelines != nil:
 		s.sendPipelined(ctx, b, keys)
-	default:
-		s.sendTogether(ctx, b, keys)
+	case s.pipelined.Load():
+		for _, key := range keys {
+			words, err := s.askMany(ctx, b, []int{key})
+			s.settle(ctx, b, []int{key}, words, err)
+		}
+	default: // all of b in one execution
+		words, err := s.askMany(ctx, b, keys)
+		s.settle(ctx, b, keys, words, err)
 	}
 }
 
-// sendTogether runs all of b in one execution.
-func (s *sender) sendTogether(ctx context.Context, b *batch, keys []int) {
-	words, err := s.askMany(ctx, b, keys)
+// settle gives the calls of an execution for several keys their outcomes.
+func (s *sender) settle(ctx context.Context, b *batch, keys []int, words []int64, err error) {
 	if redis.HasErrorPrefix(err, "CROSSSLOT") {
 		// The server is a node of a cluster, and has executed nothing.
 		s.pipelined.Store(true)

@@ -38,6 +38,11 @@ func NewAlignedWindow(limit int, window, offset time.Duration) *ClockWindow {
 // Take implements [Model].
 func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, c.limit)
+	return c.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (c *ClockWindow) decide(now int64, n int, peek, charge bool) Answer {
 	used, start, repaired := c.used, c.start, false
 	switch {
 	case c.Unused(now):
@@ -52,15 +57,15 @@ func (c *ClockWindow) Take(now int64, n int, peek bool) Answer {
 	answer.ResetAfter = micros(start + c.window - now)
 
 	before := used
-	if used+n > c.limit {
+	if used+n > c.limit && !charge {
 		answer.RetryAfter = answer.ResetAfter
 	} else {
 		answer.Allowed = true
 		used += n
 	}
-	answer.Remaining = c.limit - used
+	answer.Remaining = max(c.limit-used, 0)
 	if peek {
-		answer.Remaining = c.limit - before
+		answer.Remaining = max(c.limit-before, 0)
 		if before == 0 {
 			answer.ResetAfter = 0
 		}

@@ -28,6 +28,11 @@ func NewFixedWindow(limit int, window time.Duration) *FixedWindow {
 // Take implements [Model].
 func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, f.limit)
+	return f.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (f *FixedWindow) decide(now int64, n int, peek, charge bool) Answer {
 	ms := floorDiv(now, 1000)
 	used, left, repaired := f.used, f.end-ms, false
 	switch {
@@ -40,15 +45,15 @@ func (f *FixedWindow) Take(now int64, n int, peek bool) Answer {
 	answer.ResetAfter = time.Duration(left) * time.Millisecond
 
 	before := used
-	if used+n > f.limit {
+	if used+n > f.limit && !charge {
 		answer.RetryAfter = answer.ResetAfter
 	} else {
 		answer.Allowed = true
 		used += n
 	}
-	answer.Remaining = f.limit - used
+	answer.Remaining = max(f.limit-used, 0)
 	if peek {
-		answer.Remaining = f.limit - before
+		answer.Remaining = max(f.limit-before, 0)
 		if before == 0 {
 			answer.ResetAfter = 0
 		}

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"time"
 )
@@ -15,6 +16,7 @@ import (
 // has caught up.
 type LeakyBucket struct {
 	CallersClock bool
+	ExactReturns bool // see GiveBack
 
 	capacity int
 	rate     *big.Rat // permits that drain in a microsecond
@@ -33,12 +35,23 @@ func NewLeakyBucket(count int, period time.Duration, capacity int) *LeakyBucket 
 
 // Take implements [Model].
 func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
-	answer, _ := b.take(now, n, peek, 0)
+	checkPermits(n, b.capacity)
+	return b.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (b *LeakyBucket) decide(now int64, n int, peek, charge bool) Answer {
+	longest := int64(0)
+	if charge {
+		longest = math.MaxInt64
+	}
+	answer, _ := b.take(now, n, peek, longest)
 	return answer
 }
 
 // Reserve implements [Reserver].
 func (b *LeakyBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	checkPermits(n, b.capacity)
 	before := *b
 	answer, due = b.take(now, n, false, longest)
 	made := b.version
@@ -51,7 +64,6 @@ func (b *LeakyBucket) Reserve(now int64, n int, longest int64) (answer Answer, d
 
 // take allows the call if n permits fit within longest.
 func (b *LeakyBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
-	checkPermits(n, b.capacity)
 	clock, repaired, empty := now, false, rat(now)
 	if b.empty != nil {
 		empty = b.empty

@@ -79,6 +79,11 @@ func (l *SlidingLog) Beside(rules []Rule, resolution time.Duration) *SlidingLog 
 // Take implements [Model].
 func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, l.Max())
+	return l.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (l *SlidingLog) decide(now int64, n int, peek, charge bool) Answer {
 	key, repaired := l.load(now, peek)
 	present := l.present(now, key)
 	if key.gone() <= present && !l.Keep {
@@ -87,7 +92,7 @@ func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 
 	answer := Answer{}
 	for _, rule := range l.rules {
-		if until, denied := rule.blocks(key.taken, present, n); denied {
+		if until, denied := rule.blocks(key.taken, present, n); denied && !charge {
 			if wait := micros(min(until, key.gone()) - now); wait > answer.RetryAfter {
 				answer.RetryAfter = wait
 				answer.Limit, answer.Window = rule.Limit, rule.Window
@@ -101,7 +106,7 @@ func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 	}
 	if answer.Allowed {
 		for i, rule := range l.rules {
-			left := rule.Limit - rule.used(key.taken, present)
+			left := max(rule.Limit-rule.used(key.taken, present), 0)
 			if i == 0 || left < answer.Remaining {
 				answer.Limit, answer.Window, answer.Remaining = rule.Limit, rule.Window, left
 			}
@@ -210,7 +215,7 @@ func (r Rule) used(taken []Taken, now int64) (sum int) {
 // allows them.
 func (r Rule) blocks(taken []Taken, now int64, n int) (until int64, denied bool) {
 	excess := r.used(taken, now) + n - r.Limit
-	if excess <= 0 {
+	if excess <= 0 || n > r.Limit { // so many are only charged
 		return 0, false
 	}
 	for _, t := range taken { // the oldest leave first

@@ -43,6 +43,11 @@ func NewSlidingWindow(limit int, window time.Duration, subWindows int) *SlidingW
 // Take implements [Model].
 func (s *SlidingWindow) Take(now int64, n int, peek bool) Answer {
 	checkPermits(n, s.limit)
+	return s.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (s *SlidingWindow) decide(now int64, n int, peek, charge bool) Answer {
 	counts := maps.Clone(s.counts)
 	if counts == nil {
 		counts = map[int64]int{}
@@ -62,7 +67,7 @@ func (s *SlidingWindow) Take(now int64, n int, peek bool) Answer {
 	}
 	answer := Answer{Limit: s.limit, Window: s.Span()}
 
-	if used := s.used(counts, present); used+n <= s.limit {
+	if used := s.used(counts, present); used+n <= s.limit || charge {
 		answer.Allowed = true
 		if !peek {
 			counts[floorDiv(present, s.width)] += n

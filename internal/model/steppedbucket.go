@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"time"
 )
@@ -15,6 +16,7 @@ import (
 // instant instead.
 type SteppedBucket struct {
 	CallersClock bool
+	ExactReturns bool // see GiveBack
 
 	burst int
 	every int64    // microseconds between two steps
@@ -39,12 +41,23 @@ func NewSteppedBucket(count int, period time.Duration, burst int, every time.Dur
 
 // Take implements [Model].
 func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
-	answer, _ := b.take(now, n, peek, 0)
+	checkPermits(n, b.burst)
+	return b.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (b *SteppedBucket) decide(now int64, n int, peek, charge bool) Answer {
+	longest := int64(0)
+	if charge {
+		longest = math.MaxInt64
+	}
+	answer, _ := b.take(now, n, peek, longest)
 	return answer
 }
 
 // Reserve implements [Reserver].
 func (b *SteppedBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	checkPermits(n, b.burst)
 	before := *b
 	answer, due = b.take(now, n, false, longest)
 	made := b.version
@@ -57,7 +70,6 @@ func (b *SteppedBucket) Reserve(now int64, n int, longest int64) (answer Answer,
 
 // take allows the call if n tokens are there within longest.
 func (b *SteppedBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
-	checkPermits(n, b.burst)
 	present, repaired := now, false
 	if b.level != nil {
 		present, repaired = presentAt(now, b.last, b.CallersClock)

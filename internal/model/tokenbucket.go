@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"time"
 )
@@ -15,6 +16,7 @@ import (
 // caller's lag.
 type TokenBucket struct {
 	CallersClock bool
+	ExactReturns bool // see GiveBack
 
 	burst    int
 	perToken *big.Rat // microseconds that one token takes
@@ -33,12 +35,23 @@ func NewTokenBucket(count int, period time.Duration, burst int) *TokenBucket {
 
 // Take implements [Model].
 func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
-	answer, _ := b.take(now, n, peek, 0)
+	checkPermits(n, b.burst)
+	return b.decide(now, n, peek, false)
+}
+
+// decide is Take. If charge is true, the permits are taken whether they are there or not.
+func (b *TokenBucket) decide(now int64, n int, peek, charge bool) Answer {
+	longest := int64(0)
+	if charge {
+		longest = math.MaxInt64
+	}
+	answer, _ := b.take(now, n, peek, longest)
 	return answer
 }
 
 // Reserve implements [Reserver].
 func (b *TokenBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	checkPermits(n, b.burst)
 	before := *b
 	answer, due = b.take(now, n, false, longest)
 	made := b.version
@@ -51,7 +64,6 @@ func (b *TokenBucket) Reserve(now int64, n int, longest int64) (answer Answer, d
 
 // take allows the call if n tokens are there within longest.
 func (b *TokenBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
-	checkPermits(n, b.burst)
 	burst := rat(int64(b.burst))
 	present, repaired := presentAt(now, b.at, b.CallersClock)
 	if b.tokens == nil {

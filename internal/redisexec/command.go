@@ -17,14 +17,19 @@ type Command struct {
 	exec   *Executor
 	script *script.Script
 	whole  bool // the command carries the script's source, not its digest
+	expect int  // the number of words of the reply, if not exec.Words
 
-	once  Once
-	key   string
-	n     int
-	now   int64
-	args  []any
-	room  []int64 // for the words of a reply that is one integer
-	words []int64
+	once Once
+	key  string
+	n    int
+
+	names   []string // of the keys of packed requests
+	permits []int64
+	common  int // the limiter, from 1, whose key all requests have in common; 0: none
+	now     int64
+	args    []any
+	room    []int64 // for the words of a reply that is one integer
+	words   []int64
 }
 
 // commands holds released commands, to be used again.
@@ -53,8 +58,13 @@ func (c *Command) release() {
 	if cap(c.args) > maxPooledArgs {
 		c.args = nil
 	}
-	c.exec, c.script, c.whole = nil, nil, false
+	c.exec, c.script, c.whole, c.expect, c.common = nil, nil, false, 0, 0
 	c.once.Cmder, c.key, c.words = nil, "", nil
+	clear(c.names)
+	c.names, c.permits = c.names[:0], c.permits[:0]
+	if cap(c.names) > maxPooledArgs {
+		c.names, c.permits = nil, nil
+	}
 	commands.Put(c)
 }
 
@@ -75,6 +85,10 @@ func (e *Executor) CommandMany(keys int, request func(i int) (name *string, requ
 // one makes c run One or Peek.
 func (c *Command) one(s *script.Script, key string, n int) error {
 	c.script, c.key, c.n = s, key, n
+	if c.exec.Several != nil {
+		c.several(1, func(int) (string, any) { return key, "1" })
+		return c.addClock()
+	}
 	c.args = append(append(c.args, s.BySHA...), "1", &c.key)
 	if n == 1 {
 		c.args = append(c.args, "1")
@@ -88,7 +102,14 @@ func (c *Command) one(s *script.Script, key string, n int) error {
 // many makes c run Many.
 func (c *Command) many(keys int, request func(i int) (name *string, requests any)) error {
 	c.script = c.exec.Many
-	c.args = append(append(c.args, c.script.BySHA...), strconv.Itoa(keys))
+	if c.exec.Several != nil {
+		c.several(keys, func(i int) (string, any) {
+			name, requests := request(i)
+			return *name, timesOf(requests)
+		})
+		return c.addClock()
+	}
+	c.args = append(append(c.args, c.script.BySHA...), count(keys))
 	names := len(c.args)
 	c.args = append(c.args, make([]any, keys)...)
 	c.args = append(append(c.args, ""), c.exec.Args...)
@@ -98,6 +119,16 @@ func (c *Command) many(keys int, request func(i int) (name *string, requests any
 		c.args = append(c.args, requests)
 	}
 	return c.addClock()
+}
+
+// counts are small numbers as arguments, because boxing a string allocates.
+var counts = [...]any{"0", "1", "2", "3", "4", "5", "6", "7", "8"}
+
+func count(n int) any {
+	if n < len(counts) {
+		return counts[n]
+	}
+	return strconv.Itoa(n)
 }
 
 func (c *Command) addClock() (err error) {

@@ -18,6 +18,7 @@ type Executor struct {
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Args            []any          // the algorithm's ARGV
 	Words           int            // of the reply to a run of equal requests
+	Several         []Limiter      // that each call is for, whose key is then a packed request; nil: one
 	Cost            Cost           // of an execution for many requests
 
 	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
@@ -37,6 +38,12 @@ type Executor struct {
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.
 	Pooled bool
+}
+
+// A Limiter is one of several that decide together, in the order of the scripts.
+type Limiter struct {
+	Words  int            // of the reply to a request
+	Common *script.Script // Many, for requests that have the key of this limiter in common
 }
 
 // Cost estimates the server's time for an execution, during which it serves nothing
@@ -114,10 +121,20 @@ func (e *Executor) DoMany(ctx context.Context, keys int, request func(i int) (na
 	return c.words, nil
 }
 
-// Delete deletes the key. It returns the context's error as soon as ctx ends.
+// Delete deletes the key, or those of a packed request. It returns the context's error as
+// soon as ctx ends.
 func (e *Executor) Delete(ctx context.Context, key string) error {
+	args := []any{"unlink"}
+	if e.Several == nil {
+		args = append(args, key)
+	} else {
+		names, _ := unpack(key, len(e.Several), nil, nil)
+		for _, name := range names {
+			args = append(args, name)
+		}
+	}
 	_, err := Await(ctx, func() (Reply, error) {
-		unlink := Once{redis.NewIntCmd(ctx, "unlink", key)}
+		unlink := Once{redis.NewIntCmd(ctx, args...)}
 		return Reply{}, unlink.Send(ctx, e.Client)
 	})
 	return err
@@ -140,7 +157,11 @@ func (e *Executor) Load(ctx context.Context) error {
 }
 
 func (e *Executor) load(ctx context.Context, client Client) error {
-	for _, s := range append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...) {
+	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
+	for _, l := range e.Several {
+		scripts = append(scripts, l.Common)
+	}
+	for _, s := range scripts {
 		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source)}
 		if err := load.Send(ctx, client); err != nil {
 			return err

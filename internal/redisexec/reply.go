@@ -60,8 +60,16 @@ func (c *Command) read() error {
 		c.exec.Unpack(cmd.Val(), c.words)
 	case *redis.IntSliceCmd:
 		c.words = cmd.Val()
-		if got := len(c.words); c.script != c.exec.Many && got != c.exec.Words {
-			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(c.exec.Words))
+		if c.common > 0 {
+			c.arrange()
+			return nil
+		}
+		want := c.exec.Words
+		if c.expect > 0 {
+			want = c.expect
+		}
+		if got := len(c.words); c.script != c.exec.Many && got != want {
+			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(want))
 		}
 	}
 	return nil
@@ -84,6 +92,9 @@ func (c *Command) Reply(err error) ([]int64, error) {
 	}
 	return c.words, nil
 }
+
+// IsDebt reports whether err says that a charge would put a key too far into debt.
+func IsDebt(err error) bool { return redis.HasErrorPrefix(err, "DEBT") }
 
 // IsUnknown reports whether err says that Redis did not know the script, and so did not
 // execute it.

@@ -94,6 +94,26 @@ func (f *File) Without(block string) *File {
 	return Parse(f.name, f.With(&File{blocks: map[string]string{block: ""}}).text)
 }
 
+// Set returns f with one block more, or another text for it, for [File.Fill].
+func (f *File) Set(block, text string) *File {
+	set := &File{name: f.name, text: f.text, blocks: maps.Clone(f.blocks)}
+	set.blocks[block] = text
+	return set
+}
+
+// MoveArguments returns f with blocks that find their arguments so many places further
+// back in ARGV. The clock's stay where they are, at the end.
+func (f *File) MoveArguments(by int) *File {
+	moved := &File{name: f.name, text: f.text, blocks: map[string]string{}}
+	for name, text := range f.blocks {
+		if name != "clock" {
+			text = strings.ReplaceAll(text, "ARGV[", fmt.Sprintf("ARGV[%d + ", by))
+		}
+		moved.blocks[name] = text
+	}
+	return moved
+}
+
 // AnswerInWords returns f with the words of a run as its answer: an array of integers,
 // instead of one integer that holds all words.
 func (f *File) AnswerInWords() *File {
@@ -107,7 +127,9 @@ func (f *File) AnswerInWords() *File {
 //
 // The blocks are spliced, not called: a function for each block would cost Redis a
 // closure in every execution.
-func (f *File) Fill(template string) *Script {
+func (f *File) Fill(template string) *Script { return New(f.fill(template)) }
+
+func (f *File) fill(template string) string {
 	var out strings.Builder
 	for line := range strings.Lines(template) {
 		mark, kind := parseMark(line)
@@ -121,14 +143,14 @@ func (f *File) Fill(template string) *Script {
 			panic(fmt.Sprintf("script: %s has no block <%s>", f.name, name))
 		}
 		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
-		for line := range strings.Lines(body) {
+		for line := range strings.Lines(f.fill(body)) {
 			if line != "\n" {
 				out.WriteString(indent)
 			}
 			out.WriteString(line)
 		}
 	}
-	return New(out.String())
+	return out.String()
 }
 
 type markKind int

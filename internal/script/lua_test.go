@@ -18,7 +18,14 @@ import (
 // scriptsDir holds the Lua files of the algorithms and the templates.
 const scriptsDir = "../../scripts"
 
-var templates = []string{"many.lua", "peek.lua", "reserve.lua"}
+// templates are filled with the blocks of an algorithm. Those of several limiters are
+// parts of the last three, with places that the program fills.
+var (
+	templates     = []string{"many.lua", "peek.lua", "upto.lua", "estimate.lua", "charge.lua", "giveback.lua", "reserve.lua"}
+	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
+	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
+	filledByGo    = names{"request": true, "inner": true, "shape": true, "limiters": true}
+)
 
 // fits reports whether a template can be filled from a file: only buckets reserve.
 func fits(template string, f *File) bool {
@@ -26,9 +33,10 @@ func fits(template string, f *File) bool {
 	return template != "reserve.lua" || reserves
 }
 
-// isAlgorithm reports whether a file holds blocks: it is neither a template nor a script
-// without any.
-func isAlgorithm(name string) bool { return !slices.Contains(templates, name) && name != "cancel.lua" }
+// isTemplate reports whether the file is not one of an algorithm.
+func isTemplate(name string) bool {
+	return name == "cancel.lua" || slices.Contains(slices.Concat(templates, ofSeveral, aroundSeveral), name)
+}
 
 // luaGlobals are those of Redis that the scripts use.
 var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
@@ -65,7 +73,7 @@ func luaFiles(t *testing.T) map[string]string {
 func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
 	files := luaFiles(t)
 	for name, text := range files {
-		if !isAlgorithm(name) {
+		if isTemplate(name) {
 			continue
 		}
 		blocks := Parse(name, text).Blocks()
@@ -88,6 +96,13 @@ func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
 				}
 				free := analyse(t, template, files[template]).free
 				_, rest, _ := strings.Cut(files[template], "-- <"+block+"/>")
+				for line := range strings.Lines(rest) { // the blocks that the template has after it
+					if mark, kind := parseMark(line); kind == markPlace {
+						if body, ok := blocks[strings.TrimSuffix(mark, "?")]; ok {
+							after.addAll(analyse(t, name, body).free)
+						}
+					}
+				}
 				for word := range identifiers(rest) {
 					if used.assigned[word] || used.top[word] && free[word] {
 						sets[word] = true
@@ -155,15 +170,15 @@ func identifiers(text string) names {
 func TestEveryBlockHasAPlace(t *testing.T) {
 	files := luaFiles(t)
 	places, used := names{"answer": true}, names{} // AnswerInWords replaces the answer
-	for _, template := range templates {
+	for _, template := range slices.Concat(templates, ofSeveral, aroundSeveral) {
 		for line := range strings.Lines(files[template]) {
-			if mark, kind := parseMark(line); kind == markPlace {
+			if mark, kind := parseMark(line); kind == markPlace && !filledByGo[mark] {
 				places[strings.TrimSuffix(mark, "?")] = true
 			}
 		}
 	}
 	for name, text := range files {
-		if !isAlgorithm(name) {
+		if isTemplate(name) {
 			continue
 		}
 		depth := 0
@@ -188,9 +203,9 @@ func TestEveryBlockHasAPlace(t *testing.T) {
 func TestSharedBlocksAreTheSameText(t *testing.T) {
 	files := luaFiles(t)
 	for _, same := range []struct{ a, b, blocks string }{
-		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit"},
-		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire"},
-		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer"},
+		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit ticket"},
+		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire ticket giveback"},
+		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer charge ticket"},
 		{"slidingwindow_list.lua", "slidingwindow_zset.lua", "clock fit words answer"},
 		{"bucket.lua", "datedwindow.lua", "clock"},
 		{"bucket.lua", "slidinglog.lua", "clock"},
@@ -216,7 +231,7 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 	files := luaFiles(t)
 	caller := Parse("callersclock.lua", files["callersclock.lua"])
 	for name, text := range files {
-		if name == "callersclock.lua" || slices.Contains(templates, name) {
+		if name == "callersclock.lua" || isTemplate(name) {
 			continue
 		}
 		if name == "cancel.lua" {
@@ -231,6 +246,27 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 					continue
 				}
 				require.Empty(t, analyse(t, name, f.Fill(files[template]).Source).free, "%s in %s", name, template)
+			}
+		}
+	}
+}
+
+// In a script of several limiters a limiter's blocks stand in the scope of those before it,
+// and hide their names. The names that all of them use must stay visible.
+func TestNoBlockHidesWhatSeveralLimitersShare(t *testing.T) {
+	shared := names{"KEYS": true, "ARGV": true, "all": true, "call": true, "change": true, "common": true, "configured": true, "i": true, "inner": true,
+		"limiters": true,
+		"now":      true, "failed": true, "mark": true, "ok": true, "out": true, "request": true, "size": true, "sized": true, "skipped": true, "spare": true}
+	for name, text := range luaFiles(t) {
+		if name == "callersclock.lua" || isTemplate(name) {
+			continue
+		}
+		for block, body := range Parse(name, text).Blocks() {
+			if block == "clock" || block == "answer" { // the first is around all, the second is not used
+				continue
+			}
+			for declared := range analyse(t, name, body).top {
+				require.False(t, shared[declared], "<%s> of %s declares %s", block, name, declared)
 			}
 		}
 	}

@@ -119,7 +119,7 @@ local function decide(key, requests)
   until requests == '1' or begin > #requests
   if change then
       -- needs: key now spare window at edge used stored number rule longest ends foreign repair
-      -- sets:
+      -- sets: number
       local score, missing = string.format('%d', at), used - stored
       if repair then
         local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')

@@ -1,0 +1,112 @@
+package ratelimit
+
+import (
+	"context"
+	"sync"
+)
+
+// AcquireAcrossSlots is [AcquireAll] for keys that are in several slots of a Cluster, or on
+// several shards of a Ring: per user, and per address, and for all together. No script
+// reaches several slots, so it is not atomic: it takes the permits of each claim, all at
+// the same time, and if one is denied it gives the others back. Where one script can decide,
+// it is AcquireAll.
+//
+// No limit is ever exceeded, in any interval: a permit is taken before the call is allowed,
+// and what is given back is only what cannot have been refilled meanwhile ([WithExactReturns]
+// says how much that is of a bucket; the other limiters give everything back, see
+// [Ticket.Settle]). What it costs instead:
+//
+//   - a call that is denied takes two round trips, and meanwhile other calls may be denied
+//     because of the permits that it gives back;
+//   - if the process ends in between, or permits cannot be given back because of an
+//     outage, they stay taken, and time heals it as for any other call. After an error too,
+//     what other claims took is given back, but the permits of the claim that failed may
+//     have been taken;
+//   - RetryAfter is the longest of those that deny. A call at that time may be denied once
+//     more, because a bucket has kept a part of what it got back.
+//
+// In the parts of a denied call Remaining counts what is given back. The errors are those of
+// AcquireAll, without ErrCrossSlot; a claim that cannot work, or several clients, are found
+// before anything is sent. Calls are merged with others only where AcquireAll decides.
+func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
+	var all [maxGroup]Claim
+	joined, places, err := joinClaims(all[:0], claims)
+	if err != nil {
+		return AllResult{}, err
+	}
+	var limiters [maxGroup]*core
+	for i, c := range joined {
+		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
+			return AllResult{}, err
+		}
+		if !sameClient(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
+			return AllResult{}, errClients(joined[0].limiter, c.limiter)
+		}
+		limiters[i] = c.limiter
+	}
+	if g, err := joined[0].limiter.groups.get(limiters, len(joined)); err == nil && g.checkSlots(joined) == nil {
+		return decideAll(ctx, claims, false)
+	}
+	taken := make([]slotAnswer, len(joined))
+	var asked sync.WaitGroup
+	for i, c := range joined[1:] {
+		asked.Go(func() { taken[i+1].take(ctx, c) })
+	}
+	taken[0].take(ctx, joined[0])
+	asked.Wait()
+	r := AllResult{Parts: make([]PartResult, len(claims))}
+	var whole Result
+	for i, t := range taken {
+		switch {
+		case t.err != nil:
+			err = t.err
+		case i == 0:
+			whole = t.result
+		default:
+			whole = governs(whole, t.result)
+		}
+	}
+	if err != nil || !whole.Allowed {
+		var returned sync.WaitGroup
+		for i := range taken {
+			returned.Go(func() { taken[i].giveBack(ctx, joined[i].n) })
+		}
+		returned.Wait()
+	}
+	if err != nil {
+		return AllResult{}, err
+	}
+	for i, c := range claims {
+		place := i
+		if places != nil {
+			place = places[i]
+		}
+		r.Parts[i] = PartResult{c.limiter.name, c.key, taken[place].result}
+	}
+	r.Result = whole
+	return r, nil
+}
+
+// A slotAnswer is the answer to one claim, before it is known whether all are allowed.
+type slotAnswer struct {
+	ticket *Ticket
+	result Result
+	err    error
+}
+
+func (a *slotAnswer) take(ctx context.Context, c Claim) {
+	a.ticket, a.result, a.err = c.limiter.Estimate(ctx, c.key, c.n)
+}
+
+// giveBack gives the permits back, even if ctx has ended. If it fails, they stay taken.
+func (a *slotAnswer) giveBack(ctx context.Context, n int) {
+	if a.ticket == nil {
+		return
+	}
+	switch a.ticket.core.explainer.(type) {
+	case evenBucket, steppedBucket:
+		a.ticket.which = returnExactly
+	}
+	_ = a.ticket.Settle(context.WithoutCancel(ctx), 0)
+	a.result.Remaining = min(a.result.Remaining+n, a.result.Limit)
+}

@@ -1,0 +1,164 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// ringOf is a Ring of one server: the library cannot know that its keys are on one shard.
+func ringOf(t testing.TB, addr string) *redis.Ring {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": addr}})
+	t.Cleanup(func() { _ = ring.Close() })
+	return ring
+}
+
+// TestAcrossSlotsGivesBackWhatAnotherSlotDenies, for every algorithm, to the instant.
+func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
+	for _, v := range limitertest.Variants() {
+		l, err := v.Build(ring)
+		require.NoError(t, err)
+		giving, ok := l.(claimer)
+		if !ok {
+			require.Contains(t, v.Name, "in an All")
+			continue
+		}
+		s.Wipe(t)
+		s.Move(limitertest.Start)
+		gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
+		r, err := ratelimit.AcquireAcrossSlots(ctx, giving.Claim("k", 2), gate.Claim("all", 1))
+		require.NoError(t, err)
+		limits := must(t)(giving.Peek(ctx, "k"))
+		first := ratelimit.Result{Allowed: true, Limit: 3, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
+		require.Equal(t, ratelimit.AllResult{
+			Result: allowedBy(1, time.Hour, 0, time.Hour),
+			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
+		}, r, v.Name)
+		r, err = ratelimit.AcquireAcrossSlots(ctx, giving.Claim("k", 1), gate.Claim("all", 1))
+		require.NoError(t, err)
+		require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result, v.Name)
+		require.True(t, r.Parts[0].Result.Allowed)
+		require.Equal(t, 1, r.Parts[0].Result.Remaining)
+		require.Equal(t, limits, must(t)(giving.Peek(ctx, "k")), "%s: as before", v.Name)
+	}
+}
+
+// TestAcrossSlotsNeverExceedsALimit: many callers of keys all over a cluster. When nobody
+// calls any more, what is taken is what was allowed.
+func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
+	client := redistest.StartCluster(t).Client(t)
+	perUser := ratelimit.Must(ratelimit.NewFixedWindow(client, 3, 24*time.Hour, ratelimit.WithName("user")))
+	perAddress := ratelimit.Must(ratelimit.NewSlidingWindow(client, 12, 24*time.Hour, ratelimit.WithName("address")))
+	global := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 60, Window: 24 * time.Hour}}, ratelimit.WithName("global")))
+	var allowed atomic.Int64
+	var byUser [40]atomic.Int64
+	var callers sync.WaitGroup
+	for caller := range 16 {
+		callers.Go(func() {
+			for i := range 15 {
+				user := (caller*7 + i) % len(byUser)
+				r, err := ratelimit.AcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r.Allowed {
+					allowed.Add(1)
+					byUser[user].Add(1)
+				}
+			}
+		})
+	}
+	callers.Wait()
+	require.EqualValues(t, 60-allowed.Load(), must(t)(global.Peek(ctx, "all")).Remaining)
+	for user := range byUser {
+		require.EqualValues(t, 3-byUser[user].Load(), must(t)(perUser.Peek(ctx, fmt.Sprint(user))).Remaining)
+	}
+	require.Positive(t, allowed.Load())
+	// With nobody else about, everything that is left can be had.
+	for user := range byUser {
+		if must(t)(global.Peek(ctx, "all")).Remaining == 0 {
+			break
+		}
+		for range 3 {
+			if _, err := ratelimit.AcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	require.Zero(t, must(t)(global.Peek(ctx, "all")).Remaining)
+}
+
+// One slot is decided by one script, and what cannot work is found before anything is sent.
+func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
+	shared := redistest.Shared(t)
+	ring := ringOf(t, shared.Addr())
+	trips := &counter{}
+	ring.AddHook(trips)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithPrefix("across")))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour, ratelimit.WithPrefix("across")))
+	for _, row := range []struct {
+		claims []ratelimit.Claim
+		is     error
+	}{
+		{nil, ratelimit.ErrInvalidConfig},
+		{[]ratelimit.Claim{{}}, ratelimit.ErrInvalidConfig},
+		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("", 1)}, ratelimit.ErrInvalidKey},
+		{[]ratelimit.Claim{bucket.Claim("a", 3), window.Claim("b", 1)}, ratelimit.ErrExceedsLimit},
+		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("b", 0)}, ratelimit.ErrInvalidPermits},
+	} {
+		r, err := ratelimit.AcquireAcrossSlots(ctx, row.claims...)
+		require.ErrorIs(t, err, row.is)
+		require.Zero(t, r)
+	}
+	other := ratelimit.Must(ratelimit.NewFixedWindow(redis.NewClient(&redis.Options{Addr: "localhost:1"}), 5, time.Hour))
+	_, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), other.Claim("b", 1))
+	require.ErrorContains(t, err, "different clients")
+	require.Zero(t, trips.trips)
+
+	for range 2 { // the second knows the script
+		trips.trips = 0
+		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("{t}a", 1), window.Claim("{t}b", 1))
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+	}
+	require.Equal(t, 1, trips.trips)
+	// Claims for one key count together here too.
+	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("x", 1), window.Claim("y", 1), bucket.Claim("x", 1))
+	require.NoError(t, err)
+	require.Equal(t, []int{0, 4, 0}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining, r.Parts[2].Result.Remaining})
+}
+
+// After an error of one slot the others get their permits back.
+func TestAcrossSlotsAfterAnError(t *testing.T) {
+	shared := redistest.Shared(t)
+	ring := ringOf(t, shared.Addr())
+	admin := shared.Client(t)
+	require.NoError(t, admin.FlushAll(ctx).Err())
+	bucket := ratelimit.Must(ratelimit.NewLeakyBucket(ring, ratelimit.PerHour(1), 2))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
+	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket:k", "x").Err())
+	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("k", 1), window.Claim("w", 2))
+	require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+	require.Zero(t, r)
+	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
+
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err = ratelimit.AcquireAcrossSlots(ended, bucket.Claim("k", 1), window.Claim("w", 2))
+	require.True(t, errors.Is(err, context.Canceled))
+	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
+}

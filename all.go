@@ -1,0 +1,316 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+)
+
+// All is several limiters on one key, as one [Limiter]: a call takes its permits from
+// every limiter, or from none. "100 a second, and 5,000 an hour, and at most 20 at once":
+//
+//	second := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(100), 20, ratelimit.WithName("second")))
+//	hour := ratelimit.Must(ratelimit.NewSlidingWindow(client, 5000, time.Hour, ratelimit.WithName("hour")))
+//	both, err := ratelimit.NewAll(second, hour)
+//
+// One script decides, in one round trip, so that no limiter is charged for a call that
+// another one denies. The state of each limiter is its own: calls of the limiter itself
+// count too. For limits with different keys, "per user and per address", see
+// [AcquireAll].
+//
+// The Result is that of the limiter that governs: if the call is denied, the one with
+// the longest RetryAfter, otherwise the one with the fewest permits left. So RetryAfter
+// is exact: a retry any earlier is denied, and one at that instant is allowed, if nobody
+// else takes permits. ResetAfter is the longest of all. [All.Claims] and [AcquireAll]
+// give the Result of each limiter.
+//
+// The limiters are those of this package that decide on Redis, at most eight, on one
+// client and by one clock. Decorators ([DenyCache], [Fallback]) go around the whole. The
+// keys of one call must be in one slot of a Cluster and on one shard of a Ring: there a
+// key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot.
+type All struct{ group *group }
+
+var _ Limiter = (*All)(nil)
+
+// NewAll returns a limiter that allows what all limiters allow. The error wraps
+// ErrInvalidConfig: no limiter, more than eight or too many for one script, a limiter that
+// does not decide on Redis, one that is given twice or has the name and the algorithm of
+// another, or limiters on several clients or with several clocks. Redis is not asked.
+func NewAll(limiters ...Limiter) (*All, error) {
+	cores := make([]*core, len(limiters))
+	for i, l := range limiters {
+		c, err := redisCore(l)
+		if err != nil {
+			return nil, invalidConfig("NewAll: limiter %d %v", i+1, err)
+		}
+		for j, other := range cores[:i] {
+			if other.prefix == c.prefix {
+				return nil, invalidConfig("NewAll: limiters %d and %d are both the %s, and share their state; give each a name of its own", j+1, i+1, c.title)
+			}
+		}
+		cores[i] = c
+	}
+	g, err := newGroup(cores)
+	if err != nil {
+		return nil, fmt.Errorf("%w (NewAll)", err)
+	}
+	return &All{g}, nil
+}
+
+// redisCore returns what decides for l on Redis. The error says what l is instead.
+func redisCore(l Limiter) (*core, error) {
+	var c *core
+	switch l := l.(type) {
+	case *FixedWindow:
+		if l != nil {
+			c = l.core
+		}
+	case *SlidingWindow:
+		if l != nil {
+			c = l.core
+		}
+	case *SlidingLog:
+		if l != nil {
+			c = l.core
+		}
+	case *TokenBucket:
+		if l != nil {
+			c = l.core
+		}
+	case *LeakyBucket:
+		if l != nil {
+			c = l.core
+		}
+	case *DenyCache, *Fallback:
+		return nil, fmt.Errorf("is a %T, which must go around the whole: put it around what NewAll returns", l)
+	case *All:
+		return nil, fmt.Errorf("is a %T; give its limiters one by one", l)
+	default:
+		return nil, fmt.Errorf("is a %T, which does not decide on Redis", l)
+	}
+	if c == nil {
+		return nil, fmt.Errorf("is a %T that its constructor did not make", l)
+	}
+	return c, nil
+}
+
+// TryAcquire takes one permit of key from every limiter, or from none. It is
+// TryAcquireN(ctx, key, 1).
+func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return a.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
+// those of [Limiter], and ErrCrossSlot; ErrExceedsLimit if n is more than one of the
+// limiters can ever allow.
+func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	return a.decide(ctx, key, n, false)
+}
+
+// Peek returns what key has left now, and changes nothing: the Result of the limiter
+// that governs a call for one permit. Its errors are those of TryAcquire.
+func (a *All) Peek(ctx context.Context, key string) (Result, error) {
+	return a.decide(ctx, key, 1, true)
+}
+
+func (a *All) decide(ctx context.Context, key string, n int, peek bool) (Result, error) {
+	if a == nil || a.group == nil {
+		return Result{}, errUnmade
+	}
+	var claims [maxGroup]Claim
+	return a.group.decide(ctx, a.claims(claims[:0], key, n), peek, nil)
+}
+
+// Reset deletes the state of key of every limiter. After an error the states of some may
+// have been deleted.
+func (a *All) Reset(ctx context.Context, key string) error {
+	if a == nil || a.group == nil {
+		return errUnmade
+	}
+	return a.group.reset(ctx, a.claims(nil, key, 1))
+}
+
+// Claims returns a claim for n permits of key from each limiter, in the order of NewAll's
+// arguments, for [AcquireAll], which tells the Result of each.
+func (a *All) Claims(key string, n int) []Claim {
+	if a == nil || a.group == nil {
+		return []Claim{{}}
+	}
+	return a.claims(nil, key, n)
+}
+
+func (a *All) claims(to []Claim, key string, n int) []Claim {
+	for _, c := range a.group.given {
+		to = append(to, Claim{c, key, n})
+	}
+	return to
+}
+
+// Preload loads the scripts, on every master of a ClusterClient and every shard of a
+// Ring, so that the first request finds them there. It is never needed.
+func (a *All) Preload(ctx context.Context) error {
+	if a == nil || a.group == nil {
+		return errUnmade
+	}
+	if err := a.group.exec.Load(ctx); err != nil {
+		return fmt.Errorf("ratelimit: all of several limiters: preload: %w", ended(ctx, err))
+	}
+	return nil
+}
+
+func (a *All) ceiling() int {
+	if a == nil || a.group == nil {
+		return 0
+	}
+	return a.group.most
+}
+
+// A Claim is what one call takes from one limiter: n permits of a key. It is made by the
+// Claim method of a limiter, for [AcquireAll] and [PeekAll].
+type Claim struct {
+	limiter *core
+	key     string
+	n       int
+}
+
+// Claim is a claim for n permits of key, for [AcquireAll]. A claim that cannot work, as
+// with n below 1, is refused there.
+func (c *core) Claim(key string, n int) Claim { return Claim{c, key, n} }
+
+// An AllResult is the answer to several claims: the Result of the claim that governs, as
+// [All] says, and the Result of each.
+type AllResult struct {
+	Result
+	Parts []PartResult // in the order of the claims
+}
+
+// A PartResult is the answer to one claim of several. Allowed says whether its limiter
+// had the permits, RetryAfter when it will have them. If another limiter denied the call,
+// nothing was taken here either, and the rest is what is there now.
+type PartResult struct {
+	Name   string // the limiter's
+	Key    string
+	Result Result
+}
+
+// Part returns the answer of the first limiter of that name, and whether there is one.
+func (r AllResult) Part(name string) (Result, bool) {
+	for _, p := range r.Parts {
+		if p.Name == name {
+			return p.Result, true
+		}
+	}
+	return Result{}, false
+}
+
+// AcquireAll takes the permits of all claims, or none: "per user, and per address, and
+// for all together", each with a key and a number of permits of its own:
+//
+//	r, err := ratelimit.AcquireAll(ctx, perUser.Claim(user, 1), perAddress.Claim(addr, 1), tokens.Claim(user, 730))
+//
+// One script decides, in one round trip. What holds for [All] holds here too; claims of
+// one limiter for several keys are allowed, and several claims for one key count
+// together. At most eight limits can be claimed at once, of which at most four may be
+// sliding windows in a hash or a list or sliding logs, because one script has to hold
+// them. The first call with a list of limiters makes their script; keep limiters, rather
+// than building them for each call.
+//
+// The errors are those of [Limiter]; ErrCrossSlot if the client is a Cluster or a Ring and
+// the keys do not have the same hash tag; ErrInvalidConfig if there is no claim, if the
+// limiters cannot be decided together (see [NewAll]), or if two limiters have the same
+// name, algorithm and key.
+func AcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+	return decideAll(ctx, claims, false)
+}
+
+// PeekAll looks at what AcquireAll would answer now, and takes and changes nothing:
+// Allowed and RetryAfter of each part are for the permits of its claim, Remaining is what
+// there is now.
+func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+	return decideAll(ctx, claims, true)
+}
+
+func decideAll(ctx context.Context, claims []Claim, peek bool) (AllResult, error) {
+	var all [maxGroup]Claim
+	joined, places, err := joinClaims(all[:0], claims)
+	if err != nil {
+		return AllResult{}, err
+	}
+	var limiters [maxGroup]*core
+	for i, c := range joined {
+		limiters[i] = c.limiter
+	}
+	g, err := joined[0].limiter.groups.get(limiters, len(joined))
+	if err != nil {
+		return AllResult{}, err
+	}
+	parts := make([]PartResult, len(joined), max(len(joined), len(claims)))
+	r, err := g.decide(ctx, joined, peek, parts)
+	if err != nil {
+		return AllResult{}, err
+	}
+	if len(joined) < len(claims) {
+		answers := parts
+		parts = make([]PartResult, len(claims))
+		for i, place := range places {
+			parts[i] = answers[place]
+		}
+	}
+	return AllResult{Result: r, Parts: parts}, nil
+}
+
+// joinClaims makes one claim of all for the same key of the same limiter. If there are
+// such, places says for each claim which one it has become.
+func joinClaims(to, claims []Claim) (joined []Claim, places []int, err error) {
+	if len(claims) == 0 {
+		return nil, nil, invalidConfig("AcquireAll: there is no claim")
+	}
+next:
+	for i, c := range claims {
+		if c.limiter == nil {
+			return nil, nil, errUnmade
+		}
+		for j, other := range to {
+			if other.key != c.key || other.limiter.prefix != c.limiter.prefix {
+				continue
+			}
+			if other.limiter != c.limiter {
+				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, of which they share the state; give each a name of its own", c.limiter.title)
+			}
+			if c.n < 1 || c.n > maxCount || other.n > maxCount {
+				return to, nil, c.limiter.check(context.Background(), c.key, c.n)
+			}
+			if places == nil {
+				places = make([]int, i, len(claims))
+				for earlier := range places {
+					places[earlier] = earlier
+				}
+			}
+			places = append(places, j)
+			to[j].n += c.n
+			continue next
+		}
+		if len(to) == maxGroup {
+			return nil, nil, errTooManyLimiters(len(claims))
+		}
+		if places != nil {
+			places = append(places, len(to))
+		}
+		to = append(to, c)
+	}
+	return to, places, nil
+}
+
+// governs is the Result of several limiters' answers.
+func governs(r, next Result) Result {
+	resetAfter := max(r.ResetAfter, next.ResetAfter)
+	switch {
+	case r.Allowed != next.Allowed:
+		if r.Allowed {
+			r = next
+		}
+	case !r.Allowed && next.RetryAfter > r.RetryAfter, r.Allowed && next.Remaining < r.Remaining:
+		r = next
+	}
+	r.ResetAfter = resetAfter
+	return r
+}

@@ -1,0 +1,219 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/model"
+)
+
+// A claimer is a limiter that can be claimed with others.
+type claimer interface {
+	ratelimit.Limiter
+	Claim(key string, n int) ratelimit.Claim
+}
+
+// A party is limiters that are claimed together, each for one of two keys of its own, and
+// the models of these keys.
+type party struct {
+	about  string
+	pairs  []limitertest.Pair
+	models [][2]model.Model
+	grain  time.Duration
+}
+
+// drawParty draws two to four limiters.
+func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) party {
+	t.Helper()
+	p := party{grain: time.Microsecond}
+	families := limitertest.Families()
+	for range 2 + rng.IntN(3) {
+		f := families[rng.IntN(len(families))]
+		pair, err := f.Draw(rng, c, opts...)
+		require.NoError(t, err)
+		p.about += f.Name + " " + pair.About + "; "
+		p.pairs = append(p.pairs, pair)
+		p.models = append(p.models, [2]model.Model{pair.Model(), pair.Model()})
+		if f.Timeless && opts == nil {
+			p.grain = time.Millisecond
+		}
+	}
+	return p
+}
+
+// A demand is what a call claims of each limiter.
+type demand []struct{ key, n int } // n is 0: the limiter is left out
+
+// keyOf is a key of limiter i: limiters of one algorithm would otherwise share states.
+func keyOf(i, key int) string { return fmt.Sprintf("k%d%c", i, 'a'+key) }
+
+func (p party) claims(d demand) []ratelimit.Claim {
+	var claims []ratelimit.Claim
+	for i, c := range d {
+		if c.n > 0 {
+			claims = append(claims, p.pairs[i].Limiter.(claimer).Claim(keyOf(i, c.key), c.n))
+		}
+	}
+	return claims
+}
+
+// answer is what the models say: the permits are taken from all or from none.
+func (p party) answer(now int64, d demand, peek bool) ratelimit.AllResult {
+	var all ratelimit.AllResult
+	allowed := true
+	for i, c := range d {
+		if c.n > 0 {
+			allowed = p.models[i][c.key].Take(now, c.n, true).Allowed && allowed
+		}
+	}
+	for i, c := range d {
+		if c.n == 0 {
+			continue
+		}
+		m := p.models[i][c.key]
+		look := peek || !allowed && m.Take(now, c.n, true).Allowed
+		all.Parts = append(all.Parts, ratelimit.PartResult{
+			Name: "default", Key: keyOf(i, c.key), Result: limitertest.ResultOf(m.Take(now, c.n, look)),
+		})
+	}
+	// The whole is the first part that governs.
+	all.Result = all.Parts[0].Result
+	for _, part := range all.Parts {
+		r := part.Result
+		if r.Allowed == allowed && (all.Allowed != allowed || r.RetryAfter > all.RetryAfter || allowed && r.Remaining < all.Remaining) {
+			all.Result = r
+		}
+	}
+	for _, part := range all.Parts {
+		all.ResetAfter = max(all.ResetAfter, part.Result.ResetAfter)
+	}
+	return all
+}
+
+// demand draws what a call claims, of the limiters of like if that is not nil.
+func (p party) demand(rng *rand.Rand, like demand) demand {
+	d := make(demand, len(p.models))
+	for {
+		claimed := 0
+		for i, m := range p.models {
+			d[i].n = 0
+			if like == nil && rng.IntN(5) > 0 || like != nil && like[i].n > 0 {
+				most := m[0].Max()
+				d[i].n = min(most, []int{1, 1, 1, 2, 1 + rng.IntN(most), most}[rng.IntN(6)])
+				d[i].key = rng.IntN(2)
+				claimed++
+			}
+		}
+		if claimed > 0 {
+			return d
+		}
+	}
+}
+
+// demands draws calls that are sent together. In half of the cases all have one key of a
+// limiter in common, and in some they are equal.
+func (p party) demands(rng *rand.Rand) []demand {
+	all := []demand{p.demand(rng, nil)}
+	common := rng.IntN(2 * len(p.models))
+	for range rng.IntN(6) {
+		d := p.demand(rng, all[0])
+		if common < len(d) {
+			d[common].key = all[0][common].key
+		}
+		if rng.IntN(3) == 0 {
+			d = all[len(all)-1]
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+func (p party) pause(rng *rand.Rand, last ratelimit.AllResult) time.Duration {
+	span := p.models[rng.IntN(len(p.models))][0].Span()
+	switch rng.IntN(10) {
+	case 0, 1, 2, 3, 4:
+		return 0
+	case 5, 6:
+		return max(0, last.RetryAfter+time.Duration(rng.IntN(3)-1)*time.Microsecond)
+	case 7:
+		return max(0, span+time.Duration(rng.IntN(3)-1)*time.Microsecond)
+	case 8:
+		return time.Duration(rng.Int64N(int64(span) / 10)).Truncate(time.Microsecond)
+	}
+	return time.Duration(rng.Int64N(int64(span))).Truncate(time.Microsecond)
+}
+
+// TestSeveralLimitersAnswerAsTheirModels: random limiters of all algorithms are claimed
+// together, on their own and merged, with their own costs, and answer as their models do
+// that take from all or from none.
+func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
+	for server, stage := range map[string]struct {
+		open        func(testing.TB) *limitertest.Stage
+		usual, full int
+		steps       int
+	}{
+		"miniredis": {limitertest.OnMiniredis, 40, 200, 60},
+		"Redis":     {limitertest.OnHeldRedis, 10, 50, 40},
+	} {
+		t.Run(server, func(t *testing.T) {
+			s := stage.open(t)
+			rng := model.Seeded(limitertest.Seed(t))
+			for range limitertest.Rounds(stage.full, stage.usual) {
+				s.Wipe(t)
+				var opts []ratelimit.Option
+				if rng.IntN(3) == 0 {
+					opts = append(opts, ratelimit.WithClock(func() time.Time { return s.Now }))
+				}
+				p := drawParty(t, rng, s.Client, opts...)
+				var steps []string
+				var last ratelimit.AllResult
+				for range stage.steps {
+					at := s.Now.Add(p.pause(rng, last))
+					if at.After(lastDay) {
+						break
+					}
+					if p.grain > time.Microsecond {
+						at = at.Add(p.grain - 1).Truncate(p.grain)
+					}
+					s.Move(at)
+					now := s.Now.UnixMicro()
+					calls := []demand{p.demand(rng, nil)}
+					var got, want []ratelimit.AllResult
+					what := ""
+					switch claims := p.claims(calls[0]); rng.IntN(4) {
+					case 0:
+						what = "peek"
+						r, err := ratelimit.PeekAll(ctx, claims...)
+						require.NoError(t, err, p.about)
+						got = append(got, r)
+					case 1, 2:
+						what = "merged"
+						calls = p.demands(rng)
+						var together [][]ratelimit.Claim
+						for _, d := range calls {
+							together = append(together, p.claims(d))
+						}
+						got = ratelimit.AllMerged(t, together)
+					default:
+						r, err := ratelimit.AcquireAll(ctx, claims...)
+						require.NoError(t, err, p.about)
+						got = append(got, r)
+					}
+					for _, d := range calls {
+						want = append(want, p.answer(now, d, what == "peek"))
+					}
+					steps = append(steps, fmt.Sprintf("%d %s %v: %+v", now, what, calls, got))
+					require.Equal(t, want, got, "%s\n%s", p.about, strings.Join(steps[max(0, len(steps)-10):], "\n"))
+					last = got[len(got)-1]
+				}
+			}
+		})
+	}
+}

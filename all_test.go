@@ -1,0 +1,412 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// A Result is told in the tests of All by its verdict and its numbers.
+func allowedBy(limit int, window time.Duration, remaining int, resetAfter time.Duration) ratelimit.Result {
+	return ratelimit.Result{Allowed: true, Limit: limit, Window: window, Remaining: remaining, ResetAfter: resetAfter}
+}
+
+func deniedBy(limit int, window time.Duration, remaining int, retryAfter, resetAfter time.Duration) ratelimit.Result {
+	return ratelimit.Result{Limit: limit, Window: window, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
+}
+
+func TestAllTakesFromEveryLimiterOrFromNone(t *testing.T) {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(t)
+			second := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(2), 2, ratelimit.WithName("second")))
+			hour := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 3, time.Hour, ratelimit.WithName("hour"), ratelimit.WithStorage(ratelimit.ZSet)))
+			all := ratelimit.Must(ratelimit.NewAll(second, hour))
+			claim := func(n int) ratelimit.AllResult {
+				r, err := ratelimit.AcquireAll(ctx, all.Claims("k", n)...)
+				require.NoError(t, err)
+				return r
+			}
+
+			require.Equal(t, allowedBy(2, time.Second, 2, 0), must(t)(all.Peek(ctx, "k")))
+			require.Empty(t, s.Admin.Keys(ctx, "*").Val())
+			require.Equal(t, allowedBy(2, time.Second, 0, time.Hour), must(t)(all.TryAcquireN(ctx, "k", 2)))
+			// Both deny two more, the window for longer.
+			require.Equal(t, ratelimit.AllResult{
+				Result: deniedBy(3, time.Hour, 1, time.Hour, time.Hour),
+				Parts: []ratelimit.PartResult{
+					{Name: "second", Key: "k", Result: deniedBy(2, time.Second, 0, time.Second, time.Second)},
+					{Name: "hour", Key: "k", Result: deniedBy(3, time.Hour, 1, time.Hour, time.Hour)},
+				},
+			}, claim(2))
+			// The bucket denies one more, and the window keeps its permit.
+			denied := claim(1)
+			require.Equal(t, ratelimit.AllResult{
+				Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Hour),
+				Parts: []ratelimit.PartResult{
+					{Name: "second", Key: "k", Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Second)},
+					{Name: "hour", Key: "k", Result: allowedBy(3, time.Hour, 1, time.Hour)},
+				},
+			}, denied)
+			hourly, ok := denied.Part("hour")
+			require.True(t, ok)
+			require.Equal(t, denied.Parts[1].Result, hourly)
+			_, ok = denied.Part("day")
+			require.False(t, ok)
+			require.ErrorIs(t, denied.Err(), ratelimit.ErrDenied)
+
+			s.Advance(500*time.Millisecond - time.Microsecond)
+			require.Equal(t, deniedBy(2, time.Second, 0, time.Microsecond, time.Hour-500*time.Millisecond+time.Microsecond), must(t)(all.TryAcquire(ctx, "k")))
+			s.Advance(time.Microsecond)
+			require.Equal(t, allowedBy(2, time.Second, 0, time.Hour), must(t)(all.TryAcquire(ctx, "k")))
+			require.Equal(t, deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Second), must(t)(second.Peek(ctx, "k")))
+			require.Equal(t, deniedBy(3, time.Hour, 0, time.Hour-500*time.Millisecond, time.Hour), must(t)(hour.Peek(ctx, "k")))
+			require.NoError(t, all.Reset(ctx, "k"))
+			require.Empty(t, s.Admin.Keys(ctx, "*").Val())
+		})
+	}
+}
+
+// Claims have keys and numbers of permits of their own; those of one limiter for one key
+// count together.
+func TestClaimsOfOneLimiterAndKeyCountTogether(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 5, Window: time.Minute}}))
+	other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Minute))
+	take := func(claims ...ratelimit.Claim) []int {
+		r, err := ratelimit.AcquireAll(ctx, claims...)
+		require.NoError(t, err)
+		var left []int
+		for _, p := range r.Parts {
+			left = append(left, p.Result.Remaining)
+		}
+		if !r.Allowed {
+			left = append(left, -1)
+		}
+		return left
+	}
+	require.Equal(t, []int{2, 4, 1, 2}, take(l.Claim("a", 1), l.Claim("b", 1), other.Claim("a", 1), l.Claim("a", 2)))
+	require.Equal(t, []int{2, 4, 1, 2, -1}, take(l.Claim("a", 1), l.Claim("b", 1), other.Claim("a", 1), l.Claim("a", 3)))
+	require.Equal(t, []int{0, 3, 0, 0}, take(l.Claim("a", 1), l.Claim("b", 1), other.Claim("a", 1), l.Claim("a", 1)))
+}
+
+func TestClaimsThatCannotWork(t *testing.T) {
+	c := limitertest.Offline(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second))
+	twin := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(2), 2))
+	elsewhere := ratelimit.Must(ratelimit.NewFixedWindow(redis.NewClient(&redis.Options{Addr: "localhost:1"}), 5, time.Second))
+	byCaller := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithClock(time.Now)))
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1))
+	var nine []ratelimit.Claim
+	var nineLimiters, logs []ratelimit.Limiter
+	for i := range 9 {
+		l := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithName(fmt.Sprint("n", i))))
+		nine, nineLimiters = append(nine, l.Claim("k", 1)), append(nineLimiters, l)
+		if i < 5 {
+			logs = append(logs, ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithName(fmt.Sprint("n", i)))))
+		}
+	}
+	for _, row := range []struct {
+		claims []ratelimit.Claim
+		is     error
+		says   string
+	}{
+		{nil, ratelimit.ErrInvalidConfig, "there is no claim"},
+		{[]ratelimit.Claim{{}}, ratelimit.ErrInvalidConfig, "not made by its constructor"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), window.Claim("", 1)}, ratelimit.ErrInvalidKey, "empty"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), window.Claim("k", 0)}, ratelimit.ErrInvalidPermits, "0; ask for at least 1"},
+		{[]ratelimit.Claim{bucket.Claim("k", 3), window.Claim("k", 1)}, ratelimit.ErrExceedsLimit, `3 permits of token bucket "default", which allows 2`},
+		{[]ratelimit.Claim{bucket.Claim("k", 2), window.Claim("k", 1), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "3 permits of token bucket"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", -1)}, ratelimit.ErrInvalidPermits, "-1"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1<<62)}, ratelimit.ErrExceedsLimit, "4611686018427387904"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), twin.Claim("k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), elsewhere.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), byCaller.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},
+		{nine, ratelimit.ErrInvalidConfig, "9 limiters are too many for one script"},
+	} {
+		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){ratelimit.AcquireAll, ratelimit.PeekAll} {
+			r, err := ask(ctx, row.claims...)
+			require.ErrorIs(t, err, row.is)
+			require.ErrorContains(t, err, row.says)
+			require.Zero(t, r)
+		}
+	}
+	for _, row := range []struct {
+		limiters []ratelimit.Limiter
+		says     string
+	}{
+		{nil, "there is no limiter"},
+		{[]ratelimit.Limiter{bucket, nil}, "limiter 2 is a <nil>, which does not decide on Redis"},
+		{[]ratelimit.Limiter{(*ratelimit.TokenBucket)(nil)}, "limiter 1 is a *ratelimit.TokenBucket that its constructor did not make"},
+		{[]ratelimit.Limiter{&ratelimit.TokenBucket{}}, "limiter 1 is a *ratelimit.TokenBucket that its constructor did not make"},
+		{[]ratelimit.Limiter{local}, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis"},
+		{[]ratelimit.Limiter{ratelimit.AllowAll()}, "which does not decide on Redis"},
+		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewDenyCache(bucket))}, "put it around what NewAll returns"},
+		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewFallback(bucket, local))}, "put it around what NewAll returns"},
+		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewAll(bucket))}, "give its limiters one by one"},
+		{[]ratelimit.Limiter{bucket, window, twin}, `limiters 1 and 3 are both the token bucket "default"`},
+		{[]ratelimit.Limiter{bucket, elsewhere}, "different clients"},
+		{nineLimiters, "9 limiters are too many for one script"},
+		{logs, "5 limiters are too many for one script"},
+	} {
+		all, err := ratelimit.NewAll(row.limiters...)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, row.says)
+		require.Nil(t, all)
+	}
+	for _, all := range []*ratelimit.All{nil, {}} {
+		_, err := all.TryAcquire(ctx, "k")
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		_, err = all.Peek(ctx, "k")
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorIs(t, all.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
+		require.ErrorIs(t, all.Preload(ctx), ratelimit.ErrInvalidConfig)
+		_, err = ratelimit.AcquireAll(ctx, all.Claims("k", 1)...)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, err := ratelimit.AcquireAll(ended, bucket.Claim("k", 1), window.Claim("k", 1))
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// As many limiters as are accepted fit into one script of Redis, of each algorithm, by both
+// clocks.
+func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
+	s := limitertest.OnRedis(t)
+	for _, v := range limitertest.Variants() {
+		if v.Name == "TokenBucket in an All" {
+			continue
+		}
+		for _, clock := range [][]ratelimit.Option{nil, {ratelimit.WithClock(func() time.Time { return limitertest.Start })}} {
+			s.Wipe(t)
+			var limiters []ratelimit.Limiter
+			for i := range 9 {
+				l, err := v.Build(s.Client, append(clock, ratelimit.WithName(fmt.Sprint("n", i)))...)
+				require.NoError(t, err)
+				limiters = append(limiters, l)
+				all, err := ratelimit.NewAll(limiters...)
+				if err != nil {
+					require.ErrorContains(t, err, "too many for one script")
+					require.GreaterOrEqual(t, i, 4, v.Name)
+					break
+				}
+				require.NoError(t, all.Preload(ctx), "%d of %s", i+1, v.Name)
+				require.Equal(t, 2, must(t)(all.TryAcquire(ctx, fmt.Sprint(i))).Remaining, v.Name)
+			}
+		}
+	}
+}
+
+// A key that cannot be read leaves the others as they were, and so does one that cannot
+// be written.
+func TestAllLeavesTheOthersAloneIfOneFails(t *testing.T) {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(t)
+			var limiters []ratelimit.Limiter
+			var keys []string
+			for _, v := range limitertest.Variants() {
+				switch v.Name {
+				case "FixedWindow", "SlidingWindow Hash", "SlidingLog", "TokenBucket":
+					l, err := v.Build(s.Client, s.Opts...)
+					require.NoError(t, err)
+					limiters, keys = append(limiters, l), append(keys, v.Key)
+				}
+			}
+			all := ratelimit.Must(ratelimit.NewAll(limiters...))
+			for _, corrupt := range keys {
+				s.Wipe(t)
+				must(t)(all.TryAcquire(ctx, "k"))
+				require.NoError(t, s.Admin.Del(ctx, corrupt).Err())
+				require.NoError(t, s.Admin.SAdd(ctx, corrupt, "x").Err())
+				before := map[string]string{}
+				for _, key := range keys {
+					before[key] = s.Admin.Dump(ctx, key).Val()
+				}
+				for range 2 {
+					_, err := all.TryAcquire(ctx, "k")
+					require.ErrorIs(t, err, ratelimit.ErrCorruptState, corrupt)
+					require.ErrorContains(t, err, `fixed window "default", key "k"; `)
+				}
+				_, err := all.Peek(ctx, "k")
+				require.ErrorIs(t, err, ratelimit.ErrCorruptState, corrupt)
+				for _, key := range keys {
+					require.Equal(t, before[key], s.Admin.Dump(ctx, key).Val(), "%s, with a corrupt %s", key, corrupt)
+				}
+				// Calls that are merged with it do not suffer.
+				require.Equal(t, 2, must(t)(all.TryAcquire(ctx, "other")).Remaining)
+			}
+		})
+	}
+}
+
+// Many callers of several limiters with one key in common: never more than the limits.
+func TestMergedClaimsNeverExceedALimit(t *testing.T) {
+	s := redistest.Shared(t)
+	client := s.Client(t)
+	for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
+		require.NoError(t, client.FlushAll(ctx).Err())
+		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, ratelimit.WithOptions(merging...), ratelimit.WithName("user")))
+		global := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Hour, ratelimit.WithOptions(merging...), ratelimit.WithName("global")))
+		var allowed, byUser [50]atomic.Int64
+		var callers sync.WaitGroup
+		for caller := range 64 {
+			callers.Go(func() {
+				for i := range 10 {
+					user := (caller*7 + i) % 50
+					r, err := ratelimit.AcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if r.Allowed {
+						allowed[0].Add(1)
+						byUser[user].Add(1)
+					}
+				}
+			})
+		}
+		callers.Wait()
+		require.EqualValues(t, 100, allowed[0].Load())
+		for user := range byUser {
+			r := must(t)(perUser.Peek(ctx, fmt.Sprint(user)))
+			require.EqualValues(t, 3-byUser[user].Load(), r.Remaining, "user %d paid for what was allowed", user)
+		}
+	}
+}
+
+// Of calls that are sent together only those for a corrupt key fail, unless it is the key
+// that all have in common.
+func TestMergedClaimsOfACorruptKey(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	for _, corrupt := range []string{"ratelimit:user:tokenbucket:7", "ratelimit:global:slidingwindow-hash:all"} {
+		require.NoError(t, client.FlushAll(ctx).Err())
+		require.NoError(t, client.SAdd(ctx, corrupt, "x").Err())
+		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 50, ratelimit.WithName("user")))
+		global := ratelimit.Must(ratelimit.NewSlidingWindow(client, 10_000, time.Hour, ratelimit.WithName("global")))
+		common := strings.HasSuffix(corrupt, "all")
+		var callers sync.WaitGroup
+		for range 64 {
+			callers.Go(func() {
+				for user := range 16 {
+					r, err := ratelimit.AcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					if corrupted := common || user == 7; corrupted != errors.Is(err, ratelimit.ErrCorruptState) || !corrupted && err != nil {
+						t.Errorf("user %d: %+v, %v", user, r, err)
+						return
+					}
+				}
+			})
+		}
+		callers.Wait()
+		for user := range 16 {
+			r, err := perUser.Peek(ctx, fmt.Sprint(user))
+			switch {
+			case common:
+				require.Equal(t, 50, r.Remaining)
+			case user == 7:
+				require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			default:
+				require.Zero(t, r.Remaining)
+			}
+		}
+		if !common {
+			require.Equal(t, 10_000-15*50, must(t)(global.Peek(ctx, "all")).Remaining)
+		}
+	}
+}
+
+// On a Cluster and a Ring keys without a common hash tag are refused before anything is
+// sent.
+func TestAllInOneSlot(t *testing.T) {
+	cluster := redistest.StartCluster(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Shared(t).Addr()}})
+	defer ring.Close()
+	for name, client := range map[string]ratelimit.Client{"Cluster": cluster.Client(t), "Ring": ring} {
+		t.Run(name, func(t *testing.T) {
+			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 20, ratelimit.WithPrefix("slots")))
+			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 30, time.Hour, ratelimit.WithPrefix("slots")))
+			for _, keys := range [][2]string{{"a", "a"}, {"{a}", "{b}"}, {"{a}", "a"}, {"{}a", "{}a"}, {"{a", "{a"}, {"a}", "a}"}} {
+				_, err := ratelimit.AcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
+				require.ErrorIs(t, err, ratelimit.ErrCrossSlot, keys)
+				require.ErrorContains(t, err, "give the keys one hash tag")
+			}
+			for _, key := range []string{"a", "b"} { // one key is in one slot
+				r, err := ratelimit.AcquireAll(ctx, bucket.Claim(key, 1))
+				require.NoError(t, err)
+				require.Equal(t, 19, r.Remaining)
+			}
+			var callers sync.WaitGroup
+			for caller := range 32 {
+				callers.Go(func() {
+					for i := range 8 {
+						tag := fmt.Sprintf("{%d}", (caller+i)%8)
+						if _, err := ratelimit.AcquireAll(ctx, bucket.Claim(tag+":user", 1), window.Claim("x"+tag, 1)); err != nil {
+							t.Error(err)
+						}
+					}
+				})
+			}
+			callers.Wait()
+			for tag := range 8 { // 32 calls for each, of which 20 are allowed
+				require.Zero(t, must(t)(bucket.Peek(ctx, fmt.Sprintf("{%d}:user", tag))).Remaining)
+				require.Equal(t, 10, must(t)(window.Peek(ctx, fmt.Sprintf("x{%d}", tag))).Remaining)
+			}
+		})
+	}
+	t.Run("a node of a cluster", func(t *testing.T) {
+		node := cluster.Masters()[0].Client(t)
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(node, ratelimit.PerHour(1), 20))
+		window := ratelimit.Must(ratelimit.NewFixedWindow(node, 30, time.Hour))
+		_, err := ratelimit.AcquireAll(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
+		require.ErrorIs(t, err, ratelimit.ErrCrossSlot)
+	})
+}
+
+// A lost reply charges once, and a script that Redis has lost is sent along.
+func TestAllIsSentAtMostOnce(t *testing.T) {
+	s := redistest.Shared(t)
+	client := s.Client(t)
+	require.NoError(t, client.FlushAll(ctx).Err())
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 5))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 5, time.Hour))
+	all := ratelimit.Must(ratelimit.NewAll(bucket, window))
+	require.Equal(t, 4, must(t)(all.TryAcquire(ctx, "k")).Remaining)
+	require.NoError(t, client.ScriptFlush(ctx).Err())
+	require.Equal(t, 3, must(t)(all.TryAcquire(ctx, "k")).Remaining)
+	require.NoError(t, client.ScriptFlush(ctx).Err())
+	require.Equal(t, 3, must(t)(all.Peek(ctx, "k")).Remaining)
+
+	lossy := losing{client}
+	bucket = ratelimit.Must(ratelimit.NewTokenBucket(lossy, ratelimit.PerHour(1), 5))
+	window = ratelimit.Must(ratelimit.NewFixedWindow(lossy, 5, time.Hour))
+	_, err := ratelimit.AcquireAll(ctx, bucket.Claim("k", 1), window.Claim("k", 1))
+	require.ErrorIs(t, err, errLost)
+	require.Equal(t, 2, must(t)(all.Peek(ctx, "k")).Remaining)
+}
+
+var errLost = errors.New("the reply was lost")
+
+// losing loses every reply.
+type losing struct{ client *redis.Client }
+
+func (l losing) Process(ctx context.Context, cmd redis.Cmder) error {
+	if err := l.client.Process(ctx, cmd); err != nil {
+		return err
+	}
+	cmd.SetErr(errLost)
+	return errLost
+}

@@ -1,0 +1,322 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// maxGroup is the most limiters that decide together.
+const maxGroup = 8
+
+// A group is limiters that decide together, all or nothing, in one script.
+type group struct {
+	given  []*core // in the caller's order
+	nested []int   // the indices in given, in the order of the script: by algorithm, so that there are few scripts
+	words  []int   // where the reply has the words of each limiter in given
+	most   int     // permits that one call can get from each of them
+	slots  bool    // the keys must have one hash tag
+	exec   *redisexec.Executor
+	merger *merge.Merger // nil: every call is sent on its own
+}
+
+// newGroup returns the group of these limiters.
+func newGroup(limiters []*core) (*group, error) {
+	if len(limiters) == 0 {
+		return nil, invalidConfig("there is no limiter")
+	}
+	if len(limiters) > maxGroup {
+		return nil, errTooManyLimiters(len(limiters))
+	}
+	first := limiters[0]
+	g := &group{given: limiters, most: maxCount, words: make([]int, len(limiters))}
+	merged := true
+	locals := 0
+	for i, c := range limiters {
+		if i > 0 && !sameClient(c.exec.Client, first.exec.Client) {
+			return nil, errClients(first, c)
+		}
+		if (c.clock == nil) != (first.clock == nil) {
+			return nil, invalidConfig("of the %s and the %s only one has WithClock; one clock decides for all", first.title, c.title)
+		}
+		g.nested = append(g.nested, i)
+		g.most = min(g.most, c.most)
+		merged = merged && c.merger != nil
+		locals += c.scripts.locals
+	}
+	if locals > maxLocals {
+		return nil, errTooManyLimiters(len(limiters))
+	}
+	slices.SortStableFunc(g.nested, func(a, b int) int {
+		one, other := limiters[a], limiters[b]
+		return cmp.Or(strings.Compare(one.scripts.file.Name(), other.scripts.file.Name()), len(one.exec.Args)-len(other.exec.Args))
+	})
+	g.exec = &redisexec.Executor{Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare}
+	var files []*script.File
+	var args []int
+	for _, i := range g.nested {
+		c := limiters[i]
+		files = append(files, c.file())
+		args = append(args, len(c.exec.Args))
+		g.exec.Args = append(g.exec.Args, c.exec.Args...)
+		g.exec.Cost.Key += c.exec.Cost.Key
+		g.exec.Cost.Permit += c.exec.Cost.Permit
+		if spare, ok := c.exec.Spare.(string); ok && longer(spare, g.exec.Spare.(string)) {
+			g.exec.Spare = spare
+		}
+	}
+	for _, i := range slices.Backward(g.nested) {
+		g.words[i] = g.exec.Words
+		g.exec.Words += 1 + limiters[i].exec.Words
+	}
+	set := allScriptsOf(files, args)
+	g.exec.One, g.exec.Peek, g.exec.Many = set.one, set.peek, set.many
+	for i, at := range g.nested {
+		g.exec.Several = append(g.exec.Several, redisexec.Limiter{Words: 1 + limiters[at].exec.Words, Common: set.common[i]})
+	}
+	switch first.exec.Client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+		g.slots = true
+	}
+	if merged {
+		g.merger = merge.New(g.exec, "")
+	}
+	return g, nil
+}
+
+// maxLocals is how many local variables limiters may add to a script of several: Lua
+// allows 200 in a function, and 35 are for the script and for what only one limiter at a
+// time needs.
+const maxLocals = 200 - 35
+
+func errClients(a, b *core) error {
+	return invalidConfig("the %s and the %s have different clients; limiters that decide together share one", a.title, b.title)
+}
+
+func errTooManyLimiters(n int) error {
+	return invalidConfig("%d limiters are too many for one script, which holds %d; of sliding windows in a hash or a list and of sliding logs, it holds four", n, maxGroup)
+}
+
+// longer compares two whole numbers in decimal.
+func longer(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
+
+// sameClient reports whether a and b are one client. A client of a type that cannot be
+// compared, as a struct with a slice, is never the same.
+func sameClient(a, b Client) bool { return reflect.TypeOf(a).Comparable() && a == b }
+
+// file is the file that c's scripts are made of.
+func (c *core) file() *script.File {
+	if c.clock != nil {
+		return c.scripts.byCaller.With(callersClock)
+	}
+	return c.scripts.file
+}
+
+// scriptsOfAll holds the scripts of several limiters by the algorithms and the numbers of
+// their arguments.
+var scriptsOfAll sync.Map // string to severalSet
+
+func allScriptsOf(files []*script.File, args []int) severalSet {
+	id := ""
+	for i, f := range files {
+		id += fmt.Sprintf("%s/%d,", f.Name(), args[i])
+	}
+	if text, ok := files[0].Blocks()["clock"]; ok {
+		id += text
+	}
+	if set, ok := scriptsOfAll.Load(id); ok {
+		return set.(severalSet)
+	}
+	set, _ := scriptsOfAll.LoadOrStore(id, assembleAll(files, args))
+	return set.(severalSet)
+}
+
+// groups are the groups whose first limiter is the same, by all their limiters.
+type groups struct {
+	mu sync.RWMutex
+	of map[[maxGroup]*core]*group
+}
+
+// maxGroups is how many groups are kept. A program has few, unless it builds limiters for
+// each call.
+const maxGroups = 64
+
+func (gs *groups) get(limiters [maxGroup]*core, n int) (*group, error) {
+	gs.mu.RLock()
+	g := gs.of[limiters]
+	gs.mu.RUnlock()
+	if g != nil {
+		return g, nil
+	}
+	g, err := newGroup(slices.Clone(limiters[:n]))
+	if err != nil {
+		return nil, err
+	}
+	gs.mu.Lock()
+	defer gs.mu.Unlock()
+	if other := gs.of[limiters]; other != nil {
+		return other, nil
+	}
+	if gs.of == nil || len(gs.of) == maxGroups {
+		gs.of = map[[maxGroup]*core]*group{}
+	}
+	gs.of[limiters] = g
+	return g, nil
+}
+
+// pack checks the claims, one for each limiter, and packs them into a request.
+func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
+	for _, c := range claims {
+		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
+			return "", err
+		}
+	}
+	if err := g.checkSlots(claims); err != nil {
+		return "", err
+	}
+	var parts [maxGroup]redisexec.Part
+	for i, at := range g.nested {
+		c := claims[at]
+		parts[i] = redisexec.Part{Prefix: c.limiter.prefix, Key: c.key, N: c.n}
+	}
+	return redisexec.Pack(parts[:len(claims)]), nil
+}
+
+// checkSlots refuses keys of which a cluster or a ring may have each in another place.
+func (g *group) checkSlots(claims []Claim) error {
+	if !g.slots || len(claims) == 1 {
+		return nil
+	}
+	tag := hashTag(claims[0].key)
+	for _, c := range claims {
+		if t := hashTag(c.key); t == "" || t != tag {
+			return fmt.Errorf("%w: %s and %s; give the keys one hash tag, such as {42}", ErrCrossSlot, shortKey(claims[0].key), shortKey(c.key))
+		}
+	}
+	return nil
+}
+
+// hashTag is the part of a key that decides its slot, "" if that is the whole.
+func hashTag(key string) string {
+	_, tag, found := strings.Cut(key, "{")
+	if !found {
+		return ""
+	}
+	tag, _, found = strings.Cut(tag, "}")
+	if !found {
+		return ""
+	}
+	return tag
+}
+
+// ask asks Redis about the claims.
+func (g *group) ask(ctx context.Context, claims []Claim, peek bool) (redisexec.Reply, error) {
+	request, err := g.pack(ctx, claims)
+	if err != nil {
+		return redisexec.Reply{}, err
+	}
+	var reply redisexec.Reply
+	switch {
+	case peek:
+		reply, err = g.exec.Call(ctx, g.exec.Peek, request, 1)
+	case g.merger != nil && !dear(claims):
+		reply, err = g.merger.Acquire(ctx, request, 1)
+	default:
+		reply, err = g.exec.Call(ctx, g.exec.One, request, 1)
+	}
+	if err != nil {
+		return redisexec.Reply{}, g.failed(ctx, claims, err)
+	}
+	return reply, nil
+}
+
+// dear reports whether claims for many permits cost the server more than a merged call
+// should.
+func dear(claims []Claim) bool {
+	cost := 0
+	for _, c := range claims {
+		if c.n > 1 {
+			cost += c.limiter.exec.Cost.Run + (c.n-1)*c.limiter.exec.Cost.Permit
+		}
+	}
+	return cost > 100
+}
+
+// decide is the Result of the claim that governs. It stores the answer to each claim in
+// parts, unless that is nil.
+func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []PartResult) (Result, error) {
+	reply, err := g.ask(ctx, claims, peek)
+	if err != nil {
+		return Result{}, err
+	}
+	r := g.explain(reply, claims, peek, parts)
+	reply.Done()
+	return r, nil
+}
+
+func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts []PartResult) Result {
+	var r Result
+	for i, c := range claims {
+		part := g.part(reply, i, c, peek)
+		if parts != nil {
+			parts[i] = PartResult{c.limiter.name, c.key, part}
+		}
+		if i == 0 {
+			r = part
+		} else {
+			r = governs(r, part)
+		}
+	}
+	return r
+}
+
+// part is the answer to claim i. The reply has, for each limiter, how many of the equal
+// requests it would have allowed, and the words of its run, of which the first is the
+// number that all limiters have allowed.
+func (g *group) part(reply redisexec.Reply, i int, c Claim, peek bool) Result {
+	words := reply.Words[g.words[i]:][:1+c.limiter.exec.Words]
+	alone, words := words[0], words[1:]
+	all, n := words[wordAllowed], int64(c.n)
+	if peek {
+		return c.limiter.explain(words, n, 0, all > 0)
+	}
+	return c.limiter.explain(words, n, min(reply.Index+1, all)*n, reply.Index < all || alone > all)
+}
+
+// reset deletes the states of all claims.
+func (g *group) reset(ctx context.Context, claims []Claim) error {
+	request, err := g.pack(ctx, claims)
+	if err != nil {
+		return err
+	}
+	if err := g.exec.Delete(ctx, request); err != nil {
+		return g.failed(ctx, claims, err)
+	}
+	return nil
+}
+
+// failed wraps err, the reason why there is no decision.
+func (g *group) failed(ctx context.Context, claims []Claim, err error) error {
+	switch {
+	case redisexec.IsCorrupt(err):
+		err = errors.Join(ErrCorruptState, err)
+	case redis.HasErrorPrefix(err, "CROSSSLOT"):
+		err = errors.Join(ErrCrossSlot, err)
+	}
+	var about []string
+	for _, c := range claims {
+		about = append(about, fmt.Sprintf("%s, key %s", c.limiter.title, shortKey(c.key)))
+	}
+	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, err))
+}

@@ -1,0 +1,36 @@
+package ratelimit
+
+// WithHeadroom leaves the last x permits of each key to the other limiters of the same
+// algorithm, name and prefix: this limiter allows a call only if x permits are left after
+// it. Give it to callers of low priority, and none or a smaller x to those who go first:
+//
+//	rate, name := ratelimit.PerSecond(100), ratelimit.WithName("api")
+//	online := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 200, name))
+//	batch := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 200, name, ratelimit.WithHeadroom(50)))
+//
+// All of them take from one limit, and what any of them takes counts for all. Limit in the
+// Result is that limit, Remaining what is left for this limiter, at most Limit − x, and
+// RetryAfter when it allows the same call. A call for more than Limit − x permits returns
+// ErrExceedsLimit. x is 0 or more, and less than the limit: for a [SlidingLog], less than
+// the limit of every rule, because each rule's last x permits are left.
+//
+// It costs nothing, neither this limiter nor the others.
+func WithHeadroom(x int) Option {
+	return common{func(s *settings) {
+		if x < 0 {
+			s.refuse("WithHeadroom: %d is below 0; leave the option out to use the whole limit", x)
+		}
+		s.once("WithHeadroom")
+		s.headroom = x
+	}}
+}
+
+// checkHeadroom refuses a headroom that leaves this limiter nothing of a limit, which the
+// error calls what.
+func (s *settings) checkHeadroom(what string, limit int) error {
+	if s.headroom >= limit {
+		return invalidConfig("WithHeadroom: %d leaves this limiter nothing of the %s %d; choose at most %d",
+			s.headroom, what, limit, limit-1)
+	}
+	return nil
+}

@@ -1,0 +1,123 @@
+package merge
+
+import (
+	"context"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A Call is one of several that [Merger.AcquireMany] makes.
+type Call struct {
+	Key string
+	N   int
+}
+
+// An Outcome is the answer to one of them. Reply needs no Done.
+type Outcome struct {
+	Reply redisexec.Reply
+	Err   error
+}
+
+// AcquireMany makes calls that do not wait for others, in one round trip where they are for
+// one server: in executions that each cost a bounded time, in a pipeline. Where keys may be
+// on several servers there is a pipeline for each thousand calls. Calls for one key
+// are decided in their order. It returns the context's error for all of them as soon as ctx
+// ends.
+func (m *Merger) AcquireMany(ctx context.Context, calls []Call) []Outcome {
+	batches, slots := m.batches(ctx, calls)
+	_, err := redisexec.Await(ctx, func() (redisexec.Reply, error) {
+		m.sender.sendInTurn(ctx, batches)
+		return redisexec.Reply{}, nil
+	})
+	outcomes := make([]Outcome, len(calls))
+	for i := range outcomes {
+		if err != nil {
+			outcomes[i].Err = err
+		} else {
+			outcomes[i].Reply, outcomes[i].Err = slots[i].outcome()
+		}
+	}
+	return outcomes
+}
+
+// batches puts the calls into batches.
+func (m *Merger) batches(ctx context.Context, calls []Call) ([]*batch, []slot) {
+	var batches []*batch
+	var open *batch
+	last := map[string]int{}
+	slots := make([]slot, len(calls))
+	for i, c := range calls {
+		var ok bool
+		if open != nil {
+			slots[i], ok = open.add(ctx, m.prefix, c.Key, c.N, noDeadline, last)
+		}
+		if !ok {
+			clear(last)
+			open = newBatch(m.sender.exec.Cost)
+			open.apart = m.sender.pipelined.Load()
+			batches = append(batches, open)
+			slots[i], _ = open.add(ctx, m.prefix, c.Key, c.N, noDeadline, last)
+		}
+	}
+	return batches, slots
+}
+
+// sendInTurn executes batches in their order: in one pipeline, if their keys are on one
+// server and the client has pipelines.
+func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
+	if len(batches) == 1 || s.pipelined.Load() || s.pipelines == nil {
+		for _, b := range batches {
+			s.sendWith(ctx, b)
+		}
+		return
+	}
+	defer func() {
+		for _, b := range batches {
+			b.fail(redisexec.Unfinished(recover()))
+		}
+	}()
+	waiting := make([]execution, len(batches))
+	for i, b := range batches {
+		e := execution{batch: b, keys: b.pendingKeys()}
+		var err error
+		e.Command, err = s.exec.CommandMany(len(e.keys), func(i int) (*string, any) {
+			return &b.runs[e.keys[i]].key, b.requests(e.keys[i])
+		})
+		if err != nil { // the caller's clock is out of range
+			for _, b := range batches {
+				b.fail(err)
+			}
+			return
+		}
+		waiting[i] = e
+	}
+	for len(waiting) > 0 {
+		pipe := s.pipelines.Pipeline()
+		for _, e := range waiting {
+			e.Queue(ctx, pipe)
+		}
+		_, unsent := pipe.Exec(ctx)
+		var unknown []execution
+		for _, e := range waiting {
+			words, err := e.Reply(unsent)
+			if e.Unknown(err) {
+				unknown = append(unknown, e)
+				continue
+			}
+			s.settle(ctx, e.batch, e.keys, words, err)
+		}
+		waiting = unknown
+		// None of these was executed. The first now carries its script's source; the others
+		// find the script there.
+		if len(waiting) > 0 {
+			waiting[0].SendSource()
+		}
+	}
+}
+
+// An execution is a batch in a pipeline.
+type execution struct {
+	*redisexec.Command
+	batch *batch
+	keys  []int
+}

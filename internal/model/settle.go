@@ -1,0 +1,191 @@
+package model
+
+// A Settler is a model of a limiter that also charges, and takes permits back.
+type Settler interface {
+	Model
+
+	// Charge takes n permits at now, whether they are there or not.
+	Charge(now int64, n int) Answer
+
+	// Place is where the permits are that were taken last, at now.
+	Place(now int64) int64
+
+	// GiveBack gives n of the permits back that were taken at a place.
+	GiveBack(now int64, n int, place int64)
+}
+
+var (
+	_ Settler = (*TokenBucket)(nil)
+	_ Settler = (*LeakyBucket)(nil)
+	_ Settler = (*SteppedBucket)(nil)
+	_ Settler = (*FixedWindow)(nil)
+	_ Settler = (*ClockWindow)(nil)
+	_ Settler = (*SlidingWindow)(nil)
+	_ Settler = (*SlidingLog)(nil)
+)
+
+// The place of a bucket's permits is the instant at which they were taken. With
+// ExactReturns a bucket takes back only what it cannot have refilled since then.
+
+// Charge implements [Settler].
+func (b *TokenBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (b *TokenBucket) Place(int64) int64 { return b.at }
+
+// GiveBack implements [Settler].
+func (b *TokenBucket) GiveBack(now int64, n int, place int64) {
+	if b.tokens == nil {
+		return
+	}
+	present, _ := presentAt(now, b.at, b.CallersClock)
+	given, tokens, burst := rat(int64(n)), b.tokensAt(present), rat(int64(b.burst))
+	if b.ExactReturns {
+		given = sub(given, quo(rat(present-place), b.perToken))
+		if present < place {
+			return
+		}
+	}
+	if given.Sign() <= 0 || !less(tokens, burst) {
+		return
+	}
+	if tokens = add(tokens, given); less(burst, tokens) {
+		tokens = burst
+	}
+	b.tokens, b.at = tokens, present
+	b.change()
+}
+
+// Charge implements [Settler].
+func (b *LeakyBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (b *LeakyBucket) Place(int64) int64 { return b.drained }
+
+// GiveBack implements [Settler].
+func (b *LeakyBucket) GiveBack(now int64, n int, place int64) {
+	if b.empty == nil {
+		return
+	}
+	clock, empty := now, b.empty
+	if back := b.drained - now; back > 0 && b.CallersClock {
+		clock = b.drained
+	} else if back > 0 {
+		empty = sub(empty, rat(back))
+	}
+	sooner := quo(rat(int64(n)), b.rate)
+	if b.ExactReturns {
+		if sooner = sub(sooner, rat(clock-place)); clock < place {
+			return
+		}
+	}
+	if sooner.Sign() > 0 && less(rat(clock), empty) {
+		b.empty, b.drained = sub(empty, sooner), clock
+		b.change()
+	}
+}
+
+// Charge implements [Settler].
+func (b *SteppedBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (b *SteppedBucket) Place(now int64) int64 {
+	present, _ := presentAt(now, b.last, b.CallersClock)
+	return present
+}
+
+// GiveBack implements [Settler].
+func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
+	if b.level == nil {
+		return
+	}
+	present, _ := presentAt(now, b.last, b.CallersClock)
+	level, last := b.load(present)
+	given, full := rat(int64(n)), rat(int64(b.burst))
+	if b.ExactReturns {
+		steps := -floorDiv(place-present, b.every) // rounded up
+		if given = sub(given, mul(rat(steps), b.step)); present < place {
+			return
+		}
+	}
+	if given.Sign() <= 0 || !less(level, full) {
+		return
+	}
+	if level = add(level, given); !less(level, full) {
+		level, last = full, present
+	}
+	b.level, b.last = level, last
+	b.change()
+}
+
+// The place of a fixed window's permits is the window.
+
+// Charge implements [Settler].
+func (f *FixedWindow) Charge(now int64, n int) Answer { return f.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (f *FixedWindow) Place(int64) int64 { return f.end }
+
+// GiveBack implements [Settler].
+func (f *FixedWindow) GiveBack(now int64, n int, place int64) {
+	if !f.Unused(now) && f.end == place && f.end-floorDiv(now, 1000) <= f.window {
+		f.used -= min(n, f.used)
+	}
+}
+
+// Charge implements [Settler].
+func (c *ClockWindow) Charge(now int64, n int) Answer { return c.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (c *ClockWindow) Place(int64) int64 { return c.start }
+
+// GiveBack implements [Settler].
+func (c *ClockWindow) GiveBack(now int64, n int, place int64) {
+	if !c.Unused(now) && c.start == place && (now >= c.start || c.CallersClock || c.justBefore(now)) {
+		c.used -= min(n, c.used)
+	}
+}
+
+// The place of a log's permits is the record, or the sub-window.
+
+// Charge implements [Settler].
+func (s *SlidingWindow) Charge(now int64, n int) Answer { return s.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (s *SlidingWindow) Place(now int64) int64 {
+	last := floorDiv(now, s.width)
+	for id := range s.counts {
+		last = max(last, id)
+	}
+	return last
+}
+
+// GiveBack implements [Settler].
+func (s *SlidingWindow) GiveBack(now int64, n int, place int64) {
+	if s.counts[place] > n {
+		s.counts[place] -= n
+	} else {
+		delete(s.counts, place)
+	}
+}
+
+// Charge implements [Settler].
+func (l *SlidingLog) Charge(now int64, n int) Answer { return l.decide(now, n, false, true) }
+
+// Place implements [Settler].
+func (l *SlidingLog) Place(int64) int64 { return l.key.last() }
+
+// GiveBack implements [Settler].
+func (l *SlidingLog) GiveBack(now int64, n int, place int64) {
+	var rest []Taken
+	for _, t := range l.key.taken {
+		if t.At == place {
+			given := min(n, t.N)
+			n, t.N = n-given, t.N-given
+		}
+		if t.N > 0 {
+			rest = append(rest, t)
+		}
+	}
+	l.key.taken = rest
+}

@@ -1,0 +1,142 @@
+package redisexec
+
+import "encoding/binary"
+
+// A request to several limiters at once goes through this package, and through package
+// merge, as the name of one key does. It is packed into one string: the names of its
+// keys, then for each the length of the name and the permits. Equal requests are equal
+// strings.
+
+// packedNumber is the size of each number behind the names.
+const packedNumber = 4
+
+// A Part is what a request asks of one limiter: so many permits of a key, whose name in
+// Redis is the prefix and the key.
+type Part struct {
+	Prefix, Key string
+	N           int
+}
+
+// Pack packs a request.
+func Pack(parts []Part) string {
+	size := 0
+	for _, p := range parts {
+		size += len(p.Prefix) + len(p.Key) + 2*packedNumber
+	}
+	packed := make([]byte, 0, size)
+	for _, p := range parts {
+		packed = append(append(packed, p.Prefix...), p.Key...)
+	}
+	for _, p := range parts {
+		packed = binary.BigEndian.AppendUint32(packed, uint32(len(p.Prefix)+len(p.Key)))
+		packed = binary.BigEndian.AppendUint32(packed, uint32(p.N))
+	}
+	return string(packed)
+}
+
+// unpack appends the names and the permits of a packed request to limiters limiters.
+func unpack(packed string, limiters int, names []string, permits []int64) ([]string, []int64) {
+	numbers := packed[len(packed)-2*packedNumber*limiters:]
+	for ; numbers != ""; numbers = numbers[2*packedNumber:] {
+		size := number(numbers)
+		names = append(names, packed[:size])
+		permits = append(permits, number(numbers[packedNumber:]))
+		packed = packed[size:]
+	}
+	return names, permits
+}
+
+func number(s string) int64 {
+	return int64(s[0])<<24 | int64(s[1])<<16 | int64(s[2])<<8 | int64(s[3])
+}
+
+// Route returns the name of the key that decides where a call goes. name is that of a
+// key, or a packed request, whose keys all are on one server.
+func (e *Executor) Route(name string) string {
+	if e.Several == nil {
+		return name
+	}
+	first := len(name) - 2*packedNumber*len(e.Several)
+	return name[:number(name[first:])]
+}
+
+// several makes c run s for packed requests, with times equal ones of each.
+func (c *Command) several(requests int, request func(i int) (packed string, times any)) {
+	limiters := len(c.exec.Several)
+	c.names, c.permits = c.names[:0], c.permits[:0]
+	all := make([]any, 0, 8)
+	for i := range requests {
+		packed, times := request(i)
+		c.names, c.permits = unpack(packed, limiters, c.names, c.permits)
+		all = append(all, times)
+	}
+	if c.script == c.exec.Many && requests > 1 {
+		if c.common = c.findCommon(requests, limiters); c.common > 0 {
+			c.script = c.exec.Several[c.common-1].Common
+		}
+	}
+	c.args = append(append(c.args, c.script.BySHA...), count(requests*limiters))
+	for i := range c.names {
+		c.args = append(c.args, &c.names[i])
+	}
+	c.args = append(c.args, c.exec.Args...)
+	for i, times := range all {
+		c.args = append(c.args, times)
+		for j := range limiters {
+			if n := &c.permits[i*limiters+j]; *n == 1 {
+				c.args = append(c.args, "1")
+			} else {
+				c.args = append(c.args, n)
+			}
+		}
+	}
+}
+
+// timesOf is the number of calls in the requests for one key, as many.lua reads them, if
+// all of them are one run for a permit: "1x7" or "1".
+func timesOf(requests any) any {
+	if runs, ok := requests.([]byte); ok {
+		return runs[len("1x"):]
+	}
+	return requests
+}
+
+// findCommon returns the limiter, from 1, whose key is the same in all requests, or 0.
+func (c *Command) findCommon(requests, limiters int) int {
+next:
+	for l := range limiters {
+		for i := 1; i < requests; i++ {
+			if c.names[i*limiters+l] != c.names[l] {
+				continue next
+			}
+		}
+		return l + 1
+	}
+	return 0
+}
+
+// arrange puts the words of each request into the order of the other scripts: from the
+// last limiter to the first. Those of the limiter with the common key come last. A reply
+// that ends too soon is left as it is.
+func (c *Command) arrange() {
+	all, before := c.exec.Words, 0 // words of the limiters that are before it in the other scripts' replies
+	for _, l := range c.exec.Several[c.common:] {
+		before += l.Words
+	}
+	own := c.exec.Several[c.common-1].Words
+	room := make([]int64, own)
+	for rest := c.words; len(rest) > 0; {
+		if rest[0] < 0 { // a request that failed
+			rest = rest[1:]
+			continue
+		}
+		if len(rest) < all {
+			return
+		}
+		words := rest[:all]
+		copy(room, words[all-own:])
+		copy(words[before+own:], words[before:all-own])
+		copy(words[before:], room)
+		rest = rest[all:]
+	}
+}

@@ -1,0 +1,62 @@
+package ratelimit
+
+import (
+	"context"
+
+	"github.com/tryacquire/ratelimit/internal/merge"
+)
+
+// A Batcher decides many requests at once. All limiters of this package that decide on
+// Redis on their own are Batchers.
+type Batcher interface {
+	TryAcquireMany(ctx context.Context, requests []Request) []Answer
+}
+
+// A Request is one of several to [Batcher].TryAcquireMany: n permits of a key.
+type Request struct {
+	Key string
+	N   int
+}
+
+// An Answer is the answer to one of several requests: a Result, or the error for which
+// there is no decision.
+type Answer struct {
+	Result Result
+	Err    error
+}
+
+// TryAcquireMany decides many requests, each as TryAcquireN would and independently of the
+// others, and returns their answers in the same order. A request that cannot work, as with
+// an empty key, has its error as its answer, and the others are decided. Requests for the
+// same key are decided in their order.
+//
+// It is one round trip where the keys are on one server. On a Cluster or a Ring, and with
+// [WithoutMerging], each thousand requests are one round trip, to all servers at once. What an execution costs Redis is bounded: many requests go in several
+// executions of about a millisecond, between which Redis serves others. The requests are not
+// merged with those of other callers. If ctx ends first, all answers are its error, and the
+// permits may have been taken.
+func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
+	answers := make([]Answer, len(requests))
+	var calls []merge.Call
+	var places []int
+	for i, r := range requests {
+		if err := c.check(ctx, r.Key, r.N); err != nil {
+			answers[i].Err = err
+			continue
+		}
+		calls = append(calls, merge.Call{Key: r.Key, N: r.N})
+		places = append(places, i)
+	}
+	if len(calls) == 0 {
+		return answers
+	}
+	m := c.merger
+	if m == nil {
+		m = merge.NewUnmerged(c.exec, c.prefix)
+	}
+	for i, o := range m.AcquireMany(ctx, calls) {
+		at := places[i]
+		answers[at].Result, answers[at].Err = c.result(ctx, calls[i].Key, calls[i].N, o.Reply, o.Err)
+	}
+	return answers
+}

@@ -1,0 +1,36 @@
+-- Requests to several limiters at once, decided as if made one after the other: each
+-- request takes its permits from every limiter, or from none. The limiters are decided
+-- one inside the other (all_limiter.lua): every key is read before any is written.
+--
+-- KEYS   for each request the key of each limiter
+-- ARGV   the limiters' own, in their order; then for each request: for how many equal
+--        requests it stands, and the permits for each limiter; last spare and the
+--        caller's clock, if that decides (callersclock.lua)
+-- Reply  for each request and each limiter, from the last limiter to the first: how many
+--        of the equal requests this limiter alone would allow, then its words of a run,
+--        whose first one is the number that all limiters allow. For a request that
+--        failed there is one -1 instead, and its keys were left as they were (unless the
+--        user may not run a command that comes after the first command that writes)
+local call = redis.pcall
+-- <clock?/>
+-- <shape/>
+local out, size = {}, 0
+
+local function decide(skipped, request)
+  local times = ARGV[request] + 0
+  local all = times
+  -- <limiters/>
+end
+
+for i = 0, #KEYS / limiters - 1 do
+  local before = size
+  local ok, failed = pcall(decide, i * limiters, configured + 1 + i * (limiters + 1))
+  if not ok or failed then
+    for j = before + 2, size do
+      out[j] = nil
+    end
+    size = before + 1
+    out[size] = -1
+  end
+end
+return out

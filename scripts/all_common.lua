@@ -1,0 +1,58 @@
+-- Requests to several limiters that all have the same key of one limiter, as one for all
+-- users: all.lua, but that key is read once and written once. KEYS and ARGV are the same;
+-- in the reply the words of the limiter with the common key are the last of a request.
+local call = redis.pcall
+-- <clock?/>
+-- <shape/>
+local out, size = {}, 0
+
+-- The other limiters decide, and so many of the equal requests at most are allowed.
+local function inner(skipped, request, times, all)
+  -- <limiters/>
+  return nil, all
+end
+
+local function decide()
+  local key = KEYS[common]
+  -- <config/>
+  -- <load/>
+  local change = repair
+  for i = 0, #KEYS / limiters - 1 do
+    local request, sized = configured + 1 + i * (limiters + 1), size
+    local n, times = ARGV[request + common] + 0, ARGV[request] + 0
+    -- <fit/>
+    local ok, failed, all = pcall(inner, i * limiters, request, times, allowed)
+    if not ok or failed then
+      for j = sized + 2, size do
+        out[j] = nil
+      end
+      size = sized + 1
+      out[size] = -1
+    else
+      size = size + 1
+      out[size] = allowed
+      if allowed > all then -- another limiter allows fewer, and this one denies nothing
+        allowed = all
+        times = all
+      end
+      -- <take/>
+      -- <wait?/>
+      -- <words/>
+      change = change or allowed > 0
+    end
+  end
+  if change then
+    -- <store/>
+  else
+    -- <expire?/>
+  end
+end
+
+local ok, failed = pcall(decide)
+if not ok or failed then -- the common key cannot be read or written
+  out = {}
+  for i = 1, #KEYS / limiters do
+    out[i] = -1
+  end
+end
+return out

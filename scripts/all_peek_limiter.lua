@@ -1,0 +1,11 @@
+-- A limiter in all_peek.lua.
+do
+  -- <request/>
+  -- <config/>
+  -- <load/>
+  -- <fit/>
+  -- <wait?/>
+  size = size + 1
+  out[size] = allowed
+  -- <words/>
+end

@@ -1,0 +1,102 @@
+-- Decides one request, and says where its permits are, so that giveback.lua finds them.
+-- The blocks of an algorithm's script replace the marked lines.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits; the rest is that of the algorithm's script
+-- Reply    the words of a run of one request; then the two of the ticket, which mean
+--          nothing if the request is denied
+local key, n, times = KEYS[1], ARGV[1] + 0, 1
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs:
+-- sets: limit window offset
+local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
+local out, size = {}, 0
+-- The blocks after it use:
+--   start, used  the window's start, and the permits taken from it
+--   lasts        how long it is for this rule
+--   longest      how long it is for the rule with the longest window that has taken from it
+--   written      whose clock the start is of, as the state has it
+--   margin       what the TTL is longer by, milliseconds
+--   repair       the server's clock stepped back: the window starts again, with its count
+-- needs: call key now mark spare window offset
+-- sets: state start used lasts longest written margin repair
+local start, used, lasts, longest, repair = now, 0, window, window, false
+local written, margin = mark, spare
+if mark == '@' then written = '@' .. spare end
+if offset ~= 'first' then
+  start = now - (now - offset) % window
+end
+local state = call('GET', key)
+if state then
+  if state.err then return state end
+  local count, from, theirs, by = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)$')
+  if not count then
+    local digits, exponent -- written by fixedwindow.lua: the TTL is its end
+    count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
+    if not count then return {err = 'CORRUPT no state of a fixed window'} end
+    by = ''
+    theirs = tonumber(digits, 10) * 10 ^ exponent * 1000 -- 10, because miniredis takes a first 0 for octal
+    local left = call('PTTL', key)
+    if left == -1 then left = theirs / 1000 end
+    from = math.min(now, now - now % 1000 + left * 1000 - theirs)
+  end
+  local age, ends, opens = now - from, math.min(window, theirs), start
+  if age < ends then
+    start = from + 0
+    used = count + 0
+    lasts = ends
+    longest = math.max(window, theirs)
+    if by ~= '' then
+      margin = math.max(spare, string.sub(by, 2) + 0)
+      written = '@' .. margin
+    end
+    -- The server's clock stepped back, but not just over the start of an aligned window:
+    -- if that opened again, it could allow its limit twice.
+    if age < 0 and mark == '' and by == '' and (offset == 'first' or start ~= opens + window) then
+      start = opens
+      repair = true
+    end
+  end
+end
+-- needs: n times limit used
+-- sets: allowed before
+local allowed, before = times, math.max(limit - used, 0)
+if n * allowed > before then
+  allowed = (before - before % n) / n
+end
+-- needs: n window allowed used lasts
+-- sets: used lasts
+used = used + allowed * n
+if allowed > 0 then lasts = window end
+-- needs: out size now start lasts allowed before
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = before
+out[size + 3] = start + lasts - now
+size = size + 3
+if allowed > 0 or repair then
+    -- needs: key now start used longest written margin
+    -- sets:
+    -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+    -- as 1e+8.
+    local ttl = (start + longest - now) / 1000
+    if margin > 0 then ttl = math.min(ttl, longest / 1000) end -- the margin is enough for a clock that is behind
+    redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
+      'PX', ttl - ttl % 2 + 3 + margin)
+else
+    -- A key that has lost its TTL gets one.
+    -- needs: key now state start longest margin
+    -- sets:
+    local ttl = (start + longest - now) / 1000
+    if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
+end
+-- The window's start.
+-- needs: out size start
+-- sets:
+out[size + 1] = start
+out[size + 2] = 0
+return out

@@ -1,0 +1,134 @@
+-- Takes permits, whether they fit or not. What does not fit is a debt, which is repaid
+-- before anybody is allowed again. The blocks of an algorithm's script replace the marked
+-- lines.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits; the rest is that of the algorithm's script
+-- Reply    the words of a run of one request that is allowed
+local key, n, times = KEYS[1], ARGV[1] + 0, 1
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs:
+-- sets: limit window
+local limit, window = ARGV[2] + 0, ARGV[3] + 0
+local out, size = {}, 0
+-- The blocks after it use:
+--   at              the instant of the decision: now, or the last permit's if a clock is ahead
+--   edge            permits up to this instant have left the window
+--   used, stored    permits in the window; those in the key
+--   newest          instant at which the last permit counts as taken
+--   number, rule    the last permit's number; the rest of a name
+--   longest, ends   the longest window that has to be kept; until when the key is needed
+--   foreign         the last permit is of another rule, or of a clock that is ahead
+--   repair          the server's clock stepped back
+-- needs: call key now mark window
+-- sets: at edge used stored newest number rule longest ends foreign repair
+local at, used, newest, ends, repair = now, 0, 0, 0, false
+local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
+local edge = string.format('%d', now - window)
+local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+if last.err then return last end
+if last[1] then
+  local recent = last[2] + 0
+  newest = recent
+  ends = recent + window
+  number = tonumber(string.sub(last[1], 1, 10))
+  foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+  if foreign then
+    local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
+    if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+    local step = 0
+    if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
+      at = recent
+      rule = '/' .. ARGV[3] .. kind
+    end
+    -- <rewind>
+    -- The server's clock stepped back: permits with later instants count from now.
+    -- needs: now at newest recent repair step
+    -- sets: newest repair step
+    if recent > at then
+      repair = true
+      step = recent - now
+      newest = now
+    end
+    -- </rewind>
+    others = '+' .. theirs .. '/' .. string.format('%d', recent + theirs) .. others
+    ends = 0
+    for width, final in string.gmatch(others, '%+(%d+)/(%d+)') do
+      final = final - step
+      if final > ends then ends = final end
+      if width + 0 > window and final > at then
+        rule = rule .. '+' .. width .. '/' .. string.format('%d', final)
+        longest = math.max(longest, width + 0)
+      end
+    end
+    newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
+    edge = string.format('%d', ends > at and at - window or recent)
+  end
+  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+end
+local stored = used
+-- A member is a permit: to remove more at once would take too long.
+-- needs: n used
+-- sets: allowed before
+local allowed, before = 1, used
+if used + n > 20000 then return {err = 'DEBT too much'} end
+-- needs: n at used newest allowed
+-- sets: used newest
+used = used + allowed * n
+if allowed > 0 then newest = at end
+-- needs: call key n times now limit window used stored newest allowed
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local over, leaves = used + n - limit, newest -- so many permits have to leave
+  if over <= stored then
+    local rank = over - stored - 1 -- from the end
+    leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
+  end
+  wait = leaves + window - now
+end
+-- needs: out size now newest allowed before wait
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = newest - now
+out[size + 3] = wait
+out[size + 4] = before
+size = size + 4
+  -- needs: key now spare window at edge used stored number rule longest ends foreign repair
+  -- sets: number
+  local score, missing = string.format('%d', at), used - stored
+  if repair then
+    local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')
+    for i = 1, #later do
+      redis.call('ZADD', key, score, later[i])
+    end
+    missing = missing + 1 -- the last permit gets another name
+  end
+  for first = 1, missing, 1000 do
+    local members = {}
+    for i = 1, math.min(missing - first + 1, 1000) do
+      number = number + 1
+      members[2 * i - 1] = score
+      members[2 * i] = number .. rule
+    end
+    redis.call('ZADD', key, unpack(members))
+  end
+  if repair then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+  if longest > window then
+    edge = string.format('%d', at - longest)
+    redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000
+  end
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
+  -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+  -- as 1e+8.
+  local ttl, left = window / 1000, -1
+  if foreign then
+    ttl = (math.max(ends, at + window) - now) / 1000
+    if not repair then left = redis.call('PTTL', key) end
+  end
+  if left < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
+return out

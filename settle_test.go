@@ -1,0 +1,532 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// eachSettling is limitertest.Each for what settles: every variant but several limiters in
+// one.
+func eachSettling(t *testing.T, test func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling)) {
+	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
+		if own, ok := l.(settling); ok {
+			test(t, s, v, own)
+		}
+	})
+}
+
+func TestAnEstimateIsSettledBelowIt(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		ticket, r, err := l.Estimate(ctx, "k", 2)
+		require.NoError(t, err)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, r)
+		none, r, err := l.Estimate(ctx, "k", 2)
+		require.NoError(t, err)
+		require.Nil(t, none, "denied")
+		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
+
+		require.NoError(t, ticket.Settle(ctx, 1))
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 2, ResetAfter: v.Resets[0]}, must(t)(l.Peek(ctx, "k")))
+		require.ErrorIs(t, ticket.Settle(ctx, 0), ratelimit.ErrSettled)
+		require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "settled once")
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 2)).Allowed)
+		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, must(t)(l.TryAcquire(ctx, "k")))
+	})
+}
+
+func TestAnEstimateThatIsGivenBackIsAsIfNeverTaken(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		unused := must(t)(l.Peek(ctx, "k"))
+		ticket, _, err := l.Estimate(ctx, "k", 3)
+		require.NoError(t, err)
+		require.NoError(t, ticket.Settle(ctx, 0))
+		require.Equal(t, unused, must(t)(l.Peek(ctx, "k")))
+		// A full bucket stays for as long as the skew, so that no clock goes back in time.
+		require.LessOrEqual(t, s.Admin.PTTL(ctx, v.Key).Val(), 3*time.Millisecond+s.MaxSkew)
+		if !strings.Contains(v.Name, "Bucket") {
+			require.Zero(t, s.Admin.Exists(ctx, v.Key).Val())
+		}
+		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+	})
+}
+
+func TestAnEstimateIsSettledAboveIt(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		ticket, _, err := l.Estimate(ctx, "k", 3)
+		require.NoError(t, err)
+		require.NoError(t, ticket.Settle(ctx, 10), "more than three times the limit")
+		r := must(t)(l.TryAcquire(ctx, "k"))
+		require.False(t, r.Allowed)
+		require.Zero(t, r.Remaining)
+		require.Equal(t, r.RetryAfter > time.Second, strings.Contains(v.Name, "Bucket") ||
+			strings.Contains(v.Name, "Window") && !strings.Contains(v.Name, "ZSet") && !strings.HasPrefix(v.Name, "Fixed") ||
+			strings.Contains(v.Name, "resolution"), "%v", r.RetryAfter)
+
+		left := s.Admin.PTTL(ctx, v.Key).Val() // by the server's clock, which may run while the test's stands still
+		needed := r.ResetAfter
+		require.GreaterOrEqual(t, left, needed-time.Second/2, "the state outlives the debt")
+		require.LessOrEqual(t, left, needed+time.Second+s.MaxSkew, "and not by more than a second")
+
+		s.Advance(r.RetryAfter - v.Grain)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, "the debt is not repaid yet")
+		s.Advance(v.Grain)
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	})
+}
+
+func TestAChargeIsTakenWhateverIsLeft(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		charge := l.Charge
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, must(t)(charge(ctx, "k", 2)))
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, must(t)(charge(ctx, "k", 1)))
+		r := must(t)(charge(ctx, "k", 6))
+		switch v.Name {
+		case "TokenBucket", "LeakyBucket", "TokenBucket stepped":
+			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: 3 * time.Second}, r)
+			r = must(t)(l.TryAcquireN(ctx, "k", 3))
+			require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: 3 * time.Second, ResetAfter: 3 * time.Second}, r)
+		default:
+			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, r)
+			r = must(t)(l.TryAcquireN(ctx, "k", 3))
+			require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Resets[2], ResetAfter: v.Resets[2]}, r)
+		}
+		s.Advance(r.RetryAfter - v.Grain)
+		require.False(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+		s.Advance(v.Grain)
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+	})
+}
+
+func TestAsManyAsThereAreAreTaken(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		upTo := func(n int) (int, ratelimit.Result) {
+			taken, r, err := l.TryAcquireUpTo(ctx, "k", n)
+			require.NoError(t, err)
+			return taken, r
+		}
+		taken, r := upTo(1)
+		require.Equal(t, 1, taken)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 2, ResetAfter: v.Resets[0]}, r)
+		taken, r = upTo(5)
+		require.Equal(t, 2, taken)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
+		taken, r = upTo(5)
+		require.Zero(t, taken)
+		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
+		s.Advance(v.Retry - v.Grain)
+		taken, _ = upTo(5)
+		require.Zero(t, taken)
+		s.Advance(v.Grain)
+		taken, _ = upTo(5)
+		require.Positive(t, taken)
+		require.NoError(t, l.Reset(ctx, "k"))
+		taken, r = upTo(3)
+		require.Equal(t, 3, taken)
+		require.Zero(t, r.RetryAfter)
+		require.NoError(t, l.Reset(ctx, "k"))
+		taken, r = upTo(1 << 62)
+		require.Equal(t, 3, taken, "at most the limit")
+		require.Positive(t, r.RetryAfter)
+	})
+}
+
+func TestMistakesOfSettlingAreErrorsWithoutAskingRedis(t *testing.T) {
+	for _, v := range limitertest.Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			built, err := v.Build(limitertest.Offline(t))
+			require.NoError(t, err)
+			l, ok := built.(settling)
+			if !ok {
+				t.Skip("several limiters do not settle")
+			}
+			for _, n := range []int{0, -1} {
+				_, _, err = l.Estimate(ctx, "k", n)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
+				_, err = l.Charge(ctx, "k", n)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
+				_, _, err = l.TryAcquireUpTo(ctx, "k", n)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
+			}
+			_, _, err = l.Estimate(ctx, "k", 4)
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			most := 1_000_000_000
+			if v.Name == "SlidingWindow ZSet" {
+				most = 10_000
+			}
+			_, err = l.Charge(ctx, "k", most+1)
+			require.ErrorIs(t, err, ratelimit.ErrTooMuchDebt)
+			require.ErrorContains(t, err, fmt.Sprint(most+1))
+			require.ErrorContains(t, err, fmt.Sprint(most, " at most"))
+			for _, key := range []string{"", strings.Repeat("k", 4097)} {
+				_, _, err = l.Estimate(ctx, key, 1)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+				_, err = l.Charge(ctx, key, 1)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+				_, _, err = l.TryAcquireUpTo(ctx, key, 1)
+				require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+			}
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			_, _, err = l.Estimate(ended, "k", 1)
+			require.ErrorIs(t, err, context.Canceled)
+			_, err = l.Charge(ended, "k", 1)
+			require.ErrorIs(t, err, context.Canceled)
+			_, _, err = l.TryAcquireUpTo(ended, "k", 1)
+			require.ErrorIs(t, err, context.Canceled)
+		})
+	}
+	for _, ticket := range []*ratelimit.Ticket{nil, {}} {
+		require.ErrorIs(t, ticket.Settle(ctx, 1), ratelimit.ErrInvalidConfig)
+	}
+	for _, l := range []settling{&ratelimit.TokenBucket{}, &ratelimit.SlidingLog{}} {
+		_, _, err := l.Estimate(ctx, "k", 1)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		_, err = l.Charge(ctx, "k", 1)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		_, _, err = l.TryAcquireUpTo(ctx, "k", 1)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	}
+}
+
+func TestATicketStaysUnsettledAfterAMistake(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(3), 3))
+	ticket, _, err := l.Estimate(ctx, "k", 3)
+	require.NoError(t, err)
+	require.ErrorIs(t, ticket.Settle(ctx, -1), ratelimit.ErrInvalidPermits)
+	require.ErrorIs(t, ticket.Settle(ctx, 1_000_000_004), ratelimit.ErrTooMuchDebt)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	require.ErrorIs(t, ticket.Settle(ended, 1), context.Canceled)
+	require.NoError(t, ticket.Settle(ctx, 1))
+	require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining)
+}
+
+// TestTheLargestDebt: on both sides of what the state of a key holds.
+func TestTheLargestDebt(t *testing.T) {
+	const us = time.Microsecond
+	longest := time.Duration(1<<51) * us // 71 years
+	clients := limitertest.OnMiniredis(t)
+	for _, test := range []struct {
+		name  string
+		build func() settling
+		most  int // permits of debt, and of what is in the bucket
+	}{
+		{"by the time to repay it", func() settling { // a permit in 2^41 µs
+			return ratelimit.Must(ratelimit.NewTokenBucket(clients.Client, ratelimit.Per(1, longest/1024), 3))
+		}, 1024},
+		{"in steps", func() settling {
+			return ratelimit.Must(ratelimit.NewTokenBucket(clients.Client, ratelimit.Per(1, longest/1024), 3, ratelimit.WithRefillEvery(time.Second)))
+		}, 1023}, // steps are rounded up
+		{"by exact numbers", func() settling { // 2^40 units a permit, 3 a microsecond
+			return ratelimit.Must(ratelimit.NewTokenBucket(clients.Client, ratelimit.Per(3, time.Duration(1<<40)*us), 3))
+		}, 4095},
+		{"fixed window", func() settling {
+			return ratelimit.Must(ratelimit.NewFixedWindow(clients.Client, 3, time.Hour))
+		}, 3_999_999_999}, // and the window's length
+		{"aligned", func() settling {
+			return ratelimit.Must(ratelimit.NewFixedWindow(clients.Client, 3, time.Hour, ratelimit.WithAlignment(0)))
+		}, 4_000_000_000},
+		{"Hash", func() settling { return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour)) }, 4_000_000_000},
+		{"List", func() settling {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.List)))
+		}, 4_000_000_000},
+		{"log of two rules", func() settling {
+			return ratelimit.Must(ratelimit.NewSlidingLog(clients.Client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}, {Limit: 5, Window: 2 * time.Hour}}))
+		}, 4_000_000_000},
+		{"ZSet", func() settling {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.ZSet)))
+		}, 20_000},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			clients.Wipe(t)
+			l := test.build()
+			for left := test.most; left > 0; {
+				n := min(left, 1_000_000_000)
+				if test.name == "ZSet" {
+					n = min(left, 10_000)
+				}
+				must(t)(l.Charge(ctx, "k", n))
+				left -= n
+			}
+			key := clients.Admin.Keys(ctx, "*").Val()[0]
+			before := clients.Look(t, key)
+			r, err := l.Charge(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrTooMuchDebt)
+			require.ErrorContains(t, err, `"k"`)
+			require.Zero(t, r)
+			require.Equal(t, before, clients.Look(t, key), "nothing was charged")
+			r = must(t)(l.TryAcquire(ctx, "k"))
+			require.False(t, r.Allowed)
+			require.Zero(t, r.Remaining)
+			require.Positive(t, r.RetryAfter)
+			if r.RetryAfter < 10_000*time.Hour { // beyond it the clock is
+				clients.Advance(r.RetryAfter - time.Millisecond)
+				require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+				clients.Advance(time.Millisecond)
+				require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+			}
+		})
+	}
+}
+
+// TestAReturnIsNotOfALaterWindow: permits of a fixed window go back into the same one only,
+// on both sides of its end.
+func TestAReturnIsNotOfALaterWindow(t *testing.T) {
+	for _, name := range []string{"FixedWindow", "FixedWindow aligned"} {
+		for _, v := range limitertest.Variants() {
+			if v.Name != name {
+				continue
+			}
+			for stage, set := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+				t.Run(name+", "+stage, func(t *testing.T) {
+					s := set(t)
+					built, err := v.Build(s.Client, s.Opts...)
+					require.NoError(t, err)
+					l := built.(settling)
+					estimate := func() *ratelimit.Ticket {
+						ticket, r, err := l.Estimate(ctx, "k", 3)
+						require.NoError(t, err)
+						require.True(t, r.Allowed)
+						return ticket
+					}
+					early, late := estimate(), (*ratelimit.Ticket)(nil)
+					s.Advance(v.Retry - v.Grain)
+					require.NoError(t, early.Settle(ctx, 1))
+					require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "in its last instant")
+					s.Advance(v.Grain)
+					late = estimate()
+					s.Advance(time.Second)
+					must(t)(l.TryAcquireN(ctx, "k", 3))
+					require.NoError(t, late.Settle(ctx, 0))
+					require.Equal(t, 0, must(t)(l.Peek(ctx, "k")).Remaining, "the next window has begun")
+				})
+			}
+		}
+	}
+}
+
+// TestExactReturnsSayWhatWasRefilled: on both sides of the instant at which the bucket has
+// refilled what the ticket held.
+func TestExactReturnsSayWhatWasRefilled(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		exact     bool
+		held      time.Duration
+		remaining int
+	}{
+		{"full", false, 0, 10},
+		{"full after a hold", false, 500 * time.Millisecond, 10},
+		{"exact at once", true, 0, 10},
+		{"exact after a permit's time", true, 100 * time.Millisecond, 10}, // nine, and the one that was refilled
+		{"exact just before all of it", true, 999_999 * time.Microsecond, 10},
+		{"exact after all of it", true, time.Second, 10},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			var opts []ratelimit.TokenBucketOption
+			if test.exact {
+				opts = append(opts, ratelimit.WithExactReturns())
+			}
+			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 10, opts...))
+			ticket, _, err := l.Estimate(ctx, "k", 10)
+			require.NoError(t, err)
+			s.Advance(test.held)
+			require.NoError(t, ticket.Settle(ctx, 0))
+			require.Equal(t, test.remaining, must(t)(l.Peek(ctx, "k")).Remaining)
+		})
+	}
+	// The bucket has refilled what the ticket holds, and others have taken it.
+	for exact, want := range map[bool]int{false: 10, true: 6} {
+		s := limitertest.OnMiniredis(t)
+		var opts []ratelimit.TokenBucketOption
+		if exact {
+			opts = append(opts, ratelimit.WithExactReturns())
+		}
+		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 10, opts...))
+		ticket, _, err := l.Estimate(ctx, "k", 10)
+		require.NoError(t, err)
+		s.Advance(400 * time.Millisecond)
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 4)).Allowed)
+		require.NoError(t, ticket.Settle(ctx, 0))
+		require.Equal(t, want, must(t)(l.Peek(ctx, "k")).Remaining, "exact: %v", exact)
+	}
+}
+
+// TestSettlingBetweenOthers: an entry in the middle, at the beginning and at the end of a
+// log goes, and the others stay.
+func TestSettlingBetweenOthers(t *testing.T) {
+	for _, k := range limitertest.Kinds() {
+		if strings.HasPrefix(k.Name, "Fixed") || strings.Contains(k.Name, "Bucket") {
+			continue
+		}
+		for place := range 3 {
+			t.Run(fmt.Sprint(k.Name, ", ", place), func(t *testing.T) {
+				s := limitertest.OnMiniredis(t)
+				built, err := k.Build(s.Client, 10, 10*time.Second)
+				require.NoError(t, err)
+				l := built.(settling)
+				var tickets []*ratelimit.Ticket
+				for range 3 {
+					ticket, _, err := l.Estimate(ctx, "k", 3)
+					require.NoError(t, err)
+					tickets = append(tickets, ticket)
+					s.Advance(time.Second)
+				}
+				size := func() int64 {
+					key := s.Admin.Keys(ctx, "*").Val()[0]
+					return s.Admin.HLen(ctx, key).Val() + s.Admin.LLen(ctx, key).Val() + s.Admin.ZCard(ctx, key).Val()
+				}
+				before := size()
+				require.NoError(t, tickets[place].Settle(ctx, 2))
+				require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining)
+				if !strings.Contains(k.Name, "ZSet") {
+					require.Equal(t, before, size())
+				}
+				before = size()
+				another, _, err := l.Estimate(ctx, "k", 2)
+				require.NoError(t, err)
+				require.NoError(t, another.Settle(ctx, 0), "an entry without permits goes")
+				require.Equal(t, before, size())
+				require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining)
+				for i := range tickets {
+					if i != place {
+						require.NoError(t, tickets[i].Settle(ctx, 0))
+					}
+				}
+				require.Equal(t, 8, must(t)(l.Peek(ctx, "k")).Remaining)
+				r := must(t)(l.TryAcquireN(ctx, "k", 10))
+				require.False(t, r.Allowed)
+				s.Advance(r.RetryAfter - time.Microsecond)
+				require.False(t, must(t)(l.TryAcquireN(ctx, "k", 10)).Allowed)
+				s.Advance(time.Microsecond)
+				require.True(t, must(t)(l.TryAcquireN(ctx, "k", 10)).Allowed)
+			})
+		}
+	}
+}
+
+// TestALogTakesBackWhatIsNotTooLongAgo: if 8,192 entries or more have followed, nothing is
+// given back.
+func TestALogTakesBackWhatIsNotTooLongAgo(t *testing.T) {
+	const slot = 1000 // microseconds
+	for storage, follow := range map[ratelimit.Storage]func(admin redis.UniversalClient, key string, first int64, entries int){
+		ratelimit.List: func(admin redis.UniversalClient, key string, first int64, entries int) {
+			var more []any
+			for i := 1; i <= entries; i++ {
+				more = append(more, first+int64(i)*slot, 5+i)
+			}
+			require.NoError(t, admin.RPush(ctx, key, more...).Err())
+		},
+		ratelimit.Hash: func(admin redis.UniversalClient, key string, first int64, entries int) {
+			fields := []any{"instant", first + int64(entries)*slot, "total", 5 + entries, "last", 1 + entries}
+			for i := range entries {
+				fields = append(fields, 1+i, fmt.Sprintf("%d/%d", first+int64(i)*slot, 5+i))
+			}
+			require.NoError(t, admin.HSet(ctx, key, fields...).Err())
+		},
+	} {
+		for entries, back := range map[int]int{8_191: 5, 8_192: 0} {
+			t.Run(fmt.Sprint(storage, entries), func(t *testing.T) {
+				s := limitertest.OnRedis(t)
+				l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 1_000_000, 100*time.Second,
+					ratelimit.WithOptions(s.Opts...), ratelimit.WithSubWindows(100_000), ratelimit.WithStorage(storage)))
+				ticket, _, err := l.Estimate(ctx, "k", 5)
+				require.NoError(t, err)
+				follow(s.Admin, s.Admin.Keys(ctx, "*").Val()[0], s.Now.UnixMicro()/slot*slot+slot-1, entries)
+				s.Advance(time.Duration(entries) * time.Millisecond)
+				require.Equal(t, 1_000_000-entries-5, must(t)(l.Peek(ctx, "k")).Remaining)
+				require.NoError(t, ticket.Settle(ctx, 0))
+				require.Equal(t, 1_000_000-entries-5+back, must(t)(l.Peek(ctx, "k")).Remaining)
+				s.Advance(100*time.Second - time.Duration(entries)*time.Millisecond + time.Millisecond)
+				require.Equal(t, 1_000_000-entries, must(t)(l.Peek(ctx, "k")).Remaining, "the estimate has left")
+			})
+		}
+	}
+}
+
+// lossy is a client that executes commands and loses their replies.
+type lossy struct {
+	*redis.Client
+	lose bool
+	sent int
+}
+
+func (c *lossy) Process(ctx context.Context, cmd redis.Cmder) error {
+	if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
+		c.sent++
+	}
+	err := c.Client.Process(ctx, cmd)
+	if c.lose && err == nil {
+		cmd.SetErr(io.ErrUnexpectedEOF)
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// TestALostReplyLeavesTheEstimateCharged: an estimate, a charge and a partial call whose
+// reply is lost are charged once, and a settlement is not repeated.
+func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
+	for _, v := range limitertest.Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			client := &lossy{Client: s.Client.(*redis.Client)}
+			built, err := v.Build(client)
+			require.NoError(t, err)
+			l, ok := built.(settling)
+			if !ok {
+				t.Skip("several limiters do not settle")
+			}
+			remaining := func() int {
+				t.Helper()
+				client.lose = false
+				r := must(t)(l.Peek(ctx, "k"))
+				client.sent = 0
+				return r.Remaining
+			}
+			for _, call := range []func() (any, error){
+				func() (any, error) { ticket, r, err := l.Estimate(ctx, "k", 2); return []any{ticket == nil, r}, err },
+				func() (any, error) { r, err := l.Charge(ctx, "k", 2); return []any{true, r}, err },
+				func() (any, error) { n, r, err := l.TryAcquireUpTo(ctx, "k", 2); return []any{n == 0, r}, err },
+			} {
+				require.NoError(t, l.Reset(ctx, "k"))
+				_, err := call() // loads the script
+				require.NoError(t, err)
+				require.NoError(t, l.Reset(ctx, "k"))
+				remaining()
+				client.lose = true
+				got, err := call()
+				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				require.Equal(t, []any{true, ratelimit.Result{}}, got)
+				require.Equal(t, 1, client.sent)
+				require.Equal(t, 1, remaining(), "charged once")
+			}
+			for _, settle := range []struct{ actual, remaining int }{{1, 2}, {3, 0}} {
+				require.NoError(t, l.Reset(ctx, "k"))
+				ticket, _, err := l.Estimate(ctx, "k", 2)
+				require.NoError(t, err)
+				another, _, err := l.Estimate(ctx, "other", 2)
+				require.NoError(t, err)
+				require.NoError(t, another.Settle(ctx, settle.actual)) // loads the script
+				remaining()
+				client.lose = true
+				err = ticket.Settle(ctx, settle.actual)
+				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
+				require.ErrorContains(t, err, v.Title()+`, key "k"`)
+				require.ErrorIs(t, ticket.Settle(ctx, settle.actual), ratelimit.ErrSettled)
+				require.Equal(t, 1, client.sent, "not repeated")
+				require.Equal(t, settle.remaining, remaining(), "it was made, once")
+			}
+		})
+	}
+}

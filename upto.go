@@ -1,0 +1,95 @@
+package ratelimit
+
+import (
+	"context"
+	"strconv"
+)
+
+// A PartialTaker takes as many permits as there are. Every limiter on Redis of this
+// package is one; [PartialTakerOf] makes one of a [DenyCache].
+type PartialTaker interface {
+	// TryAcquireUpTo takes up to n permits from key: as many as are there, at most the
+	// limit, which n may exceed. taken is how many.
+	//
+	// Allowed reports whether at least one permit was taken. Limit, Window, Remaining and
+	// ResetAfter are those of a call for as many permits as were taken. If fewer than n were
+	// taken, RetryAfter is the time until one more is there, even if Allowed is true;
+	// otherwise it is 0.
+	//
+	// It decides once, in one execution, which is executed at most once. The call is not
+	// merged with others. It costs Redis what TryAcquire costs, and with the storage ZSet
+	// what TryAcquireN costs for as many permits as are taken. Its errors are those of
+	// TryAcquire, and ErrInvalidPermits for n below 1.
+	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)
+}
+
+var (
+	_ PartialTaker = (*FixedWindow)(nil)
+	_ PartialTaker = (*SlidingWindow)(nil)
+	_ PartialTaker = (*SlidingLog)(nil)
+	_ PartialTaker = (*TokenBucket)(nil)
+	_ PartialTaker = (*LeakyBucket)(nil)
+)
+
+// TryAcquireUpTo takes up to n permits from key, see [PartialTaker].
+func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	if c == nil {
+		return 0, Result{}, errUnmade
+	}
+	if err := c.check(ctx, key, min(n, c.most)); err != nil {
+		return 0, Result{}, err
+	}
+	n = min(n, c.most+1) // one request that is denied says when it fits
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+	if err != nil {
+		return 0, Result{}, c.failed(ctx, key, err)
+	}
+	allowed := words[wordAllowed] // of n requests for one permit
+	r = c.inRun(words, 1, max(allowed-1, 0))
+	if allowed < int64(n) {
+		r.RetryAfter = c.inRun(words, 1, allowed).RetryAfter
+	}
+	return int(allowed), r, nil
+}
+
+// PartialTakerOf returns what takes as many permits as there are from l, which is a
+// limiter on Redis or a [DenyCache] around one: the cache then denies from memory, and
+// stores denials, as it does for TryAcquire. Any other limiter is refused with an error
+// that wraps ErrInvalidConfig.
+func PartialTakerOf(l Limiter) (PartialTaker, error) {
+	if isNil(l) {
+		return nil, invalidConfig("PartialTakerOf: the limiter is nil")
+	}
+	if c, ok := l.(*DenyCache); ok {
+		if c.limiter == nil {
+			return nil, errUnmade
+		}
+		inner, err := PartialTakerOf(c.limiter)
+		if err != nil {
+			return nil, err
+		}
+		return &cachedTaker{c, inner}, nil
+	}
+	if p, ok := l.(PartialTaker); ok {
+		return p, nil
+	}
+	return nil, invalidConfig("PartialTakerOf: a %T does not take a part of what is asked for; give a limiter on Redis, or a DenyCache around one", l)
+}
+
+// cachedTaker is a PartialTaker behind a DenyCache.
+type cachedTaker struct {
+	cache *DenyCache
+	inner PartialTaker
+}
+
+func (t *cachedTaker) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	if n < 1 {
+		return 0, Result{}, errTooFew(n)
+	}
+	r, err = t.cache.deny(ctx, key, 1, func() (Result, error) {
+		var r Result
+		taken, r, err = t.inner.TryAcquireUpTo(ctx, key, n)
+		return r, err
+	})
+	return taken, r, err
+}
