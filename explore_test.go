@@ -24,7 +24,8 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 	clock := two
 	clock.Clock, clock.Calls = true, 4
 	bursts := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 1, Flow: 1}, {Burst: 3, Flow: 1}}, Reserving: true, Longest: 4, Pause: 2, Calls: 4}
-	for name, rules := range map[string]explore.Rules{"two bursts": bursts, "one bucket": one, "burst 1": small, "two rates": two, "two rates and the clock": clock} {
+	back := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 2, Flow: 1}}, Reserving: true, Returns: true, Settling: true, Longest: 4, Pause: 2, Calls: 4}
+	for name, rules := range map[string]explore.Rules{"two bursts": bursts, "giving back": back, "one bucket": one, "burst 1": small, "two rates": two, "two rates and the clock": clock} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rng := model.Seeded(limitertest.Seed(t))
@@ -35,6 +36,9 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 				histories = append(histories, explore.Search(&broken).Broken) // if four calls break it
 			}
 			broken := rules
+			broken.Return, broken.Calls = explore.ExactAnyway, 4
+			histories = append(histories, explore.Search(&broken).Broken)
+			broken = rules
 			broken.Unmarked, broken.Calls = true, 4
 			histories = append(histories, explore.Search(&broken).Broken)
 			found := explore.Search(&rules)
@@ -66,7 +70,7 @@ func newReplay(t *testing.T, rules *explore.Rules) *replay {
 	p := &replay{rules: rules, server: server}
 	for _, b := range rules.Buckets {
 		rate := ratelimit.Per(b.Flow, time.Duration(rules.Permit)*time.Second)
-		p.buckets = append(p.buckets, ratelimit.Must(ratelimit.NewTokenBucket(client, rate, b.Burst)))
+		p.buckets = append(p.buckets, ratelimit.Must(ratelimit.NewTokenBucket(client, rate, b.Burst, ratelimit.WithExactReturns())))
 	}
 	return p
 }
@@ -76,7 +80,7 @@ func (p *replay) play(t *testing.T, h explore.History) {
 	p.now = limitertest.Start
 	p.server.SetTime(p.now)
 	player := explore.Player{Rules: p.rules}
-	var held []*ratelimit.Reservation
+	var held []holding
 	still := func() time.Time { return limitertest.Start }
 	for i, m := range h {
 		want := player.Play(m, func(i int) { held = append(held[:i], held[i+1:]...) })
@@ -95,8 +99,21 @@ func (p *replay) play(t *testing.T, h explore.History) {
 			require.NoError(t, err, "%v: move %d", h, i)
 			require.Equal(t, ticks(want.Due), r.Delay(), "%v: move %d", h, i)
 			if !m.Lost {
-				held = append(held, r)
+				held = append(held, holding{Reservation: r})
 			}
+		case explore.Borrow, explore.Spend:
+			ticket, r, err := bucket.Estimate(ctx, "k", int(m.N))
+			require.NoError(t, err, "%v: move %d", h, i)
+			require.Equal(t, want.Allowed, r.Allowed, "%v: move %d", h, i)
+			if r.Allowed {
+				held = append(held, holding{Ticket: ticket, n: int(m.N)})
+			}
+		case explore.Return:
+			require.NoError(t, held[m.Held].Settle(ctx, 0))
+			held = append(held[:m.Held], held[m.Held+1:]...)
+		case explore.Settle:
+			require.NoError(t, held[m.Held].Settle(ctx, held[m.Held].n+1))
+			held = append(held[:m.Held], held[m.Held+1:]...)
 		case explore.Cancel:
 			if !m.Lost {
 				require.NoError(t, held[m.Held].Cancel(ctx))
@@ -114,6 +131,13 @@ func (p *replay) play(t *testing.T, h explore.History) {
 			require.Equal(t, left, must(t)(bucket.Peek(ctx, "k")).Remaining, "%v: after move %d, bucket %d", h, i, b)
 		}
 	}
+}
+
+// A holding is what a process holds: a reservation, or a ticket for n permits.
+type holding struct {
+	*ratelimit.Reservation
+	*ratelimit.Ticket
+	n int
 }
 
 // pass moves the server's clock. Redis keeps the instant at which a key expires.
