@@ -167,6 +167,31 @@ func TestStateOfAPromise(t *testing.T) {
 	reserve(t, slow, 1, time.Hour)
 	require.Equal(t, 400*time.Millisecond, reserve(t, fast, 1, time.Hour).Delay())
 	require.Equal(t, "1763670000000000/1200000/100000/1!1000000", s.Admin.Get(ctx, bucketKey).Val())
+
+	// The key lives as long as a promise that another rule has made, however soon the writer is full.
+	s.Wipe(t)
+	steps := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(100), 1, ratelimit.WithRefillEvery(3*time.Second)))
+	reserve(t, steps, 1, 0)
+	require.Equal(t, 3*time.Second, reserve(t, steps, 1, time.Hour).Delay())
+	s.Advance(500 * time.Millisecond)
+	even := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(100), 10))
+	require.True(t, must(t)(even.TryAcquire(ctx, "k")).Allowed)
+	require.Equal(t, "1763670000500000/10000/10000/1!2500000", s.Admin.Get(ctx, bucketKey).Val())
+	require.GreaterOrEqual(t, s.Admin.PTTL(ctx, bucketKey).Val(), 2500*time.Millisecond)
+	require.LessOrEqual(t, s.Admin.PTTL(ctx, bucketKey).Val(), 2520*time.Millisecond)
+
+	// A server's clock that reads the promise of a caller's clock that is ahead.
+	s.Wipe(t)
+	ahead := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(3), 3,
+		ratelimit.WithClock(func() time.Time { return limitertest.Start.Add(100 * time.Millisecond) })))
+	reserve(t, ahead, 3, 0)
+	reserve(t, ahead, 1, time.Hour)
+	require.Equal(t, "1763670000100000/4000000/1000000/3@!333334", s.Admin.Get(ctx, bucketKey).Val())
+	exact := shapers(s)["TokenBucket"]
+	require.Equal(t, 766_667*time.Microsecond, must(t)(exact.Peek(ctx, "k")).RetryAfter)
+	require.Equal(t, 766_667*time.Microsecond, must(t)(exact.TryAcquire(ctx, "k")).RetryAfter)
+	require.Equal(t, 766_667*time.Microsecond, reserve(t, exact, 1, time.Hour).Delay())
+	require.Equal(t, "1763670000100000/5000000/1000000/3@!666667", s.Admin.Get(ctx, bucketKey).Val())
 }
 
 // TestCancelKeepsTheTTL: the key expires when it would have without the reservation.

@@ -133,7 +133,8 @@ func (c *core) checkCharge(n int) error {
 //     bound of that interval is exceeded by at most what was given back, and by no more than
 //     rate × the time for which the ticket was held (one step more with WithRefillEvery).
 //     Where the bucket is never full meanwhile, it is not exceeded. [WithExactReturns]
-//     never exceeds it, and gives back less.
+//     never exceeds it, and gives back less. While permits are promised to those who
+//     [Wait], nothing is given back: the next caller would be due when they are.
 //   - A fixed window takes back permits of the window that they were taken from. Once it
 //     is over, nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs forget the permits where they stand: it is as if they had

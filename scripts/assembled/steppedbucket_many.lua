@@ -208,7 +208,9 @@ local function decide(key, requests)
       end
       if due > present then
         writes = writes .. string.format('!%d', due - counted)
-        margin = margin + math.max(due - present - full + age, 0) / 1000 -- another rule's promise
+        -- The key lives as long as the promise, which may be another rule's.
+        local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
+        margin = margin + math.max(due - present - filled, 0) / 1000
       end
       theirs = {
         since = counted,
