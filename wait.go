@@ -28,7 +28,7 @@ func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
 // a large n can starve beside calls for less. That holds for windows and logs, for a
 // [LocalTokenBucket], and for a [Fallback], also around a bucket, because an answer may come
 // from its secondary, which cannot promise what the primary has. It holds for types of
-// your own too, also if they embed a bucket, because their TryAcquireN may do more.
+// your own too, even if they embed a bucket, because their TryAcquireN may do more.
 //
 // The Result is that of the allowed call. An error comes with no permits: if ctx has a
 // deadline before which the limiter cannot allow n permits, WaitN returns a *[WaitError] at
