@@ -81,7 +81,7 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		if places != nil {
 			place = places[i]
 		}
-		r.Parts[i] = PartResult{c.limiter.name, c.key, taken[place].result}
+		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold}
 	}
 	r.Result = whole
 	return r, nil
@@ -90,17 +90,28 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 // A slotAnswer is the answer to one claim, before it is known whether all are allowed.
 type slotAnswer struct {
 	ticket *Ticket
+	hold   *Hold // of permits in flight
 	result Result
 	err    error
 }
 
 func (a *slotAnswer) take(ctx context.Context, c Claim) {
+	if f, ok := c.limiter.explainer.(*InFlight); ok {
+		a.hold, a.result, a.err = f.TryAcquireN(ctx, c.key, c.n)
+		return
+	}
 	a.ticket, a.result, a.err = c.limiter.Estimate(ctx, c.key, c.n)
 }
 
 // giveBack gives the permits back, even if ctx has ended. If it fails, they stay taken.
 func (a *slotAnswer) giveBack(ctx context.Context, n int) {
-	if a.ticket == nil {
+	switch {
+	case a.hold != nil:
+		_ = a.hold.Release(context.WithoutCancel(ctx))
+		a.hold = nil
+		a.result.Remaining += n
+		return
+	case a.ticket == nil:
 		return
 	}
 	switch a.ticket.core.explainer.(type) {

@@ -42,7 +42,7 @@ func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
 		r, err := ratelimit.AcquireAcrossSlots(ctx, giving.Claim("k", 2), gate.Claim("all", 1))
 		require.NoError(t, err)
 		limits := must(t)(giving.Peek(ctx, "k"))
-		first := ratelimit.Result{Allowed: true, Limit: 3, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
+		first := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
 		require.Equal(t, ratelimit.AllResult{
 			Result: allowedBy(1, time.Hour, 0, time.Hour),
 			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -140,7 +141,7 @@ func (a *All) Claims(key string, n int) []Claim {
 
 func (a *All) claims(to []Claim, key string, n int) []Claim {
 	for _, c := range a.group.given {
-		to = append(to, Claim{c, key, n})
+		to = append(to, Claim{limiter: c, key: key, n: n})
 	}
 	return to
 }
@@ -174,7 +175,7 @@ type Claim struct {
 
 // Claim is a claim for n permits of key, for [AcquireAll]. A claim that cannot work, as
 // with n below 1, is refused there.
-func (c *core) Claim(key string, n int) Claim { return Claim{c, key, n} }
+func (c *core) Claim(key string, n int) Claim { return Claim{limiter: c, key: key, n: n} }
 
 // An AllResult is the answer to several claims: the Result of the claim that governs, as
 // [All] says, and the Result of each.
@@ -190,6 +191,17 @@ type PartResult struct {
 	Name   string // the limiter's
 	Key    string
 	Result Result
+	Hold   *Hold // of an [InFlight], if the call is allowed
+}
+
+// Release gives back the permits that are in flight. It does nothing if there are none, so
+// that it can be deferred at once. Its error is that of [Hold.Release].
+func (r AllResult) Release(ctx context.Context) error {
+	var errs []error
+	for _, p := range r.Parts {
+		errs = append(errs, p.Hold.Release(ctx))
+	}
+	return errors.Join(errs...)
 }
 
 // Part returns the answer of the first limiter of that name, and whether there is one.
@@ -213,6 +225,11 @@ func (r AllResult) Part(name string) (Result, bool) {
 // sliding windows in a hash or a list or sliding logs, because one script has to hold
 // them. The first call with a list of limiters makes their script; keep limiters, rather
 // than building them for each call.
+//
+// With claims of an [InFlight] the parts have a Hold each, which [AllResult.Release] releases.
+// Such calls are not merged. After an error the permits in flight are given back in the
+// background, as those of [InFlight.TryAcquireN] are; those of the other limiters may have
+// been taken.
 //
 // The errors are those of [Limiter]; ErrCrossSlot if the client is a Cluster or a Ring and
 // the keys do not have the same hash tag; ErrInvalidConfig if there is no claim, if the

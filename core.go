@@ -70,8 +70,8 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if err := checkClient(client); err != nil {
 		return nil, err
 	}
-	if s.clock == nil && s.skewed {
-		return nil, invalidConfig("WithMaxSkew: the server's clock decides, and has no skew; use it with WithClock")
+	if err := s.checkClock(); err != nil {
+		return nil, err
 	}
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
@@ -183,8 +183,9 @@ func (c *core) Reset(ctx context.Context, key string) error {
 
 // Preload loads the limiter's scripts, on every master of a ClusterClient and
 // every shard of a Ring, so that the first request finds them there. It is never
-// needed: a call whose script Redis does not know sends it along. After an error
-// some of the scripts may have been loaded.
+// needed: a call whose script Redis does not know sends it along. The scripts of
+// TryAcquireUpTo, Estimate, Charge and Settle are left to their first calls. After an
+// error some of the scripts may have been loaded.
 func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {
 		return err

@@ -27,6 +27,9 @@
 // windows and the log take more, as their docs say. When in doubt, take the token
 // bucket.
 //
+// [InFlight] limits something else: how many holders a key has at once, such as requests under
+// way or jobs that run. It is not a Limiter.
+//
 // # What holds for all of them
 //
 // A decision is atomic. A denial changes nothing, except that it repairs what a clock
@@ -49,6 +52,12 @@
 // An error means that no decision was made. If a reply was lost, the permits may have
 // been taken. The caller decides what an error means for the request; [NewFallback]
 // makes that a policy, in one line.
+//
+// # More than one permit at a time
+//
+// TryAcquireN takes n permits or none; TryAcquireUpTo takes as many as are there. Where the
+// cost is known only afterwards, Estimate takes an estimate and its [Ticket] settles the true
+// cost; Charge takes permits into debt. [WithHeadroom] leaves the last permits to others.
 //
 // # Waiting
 //

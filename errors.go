@@ -54,6 +54,12 @@ var (
 	// permits, and a hash without the fields of a log as an unused key.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
 
+	// ErrLeaseLost: a [Hold] has its permits no longer. Its lease ended and another hold
+	// needed the place, it was released, the key was reset, or Redis has forgotten it, as
+	// after a failover before the hold was replicated. [InFlight.Do] cancels the work's
+	// context with it too when the lease may have ended and Redis cannot be asked.
+	ErrLeaseLost = errors.New("ratelimit: the lease is lost")
+
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
 	// longer than the budget, or as many abandoned calls as it allows are still
 	// running.
@@ -70,7 +76,10 @@ var (
 	// errUnmade is returned by the methods of a limiter's zero value.
 	errUnmade = invalidConfig("the limiter was not made by its constructor")
 
-	errCancelled    = errors.New("the reservation was cancelled")
+	errCancelled = errors.New("the reservation was cancelled")
+	errLateReply = errors.New("ratelimit: the reply came when the lease could have ended")
+	errNoWork    = invalidConfig("Do: the work is nil")
+
 	errStillRunning = fmt.Errorf("%w: %d abandoned calls are still running", ErrOverBudget, maxRunning)
 	errNoReturn     = errors.New("ratelimit: the primary's goroutine exited")
 

@@ -46,7 +46,7 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 			for range limitertest.Rounds(2_500, 80) {
 				histories = append(histories, found.History(rng.IntN(found.Len())))
 			}
-			s := newReplay(t, &rules)
+			s := newBucketReplay(t, &rules)
 			for _, h := range histories {
 				s.play(t, h)
 			}
@@ -54,20 +54,20 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 	}
 }
 
-// A replay plays histories on miniredis, by its clock. A tick is a second.
-type replay struct {
+// A bucketReplay plays histories on miniredis, by its clock. A tick is a second.
+type bucketReplay struct {
 	rules   *explore.Rules
 	server  *miniredis.Miniredis
 	buckets []*ratelimit.TokenBucket
 	now     time.Time // by the server's clock
 }
 
-func newReplay(t *testing.T, rules *explore.Rules) *replay {
+func newBucketReplay(t *testing.T, rules *explore.Rules) *bucketReplay {
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
-	p := &replay{rules: rules, server: server}
+	p := &bucketReplay{rules: rules, server: server}
 	for _, b := range rules.Buckets {
 		rate := ratelimit.Per(b.Flow, time.Duration(rules.Permit)*time.Second)
 		p.buckets = append(p.buckets, ratelimit.Must(ratelimit.NewTokenBucket(client, rate, b.Burst, ratelimit.WithExactReturns())))
@@ -75,7 +75,7 @@ func newReplay(t *testing.T, rules *explore.Rules) *replay {
 	return p
 }
 
-func (p *replay) play(t *testing.T, h explore.History) {
+func (p *bucketReplay) play(t *testing.T, h explore.History) {
 	p.server.FlushAll()
 	p.now = limitertest.Start
 	p.server.SetTime(p.now)
@@ -141,7 +141,7 @@ type holding struct {
 }
 
 // pass moves the server's clock. Redis keeps the instant at which a key expires.
-func (p *replay) pass(n int) {
+func (p *bucketReplay) pass(n int) {
 	from := p.server.TTL(bucketKey)
 	p.now = p.now.Add(ticks(n))
 	p.server.SetTime(p.now)

@@ -50,6 +50,24 @@ func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time
 	panic("a limiter that cannot reserve")
 }
 
+// HoldOf is a hold of this id, whether Redis has it or not.
+func HoldOf(f *InFlight, key, id string, n int) *Hold {
+	return &Hold{limiter: f, key: key, id: id, n: n}
+}
+
+// Take takes the hold's permits, and returns the words of the reply.
+func (h *Hold) Take(ctx context.Context) ([]int64, error) { return h.limiter.acquire(ctx, h) }
+
+// Find extends the hold's lease in Redis, and reports whether it was there, however long that
+// took.
+func (h *Hold) Find(ctx context.Context) (bool, error) { return h.find(ctx) }
+
+// ID is that of the hold in Redis.
+func (h *Hold) ID() string { return h.id }
+
+// Look returns the words of a Peek.
+func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) { return f.look(ctx, key) }
+
 // AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution.
 // Equal calls that follow one another are one request.
 func AllMerged(t testing.TB, calls [][]Claim) []AllResult {

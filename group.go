@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,9 +28,13 @@ type group struct {
 	words  []int   // where the reply has the words of each limiter in given
 	most   int     // permits that one call can get from each of them
 	slots  bool    // the keys must have one hash tag
+	ids    []idArg // of the limiters whose permits are in flight
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
 }
+
+// An idArg is where the script has the id of a hold.
+type idArg struct{ limiter, arg int }
 
 // newGroup returns the group of these limiters.
 func newGroup(limiters []*core) (*group, error) {
@@ -67,6 +72,9 @@ func newGroup(limiters []*core) (*group, error) {
 	var args []int
 	for _, i := range g.nested {
 		c := limiters[i]
+		if _, ok := c.explainer.(*InFlight); ok {
+			g.ids = append(g.ids, idArg{i, len(g.exec.Args) + argID})
+		}
 		files = append(files, c.file())
 		args = append(args, len(c.exec.Args))
 		g.exec.Args = append(g.exec.Args, c.exec.Args...)
@@ -220,8 +228,9 @@ func hashTag(key string) string {
 	return tag
 }
 
-// ask asks Redis about the claims.
-func (g *group) ask(ctx context.Context, claims []Claim, peek bool) (redisexec.Reply, error) {
+// ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
+// the order of g.ids.
+func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hold) (redisexec.Reply, error) {
 	request, err := g.pack(ctx, claims)
 	if err != nil {
 		return redisexec.Reply{}, err
@@ -230,6 +239,8 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool) (redisexec.R
 	switch {
 	case peek:
 		reply, err = g.exec.Call(ctx, g.exec.Peek, request, 1)
+	case g.ids != nil:
+		reply, err = g.take(ctx, request, holds)
 	case g.merger != nil && !dear(claims):
 		reply, err = g.merger.Acquire(ctx, request, 1)
 	default:
@@ -239,6 +250,29 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool) (redisexec.R
 		return redisexec.Reply{}, g.failed(ctx, claims, err)
 	}
 	return reply, nil
+}
+
+// take takes permits for holds, and gives them back if nobody gets to know of them.
+func (g *group) take(ctx context.Context, request string, holds []*Hold) (redisexec.Reply, error) {
+	exec := *g.exec
+	exec.Args = slices.Clone(exec.Args)
+	for i, at := range g.ids {
+		exec.Args[at.arg] = holds[i].id
+	}
+	giveBack := func(ctx context.Context) {
+		for _, h := range holds {
+			h.giveBack(ctx)
+		}
+	}
+	words, err := takeHolds(ctx, giveBack, func() ([]int64, bool, error) {
+		reply, err := exec.Do(ctx, exec.One, request, 1)
+		if err != nil {
+			return nil, false, err
+		}
+		words := reply.Keep()
+		return words, words[1+wordAllowed] > 0, nil
+	})
+	return redisexec.Reply{Words: words}, err
 }
 
 // dear reports whether claims for many permits cost the server more than a merged call
@@ -256,12 +290,31 @@ func dear(claims []Claim) bool {
 // decide is the Result of the claim that governs. It stores the answer to each claim in
 // parts, unless that is nil.
 func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []PartResult) (Result, error) {
-	reply, err := g.ask(ctx, claims, peek)
+	var holds []*Hold
+	for _, id := range g.ids {
+		c := claims[id.limiter]
+		holds = append(holds, newHold(c.limiter.explainer.(*InFlight), c.key, c.n))
+	}
+	sent := time.Now()
+	reply, err := g.ask(ctx, claims, peek, holds)
 	if err != nil {
 		return Result{}, err
 	}
 	r := g.explain(reply, claims, peek, parts)
 	reply.Done()
+	if peek || !r.Allowed {
+		return r, nil
+	}
+	for i, h := range holds {
+		if h.believe(sent); h.Left() == 0 {
+			for _, h := range holds {
+				go h.giveBack(ctx)
+			}
+			clear(parts)
+			return Result{}, g.failed(ctx, claims, errLateReply)
+		}
+		parts[g.ids[i].limiter].Hold = h
+	}
 	return r, nil
 }
 
@@ -270,7 +323,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 	for i, c := range claims {
 		part := g.part(reply, i, c, peek)
 		if parts != nil {
-			parts[i] = PartResult{c.limiter.name, c.key, part}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part}
 		}
 		if i == 0 {
 			r = part

@@ -25,10 +25,12 @@ const (
 	idSlidingLog        = "slidinglog"
 	idTokenBucket       = "tokenbucket"
 	idLeakyBucket       = "leakybucket"
+	idInFlight          = "inflight"
 )
 
 var algorithmIDs = []string{
 	idFixedWindow, idSlidingWindowHash, idSlidingWindowList, idSlidingWindowZSet, idSlidingLog, idTokenBucket, idLeakyBucket,
+	idInFlight,
 }
 
 // isAlgorithmID reports whether segment is the id of an algorithm, in its present

@@ -68,7 +68,8 @@ type Result struct {
 	// Remaining is the number of permits left after this decision, 0 to Limit.
 	Remaining int
 
-	// RetryAfter is 0 when allowed (but see [PartialTaker]). Otherwise it is the time until the same call
+	// RetryAfter is 0 when allowed, but for a call that took a part, see
+	// [PartialTaker]. Otherwise it is the time until the same call
 	// would be allowed, if no other call takes permits: a retry a microsecond
 	// earlier (for a fixed window, a millisecond) is denied. Where permits are
 	// counted by sub-windows or at a resolution, it can be longer than Window by one

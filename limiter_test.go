@@ -20,9 +20,9 @@ import (
 
 func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
-		window := time.Second
+		window := v.Window
 		for i, reset := range v.Resets {
-			want := ratelimit.Result{Allowed: true, Limit: 3, Window: window, Remaining: 3 - i}
+			want := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: window, Remaining: 3 - i}
 			if i > 0 {
 				want.ResetAfter = v.Resets[i-1]
 			}
@@ -30,7 +30,7 @@ func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {
 			want.Remaining, want.ResetAfter = 2-i, reset
 			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "call %d", i+1)
 		}
-		denied := ratelimit.Result{Limit: 3, Window: window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}
+		denied := ratelimit.Result{Limit: v.Limit, Window: window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}
 		require.Equal(t, denied, must(t)(l.Peek(ctx, "k")), "peek before the denial")
 		for range 3 {
 			require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "k")), "denial")
@@ -62,14 +62,14 @@ func TestTheFullLimitIsAvailableAtResetAfter(t *testing.T) {
 func TestSeveralPermitsAllOrNone(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		r := must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, Remaining: 1, ResetAfter: v.Resets[1]}, r)
 		r = must(t)(l.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
 		require.Equal(t, v.Resets[2], must(t)(l.TryAcquire(ctx, "k")).ResetAfter, "one is left")
 
 		require.NoError(t, l.Reset(ctx, "k"))
 		r = must(t)(l.TryAcquireN(ctx, "k", 3))
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, ResetAfter: v.Resets[2]}, r)
 		wait := must(t)(l.TryAcquireN(ctx, "k", 3)).RetryAfter
 		require.Equal(t, v.Resets[2], wait, "all three must come back")
 		s.Advance(wait - v.Grain)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Option applies to every algorithm. The options of a single algorithm have types
+// An Option applies to every algorithm, and to [InFlight]. The options of a single algorithm have types
 // of their own, so that they do not compile with another.
 type Option interface {
 	FixedWindowOption
@@ -14,6 +14,7 @@ type Option interface {
 	SlidingLogOption
 	TokenBucketOption
 	LeakyBucketOption
+	InFlightOption
 }
 
 // A FixedWindowOption is an [Option] or [WithAlignment].
@@ -44,6 +45,12 @@ type TokenBucketOption interface {
 type LeakyBucketOption interface {
 	set(*settings)
 	forLeakyBucket()
+}
+
+// An InFlightOption is an [Option].
+type InFlightOption interface {
+	set(*settings)
+	forInFlight()
 }
 
 // A BucketOption is an option of both buckets: [WithExactReturns].
@@ -306,6 +313,14 @@ func (s *settings) refuse(format string, args ...any) {
 	}
 }
 
+// checkClock refuses a skew of the server's clock.
+func (s *settings) checkClock() error {
+	if s.clock == nil && s.skewed {
+		return invalidConfig("WithMaxSkew: the server's clock decides, and has no skew; use it with WithClock")
+	}
+	return nil
+}
+
 // once refuses an option that is given twice: one of them would be ignored.
 func (s *settings) once(name string) {
 	for _, g := range s.given {
@@ -358,6 +373,7 @@ func (common) forSlidingWindow()            {}
 func (common) forSlidingLog()               {}
 func (common) forTokenBucket()              {}
 func (common) forLeakyBucket()              {}
+func (common) forInFlight()                 {}
 func (fixedWindowOnly) forFixedWindow()     {}
 func (slidingWindowOnly) forSlidingWindow() {}
 func (slidingLogOnly) forSlidingLog()       {}

@@ -42,6 +42,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		want[name+"_upto.lua"], want[name+"_charge.lua"] = more.upTo.Source, more.charge.Source
 		want[name+"_estimate.lua"], want[name+"_giveback.lua"] = more.estimate.Source, more.giveBack.Source
 	}
+	want["inflight_peek.lua"] = inFlightByServer().peek.Source
 	// Of several limiters there is one example.
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4})
 	want["all_one.lua"], want["all_peek.lua"], want["all_many.lua"] = all.one.Source, all.peek.Source, all.many.Source
@@ -101,6 +102,20 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 			}
 			require.Equal(t, want, byCaller[name], "%s of %s", name, s.file.Name())
 		}
+	}
+}
+
+// So it is with permits in flight, which have a script of their own to extend them.
+func TestCallersClockOfInFlightChangesOnlyTheClock(t *testing.T) {
+	server, caller := inFlightByServer(), inFlightByCaller()
+	require.Equal(t, inFlightText, server.one.Source)
+	require.Equal(t, inFlightExtendText, server.extend.Source)
+	clock := inFlightFile.Blocks()["clock"]
+	for _, s := range []struct{ server, caller *script.Script }{
+		{server.one, caller.one}, {server.peek, caller.peek}, {server.extend, caller.extend},
+	} {
+		require.Contains(t, s.server.Source, clock)
+		require.Equal(t, strings.Replace(s.server.Source, clock, callersClock.Blocks()["clock"], 1), s.caller.Source)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
 	// If it is allowed, the Ticket settles what the work has really cost; if it is denied,
-	// the Ticket is nil. The call is not merged with others.
+	// the Ticket is nil. For work that may cost more than the limit, estimate the limit at
+	// most: Settle charges the rest. The call is not merged with others.
 	//
 	// A ticket that is never settled, because the process has ended or the reply was lost,
 	// stays charged with n permits. Nothing has to expire: time heals it, as it does for
@@ -45,11 +46,13 @@ var (
 
 // WithExactReturns makes a bucket give back only what cannot have been refilled while it
 // was held: of n permits held for h, n − rate × h, rounded down to what the bucket counts
-// in, and nothing where the clock has stepped back or a limiter of another rate has written
-// the state. With it, what is used never exceeds burst + rate × t in any interval t, if a
-// ticket's use counts at the instant of its estimate. Without it everything is given
-// back, which can exceed that, see [Ticket.Settle]. Choose it where the bound matters more
-// than the permits, and estimates are held for much less than a refill takes.
+// in (with WithRefillEvery, less the most that so many steps can bring), and nothing if a
+// limiter of another rate has written the state. With it, what is used never exceeds the
+// bucket's bound in any interval, if a ticket's use counts at the instant of its estimate,
+// all limiters of the key have this rate, and the clock does not step back while the ticket
+// is held. Without it everything is given back, which can exceed the bound, see
+// [Ticket.Settle]. Choose it where the bound matters more than the permits, and estimates
+// are held for much less than a refill takes.
 func WithExactReturns() BucketOption {
 	return bucketOnly{func(s *settings) {
 		s.once("WithExactReturns")
@@ -128,24 +131,26 @@ func (c *core) checkCharge(n int) error {
 //
 // What is given back depends on the limiter:
 //
-//   - A bucket takes back everything, at most until it is full. What the ticket has
-//     held may have been refilled meanwhile, so for each ticket settled in an interval the
-//     bound of that interval is exceeded by at most what was given back, and by no more than
-//     rate × the time for which the ticket was held (one step more with WithRefillEvery).
-//     Where the bucket is never full meanwhile, it is not exceeded. [WithExactReturns]
-//     never exceeds it, and gives back less. While permits are promised to those who
-//     [Wait], nothing is given back: the next caller would be due when they are.
+//   - A bucket takes back everything, at most until it is full. What the ticket has held
+//     may have been refilled meanwhile. So an interval that begins while tickets of the
+//     key are held can exceed the bucket's bound: by at most what is given back in it of
+//     earlier estimates, and by at most rate × the time for which one ticket or another
+//     has then been held without a break. An interval that begins while none is held keeps
+//     the bound, and so does any interval if the bucket is never full meanwhile.
+//     [WithExactReturns] never exceeds it, and gives back less. While permits are promised to
+//     those who [Wait], nothing is given back: the next caller would be due when they are.
 //   - A fixed window takes back permits of the window that they were taken from. Once it
 //     is over, nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs forget the permits where they stand: it is as if they had
 //     never been taken. Hash, List and a log rewrite the later totals of the key's state; if
 //     8,192 sub-windows or entries or more came later, nothing is given back.
 //
-// Where the permits are not found, nothing is given back: after the server's clock has
-// stepped back over a window or entry, or in a fixed window whose length another limiter
-// has changed. The permits of a ticket are gone with a Reset of its key. A bucket does
-// not notice that, nor does a sliding window or log in the sub-window or at the instant
-// of the estimate: settle before a Reset, or not at all.
+// Where the permits are not found, nothing is given back: because the server's clock has
+// stepped back and moved them, or in a fixed window whose length another limiter has
+// changed. A Reset gives back the permits of all tickets of its key: settle before it, or
+// not at all, because a bucket does not notice it. Sliding windows and logs take permits
+// that others have taken in the same sub-window, or at the same instant, for the ticket's,
+// if they took them since a Reset or since the clock stepped back.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.core == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")

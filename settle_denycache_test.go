@@ -43,11 +43,11 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 
 			ticket, r, err := settler.Estimate(ctx, "k", 3)
 			require.NoError(t, err)
-			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, r)
+			require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, ResetAfter: v.Resets[2]}, r)
 			taken, r, err := taker.TryAcquireUpTo(ctx, "k", 2)
 			require.NoError(t, err)
 			require.Zero(t, taken)
-			require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
+			require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
 
 			client.sent = 0 // from memory
 			taken, r, err = taker.TryAcquireUpTo(ctx, "k", 2)

@@ -2,9 +2,12 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -29,18 +32,18 @@ func TestAnEstimateIsSettledBelowIt(t *testing.T) {
 	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
 		ticket, r, err := l.Estimate(ctx, "k", 2)
 		require.NoError(t, err)
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, Remaining: 1, ResetAfter: v.Resets[1]}, r)
 		none, r, err := l.Estimate(ctx, "k", 2)
 		require.NoError(t, err)
 		require.Nil(t, none, "denied")
-		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
+		require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, Remaining: 1, RetryAfter: v.Retry, ResetAfter: v.Resets[1]}, r)
 
 		require.NoError(t, ticket.Settle(ctx, 1))
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 2, ResetAfter: v.Resets[0]}, must(t)(l.Peek(ctx, "k")))
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, Remaining: 2, ResetAfter: v.Resets[0]}, must(t)(l.Peek(ctx, "k")))
 		require.ErrorIs(t, ticket.Settle(ctx, 0), ratelimit.ErrSettled)
 		require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "settled once")
 		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 2)).Allowed)
-		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, must(t)(l.TryAcquire(ctx, "k")))
+		require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, must(t)(l.TryAcquire(ctx, "k")))
 	})
 }
 
@@ -87,18 +90,18 @@ func TestAnEstimateIsSettledAboveIt(t *testing.T) {
 func TestAChargeIsTakenWhateverIsLeft(t *testing.T) {
 	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
 		charge := l.Charge
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 1, ResetAfter: v.Resets[1]}, must(t)(charge(ctx, "k", 2)))
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, must(t)(charge(ctx, "k", 1)))
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, Remaining: 1, ResetAfter: v.Resets[1]}, must(t)(charge(ctx, "k", 2)))
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, ResetAfter: v.Resets[2]}, must(t)(charge(ctx, "k", 1)))
 		r := must(t)(charge(ctx, "k", 6))
 		switch v.Name {
-		case "TokenBucket", "LeakyBucket", "TokenBucket stepped":
-			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: 3 * time.Second}, r)
+		case "TokenBucket", "LeakyBucket", "TokenBucket stepped", "TokenBucket with headroom":
+			require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, ResetAfter: 3 * time.Second}, r)
 			r = must(t)(l.TryAcquireN(ctx, "k", 3))
-			require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: 3 * time.Second, ResetAfter: 3 * time.Second}, r)
+			require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: 3 * time.Second, ResetAfter: 3 * time.Second}, r)
 		default:
-			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: v.Resets[2]}, r)
+			require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, ResetAfter: v.Resets[2]}, r)
 			r = must(t)(l.TryAcquireN(ctx, "k", 3))
-			require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Resets[2], ResetAfter: v.Resets[2]}, r)
+			require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: v.Resets[2], ResetAfter: v.Resets[2]}, r)
 		}
 		s.Advance(r.RetryAfter - v.Grain)
 		require.False(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
@@ -116,13 +119,13 @@ func TestAsManyAsThereAreAreTaken(t *testing.T) {
 		}
 		taken, r := upTo(1)
 		require.Equal(t, 1, taken)
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, Remaining: 2, ResetAfter: v.Resets[0]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, Remaining: 2, ResetAfter: v.Resets[0]}, r)
 		taken, r = upTo(5)
 		require.Equal(t, 2, taken)
-		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
 		taken, r = upTo(5)
 		require.Zero(t, taken)
-		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
+		require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
 		s.Advance(v.Retry - v.Grain)
 		taken, _ = upTo(5)
 		require.Zero(t, taken)
@@ -529,4 +532,54 @@ func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSettlingNoticesWhatIsNoState: of another limiter's value or of another type.
+func TestSettlingNoticesWhatIsNoState(t *testing.T) {
+	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
+		ticket, _, err := l.Estimate(ctx, "k", 1)
+		require.NoError(t, err)
+		for _, corrupt := range []func(redis.UniversalClient, string) error{
+			v.Corrupt,
+			func(c redis.UniversalClient, key string) error { return c.SAdd(ctx, key, "x").Err() },
+		} {
+			if corrupt == nil {
+				continue
+			}
+			require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
+			require.NoError(t, corrupt(s.Admin, v.Key))
+			before := s.Admin.Dump(ctx, v.Key).Val()
+			_, _, err = l.Estimate(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			_, err = l.Charge(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			_, _, err = l.TryAcquireUpTo(ctx, "k", 1)
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			require.Equal(t, before, s.Admin.Dump(ctx, v.Key).Val(), "unchanged")
+		}
+		require.ErrorIs(t, ticket.Settle(ctx, 0), ratelimit.ErrCorruptState)
+	})
+}
+
+// TestATicketIsSettledOnceByMany: of many callers at once, one settles.
+func TestATicketIsSettledOnceByMany(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 100, time.Hour))
+	ticket, _, err := l.Estimate(ctx, "k", 50)
+	require.NoError(t, err)
+	var settled, refused atomic.Int64
+	var done sync.WaitGroup
+	for range 20 {
+		done.Go(func() {
+			switch err := ticket.Settle(ctx, 49); {
+			case err == nil:
+				settled.Add(1)
+			case errors.Is(err, ratelimit.ErrSettled):
+				refused.Add(1)
+			}
+		})
+	}
+	done.Wait()
+	require.Equal(t, []int64{1, 19}, []int64{settled.Load(), refused.Load()})
+	require.Equal(t, 51, must(t)(l.Peek(ctx, "k")).Remaining)
 }

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -40,6 +41,11 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 	if err != nil {
 		return err
 	}
+	if len(which) == 0 {
+		if err := exerciseInFlight(client, key); err != nil {
+			return err
+		}
+	}
 	for i, l := range limiters {
 		key := fmt.Sprint(key, i)
 		h.Set(limitertest.Start)
@@ -72,6 +78,45 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 			if _, err := l.TryAcquire(ctx, key); err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// exerciseInFlight leads through all that the scripts of an InFlight can do, by the server's
+// clock and by a caller's.
+func exerciseInFlight(client ratelimit.Client, key string) error {
+	h := limitertest.NewClock()
+	for i, opts := range [][]ratelimit.Option{nil, {ratelimit.WithClock(h.Now), ratelimit.WithMaxSkew(0)}} {
+		f := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, ratelimit.WithOptions(opts...)))
+		key := fmt.Sprint(key, " in flight ", i)
+		hold, r, err := f.TryAcquireN(ctx, key, 2)
+		if err != nil {
+			return err
+		}
+		if !r.Allowed {
+			return errors.New("the key was used before")
+		}
+		if _, _, err := f.TryAcquire(ctx, key); err != nil { // denied
+			return err
+		}
+		if _, err := f.Peek(ctx, key); err != nil {
+			return err
+		}
+		if err := hold.Extend(ctx); err != nil {
+			return err
+		}
+		if i == 1 { // the leases have ended, and their places are needed
+			h.Set(limitertest.Start.Add(time.Minute))
+			if hold, _, err = f.TryAcquire(ctx, key); err != nil {
+				return err
+			}
+		}
+		if err := hold.Release(ctx); err != nil {
+			return err
+		}
+		if err := f.Preload(ctx); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -124,6 +169,18 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	}
 	needed(commands)
 	t.Logf("%d commands, each of them needed: user limiter %s", len(commands), strings.Join(rule, " "))
+
+	own := limitertest.EveryPrivilege + " " + limitertest.PreloadPrivilege + " " + limitertest.TimePrivilege + " " + limitertest.InFlightPrivilege
+	acl(t, admin, append([]string{"-@all"}, strings.Fields(own)...)...)
+	require.NoError(t, exerciseInFlight(client, "all"))
+	for _, command := range strings.Fields(own) {
+		acl(t, admin, "-"+command[1:])
+		require.ErrorContains(t, exerciseInFlight(client, "all but "+command), "ratelimit: ", "%s is not needed", command)
+		acl(t, admin, command)
+		require.NoError(t, admin.FlushDB(ctx).Err())
+		require.NoError(t, admin.ScriptFlush(ctx).Err())
+	}
+	refusals(t, admin)
 
 	for i, p := range limitertest.Privileges {
 		own := limitertest.EveryPrivilege + " " + limitertest.PreloadPrivilege + " " + p.Commands // and no other

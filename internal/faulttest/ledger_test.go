@@ -91,6 +91,12 @@ func quotas() []quota {
 		{"LeakyBucket", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
 		}},
+		{"TokenBucket with headroom", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit+2, ratelimit.WithOptions(opts...), ratelimit.WithHeadroom(2))
+		}},
+		{"SlidingLog with headroom", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit + 2, Window: window}}, ratelimit.WithOptions(opts...), ratelimit.WithHeadroom(2))
+		}},
 	}
 }
 

@@ -309,6 +309,12 @@ func models(limit int, window time.Duration) map[string]func() model.Model {
 		"TokenBucket in an All":           func() model.Model { return model.NewTokenBucket(limit, window, limit) },
 		"TokenBucket stepped":             func() model.Model { return model.NewSteppedBucket(limit, window, limit, window/4) },
 		"LeakyBucket":                     func() model.Model { return model.NewLeakyBucket(limit, window, limit) },
+		"TokenBucket with headroom": func() model.Model {
+			return model.Headroom{Model: model.NewTokenBucket(limit, window, limit+2), X: 2}
+		},
+		"SlidingLog with headroom": func() model.Model {
+			return model.Headroom{Model: model.NewSlidingLog([]model.Rule{{Limit: limit + 2, Window: window}}, time.Microsecond), X: 2}
+		},
 	}
 }
 

@@ -30,6 +30,9 @@ const RepairPrivilege = "+pttl +pexpire"
 // CancelPrivilege is what a bucket needs beside its own to cancel a reservation.
 const CancelPrivilege = "+pttl +unlink"
 
+// InFlightPrivilege is what an InFlight needs, which is no Limiter.
+const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"
+
 // Privileges are the commands in the scripts of each limiter.
 var Privileges = []struct {
 	Limiter, Commands string
@@ -80,6 +83,11 @@ func LeastPrivilege() []string {
 			if !slices.Contains(commands, c) {
 				commands = append(commands, c)
 			}
+		}
+	}
+	for _, c := range strings.Fields(InFlightPrivilege) {
+		if !slices.Contains(commands, c) {
+			commands = append(commands, c)
 		}
 	}
 	return append([]string{"on", ">secret", "resetchannels", "-@all"}, commands...)

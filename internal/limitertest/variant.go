@@ -1,6 +1,7 @@
 package limitertest
 
 import (
+	"cmp"
 	"strings"
 	"time"
 
@@ -14,6 +15,11 @@ type Variant struct {
 	Name  string
 	Build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 	Key   string // the key "k" as it is named in Redis
+
+	// What a Result says; 3 and a second if not set. Beyond three permits, a limit has
+	// headroom.
+	Limit  int
+	Window time.Duration
 
 	// Resets holds the ResetAfter of three calls at Start, and Retry the RetryAfter of
 	// the denial that follows. A call that is Grain earlier than Retry is still denied.
@@ -45,7 +51,7 @@ func corruptString(value string) func(redis.UniversalClient, string) error {
 func Variants() []Variant {
 	const s, us = time.Second, time.Microsecond
 	thirds := [3]time.Duration{333_334 * us, 666_667 * us, s}
-	return []Variant{
+	variants := []Variant{
 		{
 			Name: "FixedWindow", Key: "ratelimit:default:fixedwindow:k",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
@@ -148,5 +154,27 @@ func Variants() []Variant {
 			Resets: thirds, Retry: 333_334 * us, Grain: us,
 			Corrupt: corruptString("1763670000123456/1x"),
 		},
+		{
+			Name: "TokenBucket with headroom", Key: "ratelimit:default:tokenbucket:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 5, ratelimit.WithOptions(o...), ratelimit.WithHeadroom(2))
+			},
+			Limit: 5, Window: 1_666_667 * us,
+			Resets: thirds, Retry: 333_334 * us, Grain: us,
+			Corrupt: corruptString("full"),
+		},
+		{
+			Name: "SlidingLog with headroom", Key: "ratelimit:default:slidinglog:k",
+			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: s}}, ratelimit.WithOptions(o...), ratelimit.WithHeadroom(2))
+			},
+			Limit:  5,
+			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
+			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "0", "0", "x", "1").Err() },
+		},
 	}
+	for i := range variants {
+		variants[i].Limit, variants[i].Window = cmp.Or(variants[i].Limit, 3), cmp.Or(variants[i].Window, s)
+	}
+	return variants
 }

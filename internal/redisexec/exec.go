@@ -143,24 +143,29 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // Load loads the scripts, on every master of a cluster and every shard of a ring. It
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
+	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
+	for _, l := range e.Several {
+		scripts = append(scripts, l.Common)
+	}
+	return Load(ctx, e.Client, scripts...)
+}
+
+// Load loads scripts as [Executor.Load] does.
+func Load(ctx context.Context, client Client, scripts ...*script.Script) error {
 	_, err := Await(ctx, func() (Reply, error) {
-		each := func(ctx context.Context, node *redis.Client) error { return e.load(ctx, node) }
-		switch client := e.Client.(type) {
+		each := func(ctx context.Context, node *redis.Client) error { return load(ctx, node, scripts) }
+		switch client := client.(type) {
 		case *redis.ClusterClient:
 			return Reply{}, client.ForEachMaster(ctx, each)
 		case *redis.Ring:
 			return Reply{}, client.ForEachShard(ctx, each)
 		}
-		return Reply{}, e.load(ctx, e.Client)
+		return Reply{}, load(ctx, client, scripts)
 	})
 	return err
 }
 
-func (e *Executor) load(ctx context.Context, client Client) error {
-	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
-	for _, l := range e.Several {
-		scripts = append(scripts, l.Common)
-	}
+func load(ctx context.Context, client Client, scripts []*script.Script) error {
 	for _, s := range scripts {
 		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source)}
 		if err := load.Send(ctx, client); err != nil {

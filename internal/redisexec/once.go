@@ -31,3 +31,11 @@ func (o *Once) Send(ctx context.Context, client Client) error {
 	}
 	return o.Err()
 }
+
+// Send sends a command that may be executed several times, and waits for its reply.
+func Send(ctx context.Context, client Client, cmd redis.Cmder) error {
+	if err := client.Process(ctx, cmd); err != nil {
+		return err
+	}
+	return cmd.Err()
+}

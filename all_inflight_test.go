@@ -1,0 +1,181 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// Requests, tokens and concurrency: what is denied by one is taken from none.
+func TestAllWithPermitsInFlight(t *testing.T) {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(t)
+			now := ratelimit.WithClock(func() time.Time { return s.Now })
+			for _, clock := range [][]ratelimit.Option{nil, {now}} {
+				s.Wipe(t)
+				requests := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithOptions(clock...)))
+				tokens := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, ratelimit.WithOptions(clock...)))
+				running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, 10*time.Second, ratelimit.WithOptions(clock...)))
+				ends := 10 * time.Second
+				if clock != nil {
+					ends += 2 * time.Second // the clocks may differ by 1 s, in both directions
+				}
+				call := func(n int) ratelimit.AllResult {
+					r, err := ratelimit.AcquireAll(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", n))
+					require.NoError(t, err)
+					return r
+				}
+				first := call(400)
+				require.Equal(t, ratelimit.AllResult{
+					Result: allowedBy(2, 10*time.Second, 1, time.Minute),
+					Parts: []ratelimit.PartResult{
+						{Name: "default", Key: "k", Result: allowedBy(3, 3*time.Second, 2, time.Second)},
+						{Name: "default", Key: "k", Result: allowedBy(2, 10*time.Second, 1, ends), Hold: first.Parts[1].Hold},
+						{Name: "default", Key: "k", Result: allowedBy(1000, time.Minute, 600, time.Minute)},
+					},
+				}, first)
+				require.Positive(t, first.Parts[1].Hold.Left())
+				require.NoError(t, first.Parts[1].Hold.Extend(ctx))
+
+				denied := call(601) // by the tokens: no hold
+				require.False(t, denied.Allowed)
+				require.Nil(t, denied.Parts[1].Hold)
+				require.Equal(t, []bool{true, true, false}, verdicts(denied))
+				require.Equal(t, 1, must(t)(running.Peek(ctx, "k")).Remaining)
+				require.NoError(t, denied.Release(ctx), "there is nothing to release")
+
+				second := call(1)
+				require.True(t, second.Allowed)
+				denied = call(1) // by the holds: no tokens
+				require.Equal(t, []bool{true, false, true}, verdicts(denied))
+				require.Equal(t, deniedBy(2, 10*time.Second, 0, ends, ends), denied.Parts[1].Result)
+				require.Equal(t, 599, must(t)(tokens.Peek(ctx, "k")).Remaining)
+				require.Equal(t, 1, must(t)(requests.Peek(ctx, "k")).Remaining)
+				peeked, err := ratelimit.PeekAll(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", 1))
+				require.NoError(t, err)
+				require.Equal(t, denied, peeked)
+
+				require.NoError(t, first.Release(ctx))
+				require.NoError(t, first.Release(ctx))
+				require.Zero(t, first.Parts[1].Hold.Left())
+				third := call(1)
+				require.True(t, third.Allowed)
+				require.NoError(t, errors.Join(second.Release(ctx), third.Release(ctx)))
+				require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
+
+				// Claims for one key are one hold.
+				both, err := ratelimit.AcquireAll(ctx, running.Claim("k", 1), running.Claim("k", 1))
+				require.NoError(t, err)
+				require.Same(t, both.Parts[0].Hold, both.Parts[1].Hold)
+				require.Zero(t, must(t)(running.Peek(ctx, "k")).Remaining)
+				require.NoError(t, both.Release(ctx))
+				require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
+			}
+		})
+	}
+}
+
+func verdicts(r ratelimit.AllResult) []bool {
+	var all []bool
+	for _, p := range r.Parts {
+		all = append(all, p.Result.Allowed)
+	}
+	return all
+}
+
+// The largest script with permits in flight runs, beside any other limiter.
+func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
+	s := limitertest.OnRedis(t)
+	for _, clock := range [][]ratelimit.Option{nil, {ratelimit.WithClock(time.Now)}} {
+		for _, v := range limitertest.Variants() {
+			s.Wipe(t)
+			l, err := v.Build(s.Client, clock...)
+			require.NoError(t, err)
+			other, ok := l.(claimer)
+			if !ok {
+				continue
+			}
+			claims := []ratelimit.Claim{other.Claim("k", 1)}
+			for i := range 9 {
+				f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, append([]ratelimit.InFlightOption{ratelimit.WithName(fmt.Sprint("n", i))}, options(clock)...)...))
+				claims = append(claims, f.Claim("k", 1))
+				r, err := ratelimit.AcquireAll(ctx, claims...)
+				if errors.Is(err, ratelimit.ErrInvalidConfig) {
+					require.ErrorContains(t, err, "too many for one script")
+					require.GreaterOrEqual(t, i, 3, v.Name)
+					break
+				}
+				require.NoError(t, err, "%s and %d in flight", v.Name, i+1)
+				require.NoError(t, r.Release(ctx))
+				require.NoError(t, other.Reset(ctx, "k"))
+			}
+		}
+	}
+}
+
+func options(all []ratelimit.Option) (own []ratelimit.InFlightOption) {
+	for _, o := range all {
+		own = append(own, o)
+	}
+	return own
+}
+
+// After a lost reply, and when the caller has left, permits in flight are given back.
+func TestAllGivesBackPermitsInFlightThatNobodyGot(t *testing.T) {
+	client := redistest.Shared(t).Client(t)
+	require.NoError(t, client.FlushAll(ctx).Err())
+	lossy := losingScripts{client}
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(lossy, ratelimit.PerHour(1), 5))
+	running := ratelimit.Must(ratelimit.NewInFlight(lossy, 2, time.Hour))
+	seen := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Hour))
+	cancellable, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for _, ctx := range []context.Context{ctx, cancellable} {
+		r, err := ratelimit.AcquireAll(ctx, bucket.Claim("k", 1), running.Claim("k", 1))
+		require.ErrorIs(t, err, errLost)
+		require.Zero(t, r)
+		require.Eventually(t, func() bool { return must(t)(seen.Peek(ctx, "k")).Remaining == 2 }, 10*time.Second, time.Millisecond)
+	}
+	require.Equal(t, 3, must(t)(ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 5)).Peek(ctx, "k")).Remaining)
+}
+
+// losingScripts loses the replies of scripts.
+type losingScripts struct{ *redis.Client }
+
+func (l losingScripts) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := l.Client.Process(ctx, cmd)
+	if err != nil || cmd.Name() != "evalsha" && cmd.Name() != "eval" {
+		return err
+	}
+	cmd.SetErr(errLost)
+	return errLost
+}
+
+func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {
+	shared := redistest.Shared(t)
+	ring := ringOf(t, shared.Addr())
+	require.NoError(t, shared.Client(t).FlushAll(ctx).Err())
+	running := ratelimit.Must(ratelimit.NewInFlight(ring, 2, time.Hour))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour))
+	r, err := ratelimit.AcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	denied, err := ratelimit.AcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, false}, verdicts(denied))
+	require.Nil(t, denied.Parts[0].Hold)
+	require.Equal(t, 1, denied.Parts[0].Result.Remaining)
+	require.Equal(t, 1, must(t)(running.Peek(ctx, "a")).Remaining)
+	require.NoError(t, r.Release(ctx))
+	require.Equal(t, 2, must(t)(running.Peek(ctx, "a")).Remaining)
+}

@@ -1,0 +1,67 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+func ExampleInFlight_Do() {
+	client := redisForExamples()
+	ctx := context.Background()
+
+	// Each tenant runs at most one report at a time, whichever process it runs in. If the
+	// process crashes, its place is free again after half a minute.
+	reports := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second,
+		ratelimit.WithName("reports")))
+
+	run := func(ctx context.Context) error {
+		// A second report of the tenant, while this one runs.
+		err := reports.Do(ctx, "tenant:42", func(context.Context) error { return nil })
+		fmt.Println(errors.Is(err, ratelimit.ErrDenied))
+		return ctx.Err() // ErrLeaseLost is its cause if the place was lost
+	}
+	fmt.Println(reports.Do(ctx, "tenant:42", run))
+	fmt.Println(reports.Do(ctx, "tenant:42", func(context.Context) error { return nil }))
+	// Output:
+	// true
+	// <nil>
+	// <nil>
+}
+
+func ExampleInFlight_TryAcquire() {
+	client := redisForExamples()
+	connections := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute,
+		ratelimit.WithName("connections")))
+
+	open := func(ctx context.Context) (func(), error) {
+		hold, result, err := connections.TryAcquire(ctx, "user:42")
+		if err != nil {
+			return nil, err // Redis is down, for example
+		}
+		if err := result.Err(); err != nil {
+			return nil, err
+		}
+		fmt.Println(result.Remaining, "left")
+		// A connection that lives longer than a minute calls hold.Extend three times in each.
+		return func() { _ = hold.Release(ctx) }, nil
+	}
+
+	ctx := context.Background()
+	first, _ := open(ctx)
+	_, _ = open(ctx)
+	_, err := open(ctx)
+	fmt.Println(err)
+	first()
+	_, err = open(ctx)
+	fmt.Println(err)
+	// Output:
+	// 1 left
+	// 0 left
+	// ratelimit: denied, retry after 1m0s
+	// 0 left
+	// <nil>
+}

@@ -1,0 +1,364 @@
+package ratelimit
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+var (
+	//go:embed scripts/inflight.lua
+	inFlightText string
+	//go:embed scripts/inflight_extend.lua
+	inFlightExtendText string
+
+	inFlightFile       = script.Parse("inflight.lua", inFlightText)
+	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
+
+	inFlightShape = newScripts(inFlightFile, 29) // for a script of several limiters
+
+	inFlightByServer = sync.OnceValue(func() inFlightScripts { return cutInFlight(inFlightFile, inFlightExtendFile) })
+	inFlightByCaller = sync.OnceValue(func() inFlightScripts {
+		return cutInFlight(inFlightFile.With(callersClock), inFlightExtendFile.With(callersClock))
+	})
+)
+
+// inFlightScripts take permits, look at them, and extend a hold's lease. To release takes
+// no script.
+type inFlightScripts struct{ one, peek, extend *script.Script }
+
+func cutInFlight(file, extend *script.File) inFlightScripts {
+	return inFlightScripts{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), extend: extend.Script()}
+}
+
+const (
+	maxInFlight  = 100_000
+	maxHold      = 1_000 // permits of one hold, each with a member of its own: 2 ms
+	giveBackTime = time.Second
+)
+
+// The arguments of inflight.lua, after the permits, that are not those of its constructor.
+const (
+	argRule = 2
+	argID   = 3
+)
+
+// The words of the reply of inflight.lua, after wordAllowed.
+const (
+	wordHeld  = 1 // permits held, those of the call included
+	wordFree  = 2 // microseconds until the denied permits are free at the latest
+	wordEnded = 3 // microseconds until the last lease has ended
+	heldWords = 4
+)
+
+// InFlight allows at most so many permits of a key to be held at once, by any number of
+// processes: requests under way, connections, jobs. A [Hold] has its permits until it is
+// released, or until its lease ends because its process crashed or cannot reach Redis.
+//
+//	requests, err := ratelimit.NewInFlight(client, 20, 30*time.Second, ratelimit.WithName("reports"))
+//	...
+//	err = requests.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
+//
+// Use [InFlight.Do] where the work is a function: it extends the lease for as long as the
+// work runs, and cancels the work's context if the lease is lost. Use
+// [InFlight.TryAcquire] where it is not.
+//
+// No more permits than the limit are ever held by holds that believe in their lease. A hold
+// counts its lease from before the request for it was sent, by the process's monotonic
+// clock, and less a thousandth, for clocks that run at different speeds; Redis counts it
+// from when it executed the request, which is later. Four things weaken that.
+//
+//   - What Redis loses is allowed again: after a failover, holds that were not replicated
+//     are too many, until their next Extend reports [ErrLeaseLost].
+//   - If the server's clock steps forward, leases end early by the step, and their places
+//     may be given to others. The holds learn of it from their next Extend.
+//   - A process that is suspended, as by the host of its virtual machine, may go on for a
+//     moment after its lease has ended, before it notices.
+//   - Reset makes all permits free, though holds still have them.
+//
+// If the server's clock steps back, no lease becomes longer by it. With [WithClock] the
+// limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and
+// the permits of a hold that crashed are free again later by twice that. Processes with and
+// without WithClock may share a key; the server's clock is then one of the clocks.
+//
+// Limiters of other limits and leases may use the same key while a change is rolled out:
+// each allows a call only if its own limit holds over all permits, and a hold has the
+// lease of the limiter that it is from.
+//
+// InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
+// is released. So it cannot be put into a [DenyCache]. Every call is sent on its own,
+// with or without [WithoutMerging]. A permit that is held takes Redis 50 bytes, and 140 where
+// a key has more than 128. InFlight is immutable and safe for concurrent use.
+type InFlight struct {
+	core    *core
+	limit   int
+	lease   time.Duration
+	rule    string
+	spare   string // of the caller's clock
+	scripts inFlightScripts
+}
+
+// NewInFlight returns a limiter that allows limit permits of a key to be held at once. limit
+// is 1 to 100,000. lease is how long the permits of a process that has crashed stay taken;
+// it is a whole number of microseconds, from 1ms to 71 years. It should be many times what a
+// call to Redis takes: a hold that is not extended within its lease may lose its permits, and
+// Do extends three times in each lease. The error wraps ErrInvalidConfig. Redis is not
+// asked.
+func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOption) (*InFlight, error) {
+	s, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkClient(c); err != nil {
+		return nil, err
+	}
+	if err := s.checkClock(); err != nil {
+		return nil, err
+	}
+	if limit < 1 || limit > maxInFlight {
+		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
+	}
+	if err := checkSpan("the lease", lease); err != nil {
+		return nil, err
+	}
+	f := &InFlight{
+		core: &core{
+			title:  fmt.Sprintf("in-flight limiter %q", s.name),
+			prefix: keyPrefix(s.prefix, s.name, idInFlight),
+			clock:  s.clock,
+			name:   s.name,
+			most:   min(limit, maxHold),
+			exec: &redisexec.Executor{
+				Client: c, Words: heldWords,
+				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule and the id come below
+			},
+			scripts: inFlightShape,
+		},
+		limit: limit, lease: lease,
+		rule:    "/" + strconv.FormatInt(lease.Microseconds(), 10),
+		scripts: inFlightByServer(),
+	}
+	if s.clock != nil {
+		f.spare = s.spare()
+		f.rule += "@" + f.spare
+		f.scripts = inFlightByCaller()
+		f.core.exec.Now, f.core.exec.Spare = f.core.now, f.spare
+	}
+	f.core.exec.Args[argRule] = f.rule
+	f.core.explainer = f
+	return f, nil
+}
+
+// TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
+func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
+	return f.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN takes n permits of key, all or none, for one Hold. The Hold is nil when the call
+// is denied, and with an error; Release of a nil Hold does nothing, so that it can be deferred
+// at once. n is at most the limit and at most 1,000, otherwise the error is
+// ErrExceedsLimit. The other errors are those of [Limiter].
+//
+// In the Result, Limit is the limit and Window the lease. Remaining is how many permits are
+// free after the call, those of leases that have ended among them. RetryAfter is when enough
+// of the leases that block the call have ended, if none is extended: a retry a microsecond
+// earlier is denied unless a hold was released, and one at that instant is allowed unless a
+// hold was extended or other permits were taken. It is a bound for permits of holds that
+// crashed, and says nothing about when a hold is done. ResetAfter is when all leases
+// have ended, that of this call among them, if none is extended.
+//
+// After an error caused by Redis or the network, or if ctx ended during the call, the
+// permits may have been taken. They are then given back in the background, once and within
+// a second or the client's timeouts; if that fails too, they are free when the lease ends.
+func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
+	if err := f.check(ctx, key, n); err != nil {
+		return nil, Result{}, err
+	}
+	h := newHold(f, key, n)
+	sent := time.Now()
+	words, err := f.acquire(ctx, h)
+	if err != nil {
+		return nil, Result{}, f.core.failed(ctx, key, err)
+	}
+	r := f.explain(words, 0, 0, words[wordAllowed] > 0)
+	if !r.Allowed {
+		return nil, r, nil
+	}
+	if h.believe(sent); h.Left() == 0 {
+		go h.giveBack(ctx)
+		return nil, Result{}, f.core.failed(ctx, key, errLateReply)
+	}
+	return h, r, nil
+}
+
+// Peek returns what key has now, and takes and changes nothing: Remaining is how many
+// permits are free, and ResetAfter when all leases have ended, if none is extended. Allowed
+// and RetryAfter are about one permit. Its errors are those of TryAcquire.
+func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
+	if err := f.check(ctx, key, 1); err != nil {
+		return Result{}, err
+	}
+	words, err := f.look(ctx, key)
+	if err != nil {
+		return Result{}, f.core.failed(ctx, key, err)
+	}
+	return f.explain(words, 0, 0, words[wordAllowed] > 0), nil
+}
+
+// Reset deletes the key's state: the full limit is free again. Holds that are under way
+// learn of it when they are extended. Its errors are those of [Limiter].
+func (f *InFlight) Reset(ctx context.Context, key string) error {
+	if err := f.check(ctx, key, 1); err != nil {
+		return err
+	}
+	return f.core.Reset(ctx, key)
+}
+
+// Preload loads the limiter's scripts, as that of the other limiters does. It is never
+// needed.
+func (f *InFlight) Preload(ctx context.Context) error {
+	if err := f.check(ctx, "preload", 1); err != nil {
+		return err
+	}
+	if err := redisexec.Load(ctx, f.core.exec.Client, f.scripts.one, f.scripts.peek, f.scripts.extend); err != nil {
+		return fmt.Errorf("ratelimit: %s: preload: %w", f.core.title, ended(ctx, err))
+	}
+	return nil
+}
+
+func (f *InFlight) check(ctx context.Context, key string, n int) error {
+	if f == nil {
+		return errUnmade
+	}
+	return f.core.check(ctx, key, n)
+}
+
+// believed is until when a hold may believe in a lease that it asked for at sent.
+func (f *InFlight) believed(sent time.Time) time.Time { return sent.Add(f.lease - f.lease/1000) }
+
+// explain is the answer to a call for any number of permits: the words count those that it
+// has taken.
+func (f *InFlight) explain(words []int64, _, _ int64, allowed bool) Result {
+	r := Result{
+		Allowed:    allowed,
+		Limit:      f.limit,
+		Window:     f.lease,
+		Remaining:  int(max(int64(f.limit)-words[wordHeld], 0)),
+		ResetAfter: micros(words[wordEnded]),
+	}
+	if !allowed {
+		r.RetryAfter = micros(words[wordFree])
+	}
+	return r
+}
+
+// run executes one of the limiter's scripts.
+func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key string, args ...any) ([]int64, error) {
+	if f.core.clock != nil {
+		now, err := f.core.now()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, f.spare, now)
+	}
+	return redisexec.Run(ctx, f.core.exec.Client, s, words, f.core.prefix+key, args...)
+}
+
+func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {
+	return f.await(ctx, func() ([]int64, error) {
+		return f.run(ctx, f.scripts.peek, heldWords, key, 1, f.limit, f.lease.Microseconds(), f.rule, "")
+	})
+}
+
+// await returns as soon as the context ends. do may still be running then.
+func (f *InFlight) await(ctx context.Context, do func() ([]int64, error)) ([]int64, error) {
+	reply, err := redisexec.Await(ctx, func() (redisexec.Reply, error) {
+		words, err := do()
+		return redisexec.Reply{Words: words}, err
+	})
+	return reply.Words, err
+}
+
+// acquire takes the permits of h. What the caller does not get is given back.
+func (f *InFlight) acquire(ctx context.Context, h *Hold) ([]int64, error) {
+	return takeHolds(ctx, h.giveBack, func() ([]int64, bool, error) {
+		words, err := f.run(ctx, f.scripts.one, heldWords, h.key, h.n, f.limit, f.lease.Microseconds(), f.rule, h.id)
+		return words, err == nil && words[wordAllowed] > 0, err
+	})
+}
+
+// takeHolds returns the reply of take, which says whether holds have their permits. If the
+// caller does not get it, because ctx has ended or because the reply is lost, giveBack gives
+// them back.
+func takeHolds(ctx context.Context, giveBack func(context.Context), take func() (words []int64, held bool, err error)) ([]int64, error) {
+	if ctx.Done() == nil {
+		words, _, err := take()
+		if mayHold(err) {
+			go giveBack(ctx)
+		}
+		return words, err
+	}
+	type outcome struct {
+		words []int64
+		held  bool
+		err   error
+	}
+	done := make(chan outcome) // without a buffer: either the caller gets it, or it has left
+	go func() {
+		redisexec.GrowStack()
+		var o outcome
+		returned := false
+		defer func() {
+			if !returned {
+				o.err = redisexec.Unfinished(recover())
+			}
+			unknown := mayHold(o.err)
+			select {
+			case done <- o:
+			case <-ctx.Done():
+				unknown = unknown || o.held
+			}
+			if unknown {
+				giveBack(ctx)
+			}
+		}()
+		o.words, o.held, o.err = take()
+		returned = true
+	}()
+	select {
+	case o := <-done:
+		return o.words, o.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Claim is a claim for n permits of key, for [AcquireAll], whose PartResult then has a Hold.
+func (f *InFlight) Claim(key string, n int) Claim {
+	if f == nil {
+		return Claim{}
+	}
+	return Claim{limiter: f.core, key: key, n: n}
+}
+
+// mayHold reports whether Redis may have taken the permits of a call that brought err.
+func mayHold(err error) bool {
+	var dial *net.OpError
+	switch {
+	case err == nil, errors.Is(err, ErrInvalidConfig), errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrClosed):
+		return false
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return false
+	}
+	return true
+}

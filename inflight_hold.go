@@ -1,0 +1,254 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A Hold has permits of an [InFlight] until it is released or its lease ends. It is safe for
+// concurrent use. A nil Hold, that of a denied call, is one without permits.
+type Hold struct {
+	limiter *InFlight
+	key, id string
+	n       int
+
+	mu       sync.Mutex // guards what follows; not held while Redis is asked
+	until    time.Time  // when the lease may have ended, with a monotonic reading
+	lost     bool       // Redis has said so
+	released bool       // by the caller
+	gone     bool       // Redis has it no longer
+}
+
+// newHold is a hold whose permits are not taken yet.
+func newHold(f *InFlight, key string, n int) *Hold {
+	return &Hold{limiter: f, key: key, id: rand.Text(), n: n}
+}
+
+// believe starts the lease of permits that were asked for at sent.
+func (h *Hold) believe(sent time.Time) { h.until = h.limiter.believed(sent) }
+
+// Left is how long the lease certainly lasts still, by the process's monotonic clock. It is
+// 0 when the lease may have ended, is lost or was released. Look at it before a step that no
+// more holds than the limit may take.
+func (h *Hold) Left() time.Duration {
+	if h == nil || h.limiter == nil {
+		return 0
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.lost || h.released {
+		return 0
+	}
+	return max(time.Until(h.until), 0)
+}
+
+// Extend begins the lease again, from now. It returns an error that wraps ErrLeaseLost if the
+// permits are gone: the hold was released, or Redis does not have it any more. Then somebody
+// else may have the permits, and no Extend will bring them back. After any other error the
+// lease lasts as long as before, or longer.
+//
+// A lease that has ended can be extended for as long as no other hold has needed its place.
+func (h *Hold) Extend(ctx context.Context) error {
+	if h == nil || h.limiter == nil {
+		return ErrLeaseLost
+	}
+	f := h.limiter
+	if err := f.check(ctx, h.key, h.n); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	over := h.lost || h.released
+	h.mu.Unlock()
+	if over {
+		return f.core.failed(ctx, h.key, ErrLeaseLost)
+	}
+	sent := time.Now()
+	found, err := h.find(ctx)
+	if err != nil {
+		return f.core.failed(ctx, h.key, err)
+	}
+	h.mu.Lock()
+	if !found {
+		h.lost = true
+	} else if until := f.believed(sent); until.After(h.until) {
+		h.until = until
+	}
+	over = h.lost || h.released
+	h.mu.Unlock()
+	switch {
+	case over:
+		return f.core.failed(ctx, h.key, ErrLeaseLost)
+	case h.Left() == 0:
+		return f.core.failed(ctx, h.key, errLateReply)
+	}
+	return nil
+}
+
+// find begins the lease in Redis again, and reports whether the hold was there.
+func (h *Hold) find(ctx context.Context) (bool, error) {
+	f := h.limiter
+	words, err := f.await(ctx, func() ([]int64, error) {
+		return f.run(ctx, f.scripts.extend, 1, h.key, h.n, f.lease.Microseconds(), f.rule, h.id)
+	})
+	return err == nil && words[0] > 0, err
+}
+
+// Release gives the permits back, even if ctx has ended before: it then waits for a second at
+// most. So it can be deferred with a request's context. It may be called several times; once
+// it has returned nil, further calls do not ask Redis. It returns nil for a lease that is
+// lost, too. After an error the permits are free at the latest when the lease ends.
+func (h *Hold) Release(ctx context.Context) error {
+	if h == nil || h.limiter == nil {
+		return nil
+	}
+	h.mu.Lock()
+	h.released = true
+	gone := h.gone || h.lost
+	h.mu.Unlock()
+	if gone {
+		return nil
+	}
+	send := context.WithoutCancel(ctx)
+	if ctx.Err() != nil {
+		bounded, cancel := context.WithTimeout(send, giveBackTime)
+		defer cancel()
+		ctx = bounded
+	}
+	_, err := h.limiter.await(ctx, func() ([]int64, error) { return nil, h.remove(send) })
+	if err != nil {
+		return h.limiter.core.failed(ctx, h.key, err)
+	}
+	h.mu.Lock()
+	h.gone = true
+	h.mu.Unlock()
+	return nil
+}
+
+// remove takes the hold's permits out of Redis. It may be sent several times.
+func (h *Hold) remove(ctx context.Context) error {
+	args := make([]any, 2, 2+h.n)
+	args[0], args[1] = "zrem", h.limiter.core.prefix+h.key
+	for i := 1; i <= h.n; i++ {
+		args = append(args, strconv.Itoa(i)+"/"+h.id+h.limiter.rule)
+	}
+	return redisexec.Send(ctx, h.limiter.core.exec.Client, redis.NewIntCmd(ctx, args...))
+}
+
+// giveBack removes permits that nobody got to know of.
+func (h *Hold) giveBack(ctx context.Context) {
+	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	_ = h.remove(ctx)
+}
+
+// Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or
+// work panics. While work runs, Do extends the lease, first when a third of it is over, and
+// tries again if that fails. It goes on until work returns, even after ctx has ended.
+//
+// The context of work ends with ctx. It is canceled with [ErrLeaseLost] as its cause, see
+// [context.Cause], when the lease is lost, and when it could not be extended in time: then
+// others may have the permit, and work should return as soon as it can.
+//
+// If no permit is free, Do returns a *[DeniedError], which errors.Is(err, ErrDenied)
+// matches; if TryAcquire returns an error, that error. Work does not run then. Otherwise Do
+// returns what work returns, joined with an error that wraps ErrLeaseLost if the lease was
+// lost before work returned. A permit that could not be given back within a second is free
+// when its lease ends; that is no error.
+func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) (err error) {
+	if work == nil {
+		return errNoWork
+	}
+	hold, result, err := f.TryAcquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	if !result.Allowed {
+		return &DeniedError{Key: key, Result: result}
+	}
+	k := newKeeper(ctx, hold)
+	defer func() {
+		if k.stop() {
+			err = errors.Join(err, fmt.Errorf("ratelimit: %s, key %s: %w", f.core.title, shortKey(key), ErrLeaseLost))
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+		defer cancel()
+		_ = hold.Release(ctx)
+	}()
+	return work(k.ctx)
+}
+
+// A keeper extends a hold's lease while work runs.
+type keeper struct {
+	hold   *Hold
+	ctx    context.Context // of the work
+	cancel context.CancelCauseFunc
+	timer  *time.Timer // cancels the work when the lease may have ended
+	lost   atomic.Bool
+	leave  context.CancelFunc // ends the keeper's goroutine
+	left   chan struct{}      // closed when it has ended
+}
+
+func newKeeper(ctx context.Context, hold *Hold) *keeper {
+	k := &keeper{hold: hold, left: make(chan struct{})}
+	k.ctx, k.cancel = context.WithCancelCause(ctx)
+	k.timer = time.AfterFunc(hold.Left(), k.lose)
+	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // work may need its lease after ctx has ended
+	k.leave = leave
+	go k.extend(own)
+	return k
+}
+
+func (k *keeper) lose() {
+	k.lost.Store(true)
+	k.cancel(ErrLeaseLost)
+}
+
+// extend extends the lease again and again. A try that gets no answer in a sixth of the lease
+// leaves time for others.
+func (k *keeper) extend(ctx context.Context) {
+	defer close(k.left)
+	lease := k.hold.limiter.lease
+	wait := time.NewTimer(lease / 3)
+	defer wait.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wait.C:
+		}
+		try, cancel := context.WithTimeout(ctx, lease/6)
+		err := k.hold.Extend(try)
+		cancel()
+		switch {
+		case err == nil:
+			k.timer.Reset(k.hold.Left())
+			wait.Reset(lease / 3)
+		case errors.Is(err, ErrLeaseLost):
+			k.lose()
+			return
+		default:
+			wait.Reset(max(lease/12, time.Millisecond))
+		}
+	}
+}
+
+// stop ends the keeper, and reports whether the lease was lost before.
+func (k *keeper) stop() bool {
+	lost := k.lost.Load() || k.hold.Left() == 0
+	k.leave()
+	<-k.left
+	k.timer.Stop()
+	k.cancel(nil)
+	return lost
+}

@@ -1,0 +1,63 @@
+-- Looks at a key for one request for one permit: takes nothing and writes nothing.
+-- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
+-- lines. The reply is the words of a run of one request, before it has taken anything.
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs:
+-- sets: limit lease rule id
+local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
+local out, size = {}, 0
+-- The blocks after it use:
+--   margin   how far a caller's clock may be ahead, microseconds
+--   edge     leases up to this instant have ended
+--   used     permits of the leases that have not
+--   held     when the lease ends that this hold has already, nil if it has none
+--   ends     when the last lease does
+--   longest  the lease, or a longer one of the last permit's
+--   repair   the server's clock stepped back: no lease is longer than from now on
+--   taken    permits of this hold that are to be stored
+-- needs: call key now mark spare lease rule id
+-- sets: margin edge used held ends longest repair taken
+local margin, used, ends, longest, held, repair, taken = spare * 1000, 0, 0, lease, nil, false, 0
+local edge = string.format('%d', now - margin)
+local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+if last.err then return last end
+if last[1] then
+  ends = last[2] + 0
+  local theirs, kind = lease, mark
+  if string.sub(last[1], -#rule) ~= rule then
+    theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
+    if not theirs then return {err = 'CORRUPT no state of permits in flight'} end
+    theirs = theirs + 0
+  end
+  -- <rewind>
+  -- </rewind>
+  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  held = call('ZSCORE', key, '1/' .. id .. rule)
+  held = held and held + 0 > now - margin and held + 0 or nil
+end
+-- needs: n times limit used held
+-- sets: allowed
+local allowed = times
+if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
+-- needs: call key n now times limit margin edge used longest repair allowed
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
+  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
+  if repair then leaves = math.min(leaves, now + longest) end
+  wait = leaves + margin - now
+end
+-- needs: out size now margin used ends allowed wait
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = used
+out[size + 3] = wait
+out[size + 4] = math.max(ends + margin - now, 0)
+size = size + 4
+return out

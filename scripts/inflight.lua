@@ -1,0 +1,165 @@
+-- At most so many permits of a key held at once. A hold's permits are free again when it
+-- gives them back, or when its lease has ended.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] limit; [3] lease, microseconds; [4] the rule, as the names of
+--          permits end; [5] the hold's id; last spare and the caller's clock, if that
+--          decides (callersclock.lua)
+-- State    a member for each permit, "<number in its hold>/<id>/<lease>", its score the
+--          instant at which the lease ends. By a caller's clock the name ends with
+--          "@<spare>", and the score is later by spare: that is how far the clock may be
+--          behind the one that reads it. A permit whose lease has ended stays until its
+--          place is needed, so a permit that is there is one that nobody else got.
+-- Reply    the words
+-- Words    requests allowed; permits held, those of this call included; microseconds until
+--          the denied request fits at the latest; until the last lease has ended, if none
+--          is extended
+local key, n, times = KEYS[1], ARGV[1], 1
+local call = redis.pcall
+
+-- <clock>
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- </clock>
+
+-- <config>
+-- needs:
+-- sets: limit lease rule id
+local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
+-- </config>
+
+-- <load>
+-- The blocks after it use:
+--   margin   how far a caller's clock may be ahead, microseconds
+--   edge     leases up to this instant have ended
+--   used     permits of the leases that have not
+--   held     when the lease ends that this hold has already, nil if it has none
+--   ends     when the last lease does
+--   longest  the lease, or a longer one of the last permit's
+--   repair   the server's clock stepped back: no lease is longer than from now on
+--   taken    permits of this hold that are to be stored
+-- needs: call key now mark spare lease rule id
+-- sets: margin edge used held ends longest repair taken
+local margin, used, ends, longest, held, repair, taken = spare * 1000, 0, 0, lease, nil, false, 0
+local edge = string.format('%d', now - margin)
+local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+if last.err then return last end
+if last[1] then
+  ends = last[2] + 0
+  local theirs, kind = lease, mark
+  if string.sub(last[1], -#rule) ~= rule then
+    theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
+    if not theirs then return {err = 'CORRUPT no state of permits in flight'} end
+    theirs = theirs + 0
+  end
+  -- <rewind>
+  -- needs: now mark lease ends longest repair theirs kind
+  -- sets: ends longest repair
+  if ends > now + theirs and mark == '' and kind == '' then
+    repair = true
+    longest = math.max(lease, theirs)
+    ends = now + longest
+  end
+  -- </rewind>
+  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  held = call('ZSCORE', key, '1/' .. id .. rule)
+  held = held and held + 0 > now - margin and held + 0 or nil
+end
+-- </load>
+
+-- <fit>
+-- needs: n times limit used held
+-- sets: allowed
+local allowed = times
+if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
+-- </fit>
+
+-- <take>
+-- needs: n times now lease margin used held ends allowed taken
+-- sets: used ends taken
+if allowed > 0 then
+  taken = n * times
+  if not held then used = used + taken end
+  ends = math.max(ends, now + lease + margin)
+end
+-- </take>
+
+-- <wait>
+-- needs: call key n now times limit margin edge used longest repair allowed
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
+  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
+  if repair then leaves = math.min(leaves, now + longest) end
+  wait = leaves + margin - now
+end
+-- </wait>
+
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key now spare limit lease rule id margin used held ends repair mark taken
+  -- sets:
+  local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
+  if repair then
+    local later = redis.call('ZRANGE', key, '-1000', '-1', 'WITHSCORES') -- the next call goes on
+    for i = 1, #later, 2 do
+      local theirs = string.match(later[i], '/(%d+)$') -- none of a caller's clock
+      if theirs and later[i + 1] + 0 > now + theirs then
+        redis.call('ZADD', key, string.format('%d', now + theirs), later[i])
+      end
+    end
+  end
+  if taken > 0 then
+    local score = now + lease + margin
+    if held and mark == '@' then score = math.max(score, held) end
+    score = string.format('%d', score)
+    local members = {}
+    for i = 1, taken do -- no hold has more than 1,000
+      members[2 * i - 1] = score
+      members[2 * i] = i .. '/' .. id .. rule
+    end
+    redis.call('ZADD', key, unpack(members))
+    -- At most a thousand leases that have ended are dropped at a time, which is at least as
+    -- many as there are permits beyond the limit.
+    local stored = redis.call('ZCARD', key)
+    if stored > limit and stored > used then
+      redis.call('ZREMRANGEBYRANK', key, '0', math.min(stored - used, 1000) - 1)
+    end
+  end
+  -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+  -- as 1e+8.
+  if left == -1 then ttl = math.max(ttl, math.min((ends - now) / 1000, 2 ^ 41) + spare) end -- it was lost
+  if left == -1 or taken > 0 and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
+  -- </store>
+else
+  -- <expire>
+  -- A key that has lost its TTL gets one.
+  -- needs: key now spare ends
+  -- sets:
+  if redis.call('PTTL', key) == -1 then
+    local ttl = math.max(math.min((ends - now) / 1000, 2 ^ 41), 0) + spare
+    redis.call('PEXPIRE', key, ttl - ttl % 2 + 951)
+  end
+  -- </expire>
+end
+
+-- <answer>
+-- needs: now margin used ends allowed wait
+-- sets:
+return {allowed, used, wait, math.max(ends + margin - now, 0)}
+-- </answer>
+
+--[[ In place of the answer when several limiters are decided:
+-- <words>
+-- needs: out size now margin used ends allowed wait
+-- sets: size
+out[size + 1] = allowed
+out[size + 2] = used
+out[size + 3] = wait
+out[size + 4] = math.max(ends + margin - now, 0)
+size = size + 4
+-- </words>
+]]

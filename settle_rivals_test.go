@@ -1,0 +1,93 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/model"
+)
+
+// TestSettlingBesideOtherRules: configurations of one algorithm that settle on the same key
+// never fail, every key expires, and windows and logs keep the bound of guarantee 8.
+func TestSettlingBesideOtherRules(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for _, f := range limitertest.Families() {
+		t.Run(f.Name, func(t *testing.T) {
+			rng := model.Seeded(limitertest.Seed(t))
+			for range limitertest.Rounds(40, 8) {
+				s.Wipe(t)
+				var pairs []limitertest.Pair
+				var bounds []limitertest.Bound
+				for range 2 + rng.IntN(2) {
+					p, err := f.Draw(rng, s.Client, s.Opts...)
+					require.NoError(t, err)
+					pairs, bounds = append(pairs, p), append(bounds, p.Bound)
+				}
+				span := bounds[rng.IntN(len(bounds))].Window
+				type held struct {
+					*ratelimit.Ticket
+					n, grant int
+				}
+				var tickets []held
+				var grants []limitertest.Grant
+				for i := range 60 {
+					if rng.IntN(2) == 0 {
+						s.Advance(time.Duration(rng.Int64N(1+int64(span)/4)) / time.Millisecond * time.Millisecond)
+					}
+					if s.Now.UnixMicro() > latest {
+						break
+					}
+					by := rng.IntN(len(pairs))
+					l := pairs[by].Limiter.(settling)
+					n := 1 + rng.IntN(min(pairs[by].Model().Max(), 20))
+					about := fmt.Sprintf("%s of %d: step %d, %d permits", pairs[by].About, len(pairs), i, n)
+					grant := limitertest.Grant{At: s.Now.UnixMicro(), Instant: s.Now.UnixMicro(), By: by, N: n}
+					switch rng.IntN(4) {
+					case 0:
+						ticket, _, err := l.Estimate(ctx, "k", n)
+						require.NoError(t, err, about)
+						if ticket != nil {
+							tickets = append(tickets, held{ticket, n, len(grants)})
+							grants = append(grants, grant)
+						}
+					case 1, 2:
+						if len(tickets) == 0 {
+							continue
+						}
+						j := rng.IntN(len(tickets))
+						h := tickets[j]
+						tickets = append(tickets[:j], tickets[j+1:]...)
+						actual := rng.IntN(2) * rng.IntN(h.n+1)
+						require.NoError(t, h.Settle(ctx, actual), about)
+						grants[h.grant].N = actual
+					default:
+						taken, r, err := l.TryAcquireUpTo(ctx, "k", n)
+						require.NoError(t, err, about)
+						require.LessOrEqual(t, r.Remaining, r.Limit)
+						if grant.N = taken; taken > 0 {
+							grants = append(grants, grant)
+						}
+					}
+					for _, key := range s.Admin.Keys(ctx, "*").Val() {
+						require.Positive(t, s.Admin.PTTL(ctx, key).Val(), about)
+					}
+				}
+				if bounds[0].Rate.Count > 0 {
+					continue // full returns exceed it, see internal/model
+				}
+				var used []limitertest.Grant
+				for _, g := range grants {
+					if g.N > 0 {
+						used = append(used, g)
+					}
+				}
+				require.Empty(t, limitertest.Exceeded(bounds, used, 0), "%v: %v", bounds, used)
+			}
+		})
+	}
+}
