@@ -124,21 +124,27 @@ func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	}
 	if high, capacity := bits.Mul64(uint64(b.limit), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
 		e := evenBucket{b}
+		a.large = &algorithm{scripts: steppedBucketScripts, words: steppedWords, explainer: steppedBucket{b}, args: steppedArgs(b, mark)}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
-		a.args = integers(b.size*b.permit, b.permit, b.flow)
+		a.args = withRule(integers(b.size*b.permit, b.permit, b.flow), mark)
 		if mark == "" {
 			a.unpack = e.unpack
 		}
 	} else {
 		a.scripts, a.words, a.explainer = steppedBucketScripts, steppedWords, steppedBucket{b}
-		a.args = integers(b.size, b.permit, b.flow, b.every)
+		a.args = steppedArgs(b, mark)
 	}
-	rule := ""
-	for _, part := range a.args[1:] {
-		rule += "/" + part
-	}
-	a.args = append(a.args, rule+mark)
 	return a
+}
+
+// steppedArgs are the arguments of steppedbucket.lua.
+func steppedArgs(b *bucket, mark string) []string {
+	return withRule(integers(b.size, b.permit, b.flow, b.every), mark)
+}
+
+// withRule adds the rule as it stands in a state: all numbers but the first.
+func withRule(args []string, mark string) []string {
+	return append(args, "/"+strings.Join(args[1:], "/")+mark)
 }
 
 func integers(all ...int64) []string {
@@ -250,18 +256,18 @@ func (b *bucket) minus(l level, passed int64) level {
 	return l
 }
 
-// restores is how many microseconds b takes to restore l, counted from a step; more than
-// maxMicros means that it is beyond that.
+// restores is how many microseconds b takes to restore l, counted from a step. Beyond 2^53
+// it is not exact: no bucket and no debt takes as long.
 func (b *bucket) restores(l level) int64 {
 	high, low := bits.Mul64(uint64(max(l.permits, 0)), uint64(b.permit))
 	low, carry := bits.Add64(low, uint64(max(l.units, 0)), 0)
 	high += carry
 	if high >= uint64(b.flow) {
-		return 2 * maxMicros
+		return exact
 	}
 	full, rest := bits.Div64(high, low, uint64(b.flow))
-	if full > maxMicros {
-		return 2 * maxMicros
+	if full >= exact {
+		return exact
 	}
 	if rest > 0 {
 		full++

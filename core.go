@@ -33,6 +33,7 @@ type core struct {
 	most   int              // permits that one call can get
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
+	waits  *reserving    // nil: the algorithm cannot reserve
 	explainer
 
 	mostCharge int                       // permits of one charge
@@ -54,6 +55,9 @@ type algorithm struct {
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
+	// large is the same algorithm without a bound of its numbers, to reserve with; nil if
+	// there is none.
+	large *algorithm
 	// mostCharge is the most permits that one charge can take, if that is less than
 	// maxCount.
 	mostCharge int
@@ -100,6 +104,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	}
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()
+	}
+	if scripts.reserve != nil {
+		c.waits = newReserving(c, s, a)
 	}
 	switch client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:

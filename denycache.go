@@ -21,11 +21,12 @@ import (
 // on the monotonic clock of this process: setting the wall clock has no effect.
 // A call that memory denies would have been denied by the limiter too, as long as
 //
-//   - permits are given back only through this cache, by Reset or by the tickets of
-//     [SettlerOf]. That removes the key's denials, and a denial that was in flight
-//     meanwhile is not stored. A Reset or a settlement in another process, a Reset that
-//     failed and takes effect later, a raised limit, calls by a faster limiter of the same
-//     name, and state that Redis lost are noticed only when the stored denial ends;
+//   - permits are given back only through this cache, by Reset, by the tickets of
+//     [SettlerOf], or by a [Wait] that is cancelled. That removes the key's denials, and a
+//     denial that was in flight meanwhile is not stored. A Reset, a settlement or a cancel
+//     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
+//     faster limiter of the same name, and state that Redis lost are noticed only when
+//     the stored denial ends;
 //   - the clock that decides runs no faster than this process's clock. A clock that
 //     is set forward, that goes on while this machine is suspended, or that is the
 //     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is

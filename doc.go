@@ -62,6 +62,12 @@
 // cost is known only afterwards, Estimate takes an estimate and its [Ticket] settles the true
 // cost; Charge takes permits into debt. [WithHeadroom] leaves the last permits to others.
 //
+// # Waiting
+//
+// [Wait] waits until a limiter allows a call. On a bucket it is fair and takes one call to
+// Redis: a reservation, as [TokenBucket.Reserve] makes. A [LeakyBucket] of capacity 1 whose
+// callers wait is a shaper.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

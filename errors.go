@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // The errors that a caller can match with errors.Is. Any other error means that
@@ -44,6 +45,9 @@ var (
 	// ErrDenied matches every *DeniedError.
 	ErrDenied = errors.New("ratelimit: denied")
 
+	// ErrWaitTooLong matches every *WaitError.
+	ErrWaitTooLong = errors.New("ratelimit: the wait is too long")
+
 	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
 	// of another type (WRONGTYPE) or not a state. Nothing was changed; Reset
 	// deletes it. Detection is incomplete: any sorted set is accepted as a set of
@@ -72,6 +76,7 @@ var (
 	// errUnmade is returned by the methods of a limiter's zero value.
 	errUnmade = invalidConfig("the limiter was not made by its constructor")
 
+	errCancelled = errors.New("the reservation was cancelled")
 	errLateReply = errors.New("ratelimit: the reply came when the lease could have ended")
 	errNoWork    = invalidConfig("Do: the work is nil")
 
@@ -102,6 +107,21 @@ func (e *DeniedError) Error() string {
 
 // Is reports whether target is ErrDenied.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
+
+// A WaitError is why a wait or a reservation was not begun: the permits would come too
+// late. No permits were taken, or they were given back.
+type WaitError struct {
+	Key  string
+	Wait time.Duration // how long the wait would have been
+}
+
+// Error says how long the wait would have been.
+func (e *WaitError) Error() string {
+	return fmt.Sprintf("ratelimit: %s would have to wait %v, which is too long", shortKey(e.Key), e.Wait)
+}
+
+// Is reports whether target is ErrWaitTooLong.
+func (e *WaitError) Is(target error) bool { return target == ErrWaitTooLong }
 
 // shortKey quotes a key for a message. It cuts a long one, so that a hostile key cannot
 // flood a log.

@@ -38,6 +38,18 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
 
+// ReserveBy is l.Reserve for a reservation whose delay is counted by a clock of the test's.
+func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	clock := timing{now: now}
+	switch l := l.(type) {
+	case *TokenBucket:
+		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
+	case *LeakyBucket:
+		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
+	}
+	panic("a limiter that cannot reserve")
+}
+
 // HoldOf is a hold of this id, whether Redis has it or not.
 func HoldOf(f *InFlight, key, id string, n int) *Hold {
 	return &Hold{limiter: f, key: key, id: id, n: n}

@@ -1,8 +1,9 @@
 package ratelimit
 
 // A LeakyBucket holds up to capacity permits and drains at a rate: a call is allowed
-// if its permits fit. It decides as the token bucket does; nothing is queued. Remaining
-// is the room left, ResetAfter the time to drain.
+// if its permits fit. It decides as the token bucket does; nothing is queued, but by [Wait]
+// and Reserve: with a capacity of 1, callers who wait go on one by one. Remaining is the room
+// left, ResetAfter the time to drain.
 //
 // In any interval t it allows at most capacity + rate × t permits, exactly. It is a
 // GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20

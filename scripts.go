@@ -15,6 +15,10 @@ var (
 	peekTemplate string
 	//go:embed scripts/many.lua
 	manyTemplate string
+	//go:embed scripts/reserve.lua
+	reserveTemplate string
+	//go:embed scripts/cancel.lua
+	cancelText string
 	//go:embed scripts/upto.lua
 	upToTemplate string
 	//go:embed scripts/charge.lua
@@ -39,6 +43,7 @@ var (
 	callersClockText string
 
 	callersClock = script.Parse("callersclock.lua", callersClockText)
+	cancelScript = script.New(cancelText)
 )
 
 // scripts are what an algorithm runs on Redis: its file, and what is cut from it. They
@@ -52,9 +57,9 @@ type scripts struct {
 	moreByServer, moreByCaller func() moreScripts
 }
 
-// A scriptSet holds the scripts that decide one request, answer a Peek, and decide many
-// requests.
-type scriptSet struct{ one, peek, many *script.Script }
+// A scriptSet holds the scripts that decide one request, answer a Peek, decide many
+// requests, and reserve permits, which is nil if the algorithm cannot.
+type scriptSet struct{ one, peek, many, reserve *script.Script }
 
 // moreScripts take as many permits as fit, charge, estimate and give back.
 type moreScripts struct{ upTo, charge, estimate, giveBack *script.Script }
@@ -98,7 +103,11 @@ func assembleMore(file *script.File) moreScripts {
 
 func assemble(file *script.File) scriptSet {
 	// A Peek repairs nothing.
-	return scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	set := scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	if _, ok := file.Blocks()["due"]; ok {
+		set.reserve = file.Fill(reserveTemplate)
+	}
+	return set
 }
 
 // A severalSet holds the scripts for requests to several limiters.

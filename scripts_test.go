@@ -35,6 +35,9 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		set := s.get(false)
 		want[name+"_peek.lua"] = set.peek.Source
 		want[name+"_many.lua"] = set.many.Source
+		if set.reserve != nil {
+			want[name+"_reserve.lua"] = set.reserve.Source
+		}
 		more := s.more(false)
 		want[name+"_upto.lua"], want[name+"_charge.lua"] = more.upTo.Source, more.charge.Source
 		want[name+"_estimate.lua"], want[name+"_giveback.lua"] = more.estimate.Source, more.giveBack.Source
@@ -77,7 +80,11 @@ func TestOneRequestRunsTheFile(t *testing.T) {
 // By the caller's clock the same runs, but for the lines that read the clock.
 func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 	text := func(set scriptSet) map[string]string {
-		return map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
+		all := map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
+		if set.reserve != nil {
+			all["reserve"] = set.reserve.Source
+		}
+		return all
 	}
 	caller := callersClock.Blocks()
 	for _, s := range allScripts() {
@@ -89,6 +96,9 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 			want := strings.Replace(byServer[name], s.file.Blocks()["clock"], caller["clock"], 1)
 			if name == "many" {
 				want = strings.Replace(want, "for i = 1, #KEYS do", caller["shift"]+"for i = 1, #KEYS do", 1)
+			}
+			if name == "reserve" {
+				want = strings.Replace(want, "local longest", caller["shift"]+"local longest", 1)
 			}
 			require.Equal(t, want, byCaller[name], "%s of %s", name, s.file.Name())
 		}

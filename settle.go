@@ -137,7 +137,8 @@ func (c *core) checkCharge(n int) error {
 //     earlier estimates, and by at most rate × the time for which one ticket or another
 //     has then been held without a break. An interval that begins while none is held keeps
 //     the bound, and so does any interval if the bucket is never full meanwhile.
-//     [WithExactReturns] never exceeds it, and gives back less.
+//     [WithExactReturns] never exceeds it, and gives back less. While permits are promised to
+//     those who [Wait], nothing is given back: the next caller would be due when they are.
 //   - A fixed window takes back permits of the window that they were taken from. Once it
 //     is over, nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs forget the permits where they stand: it is as if they had

@@ -9,8 +9,9 @@
 --          unit so that all numbers are whole.
 -- State    "<instant, 16 digits>/<units missing then>", and the rule that wrote it:
 --          "/<units a permit>/<units that a microsecond restores>", and "@" if a
---          caller's clock wrote it, then spare if not 1000. A state of steppedbucket.lua
---          is another rule's.
+--          caller's clock wrote it, then spare if not 1000; then "!" and for how many
+--          microseconds after the instant permits are promised, if they are. That, and a
+--          state of steppedbucket.lua, is another rule's.
 -- Reply    units missing before the call, negative when denied
 -- Words    requests allowed; units missing before the run; the lag of the caller's
 --          clock behind the state, microseconds, or if another rule wrote the state and
@@ -106,14 +107,17 @@ if state then
     -- missing at present, are the less of what is missing by either. Parts of a permit are
     -- rounded up, so that a changed rule never allows more. theirs is what the state says:
     -- the instant up to which the refill is counted (since), the time until the bucket is
-    -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- full by the writer's rule (full), and until so many permits fit (wait). same:
+    -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
+    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+    -- what will be missing then: it restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part
-    local written, permits, units, unit, speed, step, kind =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
-    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
+    -- sets: present lag repair theirs writes margin whole part same
+    local written, permits, units, unit, speed, step, kind, promise =
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
+    if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -124,9 +128,10 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    promise = tonumber(promise) or 0
     -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
     local full = 2 ^ 53
-    if permits + unit + speed + step < full and units < unit then
+    if permits + unit + speed + step + promise < full and units < unit then
       full = after(permits, units, unit, speed, step)
     end
     if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
@@ -143,30 +148,53 @@ if state then
         present = written
       end
     end
+    local due, given, restored = written + promise
+    local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+    if promise > 0 and flow * unit > speed * permit then
+      given, restored = divide(promise - promise % step, speed, unit)
+      permits = permits - given
+      units = units - restored
+      if units < 0 then
+        permits = permits - 1
+        units = units + unit
+      end
+      if permits < 0 then
+        permits = 0
+        units = 0
+      end
+      written = due
+      full = after(permits, units, unit, speed, step)
+    end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
-    local age = present - written
+    local age = present - written -- below 0 while a slower rule's permits are promised
     local passed = age - age % every
-    local given, restored = divide(passed, flow, permit)
+    given, restored = divide(math.abs(passed), flow, permit)
+    if passed < 0 then
+      given = -given
+      restored = -restored
+    end
     whole = permits - given
     part = own - restored
     if part < 0 then
       whole = whole - 1
       part = part + permit
     end
-    local theirPassed = age - age % step
-    given, restored = divide(theirPassed, speed, unit)
-    local theirWhole, theirPart = permits - given, units - restored
-    if theirPart < 0 then
-      theirWhole = theirWhole - 1
-      theirPart = theirPart + unit
-    end
-    theirPart, cut = divide(theirPart, permit, unit)
-    if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole < whole or theirWhole == whole and theirPart < part then
-      whole = theirWhole
-      part = theirPart
-      passed = theirPassed
+    if age >= 0 then
+      local theirPassed = age - age % step
+      given, restored = divide(theirPassed, speed, unit)
+      local theirWhole, theirPart = permits - given, units - restored
+      if theirPart < 0 then
+        theirWhole = theirWhole - 1
+        theirPart = theirPart + unit
+      end
+      theirPart, cut = divide(theirPart, permit, unit)
+      if cut > 0 then theirPart = theirPart + 1 end
+      if theirWhole < whole or theirWhole == whole and theirPart < part then
+        whole = theirWhole
+        part = theirPart
+        passed = theirPassed
+      end
     end
     if part >= permit then
       whole = whole + 1
@@ -178,16 +206,28 @@ if state then
       part = 0
       counted = present
     end
+    if due > present then
+      writes = writes .. string.format('!%d', due - counted)
+      -- The key lives as long as the promise, which may be another rule's.
+      local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
+      margin = margin + math.max(due - present - filled, 0) / 1000
+    end
     theirs = {
       since = counted,
       full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
+        if over < 0 then -- it fits before the last promised permit is due
+          local early, left = divide(-over, permit, flow)
+          early = early + math.floor((left - own) / flow)
+          return -age - (early - early % every)
+        end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
     }
     -- </inherit>
     missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
+    if same and missing < 2 ^ 53 then theirs = nil end
   end
 end
 -- </load>
@@ -226,7 +266,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key flow sub state present missing repair theirs writes margin
-  -- sets:
+  -- sets: ttl value
   local ttl, value = missing / flow / 1000 + margin
   if repair then -- nothing was taken
     if theirs then ttl = theirs.full / 1000 + margin end
@@ -269,6 +309,16 @@ out[size + 2] = before
 out[size + 3] = late
 size = size + 3
 -- </words>
+
+-- <due>
+-- When the permits fit, microseconds from now, and the instant that the state gets.
+-- needs: present missing lag capacity flow cost
+-- sets: due stamp
+local due, stamp = 0, present
+local over = missing + cost - capacity
+if over > 0 then due = lag + (over + -over % flow) / flow end
+-- </due>
+
 -- <charge>
 -- A debt takes 71 years at most, and the numbers stay exact.
 -- needs: n permit flow missing
@@ -287,7 +337,9 @@ out[size + 2] = 0
 
 -- <giveback>
 -- which is '1' if the bucket may have refilled what was held since the instant where.
--- needs: back flow missing permit present repair theirs where which
+-- While permits are promised, nothing comes back: those who wait were told their instants,
+-- and the next caller would get the same ones (reserve.lua).
+-- needs: back flow missing permit present repair theirs where which writes
 -- sets: given
 local given, less = 0, back * permit
 if which == '1' then
@@ -295,7 +347,7 @@ if which == '1' then
   if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
 end
 less = math.min(less, missing)
-if less > 0 then
+if less > 0 and not string.find(writes, '!', 1, true) then
   given = math.ceil(less / permit)
   missing = missing - less
   repair = false

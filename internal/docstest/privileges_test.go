@@ -35,6 +35,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"FixedWindow", commands["FixedWindow"], commands["FixedWindow aligned"], limitertest.TimePrivilege},
 		{"CalendarWindow", commands["CalendarWindow"]},
 		{"TokenBucket, LeakyBucket", commands["TokenBucket"], limitertest.RepairPrivilege},
+		{"Cancel of a reservation, Wait whose context ends", limitertest.CancelPrivilege},
 		{"SlidingWindow, Hash", commands["SlidingWindow Hash"]},
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},
 		{"SlidingWindow ZSet", commands["SlidingWindow ZSet"]},

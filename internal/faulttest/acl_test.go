@@ -203,6 +203,36 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 }
 
+// TestPrivilegesOfReservations: a bucket's own are enough to reserve. To cancel takes two
+// more, and without them nothing is given back.
+func TestPrivilegesOfReservations(t *testing.T) {
+	t.Parallel()
+	own := strings.Fields("on >secret resetchannels -@all ~ratelimit:* +get +set " + limitertest.EveryPrivilege + " " + limitertest.TimePrivilege)
+	server := redistest.Start(t, redistest.ACL("limiter", own...))
+	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)
+	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 1))
+	var last *ratelimit.Reservation
+	for range 2 {
+		var err error
+		last, err = l.Reserve(ctx, "k", 1, 2*time.Hour)
+		require.NoError(t, err)
+	}
+	cancel := strings.Fields(limitertest.CancelPrivilege)
+	state := admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val()
+	acl(t, admin, cancel[1])
+	require.ErrorContains(t, last.Cancel(ctx), "ratelimit: ")
+	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val())
+	acl(t, admin, cancel[0], "-"+cancel[1][1:])
+	require.NoError(t, last.Cancel(ctx), "the key has a state to go back to")
+	require.NoError(t, admin.FlushAll(ctx).Err())
+	only, err := l.Reserve(ctx, "k", 1, 0)
+	require.NoError(t, err)
+	require.ErrorContains(t, only.Cancel(ctx), "ratelimit: ")
+	acl(t, admin, cancel[1])
+	require.NoError(t, only.Cancel(ctx))
+	require.Zero(t, admin.Exists(ctx, "ratelimit:default:tokenbucket:k").Val())
+}
+
 // TestAForbiddenReadFailsBeforeAnyWrite: a caller that gets an error was not
 // charged.
 func TestAForbiddenReadFailsBeforeAnyWrite(t *testing.T) {

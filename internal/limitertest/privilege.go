@@ -27,6 +27,9 @@ const (
 // Without it the scripts go on.
 const RepairPrivilege = "+pttl +pexpire"
 
+// CancelPrivilege is what a bucket needs beside its own to cancel a reservation.
+const CancelPrivilege = "+pttl +unlink"
+
 // InFlightPrivilege is what an InFlight needs, which is no Limiter.
 const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"
 

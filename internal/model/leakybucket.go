@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"time"
 )
@@ -21,6 +22,7 @@ type LeakyBucket struct {
 	rate     *big.Rat // permits that drain in a microsecond
 	empty    *big.Rat // nil: never used
 	drained  int64
+	changes
 }
 
 // NewLeakyBucket returns the model of an unused key.
@@ -39,6 +41,29 @@ func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 
 // decide is Take. If charge is true, the permits are taken whether they are there or not.
 func (b *LeakyBucket) decide(now int64, n int, peek, charge bool) Answer {
+	longest := int64(0)
+	if charge {
+		longest = math.MaxInt64
+	}
+	answer, _ := b.take(now, n, peek, longest)
+	return answer
+}
+
+// Reserve implements [Reserver].
+func (b *LeakyBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	checkPermits(n, b.capacity)
+	before := *b
+	answer, due = b.take(now, n, false, longest)
+	made := b.version
+	return answer, due, func() {
+		if b.version == made {
+			*b = before
+		}
+	}
+}
+
+// take allows the call if n permits fit within longest.
+func (b *LeakyBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
 	clock, repaired, empty := now, false, rat(now)
 	if b.empty != nil {
 		empty = b.empty
@@ -51,13 +76,16 @@ func (b *LeakyBucket) decide(now int64, n int, peek, charge bool) Answer {
 	if less(empty, rat(clock)) {
 		empty = rat(clock)
 	}
-	answer := Answer{Limit: b.capacity, Window: b.Span()}
+	answer = Answer{Limit: b.capacity, Window: b.Span()}
 
 	filled := add(empty, quo(rat(int64(n)), b.rate)) // when it would be empty with n permits more
 	latest := add(rat(clock), quo(rat(int64(b.capacity)), b.rate))
-	answer.Allowed = charge || !less(latest, filled)
+	if less(latest, filled) {
+		due = ceil(sub(filled, latest)) + clock - now
+	}
+	answer.Allowed = due <= longest
 	if !answer.Allowed {
-		answer.RetryAfter = micros(ceil(sub(filled, latest)) + clock - now)
+		answer.RetryAfter = micros(due)
 	} else if !peek {
 		empty = filled
 	}
@@ -67,12 +95,16 @@ func (b *LeakyBucket) decide(now int64, n int, peek, charge bool) Answer {
 	}
 	if !peek && (answer.Allowed || repaired) {
 		b.empty, b.drained = empty, clock
+		b.change()
 	}
-	return answer
+	return answer, due
 }
 
 // Reset implements [Model].
-func (b *LeakyBucket) Reset() { b.empty = nil }
+func (b *LeakyBucket) Reset() {
+	b.empty = nil
+	b.change()
+}
 
 // Unused implements [Model].
 func (b *LeakyBucket) Unused(now int64) bool {

@@ -54,6 +54,7 @@ func (b *TokenBucket) GiveBack(now int64, n int, place int64) {
 		tokens = burst
 	}
 	b.tokens, b.at = tokens, present
+	b.change()
 }
 
 // Charge implements [Settler].
@@ -81,6 +82,7 @@ func (b *LeakyBucket) GiveBack(now int64, n int, place int64) {
 	}
 	if sooner.Sign() > 0 && less(rat(clock), empty) {
 		b.empty, b.drained = sub(empty, sooner), clock
+		b.change()
 	}
 }
 
@@ -114,6 +116,7 @@ func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
 		level, last = full, present
 	}
 	b.level, b.last = level, last
+	b.change()
 }
 
 // The place of a fixed window's permits is the window.

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"time"
 )
@@ -20,8 +21,9 @@ type SteppedBucket struct {
 	burst int
 	every int64    // microseconds between two steps
 	step  *big.Rat // tokens that a step brings
-	level *big.Rat // nil: never used
+	level *big.Rat // below 0 while permits are reserved; nil: never used
 	last  int64    // instant of the last step, or of the beginning of the cycle
+	changes
 }
 
 // NewSteppedBucket returns the model of an unused key.
@@ -45,17 +47,43 @@ func (b *SteppedBucket) Take(now int64, n int, peek bool) Answer {
 
 // decide is Take. If charge is true, the permits are taken whether they are there or not.
 func (b *SteppedBucket) decide(now int64, n int, peek, charge bool) Answer {
+	longest := int64(0)
+	if charge {
+		longest = math.MaxInt64
+	}
+	answer, _ := b.take(now, n, peek, longest)
+	return answer
+}
+
+// Reserve implements [Reserver].
+func (b *SteppedBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	checkPermits(n, b.burst)
+	before := *b
+	answer, due = b.take(now, n, false, longest)
+	made := b.version
+	return answer, due, func() {
+		if b.version == made {
+			*b = before
+		}
+	}
+}
+
+// take allows the call if n tokens are there within longest.
+func (b *SteppedBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
 	present, repaired := now, false
 	if b.level != nil {
 		present, repaired = presentAt(now, b.last, b.CallersClock)
 	}
 	level, last := b.load(present)
-	answer := Answer{Limit: b.burst, Window: b.Span()}
+	answer = Answer{Limit: b.burst, Window: b.Span()}
 
 	want := rat(int64(n))
-	answer.Allowed = charge || !less(level, want)
+	if less(level, want) {
+		due = last + b.steps(level, want)*b.every - now
+	}
+	answer.Allowed = due <= longest
 	if !answer.Allowed {
-		answer.RetryAfter = micros(last + b.steps(level, want)*b.every - now)
+		answer.RetryAfter = micros(due)
 	} else if !peek {
 		level = sub(level, want)
 	}
@@ -65,8 +93,9 @@ func (b *SteppedBucket) decide(now int64, n int, peek, charge bool) Answer {
 	}
 	if !peek && (answer.Allowed || repaired) {
 		b.level, b.last = level, last
+		b.change()
 	}
-	return answer
+	return answer, due
 }
 
 // load returns the level at now, and the instant of the last step up to now, which is now
@@ -94,7 +123,10 @@ func (b *SteppedBucket) steps(have, want *big.Rat) int64 {
 }
 
 // Reset implements [Model].
-func (b *SteppedBucket) Reset() { b.level = nil }
+func (b *SteppedBucket) Reset() {
+	b.level = nil
+	b.change()
+}
 
 // Unused implements [Model].
 func (b *SteppedBucket) Unused(now int64) bool {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"time"
 )
@@ -19,8 +20,9 @@ type TokenBucket struct {
 
 	burst    int
 	perToken *big.Rat // microseconds that one token takes
-	tokens   *big.Rat // nil: never used
+	tokens   *big.Rat // below 0 while permits are reserved; nil: never used
 	at       int64
+	changes
 }
 
 // NewTokenBucket returns the model of an unused key.
@@ -39,18 +41,43 @@ func (b *TokenBucket) Take(now int64, n int, peek bool) Answer {
 
 // decide is Take. If charge is true, the permits are taken whether they are there or not.
 func (b *TokenBucket) decide(now int64, n int, peek, charge bool) Answer {
+	longest := int64(0)
+	if charge {
+		longest = math.MaxInt64
+	}
+	answer, _ := b.take(now, n, peek, longest)
+	return answer
+}
+
+// Reserve implements [Reserver].
+func (b *TokenBucket) Reserve(now int64, n int, longest int64) (answer Answer, due int64, cancel func()) {
+	checkPermits(n, b.burst)
+	before := *b
+	answer, due = b.take(now, n, false, longest)
+	made := b.version
+	return answer, due, func() {
+		if b.version == made {
+			*b = before
+		}
+	}
+}
+
+// take allows the call if n tokens are there within longest.
+func (b *TokenBucket) take(now int64, n int, peek bool, longest int64) (answer Answer, due int64) {
 	burst := rat(int64(b.burst))
 	present, repaired := presentAt(now, b.at, b.CallersClock)
 	if b.tokens == nil {
 		present, repaired = now, false
 	}
 	tokens := b.tokensAt(present)
-	answer := Answer{Limit: b.burst, Window: b.Span()}
+	answer = Answer{Limit: b.burst, Window: b.Span()}
 
-	short := sub(rat(int64(n)), tokens)
-	answer.Allowed = charge || short.Sign() <= 0
+	if short := sub(rat(int64(n)), tokens); short.Sign() > 0 {
+		due = ceil(mul(short, b.perToken)) + present - now
+	}
+	answer.Allowed = due <= longest
 	if !answer.Allowed {
-		answer.RetryAfter = micros(ceil(mul(short, b.perToken)) + present - now)
+		answer.RetryAfter = micros(due)
 	} else if !peek {
 		tokens = sub(tokens, rat(int64(n)))
 	}
@@ -60,8 +87,9 @@ func (b *TokenBucket) decide(now int64, n int, peek, charge bool) Answer {
 	}
 	if !peek && (answer.Allowed || repaired) {
 		b.tokens, b.at = tokens, present
+		b.change()
 	}
-	return answer
+	return answer, due
 }
 
 // presentAt is the instant at which a call is decided whose clock reads now, and whether
@@ -89,7 +117,10 @@ func (b *TokenBucket) tokensAt(now int64) *big.Rat {
 }
 
 // Reset implements [Model].
-func (b *TokenBucket) Reset() { b.tokens = nil }
+func (b *TokenBucket) Reset() {
+	b.tokens = nil
+	b.change()
+}
 
 // Unused implements [Model].
 func (b *TokenBucket) Unused(now int64) bool { return !less(b.tokensAt(now), rat(int64(b.burst))) }

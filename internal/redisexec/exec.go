@@ -35,6 +35,9 @@ type Executor struct {
 	// Instants are those of Args that change with time. They are nil for most algorithms.
 	Instants *Instants
 
+	// Others are further scripts of the limiter, to be loaded with these.
+	Others []*script.Script
+
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.
 	Pooled bool
@@ -143,7 +146,7 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // Load loads the scripts, on every master of a cluster and every shard of a ring. It
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
-	scripts := []*script.Script{e.One, e.Peek, e.Many}
+	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
 	for _, l := range e.Several {
 		scripts = append(scripts, l.Common)
 	}

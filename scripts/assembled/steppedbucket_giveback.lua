@@ -102,14 +102,17 @@ if state then
     -- missing at present, are the less of what is missing by either. Parts of a permit are
     -- rounded up, so that a changed rule never allows more. theirs is what the state says:
     -- the instant up to which the refill is counted (since), the time until the bucket is
-    -- full by the writer's rule (full), and until so many permits fit (wait).
+    -- full by the writer's rule (full), and until so many permits fit (wait). same:
+    -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
+    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+    -- what will be missing then: it restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part
-    local written, permits, units, unit, speed, step, kind =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)$')
-    if not written or #written > 16 or #state > 99 then return {err = 'CORRUPT no state of a bucket'} end
+    -- sets: present lag repair theirs writes margin whole part same
+    local written, permits, units, unit, speed, step, kind, promise =
+      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
+    if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
     written = tonumber(written, 10)
     permits = permits + 0
     unit = unit + 0
@@ -120,9 +123,10 @@ if state then
       permits = (permits - units) / unit
     end
     units = units + 0
+    promise = tonumber(promise) or 0
     -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
     local full = 2 ^ 53
-    if permits + unit + speed + step < full and units < unit then
+    if permits + unit + speed + step + promise < full and units < unit then
       full = after(permits, units, unit, speed, step)
     end
     if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
@@ -139,30 +143,53 @@ if state then
         present = written
       end
     end
+    local due, given, restored = written + promise
+    local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+    if promise > 0 and flow * unit > speed * permit then
+      given, restored = divide(promise - promise % step, speed, unit)
+      permits = permits - given
+      units = units - restored
+      if units < 0 then
+        permits = permits - 1
+        units = units + unit
+      end
+      if permits < 0 then
+        permits = 0
+        units = 0
+      end
+      written = due
+      full = after(permits, units, unit, speed, step)
+    end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
-    local age = present - written
+    local age = present - written -- below 0 while a slower rule's permits are promised
     local passed = age - age % every
-    local given, restored = divide(passed, flow, permit)
+    given, restored = divide(math.abs(passed), flow, permit)
+    if passed < 0 then
+      given = -given
+      restored = -restored
+    end
     whole = permits - given
     part = own - restored
     if part < 0 then
       whole = whole - 1
       part = part + permit
     end
-    local theirPassed = age - age % step
-    given, restored = divide(theirPassed, speed, unit)
-    local theirWhole, theirPart = permits - given, units - restored
-    if theirPart < 0 then
-      theirWhole = theirWhole - 1
-      theirPart = theirPart + unit
-    end
-    theirPart, cut = divide(theirPart, permit, unit)
-    if cut > 0 then theirPart = theirPart + 1 end
-    if theirWhole < whole or theirWhole == whole and theirPart < part then
-      whole = theirWhole
-      part = theirPart
-      passed = theirPassed
+    if age >= 0 then
+      local theirPassed = age - age % step
+      given, restored = divide(theirPassed, speed, unit)
+      local theirWhole, theirPart = permits - given, units - restored
+      if theirPart < 0 then
+        theirWhole = theirWhole - 1
+        theirPart = theirPart + unit
+      end
+      theirPart, cut = divide(theirPart, permit, unit)
+      if cut > 0 then theirPart = theirPart + 1 end
+      if theirWhole < whole or theirWhole == whole and theirPart < part then
+        whole = theirWhole
+        part = theirPart
+        passed = theirPassed
+      end
     end
     if part >= permit then
       whole = whole + 1
@@ -174,21 +201,35 @@ if state then
       part = 0
       counted = present
     end
+    if due > present then
+      writes = writes .. string.format('!%d', due - counted)
+      -- The key lives as long as the promise, which may be another rule's.
+      local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
+      margin = margin + math.max(due - present - filled, 0) / 1000
+    end
     theirs = {
       since = counted,
       full = full - age,
       wait = function(wanted)
         local over = permits + wanted - burst
+        if over < 0 then -- it fits before the last promised permit is due
+          local early, left = divide(-over, permit, flow)
+          early = early + math.floor((left - own) / flow)
+          return -age - (early - early % every)
+        end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
     }
     -- </inherit>
     since = theirs.since
+    if same then theirs = nil end
   end
 end
 -- which is '1' if the bucket may have refilled what was held since the instant where:
 -- then whole steps count, as many as can have come.
--- needs: back divide every flow part permit present repair since theirs where which whole
+-- While permits are promised, nothing comes back: those who wait were told their instants,
+-- and the next caller would get the same ones (reserve.lua).
+-- needs: writes back divide every flow part permit present repair since theirs where which whole
 -- sets: given
 local less, lessPart, given = back, 0, 0
 if which == '1' then
@@ -201,7 +242,7 @@ if which == '1' then
   end
   if present < where + 0 or theirs then less = -1 end -- how much was refilled is not known
 end
-if less >= 0 and less + lessPart > 0 and whole + part > 0 then
+if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
   given = math.min(less, whole)
   if lessPart > 0 and less < whole then given = given + 1 end
   whole = whole - less
@@ -218,7 +259,7 @@ if less >= 0 and less + lessPart > 0 and whole + part > 0 then
   repair = false
   theirs = nil
     -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-    -- sets:
+    -- sets: ttl value
     local ttl, value
     if repair then -- nothing was taken
       ttl = after(whole, part, permit, flow, every)

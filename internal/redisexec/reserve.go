@@ -1,0 +1,145 @@
+package redisexec
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// A Reserver runs the scripts of reservations: those of an Executor with the arguments of
+// one algorithm, which need not be the Executor's.
+type Reserver struct {
+	*Executor
+	Script, CancelScript *script.Script
+	Args                 []any // the algorithm's ARGV
+	Words                int   // of the reply to a run of equal requests
+}
+
+// A Receipt says what a reservation has changed, so that it can be cancelled.
+type Receipt struct {
+	given, kept   int64 // TTLs, milliseconds
+	before, wrote string
+}
+
+// Wrote is what the key holds since.
+func (r *Receipt) Wrote() string { return r.wrote }
+
+// A Reserved is the reply to a reservation.
+type Reserved struct {
+	Due     int64   // microseconds from now until the permits are due, or would have been
+	Words   []int64 // of a run of one request
+	Receipt *Receipt
+}
+
+// Reserve takes n permits of a key that are due within so many microseconds. key is its
+// name in Redis. It returns the context's error as soon as ctx ends; undo then gets the
+// receipt of a reservation that was made all the same, once the reply is there.
+func (r *Reserver) Reserve(ctx context.Context, key string, n int, longest int64, undo func(*Receipt)) (Reserved, error) {
+	var reserved Reserved
+	_, err := Await(ctx, func() (Reply, error) {
+		late, err := r.reserve(ctx, key, n, longest)
+		if err == nil && ctx.Err() != nil { // perhaps the caller has left
+			err = ctx.Err()
+			if late.Receipt != nil {
+				undo(late.Receipt)
+			}
+		}
+		if err == nil {
+			reserved = late
+		}
+		return Reply{}, err
+	})
+	if err != nil {
+		return Reserved{}, err
+	}
+	return reserved, nil
+}
+
+func (r *Reserver) reserve(ctx context.Context, key string, n int, longest int64) (Reserved, error) {
+	args := append([]any{"1", key, strconv.Itoa(n)}, r.Args...)
+	args = append(args, strconv.FormatInt(longest, 10))
+	if r.Now != nil {
+		now, err := r.Now()
+		if err != nil {
+			return Reserved{}, err
+		}
+		args = append(args, r.Spare, now)
+	}
+	reply, err := evaluate(ctx, r.Client, r.Script, args, func(args []any) *redis.SliceCmd { return redis.NewSliceCmd(ctx, args...) })
+	if err != nil {
+		return Reserved{}, err
+	}
+	return r.read(reply.Val())
+}
+
+// read checks a reply of reserve.lua.
+func (r *Reserver) read(reply []any) (Reserved, error) {
+	if reply == nil {
+		return Reserved{}, errNoReply
+	}
+	whole := len(reply) == 1+r.Words+4
+	if !whole && len(reply) != 1+r.Words {
+		return Reserved{}, ReplyError(fmt.Sprintf("a reply of %d elements to a reservation, not %d or %d", len(reply), 1+r.Words, 1+r.Words+4))
+	}
+	numbers := 1 + r.Words
+	if whole {
+		numbers += 2
+	}
+	words := make([]int64, numbers)
+	for i := range words {
+		n, ok := reply[i].(int64)
+		if !ok {
+			return Reserved{}, ReplyError(fmt.Sprintf("element %d of the reply to a reservation is a %T, not an integer", i+1, reply[i]))
+		}
+		words[i] = n
+	}
+	reserved := Reserved{Due: words[0], Words: words[1 : 1+r.Words]}
+	if !whole {
+		return reserved, nil
+	}
+	before, ok := reply[numbers].(string)
+	wrote, alike := reply[numbers+1].(string)
+	if !ok || !alike {
+		return Reserved{}, ReplyError("the states in the reply to a reservation are not strings")
+	}
+	reserved.Receipt = &Receipt{given: words[1+r.Words], kept: words[2+r.Words], before: before, wrote: wrote}
+	return reserved, nil
+}
+
+// Cancel gives the permits of a reservation back, if nothing was taken from the key since.
+// It returns the context's error as soon as ctx ends; Redis may then execute the script all
+// the same, once.
+func (r *Reserver) Cancel(ctx context.Context, key string, receipt *Receipt) error {
+	_, err := Await(ctx, func() (Reply, error) {
+		args := []any{"1", key, receipt.given, receipt.kept, receipt.before, receipt.wrote}
+		reply, err := evaluate(ctx, r.Client, r.CancelScript, args, func(args []any) *redis.IntCmd {
+			cmd := redis.NewIntCmd(ctx, args...)
+			cmd.SetVal(noReply)
+			return cmd
+		})
+		if err == nil && reply.Val() == noReply {
+			err = errNoReply
+		}
+		return Reply{}, err
+	})
+	return err
+}
+
+// evaluate sends a script at most once: again only if Redis did not know it, and with its
+// source.
+func evaluate[C redis.Cmder](ctx context.Context, client Client, s *script.Script, args []any, command func(args []any) C) (C, error) {
+	send := func(head []any) (C, error) {
+		cmd := command(append(append([]any(nil), head...), args...))
+		once := Once{cmd}
+		return cmd, once.Send(ctx, client)
+	}
+	cmd, err := send(s.BySHA)
+	if IsUnknown(err) {
+		cmd, err = send(s.Whole)
+	}
+	return cmd, err
+}

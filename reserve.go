@@ -1,0 +1,273 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// A Reserver promises permits that are not there yet. TokenBucket and LeakyBucket are the
+// limiters that can.
+type Reserver interface {
+	Limiter
+
+	// Reserve takes n permits of key that may be used within maxWait, and says when. See
+	// [TokenBucket.Reserve].
+	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
+}
+
+var (
+	_ Reserver = (*TokenBucket)(nil)
+	_ Reserver = (*LeakyBucket)(nil)
+)
+
+// Reserve takes n permits of key and says when they may be used: at once, or when the bucket
+// has refilled so far, but within maxWait. The bucket then owes the permits, and later calls
+// stand behind them: TryAcquire is denied until the debt is repaid, and a later reservation
+// is due later. So those who reserve are served in the order in which Redis decides, in any
+// number of processes, evenly spaced, and with one call each. [Wait] reserves and sleeps.
+//
+// If the permits would be due later than maxWait, it takes nothing and returns a *[WaitError],
+// which matches ErrWaitTooLong and says how long the wait would have been. With a maxWait of 0
+// it reserves only what may be used at once. Its other errors are those of TryAcquireN, and
+// ErrInvalidConfig for a maxWait below 0; n above the burst is ErrExceedsLimit, and never waits.
+// If ctx ends while the call is in flight, the reservation is cancelled when Redis answers.
+// After another error the permits may have been taken, once.
+//
+// Permits that are used when they are due never exceed burst + rate × t in any interval t, in
+// which the instants are whole microseconds, rounded up. Permits that are used late, at most
+// by d, never exceed burst + rate × (t + d). A clock of the server that is set forward makes
+// those who wait late by as much.
+//
+// Limiters of other rules on the key keep what was promised: until the last permit is due,
+// they restore none of the permits that others wait for.
+//
+// A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
+// and a denial of TryAcquire costs about twice as much as usual while others wait.
+func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
+}
+
+// Reserve takes n permits of key and says when they may be used: at once, or when the bucket
+// has drained so far, but within maxWait. It is [TokenBucket.Reserve], with the capacity in
+// place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
+// flows at the rate, one permit at a time.
+func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
+}
+
+// A Reservation is permits that were taken and may be used after Delay. Call Wait, or sleep
+// for Delay; Cancel it if the permits will not be used. It is safe for concurrent use.
+type Reservation struct {
+	core    *core
+	timing  timing
+	key     string
+	result  Result
+	due     time.Time // on this process's monotonic clock
+	receipt *redisexec.Receipt
+	ended   atomic.Int32 // reservationUsed or reservationCancelled
+	caches  denyTables
+}
+
+// denyTables are the tables of the caches of denials around a limiter, which have to hear
+// when permits are given back.
+type denyTables []*denyTable
+
+// returnPermits is denyTable.returnPermits for all of them.
+func (all denyTables) returnPermits(key string) (done func()) {
+	var each []func()
+	for _, t := range all {
+		each = append(each, t.returnPermits(key))
+	}
+	return func() {
+		for _, done := range each {
+			done()
+		}
+	}
+}
+
+const (
+	reservationUsed      = 1 // Wait has returned nil
+	reservationCancelled = 2
+)
+
+// Delay is how long the permits must not be used yet; 0 when they may be. It counts from the
+// reply: it ends late by the way back from Redis, never early.
+func (r *Reservation) Delay() time.Duration { return max(r.due.Sub(r.timing.now()), 0) }
+
+// Result is the decision, as of TryAcquireN: Allowed is true, Remaining is 0 if the permits
+// were not there yet, and ResetAfter includes the debt.
+func (r *Reservation) Result() Result { return r.result }
+
+// Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
+// cancels the reservation and returns the context's error. If the permits are not
+// due before the deadline of ctx, it does so at once and returns a *[WaitError].
+//
+// A cancel takes up to 100 ms beyond the context's end if Redis is slow; whether it succeeds
+// or not is not reported.
+func (r *Reservation) Wait(ctx context.Context) error {
+	switch r.ended.Load() {
+	case reservationUsed:
+		return nil
+	case reservationCancelled:
+		return r.core.failed(ctx, r.key, errCancelled)
+	}
+	delay := r.Delay()
+	var err error
+	if deadline, ok := ctx.Deadline(); ok && ctx.Err() == nil && !r.due.Before(deadline) {
+		err = &WaitError{Key: r.key, Wait: delay}
+	} else if err = ctx.Err(); err == nil && delay > 0 {
+		err = r.timing.sleep(ctx, delay)
+	}
+	if err == nil {
+		r.ended.Store(reservationUsed)
+		return nil
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
+	defer cancel()
+	_ = r.Cancel(within)
+	if errors.Is(err, ErrWaitTooLong) {
+		return err
+	}
+	return r.core.failed(ctx, r.key, err)
+}
+
+// cancelTime is how long the cancel of a wait may take. What is not given back is lost to
+// the callers: time restores it.
+const cancelTime = 100 * time.Millisecond
+
+// Cancel gives the permits back, which must not be used then. It gives back all of them if no
+// other permits have been taken from the key since, and otherwise nothing: others stand behind
+// the reservation and were told when they are due, so that permits given back could be used
+// at the same instants as theirs. It returns nil in both cases. An error means that the
+// permits may have been given back or not, as after a Reset; Cancel can be called again.
+//
+// After Wait has returned nil, and after a Cancel that returned nil, it does nothing. It asks
+// nothing if ctx has ended: use context.WithoutCancel to cancel because ctx ended.
+func (r *Reservation) Cancel(ctx context.Context) error {
+	if r.ended.Load() != 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return r.core.failed(ctx, r.key, err)
+	}
+	defer r.caches.returnPermits(r.key)()
+	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
+		return r.core.failed(ctx, r.key, err)
+	}
+	r.ended.Store(reservationCancelled)
+	return nil
+}
+
+// A timing is the clock of those who wait.
+type timing struct {
+	now   func() time.Time
+	sleep func(ctx context.Context, d time.Duration) error // the context's error if that ends first
+}
+
+var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}}
+
+// reserve is Reserve of both buckets.
+func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, error) {
+	if err := c.check(ctx, key, n); err != nil {
+		return nil, err
+	}
+	if maxWait < 0 {
+		return nil, invalidConfig("the longest wait of a reservation is %v; it must be at least 0", maxWait)
+	}
+	undo := func(receipt *redisexec.Receipt) { // the caller has left before the reply came
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
+		defer cancel()
+		defer caches.returnPermits(key)()
+		_ = c.waits.cancel(within, c.prefix+key, receipt)
+	}
+	reserved, explainer, err := c.waits.reserve(ctx, c.prefix+key, n, min(maxWait.Microseconds(), maxMicros), undo)
+	if err != nil {
+		return nil, c.failed(ctx, key, err)
+	}
+	delay := micros(reserved.Due)
+	if reserved.Receipt == nil {
+		return nil, &WaitError{Key: key, Wait: delay}
+	}
+	return &Reservation{
+		core: c, timing: timing, key: key, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
+		result: explainer.explain(reserved.Words, int64(n), int64(n), true),
+	}, nil
+}
+
+// reserving is how a limiter reserves.
+type reserving struct {
+	own   reserver
+	large *reserver // for longer waits than those of own; nil: there is none
+}
+
+// A reserver reserves with one of a bucket's scripts, up to a longest wait for which its
+// numbers are exact.
+type reserver struct {
+	redisexec.Reserver
+	longest int64 // microseconds
+	explainer
+}
+
+func newReserving(c *core, s settings, a algorithm) *reserving {
+	w := &reserving{own: newReserver(c, s, a)}
+	c.exec.Others = []*script.Script{w.own.Script, cancelScript}
+	if a.large != nil {
+		large := newReserver(c, s, *a.large)
+		w.large = &large
+		c.exec.Others = append(c.exec.Others, large.Script)
+	}
+	return w
+}
+
+func newReserver(c *core, s settings, a algorithm) reserver {
+	r := reserver{
+		Reserver: redisexec.Reserver{
+			Executor: c.exec, Script: a.scripts.get(s.clock != nil).reserve, CancelScript: cancelScript, Words: a.words,
+		},
+		longest:   maxMicros,
+		explainer: a.explainer,
+	}
+	for _, arg := range a.args {
+		r.Args = append(r.Args, arg)
+	}
+	switch b := a.explainer.(type) {
+	case evenBucket: // the units of the capacity and the debt are below 2^52
+		r.longest = (exact/2 - 1 - b.size*b.permit) / b.flow
+	case steppedBucket: // the permits of the debt are at most 2^51
+		if b.permit < b.flow {
+			high, low := bits.Mul64(maxMicros, uint64(b.permit))
+			longest, _ := bits.Div64(high, low, uint64(b.flow))
+			r.longest = int64(longest)
+		}
+	}
+	return r
+}
+
+// reserve reserves n permits. The explainer is that of the words in the reply.
+func (w *reserving) reserve(ctx context.Context, key string, n int, longest int64, undo func(*redisexec.Receipt)) (redisexec.Reserved, explainer, error) {
+	reserved, err := w.own.Reserve(ctx, key, n, min(longest, w.own.longest), undo)
+	if err == nil && reserved.Receipt == nil && longest > w.own.longest && w.large != nil {
+		reserved, err = w.large.Reserve(ctx, key, n, min(longest, w.large.longest), undo)
+		return reserved, w.large, err
+	}
+	return reserved, w.own, err
+}
+
+func (w *reserving) cancel(ctx context.Context, key string, receipt *redisexec.Receipt) error {
+	return w.own.Cancel(ctx, key, receipt)
+}

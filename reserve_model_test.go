@@ -1,0 +1,127 @@
+package ratelimit_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/model"
+)
+
+// TestReservationsAnswerAsTheirModels drives buckets and their models through random calls,
+// of which many reserve and cancel: with longest waits on both sides of what is due, by
+// both clocks, which also step back.
+func TestReservationsAnswerAsTheirModels(t *testing.T) {
+	const steps = 200
+	configurations := limitertest.Rounds(100, 7) // of each family
+	for _, f := range limitertest.Families() {
+		if f.Name != "TokenBucket" && f.Name != "TokenBucket stepped" && f.Name != "LeakyBucket" {
+			continue
+		}
+		t.Run(f.Name, func(t *testing.T) {
+			t.Parallel()
+			rng := model.Seeded(limitertest.Seed(t))
+			server := miniredis.RunT(t)
+			server.ClockTTL(true)
+			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+			defer client.Close()
+			reserved, late, cancelled := 0, 0, 0
+			for range configurations {
+				var opts []ratelimit.Option
+				var at time.Time
+				if rng.IntN(3) == 0 {
+					opts = append(opts, ratelimit.WithClock(func() time.Time { return at }))
+				}
+				p, err := f.Draw(rng, client, opts...)
+				require.NoError(t, err)
+				server.FlushAll()
+				m := p.Model().(model.Reserver)
+				l := p.Limiter.(ratelimit.Reserver)
+				scenario := model.NewScenario(rng, model.ShapeOf(m, true))
+				type reservation struct {
+					real   *ratelimit.Reservation
+					cancel func()
+				}
+				var held []reservation
+				reset := func() {
+					m.Reset()
+					held = nil // what they wrote could be written again within a microsecond
+				}
+				still := func() time.Time { return limitertest.Start }
+				var want model.Answer
+				var before int64
+				for i := range steps {
+					step := scenario.Next(want)
+					if step.Now > latest {
+						break
+					}
+					if step.Now < before && m.Unused(before) {
+						require.NoError(t, l.Reset(ctx, "k"))
+						reset()
+					}
+					before = step.Now
+					from := at
+					at = time.UnixMicro(step.Now)
+					if opts == nil {
+						server.SetTime(at)
+						if at.Before(from) {
+							for _, key := range server.Keys() {
+								server.SetTTL(key, server.TTL(key)+from.Sub(at))
+							}
+						}
+					}
+					if len(server.Keys()) == 0 {
+						reset()
+					}
+					switch op := rng.IntN(10); {
+					case step.Op == model.Reset:
+						require.NoError(t, l.Reset(ctx, "k"))
+						reset()
+					case step.Op == model.Peek:
+						want = m.Take(step.Now, 1, true)
+						require.Equal(t, limitertest.ResultOf(want), must(t)(l.Peek(ctx, "k")), "%s: step %d: %+v", p.About, i, step)
+					case op < 2 && len(held) > 0: // mostly the last
+						pick := len(held) - 1
+						if rng.IntN(3) == 0 {
+							pick = rng.IntN(len(held))
+						}
+						held[pick].cancel()
+						require.NoError(t, held[pick].real.Cancel(ctx))
+						held = append(held[:pick], held[pick+1:]...)
+						cancelled++
+					case op < 7:
+						_, due, undo := m.Reserve(step.Now, step.N, -1) // a look
+						undo()
+						longest := [...]int64{0, due, due, max(due-1, 0), due + 1, rng.Int64N(3*m.Span().Microseconds() + 1), 1 << 51}[rng.IntN(7)]
+						longest = min(longest, 1<<51) // more counts as this
+						answer, due, cancel := m.Reserve(step.Now, step.N, longest)
+						r, err := ratelimit.ReserveBy(still, l, "k", step.N, time.Duration(longest)*time.Microsecond)
+						if !answer.Allowed {
+							require.Equal(t, &ratelimit.WaitError{Key: "k", Wait: time.Duration(due) * time.Microsecond}, waitError(t, err),
+								"%s: step %d: %+v within %d", p.About, i, step, longest)
+							break
+						}
+						require.NoError(t, err, "%s: step %d: %+v within %d", p.About, i, step, longest)
+						require.Equal(t, time.Duration(due)*time.Microsecond, r.Delay(), "%s: step %d: %+v within %d", p.About, i, step, longest)
+						require.Equal(t, limitertest.ResultOf(answer), r.Result(), "%s: step %d: %+v within %d", p.About, i, step, longest)
+						held = append(held, reservation{r, cancel})
+						want = answer
+						reserved++
+						if due > 0 {
+							late++
+						}
+					default:
+						want = m.Take(step.Now, step.N, false)
+						require.Equal(t, limitertest.ResultOf(want), must(t)(l.TryAcquireN(ctx, "k", step.N)), "%s: step %d: %+v", p.About, i, step)
+					}
+				}
+			}
+			t.Logf("%d reservations, %d due later, %d cancelled", reserved, late, cancelled)
+		})
+	}
+}

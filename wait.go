@@ -1,0 +1,116 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Wait waits until l allows one permit of key, and takes it. It is WaitN(ctx, l, key, 1).
+func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
+	return realWaiter.wait(ctx, l, key, 1)
+}
+
+// WaitN waits until l allows n permits of key, and takes them.
+//
+// On a [TokenBucket] or [LeakyBucket], also inside a [DenyCache], it makes one reservation
+// and sleeps until that is due: one call for each waiter, whatever the number of waiters,
+// who are served in the order in which Redis decides, in any number of processes, evenly
+// spaced at the rate. A large n waits for its turn and is not overtaken; but calls of
+// TryAcquire are denied while others wait. If ctx ends, the permits are given back as
+// [Reservation.Cancel] does: none if others have reserved since, so that no bound is
+// exceeded.
+//
+// On any other limiter it asks, sleeps for RetryAfter and a random tenth of that, at most
+// 100 ms, so that not all waiters ask at once, and asks again. It never asks more than once a
+// millisecond. Order is not kept: whoever asks first when permits come back gets them, and
+// a large n can starve beside calls for less. That holds for windows and logs, for a
+// [LocalTokenBucket], and for a [Fallback], also around a bucket, because an answer may come
+// from its secondary, which cannot promise what the primary has. It holds for types of
+// your own too, even if they embed a bucket, because their TryAcquireN may do more.
+//
+// The Result is that of the allowed call. An error comes with no permits: if ctx has a
+// deadline before which the limiter cannot allow n permits, WaitN returns a *[WaitError] at
+// once, which matches ErrWaitTooLong and says how long the wait would have been. If ctx ends,
+// the error wraps the context's. Other errors are those of TryAcquireN; an outage ends the
+// wait.
+func WaitN(ctx context.Context, l Limiter, key string, n int) (Result, error) {
+	return realWaiter.wait(ctx, l, key, n)
+}
+
+const (
+	leastPause = time.Millisecond
+	mostJitter = 100 * time.Millisecond
+)
+
+// A waiter waits by a clock, and draws the random part of its pauses.
+type waiter struct {
+	timing
+	jitter func(most time.Duration) time.Duration // 0 to most
+}
+
+var realWaiter = waiter{realTime, func(most time.Duration) time.Duration { return rand.N(most + 1) }}
+
+func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result, error) {
+	if isNil(l) {
+		return Result{}, invalidConfig("WaitN: the limiter is nil")
+	}
+	r, ok, err := w.reserve(ctx, l, key, n, nil)
+	switch {
+	case !ok:
+		return w.poll(ctx, l, key, n)
+	case err != nil:
+		return Result{}, err
+	}
+	if err := r.Wait(ctx); err != nil {
+		return Result{}, err
+	}
+	return r.Result(), nil
+}
+
+// reserve reserves n permits until the context's deadline. ok is false if l cannot. It does
+// not ask for Reserver: a type that embeds a bucket has its methods too.
+func (w waiter) reserve(ctx context.Context, l Limiter, key string, n int, caches denyTables) (r *Reservation, ok bool, err error) {
+	switch l := l.(type) {
+	case *TokenBucket:
+		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+		return r, true, err
+	case *LeakyBucket:
+		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+		return r, true, err
+	case *DenyCache:
+		// A denial from memory says only that n permits do not fit now.
+		return w.reserve(ctx, l.limiter, key, n, append(caches, l.table))
+	}
+	return nil, false, nil
+}
+
+// left is how long it is until the context's deadline.
+func (w waiter) left(ctx context.Context) time.Duration {
+	if deadline, ok := ctx.Deadline(); ok {
+		return max(deadline.Sub(w.now()), 0)
+	}
+	return micros(maxMicros)
+}
+
+// poll asks until l allows the call.
+func (w waiter) poll(ctx context.Context, l Limiter, key string, n int) (Result, error) {
+	for {
+		r, err := l.TryAcquireN(ctx, key, n)
+		if err != nil || r.Allowed {
+			return r, err
+		}
+		left := w.left(ctx)
+		if r.RetryAfter >= left {
+			return Result{}, &WaitError{Key: key, Wait: r.RetryAfter}
+		}
+		pause := max(r.RetryAfter, leastPause)
+		if late := w.jitter(min(r.RetryAfter/10, mostJitter)); pause+late < left {
+			pause += late
+		}
+		if err := w.sleep(ctx, pause); err != nil {
+			return Result{}, fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(key), err)
+		}
+	}
+}
