@@ -165,18 +165,43 @@ const (
 // evenBucket explains the replies of bucket.lua.
 type evenBucket struct{ *bucket }
 
+// otherRule is what a reply of one integer is lower by if the state of another rule denies:
+// units missing are below it.
+const otherRule = exact / 2
+
 // unpack reads a reply of one integer: the units missing before the call, negative when
 // the call was denied. 0 means that it was allowed: of a full bucket no call is denied.
 func (b evenBucket) unpack(reply int64, words []int64) {
 	words[wordAllowed], words[wordMissing] = 1, reply
-	if reply < 0 {
+	switch {
+	case reply < -otherRule:
+		words[wordAllowed], words[wordMissing], words[wordLate] = 0, -1, reply+otherRule
+	case reply < 0:
 		words[wordAllowed], words[wordMissing] = 0, -reply
 	}
 }
 
 func (b evenBucket) explain(words []int64, n, taken int64, allowed bool) Result {
-	missing, lag, wait := words[wordMissing], max(words[wordLate], 0), max(-words[wordLate], 0)
-	return b.result(level{missing / b.permit, missing % b.permit}, n, taken, allowed, lag, wait)
+	lag, wait := max(words[wordLate], 0), max(-words[wordLate], 0)
+	missing := level{words[wordMissing] / b.permit, words[wordMissing] % b.permit}
+	if words[wordMissing] < 0 {
+		missing = b.missingFor(n, wait)
+	}
+	return b.result(missing, n, taken, allowed, lag, wait)
+}
+
+// missingFor is what is missing if n permits fit after so many microseconds, by b's own
+// rate.
+func (b *bucket) missingFor(n, wait int64) level {
+	high, low := bits.Mul64(uint64(wait), uint64(b.flow))
+	if high >= uint64(b.permit) {
+		return level{permits: b.size}
+	}
+	permits, units := bits.Div64(high, low, uint64(b.permit))
+	if permits >= uint64(n) {
+		return level{permits: b.size}
+	}
+	return level{b.size - n + int64(permits), int64(units)}
 }
 
 // The words of a reply of steppedbucket.lua, after wordAllowed.

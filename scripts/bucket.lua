@@ -12,7 +12,8 @@
 --          caller's clock wrote it, then spare if not 1000; then "!" and for how many
 --          microseconds after the instant permits are promised, if they are. That, and a
 --          state of steppedbucket.lua, is another rule's.
--- Reply    units missing before the call, negative when denied
+-- Reply    units missing before the call, negative when denied; if another rule's state
+--          denies, minus 2^52 and the time until the request fits, microseconds
 -- Words    requests allowed; units missing before the run; the lag of the caller's
 --          clock behind the state, microseconds, or if another rule wrote the state and
 --          nothing was taken, minus the time until the first denied request fits or, of
@@ -227,7 +228,7 @@ if state then
     }
     -- </inherit>
     missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
-    if same and missing < 2 ^ 53 then theirs = nil end
+    if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
   end
 end
 -- </load>
@@ -293,10 +294,10 @@ else
 end
 
 -- <answer>
--- needs: capacity flow cost allowed before late
+-- needs: allowed before late
 -- sets:
 if allowed > 0 then return before end
-if late < 0 then return -math.min(capacity - cost - late * flow, 2 ^ 53) end
+if late < 0 then return math.max(late, -2 ^ 52) - 2 ^ 52 end
 return -before
 -- </answer>
 

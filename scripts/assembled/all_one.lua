@@ -206,7 +206,7 @@ do
       }
       -- </inherit>
       missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
-      if same and missing < 2 ^ 53 then theirs = nil end
+      if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
     end
   end
   -- needs: n times capacity permit missing
