@@ -31,7 +31,6 @@ func TestReservationsOfSeveralRulesKeepTheBound(t *testing.T) {
 	defer client.Close()
 	type one struct {
 		ratelimit.Reserver
-		about string
 		burst int
 		lag   int64
 	}

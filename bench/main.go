@@ -5,7 +5,7 @@
 //	go run . -growth   how these grow with keys, limits, sub-windows, entries, rules and callers, and an execution with what it decides
 //	go run . -cluster  how a load spreads over three masters
 //	go run . -grid     merged and plain calls, from one caller to many, also on slow networks
-//	go run . -several  decisions on several limits at once
+//	go run . -beyond   several limits at once, settling, permits in flight and waiting
 //
 // It prints tables, and writes them as Markdown and the charts as SVG.
 package main
@@ -41,8 +41,8 @@ func run(o options) error {
 		part = spread
 	case o.grid:
 		part = grid
-	case o.several:
-		part = several
+	case o.beyond:
+		part = beyond
 	}
 	return serve(func(h *host) error { return part(context.Background(), h, o) })
 }

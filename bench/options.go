@@ -16,7 +16,7 @@ type options struct {
 	growth   bool
 	cluster  bool
 	grid     bool
-	several  bool
+	beyond   bool
 }
 
 func parseOptions(args []string) (options, error) {
@@ -30,7 +30,7 @@ func parseOptions(args []string) (options, error) {
 	f.BoolVar(&o.growth, "growth", false, "measure instead how costs grow with keys, limits, sub-windows, entries, rules and callers")
 	f.BoolVar(&o.cluster, "cluster", false, "measure instead how a load spreads over a cluster")
 	f.BoolVar(&o.grid, "grid", false, "measure instead merged and plain calls of one caller to many, and put that into results.md")
-	f.BoolVar(&o.several, "several", false, "measure instead decisions on several limits at once, and put that into results.md")
+	f.BoolVar(&o.beyond, "beyond", false, "measure instead several limits at once, settling, permits in flight and waiting, and put that into results.md")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -39,13 +39,13 @@ func parseOptions(args []string) (options, error) {
 		return o, fmt.Errorf("-only: %w", err)
 	}
 	parts := 0
-	for _, chosen := range []bool{o.growth, o.cluster, o.grid, o.several} {
+	for _, chosen := range []bool{o.growth, o.cluster, o.grid, o.beyond} {
 		if chosen {
 			parts++
 		}
 	}
 	if o.rounds < 1 || o.duration < time.Millisecond || f.NArg() > 0 || parts > 1 {
-		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth, -cluster, -grid and -several, and no arguments; see -h")
+		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth, -cluster, -grid and -beyond, and no arguments; see -h")
 	}
 	return o, nil
 }

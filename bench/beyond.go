@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	redis_rate "github.com/go-redis/redis_rate/v10"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/bench/internal/stats"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+)
+
+// What goes beyond one permit of one key: several limits at once, costs that are settled
+// afterwards, permits in flight, and waiting. The peer of each is what one would write by
+// hand on the reference.
+
+// A match compares ways to do one thing. The first is this library's, the last is by hand.
+type match struct {
+	title, about string
+	contestants  []contestant
+}
+
+func matches() []match {
+	return []match{
+		{
+			"Several limits at once",
+			"A decision is on three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all of them. " +
+				reference + " decides on three buckets.",
+			[]contestant{
+				{name: "AcquireAll", only: allowed, open: openAllAtOnce},
+				{name: "three calls of this library", only: allowed, open: openThreeCalls},
+				{name: "three calls of " + reference, kind: peer, only: allowed, open: openThreeByOther},
+			},
+		},
+		{
+			"An estimate that is settled",
+			"A decision takes ten permits of a token bucket, and settles seven. " + reference + " cannot give back: it takes seven, " +
+				"and in a second call the rest.",
+			[]contestant{
+				{name: "Estimate and Settle", only: allowed, open: openSettling},
+				{name: "two calls of " + reference, kind: peer, only: allowed, open: openTwoByOther},
+			},
+		},
+		{
+			"Permits in flight",
+			"A decision takes a permit and gives it back. By hand that is INCR, and DECR: a process that crashes in between leaves its permit taken for ever.",
+			[]contestant{
+				{name: "InFlight, TryAcquire and Release", only: allowed, open: openInFlight},
+				{name: "INCR and DECR", kind: peer, only: allowed, open: openCounter},
+			},
+		},
+	}
+}
+
+// limitsOf are a token bucket, a fixed window and a sliding window.
+func limitsOf(b *testbed, tag string) (user *ratelimit.TokenBucket, address *ratelimit.FixedWindow, all *ratelimit.SlidingWindow, err error) {
+	prefix := ratelimit.WithPrefix(tag)
+	rate, burst := bucket(allowed)
+	if user, err = ratelimit.NewTokenBucket(b.client, rate, burst, prefix); err != nil {
+		return
+	}
+	if address, err = ratelimit.NewFixedWindow(b.client, plenty, plentyWindow, prefix); err != nil {
+		return
+	}
+	all, err = ratelimit.NewSlidingWindow(b.client, plenty, logWindow, prefix)
+	return
+}
+
+const everybody = "everybody"
+
+func openAllAtOnce(b *testbed, _ verdict, tag string) (decide, error) {
+	user, address, all, err := limitsOf(b, tag)
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := ratelimit.AcquireAll(ctx, user.Claim(key, 1), address.Claim(key, 1), all.Claim(everybody, 1))
+		return r.Allowed, err
+	}, err
+}
+
+func openThreeCalls(b *testbed, _ verdict, tag string) (decide, error) {
+	user, address, all, err := limitsOf(b, tag)
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := user.TryAcquire(ctx, key)
+		if err != nil || !r.Allowed {
+			return false, err
+		}
+		if r, err = address.TryAcquire(ctx, key); err != nil || !r.Allowed {
+			return false, err
+		}
+		r, err = all.TryAcquire(ctx, everybody)
+		return r.Allowed, err
+	}, err
+}
+
+func openThreeByOther(b *testbed, _ verdict, tag string) (decide, error) {
+	l := redis_rate.NewLimiter(b.client)
+	rate, burst := bucket(allowed)
+	limit := redis_rate.Limit{Rate: rate.Count, Period: rate.Period, Burst: burst}
+	return func(ctx context.Context, key string) (bool, error) {
+		for _, key := range []string{tag + "user:" + key, tag + "address:" + key, tag + everybody} {
+			r, err := l.Allow(ctx, key, limit)
+			if err != nil || r.Allowed == 0 {
+				return false, err
+			}
+		}
+		return true, nil
+	}, nil
+}
+
+func openSettling(b *testbed, _ verdict, tag string) (decide, error) {
+	rate, burst := bucket(allowed)
+	l, err := ratelimit.NewTokenBucket(b.client, rate, burst, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		ticket, r, err := l.Estimate(ctx, key, 10)
+		if err != nil || !r.Allowed {
+			return false, err
+		}
+		return true, ticket.Settle(ctx, 7)
+	}, err
+}
+
+func openTwoByOther(b *testbed, _ verdict, tag string) (decide, error) {
+	l := redis_rate.NewLimiter(b.client)
+	rate, burst := bucket(allowed)
+	limit := redis_rate.Limit{Rate: rate.Count, Period: rate.Period, Burst: burst}
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.AllowN(ctx, tag+key, limit, 7)
+		if err != nil || r.Allowed == 0 {
+			return false, err
+		}
+		r, err = l.AllowN(ctx, tag+key, limit, 3)
+		return err == nil && r.Allowed > 0, err
+	}, nil
+}
+
+func openInFlight(b *testbed, _ verdict, tag string) (decide, error) {
+	l, err := ratelimit.NewInFlight(b.client, 1000, time.Minute, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		hold, r, err := l.TryAcquire(ctx, key)
+		if err != nil || !r.Allowed {
+			return false, err
+		}
+		return true, hold.Release(ctx)
+	}, err
+}
+
+func openCounter(b *testbed, _ verdict, tag string) (decide, error) {
+	return func(ctx context.Context, key string) (bool, error) {
+		held, err := b.client.Incr(ctx, tag+key).Result()
+		if err != nil {
+			return false, err
+		}
+		return held <= 1000, b.client.Decr(ctx, tag+key).Err()
+	}, nil
+}
+
+const beyondHeading = "## Beyond one permit of one key"
+
+// beyond measures the matches and waiting, and puts the tables into results.md in place of
+// the former ones.
+func beyond(ctx context.Context, h *host, o options) error {
+	server := redistest.Start(h)
+	bed, err := newTestbed(h, server, server.Addr())
+	if err != nil {
+		return err
+	}
+	where, err := setting(ctx, server.Client(h), o)
+	if err != nil {
+		return err
+	}
+	var r report
+	r.paragraph(beyondHeading)
+	r.paragraph("Made by `go run . -beyond` on %s, apart from the rest of this page. %s Ratios are medians of those of each round, with the "+
+		"interval of the median.", time.Now().UTC().Format(time.DateOnly), where)
+	for _, m := range matches() {
+		if err := m.measure(ctx, bed, &r, o); err != nil {
+			return err
+		}
+	}
+	if err := waiters(ctx, bed, &r, o); err != nil {
+		return err
+	}
+	section := r.String()
+	progress("")
+	fmt.Print(section)
+	former, err := os.ReadFile(filepath.Join(o.out, "results.md"))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return save(o, "results.md", replaceSection(string(former), beyondHeading, section))
+}
+
+// measure measures the match for one caller and for many, over many keys.
+func (m match) measure(ctx context.Context, bed *testbed, r *report, o options) error {
+	keys := users(manyKeys)
+	entrants, err := enter(ctx, bed, m.contestants, o, keys)
+	if err != nil {
+		return err
+	}
+	byHand := m.contestants[len(m.contestants)-1].name
+	t := table{title: m.title, note: m.about, header: []string{"", "decisions/s", "× " + byHand, "p50", "server µs", "× " + byHand}}
+	for _, callers := range []int{1, manyCalls} {
+		samples := map[string][]sample{}
+		for round := range o.rounds {
+			for i := range entrants {
+				e := entrants[(i+round)%len(entrants)]
+				progress("%s, round %d of %d: %s, %d callers", m.title, round+1, o.rounds, e.name, callers)
+				l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: callers, keys: keys}
+				s, err := l.measure(ctx, bed, o.duration)
+				if err != nil {
+					return err
+				}
+				samples[e.name] = append(samples[e.name], s)
+			}
+		}
+		for _, e := range entrants {
+			column := func(metric int) (values, ratios []float64) {
+				for i, s := range samples[e.name] {
+					values = append(values, s[metric])
+					ratios = append(ratios, s[metric]/samples[byHand][i][metric])
+				}
+				return values, ratios
+			}
+			rate, rateRatio := column(perSecond)
+			server, serverRatio := column(serverTime)
+			median, _ := column(p50)
+			t.add(fmt.Sprintf("%s, %d callers", e.name, callers), number(stats.Median(rate)), interval(rateRatio), latency(stats.Median(median)),
+				number(stats.Median(server)), interval(serverRatio))
+		}
+	}
+	r.table(t)
+	return nil
+}
