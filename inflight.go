@@ -125,6 +125,9 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 	if err := s.checkClock(); err != nil {
 		return nil, err
 	}
+	if s.headroom > 0 {
+		return nil, invalidConfig("WithHeadroom: %d does not apply to permits in flight; give this limiter the same name and a limit that is lower by it", s.headroom)
+	}
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}

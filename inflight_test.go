@@ -316,6 +316,7 @@ func TestInFlightRefusesWhatCannotWork(t *testing.T) {
 		{1, time.Second + 1, nil, "the lease is 1.000000001s; it must be a whole number of microseconds"},
 		{1, time.Second, []ratelimit.InFlightOption{nil}, "option 1 is nil"},
 		{1, time.Second, []ratelimit.InFlightOption{ratelimit.WithName("inflight")}, `WithName: "inflight" holds "inflight", the id of an algorithm`},
+		{5, time.Second, []ratelimit.InFlightOption{ratelimit.WithHeadroom(2)}, "WithHeadroom: 2 does not apply to permits in flight; give this limiter the same name"},
 		{1, time.Second, []ratelimit.InFlightOption{ratelimit.WithMaxSkew(time.Second)}, "WithMaxSkew: the server's clock decides"},
 	} {
 		f, err := ratelimit.NewInFlight(c, test.limit, test.lease, test.opts...)
