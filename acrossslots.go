@@ -34,17 +34,15 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 	if err != nil {
 		return AllResult{}, err
 	}
-	var limiters [maxGroup]*core
-	for i, c := range joined {
+	for _, c := range joined {
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return AllResult{}, err
 		}
 		if !sameClient(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
 			return AllResult{}, errClients(joined[0].limiter, c.limiter)
 		}
-		limiters[i] = c.limiter
 	}
-	if g, err := joined[0].limiter.groups.get(limiters, len(joined)); err == nil && g.checkSlots(joined) == nil {
+	if g, err := groupOf(joined); err == nil && g.checkSlots(joined) == nil {
 		return decideAll(ctx, claims, false)
 	}
 	taken := make([]slotAnswer, len(joined))
@@ -82,6 +80,9 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 			place = places[i]
 		}
 		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold}
+		if c.settle && whole.Allowed {
+			r.Parts[i].Ticket = taken[place].ticket
+		}
 	}
 	r.Result = whole
 	return r, nil

@@ -50,7 +50,7 @@ func NewAll(limiters ...Limiter) (*All, error) {
 		}
 		cores[i] = c
 	}
-	g, err := newGroup(cores)
+	g, err := newGroup(cores, make([]bool, len(cores)))
 	if err != nil {
 		return nil, fmt.Errorf("%w (NewAll)", err)
 	}
@@ -175,6 +175,14 @@ type Claim struct {
 	limiter *core
 	key     string
 	n       int
+	settle  bool // see Estimate
+}
+
+// Estimate is the claim with a [Ticket] in its PartResult, if the call is allowed: n is an
+// estimate, and the ticket settles what the work has really cost. See [Settler].
+func (c Claim) Estimate() Claim {
+	c.settle = true
+	return c
 }
 
 // Claim is a claim for n permits of key, for [AcquireAll]. A claim that cannot work, as
@@ -195,7 +203,8 @@ type PartResult struct {
 	Name   string // the limiter's
 	Key    string
 	Result Result
-	Hold   *Hold // of an [InFlight], if the call is allowed
+	Hold   *Hold   // of an [InFlight], if the call is allowed
+	Ticket *Ticket // of a claim with an estimate, if the call is allowed
 }
 
 // Release gives back the permits that are in flight. It does nothing if there are none, so
@@ -231,7 +240,8 @@ func (r AllResult) Part(name string) (Result, bool) {
 // than building them for each call.
 //
 // With claims of an [InFlight] the parts have a Hold each, which [AllResult.Release] releases.
-// Such calls are not merged. After an error the permits in flight are given back in the
+// Claims with [Claim.Estimate] have a Ticket each, which settles what the work has cost. Such
+// calls are not merged with others. After an error the permits in flight are given back in the
 // background, as those of [InFlight.TryAcquireN] are; those of the other limiters may have
 // been taken.
 //
@@ -256,11 +266,7 @@ func decideAll(ctx context.Context, claims []Claim, peek bool) (AllResult, error
 	if err != nil {
 		return AllResult{}, err
 	}
-	var limiters [maxGroup]*core
-	for i, c := range joined {
-		limiters[i] = c.limiter
-	}
-	g, err := joined[0].limiter.groups.get(limiters, len(joined))
+	g, err := groupOf(joined)
 	if err != nil {
 		return AllResult{}, err
 	}
@@ -290,12 +296,18 @@ next:
 		if c.limiter == nil {
 			return nil, nil, errUnmade
 		}
+		if _, held := c.limiter.explainer.(*InFlight); held && c.settle {
+			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
+		}
 		for j, other := range to {
 			if other.key != c.key || other.limiter.prefix != c.limiter.prefix {
 				continue
 			}
 			if other.limiter != c.limiter {
 				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, of which they share the state; give each a name of its own", c.limiter.title)
+			}
+			if c.settle || other.settle {
+				return nil, nil, invalidConfig("AcquireAll: several claims of the %s for one key count together, and one of them is an estimate; make one claim of them", c.limiter.title)
 			}
 			if c.n < 1 || c.n > maxCount || other.n > maxCount {
 				return to, nil, c.limiter.check(context.Background(), c.key, c.n)

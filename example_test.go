@@ -101,6 +101,40 @@ func ExampleAcquireAll() {
 	//   tokens false 270
 }
 
+// An LLM gateway: requests, tokens and concurrency are one decision, and the tokens are
+// settled when the model has answered.
+func ExampleClaim_Estimate() {
+	client := redisForExamples()
+	requests := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(60), 10, ratelimit.WithName("requests")))
+	tokens := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(6_000), 2_000, ratelimit.WithName("tokens")))
+	running := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, ratelimit.WithName("running")))
+	ctx := context.Background()
+
+	ask := func(estimate, used int) error {
+		all, err := ratelimit.AcquireAll(ctx,
+			requests.Claim("customer:42", 1),
+			tokens.Claim("customer:42", estimate).Estimate(),
+			running.Claim("customer:42", 1),
+		)
+		if err != nil {
+			return err // no decision was made
+		}
+		defer all.Release(ctx)
+		if err := all.Err(); err != nil {
+			return err // denied
+		}
+		return all.Parts[1].Ticket.Settle(ctx, used) // when the model has answered
+	}
+	fmt.Println(ask(1_500, 730))
+	fmt.Println(ask(1_500, 0))
+	left, _ := tokens.Peek(ctx, "customer:42")
+	fmt.Println(left.Remaining, "tokens left")
+	// Output:
+	// <nil>
+	// ratelimit: denied, retry after 2.3s
+	// 1270 tokens left
+}
+
 func ExampleTokenBucket_TryAcquireMany() {
 	client := redisForExamples()
 	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 3, ratelimit.WithName("mail")))

@@ -75,11 +75,7 @@ func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
 // Equal calls that follow one another are one request.
 func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
 	t.Helper()
-	var limiters [maxGroup]*core
-	for i, c := range calls[0] {
-		limiters[i] = c.limiter
-	}
-	g, err := calls[0][0].limiter.groups.get(limiters, len(calls[0]))
+	g, err := groupOf(calls[0])
 	require.NoError(t, err)
 	var requests []string
 	var times []int

@@ -24,6 +24,7 @@ const maxGroup = 8
 // A group is limiters that decide together, all or nothing, in one script.
 type group struct {
 	given  []*core // in the caller's order
+	settle []bool  // which of them give a Ticket
 	nested []int   // the indices in given, in the order of the script: by algorithm, so that there are few scripts
 	words  []int   // where the reply has the words of each limiter in given
 	most   int     // permits that one call can get from each of them
@@ -36,8 +37,8 @@ type group struct {
 // An idArg is where the script has the id of a hold.
 type idArg struct{ limiter, arg int }
 
-// newGroup returns the group of these limiters.
-func newGroup(limiters []*core) (*group, error) {
+// newGroup returns the group of these limiters. settle says which of them give a Ticket.
+func newGroup(limiters []*core, settle []bool) (*group, error) {
 	if len(limiters) == 0 {
 		return nil, invalidConfig("there is no limiter")
 	}
@@ -45,7 +46,7 @@ func newGroup(limiters []*core) (*group, error) {
 		return nil, errTooManyLimiters(len(limiters))
 	}
 	first := limiters[0]
-	g := &group{given: limiters, most: maxCount, words: make([]int, len(limiters))}
+	g := &group{given: limiters, settle: settle, most: maxCount, words: make([]int, len(limiters))}
 	merged := true
 	locals := 0
 	for i, c := range limiters {
@@ -70,6 +71,7 @@ func newGroup(limiters []*core) (*group, error) {
 	g.exec = &redisexec.Executor{Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare}
 	var files []*script.File
 	var args []int
+	var tickets []bool
 	for _, i := range g.nested {
 		c := limiters[i]
 		if _, ok := c.explainer.(*InFlight); ok {
@@ -77,6 +79,7 @@ func newGroup(limiters []*core) (*group, error) {
 		}
 		files = append(files, c.file())
 		args = append(args, len(c.exec.Args))
+		tickets = append(tickets, settle[i])
 		g.addInstants(c)
 		g.exec.Args = append(g.exec.Args, c.exec.Args...)
 		g.exec.Cost.Key += c.exec.Cost.Key
@@ -87,12 +90,12 @@ func newGroup(limiters []*core) (*group, error) {
 	}
 	for _, i := range slices.Backward(g.nested) {
 		g.words[i] = g.exec.Words
-		g.exec.Words += 1 + limiters[i].exec.Words
+		g.exec.Words += g.wordsOf(i)
 	}
-	set := allScriptsOf(files, args)
+	set := allScriptsOf(files, args, tickets)
 	g.exec.One, g.exec.Peek, g.exec.Many = set.one, set.peek, set.many
 	for i, at := range g.nested {
-		g.exec.Several = append(g.exec.Several, redisexec.Limiter{Words: 1 + limiters[at].exec.Words, Common: set.common[i]})
+		g.exec.Several = append(g.exec.Several, redisexec.Limiter{Words: g.wordsOf(at), Common: set.common[i]})
 	}
 	switch first.exec.Client.(type) {
 	case *redis.ClusterClient, *redis.Ring:
@@ -150,10 +153,10 @@ func (c *core) file() *script.File {
 // their arguments.
 var scriptsOfAll sync.Map // string to severalSet
 
-func allScriptsOf(files []*script.File, args []int) severalSet {
+func allScriptsOf(files []*script.File, args []int, tickets []bool) severalSet {
 	id := ""
 	for i, f := range files {
-		id += fmt.Sprintf("%s/%d,", f.Name(), args[i])
+		id += fmt.Sprintf("%s/%d/%t,", f.Name(), args[i], tickets[i])
 	}
 	if text, ok := files[0].Blocks()["clock"]; ok {
 		id += text
@@ -161,40 +164,65 @@ func allScriptsOf(files []*script.File, args []int) severalSet {
 	if set, ok := scriptsOfAll.Load(id); ok {
 		return set.(severalSet)
 	}
-	set, _ := scriptsOfAll.LoadOrStore(id, assembleAll(files, args))
+	set, _ := scriptsOfAll.LoadOrStore(id, assembleAll(files, args, tickets))
 	return set.(severalSet)
+}
+
+// wordsOf is how many words of the reply are about limiter i: how many requests it would
+// allow alone, those of its run, and those of a ticket.
+func (g *group) wordsOf(i int) int {
+	words := 1 + g.given[i].exec.Words
+	if g.settle[i] {
+		words += ticketWords
+	}
+	return words
 }
 
 // groups are the groups whose first limiter is the same, by all their limiters.
 type groups struct {
 	mu sync.RWMutex
-	of map[[maxGroup]*core]*group
+	of map[groupKey]*group
+}
+
+// A groupKey is what tells groups apart.
+type groupKey struct {
+	limiters [maxGroup]*core
+	settle   [maxGroup]bool
 }
 
 // maxGroups is how many groups are kept. A program has few, unless it builds limiters for
 // each call.
 const maxGroups = 64
 
-func (gs *groups) get(limiters [maxGroup]*core, n int) (*group, error) {
+// groupOf returns the group of the claims' limiters.
+func groupOf(claims []Claim) (*group, error) {
+	var key groupKey
+	for i, c := range claims {
+		key.limiters[i], key.settle[i] = c.limiter, c.settle
+	}
+	return claims[0].limiter.groups.get(key, len(claims))
+}
+
+func (gs *groups) get(key groupKey, n int) (*group, error) {
 	gs.mu.RLock()
-	g := gs.of[limiters]
+	g := gs.of[key]
 	gs.mu.RUnlock()
 	if g != nil {
 		return g, nil
 	}
-	g, err := newGroup(slices.Clone(limiters[:n]))
+	g, err := newGroup(slices.Clone(key.limiters[:n]), slices.Clone(key.settle[:n]))
 	if err != nil {
 		return nil, err
 	}
 	gs.mu.Lock()
 	defer gs.mu.Unlock()
-	if other := gs.of[limiters]; other != nil {
+	if other := gs.of[key]; other != nil {
 		return other, nil
 	}
 	if gs.of == nil || len(gs.of) == maxGroups {
-		gs.of = map[[maxGroup]*core]*group{}
+		gs.of = map[groupKey]*group{}
 	}
-	gs.of[limiters] = g
+	gs.of[key] = g
 	return g, nil
 }
 
@@ -256,7 +284,7 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 		reply, err = g.exec.Call(ctx, g.exec.Peek, request, 1)
 	case g.ids != nil:
 		reply, err = g.take(ctx, request, holds)
-	case g.merger != nil && !dear(claims):
+	case g.merger != nil && !slices.Contains(g.settle, true) && !dear(claims):
 		reply, err = g.merger.Acquire(ctx, request, 1)
 	default:
 		reply, err = g.exec.Call(ctx, g.exec.One, request, 1)
@@ -318,6 +346,9 @@ func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []P
 	r := g.explain(reply, claims, peek, parts)
 	reply.Done()
 	if peek || !r.Allowed {
+		for i := range parts {
+			parts[i].Ticket = nil // nothing was taken
+		}
 		return r, nil
 	}
 	for i, h := range holds {
@@ -339,6 +370,10 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 		part := g.part(reply, i, c, peek)
 		if parts != nil {
 			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part}
+			if c.settle && !peek {
+				at := reply.Words[g.words[i]+1+c.limiter.exec.Words:]
+				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, at[:ticketWords])
+			}
 		}
 		if i == 0 {
 			r = part

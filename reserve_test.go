@@ -317,6 +317,30 @@ func TestMergedCallsBesideAPromise(t *testing.T) {
 	}
 }
 
+// TestAllBesideAPromise: of several limiters a bucket with promised permits answers as alone.
+func TestAllBesideAPromise(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for name, l := range shapers(s) {
+		s.Wipe(t)
+		reserve(t, l, 3, 0)
+		reserve(t, l, 2, time.Hour)
+		promised := s.Admin.Get(ctx, shaperKeys[name]).Val()
+		require.Contains(t, promised, "!")
+		gate := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Hour, ratelimit.WithOptions(s.Opts...), ratelimit.WithName("gate")))
+		all := ratelimit.Must(ratelimit.NewAll(l.(ratelimit.Limiter), gate))
+		denied := must(t)(l.(ratelimit.Limiter).Peek(ctx, "k"))
+		r, err := ratelimit.AcquireAll(ctx, all.Claims("k", 1)...)
+		require.NoError(t, err)
+		require.Equal(t, denied, r.Parts[0].Result, name)
+		require.Equal(t, promised, s.Admin.Get(ctx, shaperKeys[name]).Val())
+		s.Advance(denied.RetryAfter - time.Microsecond)
+		require.False(t, must(t)(all.TryAcquire(ctx, "k")).Allowed, name)
+		s.Advance(time.Microsecond)
+		require.True(t, must(t)(all.TryAcquire(ctx, "k")).Allowed, name)
+		require.Equal(t, 4, must(t)(gate.Peek(ctx, "k")).Remaining)
+	}
+}
+
 func TestReservationsOfACorruptState(t *testing.T) {
 	eachShaper(t, func(t *testing.T, s *limitertest.Stage, l ratelimit.Reserver, name string) {
 		r := reserve(t, l, 1, 0)

@@ -117,8 +117,9 @@ type severalSet struct {
 }
 
 // assembleAll makes the scripts of limiters that decide together. args are the numbers
-// of their arguments.
-func assembleAll(files []*script.File, args []int) severalSet {
+// of their arguments; tickets says which of them also say where their permits are, so that
+// these can be settled.
+func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	configured := make([]int, len(files)+1) // arguments of the limiters before
 	for i, n := range args {
 		configured[i+1] = configured[i] + n
@@ -136,18 +137,25 @@ func assembleAll(files []*script.File, args []int) severalSet {
 		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
 		return file.MoveArguments(configured[i]-1).Set("request", request)
 	}
+	// settle adds the two words of a ticket, which a Peek has not.
+	settle := func(i int, file *script.File, ticket string) *script.File {
+		if !tickets[i] {
+			return file.Set("settle", "")
+		}
+		return file.Set("settle", ticket+"size = size + 2\n")
+	}
 	nested := func(without int) string {
 		inner := ""
 		for i, f := range slices.Backward(files) {
 			if i != without {
-				inner = moved(i, f).Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+				inner = settle(i, moved(i, f), f.Blocks()["ticket"]).Set("inner", inner).Fill(body(allLimiterTemplate)).Source
 			}
 		}
 		return inner
 	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += moved(i, f.Without("rewind")).Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f.Without("rewind")), "out[size + 1] = 0\nout[size + 2] = 0\n").Fill(body(allPeekLimiterTemplate)).Source
 	}
 	all := around.Set("limiters", nested(-1))
 	set := severalSet{scriptSet: scriptSet{

@@ -44,7 +44,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	}
 	want["inflight_peek.lua"] = inFlightByServer().peek.Source
 	// Of several limiters there is one example.
-	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4})
+	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
 	want["all_one.lua"], want["all_peek.lua"], want["all_many.lua"] = all.one.Source, all.peek.Source, all.many.Source
 	want["all_common.lua"] = all.common[2].Source
 	if *update {

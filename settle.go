@@ -77,7 +77,7 @@ func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result
 		return nil, Result{}, err
 	}
 	own := c.exec.Words
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.prefix+key, strconv.Itoa(n), own+2)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.prefix+key, strconv.Itoa(n), own+ticketWords)
 	if err != nil {
 		return nil, Result{}, c.failed(ctx, key, err)
 	}
@@ -85,11 +85,19 @@ func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result
 	if !r.Allowed {
 		return nil, r, nil
 	}
-	t := &Ticket{core: c, key: key, n: n, where: words[own], which: words[own+1]}
+	return c.newTicket(key, n, words[own:]), r, nil
+}
+
+// ticketWords is how many words say where permits are.
+const ticketWords = 2
+
+// newTicket is the ticket of n permits that were taken, of which words say where they are.
+func (c *core) newTicket(key string, n int, words []int64) *Ticket {
+	t := &Ticket{core: c, key: key, n: n, where: words[0], which: words[1]}
 	if c.which != nil {
 		t.which = c.which(t.which, int64(n))
 	}
-	return t, r, nil
+	return t
 }
 
 // Charge takes n permits from key, see [Settler].

@@ -23,4 +23,5 @@ do
     -- <expire?/>
   end
   -- <words/>
+  -- <settle/>
 end

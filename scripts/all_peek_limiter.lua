@@ -8,4 +8,5 @@ do
   size = size + 1
   out[size] = allowed
   -- <words/>
+  -- <settle/>
 end

@@ -24,7 +24,7 @@ var (
 	templates     = []string{"many.lua", "peek.lua", "upto.lua", "estimate.lua", "charge.lua", "giveback.lua", "reserve.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
 	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
-	filledByGo    = names{"request": true, "inner": true, "shape": true, "limiters": true}
+	filledByGo    = names{"request": true, "inner": true, "settle": true, "shape": true, "limiters": true}
 )
 
 // fits reports whether a template can be filled from a file: only buckets reserve.

@@ -380,6 +380,12 @@ local function inner(skipped, request, times, all)
     out[size + 2] = before
     out[size + 3] = late
     size = size + 3
+    -- The instant of the decision.
+    -- needs: out size present
+    -- sets:
+    out[size + 1] = present
+    out[size + 2] = 0
+    size = size + 2
   end
   return nil, all
 end

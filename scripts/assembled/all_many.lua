@@ -766,6 +766,12 @@ local function decide(skipped, request)
     out[size + 2] = before
     out[size + 3] = late
     size = size + 3
+    -- The instant of the decision.
+    -- needs: out size present
+    -- sets:
+    out[size + 1] = present
+    out[size + 2] = 0
+    size = size + 2
   end
 end
 

@@ -571,5 +571,8 @@ do
   out[size + 2] = before
   out[size + 3] = late
   size = size + 3
+  out[size + 1] = 0
+  out[size + 2] = 0
+  size = size + 2
 end
 return out

@@ -1,0 +1,87 @@
+package ratelimit_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// An estimate can be claimed with other limits, of every algorithm, and is settled as one
+// that was taken alone.
+func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(t)
+			for _, clock := range [][]ratelimit.Option{nil, {ratelimit.WithClock(func() time.Time { return s.Now })}} {
+				for _, v := range limitertest.Variants() {
+					s.Wipe(t)
+					l, err := v.Build(s.Client, clock...)
+					require.NoError(t, err)
+					settling, ok := l.(interface {
+						claimer
+						ratelimit.Settler
+					})
+					if !ok {
+						require.Contains(t, v.Name, "in an All")
+						continue
+					}
+					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 2, Window: time.Minute}}, ratelimit.WithOptions(clock...), ratelimit.WithName("gate")))
+					running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, ratelimit.WithOptions(clock...)))
+					ask := func(n int) ratelimit.AllResult {
+						r, err := ratelimit.AcquireAll(ctx, gate.Claim("g", 1), settling.Claim("k", n).Estimate(), running.Claim("k", 1))
+						require.NoError(t, err, v.Name)
+						return r
+					}
+					r := ask(3)
+					require.True(t, r.Allowed, v.Name)
+					require.Equal(t, 0, r.Parts[1].Result.Remaining)
+					require.Nil(t, r.Parts[0].Ticket)
+					require.Nil(t, r.Parts[2].Ticket)
+					require.NotNil(t, r.Parts[2].Hold)
+					denied := ask(1)
+					require.Equal(t, []bool{true, false, true}, verdicts(denied))
+					require.Nil(t, denied.Parts[1].Ticket)
+					require.Nil(t, denied.Parts[2].Hold)
+					peeked, err := ratelimit.PeekAll(ctx, gate.Claim("g", 1), settling.Claim("k", 1).Estimate())
+					require.NoError(t, err)
+					require.Nil(t, peeked.Parts[1].Ticket)
+					require.Equal(t, denied.Parts[1], peeked.Parts[1], v.Name)
+
+					require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 1))
+					require.ErrorIs(t, r.Parts[1].Ticket.Settle(ctx, 1), ratelimit.ErrSettled)
+					require.Equal(t, 2, must(t)(settling.Peek(ctx, "k")).Remaining, v.Name)
+					r = ask(1)
+					require.True(t, r.Allowed)
+					require.Equal(t, 1, r.Parts[1].Result.Remaining)
+					require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 4)) // 3 more, into debt
+					require.Zero(t, must(t)(settling.Peek(ctx, "k")).Remaining, v.Name)
+					require.Zero(t, must(t)(gate.Peek(ctx, "g")).Remaining, "the other claims stay taken")
+				}
+			}
+		})
+	}
+}
+
+func TestEstimatesThatCannotBeClaimed(t *testing.T) {
+	c := limitertest.Offline(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 5))
+	running := ratelimit.Must(ratelimit.NewInFlight(c, 2, time.Minute))
+	for _, row := range []struct {
+		claims []ratelimit.Claim
+		says   string
+	}{
+		{[]ratelimit.Claim{running.Claim("k", 1).Estimate()}, "permits in flight are given back by their Hold"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1).Estimate(), bucket.Claim("k", 1)}, "make one claim of them"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1).Estimate()}, "make one claim of them"},
+	} {
+		_, err := ratelimit.AcquireAll(ctx, row.claims...)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, row.says)
+		_, err = ratelimit.AcquireAcrossSlots(ctx, row.claims...)
+		require.ErrorContains(t, err, row.says)
+	}
+}
