@@ -127,15 +127,15 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 	other := ratelimit.Must(ratelimit.NewFixedWindow(redis.NewClient(&redis.Options{Addr: "localhost:1"}), 5, time.Hour))
 	_, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), other.Claim("b", 1))
 	require.ErrorContains(t, err, "different clients")
-	require.Zero(t, trips.trips)
+	require.Zero(t, trips.trips.Load())
 
 	for range 2 { // the second knows the script
-		trips.trips = 0
+		trips.trips.Store(0)
 		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("{t}a", 1), window.Claim("{t}b", 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
-	require.Equal(t, 1, trips.trips)
+	require.EqualValues(t, 1, trips.trips.Load())
 	// Claims for one key count together here too.
 	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("x", 1), window.Claim("y", 1), bucket.Claim("x", 1))
 	require.NoError(t, err)
