@@ -12,6 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A Pair is a limiter and the models that it must agree with.
@@ -321,7 +322,7 @@ func Rounds(full, usual int) int {
 		return 1
 	case os.Getenv("RATELIMIT_LONG") != "":
 		return full
-	case raceDetector:
+	case raceflag.Enabled:
 		return max(usual/4, 1)
 	}
 	return usual

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A use is a permit that was taken, when and by which of the limiters of a key.
@@ -36,7 +38,7 @@ func kept(history []use, windows []int64, i int, now int64) bool {
 // permits that are needed by anybody, and denied only if it does not hold.
 func TestEveryOrderOfTwoRulesOnOneKeyKeepsBoth(t *testing.T) {
 	depth := 6
-	if testing.Short() {
+	if testing.Short() || raceflag.Enabled {
 		depth = 5
 	}
 	steps := []int64{0, 1, 2, 5}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 const (
@@ -54,7 +56,7 @@ var configs = []config{
 // -short once.
 func each(t *testing.T, play func(t *testing.T, c config, back bool, seed uint64)) {
 	seeds := uint64(2)
-	if testing.Short() {
+	if testing.Short() || raceflag.Enabled {
 		seeds = 1
 	}
 	for _, c := range configs {

@@ -1,6 +1,0 @@
-//go:build race
-
-package limitertest
-
-// raceDetector is whether the tests run under it.
-const raceDetector = true
