@@ -65,7 +65,8 @@ const (
 // requests under way, connections, jobs. A [Hold] has its permits until it is released, or
 // until its lease ends because its process crashed or cannot reach Redis.
 //
-//	reports, err := ratelimit.NewInFlight(client, 20, 30*time.Second, ratelimit.WithName("reports"))
+//	reports, err := ratelimit.NewInFlight(
+//		client, 20, 30*time.Second, ratelimit.WithName("reports"))
 //	...
 //	err = reports.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
 //
@@ -221,7 +222,8 @@ func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 // Reset deletes the key's state: the full limit is free again, although holds still have
-// permits. The next Extend of such a hold returns an error that wraps ErrLeaseLost. Its errors are those of [Limiter].
+// permits. The next Extend of such a hold returns an error that wraps ErrLeaseLost. The
+// errors of Reset are those of [Limiter].
 func (f *InFlight) Reset(ctx context.Context, key string) error {
 	if err := f.check(ctx, key, 1); err != nil {
 		return err

@@ -195,9 +195,10 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	return nil
 }
 
-// SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around one. Through a cache, an estimate is denied from memory as
-// TryAcquireN is, and a settlement that gives permits back removes the key's denials. So a
-// service that has a cache settles through it:
+// SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around
+// one. Through a cache, an estimate is denied from memory as TryAcquireN is, and a settlement
+// that gives permits back removes the key's denials. So a service that has a cache settles
+// through it:
 //
 //	cache, err := ratelimit.NewDenyCache(bucket)
 //	...
