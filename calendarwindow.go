@@ -49,7 +49,7 @@ var (
 // When the server's clock steps back over the beginning of a window, that window goes on,
 // as with [WithAlignment]: nothing is allowed twice, and a denial may last longer by the step.
 //
-// The state is one string of some 60 bytes; a decision is O(1).
+// The state is one string of some 40 bytes; a decision is O(1).
 type CalendarWindow struct{ *core }
 
 // NewCalendarWindow returns a limiter by the windows of cal. limit is 1 to 1,000,000,000.

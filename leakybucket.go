@@ -6,7 +6,7 @@ package ratelimit
 // left, ResetAfter the time to drain.
 //
 // In any interval t it allows at most capacity + rate × t permits, exactly. It is a
-// GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20
+// GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 35
 // bytes; a decision is O(1).
 type LeakyBucket struct{ *core }
 
