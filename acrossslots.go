@@ -7,27 +7,28 @@ import (
 
 // AcquireAcrossSlots is [AcquireAll] for keys that are in several slots of a Cluster, or on
 // several shards of a Ring: per user, and per address, and for all together. No script
-// reaches several slots, so it is not atomic: it takes the permits of each claim, all at
-// the same time, and if one is denied it gives the others back. Where one script can decide,
-// it is AcquireAll.
+// reaches several slots, so it is not atomic: it takes the permits of all claims at the
+// same time, with one script each, and if one claim is denied it gives the permits of the
+// others back. Where one script can decide, it calls AcquireAll: on a single server, or if
+// the keys have the same hash tag, and if the limiters can be decided together.
 //
-// No limit is ever exceeded, in any interval: a permit is taken before the call is allowed,
-// and what is given back is only what cannot have been refilled meanwhile ([WithExactReturns]
-// says how much that is of a bucket; the other limiters give everything back, see
-// [Ticket.Settle]). What it costs instead:
+// No limit is ever exceeded, in any interval: permits are taken before the call is allowed,
+// and a limiter gets back only what cannot have been refilled since (of a bucket, as much as
+// with [WithExactReturns]; the other limiters get everything back, see [Ticket.Settle]).
+// What it costs instead:
 //
-//   - a call that is denied takes two round trips, and meanwhile other calls may be denied
-//     because of the permits that it gives back;
-//   - if the process ends in between, or permits cannot be given back because of an
-//     outage, they stay taken, and time heals it as for any other call. After an error too,
-//     what other claims took is given back, but the permits of the claim that failed may
-//     have been taken;
-//   - RetryAfter is the longest of those that deny. A call at that time may be denied once
-//     more, because a bucket has kept a part of what it got back.
+//   - A denied call takes two round trips. Until the second has arrived, other calls may be
+//     denied for want of the permits that it gives back.
+//   - If the process ends in between, or an outage prevents the second round trip, the
+//     permits stay taken, as those of any allowed call. After an error, the permits of the
+//     other claims are given back, but those of the claim that failed may stay taken.
+//   - RetryAfter is the longest of the denials. A call at that time may be denied once more,
+//     because a bucket does not always get everything back.
 //
-// In the parts of a denied call Remaining counts what is given back. The errors are those of
-// AcquireAll, without ErrCrossSlot; a claim that cannot work, or several clients, are found
-// before anything is sent. Calls are merged with others only where AcquireAll decides.
+// In the parts of a denied call, Remaining includes the permits that are given back. The
+// errors are those of AcquireAll, without ErrCrossSlot; claims that cannot work, or that are
+// of several clients, are refused before anything is sent. Calls are merged with others only
+// where AcquireAll decides.
 func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)

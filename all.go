@@ -7,14 +7,16 @@ import (
 )
 
 // All is several limiters on one key, as one [Limiter]: a call takes its permits from
-// every limiter, or from none. "100 a second, and 5,000 an hour, and at most 20 at once":
+// every limiter, or from none. "100 a second with a burst of 20, and 5,000 an hour":
 //
-//	second := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(100), 20, ratelimit.WithName("second")))
-//	hour := ratelimit.Must(ratelimit.NewSlidingWindow(client, 5000, time.Hour, ratelimit.WithName("hour")))
+//	second := ratelimit.Must(ratelimit.NewTokenBucket(
+//		client, ratelimit.PerSecond(100), 20, ratelimit.WithName("second")))
+//	hour := ratelimit.Must(ratelimit.NewSlidingWindow(
+//		client, 5000, time.Hour, ratelimit.WithName("hour")))
 //	both, err := ratelimit.NewAll(second, hour)
 //
 // One script decides, in one round trip, so that no limiter is charged for a call that
-// another one denies. The state of each limiter is its own: calls of the limiter itself
+// another one denies. Each limiter keeps its own state, so calls to it outside of the All
 // count too. For limits with different keys, "per user and per address", see
 // [AcquireAll].
 //
@@ -24,8 +26,9 @@ import (
 // else takes permits. ResetAfter is the longest of all. [All.Claims] and [AcquireAll]
 // give the Result of each limiter.
 //
-// The limiters are those of this package that decide on Redis, at most eight, on one
-// client and by one clock. Decorators ([DenyCache], [Fallback]) go around the whole. The
+// The limiters are those of this package that decide on Redis, on one client and by one
+// clock, at most eight, of which at most four may be sliding windows (Hash or List) or
+// sliding logs. Decorators ([DenyCache], [Fallback]) go around the whole. The
 // keys of one call must be in one slot of a Cluster and on one shard of a Ring: there a
 // key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot.
 type All struct{ group *group }
@@ -112,7 +115,7 @@ func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error
 }
 
 // Peek returns what key has left now, and changes nothing: the Result of the limiter
-// that governs a call for one permit. Its errors are those of TryAcquire.
+// that would govern a call for one permit. Its errors are those of TryAcquire.
 func (a *All) Peek(ctx context.Context, key string) (Result, error) {
 	return a.decide(ctx, key, 1, true)
 }
@@ -125,8 +128,8 @@ func (a *All) decide(ctx context.Context, key string, n int, peek bool) (Result,
 	return a.group.decide(ctx, a.claims(claims[:0], key, n), peek, nil)
 }
 
-// Reset deletes the state of key of every limiter. After an error the states of some may
-// have been deleted.
+// Reset deletes the state of key in every limiter. If it returns an error, the states in
+// some limiters may have been deleted all the same.
 func (a *All) Reset(ctx context.Context, key string) error {
 	if a == nil || a.group == nil {
 		return errUnmade
@@ -135,7 +138,7 @@ func (a *All) Reset(ctx context.Context, key string) error {
 }
 
 // Claims returns a claim for n permits of key from each limiter, in the order of NewAll's
-// arguments, for [AcquireAll], which tells the Result of each.
+// arguments, for [AcquireAll], which returns the Result of each.
 func (a *All) Claims(key string, n int) []Claim {
 	if a == nil || a.group == nil {
 		return []Claim{{}}
@@ -178,8 +181,8 @@ type Claim struct {
 	settle  bool // see Estimate
 }
 
-// Estimate is the claim with a [Ticket] in its PartResult, if the call is allowed: n is an
-// estimate, and the ticket settles what the work has really cost. See [Settler].
+// Estimate returns the claim as one of an estimate: if the call is allowed, the PartResult
+// has a [Ticket], which settles what the work has really cost. See [Settler].
 func (c Claim) Estimate() Claim {
 	c.settle = true
 	return c
@@ -196,19 +199,20 @@ type AllResult struct {
 	Parts []PartResult // in the order of the claims
 }
 
-// A PartResult is the answer to one claim of several. Allowed says whether its limiter
-// had the permits, RetryAfter when it will have them. If another limiter denied the call,
-// nothing was taken here either, and the rest is what is there now.
+// A PartResult is the answer to one claim of several. Its Result.Allowed says whether this
+// limiter had the permits, RetryAfter when it will have them. If another limiter denied the
+// call, this one took nothing either, and the other fields say what it has now.
 type PartResult struct {
 	Name   string // the limiter's
 	Key    string
 	Result Result
-	Hold   *Hold   // of an [InFlight], if the call is allowed
-	Ticket *Ticket // of a claim with an estimate, if the call is allowed
+	Hold   *Hold   // of an [InFlight], if all limiters allowed the call; otherwise nil
+	Ticket *Ticket // of a [Claim.Estimate], if all limiters allowed the call; otherwise nil
 }
 
-// Release gives back the permits that are in flight. It does nothing if there are none, so
-// that it can be deferred at once. Its error is that of [Hold.Release].
+// Release gives back the permits of all Holds, not those that the other limiters took. It
+// does nothing if there is no Hold, so that it can be deferred at once. Its errors are those
+// of [Hold.Release].
 func (r AllResult) Release(ctx context.Context) error {
 	var errs []error
 	for _, p := range r.Parts {
@@ -227,10 +231,11 @@ func (r AllResult) Part(name string) (Result, bool) {
 	return Result{}, false
 }
 
-// AcquireAll takes the permits of all claims, or none: "per user, and per address, and
-// for all together", each with a key and a number of permits of its own:
+// AcquireAll takes the permits of all claims, or none: "requests per user and per address,
+// and tokens per user", each with a key and a number of permits of its own:
 //
-//	r, err := ratelimit.AcquireAll(ctx, perUser.Claim(user, 1), perAddress.Claim(addr, 1), tokens.Claim(user, 730))
+//	r, err := ratelimit.AcquireAll(ctx,
+//		perUser.Claim(user, 1), perAddress.Claim(addr, 1), tokens.Claim(user, 730))
 //
 // One script decides, in one round trip. What holds for [All] holds here too; claims of
 // one limiter for several keys are allowed, and several claims for one key count
@@ -239,11 +244,11 @@ func (r AllResult) Part(name string) (Result, bool) {
 // them. The first call with a list of limiters makes their script; keep limiters, rather
 // than building them for each call.
 //
-// With claims of an [InFlight] the parts have a Hold each, which [AllResult.Release] releases.
-// Claims with [Claim.Estimate] have a Ticket each, which settles what the work has cost. Such
-// calls are not merged with others. After an error the permits in flight are given back in the
-// background, as those of [InFlight.TryAcquireN] are; those of the other limiters may have
-// been taken.
+// If the call is allowed, the part of each claim of an [InFlight] has a Hold, which
+// [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
+// settles what the work has cost. Calls with such claims are not merged with others. After an
+// error, the permits in flight are given back in the background, as those of
+// [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken.
 //
 // The errors are those of [Limiter]; ErrCrossSlot if the client is a Cluster or a Ring and
 // the keys do not have the same hash tag; ErrInvalidConfig if there is no claim, if the

@@ -7,11 +7,11 @@ import (
 )
 
 // A Calendar divides time into days, weeks or months of a time zone, for a
-// [CalendarWindow]. Each begins at its date's first instant in that zone: at midnight, or
-// where the clock is set forward over midnight, at that moment. So a window has the length
-// that it has: a day of 23 or 25 hours when the clock is set, a February of 28 days. Where
-// midnight comes twice, the window begins with the first one; where a zone left a date out,
-// that date has no window. Make a Calendar with [Daily], [Weekly] or [Monthly].
+// [CalendarWindow]. Each begins at the first instant of its first date in that zone: at
+// midnight, or, where the clock is set forward over midnight, at that moment. So windows
+// have their real lengths: a day has 23 or 25 hours when the clock is set, a February 28
+// days. If midnight comes twice, the window begins with the first one; if a zone left a date
+// out, that date has no window of its own. Make a Calendar with [Daily], [Weekly] or [Monthly].
 type Calendar struct {
 	every cycle
 	first time.Weekday // of a week
@@ -27,7 +27,7 @@ const (
 	monthly
 )
 
-// Daily begins a window on each day in loc.
+// Daily begins a window with each day in loc.
 func Daily(loc *time.Location) Calendar { return Calendar{every: daily, loc: loc} }
 
 // Weekly begins a window on each weekday first in loc.
@@ -35,8 +35,8 @@ func Weekly(first time.Weekday, loc *time.Location) Calendar {
 	return Calendar{every: weekly, first: first, loc: loc}
 }
 
-// Monthly begins a window on this day of each month in loc: 1 to 31, and the month's last
-// day in a month that has no such day. So 31 is always the last day.
+// Monthly begins a window on this day of each month in loc, 1 to 31. In a month that has no
+// such day, the window begins on the month's last day. So 31 is always the last day.
 func Monthly(day int, loc *time.Location) Calendar {
 	return Calendar{every: monthly, day: day, loc: loc}
 }

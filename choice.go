@@ -6,17 +6,17 @@ import (
 )
 
 // A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by
-// tenant, by what an administrator has set. Limits change while the program runs by picking
-// another limiter. Build limiters beforehand, and not in pick: each has queues of its own, in
+// tenant, by what an administrator has set. To change a limit while the program runs, pick
+// another limiter. Build limiters beforehand, not in pick: each has queues of its own, in
 // which calls wait to be sent together.
 //
 // Give the plans limiters of one algorithm and one name, so that they share the state of
-// each key, and what a customer has used carries over: up and down, and while instances of
-// the service still pick the old one (see [WithName]). Limiters of several algorithms or names
-// have keys of their own: a customer who changes begins anew, and Reset resets the state of
-// the limiter that is picked then.
+// each key. What a customer has used then carries over, up and down, and while instances of
+// the service still pick the old limiter (see [WithName]). Limiters of several algorithms or
+// names have keys of their own: after a change, a customer starts with an unused limit, and
+// Reset resets the state of the picked limiter only.
 //
-// A raised limit holds with the next call, also through a [DenyCache] around the Choice: the
+// A raised limit holds with the next call, even with a [DenyCache] around the Choice: the
 // cache forgets what a limiter has denied when another one is picked for that key. So put the
 // DenyCache around the Choice, and a [Fallback] around both.
 type Choice struct {
@@ -28,9 +28,9 @@ var _ Limiter = (*Choice)(nil)
 // NewChoice returns a limiter that asks the one that pick returns. pick is called once for
 // each call, in the caller's goroutine and with its context. It is called from many
 // goroutines at once, and should be as fast as a look into a map: load plans and settings
-// elsewhere. For a key without a plan return a limiter for that case; [AllowAll] and
-// [DenyAll] are such. A call for which pick returns nil gets an error that wraps
-// ErrInvalidConfig. So does NewChoice if pick is nil.
+// elsewhere. For a key without a plan, return a limiter for that case, such as [AllowAll] or
+// [DenyAll]. If pick returns nil, the call returns an error that wraps ErrInvalidConfig. If
+// pick is nil, NewChoice returns such an error.
 func NewChoice(pick func(ctx context.Context, key string) Limiter) (*Choice, error) {
 	if pick == nil {
 		return nil, invalidConfig("NewChoice: pick is nil")
@@ -86,8 +86,8 @@ func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
 	return l, nil
 }
 
-// same reports whether a and b are one limiter. Values of a type that cannot be compared are
-// not.
+// same reports whether a and b are one limiter. Values of a type that cannot be compared
+// never are.
 func same(a, b Limiter) (equal bool) {
 	defer func() { _ = recover() }()
 	return a == b

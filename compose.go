@@ -14,8 +14,8 @@ func within(l Limiter) Limiter {
 	return nil
 }
 
-// checkCached refuses to put a DenyCache around l where calls would get wrong answers or none
-// would notice them. docs/composing.md has the order that works.
+// checkCached refuses to put a DenyCache around l where a Shadow would miss calls, or where
+// the cache would hold back a raised limit. docs/composing.md has the order that works.
 func checkCached(l Limiter) error {
 	for at := l; !isNil(at); at = within(at) {
 		switch at.(type) {

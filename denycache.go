@@ -23,7 +23,7 @@ import (
 //
 //   - permits are given back only through this cache, by Reset, by the tickets of
 //     [SettlerOf], or by a [Wait] that is cancelled. That removes the key's denials, and a
-//     denial that was in flight meanwhile is not stored. A Reset, a settlement or a cancel
+//     denial that was in flight at that time is not stored. A Reset, a settlement or a cancel
 //     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
 //     faster limiter of the same name, and state that Redis lost are noticed only when
 //     the stored denial ends;

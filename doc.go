@@ -3,7 +3,8 @@
 // callers in any number of processes never get more than the rule allows.
 //
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
-//	limiter, err := ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"))
+//	limiter, err := ratelimit.NewTokenBucket(
+//		client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"))
 //	...
 //	result, err := limiter.TryAcquire(ctx, "user:42")
 //	switch {
@@ -34,8 +35,8 @@
 //
 // # What holds for all of them
 //
-// A decision is atomic. A denial changes nothing, except that it repairs what a clock
-// that stepped back or a changed configuration has left.
+// A decision is atomic. A denial changes nothing, except that it repairs a lost TTL, and
+// a state from before the server's clock stepped back.
 //
 // A call is executed at most once, even when its reply is lost: the package keeps
 // go-redis from sending it again.
@@ -45,28 +46,38 @@
 //
 // Numbers are whole, so that rates such as 7 per minute neither leak nor lose a permit.
 //
-// Every key expires. One decision touches one key, whose name is
-// prefix:name:algorithm:key, which is safe on a cluster.
+// Every key expires. One decision of one limiter touches one key, whose name is
+// prefix:name:algorithm:key, which is safe on a cluster. [NewAll] and [AcquireAll] touch
+// several, which there need a common hash tag.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one
-// algorithm that are to hold at the same time need two names, see [WithName].
+// algorithm that are to hold at the same time need two names, see [WithName]. [NewAll]
+// makes one limiter of them.
 //
 // An error means that no decision was made. If a reply was lost, the permits may have
 // been taken. The caller decides what an error means for the request; [NewFallback]
-// makes that a policy, in one line. [NewChoice] picks the limiter of each call, for plans and
-// for limits that change while the program runs; [NewShadow] tries a limit without enforcing it.
+// makes that a policy, in one line.
+//
+// # Several limiters
+//
+// [NewAll] takes permits of one key from several limiters, all or nothing, in one round
+// trip; [AcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
+// the limiter of each call, for plans and for limits that change while the program runs.
+// [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of
+// a key to other limiters of the same name.
 //
 // # More than one permit at a time
 //
-// TryAcquireN takes n permits or none; TryAcquireUpTo takes as many as are there. Where the
-// cost is known only afterwards, Estimate takes an estimate and its [Ticket] settles the true
-// cost; Charge takes permits into debt. [WithHeadroom] leaves the last permits to others.
+// TryAcquireN takes n permits or none; TryAcquireUpTo ([PartialTaker]) takes as many as are
+// there. TryAcquireMany ([Batcher]) decides many requests in one call. Where the cost is
+// known only afterwards, Estimate ([Settler]) takes an estimate and its [Ticket] settles the
+// true cost; Charge takes permits even where they are missing, which is a debt.
 //
 // # Waiting
 //
-// [Wait] waits until a limiter allows a call. On a bucket it is fair and takes one call to
-// Redis: a reservation, as [TokenBucket.Reserve] makes. A [LeakyBucket] of capacity 1 whose
-// callers wait is a shaper.
+// [Wait] waits until a limiter allows a call. On a bucket, waiting callers are served in
+// order, and each makes one call to Redis: a reservation, as of [TokenBucket.Reserve]. A
+// [LeakyBucket] of capacity 1 whose callers wait is a shaper.
 //
 // # Speed
 //

@@ -14,38 +14,42 @@ import (
 var (
 	// ErrInvalidConfig: a constructor got a value that cannot work. The error
 	// names the value and what would be right. Methods return it for a limiter
-	// that its constructor did not make, and when the clock of WithClock is out of
-	// range.
+	// that its constructor did not make, when the clock of WithClock is out of
+	// range, for a maxWait below 0, for a Choice that picked nil, and for claims that
+	// cannot be decided together.
 	ErrInvalidConfig = errors.New("ratelimit: invalid configuration")
 
 	// ErrInvalidKey: the key is empty, or longer than 4,096 bytes. Use a hash of
-	// longer keys, such as SHA-256 in hexadecimal. The error has the key's length, and
-	// not the key.
+	// longer keys, such as SHA-256 in hexadecimal. The error has the key's length, not
+	// the key.
 	ErrInvalidKey = errors.New("ratelimit: invalid key")
 
-	// ErrInvalidPermits: fewer than one permit was asked for.
+	// ErrInvalidPermits: fewer than one permit was asked for, or a ticket was to be
+	// settled with fewer than 0.
 	ErrInvalidPermits = errors.New("ratelimit: invalid number of permits")
 
 	// ErrExceedsLimit: more permits were asked for than the limiter can ever
-	// allow, so that no wait would help.
+	// allow, so that waiting does not help.
 	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
 
 	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of
 	// a cluster, or on several shards of a ring. Nothing was sent.
 	ErrCrossSlot = errors.New("ratelimit: keys in several slots")
 
-	// ErrTooMuchDebt: a charge was refused, because it would put the key further into debt
-	// than its state can hold. Nothing was charged.
+	// ErrTooMuchDebt: a charge was refused, because the state of the key cannot hold so
+	// large a debt. Nothing was charged.
 	ErrTooMuchDebt = errors.New("ratelimit: too much debt")
 
-	// ErrSettled: the ticket has been settled before, or its settlement failed and may
-	// have been made.
+	// ErrSettled: the ticket has been settled before, or an earlier Settle returned an
+	// error after which it may have been settled.
 	ErrSettled = errors.New("ratelimit: already settled")
 
-	// ErrDenied matches every *DeniedError.
+	// ErrDenied: the call was denied. It matches every *DeniedError, and no other error
+	// of this package.
 	ErrDenied = errors.New("ratelimit: denied")
 
-	// ErrWaitTooLong matches every *WaitError.
+	// ErrWaitTooLong: the permits would come later than the context's deadline, or than
+	// maxWait. It matches every *WaitError.
 	ErrWaitTooLong = errors.New("ratelimit: the wait is too long")
 
 	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
@@ -54,10 +58,10 @@ var (
 	// permits, and a hash without the fields of a log as an unused key.
 	ErrCorruptState = errors.New("ratelimit: corrupt state")
 
-	// ErrLeaseLost: a [Hold] has its permits no longer. Its lease ended and another hold
+	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold
 	// needed the place, it was released, the key was reset, or Redis has forgotten it, as
-	// after a failover before the hold was replicated. [InFlight.Do] cancels the work's
-	// context with it too when the lease may have ended and Redis cannot be asked.
+	// after a failover before the hold was replicated. [InFlight.Do] also cancels the
+	// work's context with it when the lease may have ended and Redis cannot be reached.
 	ErrLeaseLost = errors.New("ratelimit: the lease is lost")
 
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
@@ -108,8 +112,8 @@ func (e *DeniedError) Error() string {
 // Is reports whether target is ErrDenied.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 
-// A WaitError is why a wait or a reservation was not begun: the permits would come too
-// late. No permits were taken, or they were given back.
+// A WaitError is why a wait or a reservation did not begin: the permits would come too
+// late. No permits were taken, or they were given back as by [Reservation.Cancel].
 type WaitError struct {
 	Key  string
 	Wait time.Duration // how long the wait would have been

@@ -184,7 +184,7 @@ type groups struct {
 	of map[groupKey]*group
 }
 
-// A groupKey is what tells groups apart.
+// A groupKey is what distinguishes groups.
 type groupKey struct {
 	limiters [maxGroup]*core
 	settle   [maxGroup]bool
@@ -295,7 +295,7 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 	return reply, nil
 }
 
-// take takes permits for holds, and gives them back if nobody gets to know of them.
+// take takes permits for holds, and gives them back if no caller gets to know of them.
 func (g *group) take(ctx context.Context, request string, holds []*Hold) (redisexec.Reply, error) {
 	exec := *g.exec
 	exec.Args = slices.Clone(exec.Args)

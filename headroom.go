@@ -2,11 +2,13 @@ package ratelimit
 
 // WithHeadroom leaves the last x permits of each key to the other limiters of the same
 // algorithm, name and prefix: this limiter allows a call only if x permits are left after
-// it. Give it to callers of low priority, and none or a smaller x to those who go first:
+// it. Give callers of low priority a limiter with it, and more important callers one with a
+// smaller x or without it:
 //
 //	rate, name := ratelimit.PerSecond(100), ratelimit.WithName("api")
 //	online := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 200, name))
-//	batch := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 200, name, ratelimit.WithHeadroom(50)))
+//	batch := ratelimit.Must(ratelimit.NewTokenBucket(
+//		client, rate, 200, name, ratelimit.WithHeadroom(50)))
 //
 // All of them take from one limit, and what any of them takes counts for all. Limit in the
 // Result is that limit, Remaining what is left for this limiter, at most Limit − x, and
@@ -14,7 +16,7 @@ package ratelimit
 // ErrExceedsLimit. x is 0 or more, and less than the limit: for a [SlidingLog], less than
 // the limit of every rule, because each rule's last x permits are left.
 //
-// It costs nothing, neither this limiter nor the others.
+// It makes no call more expensive, of this limiter or of the others. An [InFlight] refuses it.
 func WithHeadroom(x int) Option {
 	return common{func(s *settings) {
 		if x < 0 {

@@ -33,8 +33,8 @@ var (
 	})
 )
 
-// inFlightScripts take permits, look at them, and extend a hold's lease. To release takes
-// no script.
+// inFlightScripts take permits, look at them, and extend a hold's lease. A release needs no
+// script.
 type inFlightScripts struct{ one, peek, extend *script.Script }
 
 func cutInFlight(file, extend *script.File) inFlightScripts {
@@ -61,44 +61,46 @@ const (
 	heldWords = 4
 )
 
-// InFlight allows at most so many permits of a key to be held at once, by any number of
-// processes: requests under way, connections, jobs. A [Hold] has its permits until it is
-// released, or until its lease ends because its process crashed or cannot reach Redis.
+// InFlight limits how many permits of a key are held at once, in any number of processes:
+// requests under way, connections, jobs. A [Hold] has its permits until it is released, or
+// until its lease ends because its process crashed or cannot reach Redis.
 //
-//	requests, err := ratelimit.NewInFlight(client, 20, 30*time.Second, ratelimit.WithName("reports"))
+//	reports, err := ratelimit.NewInFlight(
+//		client, 20, 30*time.Second, ratelimit.WithName("reports"))
 //	...
-//	err = requests.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
+//	err = reports.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
 //
 // Use [InFlight.Do] where the work is a function: it extends the lease for as long as the
 // work runs, and cancels the work's context if the lease is lost. Use
-// [InFlight.TryAcquire] where it is not.
+// [InFlight.TryAcquire] where it is not. Use [InFlight.Claim] to decide together with
+// limiters.
 //
-// No more permits than the limit are ever held by holds that believe in their lease. A hold
-// counts its lease from before the request for it was sent, by the process's monotonic
-// clock, and less a thousandth, for clocks that run at different speeds; Redis counts it
-// from when it executed the request, which is later. Four things weaken that.
+// The holds whose lease has not ended by their own count ([Hold.Left]) never have more
+// permits than the limit. A hold counts its lease from before the request for it was sent, by
+// the process's monotonic clock, less a thousandth, for clocks that run at different speeds;
+// Redis counts it from when it executed the request, which is later. Four things weaken that.
 //
-//   - What Redis loses is allowed again: after a failover, holds that were not replicated
-//     are too many, until their next Extend reports [ErrLeaseLost].
+//   - What Redis loses is allowed again: after a failover, each hold that was not replicated
+//     is one too many until its next Extend returns [ErrLeaseLost].
 //   - If the server's clock steps forward, leases end early by the step, and their places
-//     may be given to others. The holds learn of it from their next Extend.
-//   - A process that is suspended, as by the host of its virtual machine, may go on for a
-//     moment after its lease has ended, before it notices.
-//   - Reset makes all permits free, though holds still have them.
+//     may be given to others. Such a hold learns of it from its next Extend.
+//   - A process that was suspended, as by the host of its virtual machine, may go on for a
+//     moment before it notices that its lease has ended.
+//   - Reset makes all permits free, although holds still have them.
 //
-// If the server's clock steps back, no lease becomes longer by it. With [WithClock] the
+// If the server's clock steps back, no lease becomes longer. With [WithClock] the
 // limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and
 // the permits of a hold that crashed are free again later by twice that. Processes with and
 // without WithClock may share a key; the server's clock is then one of the clocks.
 //
 // Limiters of other limits and leases may use the same key while a change is rolled out:
 // each allows a call only if its own limit holds over all permits, and a hold has the
-// lease of the limiter that it is from.
+// lease of the limiter that made it.
 //
 // InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
 // is released. So it cannot be put into a [DenyCache]. Every call is sent on its own,
-// with or without [WithoutMerging]. A permit that is held takes Redis 50 bytes, and 140 where
-// a key has more than 128. InFlight is immutable and safe for concurrent use.
+// with or without [WithoutMerging]. A permit that is held takes 50 bytes of Redis, and 140
+// where a key has more than 128 permits. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
 	core    *core
 	limit   int
@@ -110,10 +112,10 @@ type InFlight struct {
 
 // NewInFlight returns a limiter that allows limit permits of a key to be held at once. limit
 // is 1 to 100,000. lease is how long the permits of a process that has crashed stay taken;
-// it is a whole number of microseconds, from 1ms to 71 years. It should be many times what a
-// call to Redis takes: a hold that is not extended within its lease may lose its permits, and
-// Do extends three times in each lease. The error wraps ErrInvalidConfig. Redis is not
-// asked.
+// it is a whole number of microseconds, from 1ms to 71 years. It should be many times as long
+// as a call to Redis: a hold that is not extended within its lease may lose its permits, and
+// Do extends three times in each lease. The error wraps ErrInvalidConfig; WithHeadroom is
+// refused. Redis is not asked.
 func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOption) (*InFlight, error) {
 	s, err := collect(opts)
 	if err != nil {
@@ -167,22 +169,23 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 	return f.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits of key, all or none, for one Hold. The Hold is nil when the call
-// is denied, and with an error; Release of a nil Hold does nothing, so that it can be deferred
-// at once. n is at most the limit and at most 1,000, otherwise the error is
+// TryAcquireN takes n permits of key, all or none, for one Hold. The Hold is nil if the call
+// is denied or returns an error; Release of a nil Hold does nothing, so that it can be
+// deferred at once. n is at most the limit and at most 1,000, otherwise the error is
 // ErrExceedsLimit. The other errors are those of [Limiter].
 //
 // In the Result, Limit is the limit and Window the lease. Remaining is how many permits are
-// free after the call, those of leases that have ended among them. RetryAfter is when enough
-// of the leases that block the call have ended, if none is extended: a retry a microsecond
-// earlier is denied unless a hold was released, and one at that instant is allowed unless a
-// hold was extended or other permits were taken. It is a bound for permits of holds that
-// crashed, and says nothing about when a hold is done. ResetAfter is when all leases
-// have ended, that of this call among them, if none is extended.
+// free after the call, including those of leases that have ended. RetryAfter is the time
+// until enough of the leases that block the call have ended, if none is extended: a retry a
+// microsecond earlier is denied unless a hold was released, and one at that instant is
+// allowed unless a hold was extended or other permits were taken. It bounds how long the
+// permits of crashed holds stay taken, and says nothing about when work is done. ResetAfter
+// is the time until all leases have ended, including that of this call, if none is extended.
 //
 // After an error caused by Redis or the network, or if ctx ended during the call, the
-// permits may have been taken. They are then given back in the background, once and within
-// a second or the client's timeouts; if that fails too, they are free when the lease ends.
+// permits may have been taken. They are then given back in the background, by one command
+// within a second or the client's timeouts; if that fails too, they are free when the lease
+// ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	if err := f.check(ctx, key, n); err != nil {
 		return nil, Result{}, err
@@ -205,8 +208,8 @@ func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, R
 }
 
 // Peek returns what key has now, and takes and changes nothing: Remaining is how many
-// permits are free, and ResetAfter when all leases have ended, if none is extended. Allowed
-// and RetryAfter are about one permit. Its errors are those of TryAcquire.
+// permits are free, and ResetAfter the time until all leases have ended, if none is extended.
+// Allowed and RetryAfter are about one permit. Its errors are those of TryAcquire.
 func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 	if err := f.check(ctx, key, 1); err != nil {
 		return Result{}, err
@@ -218,8 +221,9 @@ func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 	return f.explain(words, 0, 0, words[wordAllowed] > 0), nil
 }
 
-// Reset deletes the key's state: the full limit is free again. Holds that are under way
-// learn of it when they are extended. Its errors are those of [Limiter].
+// Reset deletes the key's state: the full limit is free again, although holds still have
+// permits. The next Extend of such a hold returns an error that wraps ErrLeaseLost. The
+// errors of Reset are those of [Limiter].
 func (f *InFlight) Reset(ctx context.Context, key string) error {
 	if err := f.check(ctx, key, 1); err != nil {
 		return err
@@ -227,8 +231,8 @@ func (f *InFlight) Reset(ctx context.Context, key string) error {
 	return f.core.Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, as that of the other limiters does. It is never
-// needed.
+// Preload loads the limiter's scripts, on every master of a ClusterClient and every shard of
+// a Ring, so that the first request finds them there. It is never needed.
 func (f *InFlight) Preload(ctx context.Context) error {
 	if err := f.check(ctx, "preload", 1); err != nil {
 		return err
@@ -346,7 +350,8 @@ func takeHolds(ctx context.Context, giveBack func(context.Context), take func() 
 	}
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll], whose PartResult then has a Hold.
+// Claim returns a claim for n permits of key, for [AcquireAll], whose PartResult then has a
+// Hold.
 func (f *InFlight) Claim(key string, n int) Claim {
 	if f == nil {
 		return Claim{}

@@ -16,7 +16,7 @@ import (
 )
 
 // A Hold has permits of an [InFlight] until it is released or its lease ends. It is safe for
-// concurrent use. A nil Hold, that of a denied call, is one without permits.
+// concurrent use. A nil Hold, as of a denied call, has no permits.
 type Hold struct {
 	limiter *InFlight
 	key, id string
@@ -24,9 +24,9 @@ type Hold struct {
 
 	mu       sync.Mutex // guards what follows; not held while Redis is asked
 	until    time.Time  // when the lease may have ended, with a monotonic reading
-	lost     bool       // Redis has said so
+	lost     bool       // Redis has reported it
 	released bool       // by the caller
-	gone     bool       // Redis has it no longer
+	gone     bool       // Redis no longer has it
 }
 
 // newHold is a hold whose permits are not taken yet.
@@ -37,9 +37,9 @@ func newHold(f *InFlight, key string, n int) *Hold {
 // believe starts the lease of permits that were asked for at sent.
 func (h *Hold) believe(sent time.Time) { h.until = h.limiter.believed(sent) }
 
-// Left is how long the lease certainly lasts still, by the process's monotonic clock. It is
-// 0 when the lease may have ended, is lost or was released. Look at it before a step that no
-// more holds than the limit may take.
+// Left is how long the lease certainly still lasts, by the process's monotonic clock. It is
+// 0 if the lease may have ended or is lost, or if the hold was released. Check it before a
+// step that no more holds than the limit may take at once.
 func (h *Hold) Left() time.Duration {
 	if h == nil || h.limiter == nil {
 		return 0
@@ -53,9 +53,9 @@ func (h *Hold) Left() time.Duration {
 }
 
 // Extend begins the lease again, from now. It returns an error that wraps ErrLeaseLost if the
-// permits are gone: the hold was released, or Redis does not have it any more. Then somebody
-// else may have the permits, and no Extend will bring them back. After any other error the
-// lease lasts as long as before, or longer.
+// permits are gone: the hold was released, or Redis no longer has it. Other holds may then
+// have the permits, and no later Extend brings them back. After any other error the lease
+// lasts as long as before, or longer.
 //
 // A lease that has ended can be extended for as long as no other hold has needed its place.
 func (h *Hold) Extend(ctx context.Context) error {
@@ -103,10 +103,10 @@ func (h *Hold) find(ctx context.Context) (bool, error) {
 	return err == nil && words[0] > 0, err
 }
 
-// Release gives the permits back, even if ctx has ended before: it then waits for a second at
-// most. So it can be deferred with a request's context. It may be called several times; once
-// it has returned nil, further calls do not ask Redis. It returns nil for a lease that is
-// lost, too. After an error the permits are free at the latest when the lease ends.
+// Release gives the permits back. If ctx has already ended, it still does so, and waits for a
+// second at most; so it can be deferred with a request's context. It may be called several
+// times; once it has returned nil, further calls do not ask Redis. For a lease that is lost
+// it returns nil too. After an error the permits are free when the lease ends, at the latest.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil || h.limiter == nil {
 		return nil
@@ -144,7 +144,7 @@ func (h *Hold) remove(ctx context.Context) error {
 	return redisexec.Send(ctx, h.limiter.core.exec.Client, redis.NewIntCmd(ctx, args...))
 }
 
-// giveBack removes permits that nobody got to know of.
+// giveBack removes permits that no caller knows of.
 func (h *Hold) giveBack(ctx context.Context) {
 	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
@@ -156,15 +156,15 @@ func (h *Hold) giveBack(ctx context.Context) {
 // work panics. While work runs, Do extends the lease, first when a third of it is over, and
 // tries again if that fails. It goes on until work returns, even after ctx has ended.
 //
-// The context of work ends with ctx. It is canceled with [ErrLeaseLost] as its cause, see
-// [context.Cause], when the lease is lost, and when it could not be extended in time: then
-// others may have the permit, and work should return as soon as it can.
+// The context of work ends with ctx. It is cancelled with [ErrLeaseLost] as its cause, see
+// [context.Cause], if the lease is lost or could not be extended in time. Others may then
+// have the permit, and work should return as soon as it can.
 //
-// If no permit is free, Do returns a *[DeniedError], which errors.Is(err, ErrDenied)
-// matches; if TryAcquire returns an error, that error. Work does not run then. Otherwise Do
-// returns what work returns, joined with an error that wraps ErrLeaseLost if the lease was
-// lost before work returned. A permit that could not be given back within a second is free
-// when its lease ends; that is no error.
+// If no permit is free, work does not run, and Do returns a *[DeniedError], which
+// errors.Is(err, ErrDenied) matches. If TryAcquire returns an error, work does not run, and
+// Do returns that error. Otherwise Do returns what work returns, joined with an error that
+// wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
+// given back within a second is free when its lease ends; Do does not report that.
 func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) (err error) {
 	if work == nil {
 		return errNoWork

@@ -1,12 +1,12 @@
 package ratelimit
 
 // A LeakyBucket holds up to capacity permits and drains at a rate: a call is allowed
-// if its permits fit. It decides as the token bucket does; nothing is queued, but by [Wait]
-// and Reserve: with a capacity of 1, callers who wait go on one by one. Remaining is the room
+// if its permits fit. It decides as the token bucket does; only [Wait] and Reserve make a
+// call wait: with a capacity of 1, waiting callers go on one by one. Remaining is the room
 // left, ResetAfter the time to drain.
 //
 // In any interval t it allows at most capacity + rate × t permits, exactly. It is a
-// GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 20
+// GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 35
 // bytes; a decision is O(1).
 type LeakyBucket struct{ *core }
 

@@ -31,8 +31,8 @@ type Limiter interface {
 	// Peek returns what there is now, and takes and changes nothing: Remaining is the
 	// permits left, ResetAfter the time until the full limit is available, Allowed and
 	// RetryAfter are about one permit. On an unused key of a limit of 10 it returns
-	// Allowed, 10 Remaining and a ResetAfter of 0. A RetryAfter binds as that of a denial
-	// does. Its errors are those of TryAcquire; after an error, too, nothing was taken.
+	// Allowed, 10 Remaining and a ResetAfter of 0. RetryAfter is as exact as that of a
+	// denial. Its errors are those of TryAcquire; even then nothing was taken.
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it
@@ -68,9 +68,9 @@ type Result struct {
 	// Remaining is the number of permits left after this decision, 0 to Limit.
 	Remaining int
 
-	// RetryAfter is 0 when allowed, but for a call that took a part, see
-	// [PartialTaker]. Otherwise it is the time until the same call
-	// would be allowed, if no other call takes permits: a retry a microsecond
+	// RetryAfter is 0 when the call is allowed, except for a call that took only a
+	// part, see [PartialTaker]. Otherwise it is the time until the same call would be
+	// allowed, if no other call takes permits: a retry a microsecond
 	// earlier (for a fixed window, a millisecond) is denied. Where permits are
 	// counted by sub-windows or at a resolution, it can be longer than Window by one
 	// sub-window or one resolution.

@@ -18,23 +18,23 @@ type Request struct {
 	N   int
 }
 
-// An Answer is the answer to one of several requests: a Result, or the error for which
-// there is no decision.
+// An Answer is the answer to one of several requests: a Result, or an error if there is no
+// decision.
 type Answer struct {
 	Result Result
 	Err    error
 }
 
 // TryAcquireMany decides many requests, each as TryAcquireN would and independently of the
-// others, and returns their answers in the same order. A request that cannot work, as with
-// an empty key, has its error as its answer, and the others are decided. Requests for the
-// same key are decided in their order.
+// others, and returns their answers in the same order. The answer to a request that cannot
+// work, such as one with an empty key, is its error, and the others are decided. Requests
+// for the same key are decided in their order.
 //
-// It is one round trip where the keys are on one server. On a Cluster or a Ring, and with
-// [WithoutMerging], each thousand requests are one round trip, to all servers at once. What an execution costs Redis is bounded: many requests go in several
-// executions of about a millisecond, between which Redis serves others. The requests are not
-// merged with those of other callers. If ctx ends first, all answers are its error, and the
-// permits may have been taken.
+// It takes one round trip where the keys are on one server. On a Cluster or a Ring, and with
+// [WithoutMerging], it takes one for each thousand requests, to all servers at once. Many
+// requests go in several executions of about a millisecond each, between which Redis serves
+// others. The requests are not merged with those of other callers. If ctx ends first, every
+// answer is its error, and the permits may have been taken.
 func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	answers := make([]Answer, len(requests))
 	var calls []merge.Call

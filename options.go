@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// An Option applies to every algorithm, and to [InFlight]. The options of a single algorithm have types
-// of their own, so that they do not compile with another.
+// An Option applies to every algorithm, and to [InFlight], which only refuses
+// [WithHeadroom]. The options of a single algorithm have types of their own, so that they
+// do not compile with another.
 type Option interface {
 	FixedWindowOption
 	CalendarWindowOption
@@ -242,8 +243,9 @@ func WithSubWindows(n int) SlidingWindowOption {
 
 // WithResolution merges the entries of a sliding log that fall into the same interval
 // of d, to bound its memory at one entry for each d of the longest window. d is a whole
-// number of microseconds, at most the shortest window. A merged entry counts until the last instant of its interval has
-// left the window, so that the log never allows more, and may allow less for at most d.
+// number of microseconds, at most the shortest window. A merged entry counts until the
+// last instant of its interval has left the window, so that the log never allows more, and
+// may allow less for at most d.
 func WithResolution(d time.Duration) SlidingLogOption {
 	return slidingLogOnly{func(s *settings) {
 		if d < time.Microsecond || d%time.Microsecond != 0 {

@@ -11,13 +11,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-// A Reserver promises permits that are not there yet. TokenBucket and LeakyBucket are the
-// limiters that can.
+// A Reserver promises permits that are not there yet. [TokenBucket] and [LeakyBucket] are
+// Reservers.
 type Reserver interface {
 	Limiter
 
-	// Reserve takes n permits of key that may be used within maxWait, and says when. See
-	// [TokenBucket.Reserve].
+	// Reserve takes n permits of key that may be used within maxWait, and returns when
+	// they may be used. See [TokenBucket.Reserve].
 	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
 }
 
@@ -26,26 +26,27 @@ var (
 	_ Reserver = (*LeakyBucket)(nil)
 )
 
-// Reserve takes n permits of key and says when they may be used: at once, or when the bucket
-// has refilled so far, but within maxWait. The bucket then owes the permits, and later calls
-// stand behind them: TryAcquire is denied until the debt is repaid, and a later reservation
-// is due later. So those who reserve are served in the order in which Redis decides, in any
-// number of processes, evenly spaced, and with one call each. [Wait] reserves and sleeps.
+// Reserve takes n permits of key that may be used at once, or later, when the bucket has
+// refilled so far, but within maxWait. The bucket then owes the permits, and later calls
+// come after them: TryAcquire is denied until the debt is repaid, and a later reservation is
+// due later. So reservations are due in the order in which Redis decides, in any number of
+// processes, evenly spaced, and with one call each. [Wait] reserves and sleeps.
 //
-// If the permits would be due later than maxWait, it takes nothing and returns a *[WaitError],
-// which matches ErrWaitTooLong and says how long the wait would have been. With a maxWait of 0
-// it reserves only what may be used at once. Its other errors are those of TryAcquireN, and
-// ErrInvalidConfig for a maxWait below 0; n above the burst is ErrExceedsLimit, and never waits.
-// If ctx ends while the call is in flight, the reservation is cancelled when Redis answers.
-// After another error the permits may have been taken, once.
+// If the permits would be due later than maxWait, Reserve takes nothing and returns a
+// *[WaitError], which matches ErrWaitTooLong and says how long the wait would have been. With
+// a maxWait of 0 it reserves only what may be used at once. Its other errors are those of
+// TryAcquireN, among them ErrExceedsLimit for n above the burst, whatever maxWait is; and
+// ErrInvalidConfig for a maxWait below 0. If ctx ends while the call is in flight, the
+// reservation is cancelled when Redis answers. After another error the permits may have been
+// taken, once.
 //
 // Permits that are used when they are due never exceed burst + rate × t in any interval t, in
 // which the instants are whole microseconds, rounded up. Permits that are used late, at most
-// by d, never exceed burst + rate × (t + d). A clock of the server that is set forward makes
-// those who wait late by as much.
+// by d, never exceed burst + rate × (t + d). If the server's clock is set forward, those who
+// already wait are late by as much.
 //
-// Limiters of other rules on the key keep what was promised: until the last permit is due,
-// they restore none of the permits that others wait for.
+// Limiters of other rules on the key respect reservations: until the last reserved permit is
+// due, they restore none of the reserved permits.
 //
 // A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
 // and a denial of TryAcquire costs about twice as much as usual while others wait.
@@ -53,16 +54,16 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
 }
 
-// Reserve takes n permits of key and says when they may be used: at once, or when the bucket
-// has drained so far, but within maxWait. It is [TokenBucket.Reserve], with the capacity in
-// place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
+// Reserve takes n permits of key that may be used at once, or later, when the bucket has
+// drained so far, but within maxWait. It is [TokenBucket.Reserve], with the capacity in place
+// of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
 }
 
-// A Reservation is permits that were taken and may be used after Delay. Call Wait, or sleep
-// for Delay; Cancel it if the permits will not be used. It is safe for concurrent use.
+// A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
+// sleep for Delay; call Cancel if the permits will not be used. It is safe for concurrent use.
 type Reservation struct {
 	core    *core
 	timing  timing
@@ -74,8 +75,8 @@ type Reservation struct {
 	caches  denyTables
 }
 
-// denyTables are the tables of the caches of denials around a limiter, which have to hear
-// when permits are given back.
+// denyTables are the tables of the caches of denials around a limiter. returnPermits is
+// called for each when permits are given back.
 type denyTables []*denyTable
 
 // returnPermits is denyTable.returnPermits for all of them.
@@ -96,20 +97,21 @@ const (
 	reservationCancelled = 2
 )
 
-// Delay is how long the permits must not be used yet; 0 when they may be. It counts from the
-// reply: it ends late by the way back from Redis, never early.
+// Delay is the time until the permits may be used, 0 when they may be used now. It counts
+// from when the reply arrived, so that it never ends early, and ends late by the reply's way
+// back from Redis.
 func (r *Reservation) Delay() time.Duration { return max(r.due.Sub(r.timing.now()), 0) }
 
-// Result is the decision, as of TryAcquireN: Allowed is true, Remaining is 0 if the permits
-// were not there yet, and ResetAfter includes the debt.
+// Result is the decision, as TryAcquireN would return it: Allowed is true, Remaining is 0 if
+// the permits were not there yet, and ResetAfter includes the debt.
 func (r *Reservation) Result() Result { return r.result }
 
 // Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
-// cancels the reservation and returns the context's error. If the permits are not
-// due before the deadline of ctx, it does so at once and returns a *[WaitError].
+// cancels the reservation and returns an error that wraps the context's. If the permits are
+// not due before the deadline of ctx, it cancels at once and returns a *[WaitError].
 //
-// A cancel takes up to 100 ms beyond the context's end if Redis is slow; whether it succeeds
-// or not is not reported.
+// If Redis is slow, the cancel takes up to 100 ms beyond the context's end. Wait does not
+// report whether the cancel gave the permits back.
 func (r *Reservation) Wait(ctx context.Context) error {
 	switch r.ended.Load() {
 	case reservationUsed:
@@ -141,14 +143,15 @@ func (r *Reservation) Wait(ctx context.Context) error {
 // the callers: time restores it.
 const cancelTime = 100 * time.Millisecond
 
-// Cancel gives the permits back, which must not be used then. It gives back all of them if no
-// other permits have been taken from the key since, and otherwise nothing: others stand behind
-// the reservation and were told when they are due, so that permits given back could be used
-// at the same instants as theirs. It returns nil in both cases. An error means that the
-// permits may have been given back or not, as after a Reset; Cancel can be called again.
+// Cancel gives the permits back; do not use them after it. It gives back all of them if no
+// other permits have been taken from the key since, and otherwise nothing: later reservations
+// already have their instants, at which the permits given back could be used too. It returns
+// nil in both cases. If it returns an error, the permits may have been given back or not;
+// Cancel can be called again.
 //
-// After Wait has returned nil, and after a Cancel that returned nil, it does nothing. It asks
-// nothing if ctx has ended: use context.WithoutCancel to cancel because ctx ended.
+// After Wait has returned nil, and after a Cancel that returned nil, it does nothing. If ctx
+// has ended, it returns an error and does not ask Redis: use context.WithoutCancel to cancel
+// because ctx ended.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.ended.Load() != 0 {
 		return nil

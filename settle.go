@@ -9,30 +9,31 @@ import (
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose
 // cost is known only when it is done: the tokens of a language model, the bytes of an
-// answer. Every limiter on Redis of this package is one; [SettlerOf] makes one of a
-// [DenyCache].
+// answer. Every limiter of this package that decides on Redis on its own is one;
+// [SettlerOf] makes one of a [DenyCache]. [Claim.Estimate] is for an estimate beside other
+// limits.
 type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
-	// If it is allowed, the Ticket settles what the work has really cost; if it is denied,
-	// the Ticket is nil. For work that may cost more than the limit, estimate the limit at
-	// most: Settle charges the rest. The call is not merged with others.
+	// If the call is allowed, the Ticket settles what the work has really cost; if it is
+	// denied, the Ticket is nil. For work that may cost more than the limit, estimate the
+	// limit at most: Settle charges the rest. The call is not merged with others.
 	//
-	// A ticket that is never settled, because the process has ended or the reply was lost,
-	// stays charged with n permits. Nothing has to expire: time heals it, as it does for
-	// any other call.
+	// If a ticket is never settled, because the process has ended or the reply was lost,
+	// its n permits stay taken, as those of any allowed call: the key recovers with time.
 	Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error)
 
 	// Charge takes n permits from key, whether they are there or not. What is missing is
 	// a debt: no call is allowed before it is repaid, and RetryAfter and ResetAfter
 	// include it. A bucket repays its debt at its rate; a sliding window or a log when the
-	// permits leave the window. A fixed window forgets its debt when it ends.
+	// permits leave the window. A fixed or calendar window forgets its debt when it ends.
 	//
 	// Allowed is true, Remaining is 0 while there is a debt. n is 1 to 1,000,000,000; with
 	// the storage ZSet 1 to 10,000, and no more than 20,000 permits can count at a time.
-	// ErrTooMuchDebt means that nothing was charged: n is more than that, a bucket would
+	// ErrTooMuchDebt means that nothing was charged: n is above its bound, a bucket would
 	// take more than 71 years to repay its debt (or the numbers of its state would not be
 	// exact), or more than 4,000,000,000 permits would count in a window. The other errors
-	// are those of TryAcquire.
+	// are those of TryAcquire, and ErrInvalidPermits for n below 1. The call is not merged
+	// with others.
 	Charge(ctx context.Context, key string, n int) (Result, error)
 }
 
@@ -44,15 +45,15 @@ var (
 	_ Settler = (*LeakyBucket)(nil)
 )
 
-// WithExactReturns makes a bucket give back only what cannot have been refilled while it
-// was held: of n permits held for h, n − rate × h, rounded down to what the bucket counts
-// in (with WithRefillEvery, less the most that so many steps can bring), and nothing if a
-// limiter of another rate has written the state. With it, what is used never exceeds the
-// bucket's bound in any interval, if a ticket's use counts at the instant of its estimate,
-// all limiters of the key have this rate, and the clock does not step back while the ticket
-// is held. Without it everything is given back, which can exceed the bound, see
-// [Ticket.Settle]. Choose it where the bound matters more than the permits, and estimates
-// are held for much less than a refill takes.
+// WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
+// refilled while the ticket was held: of n permits held for h, n − rate × h, rounded down to
+// what the bucket counts in (with WithRefillEvery, n less the most that the steps in h can
+// bring), and nothing if a limiter of another rate has written the state. The permits used
+// then never exceed the bucket's bound in any interval, if a ticket's use counts at the
+// instant of its estimate, all limiters of the key have this rate, and the clock does not
+// step back while the ticket is held. Without this option everything is given back, which
+// can exceed the bound, see [Ticket.Settle]. Choose it where the bound matters more than the
+// permits, and where estimates are held for much less time than a refill takes.
 func WithExactReturns() BucketOption {
 	return bucketOnly{func(s *settings) {
 		s.once("WithExactReturns")
@@ -60,8 +61,8 @@ func WithExactReturns() BucketOption {
 	}}
 }
 
-// A Ticket is permits that were taken by an estimate, to be settled once. It is safe for
-// concurrent use.
+// A Ticket stands for the permits that an estimate took, and settles them once. It is safe
+// for concurrent use.
 type Ticket struct {
 	core         *core
 	key          string
@@ -128,37 +129,37 @@ func (c *core) checkCharge(n int) error {
 }
 
 // Settle replaces the ticket's estimate by what the work has really cost: actual permits, 0
-// or more. It gives back what the estimate was too much, and charges what it was too
-// little, as [Settler.Charge] does, however much that is.
+// or more. If the estimate was too high, it gives the difference back. If it was too low, it
+// charges the difference as [Settler.Charge] does, however much that is.
 //
-// A ticket is settled once, at most once if the reply is lost: after any error, the estimate
-// stays charged, and with it perhaps what it was too little, or perhaps less what it was
-// too much. Later calls return ErrSettled. Only after ErrInvalidPermits (actual is below
-// 0), ErrTooMuchDebt for a charge that no limiter of this kind takes, and for a context
-// that has ended before the call, is the ticket unsettled still.
+// A ticket is settled at most once. After an error the difference may have been settled or
+// not, and later calls return ErrSettled. There are three exceptions, after which the ticket
+// can still be settled: ErrInvalidPermits (actual is below 0), ErrTooMuchDebt for a charge
+// that no limiter of this kind takes, and a context that had ended before the call.
 //
 // What is given back depends on the limiter:
 //
-//   - A bucket takes back everything, at most until it is full. What the ticket has held
-//     may have been refilled meanwhile. So an interval that begins while tickets of the
-//     key are held can exceed the bucket's bound: by at most what is given back in it of
-//     earlier estimates, and by at most rate × the time for which one ticket or another
-//     has then been held without a break. An interval that begins while none is held keeps
-//     the bound, and so does any interval if the bucket is never full meanwhile.
-//     [WithExactReturns] never exceeds it, and gives back less. While permits are promised to
-//     those who [Wait], nothing is given back: the next caller would be due when they are.
-//   - A fixed window takes back permits of the window that they were taken from. Once it
-//     is over, nothing is given back, and nothing needs to be.
-//   - Sliding windows and logs forget the permits where they stand: it is as if they had
-//     never been taken. Hash, List and a log rewrite the later totals of the key's state; if
-//     8,192 sub-windows or entries or more came later, nothing is given back.
+//   - A bucket takes back everything, at most until it is full. It may have refilled the
+//     same permits while the ticket was held. So an interval that begins while tickets of
+//     the key are held can exceed the bucket's bound: by at most what is given back in it
+//     of earlier estimates, and by at most rate × the time for which one ticket or another
+//     has then been held without a break. An interval that begins while no ticket is held
+//     keeps the bound, and so does any interval if the bucket is never full while the
+//     tickets are held. With [WithExactReturns] no interval exceeds the bound, and less is
+//     given back. While permits are promised to callers that [Wait], nothing is given back,
+//     because the next caller would be due at the same instants as they are.
+//   - A fixed or calendar window takes back permits of the window that they were taken
+//     from. Once that is over, nothing is given back, and nothing needs to be.
+//   - Sliding windows and logs remove the permits as if they had never been taken. Hash,
+//     List and a log rewrite the later totals of the key's state; if 8,192 or more
+//     sub-windows or entries came later, nothing is given back.
 //
-// Where the permits are not found, nothing is given back: because the server's clock has
-// stepped back and moved them, or in a fixed window whose length another limiter has
-// changed. A Reset gives back the permits of all tickets of its key: settle before it, or
-// not at all, because a bucket does not notice it. Sliding windows and logs take permits
-// that others have taken in the same sub-window, or at the same instant, for the ticket's,
-// if they took them since a Reset or since the clock stepped back.
+// Nothing is given back where the permits are not found: the server's clock has stepped back
+// and moved them, or another limiter has changed the length of a fixed window. A Reset gives
+// back the permits of all tickets of its key: settle before it, or not at all, because a
+// bucket does not notice the Reset. A sliding window or log can mistake permits of other
+// calls for the ticket's, if they were taken in the same sub-window or at the same instant
+// after a Reset, or after the clock stepped back.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.core == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
@@ -194,10 +195,10 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	return nil
 }
 
-// SettlerOf returns what estimates, charges and settles with l, which is a limiter on Redis
-// or a [DenyCache] around one. Through a cache, an estimate is denied from memory as
-// TryAcquireN is, and a settlement that gives permits back removes the key's denials. So a
-// service that has a cache settles through it:
+// SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around
+// one. Through a cache, an estimate is denied from memory as TryAcquireN is, and a settlement
+// that gives permits back removes the key's denials. So a service that has a cache settles
+// through it:
 //
 //	cache, err := ratelimit.NewDenyCache(bucket)
 //	...

@@ -11,7 +11,7 @@ import (
 // it would have decided. What the trial answers is only reported. Its errors, its panics and
 // its time never reach the caller: it is asked in the background, after the decision.
 //
-// A stricter limit beside the one that is enforced, before it is:
+// To try a stricter limit before it is enforced:
 //
 //	limiter, err := ratelimit.NewShadow(perMinute, stricter, func(t ratelimit.Trial) {
 //		if t.Enforced.Allowed && t.Err == nil && !t.Result.Allowed {
@@ -19,7 +19,7 @@ import (
 //		}
 //	})
 //
-// A dry run, which takes permits and reports, and lets every call pass: enforce [AllowAll].
+// For a dry run, which takes permits and reports, and allows every call, enforce [AllowAll]:
 //
 //	limiter, err := ratelimit.NewShadow(ratelimit.AllowAll(), planned, report)
 //
@@ -27,12 +27,12 @@ import (
 // limiter has, if both are of one algorithm. It is asked about each call that the enforced
 // limiter has decided, allowed or denied, and not about a call that got an error. Calls for
 // one key are asked in about the order of their decisions. At most 256 trials (see
-// [WithMaxTrials]) are under way at a time, each for at most a second; a call beyond
-// that is not asked about, and counted: see [Shadow.Dropped].
+// [WithMaxTrials]) are under way at a time, each for at most a second. The trial is not
+// asked about a call beyond that; [Shadow.Dropped] counts these calls.
 //
-// Put a [DenyCache] around the enforced limiter, and not around the Shadow, whose trial would
-// not hear of what the cache denies; NewDenyCache refuses that. A call costs some 300 ns
-// beside the enforced limiter's own time.
+// Put a [DenyCache] around the enforced limiter, not around the Shadow: the trial would not
+// be asked about calls that the cache denies. NewDenyCache refuses that. A call takes some
+// 300 ns more than the enforced limiter alone.
 type Shadow struct {
 	enforced, trial Limiter
 	report          func(Trial)
@@ -47,7 +47,7 @@ type Trial struct {
 	Key      string
 	N        int    // permits asked for; 0 for a Reset that failed
 	Enforced Result // what the caller got
-	Result   Result // what the trial would have answered; zero if Err is not nil
+	Result   Result // what the trial answered; zero if Err is not nil
 	Err      error  // why the trial made no decision; ErrExceedsLimit if it can never allow N
 }
 
@@ -57,12 +57,12 @@ const (
 	trialTimeout     = time.Second
 )
 
-// NewShadow returns a limiter that decides by enforced and asks trial beside it. report gets
-// each of the trial's answers. It is called from several goroutines at once, never from the
-// caller's, and may be slow: while it runs, its trial is under way.
+// NewShadow returns a limiter that decides by enforced, and asks trial about the same calls.
+// report gets each of the trial's answers. It is called from several goroutines at once,
+// never from a caller's. It may be slow, but its trial counts as under way while it runs.
 //
-// The error wraps ErrInvalidConfig: a limiter, the function or an option is nil, an option's
-// value cannot work, or an option is given twice.
+// The error wraps ErrInvalidConfig: a limiter, report or an option is nil, an option's value
+// cannot work, or an option is given twice.
 func NewShadow(enforced, trial Limiter, report func(Trial), opts ...ShadowOption) (*Shadow, error) {
 	s := shadowSettings{most: defaultMaxTrials}
 	if isNil(enforced) {
@@ -99,8 +99,9 @@ type shadowOption func(*shadowSettings)
 
 func (f shadowOption) setShadow(s *shadowSettings) { f(s) }
 
-// WithMaxTrials lets n trials be under way at a time, 256 if not given. n is 1 to 2^20. While
-// the trial's Redis hangs, as many goroutines wait for it, each for at most a second.
+// WithMaxTrials allows n trials to be under way at a time, 256 if not given. n is 1 to
+// 1,048,576. While the trial's Redis hangs, up to n goroutines wait for it, each for at most
+// a second.
 func WithMaxTrials(n int) ShadowOption {
 	return shadowOption(func(s *shadowSettings) {
 		if n < 1 || n > mostMaxTrials {
@@ -137,8 +138,8 @@ func (s *Shadow) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 // Reset resets key in the enforced limiter, and then in the trial, in the background. It
-// returns the enforced limiter's error. If the trial fails to reset the key, that is
-// reported, as a Trial whose N is 0.
+// returns the enforced limiter's error. If the trial fails to reset the key, report gets a
+// Trial whose N is 0 and whose Err is the error.
 func (s *Shadow) Reset(ctx context.Context, key string) error {
 	if s == nil || s.enforced == nil {
 		return errUnmade
@@ -154,8 +155,8 @@ func (s *Shadow) Reset(ctx context.Context, key string) error {
 // under way.
 func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
 
-// Panicked is how many calls of report have panicked. A panic of the trial itself is the Err
-// of a Trial.
+// Panicked is how many calls of report have panicked. If the trial itself panics, report gets
+// that as the Err of a Trial.
 func (s *Shadow) Panicked() int64 { return s.failed.Load() }
 
 func (s *Shadow) ceiling() int { return ceilingOf(s.enforced) }

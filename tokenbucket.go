@@ -6,7 +6,7 @@ package ratelimit
 //
 // It is the limiter to start with: callers may burst, and then have to keep to the
 // rate. It is a GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string
-// of some 20 bytes; a decision is O(1).
+// of some 35 bytes; a decision is O(1).
 //
 // With WithRefillEvery tokens arrive in steps every d instead, and in any interval t > 0
 // the bucket allows at most burst + ⌈t/d⌉ × what a step adds.

@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// A PartialTaker takes as many permits as there are. Every limiter on Redis of this
-// package is one; [PartialTakerOf] makes one of a [DenyCache].
+// A PartialTaker takes as many permits as there are. Every limiter of this package that
+// decides on Redis on its own is one; [PartialTakerOf] makes one of a [DenyCache].
 type PartialTaker interface {
 	// TryAcquireUpTo takes up to n permits from key: as many as are there, at most the
 	// limit, which n may exceed. taken is how many.
@@ -16,9 +16,9 @@ type PartialTaker interface {
 	// taken, RetryAfter is the time until one more is there, even if Allowed is true;
 	// otherwise it is 0.
 	//
-	// It decides once, in one execution, which is executed at most once. The call is not
-	// merged with others. It costs Redis what TryAcquire costs, and with the storage ZSet
-	// what TryAcquireN costs for as many permits as are taken. Its errors are those of
+	// It is one execution, at most once, and is not merged with others. It costs Redis what
+	// TryAcquire costs; with the storage ZSet, what TryAcquireN costs for as many permits
+	// as are taken. Its errors are those of
 	// TryAcquire, and ErrInvalidPermits for n below 1.
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)
 }
@@ -52,9 +52,9 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 	return int(allowed), r, nil
 }
 
-// PartialTakerOf returns what takes as many permits as there are from l, which is a
-// limiter on Redis or a [DenyCache] around one: the cache then denies from memory, and
-// stores denials, as it does for TryAcquire. Any other limiter is refused with an error
+// PartialTakerOf returns the PartialTaker of l, which is a limiter on Redis or a [DenyCache]
+// around one. Through a cache, calls are denied from memory and denials are stored, as for
+// TryAcquire. Any other limiter is refused with an error
 // that wraps ErrInvalidConfig.
 func PartialTakerOf(l Limiter) (PartialTaker, error) {
 	if isNil(l) {

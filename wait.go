@@ -14,27 +14,28 @@ func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
 
 // WaitN waits until l allows n permits of key, and takes them.
 //
-// On a [TokenBucket] or [LeakyBucket], also inside a [DenyCache], it makes one reservation
-// and sleeps until that is due: one call for each waiter, whatever the number of waiters,
-// who are served in the order in which Redis decides, in any number of processes, evenly
-// spaced at the rate. A large n waits for its turn and is not overtaken; but calls of
-// TryAcquire are denied while others wait. If ctx ends, the permits are given back as
-// [Reservation.Cancel] does: none if others have reserved since, so that no bound is
+// On a [TokenBucket] or [LeakyBucket], or a [DenyCache] around one, it makes one reservation
+// and sleeps until that is due. So each waiting caller makes one call to Redis, whatever
+// their number, and they are served in the order in which Redis decides, in any number of
+// processes, evenly spaced at the rate. A large n waits for its turn and is not overtaken;
+// but calls of TryAcquire are denied while others wait. If ctx ends, the permits are given
+// back as [Reservation.Cancel] does: none if others were taken since, so that no bound is
 // exceeded.
 //
-// On any other limiter it asks, sleeps for RetryAfter and a random tenth of that, at most
-// 100 ms, so that not all waiters ask at once, and asks again. It never asks more than once a
-// millisecond. Order is not kept: whoever asks first when permits come back gets them, and
-// a large n can starve beside calls for less. That holds for windows and logs, for a
-// [LocalTokenBucket], and for a [Fallback], also around a bucket, because an answer may come
-// from its secondary, which cannot promise what the primary has. It holds for types of
-// your own too, even if they embed a bucket, because their TryAcquireN may do more.
+// On any other limiter it asks, sleeps for RetryAfter and a random delay of up to a tenth of
+// it, at most 100 ms, so that not all waiting callers ask at once, and asks again. It never
+// asks more than once a millisecond. Order is not kept: the first to ask when permits are
+// available gets them, and a large n can starve beside calls for less. These limiters are
+// windows and logs, [All], [LocalTokenBucket], and every other decorator, even around a
+// bucket: an answer of a [Fallback] may come from its secondary, which cannot promise what
+// the primary has. They are types of your own too, even if they embed a bucket, because their
+// TryAcquireN may do more.
 //
-// The Result is that of the allowed call. An error comes with no permits: if ctx has a
-// deadline before which the limiter cannot allow n permits, WaitN returns a *[WaitError] at
-// once, which matches ErrWaitTooLong and says how long the wait would have been. If ctx ends,
-// the error wraps the context's. Other errors are those of TryAcquireN; an outage ends the
-// wait.
+// The Result is that of the allowed call. If ctx has a deadline before which the limiter
+// cannot allow n permits, WaitN returns a *[WaitError] at once, which matches ErrWaitTooLong
+// and says how long the wait would have been. If ctx ends, the error wraps the context's.
+// Other errors are those of TryAcquireN; an outage ends the wait. With an error, the caller
+// has no permits, but some may have been taken, as TryAcquireN and Reserve say.
 func WaitN(ctx context.Context, l Limiter, key string, n int) (Result, error) {
 	return realWaiter.wait(ctx, l, key, n)
 }
