@@ -296,6 +296,9 @@ next:
 		if c.limiter == nil {
 			return nil, nil, errUnmade
 		}
+		if c.n < 1 || c.n > maxCount { // before it is added to another, or another to it
+			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
+		}
 		if _, held := c.limiter.explainer.(*InFlight); held && c.settle {
 			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
@@ -309,8 +312,8 @@ next:
 			if c.settle || other.settle {
 				return nil, nil, invalidConfig("AcquireAll: several claims of the %s for one key count together, and one of them is an estimate; make one claim of them", c.limiter.title)
 			}
-			if c.n < 1 || c.n > maxCount || other.n > maxCount {
-				return to, nil, c.limiter.check(context.Background(), c.key, c.n)
+			if other.n > maxCount {
+				return nil, nil, c.limiter.check(context.Background(), c.key, other.n)
 			}
 			if places == nil {
 				places = make([]int, i, len(claims))
