@@ -62,7 +62,8 @@ func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 }
 
 // A Reservation is permits that were taken and may be used after Delay. Call Wait, or sleep
-// for Delay; Cancel it if the permits will not be used. It is safe for concurrent use.
+// for Delay; Cancel it if the permits will not be used. It is safe for concurrent use. A nil
+// Reservation, that of an error, has no permits.
 type Reservation struct {
 	core    *core
 	timing  timing
@@ -70,7 +71,7 @@ type Reservation struct {
 	result  Result
 	due     time.Time // on this process's monotonic clock
 	receipt *redisexec.Receipt
-	ended   atomic.Int32 // reservationUsed or reservationCancelled
+	ended   atomic.Int32 // reservationUsed, reservationLeft or reservationCancelled
 	caches  denyTables
 }
 
@@ -93,16 +94,27 @@ func (all denyTables) returnPermits(key string) (done func()) {
 
 const (
 	reservationUsed      = 1 // Wait has returned nil
-	reservationCancelled = 2
+	reservationLeft      = 2 // Cancel has been called: the permits may have been given back
+	reservationCancelled = 3
 )
 
 // Delay is how long the permits must not be used yet; 0 when they may be. It counts from the
 // reply: it ends late by the way back from Redis, never early.
-func (r *Reservation) Delay() time.Duration { return max(r.due.Sub(r.timing.now()), 0) }
+func (r *Reservation) Delay() time.Duration {
+	if r == nil || r.core == nil {
+		return 0
+	}
+	return max(r.due.Sub(r.timing.now()), 0)
+}
 
 // Result is the decision, as of TryAcquireN: Allowed is true, Remaining is 0 if the permits
 // were not there yet, and ResetAfter includes the debt.
-func (r *Reservation) Result() Result { return r.result }
+func (r *Reservation) Result() Result {
+	if r == nil {
+		return Result{}
+	}
+	return r.result
+}
 
 // Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
 // cancels the reservation and returns the context's error. If the permits are not
@@ -111,10 +123,13 @@ func (r *Reservation) Result() Result { return r.result }
 // A cancel takes up to 100 ms beyond the context's end if Redis is slow; whether it succeeds
 // or not is not reported.
 func (r *Reservation) Wait(ctx context.Context) error {
+	if r == nil || r.core == nil {
+		return invalidConfig("there is no reservation; Reserve returns one if it has no error")
+	}
 	switch r.ended.Load() {
 	case reservationUsed:
 		return nil
-	case reservationCancelled:
+	case reservationLeft, reservationCancelled:
 		return r.core.failed(ctx, r.key, errCancelled)
 	}
 	delay := r.Delay()
@@ -125,7 +140,9 @@ func (r *Reservation) Wait(ctx context.Context) error {
 		err = r.timing.sleep(ctx, delay)
 	}
 	if err == nil {
-		r.ended.Store(reservationUsed)
+		if !r.ended.CompareAndSwap(0, reservationUsed) && r.ended.Load() != reservationUsed {
+			return r.core.failed(ctx, r.key, errCancelled) // by another goroutine
+		}
 		return nil
 	}
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
@@ -146,15 +163,23 @@ const cancelTime = 100 * time.Millisecond
 // the reservation and were told when they are due, so that permits given back could be used
 // at the same instants as theirs. It returns nil in both cases. An error means that the
 // permits may have been given back or not, as after a Reset; Cancel can be called again.
+// From its first call on that asks, Wait returns an error, also one that is under way.
 //
 // After Wait has returned nil, and after a Cancel that returned nil, it does nothing. It asks
 // nothing if ctx has ended: use context.WithoutCancel to cancel because ctx ended.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if r.ended.Load() != 0 {
+	if r == nil || r.core == nil {
+		return nil
+	}
+	switch r.ended.Load() {
+	case reservationUsed, reservationCancelled:
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return r.core.failed(ctx, r.key, err)
+	}
+	if !r.ended.CompareAndSwap(0, reservationLeft) && r.ended.Load() == reservationUsed {
+		return nil
 	}
 	defer r.caches.returnPermits(r.key)()
 	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
