@@ -47,6 +47,8 @@ var (
 // Limiters of other rules on the key keep what was promised: until the last permit is due,
 // they restore none of the permits that others wait for.
 //
+// The ResetAfter of a denial behind a very large debt may be a microsecond too long.
+//
 // A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
 // and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
