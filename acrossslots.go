@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -19,7 +20,8 @@ import (
 // [Ticket.Settle]). What it costs instead:
 //
 //   - a call that is denied takes two round trips, and meanwhile other calls may be denied
-//     because of the permits that it gives back;
+//     because of the permits that it gives back. A [DenyCache] of such a limiter keeps a
+//     denial until its RetryAfter has passed;
 //   - if the process ends in between, or permits cannot be given back because of an
 //     outage, they stay taken, and time heals it as for any other call. After an error too,
 //     what other claims took is given back, but the permits of the claim that failed may
@@ -45,7 +47,10 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		}
 	}
 	if g, err := groupOf(joined); err == nil && g.checkSlots(joined) == nil {
-		return decideAll(ctx, claims, false)
+		r, err := decideAll(ctx, claims, false)
+		if !errors.Is(err, ErrCrossSlot) { // which a client of another type gets from a Cluster: nothing was taken
+			return r, err
+		}
 	}
 	taken := make([]slotAnswer, len(joined))
 	var asked sync.WaitGroup

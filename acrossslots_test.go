@@ -229,6 +229,29 @@ func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
 	<-returned
 }
 
+// A client that only wraps a ClusterClient gets there too: the Cluster says that it needs
+// several scripts.
+func TestAcrossSlotsOfAWrappedCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t).Client(t)
+	for name, client := range map[string]ratelimit.Client{"wrapped": &wrapped{cluster}} {
+		t.Run(name, func(t *testing.T) {
+			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 2))
+			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour))
+			running := ratelimit.Must(ratelimit.NewInFlight(client, 1, time.Hour))
+			r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Zero(t, must(t)(running.Peek(ctx, "c")).Remaining)
+			require.NoError(t, r.Release(ctx))
+			r, err = ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			require.NoError(t, err)
+			require.False(t, r.Allowed)
+			require.Equal(t, 1, must(t)(bucket.Peek(ctx, "a")).Remaining)
+			require.Equal(t, 1, must(t)(running.Peek(ctx, "c")).Remaining)
+		})
+	}
+}
+
 // before calls do before each command.
 type before struct{ do func() }
 

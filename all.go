@@ -25,9 +25,12 @@ import (
 // give the Result of each limiter.
 //
 // The limiters are those of this package that decide on Redis, at most eight, on one
-// client and by one clock. Decorators ([DenyCache], [Fallback]) go around the whole. The
+// client and by one clock: the server's, or that of the first limiter if all have
+// [WithClock]. Decorators ([DenyCache], [Fallback]) go around the whole. The
 // keys of one call must be in one slot of a Cluster and on one shard of a Ring: there a
-// key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot.
+// key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot. A Ring
+// behind a client of another type, as its AutoPipeliner, is not recognized: without a tag
+// a call there takes permits on the shard of one key only.
 type All struct{ group *group }
 
 var _ Limiter = (*All)(nil)
@@ -35,7 +38,8 @@ var _ Limiter = (*All)(nil)
 // NewAll returns a limiter that allows what all limiters allow. The error wraps
 // ErrInvalidConfig: no limiter, more than eight or too many for one script, a limiter that
 // does not decide on Redis, one that is given twice or has the name and the algorithm of
-// another, or limiters on several clients or with several clocks. Redis is not asked.
+// another, limiters on several clients, or some with WithClock and some without. Redis is
+// not asked.
 func NewAll(limiters ...Limiter) (*All, error) {
 	cores := make([]*core, len(limiters))
 	for i, l := range limiters {
