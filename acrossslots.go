@@ -2,7 +2,10 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"sync"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // AcquireAcrossSlots is [AcquireAll] for keys that are in several slots of a Cluster, or on
@@ -18,10 +21,12 @@ import (
 // What it costs instead:
 //
 //   - A denied call takes two round trips. Until the second has arrived, other calls may be
-//     denied for want of the permits that it gives back.
+//     denied for want of the permits that it gives back. A [DenyCache] of such a limiter
+//     keeps a denial until its RetryAfter has passed.
 //   - If the process ends in between, or an outage prevents the second round trip, the
 //     permits stay taken, as those of any allowed call. After an error, the permits of the
-//     other claims are given back, but those of the claim that failed may stay taken.
+//     other claims are given back, but those of the claim that failed may stay taken. If
+//     ctx ends before that, they are given back in the background.
 //   - RetryAfter is the longest of the denials. A call at that time may be denied once more,
 //     because a bucket does not always get everything back.
 //
@@ -44,7 +49,10 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		}
 	}
 	if g, err := groupOf(joined); err == nil && g.checkSlots(joined) == nil {
-		return decideAll(ctx, claims, false)
+		r, err := decideAll(ctx, claims, false)
+		if !errors.Is(err, ErrCrossSlot) { // which a client of another type gets from a Cluster: nothing was taken
+			return r, err
+		}
 	}
 	taken := make([]slotAnswer, len(joined))
 	var asked sync.WaitGroup
@@ -66,11 +74,10 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		}
 	}
 	if err != nil || !whole.Allowed {
-		var returned sync.WaitGroup
+		giveBackAll(ctx, taken)
 		for i := range taken {
-			returned.Go(func() { taken[i].giveBack(ctx, joined[i].n) })
+			taken[i].given(joined[i].n)
 		}
-		returned.Wait()
 	}
 	if err != nil {
 		return AllResult{}, err
@@ -97,29 +104,66 @@ type slotAnswer struct {
 	err    error
 }
 
+// take takes the permits. A panic of the client or the clock is an error, because nobody
+// could recover it.
 func (a *slotAnswer) take(ctx context.Context, c Claim) {
+	returned := false
+	defer func() {
+		if !returned {
+			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, redisexec.Unfinished(recover()))}
+		}
+	}()
 	if f, ok := c.limiter.explainer.(*InFlight); ok {
 		a.hold, a.result, a.err = f.TryAcquireN(ctx, c.key, c.n)
+	} else {
+		a.ticket, a.result, a.err = c.limiter.Estimate(ctx, c.key, c.n)
+	}
+	returned = true
+}
+
+// giveBackAll gives all permits back, and waits for that until ctx ends.
+func giveBackAll(ctx context.Context, taken []slotAnswer) {
+	var each sync.WaitGroup
+	for _, a := range taken {
+		if a.hold != nil || a.ticket != nil {
+			each.Go(func() { a.giveBack(ctx) })
+		}
+	}
+	if ctx.Done() == nil {
+		each.Wait()
 		return
 	}
-	a.ticket, a.result, a.err = c.limiter.Estimate(ctx, c.key, c.n)
+	all := make(chan struct{})
+	go func() {
+		each.Wait()
+		close(all)
+	}()
+	select {
+	case <-all:
+	case <-ctx.Done():
+	}
 }
 
 // giveBack gives the permits back, even if ctx has ended. If it fails, they stay taken.
-func (a *slotAnswer) giveBack(ctx context.Context, n int) {
-	switch {
-	case a.hold != nil:
-		_ = a.hold.Release(context.WithoutCancel(ctx))
-		a.hold = nil
-		a.result.Remaining += n
-		return
-	case a.ticket == nil:
+func (a slotAnswer) giveBack(ctx context.Context) {
+	defer func() { _ = recover() }() // of the client's hooks
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	if a.hold != nil {
+		_ = a.hold.Release(ctx)
 		return
 	}
 	switch a.ticket.core.explainer.(type) {
 	case evenBucket, steppedBucket:
 		a.ticket.which = returnExactly
 	}
-	_ = a.ticket.Settle(context.WithoutCancel(ctx), 0)
-	a.result.Remaining = min(a.result.Remaining+n, a.result.Limit)
+	_ = a.ticket.Settle(ctx, 0)
+}
+
+// given makes the answer one of n permits that are given back.
+func (a *slotAnswer) given(n int) {
+	if a.hold != nil || a.ticket != nil {
+		a.result.Remaining = min(a.result.Remaining+n, a.result.Limit)
+	}
+	a.hold, a.ticket = nil, nil
 }

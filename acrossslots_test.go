@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,7 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("", 1)}, ratelimit.ErrInvalidKey},
 		{[]ratelimit.Claim{bucket.Claim("a", 3), window.Claim("b", 1)}, ratelimit.ErrExceedsLimit},
 		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("b", 0)}, ratelimit.ErrInvalidPermits},
+		{[]ratelimit.Claim{window.Claim("b", -3), bucket.Claim("a", 1), window.Claim("b", 4)}, ratelimit.ErrInvalidPermits},
 	} {
 		r, err := ratelimit.AcquireAcrossSlots(ctx, row.claims...)
 		require.ErrorIs(t, err, row.is)
@@ -161,4 +163,107 @@ func TestAcrossSlotsAfterAnError(t *testing.T) {
 	_, err = ratelimit.AcquireAcrossSlots(ended, bucket.Claim("k", 1), window.Claim("w", 2))
 	require.True(t, errors.Is(err, context.Canceled))
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
+}
+
+// A panic of the client or the clock is an error of its claim, whichever claim that is. The
+// others get their permits back.
+func TestAcrossSlotsAPanicIsAnError(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
+	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
+	for _, clock := range []func() time.Time{func() time.Time { panic("no clock") }, func() time.Time { runtime.Goexit(); return time.Time{} }} {
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithClock(clock)))
+		running := ratelimit.Must(ratelimit.NewInFlight(ring, 2, time.Minute, ratelimit.WithClock(clock)))
+		for _, claim := range []ratelimit.Claim{bucket.Claim("b", 1), running.Claim("r", 1)} {
+			r, err := ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), claim)
+			require.Error(t, err)
+			require.Zero(t, r)
+		}
+	}
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithClock(func() time.Time { panic("no clock") })))
+	_, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("b", 1), window.Claim("w", 1))
+	require.ErrorContains(t, err, `token bucket "default", key "b": the client or the clock panicked: no clock`)
+	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
+
+	// A panic while permits are given back changes nothing but that they stay taken.
+	gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
+	must(t)(gate.TryAcquire(ctx, "g"))
+	_, err = ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
+	require.NoError(t, err)
+	asked := atomic.Int64{}
+	ring.AddHook(before{do: func() {
+		if asked.Add(1) > 2 {
+			panic("no network")
+		}
+	}})
+	r, err := ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1))
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.EqualValues(t, 3, asked.Load())
+}
+
+// The caller does not wait for permits that are given back when its context has ended.
+func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
+	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
+	gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
+	must(t)(gate.TryAcquire(ctx, "g"))
+	_, err := ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
+	require.NoError(t, err)
+	within, cancel := context.WithCancel(ctx)
+	answer, returned := make(chan struct{}), make(chan struct{})
+	asked := atomic.Int64{}
+	ring.AddHook(before{do: func() {
+		if asked.Add(1) == 3 { // permits are given back
+			cancel()
+			<-answer
+			close(returned)
+		}
+	}})
+	r, err := ratelimit.AcquireAcrossSlots(within, window.Claim("w", 2), gate.Claim("g", 1))
+	require.NoError(t, err)
+	require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result)
+	require.Equal(t, 5, r.Parts[0].Result.Remaining)
+	close(answer)
+	<-returned
+}
+
+// A client that only wraps a ClusterClient gets there too: the Cluster says that it needs
+// several scripts.
+func TestAcrossSlotsOfAWrappedCluster(t *testing.T) {
+	cluster := redistest.StartCluster(t).Client(t)
+	for name, client := range map[string]ratelimit.Client{"wrapped": &wrapped{cluster}} {
+		t.Run(name, func(t *testing.T) {
+			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 2))
+			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour))
+			running := ratelimit.Must(ratelimit.NewInFlight(client, 1, time.Hour))
+			r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			require.Zero(t, must(t)(running.Peek(ctx, "c")).Remaining)
+			require.NoError(t, r.Release(ctx))
+			r, err = ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			require.NoError(t, err)
+			require.False(t, r.Allowed)
+			require.Equal(t, 1, must(t)(bucket.Peek(ctx, "a")).Remaining)
+			require.Equal(t, 1, must(t)(running.Peek(ctx, "c")).Remaining)
+		})
+	}
+}
+
+// before calls do before each command.
+type before struct{ do func() }
+
+func (before) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		b.do()
+		return next(ctx, cmd)
+	}
 }

@@ -26,11 +26,14 @@ import (
 // else takes permits. ResetAfter is the longest of all. [All.Claims] and [AcquireAll]
 // give the Result of each limiter.
 //
-// The limiters are those of this package that decide on Redis, on one client and by one
-// clock, at most eight, of which at most four may be sliding windows (Hash or List) or
-// sliding logs. Decorators ([DenyCache], [Fallback]) go around the whole. The
+// The limiters are those of this package that decide on Redis, at most eight, of which at
+// most four may be sliding windows (Hash or List) or sliding logs; on one client, and by one
+// clock: the server's, or that of the first limiter if all have [WithClock]. Decorators
+// ([DenyCache], [Fallback]) go around the whole. The
 // keys of one call must be in one slot of a Cluster and on one shard of a Ring: there a
-// key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot.
+// key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot. A Ring
+// behind a client of another type, as its AutoPipeliner, is not recognized: without a tag
+// a call there takes permits on the shard of one key only.
 type All struct{ group *group }
 
 var _ Limiter = (*All)(nil)
@@ -38,7 +41,8 @@ var _ Limiter = (*All)(nil)
 // NewAll returns a limiter that allows what all limiters allow. The error wraps
 // ErrInvalidConfig: no limiter, more than eight or too many for one script, a limiter that
 // does not decide on Redis, one that is given twice or has the name and the algorithm of
-// another, or limiters on several clients or with several clocks. Redis is not asked.
+// another, limiters on several clients, or some with WithClock and some without. Redis is
+// not asked.
 func NewAll(limiters ...Limiter) (*All, error) {
 	cores := make([]*core, len(limiters))
 	for i, l := range limiters {
@@ -301,6 +305,9 @@ next:
 		if c.limiter == nil {
 			return nil, nil, errUnmade
 		}
+		if c.n < 1 || c.n > maxCount { // before it is added to another, or another to it
+			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
+		}
 		if _, held := c.limiter.explainer.(*InFlight); held && c.settle {
 			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
@@ -314,8 +321,8 @@ next:
 			if c.settle || other.settle {
 				return nil, nil, invalidConfig("AcquireAll: several claims of the %s for one key count together, and one of them is an estimate; make one claim of them", c.limiter.title)
 			}
-			if c.n < 1 || c.n > maxCount || other.n > maxCount {
-				return to, nil, c.limiter.check(context.Background(), c.key, c.n)
+			if other.n > maxCount {
+				return nil, nil, c.limiter.check(context.Background(), c.key, other.n)
 			}
 			if places == nil {
 				places = make([]int, i, len(claims))

@@ -131,6 +131,9 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("k", 3), window.Claim("k", 1)}, ratelimit.ErrExceedsLimit, `3 permits of token bucket "default", which allows 2`},
 		{[]ratelimit.Claim{bucket.Claim("k", 2), window.Claim("k", 1), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "3 permits of token bucket"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", -1)}, ratelimit.ErrInvalidPermits, "-1"},
+		{[]ratelimit.Claim{bucket.Claim("k", -1), bucket.Claim("k", 2)}, ratelimit.ErrInvalidPermits, "-1"},
+		{[]ratelimit.Claim{bucket.Claim("k", 0), bucket.Claim("k", 1)}, ratelimit.ErrInvalidPermits, "0"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1e9), bucket.Claim("k", 1e9), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "2000000000"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1<<62)}, ratelimit.ErrExceedsLimit, "4611686018427387904"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), twin.Claim("k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), elsewhere.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},
@@ -182,6 +185,31 @@ func TestClaimsThatCannotWork(t *testing.T) {
 	_, err := ratelimit.AcquireAll(ended, bucket.Claim("k", 1), window.Claim("k", 1))
 	require.ErrorIs(t, err, context.Canceled)
 }
+
+// A client that cannot be compared is another one each time, and so is one that only holds
+// such a value.
+func TestClientsThatCannotBeCompared(t *testing.T) {
+	inner := limitertest.Offline(t)
+	for _, c := range []ratelimit.Client{tagged{inner, []string{"a"}}, wrapped{tagged{inner, nil}}} {
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2))
+		window := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second))
+		_, err := ratelimit.NewAll(bucket, window)
+		require.ErrorContains(t, err, "different clients")
+		_, err = ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
+		require.ErrorContains(t, err, "different clients")
+	}
+	same := wrapped{inner}
+	_, err := ratelimit.NewAll(
+		ratelimit.Must(ratelimit.NewTokenBucket(same, ratelimit.PerSecond(1), 2)), ratelimit.Must(ratelimit.NewFixedWindow(same, 5, time.Second)))
+	require.NoError(t, err)
+}
+
+type tagged struct {
+	ratelimit.Client
+	tags []string
+}
+
+type wrapped struct{ ratelimit.Client }
 
 // As many limiters as are accepted fit into one script of Redis, of each algorithm, by both
 // clocks.

@@ -241,7 +241,9 @@ func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait 
 		r.ResetAfter = micros(b.restores(missing) + late)
 	}
 	if !allowed {
-		if wait > 0 { // by another rule: what is missing then is restored by this one
+		// By another rule, or behind a debt whose units are too many for a reply: what is
+		// missing then is restored by this one. ResetAfter may be a microsecond too long.
+		if wait > 0 {
 			r.ResetAfter = micros(wait + b.restores(level{permits: b.size - n}))
 		} else {
 			wait = b.restores(level{missing.permits + n - b.size, missing.units}) + late

@@ -137,9 +137,9 @@ func errTooManyLimiters(n int) error {
 // longer compares two whole numbers in decimal.
 func longer(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
 
-// sameClient reports whether a and b are one client. A client of a type that cannot be
-// compared, as a struct with a slice, is never the same.
-func sameClient(a, b Client) bool { return reflect.TypeOf(a).Comparable() && a == b }
+// sameClient reports whether a and b are one client. A client that cannot be compared, as
+// a struct with a slice, is never the same.
+func sameClient(a, b Client) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // file is the file that c's scripts are made of.
 func (c *core) file() *script.File {

@@ -48,6 +48,8 @@ var (
 // Limiters of other rules on the key respect reservations: until the last reserved permit is
 // due, they restore none of the reserved permits.
 //
+// The ResetAfter of a denial behind a very large debt may be a microsecond too long.
+//
 // A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
 // and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
@@ -64,6 +66,7 @@ func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
 // sleep for Delay; call Cancel if the permits will not be used. It is safe for concurrent use.
+// A nil Reservation, that of an error, has no permits.
 type Reservation struct {
 	core    *core
 	timing  timing
@@ -71,7 +74,7 @@ type Reservation struct {
 	result  Result
 	due     time.Time // on this process's monotonic clock
 	receipt *redisexec.Receipt
-	ended   atomic.Int32 // reservationUsed or reservationCancelled
+	ended   atomic.Int32 // reservationUsed, reservationLeft or reservationCancelled
 	caches  denyTables
 }
 
@@ -94,17 +97,28 @@ func (all denyTables) returnPermits(key string) (done func()) {
 
 const (
 	reservationUsed      = 1 // Wait has returned nil
-	reservationCancelled = 2
+	reservationLeft      = 2 // Cancel has been called: the permits may have been given back
+	reservationCancelled = 3
 )
 
 // Delay is the time until the permits may be used, 0 when they may be used now. It counts
 // from when the reply arrived, so that it never ends early, and ends late by the reply's way
 // back from Redis.
-func (r *Reservation) Delay() time.Duration { return max(r.due.Sub(r.timing.now()), 0) }
+func (r *Reservation) Delay() time.Duration {
+	if r == nil || r.core == nil {
+		return 0
+	}
+	return max(r.due.Sub(r.timing.now()), 0)
+}
 
 // Result is the decision, as TryAcquireN would return it: Allowed is true, Remaining is 0 if
 // the permits were not there yet, and ResetAfter includes the debt.
-func (r *Reservation) Result() Result { return r.result }
+func (r *Reservation) Result() Result {
+	if r == nil {
+		return Result{}
+	}
+	return r.result
+}
 
 // Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
 // cancels the reservation and returns an error that wraps the context's. If the permits are
@@ -113,10 +127,13 @@ func (r *Reservation) Result() Result { return r.result }
 // If Redis is slow, the cancel takes up to 100 ms beyond the context's end. Wait does not
 // report whether the cancel gave the permits back.
 func (r *Reservation) Wait(ctx context.Context) error {
+	if r == nil || r.core == nil {
+		return invalidConfig("there is no reservation; Reserve returns one if it has no error")
+	}
 	switch r.ended.Load() {
 	case reservationUsed:
 		return nil
-	case reservationCancelled:
+	case reservationLeft, reservationCancelled:
 		return r.core.failed(ctx, r.key, errCancelled)
 	}
 	delay := r.Delay()
@@ -127,7 +144,9 @@ func (r *Reservation) Wait(ctx context.Context) error {
 		err = r.timing.sleep(ctx, delay)
 	}
 	if err == nil {
-		r.ended.Store(reservationUsed)
+		if !r.ended.CompareAndSwap(0, reservationUsed) && r.ended.Load() != reservationUsed {
+			return r.core.failed(ctx, r.key, errCancelled) // by another goroutine
+		}
 		return nil
 	}
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
@@ -147,17 +166,25 @@ const cancelTime = 100 * time.Millisecond
 // other permits have been taken from the key since, and otherwise nothing: later reservations
 // already have their instants, at which the permits given back could be used too. It returns
 // nil in both cases. If it returns an error, the permits may have been given back or not;
-// Cancel can be called again.
+// Cancel can be called again. Once it has been called, Wait returns an error, and so does one
+// that is under way.
 //
 // After Wait has returned nil, and after a Cancel that returned nil, it does nothing. If ctx
 // has ended, it returns an error and does not ask Redis: use context.WithoutCancel to cancel
 // because ctx ended.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if r.ended.Load() != 0 {
+	if r == nil || r.core == nil {
+		return nil
+	}
+	switch r.ended.Load() {
+	case reservationUsed, reservationCancelled:
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return r.core.failed(ctx, r.key, err)
+	}
+	if !r.ended.CompareAndSwap(0, reservationLeft) && r.ended.Load() == reservationUsed {
+		return nil
 	}
 	defer r.caches.returnPermits(r.key)()
 	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {

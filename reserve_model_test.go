@@ -84,7 +84,8 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						reset()
 					case step.Op == model.Peek:
 						want = m.Take(step.Now, 1, true)
-						require.Equal(t, limitertest.ResultOf(want), must(t)(l.Peek(ctx, "k")), "%s: step %d: %+v", p.About, i, step)
+						got := must(t)(l.Peek(ctx, "k"))
+						require.Equal(t, rounded(limitertest.ResultOf(want), got), got, "%s: step %d: %+v", p.About, i, step)
 					case op < 2 && len(held) > 0: // mostly the last
 						pick := len(held) - 1
 						if rng.IntN(3) == 0 {
@@ -117,11 +118,22 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						}
 					default:
 						want = m.Take(step.Now, step.N, false)
-						require.Equal(t, limitertest.ResultOf(want), must(t)(l.TryAcquireN(ctx, "k", step.N)), "%s: step %d: %+v", p.About, i, step)
+						got := must(t)(l.TryAcquireN(ctx, "k", step.N))
+						require.Equal(t, rounded(limitertest.ResultOf(want), got), got, "%s: step %d: %+v", p.About, i, step)
 					}
 				}
 			}
 			t.Logf("%d reservations, %d due later, %d cancelled", reserved, late, cancelled)
 		})
 	}
+}
+
+// rounded is want, but for what a denial behind a debt of more than 2^52 units may differ
+// by: of such a bucket the script replies a time, rounded up, and ResetAfter is that and
+// what is missing then, rounded up again.
+func rounded(want, got ratelimit.Result) ratelimit.Result {
+	if !want.Allowed && want.ResetAfter > want.Window && got.ResetAfter == want.ResetAfter+time.Microsecond {
+		want.ResetAfter = got.ResetAfter
+	}
+	return want
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -237,6 +238,45 @@ func TestWaitOfAReservation(t *testing.T) {
 	require.ErrorIs(t, r.Cancel(ended), context.Canceled)
 	require.NoError(t, r.Cancel(ctx))
 	require.Equal(t, 600*time.Millisecond, must(t)(l.Peek(ctx, "k")).ResetAfter)
+}
+
+// TestPermitsAreNotUsedAndGivenBack: of a Cancel and a Wait at the same time, only one has
+// the permits.
+func TestPermitsAreNotUsedAndGivenBack(t *testing.T) {
+	room := newWaitingRoom(t)
+	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
+	made := func() *Reservation {
+		r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		require.NoError(t, err)
+		return r
+	}
+	must(t)(l.TryAcquire(ctx, "k"))
+	const cancelled = `ratelimit: token bucket "default", key "k": the reservation was cancelled`
+	r := made()
+	room.asleep = func(d time.Duration) {
+		require.NoError(t, r.Cancel(ctx))
+		room.advance(d)
+	}
+	require.EqualError(t, r.Wait(ctx), cancelled)
+	require.Equal(t, 1, must(t)(l.Peek(ctx, "k")).Remaining)
+
+	room.asleep = nil
+	must(t)(l.TryAcquire(ctx, "k"))
+	r = made()
+	room.client.AddHook(hook{process: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		require.EqualError(t, r.Wait(ctx), cancelled)
+		return errors.Join(next(ctx, cmd), errors.New("lost"))
+	}})
+	require.ErrorContains(t, r.Cancel(ctx), "lost")
+	require.EqualError(t, r.Wait(ctx), cancelled)
+	require.ErrorContains(t, r.Cancel(ctx), "lost", "it asks again")
+
+	for _, none := range []*Reservation{nil, {}} {
+		require.Zero(t, none.Delay())
+		require.Zero(t, none.Result())
+		require.NoError(t, none.Cancel(ctx))
+		require.ErrorIs(t, none.Wait(ctx), ErrInvalidConfig)
+	}
 }
 
 func TestErrorsOfWait(t *testing.T) {

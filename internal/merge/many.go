@@ -72,8 +72,9 @@ func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
 		return
 	}
 	defer func() {
+		err := redisexec.Unfinished(recover())
 		for _, b := range batches {
-			b.fail(redisexec.Unfinished(recover()))
+			b.fail(err)
 		}
 	}()
 	waiting := make([]execution, len(batches))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -40,20 +41,21 @@ type Reserved struct {
 // receipt of a reservation that was made all the same, once the reply is there.
 func (r *Reserver) Reserve(ctx context.Context, key string, n int, longest int64, undo func(*Receipt)) (Reserved, error) {
 	var reserved Reserved
+	var over atomic.Bool // set by the reply, and by a caller who leaves: the second of them has it
 	_, err := Await(ctx, func() (Reply, error) {
 		late, err := r.reserve(ctx, key, n, longest)
-		if err == nil && ctx.Err() != nil { // perhaps the caller has left
-			err = ctx.Err()
+		if err != nil {
+			return Reply{}, err
+		}
+		reserved = late
+		if err = ctx.Err(); err != nil || over.Swap(true) { // the caller has left, or may have
 			if late.Receipt != nil {
 				undo(late.Receipt)
 			}
 		}
-		if err == nil {
-			reserved = late
-		}
 		return Reply{}, err
 	})
-	if err != nil {
+	if err != nil && !over.Swap(true) {
 		return Reserved{}, err
 	}
 	return reserved, nil

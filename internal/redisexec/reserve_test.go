@@ -1,7 +1,9 @@
 package redisexec
 
 import (
+	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -115,4 +117,39 @@ func TestReservationsAreSentOnce(t *testing.T) {
 		require.ErrorIs(t, r.Cancel(ctx, "k", &Receipt{}), last)
 		require.Equal(t, row.want, sent)
 	}
+}
+
+// TestACallerWhoLeavesBesideTheReply: the context ends just after the reply has found that
+// it had not.
+func TestACallerWhoLeavesBesideTheReply(t *testing.T) {
+	r := reserverOf(func(cmd redis.Cmder) error {
+		cmd.(*Once).Cmder.(*redis.SliceCmd).SetVal([]any{int64(5), int64(1), int64(2), int64(9), int64(8), "before", "wrote"})
+		return nil
+	})
+	within, cancel := context.WithCancel(ctx)
+	left, undone := make(chan struct{}), make(chan string, 1)
+	asked := &ending{Context: within, first: func() {
+		cancel()
+		<-left
+	}}
+	reserved, err := r.Reserve(asked, "k", 1, 7, func(receipt *Receipt) { undone <- receipt.Wrote() })
+	require.ErrorIs(t, err, context.Canceled)
+	require.Zero(t, reserved)
+	close(left)
+	require.Equal(t, "wrote", <-undone)
+}
+
+// An ending context calls first when it is first asked for its error, which is nil then.
+type ending struct {
+	context.Context
+	asked atomic.Bool
+	first func()
+}
+
+func (e *ending) Err() error {
+	if e.asked.Swap(true) {
+		return e.Context.Err()
+	}
+	e.first()
+	return nil
 }
