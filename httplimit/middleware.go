@@ -279,7 +279,7 @@ func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 // behind the limit, and tells the client nothing of the error but the status:
 //
 //	400  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
-//	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits
+//	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
 //	503  everything else: Redis is down, for example
 func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ http.Handler) {
 	writeProblem(w, problem{Status: statusOf(err)})
@@ -290,7 +290,7 @@ func statusOf(err error) int {
 		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
 	}
 	switch {
-	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits):
+	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
 		return http.StatusInternalServerError
 	case is(ErrNoKey, ErrBadKey, ratelimit.ErrExceedsLimit):
 		return http.StatusBadRequest
