@@ -68,6 +68,11 @@
 // Redis: a reservation, as [TokenBucket.Reserve] makes. A [LeakyBucket] of capacity 1 whose
 // callers wait is a shaper.
 //
+// # HTTP
+//
+// Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
+// with Retry-After, and the fields that tell clients what is left.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls
