@@ -214,22 +214,15 @@ func lastUnquoted(s string, separator byte) int {
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
 		switch {
-		case s[i] == '"' && !(quoted && isEscaped(s, i)):
+		case s[i] == '"' && quoted && i > 0 && s[i-1] == '\\':
+			// It is escaped: before the quote that opens stands "=".
+		case s[i] == '"':
 			quoted = !quoted
 		case s[i] == separator && !quoted:
 			return i
 		}
 	}
 	return -1
-}
-
-// isEscaped reports whether an odd number of backslashes stands before s[i].
-func isEscaped(s string, i int) bool {
-	n := 0
-	for i > n && s[i-n-1] == '\\' {
-		n++
-	}
-	return n%2 == 1
 }
 
 // parseForwarded reads the address in one element of Forwarded, such as

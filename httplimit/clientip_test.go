@@ -188,6 +188,13 @@ func TestClientIPRefusesWhatCannotWork(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "ip:203.0.113.7", got)
 
+	// So does a proxy whose address has a zone.
+	r.RemoteAddr = "[fe80::1%eth0]:1"
+	got, err = clientIP(t, prefixes("fe80::/10"))(r)
+	require.NoError(t, err)
+	require.Equal(t, "ip:203.0.113.7", got)
+	r.RemoteAddr = "10.9.9.9:1"
+
 	// The caller's slice may change.
 	trusted := prefixes("10.0.0.0/8")
 	key = clientIP(t, trusted)
