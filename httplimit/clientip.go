@@ -211,6 +211,9 @@ func cutForwarded(line string) (rest, last string, more bool) {
 
 // lastUnquoted is the index of the last separator outside of quotes, or -1.
 func lastUnquoted(s string, separator byte) int {
+	if i := strings.LastIndexByte(s, separator); strings.IndexByte(s[i+1:], '"') < 0 {
+		return i // no quote behind it
+	}
 	quoted := false
 	for i := len(s) - 1; i >= 0; i-- {
 		switch {
