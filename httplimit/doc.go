@@ -35,7 +35,7 @@
 //
 // # Cost
 //
-// Beside the limiter's own call a request costs less than a microsecond and at most 4
-// allocations. The ResponseWriter is passed on as it is, never wrapped: Flusher, Hijacker,
+// Beside the limiter's own call a request costs about a microsecond of the processor's time,
+// two with Forwarded, and at most 4 allocations (with Join and FirstOf, those of each key more). The ResponseWriter is passed on as it is, never wrapped: Flusher, Hijacker,
 // http.ResponseController and websockets work as without the limit.
 package httplimit
