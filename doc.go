@@ -79,6 +79,11 @@
 // order, and each makes one call to Redis: a reservation, as of [TokenBucket.Reserve]. A
 // [LeakyBucket] of capacity 1 whose callers wait is a shaper.
 //
+// # HTTP
+//
+// Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
+// with Retry-After, and the fields that tell clients what is left.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

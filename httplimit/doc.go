@@ -1,0 +1,41 @@
+// Package httplimit puts a rate limit in front of an http.Handler. It needs nothing but the
+// standard library and package ratelimit.
+//
+//	key, err := httplimit.ClientIP(nil) // no proxy in front of the service
+//	...
+//	limit, err := httplimit.New(limiter, key, httplimit.WithPolicy("api"))
+//	...
+//	http.Handle("/", limit(handler))
+//
+// A request that is allowed is served, with the fields RateLimit and RateLimit-Policy in the
+// answer. One that is denied gets 429 with Retry-After, the same fields and an
+// application/problem+json body; the handler does not run. If there is no decision, because
+// Redis is down and no [ratelimit.Fallback] says what that means, the answer is 503.
+//
+// # Keys
+//
+// A [KeyFunc] says whose request it is: [ClientIP], [APIKey], [User], [Header], [Pattern], or
+// several with [Join] and [FirstOf]. Whoever is limited must not be able to choose the key: an
+// address counts only as trusted proxies report it, and a header only if something in front of
+// the service sets it or has checked it. A request without a key is never let through without a
+// limit: the key function returns an error, the answer is 400, and [WithErrorHandler]
+// chooses another one.
+//
+// The key functions of this package never return an empty key, nor one with a brace, so that no
+// client chooses a slot of a Redis Cluster. Each part begins with its kind ("user:42",
+// "ip:192.0.2.7"), so that no user can take the name of an address. A value above 128 bytes is
+// hashed; an API key always is, and is in no error.
+//
+// # Order of middlewares
+//
+// CORS goes outside, so that browsers may read a denial; authentication goes outside of a limit
+// by user or API key, and a limit by address outside of authentication. Limits can be nested: each adds
+// its policy to the fields. An outer limit has taken its permits when an inner one denies;
+// [ratelimit.NewAll] takes all or none.
+//
+// # Cost
+//
+// Beside the limiter's own call a request costs about a microsecond of the processor's time,
+// two with Forwarded, and at most 4 allocations (with Join and FirstOf, those of each key more). The ResponseWriter is passed on as it is, never wrapped: Flusher, Hijacker,
+// http.ResponseController and websockets work as without the limit.
+package httplimit

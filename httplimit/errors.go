@@ -1,0 +1,42 @@
+package httplimit
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// The errors of key functions that are about the request. They reach the error handler (see
+// [WithErrorHandler]) with what was wrong, but without the value of a header. Errors about the service's own
+// setup wrap [ratelimit.ErrInvalidConfig] instead.
+var (
+	// ErrNoKey: the request lacks what it would be limited by: a header, an API key, a user.
+	// [FirstOf] then asks its next key function.
+	ErrNoKey = errors.New("httplimit: the request has no key")
+
+	// ErrBadKey: the request has what it would be limited by, but in a form that names
+	// nobody: two values, or no address where a proxy should have written one.
+	ErrBadKey = errors.New("httplimit: the request's key is malformed")
+)
+
+func noKey(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrNoKey, fmt.Sprintf(format, args...))
+}
+
+func badKey(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrBadKey, fmt.Sprintf(format, args...))
+}
+
+func invalidConfig(format string, args ...any) error {
+	return fmt.Errorf("%w: httplimit: %s", ratelimit.ErrInvalidConfig, fmt.Sprintf(format, args...))
+}
+
+var (
+	errEmptyKey  = fmt.Errorf("%w: the key function returned an empty one and no error", ratelimit.ErrInvalidKey)
+	errNoHandler = invalidConfig("the handler behind the limit is nil")
+
+	errNoPrefix     = errors.New("is not valid")
+	errAllTrusted   = errors.New("would trust every address, and let each client choose its key; give the networks of the proxies")
+	errPartlyMapped = errors.New("is partly IPv4 in IPv6 form; give it as IPv4")
+)

@@ -1,0 +1,470 @@
+package httplimit_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// stub is a limiter that always gives one answer, and records what it was asked.
+type stub struct {
+	result ratelimit.Result
+	err    error
+	calls  *[]string
+}
+
+func (s stub) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
+	return s.TryAcquireN(ctx, key, 1)
+}
+
+func (s stub) TryAcquireN(_ context.Context, key string, n int) (ratelimit.Result, error) {
+	if s.calls != nil {
+		*s.calls = append(*s.calls, fmt.Sprintf("%s %d", key, n))
+	}
+	return s.result, s.err
+}
+
+func (s stub) Peek(context.Context, string) (ratelimit.Result, error) { return s.result, s.err }
+func (s stub) Reset(context.Context, string) error                    { return s.err }
+
+func newRequest(method, target string) *http.Request {
+	r := httptest.NewRequest(method, target, nil)
+	r.RemoteAddr = "192.0.2.1:1234"
+	return r
+}
+
+// served answers 204, so that a test can tell.
+var served = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+
+func serve(t testing.TB, limiter ratelimit.Limiter, r *http.Request, opts ...httplimit.Option) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	limit(t, limiter, opts...)(served).ServeHTTP(w, r)
+	return w
+}
+
+// limit limits by address.
+func limit(t testing.TB, limiter ratelimit.Limiter, opts ...httplimit.Option) func(http.Handler) http.Handler {
+	t.Helper()
+	wrap, err := httplimit.New(limiter, clientIP(t, nil), opts...)
+	require.NoError(t, err)
+	return wrap
+}
+
+const quotaExceeded = `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+	`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["api"]}`
+
+func TestARealLimiterThroughTheMiddleware(t *testing.T) {
+	stage := limitertest.OnMiniredis(t)
+	bucket, err := ratelimit.NewTokenBucket(stage.Client, ratelimit.PerSecond(1), 2, ratelimit.WithName("api"))
+	require.NoError(t, err)
+	handler := limit(t, bucket, httplimit.WithPolicy("api"))(served)
+	ask := func(peer string) *httptest.ResponseRecorder {
+		r, w := newRequest("GET", "/"), httptest.NewRecorder()
+		r.RemoteAddr = peer
+		handler.ServeHTTP(w, r)
+		return w
+	}
+	fields := func(more ...string) http.Header {
+		h := http.Header{"Ratelimit-Policy": {`"api";q=2;w=2`}, "Ratelimit": {more[0]}}
+		for i := 1; i < len(more); i += 2 {
+			h.Set(more[i], more[i+1])
+		}
+		return h
+	}
+
+	w := ask("192.0.2.1:1")
+	require.Equal(t, 204, w.Code)
+	require.Equal(t, fields(`"api";r=1;t=1`), w.Header())
+	w = ask("192.0.2.1:2")
+	require.Equal(t, 204, w.Code)
+	require.Equal(t, fields(`"api";r=0;t=1`), w.Header())
+	w = ask("[::ffff:192.0.2.1]:3")
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, fields(`"api";r=0;t=1`, "Retry-After", "1", "Content-Type", "application/problem+json",
+		"Cache-Control", "no-store", "X-Content-Type-Options", "nosniff"), w.Header())
+	require.Equal(t, quotaExceeded, w.Body.String())
+
+	require.Equal(t, 204, ask("192.0.2.2:1").Code, "another client")
+	keys, err := stage.Admin.Keys(t.Context(), "*").Result()
+	require.NoError(t, err)
+	require.ElementsMatch(t, []string{"ratelimit:api:tokenbucket:ip:192.0.2.1", "ratelimit:api:tokenbucket:ip:192.0.2.2"}, keys)
+}
+
+// TestOutages: an error is 503, and so is a closed policy; an open one lets requests through.
+func TestOutages(t *testing.T) {
+	primary := stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	for name, c := range map[string]struct {
+		secondary ratelimit.Limiter
+		code      int
+		wait      string
+	}{
+		"none":   {nil, 503, ""},
+		"closed": {ratelimit.DenyAll(), 503, "1"},
+		"open":   {ratelimit.AllowAll(), 204, ""},
+	} {
+		var limiter ratelimit.Limiter = primary
+		if c.secondary != nil {
+			var err error
+			limiter, err = ratelimit.NewFallback(primary, c.secondary)
+			require.NoError(t, err)
+		}
+		w := serve(t, limiter, newRequest("GET", "/"))
+		require.Equal(t, c.code, w.Code, name)
+		require.Equal(t, c.wait, w.Header().Get("Retry-After"), name)
+		require.Empty(t, w.Header().Values("RateLimit"), name)
+		require.Empty(t, w.Header().Values("RateLimit-Policy"), name)
+		if c.code == 503 {
+			require.Equal(t, `{"title":"Service Unavailable","status":503}`, w.Body.String(), name)
+		}
+	}
+	w := serve(t, ratelimit.DenyAll(), newRequest("GET", "/"), httplimit.WithPolicy("api"))
+	require.Equal(t, 429, w.Code, "a client that is blocked, and no outage")
+	require.Equal(t, quotaExceeded, w.Body.String())
+}
+
+func TestErrorsHaveAStatusAndNoText(t *testing.T) {
+	for err, code := range map[error]int{
+		httplimit.ErrNoKey: 400, httplimit.ErrBadKey: 400, ratelimit.ErrExceedsLimit: 400,
+		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrInvalidKey: 500, ratelimit.ErrInvalidPermits: 500, ratelimit.ErrCrossSlot: 500,
+		ratelimit.ErrCorruptState: 503, context.Canceled: 503, errors.New("dial"): 503,
+	} {
+		wrapped := fmt.Errorf("secret: %w", err)
+		want := fmt.Sprintf(`{"title":%q,"status":%d}`, http.StatusText(code), code)
+		w := serve(t, stub{err: wrapped}, newRequest("GET", "/"))
+		require.Equal(t, code, w.Code, err)
+		require.Equal(t, want, w.Body.String())
+
+		// The same from the key function; the limiter is then not asked.
+		var calls []string
+		wrap, fault := httplimit.New(stub{result: allowed(1, 1, 1, 1), calls: &calls}, constantKey("", wrapped))
+		require.NoError(t, fault)
+		w = httptest.NewRecorder()
+		wrap(served).ServeHTTP(w, newRequest("GET", "/"))
+		require.Equal(t, code, w.Code, err)
+		require.Equal(t, want, w.Body.String())
+		require.Empty(t, calls)
+	}
+	wrap, err := httplimit.New(stub{result: allowed(1, 1, 1, 1)}, constantKey("", nil))
+	require.NoError(t, err)
+	w := httptest.NewRecorder()
+	wrap(served).ServeHTTP(w, newRequest("GET", "/"))
+	require.Equal(t, 500, w.Code, "an empty key")
+	w = httptest.NewRecorder()
+	wrap(nil).ServeHTTP(w, newRequest("GET", "/"))
+	require.Equal(t, 500, w.Code, "no handler")
+}
+
+func TestHandlersOfOnesOwn(t *testing.T) {
+	var got httplimit.Decision
+	result := denied(5, 5*time.Second, 0, 1500*time.Millisecond, 5*time.Second)
+	w := serve(t, stub{result: result}, newRequest("GET", "/"), httplimit.WithPolicy("api"),
+		httplimit.WithDenialHandler(func(w http.ResponseWriter, _ *http.Request, d httplimit.Decision) {
+			got = d
+			w.WriteHeader(http.StatusTeapot)
+		}))
+	require.Equal(t, http.StatusTeapot, w.Code)
+	require.Equal(t, http.Header{"Ratelimit-Policy": {`"api";q=5;w=5`}, "Ratelimit": {`"api";r=0;t=2`}, "Retry-After": {"2"}}, w.Header())
+	require.Equal(t, httplimit.Decision{Policy: "api", Result: result}, got)
+	require.Equal(t, 2, got.RetryAfter())
+	require.Equal(t, 2, got.EffectiveWindow())
+
+	failure := errors.New("down")
+	w = serve(t, stub{err: failure}, newRequest("GET", "/"),
+		httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+			require.Equal(t, failure, err)
+			w.Header().Set("Unlimited", "1")
+			next.ServeHTTP(w, r)
+		}))
+	require.Equal(t, 204, w.Code)
+	require.Equal(t, http.Header{"Unlimited": {"1"}}, w.Header())
+}
+
+func TestCostAndSkip(t *testing.T) {
+	var calls []string
+	limiter := stub{result: allowed(5, time.Second, 4, time.Second), calls: &calls}
+	for cost, want := range map[int][]string{0: nil, 1: {"ip:192.0.2.1 1"}, 7: {"ip:192.0.2.1 7"}, -1: {"ip:192.0.2.1 -1"}} {
+		calls = nil
+		w := serve(t, limiter, newRequest("GET", "/"), httplimit.WithCost(func(*http.Request) int { return cost }))
+		require.Equal(t, 204, w.Code)
+		require.Equal(t, want, calls)
+		require.Equal(t, cost != 0, w.Header().Get("RateLimit") != "")
+	}
+	w := serve(t, ratelimit.AllowAll(), newRequest("GET", "/"), httplimit.WithCost(func(*http.Request) int { return -1 }))
+	require.Equal(t, 500, w.Code)
+
+	calls = nil
+	skip := httplimit.WithSkip(func(r *http.Request) bool { return r.URL.Path == "/healthz" })
+	w = serve(t, limiter, newRequest("GET", "/healthz"), skip)
+	require.Equal(t, 204, w.Code)
+	require.Empty(t, w.Header())
+	require.Empty(t, calls)
+	serve(t, limiter, newRequest("GET", "/healthz/"), skip)
+	require.Equal(t, []string{"ip:192.0.2.1 1"}, calls)
+}
+
+// TestPreflights: what a browser sends on its own costs nothing, and what a client can do with a
+// forged one is not worth it.
+func TestPreflights(t *testing.T) {
+	preflight := func(change func(*http.Request)) *http.Request {
+		r := newRequest("OPTIONS", "/")
+		r.Header.Set("Origin", "https://example.com")
+		r.Header.Set("Access-Control-Request-Method", "POST")
+		change(r)
+		return r
+	}
+	for name, c := range map[string]struct {
+		free   bool
+		change func(*http.Request)
+	}{
+		"a preflight":          {true, func(*http.Request) {}},
+		"POST":                 {false, func(r *http.Request) { r.Method = "POST" }},
+		"no Origin":            {false, func(r *http.Request) { r.Header.Del("Origin") }},
+		"no method asked for":  {false, func(r *http.Request) { r.Header.Del("Access-Control-Request-Method") }},
+		"with credentials":     {false, func(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }},
+		"with a cookie":        {false, func(r *http.Request) { r.Header.Set("Cookie", "a=b") }},
+		"with a body":          {false, func(r *http.Request) { r.ContentLength = 1 }},
+		"with a chunked body":  {false, func(r *http.Request) { r.ContentLength, r.TransferEncoding = -1, []string{"chunked"} }},
+		"a body of any length": {false, func(r *http.Request) { r.ContentLength = -1 }},
+	} {
+		var calls []string
+		limiter := stub{result: denied(5, time.Second, 0, 1, 1), calls: &calls}
+		w := serve(t, limiter, preflight(c.change))
+		require.Equal(t, c.free, w.Code == 204, name)
+		require.Equal(t, c.free, len(calls) == 0, name)
+	}
+	w := serve(t, stub{result: denied(5, time.Second, 0, 1, 1)}, preflight(func(*http.Request) {}), httplimit.WithPreflights())
+	require.Equal(t, 429, w.Code)
+}
+
+// TestNestedLimits: each adds its policy, and the body names the one that denied.
+func TestNestedLimits(t *testing.T) {
+	outer := limit(t, stub{result: allowed(100, time.Hour, 99, time.Hour)}, httplimit.WithPolicy("hour"))
+	inner := limit(t, stub{result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
+	w := httptest.NewRecorder()
+	outer(inner(served)).ServeHTTP(w, newRequest("GET", "/"))
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, quotaExceeded, w.Body.String())
+	require.Equal(t, []string{`"hour";q=100;w=3600`, `"api";q=5;w=1`}, w.Header().Values("RateLimit-Policy"))
+	require.Equal(t, []string{`"hour";r=99;t=3600`, `"api";r=0;t=1`}, w.Header().Values("RateLimit"))
+	for _, field := range []string{"RateLimit", "RateLimit-Policy"} {
+		items, err := parseStructured(strings.Join(w.Header().Values(field), ", "))
+		require.NoError(t, err)
+		require.Len(t, items, 2)
+	}
+}
+
+func TestADenialKeepsNoHeaderOfTheAnswerThatIsNot(t *testing.T) {
+	w := httptest.NewRecorder()
+	for _, name := range []string{"Content-Length", "Content-Encoding", "ETag", "Last-Modified"} {
+		w.Header().Set(name, "1")
+	}
+	w.Header().Set("Cache-Control", "max-age=60")
+	w.Header().Set("X-Request-Id", "7")
+	limit(t, stub{result: denied(5, time.Second, 0, 1, 1)}, httplimit.WithFields())(served).ServeHTTP(w, newRequest("GET", "/"))
+	require.Equal(t, http.Header{
+		"Cache-Control": {"no-store"}, "Content-Type": {"application/problem+json"}, "Retry-After": {"1"},
+		"X-Content-Type-Options": {"nosniff"}, "X-Request-Id": {"7"},
+	}, w.Header())
+}
+
+func TestTheResponseWriterIsNotWrapped(t *testing.T) {
+	w := httptest.NewRecorder()
+	same := false
+	handler := http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) { same = got == http.ResponseWriter(w) })
+	limit(t, stub{result: allowed(5, time.Second, 4, 1)})(handler).ServeHTTP(w, newRequest("GET", "/"))
+	require.True(t, same)
+}
+
+// TestOnARealServer: HEAD, flushing, hijacking, deadlines, a body that nobody waits for, and
+// HTTP/2.
+func TestOnARealServer(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/flush", func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "first\n")
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			panic(err)
+		}
+		_, _ = io.WriteString(w, "second\n")
+	})
+	mux.HandleFunc("/deadline", func(w http.ResponseWriter, _ *http.Request) {
+		if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(time.Minute)); err != nil {
+			panic(err)
+		}
+	})
+	mux.HandleFunc("/hijack", func(w http.ResponseWriter, _ *http.Request) {
+		conn, rw, err := w.(http.Hijacker).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer conn.Close()
+		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+		_ = rw.Flush()
+		line, _ := rw.ReadString('\n')
+		_, _ = rw.WriteString("echo " + line)
+		_ = rw.Flush()
+	})
+	closed := limit(t, stub{result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
+	outer := http.NewServeMux()
+	outer.Handle("/", limit(t, stub{result: allowed(5, time.Second, 4, time.Second)})(mux))
+	outer.Handle("/denied", closed(served))
+
+	for _, http2 := range []bool{false, true} {
+		server := httptest.NewUnstartedServer(outer)
+		server.EnableHTTP2 = http2
+		server.StartTLS()
+		t.Cleanup(server.Close)
+		do := func(method, path string, body io.Reader) (*http.Response, string) {
+			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
+			require.NoError(t, err)
+			if body != nil {
+				r.Header.Set("Expect", "100-continue")
+			}
+			response, err := server.Client().Do(r)
+			require.NoError(t, err)
+			defer response.Body.Close()
+			text, err := io.ReadAll(response.Body)
+			require.NoError(t, err)
+			require.Equal(t, http2, response.ProtoMajor == 2)
+			return response, string(text)
+		}
+		response, text := do("GET", "/flush", nil)
+		require.Equal(t, 200, response.StatusCode)
+		require.Equal(t, "first\nsecond\n", text)
+		require.Equal(t, `"default";r=4;t=1`, response.Header.Get("RateLimit"))
+		response, _ = do("GET", "/deadline", nil)
+		require.Equal(t, 200, response.StatusCode)
+		response, text = do("HEAD", "/denied", nil)
+		require.Equal(t, 429, response.StatusCode)
+		require.Equal(t, int64(len(quotaExceeded)), response.ContentLength)
+		require.Empty(t, text)
+		response, text = do("POST", "/denied", strings.NewReader(strings.Repeat("a", 1<<20)))
+		require.Equal(t, 429, response.StatusCode)
+		require.Equal(t, quotaExceeded, text)
+	}
+
+	server := httptest.NewServer(outer)
+	t.Cleanup(server.Close)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "GET /hijack HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	require.NoError(t, err)
+	reader := bufio.NewReader(conn)
+	response, err := http.ReadResponse(reader, nil)
+	require.NoError(t, err)
+	require.Equal(t, 101, response.StatusCode)
+	_, err = io.WriteString(conn, "hello\n")
+	require.NoError(t, err)
+	line, err := reader.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, "echo hello\n", line)
+}
+
+// TestConcurrentRequests: one middleware serves many requests at once, and exactly the limit of
+// them.
+func TestConcurrentRequests(t *testing.T) {
+	stage := limitertest.OnMiniredis(t)
+	window, err := ratelimit.NewFixedWindow(stage.Client, 20, time.Minute, ratelimit.WithName("api"))
+	require.NoError(t, err)
+	handler := limit(t, window, httplimit.WithFields(httplimit.Draft11(), httplimit.XRateLimit()))(served)
+	var group sync.WaitGroup
+	var through, stopped atomic.Int32
+	for range 50 {
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			w := httptest.NewRecorder()
+			handler.ServeHTTP(w, newRequest("GET", "/"))
+			switch w.Code {
+			case 204:
+				through.Add(1)
+			case 429:
+				stopped.Add(1)
+			}
+		}()
+	}
+	group.Wait()
+	require.Equal(t, int32(20), through.Load())
+	require.Equal(t, int32(30), stopped.Load())
+}
+
+func TestPatternInsideTheMux(t *testing.T) {
+	var calls []string
+	wrap, err := httplimit.New(stub{result: allowed(5, time.Second, 4, 1), calls: &calls}, httplimit.Pattern())
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.Handle("GET /users/{id}", wrap(served))
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, newRequest("GET", "/users/42"))
+	require.Equal(t, 204, w.Code)
+	require.Equal(t, []string{"route:GET /users/%7Bid%7D 1"}, calls)
+
+	w = httptest.NewRecorder()
+	wrap(mux).ServeHTTP(w, newRequest("GET", "/users/42"))
+	require.Equal(t, 500, w.Code, "outside of the mux there is no pattern")
+}
+
+func TestNewKnowsBuckets(t *testing.T) {
+	client := limitertest.OnMiniredis(t).Client
+	for want, limiter := range map[string]ratelimit.Limiter{
+		`"default";r=9;t=54`: ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(10), 10)),
+		`"default";r=9;t=45`: ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerMinute(12), 10)),
+		`"default";r=9;t=27`: ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerMinute(20), 10)),
+		`"default";r=9;t=60`: ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute)),
+	} {
+		require.Equal(t, want, serve(t, limiter, newRequest("GET", "/")).Header().Get("RateLimit"))
+	}
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	key := clientIP(t, nil)
+	one := ratelimit.AllowAll()
+	for message, build := range map[string]func() (func(http.Handler) http.Handler, error){
+		"the limiter is nil":      func() (func(http.Handler) http.Handler, error) { return httplimit.New(nil, key) },
+		"the key function is nil": func() (func(http.Handler) http.Handler, error) { return httplimit.New(one, nil) },
+		"option 1 is empty":       func() (func(http.Handler) http.Handler, error) { return httplimit.New(one, key, httplimit.Option{}) },
+		"WithBucket is given twice": func() (func(http.Handler) http.Handler, error) {
+			return httplimit.New(one, key, httplimit.WithBucket(), httplimit.WithBucket())
+		},
+	} {
+		wrap, err := build()
+		require.Nil(t, wrap)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, message)
+	}
+	for message, option := range map[string]httplimit.Option{
+		"WithPolicy: a name of 0 bytes":          httplimit.WithPolicy(""),
+		"WithPolicy: a name of 129 bytes":        httplimit.WithPolicy(strings.Repeat("a", 129)),
+		`WithPolicy: "é" holds`:                  httplimit.WithPolicy("é"),
+		`WithPolicy: "a\n" holds`:                httplimit.WithPolicy("a\n"),
+		`WithPolicy: "\u007f" holds`:             httplimit.WithPolicy("\x7f"),
+		"WithFields: fields 2 are empty":         httplimit.WithFields(httplimit.Draft11(), httplimit.Fields{}),
+		"WithCost: the function is nil":          httplimit.WithCost(nil),
+		"WithSkip: the function is nil":          httplimit.WithSkip(nil),
+		"WithDenialHandler: the function is nil": httplimit.WithDenialHandler(nil),
+		"WithErrorHandler: the function is nil":  httplimit.WithErrorHandler(nil),
+	} {
+		_, err := httplimit.New(one, key, option)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, strings.ReplaceAll(message, `\u007f`, `\x7f`))
+	}
+	limit(t, one, httplimit.WithPolicy(strings.Repeat("a", 128)))
+	limit(t, one, httplimit.WithPolicy(" ~"))
+}
