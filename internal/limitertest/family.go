@@ -314,8 +314,8 @@ func ResultOf(a model.Answer) ratelimit.Result {
 }
 
 // Rounds is how often a test repeats a random check: once with -short, full times with
-// RATELIMIT_LONG=1 in the environment, and usual times otherwise. The race detector makes
-// it ten times as slow and finds the same races in a quarter of the rounds.
+// RATELIMIT_LONG=1 in the environment, and usual times otherwise; but once under the race
+// detector, which is ten times as slow and finds the same races then.
 func Rounds(full, usual int) int {
 	switch {
 	case testing.Short():
@@ -323,7 +323,7 @@ func Rounds(full, usual int) int {
 	case os.Getenv("RATELIMIT_LONG") != "":
 		return full
 	case raceflag.Enabled:
-		return max(usual/4, 1)
+		return 1
 	}
 	return usual
 }
