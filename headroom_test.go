@@ -77,7 +77,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 	}, true)
 	server := redistest.Start(t, redistest.Faketime())
 	client := server.Client(t)
-	still := standsStill(t, client)
+	still := limitertest.StandsStill(t, client)
 	run("Redis", limitertest.Rounds(6, min(configurations, 2)), func(t *testing.T, timeless bool) *rig {
 		r := &rig{client: client, wipe: func() { require.NoError(t, client.FlushAll(ctx).Err()) },
 			keys: func() bool { return client.DBSize(ctx).Val() > 0 },

@@ -178,6 +178,9 @@ func TestInFlightScriptsDoWhatTheSearchedModelDoes(t *testing.T) {
 	})
 	t.Run("Redis", func(t *testing.T) {
 		server := redistest.Start(t, redistest.Faketime())
+		if !limitertest.StandsStill(t, server.Client(t)) {
+			t.Skip("the clock of this server goes on while it is held; other servers are tested with theirs")
+		}
 		r := &replay{client: server.Client(t), set: server.HoldClock, keys: map[int]*model.InFlight{}}
 		r.run(t, histories(t, limitertest.Rounds(2000, 80)))
 		t.Logf("%d events", r.count)

@@ -101,7 +101,7 @@ func TestLogsOfOneKeyAnswerAsTheirModel(t *testing.T) {
 func TestLogsOfOneKeyOnAServerAnswerAsTheirModel(t *testing.T) {
 	server := redistest.Start(t, redistest.Faketime())
 	client := server.Client(t)
-	if !standsStill(t, client) {
+	if !limitertest.StandsStill(t, client) {
 		t.Skip("this server's clock does not stand still")
 	}
 	for _, kind := range logKinds {

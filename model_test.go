@@ -2,7 +2,6 @@ package ratelimit_test
 
 import (
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -64,7 +63,7 @@ func TestLimitersOnAServerAnswerAsTheirModels(t *testing.T) {
 	const configurations, steps = 5, 200 // of each family: a step is a round trip
 	server := redistest.Start(t, redistest.Faketime())
 	client := server.Client(t)
-	still := standsStill(t, client)
+	still := limitertest.StandsStill(t, client)
 	for _, f := range limitertest.Families() {
 		t.Run(f.Name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
@@ -89,14 +88,6 @@ func TestLimitersOnAServerAnswerAsTheirModels(t *testing.T) {
 			}
 		})
 	}
-}
-
-// standsStill says whether TIME does while the clock is held: from 9.1 on Valkey adds the time since it last read it.
-func standsStill(t *testing.T, client *redis.Client) bool {
-	info, err := client.InfoMap(ctx, "server").Result()
-	require.NoError(t, err)
-	major, _, _ := strings.Cut(info["Server"]["valkey_version"], ".")
-	return major == "" || len(major) == 1 && major < "9"
 }
 
 // latest is in the year 2096. After jumps of many long windows a random sequence is beyond
