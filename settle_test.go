@@ -16,6 +16,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // eachSettling is limitertest.Each for what settles: every variant but several limiters in
@@ -317,6 +318,20 @@ func TestAReturnIsNotOfALaterWindow(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestAReturnWhileTheClockGoesOn: on a busy machine the clock goes on by milliseconds between
+// two commands of a script. The window of the permits is found all the same.
+func TestAReturnWhileTheClockGoesOn(t *testing.T) {
+	server := redistest.Start(t, redistest.Faketime())
+	l := ratelimit.Must(ratelimit.NewFixedWindow(server.Client(t), 100, 365*24*time.Hour))
+	server.RushClock(20_000) // 20 ms in a microsecond
+	for range 50 {
+		ticket, _, err := l.Estimate(ctx, "k", 2)
+		require.NoError(t, err)
+		require.NoError(t, ticket.Settle(ctx, 1))
+	}
+	require.Equal(t, 50, must(t)(l.Peek(ctx, "k")).Remaining)
 }
 
 // TestExactReturnsSayWhatWasRefilled: on both sides of the instant at which the bucket has

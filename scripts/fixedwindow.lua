@@ -148,24 +148,31 @@ local cost, allowed, before = n * 1000000, 1, math.max(room, 0)
 if most - room + cost > 4e15 then return {err = 'DEBT too much'} end
 -- </charge>
 -- <ticket>
--- The instant at which the window ends, milliseconds. The clock is read before the TTL,
--- and by giveback after it, so that no later window is taken for this one.
+-- The first of the milliseconds of which one is the end of the window, and how many follow:
+-- the clock goes on while a script runs, on a busy machine by several.
 -- needs: key out size
 -- sets:
 local time = redis.call('TIME')
-out[size + 1] = time[1] * 1000 + math.floor(time[2] / 1000) + redis.call('PTTL', key)
-out[size + 2] = 0
+local left = redis.call('PTTL', key)
+local after = redis.call('TIME')
+local first = time[1] * 1000 + math.floor(time[2] / 1000)
+out[size + 1] = first + left
+out[size + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
 -- </ticket>
 -- <giveback>
--- needs: back call key most open room taken where window
+-- The window is the ticket's if it may end when that does, and no later window may: one
+-- that opens when it is over ends a window's length after it, or later.
+-- needs: back call key most open room taken where which window
 -- sets: given
 local given = 0
 if open then
-  local ends = call('PTTL', key)
   local time = redis.call('TIME')
-  ends = ends + time[1] * 1000 + math.floor(time[2] / 1000)
-  -- TTLs are whole milliseconds.
-  if ends >= where - 1 and ends <= where + math.min(window - 1, 1) then
+  local ends = call('PTTL', key)
+  local after = redis.call('TIME')
+  local earliest = ends + time[1] * 1000 + math.floor(time[2] / 1000)
+  local latest = ends + after[1] * 1000 + math.floor(after[2] / 1000)
+  -- Servers round the clock and TTLs to milliseconds in their own ways.
+  if latest >= where - 1 and earliest <= where + which + 1 and latest < where + window then
     local used = math.floor((most - room) / 1000000)
     given = math.min(back, used)
     if given == used then

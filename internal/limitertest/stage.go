@@ -68,7 +68,7 @@ func (s *Stage) Look(t testing.TB, key string) string {
 	}
 	require.NoError(t, err)
 	expiry := "expires"
-	if s.Admin.PTTL(ctx, key).Val() <= 0 {
+	if s.Admin.PTTL(ctx, key).Val() < 0 {
 		expiry = "does not expire"
 	}
 	return fmt.Sprint(kind, " ", value, " ", expiry)

@@ -20,8 +20,8 @@ const clockTolerance = 5 * time.Millisecond
 // the server's loader. LD_PRELOAD would load them into the shell as well.
 const preloadEnv = "REDISTEST_PRELOAD"
 
-// fakeClock is the file from which libfaketime takes a server's clock: an offset, or an instant at which the clock stands
-// still.
+// fakeClock is the file from which libfaketime takes a server's clock: an offset, an instant at which the clock stands
+// still, or a speed.
 type fakeClock struct {
 	file   string
 	clock  sync.Mutex // guards offset and the writing of the file
@@ -112,6 +112,13 @@ func (c *fakeClock) hold(at time.Time) error {
 	defer c.clock.Unlock()
 	at = at.UTC().Truncate(time.Microsecond).Add(time.Microsecond / 2)
 	return c.write(at.Format("2006-01-02 15:04:05.000000000"))
+}
+
+// rush lets the clock run times as fast, with its offset.
+func (c *fakeClock) rush(times int) error {
+	c.clock.Lock()
+	defer c.clock.Unlock()
+	return c.write(fmt.Sprintf("%+.6f x%d", c.offset.Seconds(), times))
 }
 
 // step moves the clock and waits until TIME says so.

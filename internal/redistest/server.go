@@ -167,6 +167,18 @@ func (s *Server) HoldClock(at time.Time) {
 	}
 }
 
+// RushClock makes the clock of a server started with Faketime run times as fast, until the next HoldClock or StepClock.
+// So the commands of one script are far apart, as on a machine that is busy with something else.
+func (s *Server) RushClock(times int) {
+	s.t.Helper()
+	if !s.faketime {
+		s.t.Fatal("redistest: RushClock needs a server started with Faketime")
+	}
+	if err := s.rush(times); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // own panics for the shared server: other tests are using it.
 func (s *Server) own() {
 	if s.shared {

@@ -106,11 +106,14 @@ if allowed > 0 or repair then
     end
 else
 end
--- The instant at which the window ends, milliseconds. The clock is read before the TTL,
--- and by giveback after it, so that no later window is taken for this one.
+-- The first of the milliseconds of which one is the end of the window, and how many follow:
+-- the clock goes on while a script runs, on a busy machine by several.
 -- needs: key out size
 -- sets:
 local time = redis.call('TIME')
-out[size + 1] = time[1] * 1000 + math.floor(time[2] / 1000) + redis.call('PTTL', key)
-out[size + 2] = 0
+local left = redis.call('PTTL', key)
+local after = redis.call('TIME')
+local first = time[1] * 1000 + math.floor(time[2] / 1000)
+out[size + 1] = first + left
+out[size + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
 return out

@@ -72,15 +72,19 @@ else
   left = window
   lasts = window
 end
--- needs: back call key most open room taken where window
+-- The window is the ticket's if it may end when that does, and no later window may: one
+-- that opens when it is over ends a window's length after it, or later.
+-- needs: back call key most open room taken where which window
 -- sets: given
 local given = 0
 if open then
-  local ends = call('PTTL', key)
   local time = redis.call('TIME')
-  ends = ends + time[1] * 1000 + math.floor(time[2] / 1000)
-  -- TTLs are whole milliseconds.
-  if ends >= where - 1 and ends <= where + math.min(window - 1, 1) then
+  local ends = call('PTTL', key)
+  local after = redis.call('TIME')
+  local earliest = ends + time[1] * 1000 + math.floor(time[2] / 1000)
+  local latest = ends + after[1] * 1000 + math.floor(after[2] / 1000)
+  -- Servers round the clock and TTLs to milliseconds in their own ways.
+  if latest >= where - 1 and earliest <= where + which + 1 and latest < where + window then
     local used = math.floor((most - room) / 1000000)
     given = math.min(back, used)
     if given == used then
