@@ -44,7 +44,7 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return AllResult{}, err
 		}
-		if !sameClient(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
+		if !same(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
 			return AllResult{}, errClients(joined[0].limiter, c.limiter)
 		}
 	}
