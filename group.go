@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -406,15 +405,9 @@ func (g *group) reset(ctx context.Context, claims []Claim) error {
 
 // failed wraps err, the reason why there is no decision.
 func (g *group) failed(ctx context.Context, claims []Claim, err error) error {
-	switch {
-	case redisexec.IsCorrupt(err):
-		err = errors.Join(ErrCorruptState, err)
-	case redis.HasErrorPrefix(err, "CROSSSLOT"):
-		err = errors.Join(ErrCrossSlot, err)
-	}
 	var about []string
 	for _, c := range claims {
 		about = append(about, fmt.Sprintf("%s, key %s", c.limiter.title, shortKey(c.key)))
 	}
-	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, err))
+	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, cause(err)))
 }
