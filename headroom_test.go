@@ -13,7 +13,6 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // A rig is a server for the comparison of limiters with models, and its clock.
@@ -75,9 +74,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 			from = at
 		}}
 	}, true)
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	still := limitertest.StandsStill(t, client)
+	server, client, still := limitertest.FaketimeServer(t)
 	run("Redis", limitertest.Rounds(6, min(configurations, 2)), func(t *testing.T, timeless bool) *rig {
 		r := &rig{client: client, wipe: func() { require.NoError(t, client.FlushAll(ctx).Err()) },
 			keys: func() bool { return client.DBSize(ctx).Val() > 0 },

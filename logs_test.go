@@ -14,7 +14,6 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // A logRule is a configuration of a sliding window or a sliding log.
@@ -99,11 +98,7 @@ func TestLogsOfOneKeyAnswerAsTheirModel(t *testing.T) {
 // TestLogsOfOneKeyOnAServerAnswerAsTheirModel does the same on a server whose clock
 // stands still during each call.
 func TestLogsOfOneKeyOnAServerAnswerAsTheirModel(t *testing.T) {
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	if !limitertest.StandsStill(t, client) {
-		t.Skip("this server's clock does not stand still")
-	}
+	server, client := limitertest.HeldServer(t)
 	for _, kind := range logKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
