@@ -39,6 +39,7 @@ type Settler interface {
 
 var (
 	_ Settler = (*FixedWindow)(nil)
+	_ Settler = (*CalendarWindow)(nil)
 	_ Settler = (*SlidingWindow)(nil)
 	_ Settler = (*SlidingLog)(nil)
 	_ Settler = (*TokenBucket)(nil)

@@ -25,6 +25,7 @@ type PartialTaker interface {
 
 var (
 	_ PartialTaker = (*FixedWindow)(nil)
+	_ PartialTaker = (*CalendarWindow)(nil)
 	_ PartialTaker = (*SlidingWindow)(nil)
 	_ PartialTaker = (*SlidingLog)(nil)
 	_ PartialTaker = (*TokenBucket)(nil)
