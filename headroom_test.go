@@ -44,7 +44,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 							r.opts = []ratelimit.Option{ratelimit.WithClock(func() time.Time { return at })}
 							r.set = func(now int64) { at = time.UnixMicro(now) }
 							if server != nil {
-								server(limitertest.Start.UnixMicro()) // so that no key expires meanwhile
+								server(limitertest.Start.UnixMicro()) // so that no key expires while the caller's clock decides
 							}
 						}
 						r.wipe()
