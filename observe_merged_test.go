@@ -235,7 +235,9 @@ func TestObservedCallsAllocateNothingMore(t *testing.T) {
 			}
 		})
 	}
-	bucket := func(opts ...TokenBucketOption) Limiter { return Must(NewTokenBucket(client, PerMinute(1), 1_000_000, opts...)) }
+	bucket := func(opts ...TokenBucketOption) Limiter {
+		return Must(NewTokenBucket(client, PerMinute(1), 1_000_000, opts...))
+	}
 	all := func(opts ...Option) Limiter {
 		return Must(NewAll(
 			Must(NewTokenBucket(client, PerMinute(1), 1_000_000, WithName("one"), WithOptions(opts...))),

@@ -334,7 +334,9 @@ func TestHoldsAreObserved(t *testing.T) {
 func TestTogetherEachLimiterReports(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	rec := &recorder{}
-	named := func(name string) ratelimit.Option { return ratelimit.WithOptions(ratelimit.WithName(name), rec.option()) }
+	named := func(name string) ratelimit.Option {
+		return ratelimit.WithOptions(ratelimit.WithName(name), rec.option())
+	}
 	small := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour, named("small")))
 	large := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 5, named("large")))
 	silent := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 9, Window: time.Hour}}, ratelimit.WithName("silent")))
