@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
@@ -40,8 +41,10 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 	if err != nil {
 		return AllResult{}, err
 	}
+	began := time.Now()
 	for _, c := range joined {
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
+			reportRefused(ctx, began, joined, err)
 			return AllResult{}, err
 		}
 		if !same(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
@@ -79,6 +82,12 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 			taken[i].given(joined[i].n)
 		}
 	}
+	for i, c := range joined {
+		if c.limiter.watch != nil {
+			o := Observation{Call: c.call(), Source: SourceRedis, Batch: 1, Key: c.key, N: c.n, Result: taken[i].result, Err: taken[i].err}
+			c.report(ctx, began, o, err == nil && whole.Allowed)
+		}
+	}
 	if err != nil {
 		return AllResult{}, err
 	}
@@ -94,6 +103,13 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 	}
 	r.Result = whole
 	return r, nil
+}
+
+// reportRefused reports a call that failed before Redis was asked, to every limiter.
+func reportRefused(ctx context.Context, began time.Time, claims []Claim, err error) {
+	for _, c := range claims {
+		c.limiter.refused(ctx, began, Observation{Call: c.call(), Key: c.key, N: c.n, Err: err})
+	}
 }
 
 // A slotAnswer is the answer to one claim, before it is known whether all are allowed.
@@ -114,9 +130,9 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 		}
 	}()
 	if f, ok := c.limiter.explainer.(*InFlight); ok {
-		a.hold, a.result, a.err = f.TryAcquireN(ctx, c.key, c.n)
+		a.hold, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
 	} else {
-		a.ticket, a.result, a.err = c.limiter.Estimate(ctx, c.key, c.n)
+		a.ticket, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)
 	}
 	returned = true
 }
@@ -150,14 +166,14 @@ func (a slotAnswer) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
 	if a.hold != nil {
-		_ = a.hold.Release(ctx)
+		_, _ = a.hold.release(ctx)
 		return
 	}
 	switch a.ticket.core.explainer.(type) {
 	case evenBucket, steppedBucket:
 		a.ticket.which = returnExactly
 	}
-	_ = a.ticket.Settle(ctx, 0)
+	_, _ = a.ticket.settle(ctx, 0)
 }
 
 // given makes the answer one of n permits that are given back.

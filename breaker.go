@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"math"
 	"sync/atomic"
 	"time"
@@ -16,7 +17,7 @@ import (
 type Breaker struct {
 	machine    *gobreaker.TwoStepCircuitBreaker[struct{}]
 	probeEvery time.Duration
-	observe    func(Event) // nil: none
+	watch      *watch // nil: nobody observes
 	changes    changes
 
 	// As of the last change that gobreaker announced. Its own State would make an open
@@ -33,14 +34,15 @@ func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
 	if all.err != nil {
 		return nil, all.err
 	}
-	return s.build(s.observe), nil
+	return s.build(all.watch(cmp.Or(all.name, defaultName))), nil
 }
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
 // that begins or ends after its time has passed, not at that time.
 func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
 
-// A BreakerOption is [WithFailures], [WithProbeEvery] or, for NewBreaker, [WithObserver].
+// A BreakerOption is [WithFailures], [WithProbeEvery] or, for NewBreaker, [WithObserver] and
+// [WithName].
 type BreakerOption interface {
 	setBreaker(*breakerSettings)
 }
@@ -82,7 +84,6 @@ type breakerSettings struct {
 	maker      string
 	failures   int
 	probeEvery time.Duration
-	observe    func(Event)
 }
 
 type breakerSetter func(*breakerSettings)
@@ -101,8 +102,8 @@ func newBreakerSettings(all *settings, maker string, opts []BreakerOption) *brea
 	return s
 }
 
-func (s *breakerSettings) build(observe func(Event)) *Breaker {
-	b := &Breaker{probeEvery: s.probeEvery, observe: observe}
+func (s *breakerSettings) build(w *watch) *Breaker {
+	b := &Breaker{probeEvery: s.probeEvery, watch: w}
 	b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:   1,                // one probe at a time
 		Timeout:       s.probeEvery - 1, // a call probes when more time has passed, so at probeEvery
@@ -130,8 +131,15 @@ func (b *Breaker) changed(from, to BreakerState) {
 		b.openedAt.Store(&now)
 	}
 	b.state.Store(int32(to))
-	if b.observe != nil {
-		b.changes.add(Event{Kind: EventBreakerState, From: from, To: to})
+	if b.watch != nil {
+		b.changes.add(Observation{Call: CallBreaker, Outcome: OutcomeDone, From: from, Breaker: to})
+	}
+}
+
+// deliver passes the changes of state to the observers.
+func (b *Breaker) deliver() {
+	if b.watch != nil {
+		b.changes.deliver(b.watch)
 	}
 }
 

@@ -179,7 +179,7 @@ func TestSharedBreakerProbesOneAtATime(t *testing.T) {
 // primary that stays down at the same time.
 func TestSharedBreakerRaces(t *testing.T) {
 	before := runtime.NumGoroutine()
-	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(Event) {})))
+	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(context.Context, Observation) {})))
 	all, p := sharers(t, b, 6)
 	p.err = errDown
 	_, _ = all[0].TryAcquire(t.Context(), "k")
@@ -257,12 +257,12 @@ func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, verdict := range map[string]error{"success": nil, "failure": errFailed, "neutral": errNeutral} {
-			var events []Event
-			b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(e Event) { events = append(events, e) })))
+			var events []Observation
+			b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) })))
 			early, late, last := b.begin(), b.begin(), b.begin()
 			b.end(last, errFailed)
-			opened := Event{Kind: EventBreakerState, From: StateClosed, To: StateOpen}
-			halfOpened := Event{Kind: EventBreakerState, From: StateOpen, To: StateHalfOpen}
+			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: StateClosed, Breaker: StateOpen}
+			halfOpened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: StateOpen, Breaker: StateHalfOpen}
 
 			time.Sleep(milli - 1)
 			b.end(early, verdict)
@@ -270,12 +270,12 @@ func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 			require.Equal(t, StateOpen, b.State(), name)
 			require.Equal(t, time.Microsecond, b.untilProbe(), name)
-			require.Equal(t, []Event{opened}, events, name)
+			require.Equal(t, []Observation{opened}, events, name)
 
 			b.end(late, verdict)
 			require.Equal(t, StateHalfOpen, b.State(), name)
 			require.Equal(t, milli, b.untilProbe(), name)
-			require.Equal(t, []Event{opened, halfOpened}, events, name)
+			require.Equal(t, []Observation{opened, halfOpened}, events, name)
 			require.NotNil(t, b.begin(), "%s: it was no probe", name)
 			require.Nil(t, b.begin(), name)
 		}
@@ -318,16 +318,16 @@ func TestSharedBreakerObserver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var got []string
 		observe := func(of string) ObserverOption {
-			return WithObserver(func(e Event) {
-				if e.Kind == EventBreakerState {
-					require.Equal(t, Event{Kind: EventBreakerState, From: e.From, To: e.To}, e)
-					got = append(got, fmt.Sprint(of, ": ", e.From, " to ", e.To))
+			return WithObserver(func(_ context.Context, e Observation) {
+				if e.Call == CallBreaker {
+					require.Equal(t, Observation{Limiter: "redis", Call: CallBreaker, Outcome: OutcomeDone, From: e.From, Breaker: e.Breaker}, e)
+					got = append(got, fmt.Sprint(of, ": ", e.From, " to ", e.Breaker))
 				} else {
-					got = append(got, fmt.Sprint(of, ": ", e.Kind))
+					got = append(got, fmt.Sprint(of, ": ", whyAsked(e)))
 				}
 			})
 		}
-		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli), observe("breaker")))
+		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli), observe("breaker"), WithName("redis")))
 		p := newSettablePrimary()
 		p.err = errDown
 		secondary := always(bySecondary, nil)
@@ -356,7 +356,7 @@ func TestSharedBreakerObserver(t *testing.T) {
 func TestSharedBreakerWithoutObserver(t *testing.T) {
 	b := Must(NewBreaker(WithFailures(1)))
 	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithSharedBreaker(b),
-		WithObserver(func(e Event) { require.NotEqual(t, EventBreakerState, e.Kind) }))
+		WithObserver(func(_ context.Context, e Observation) { require.NotEqual(t, CallBreaker, e.Call) }))
 	require.Equal(t, StateClosed, b.State())
 	require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
 	require.Equal(t, StateOpen, b.State())
@@ -381,15 +381,15 @@ func TestBreakerConfigErrors(t *testing.T) {
 		{"nil option", breaker(WithFailures(1), nil), "NewBreaker: option 2 is nil"},
 		{"no failures", breaker(WithFailures(0)), "WithFailures: 0 is not between 1 and 2147483647"},
 		{"pauses twice", breaker(WithProbeEvery(milli), WithProbeEvery(milli)), "WithProbeEvery is given twice"},
-		{"no observer", breaker(WithObserver(nil)), "WithObserver: the function is nil; leave the option out to observe nothing"},
-		{"two observers", breaker(WithObserver(func(Event) {}), WithObserver(func(Event) {})), "WithObserver is given twice"},
+		{"no observer", breaker(WithObserver(nil)), "WithObserver: function 1 is nil; leave it out"},
+		{"two observers", breaker(WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})), "WithObserver is given twice"},
 		{"nil breaker", fallback(DenyAll(), WithSharedBreaker(nil)), "WithSharedBreaker: the breaker is nil"},
 		{"zero breaker", fallback(DenyAll(), WithSharedBreaker(&Breaker{})), "WithSharedBreaker: the breaker was not made by NewBreaker"},
 		{"two shared", fallback(DenyAll(), WithSharedBreaker(b), WithSharedBreaker(b)), "WithSharedBreaker is given twice"},
 		{"own and shared", fallback(DenyAll(), WithBreaker(), WithSharedBreaker(b)), "WithBreaker and WithSharedBreaker exclude each other"},
 		{"shared and own", fallback(DenyAll(), WithSharedBreaker(b), WithBreaker()), "WithBreaker and WithSharedBreaker exclude each other"},
-		{"an observer for the own one", fallback(DenyAll(), WithBreaker(WithObserver(func(Event) {}))),
-			"WithBreaker: WithObserver is given to NewFallback; its observer gets the changes of the breaker's state too"},
+		{"an observer for the own one", fallback(DenyAll(), WithBreaker(WithObserver(func(context.Context, Observation) {}))),
+			"WithBreaker: give its name and observers to NewFallback, whose observers get the changes of the breaker's state too"},
 		{"the primary's", fallback(inner, WithSharedBreaker(b)), twice},
 		{"the primary's, in a DenyCache", fallback(Must(NewDenyCache(inner)), WithSharedBreaker(b)), twice},
 		{"the primary's primary's", fallback(newTestFallback(t, inner, DenyAll()), WithSharedBreaker(b)), twice},
@@ -425,7 +425,7 @@ func TestBreakerProbesAfterAnyTime(t *testing.T) {
 
 // The docs say what a call costs.
 func TestBreakerAllocatesOnceForEachCall(t *testing.T) {
-	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(time.Hour), WithObserver(func(Event) {})))
+	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(time.Hour), WithObserver(func(context.Context, Observation) {})))
 	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { b.end(b.begin(), nil) }))
 	b.end(b.begin(), errFailed)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

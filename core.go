@@ -34,6 +34,7 @@ type core struct {
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
 	waits  *reserving    // nil: the algorithm cannot reserve
+	watch  *watch        // nil: nobody observes
 	explainer
 
 	mostCharge int                       // permits of one charge
@@ -78,6 +79,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	c := &core{
 		title:  fmt.Sprintf("%s %q", a.title, s.name),
 		name:   s.name,
+		watch:  s.watch(s.name),
 		prefix: keyPrefix(s.prefix, s.name, a.id),
 		clock:  s.clock,
 		most:   a.most,
@@ -128,7 +130,9 @@ func (c *core) TryAcquire(ctx context.Context, key string) (Result, error) {
 // [Limiter]; after an error caused by Redis or the network, the permits may have been
 // taken, once.
 func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	began := c.begin()
 	if err := c.check(ctx, key, n); err != nil {
+		c.refused(ctx, began, Observation{Call: CallAcquire, Key: key, N: n, Err: err})
 		return Result{}, err
 	}
 	var reply redisexec.Reply
@@ -138,7 +142,11 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	} else {
 		reply, err = c.exec.Call(ctx, c.exec.One, c.prefix+key, n)
 	}
-	return c.result(ctx, key, n, reply, err)
+	r, err := c.result(ctx, key, n, reply, err)
+	if c.watch != nil {
+		c.acquired(ctx, began, key, n, reply.Batch, r, err)
+	}
+	return r, err
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.
@@ -160,9 +168,17 @@ func (c *core) inRun(words []int64, n, i int64) Result {
 // Peek returns what key has left now, and changes nothing, even if it returns an error.
 // Its errors are those of TryAcquire.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
-	if err := c.check(ctx, key, 1); err != nil {
-		return Result{}, err
+	began, o := c.begin(), Observation{Call: CallPeek, Key: key, N: 1}
+	if o.Err = c.check(ctx, key, 1); o.Err != nil {
+		c.refused(ctx, began, o)
+		return Result{}, o.Err
 	}
+	o.Result, o.Err = c.peek(ctx, key)
+	c.asked(ctx, began, o)
+	return o.Result, o.Err
+}
+
+func (c *core) peek(ctx context.Context, key string) (Result, error) {
 	reply, err := c.exec.Call(ctx, c.exec.Peek, c.prefix+key, 1)
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
@@ -177,13 +193,16 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 // long, without asking Redis. After any other error the state may have been deleted all
 // the same.
 func (c *core) Reset(ctx context.Context, key string) error {
-	if err := c.check(ctx, key, 1); err != nil {
-		return err
+	began, o := c.begin(), Observation{Call: CallReset, Key: key}
+	if o.Err = c.check(ctx, key, 1); o.Err != nil {
+		c.refused(ctx, began, o)
+		return o.Err
 	}
 	if err := c.exec.Delete(ctx, c.prefix+key); err != nil {
-		return c.failed(ctx, key, err)
+		o.Err = c.failed(ctx, key, err)
 	}
-	return nil
+	c.asked(ctx, began, o)
+	return o.Err
 }
 
 // Preload loads the limiter's scripts, on every master of a ClusterClient and

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"time"
@@ -64,6 +65,8 @@ import (
 // request to the limiter and never an error. For keys of more than 256 bytes the
 // limiter is always asked.
 type DenyCache struct {
+	name    string
+	watch   *watch // nil: nobody observes
 	limiter Limiter
 	choice  *Choice // limiter, if that is one
 	table   *denyTable
@@ -100,7 +103,8 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	if err := checkCached(l); err != nil {
 		return nil, err
 	}
-	c := &DenyCache{limiter: l, table: newDenyTable(s.size, s.max)}
+	c := &DenyCache{name: cmp.Or(s.name, nameOf(l)), limiter: l, table: newDenyTable(s.size, s.max)}
+	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
 	c.table.noteDecided(ceilingOf(l))
 	return c, nil
@@ -108,7 +112,7 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 
 func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 
-// A DenyCacheOption is [WithDenyCacheSize] or [WithMaxDenial].
+// A DenyCacheOption is [WithDenyCacheSize], [WithMaxDenial], [WithObserver] or [WithName].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
 // WithDenyCacheSize makes room for the denials of so many keys, 65,536 if not
@@ -190,7 +194,12 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	if c == nil || c.limiter == nil {
 		return Result{}, errUnmade
 	}
+	began, call := c.watch.begin(), CallAcquire
+	if peek {
+		call = CallPeek
+	}
 	if err := checkKey(key); err != nil {
+		c.refused(ctx, began, Observation{Call: call, Key: key, N: n, Err: err})
 		return Result{}, err
 	}
 	limiter, by := c.limiter, Limiter(nil)
@@ -199,6 +208,7 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 		// would be picked a moment later.
 		picked, err := c.choice.of(ctx, key)
 		if err != nil {
+			c.refused(ctx, began, Observation{Call: call, Key: key, N: n, Err: err})
 			return Result{}, err
 		}
 		limiter, by = picked, picked
@@ -208,6 +218,9 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	}
 	hash := c.table.hash(key)
 	if r, ok := c.table.lookup(hash, key, n, by); ok && ctx.Err() == nil {
+		if c.watch != nil {
+			c.remembered(ctx, began, limiter, Observation{Call: call, Key: key, N: n, Result: r})
+		}
 		return r, nil
 	}
 	sending := c.table.beforeSending(hash)
@@ -228,17 +241,40 @@ func (c *DenyCache) learn(hash uint64, key string, n int, by Limiter, sending de
 	return r, nil
 }
 
-// deny answers a call for n permits from memory, or by ask, which asks the limiter. There is
-// no Choice.
-func (c *DenyCache) deny(ctx context.Context, key string, n int, ask func() (Result, error)) (Result, error) {
-	if err := checkKey(key); err != nil {
-		return Result{}, err
+// refused reports a call that failed before the limiter was asked.
+func (c *DenyCache) refused(ctx context.Context, began time.Time, o Observation) {
+	if c.watch != nil {
+		o.Limiter = c.name
+		c.watch.end(ctx, began, o)
+	}
+}
+
+// remembered reports a call about which memory was asked in place of the limiter.
+func (c *DenyCache) remembered(ctx context.Context, began time.Time, limiter Limiter, o Observation) {
+	o.Source, o.Limiter = SourceMemory, c.watch.name
+	if o.Limiter == "" {
+		o.Limiter = nameOf(limiter)
+	}
+	c.watch.end(ctx, began, o)
+}
+
+// deny answers a call from memory, as one for n permits, or by ask, which asks the limiter.
+// There is no Choice.
+func (c *DenyCache) deny(ctx context.Context, o Observation, n int, ask func() (Result, error)) (Result, error) {
+	began, key := c.watch.begin(), o.Key
+	if o.Err = checkKey(key); o.Err != nil {
+		c.refused(ctx, began, o)
+		return Result{}, o.Err
 	}
 	if len(key) > maxDenyCacheKey {
 		return ask()
 	}
 	hash := c.table.hash(key)
 	if r, ok := c.table.lookup(hash, key, n, nil); ok && ctx.Err() == nil {
+		if c.watch != nil {
+			o.Result = r
+			c.remembered(ctx, began, c.limiter, o)
+		}
 		return r, nil
 	}
 	sending := c.table.beforeSending(hash)

@@ -22,9 +22,9 @@ func ExampleNewFallback() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(shared, local,
 		ratelimit.WithBudget(20*time.Millisecond),
 		ratelimit.WithBreaker(),
-		ratelimit.WithObserver(func(e ratelimit.Event) {
-			if e.Kind == ratelimit.EventBreakerState {
-				fmt.Println("the breaker is", e.To) // a metric, an alert
+		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+			if e.Call == ratelimit.CallBreaker {
+				fmt.Println("the breaker is", e.Breaker) // a metric, an alert
 			}
 		}),
 	))
@@ -34,12 +34,14 @@ func ExampleNewFallback() {
 // In an outage every call is allowed. Both the result and the observer report it.
 func ExampleAllowAll() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
-		ratelimit.WithObserver(func(e ratelimit.Event) { fmt.Printf("%v: %v\n", e.Kind, e.Err) })))
+		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+			fmt.Printf("%v by the %v: %v\n", e.Outcome, e.Source, e.Reason)
+		})))
 
 	r, err := limiter.TryAcquire(context.Background(), "user:42")
 	fmt.Println(r.Allowed, r.Fallback, err)
 	// Output:
-	// primary failed: connection refused
+	// allowed by the fallback: connection refused
 	// true true <nil>
 }
 
@@ -70,11 +72,11 @@ func ExampleNewLocalTokenBucket() {
 func ExampleWithBreaker() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
 		ratelimit.WithBreaker(ratelimit.WithFailures(2), ratelimit.WithProbeEvery(time.Minute)),
-		ratelimit.WithObserver(func(e ratelimit.Event) {
-			if e.Kind == ratelimit.EventBreakerState {
-				fmt.Println("breaker:", e.From, "to", e.To)
+		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+			if e.Call == ratelimit.CallBreaker {
+				fmt.Println("breaker:", e.From, "to", e.Breaker)
 			} else {
-				fmt.Println(e.Kind)
+				fmt.Println(e.Reason)
 			}
 		})))
 
@@ -82,19 +84,19 @@ func ExampleWithBreaker() {
 		_, _ = limiter.TryAcquire(context.Background(), "user:42")
 	}
 	// Output:
-	// primary failed
+	// connection refused
 	// breaker: closed to open
-	// primary failed
-	// breaker open
+	// connection refused
+	// ratelimit: the breaker is open
 }
 
 // All limiters of one Redis share a breaker: what one of them finds out, the others know.
 func ExampleWithSharedBreaker() {
-	observe := ratelimit.WithObserver(func(e ratelimit.Event) {
-		if e.Kind == ratelimit.EventBreakerState {
-			fmt.Println("breaker:", e.From, "to", e.To)
+	observe := ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+		if e.Call == ratelimit.CallBreaker {
+			fmt.Println("breaker:", e.From, "to", e.Breaker)
 		} else {
-			fmt.Println(e.Key+":", e.Kind)
+			fmt.Println(e.Key+":", e.Reason)
 		}
 	})
 	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Minute), observe))
@@ -108,8 +110,8 @@ func ExampleWithSharedBreaker() {
 	fmt.Println(breaker.State())
 	// Output:
 	// breaker: closed to open
-	// user:42: primary failed
-	// 192.0.2.7: breaker open
+	// user:42: connection refused
+	// 192.0.2.7: ratelimit: the breaker is open
 	// open
 }
 

@@ -43,11 +43,19 @@ func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time
 	clock := timing{now: now}
 	switch l := l.(type) {
 	case *TokenBucket:
-		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
+		return l.core.checkedReserve(clock, key, n, maxWait)
 	case *LeakyBucket:
-		return l.core.reserve(context.Background(), clock, key, n, maxWait, nil)
+		return l.core.checkedReserve(clock, key, n, maxWait)
 	}
 	panic("a limiter that cannot reserve")
+}
+
+func (c *core) checkedReserve(clock timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	ctx := context.Background()
+	if err := c.checkReserve(ctx, key, n, maxWait); err != nil {
+		return nil, err
+	}
+	return c.reserve(ctx, clock, key, n, maxWait, nil)
 }
 
 // HoldOf is a hold of this id, whether Redis has it or not.

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,23 +38,24 @@ type Fallback struct {
 	most               int           // permits that one call can get from the primary; 0: not known
 	budget             time.Duration // 0: none
 	breaker            *Breaker      // nil: none
-	observe            func(Event)   // nil: none
+	name               string        // of what is observed
+	watch              *watch        // nil: nobody observes
 
 	running   chan struct{} // one element for each call with a budget that asks the primary
 	abandoned atomic.Int64  // how many of those calls no caller waits for
 }
 
-// A FallbackOption is [WithBudget], [WithBreaker], [WithSharedBreaker] or [WithObserver].
+// A FallbackOption is [WithBudget], [WithBreaker], [WithSharedBreaker], [WithObserver] or
+// [WithName].
 type FallbackOption interface {
 	setFallback(*fallbackSettings)
 }
 
 type fallbackSettings struct {
 	settings
-	budget  time.Duration
-	own     *breakerSettings // nil: none
-	shared  *Breaker         // nil: none
-	observe func(Event)
+	budget time.Duration
+	own    *breakerSettings // nil: none
+	shared *Breaker         // nil: none
 }
 
 type fallbackSetter func(*fallbackSettings)
@@ -87,9 +89,10 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.shared != nil && hasBreaker(primary, s.shared) {
 		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, observe: s.observe}
+	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, nameOf(primary))}
+	f.watch = s.watch(f.name)
 	if s.own != nil {
-		f.breaker = s.own.build(s.observe)
+		f.breaker = s.own.build(f.watch)
 	}
 	if s.budget > 0 {
 		f.running = make(chan struct{}, maxRunning)
@@ -158,9 +161,10 @@ func (f *Fallback) ceiling() int { return f.most }
 
 // A question is what to ask either limiter.
 type question struct {
-	key  string
-	n    int
-	peek bool
+	key   string
+	n     int
+	peek  bool
+	began time.Time // if the Fallback is observed
 }
 
 func (q question) ask(ctx context.Context, l Limiter) (Result, error) {
@@ -174,7 +178,9 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 	if f == nil || f.primary == nil {
 		return Result{}, errUnmade
 	}
+	q.began = f.watch.begin()
 	if err := checkKey(q.key); err != nil {
+		f.report(ctx, q, Observation{Err: err})
 		return Result{}, err
 	}
 	switch {
@@ -204,14 +210,14 @@ func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error
 		}
 		return Result{}, err
 	}
-	return f.askSecondary(ctx, q, EventPrimaryFailed, err)
+	return f.askSecondary(ctx, q, err)
 }
 
 // askSecondary returns the secondary's answer. why is the reason that the primary did
 // not decide.
-func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind, why error) (Result, error) {
+func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Result, error) {
 	if end := endOf(ctx); end != nil {
-		return Result{}, f.gone(q, end)
+		return Result{}, f.gone(ctx, q, end)
 	}
 	r, err := q.ask(ctx, f.secondary)
 	if errors.Is(err, ErrExceedsLimit) {
@@ -220,18 +226,32 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, kind EventKind,
 	if err == nil {
 		r.Fallback = true
 	}
-	if f.observe != nil {
-		f.observe(Event{Kind: kind, Key: q.key, Err: why, Result: r, SecondaryErr: err})
-	}
 	switch {
 	case err == nil:
-		return r, nil
-	case errors.Is(err, ErrInvalidKey), errors.Is(err, ErrInvalidPermits):
-		return Result{}, err // the primary would have returned the same
+	case errors.Is(err, ErrInvalidKey), errors.Is(err, ErrInvalidPermits): // the primary would have returned the same
+		r = Result{}
 	case !outage(err):
-		return Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", shortKey(q.key), why, err)
+		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", shortKey(q.key), why, err)
+	default:
+		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", shortKey(q.key), why, err)
 	}
-	return Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", shortKey(q.key), why, err)
+	f.report(ctx, q, Observation{Source: SourceFallback, Result: r, Err: err, Reason: why})
+	return r, err
+}
+
+// report reports a call that the primary did not answer.
+func (f *Fallback) report(ctx context.Context, q question, o Observation) {
+	if f.watch == nil {
+		return
+	}
+	o.Call, o.Key, o.N = CallAcquire, q.key, q.n
+	if q.peek {
+		o.Call, o.N = CallPeek, 1
+	}
+	if f.breaker != nil {
+		o.Breaker = f.breaker.State()
+	}
+	f.watch.end(ctx, q.began, o)
 }
 
 // denyUntilPrimary is the denial of a call for which the secondary returned
@@ -253,8 +273,11 @@ func (f *Fallback) denyUntilPrimary(ctx context.Context, key string) Result {
 // call asks the primary. It is that of DenyAll.
 const retryWithoutBreaker = time.Second
 
-func (f *Fallback) gone(q question, end error) error {
-	return fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)
+// gone is the error of a call whose context ended before anybody answered.
+func (f *Fallback) gone(ctx context.Context, q question, end error) error {
+	err := fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)
+	f.report(ctx, q, Observation{Err: err})
+	return err
 }
 
 // outage reports whether err means that the primary made no decision, for another

@@ -120,7 +120,7 @@ const failureAfter = 250 * time.Millisecond
 func (f *Fallback) decideGuarded(ctx context.Context, q question) (Result, error) {
 	done := f.breaker.begin()
 	if done == nil {
-		return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
+		return f.askSecondary(ctx, q, ErrBreakerOpen)
 	}
 	r, err := f.askJudged(ctx, q, done)
 	return f.conclude(ctx, q, r, err)

@@ -43,9 +43,9 @@ func newSettablePrimary() *settablePrimary {
 // states collects the changes of a breaker's state.
 func states(list *[]string) FallbackOption {
 	start := time.Now()
-	return WithObserver(func(e Event) {
-		if e.Kind == EventBreakerState {
-			*list = append(*list, fmt.Sprintf("%v: %v to %v", time.Since(start), e.From, e.To))
+	return WithObserver(func(_ context.Context, e Observation) {
+		if e.Call == CallBreaker {
+			*list = append(*list, fmt.Sprintf("%v: %v to %v", time.Since(start), e.From, e.Breaker))
 		}
 	})
 }
@@ -133,11 +133,12 @@ func TestBreakerDefaults(t *testing.T) {
 
 func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 	for _, mode := range breakerModes {
-		var events []Event
+		var events []Observation
 		f := newTestFallback(t, always(Result{}, errDown), always(Result{}, io.ErrClosedPipe), append(mode.opts,
 			WithBreaker(WithFailures(1), WithProbeEvery(time.Hour)),
-			WithObserver(func(e Event) { events = append(events, e) }))...)
-		_, err := f.TryAcquire(t.Context(), "a")
+			WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
+		_, failed := f.TryAcquire(t.Context(), "a")
+		err := failed
 		require.ErrorIs(t, err, errDown)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		r, err := f.TryAcquire(t.Context(), "b")
@@ -145,11 +146,13 @@ func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 		require.ErrorIs(t, err, ErrBreakerOpen)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		require.EqualError(t, err, `ratelimit: fallback for "b": primary: ratelimit: the breaker is open; secondary: io: read/write on closed pipe`)
-		require.Equal(t, []Event{
-			{Kind: EventBreakerState, From: StateClosed, To: StateOpen},
-			{Kind: EventPrimaryFailed, Key: "a", Err: errDown, SecondaryErr: io.ErrClosedPipe},
-			{Kind: EventBreakerOpen, Key: "b", Err: ErrBreakerOpen, SecondaryErr: io.ErrClosedPipe},
-		}, events)
+		asked := Observation{Limiter: "default", Call: CallAcquire, Outcome: OutcomeFailed, Source: SourceFallback, N: 1, Breaker: StateOpen}
+		first, second := asked, asked
+		first.Key, first.Err, first.Reason = "a", failed, errDown
+		second.Key, second.Err, second.Reason = "b", err, ErrBreakerOpen
+		require.Equal(t, []Observation{
+			{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: StateClosed, Breaker: StateOpen}, first, second,
+		}, untimed(events))
 	}
 }
 
@@ -433,8 +436,6 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 func TestBreakerNames(t *testing.T) {
 	require.Equal(t, "closed half-open open unknown state",
 		fmt.Sprint(StateClosed, " ", StateHalfOpen, " ", StateOpen, " ", BreakerState(7)))
-	require.Equal(t, "primary failed, over budget, breaker open, breaker state, unknown event",
-		fmt.Sprint(EventPrimaryFailed, ", ", EventOverBudget, ", ", EventBreakerOpen, ", ", EventBreakerState, ", ", EventKind(0)))
 }
 
 // counting is a limiter that asks Redis, as small as can be.
@@ -476,11 +477,11 @@ func TestBreakerServerKilledUnderLoad(t *testing.T) {
 	begin := time.Now()
 	var mu sync.Mutex // guards changes
 	var changes []string
-	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(), WithObserver(func(e Event) {
-		if e.Kind == EventBreakerState {
+	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(), WithObserver(func(_ context.Context, e Observation) {
+		if e.Call == CallBreaker {
 			mu.Lock()
 			defer mu.Unlock()
-			changes = append(changes, fmt.Sprintf("%v %v", time.Since(begin).Round(milli), e.To))
+			changes = append(changes, fmt.Sprintf("%v %v", time.Since(begin).Round(milli), e.Breaker))
 		}
 	}))
 	// The first connections are made before the clock starts.

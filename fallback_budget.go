@@ -85,15 +85,15 @@ func (a *attempt) Deadline() (time.Time, bool) { return a.deadline, true }
 // decideWithin asks the primary, and the secondary when the budget is over.
 func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error) {
 	if end := endOf(ctx); end != nil {
-		return Result{}, f.gone(q, end)
+		return Result{}, f.gone(ctx, q, end)
 	}
 	if f.abandoned.Load() >= maxRunning {
-		return f.askSecondary(ctx, q, EventOverBudget, errStillRunning)
+		return f.askSecondary(ctx, q, errStillRunning)
 	}
 	var done func(error)
 	if f.breaker != nil {
 		if done = f.breaker.begin(); done == nil {
-			return f.askSecondary(ctx, q, EventBreakerOpen, ErrBreakerOpen)
+			return f.askSecondary(ctx, q, ErrBreakerOpen)
 		}
 	}
 	a := &attempt{f: f, q: q, done: done, answer: make(chan answer, 1)}
@@ -116,7 +116,7 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 			return f.concludeAttempt(ctx, q, v)
 		case <-ctx.Done():
 			a.withdraw()
-			return Result{}, f.gone(q, ctx.Err())
+			return Result{}, f.gone(ctx, q, ctx.Err())
 		}
 	}
 	go a.run()
@@ -129,7 +129,7 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 		return f.concludeAttempt(ctx, q, v)
 	case <-ctx.Done():
 		a.leave()
-		return Result{}, f.gone(q, ctx.Err())
+		return Result{}, f.gone(ctx, q, ctx.Err())
 	}
 }
 
@@ -138,7 +138,7 @@ func (f *Fallback) concludeAttempt(ctx context.Context, q question, v answer) (R
 	case v.panicked != nil:
 		panic(v.panicked)
 	case v.late:
-		return f.askSecondary(ctx, q, EventOverBudget, ErrOverBudget)
+		return f.askSecondary(ctx, q, ErrOverBudget)
 	}
 	return f.conclude(ctx, q, v.result, v.err)
 }

@@ -33,10 +33,10 @@ func TestFallbackBudgetOfAnyLength(t *testing.T) {
 
 func TestFallbackBudget(t *testing.T) {
 	const budget = 20 * milli
-	late := func(t *testing.T, primary *stub, took time.Duration, want Result) (events []Event) {
+	late := func(t *testing.T, primary *stub, took time.Duration, want Result) (events []Observation) {
 		t.Helper()
 		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget),
-			WithObserver(func(e Event) { events = append(events, e) }))
+			WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))
 		start := time.Now()
 		r, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
@@ -45,7 +45,13 @@ func TestFallbackBudget(t *testing.T) {
 		synctest.Wait()
 		return events
 	}
-	overBudget := []Event{{Kind: EventOverBudget, Key: "k", Err: ErrOverBudget, Result: substituted}}
+	asked := func(why error, took time.Duration) []Observation {
+		return []Observation{{
+			Limiter: "default", Call: CallAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 1,
+			Result: substituted, Reason: why, Latency: took,
+		}}
+	}
+	overBudget := asked(ErrOverBudget, budget)
 
 	t.Run("an answer a moment before its end counts", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
@@ -74,7 +80,7 @@ func TestFallbackBudget(t *testing.T) {
 				time.Sleep(milli)
 				return Result{}, errDown
 			}}
-			require.Equal(t, []Event{{Kind: EventPrimaryFailed, Key: "k", Err: errDown, Result: substituted}},
+			require.Equal(t, asked(errDown, milli),
 				late(t, primary, milli, substituted))
 		})
 	})
@@ -182,10 +188,10 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 					return byPrimary, nil
 				}}
 				var saturated atomic.Int64
-				opts := append(c.opts, WithBudget(budget), WithObserver(func(e Event) {
-					if e.Kind == EventOverBudget && e.Err != ErrOverBudget {
-						require.ErrorIs(t, e.Err, ErrOverBudget)
-						require.EqualError(t, e.Err, "ratelimit: over budget: 256 abandoned calls are still running")
+				opts := append(c.opts, WithBudget(budget), WithObserver(func(_ context.Context, e Observation) {
+					if errors.Is(e.Reason, ErrOverBudget) && e.Reason != ErrOverBudget {
+						require.ErrorIs(t, e.Reason, ErrOverBudget)
+						require.EqualError(t, e.Reason, "ratelimit: over budget: 256 abandoned calls are still running")
 						saturated.Add(1)
 					}
 				}))

@@ -16,9 +16,9 @@ func TestFallbackDeniesWhatTheSecondaryCanNeverAllow(t *testing.T) {
 	for _, mode := range fallbackModes {
 		t.Run(mode.name, func(t *testing.T) {
 			local, dial := newTestLocal(t, PerSecond(25), 50)
-			var events []Event
+			var events []Observation
 			f := newTestFallback(t, always(Result{}, errDown), local,
-				append(mode.opts(), WithObserver(func(e Event) { events = append(events, e) }))...)
+				append(mode.opts(), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
 			wait := time.Second
 			if f.breaker != nil {
 				wait = 200 * milli // nothing is open yet
@@ -31,7 +31,10 @@ func TestFallbackDeniesWhatTheSecondaryCanNeverAllow(t *testing.T) {
 				want.Allowed, want.RetryAfter, want.Fallback = false, wait, true
 				events = nil
 				require.Equal(t, want, must(t)(f.TryAcquireN(t.Context(), "k", 51)))
-				require.Equal(t, []Event{{Kind: EventPrimaryFailed, Key: "k", Err: errDown, Result: want}}, events)
+				require.Equal(t, []Observation{{
+					Limiter: "default", Call: CallAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 51,
+					Result: want, Reason: errDown,
+				}}, untimed(events))
 				require.Equal(t, 50, want.Limit)
 				require.Equal(t, 2*time.Second, want.Window)
 				_ = must(t)(local.TryAcquireN(t.Context(), "k", 20))
@@ -91,11 +94,11 @@ func TestFallbackDenialUntilTheNextProbe(t *testing.T) {
 
 func TestFallbackDeniesForEveryReason(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var events []Event
+		var events []Observation
 		f := newTestFallback(t, hanging(), Must(NewLocalTokenBucket(PerSecond(1), 1)), WithBudget(20*milli),
 			WithBreaker(WithFailures(1), WithProbeEvery(100*milli)),
-			WithObserver(func(e Event) {
-				if e.Kind != EventBreakerState {
+			WithObserver(func(_ context.Context, e Observation) {
+				if e.Call != CallBreaker {
 					events = append(events, e)
 				}
 			}))
@@ -104,8 +107,8 @@ func TestFallbackDeniesForEveryReason(t *testing.T) {
 			require.Equal(t, []any{false, 100 * milli, true}, []any{r.Allowed, r.RetryAfter, r.Fallback})
 		}
 		require.Len(t, events, 2)
-		require.Equal(t, []any{EventOverBudget, ErrOverBudget, nil}, []any{events[0].Kind, events[0].Err, events[0].SecondaryErr})
-		require.Equal(t, []any{EventBreakerOpen, ErrBreakerOpen, nil}, []any{events[1].Kind, events[1].Err, events[1].SecondaryErr})
+		require.Equal(t, []any{ErrOverBudget, nil, StateOpen}, []any{events[0].Reason, events[0].Err, events[0].Breaker})
+		require.Equal(t, []any{ErrBreakerOpen, nil, StateOpen}, []any{events[1].Reason, events[1].Err, events[1].Breaker})
 	})
 }
 

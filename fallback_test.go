@@ -175,9 +175,9 @@ func TestFallbackAnswers(t *testing.T) {
 						}}
 					}
 					primary, secondary := ask("primary", byPrimary, c.primary), ask("secondary", bySecondary, c.secondary)
-					var events []Event
+					var events []Observation
 					f := newTestFallback(t, primary, secondary,
-						append(mode.opts(), WithObserver(func(e Event) { events = append(events, e) }))...)
+						append(mode.opts(), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
 
 					var r Result
 					var err error
@@ -204,11 +204,26 @@ func TestFallbackAnswers(t *testing.T) {
 					}
 					require.EqualValues(t, 1, primary.calls.Load())
 					require.Equal(t, c.asked, secondary.calls.Load() == 1)
-					var want []Event
+					var want []Observation
 					if c.reported {
-						want = []Event{{Kind: EventPrimaryFailed, Key: "k", Err: c.primary, Result: c.want, SecondaryErr: c.secondary}}
+						o := Observation{
+							Limiter: "default", Call: CallAcquire, Outcome: OutcomeAllowed, Source: SourceFallback,
+							Key: "k", N: 3, Taken: 3, Result: c.want, Err: err, Reason: c.primary,
+						}
+						if err != nil {
+							o.Outcome, o.Taken = OutcomeFailed, 0
+						} else if !c.want.Allowed {
+							o.Outcome, o.Taken = OutcomeDenied, 0
+						}
+						if peek {
+							o.Call, o.N, o.Taken = CallPeek, 1, 0
+							if err == nil {
+								o.Outcome = OutcomeDone
+							}
+						}
+						want = []Observation{o}
 					}
-					require.Equal(t, want, events)
+					require.Equal(t, want, untimed(events))
 					settled(t, before)
 				})
 			}
@@ -438,8 +453,8 @@ func TestFallbackConfigErrors(t *testing.T) {
 		{"a negative budget", ok, ok, []FallbackOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
 		{"two budgets", ok, ok, []FallbackOption{WithBudget(milli), WithBudget(milli)}, "WithBudget is given twice"},
 		{"two breakers", ok, ok, []FallbackOption{WithBreaker(), WithBreaker()}, "WithBreaker is given twice"},
-		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: the function is nil; leave the option out to observe nothing"},
-		{"two observers", ok, ok, []FallbackOption{WithObserver(func(Event) {}), WithObserver(func(Event) {})}, "WithObserver is given twice"},
+		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
+		{"two observers", ok, ok, []FallbackOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
 		{"no failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(0))}, "WithFailures: 0 is not between 1 and 2147483647"},
 		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(1 << 31))}, "WithFailures: 2147483648 is not between 1 and 2147483647"},
 		{"failures twice", ok, ok, []FallbackOption{WithBreaker(WithFailures(1), WithFailures(1))}, "WithFailures is given twice"},
@@ -465,7 +480,7 @@ func TestFallbackAllocations(t *testing.T) {
 		if mode.name == "breaker" {
 			want = 1
 		}
-		f := newTestFallback(t, AllowAll(), DenyAll(), append(mode.opts(), WithObserver(func(Event) {}))...)
+		f := newTestFallback(t, AllowAll(), DenyAll(), append(mode.opts(), WithObserver(func(context.Context, Observation) {}))...)
 		ctx := t.Context()
 		require.EqualValues(t, want, testing.AllocsPerRun(100, func() {
 			if r, err := f.TryAcquire(ctx, "k"); err != nil || r.Fallback {
@@ -496,8 +511,8 @@ func TestFallbackRaces(t *testing.T) {
 	}}
 	var events, answers, secondaries, ends atomic.Int64
 	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
-		WithBreaker(WithFailures(3), WithProbeEvery(milli)), WithObserver(func(e Event) {
-			if e.Kind != EventBreakerState {
+		WithBreaker(WithFailures(3), WithProbeEvery(milli)), WithObserver(func(_ context.Context, e Observation) {
+			if e.Source == SourceFallback {
 				events.Add(1)
 			}
 		}))

@@ -27,6 +27,8 @@ type group struct {
 	words  []int   // where the reply has the words of each limiter in given
 	most   int     // permits that one call can get from each of them
 	slots  bool    // the keys must have one hash tag
+	name   string  // of all limiters
+	seen   bool    // one of them at least is observed
 	ids    []idArg // of the limiters whose permits are in flight
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
@@ -55,6 +57,11 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 			return nil, invalidConfig("of the %s and the %s only one has WithClock; one clock decides for all", first.title, c.title)
 		}
 		g.nested = append(g.nested, i)
+		g.seen = g.seen || c.watch != nil
+		if i > 0 {
+			g.name += "+"
+		}
+		g.name += c.name
 		g.most = min(g.most, c.most)
 		merged = merged && c.merger != nil
 		locals += c.scripts.locals
@@ -270,7 +277,7 @@ func hashTag(key string) string {
 func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hold) (redisexec.Reply, error) {
 	request, err := g.pack(ctx, claims)
 	if err != nil {
-		return redisexec.Reply{}, err
+		return redisexec.Reply{Batch: redisexec.Unsent}, err
 	}
 	var reply redisexec.Reply
 	switch {
@@ -284,9 +291,53 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 		reply, err = g.exec.Call(ctx, g.exec.One, request, 1)
 	}
 	if err != nil {
-		return redisexec.Reply{}, g.failed(ctx, claims, err)
+		return redisexec.Reply{Batch: reply.Batch}, g.failed(ctx, claims, err)
 	}
 	return reply, nil
+}
+
+// report reports a call to the limiters that are observed, each its own answer.
+func (g *group) report(ctx context.Context, began time.Time, claims []Claim, peek bool, reply redisexec.Reply, allowed bool, err error) {
+	if !g.seen {
+		return
+	}
+	for i, c := range claims {
+		if c.limiter.watch == nil {
+			continue
+		}
+		o := Observation{Call: c.call(), Key: c.key, N: c.n, Err: err}
+		if peek {
+			o.Call = CallPeek
+		}
+		o.sent(began, reply.Batch)
+		if err == nil {
+			o.Result = g.part(reply, i, c, peek)
+		}
+		c.report(ctx, began, o, allowed)
+	}
+}
+
+// call is what a claim is reported as.
+func (c Claim) call() Call {
+	if _, ok := c.limiter.explainer.(*InFlight); ok {
+		return CallHold
+	}
+	if c.settle {
+		return CallEstimate
+	}
+	return CallAcquire
+}
+
+// report reports the answer to one claim of several. allowed is about the whole.
+func (c Claim) report(ctx context.Context, began time.Time, o Observation, allowed bool) {
+	switch {
+	case o.Err != nil || o.Call > CallHold:
+	case !allowed && o.Result.Allowed:
+		o.Outcome = OutcomeUntaken
+	case o.Call == CallHold && allowed:
+		o.hold(c.limiter.explainer.(*InFlight), c.n)
+	}
+	c.limiter.watch.end(ctx, began, o)
 }
 
 // take takes permits for holds, and gives them back if no caller gets to know of them.
@@ -335,10 +386,26 @@ func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []P
 	sent := time.Now()
 	reply, err := g.ask(ctx, claims, peek, holds)
 	if err != nil {
+		g.report(ctx, sent, claims, peek, reply, false, err)
 		return Result{}, err
 	}
 	r := g.explain(reply, claims, peek, parts)
+	if !peek && r.Allowed {
+		for _, h := range holds {
+			if h.believe(sent); h.Left() == 0 {
+				err = g.failed(ctx, claims, errLateReply)
+			}
+		}
+	}
+	g.report(ctx, sent, claims, peek, reply, r.Allowed, err)
 	reply.Done()
+	if err != nil {
+		for _, h := range holds {
+			go h.giveBack(ctx)
+		}
+		clear(parts)
+		return Result{}, err
+	}
 	if peek || !r.Allowed {
 		for i := range parts {
 			parts[i].Ticket = nil // nothing was taken
@@ -346,13 +413,6 @@ func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []P
 		return r, nil
 	}
 	for i, h := range holds {
-		if h.believe(sent); h.Left() == 0 {
-			for _, h := range holds {
-				go h.giveBack(ctx)
-			}
-			clear(parts)
-			return Result{}, g.failed(ctx, claims, errLateReply)
-		}
 		parts[g.ids[i].limiter].Hold = h
 	}
 	return r, nil

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -108,6 +109,7 @@ type InFlight struct {
 	rule    string
 	spare   string // of the caller's clock
 	scripts inFlightScripts
+	held    atomic.Int64 // permits of this process; counted only if it is observed
 }
 
 // NewInFlight returns a limiter that allows limit permits of a key to be held at once. limit
@@ -142,6 +144,7 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 			prefix: keyPrefix(s.prefix, s.name, idInFlight),
 			clock:  s.clock,
 			name:   s.name,
+			watch:  s.watch(s.name),
 			most:   min(limit, maxHold),
 			exec: &redisexec.Executor{
 				Client: c, Words: heldWords,
@@ -187,9 +190,22 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 // within a second or the client's timeouts; if that fails too, they are free when the lease
 // ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
-	if err := f.check(ctx, key, n); err != nil {
-		return nil, Result{}, err
+	began, o := f.begin(), Observation{Call: CallHold, Key: key, N: n}
+	if o.Err = f.check(ctx, key, n); o.Err != nil {
+		f.refused(ctx, began, o)
+		return nil, Result{}, o.Err
 	}
+	h, r, err := f.tryAcquireN(ctx, key, n)
+	if f.core.watch != nil {
+		if o.Result, o.Err = r, err; h != nil {
+			o.hold(f, n)
+		}
+		f.asked(ctx, began, o)
+	}
+	return h, r, err
+}
+
+func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	h := newHold(f, key, n)
 	sent := time.Now()
 	words, err := f.acquire(ctx, h)
@@ -211,22 +227,27 @@ func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, R
 // permits are free, and ResetAfter the time until all leases have ended, if none is extended.
 // Allowed and RetryAfter are about one permit. Its errors are those of TryAcquire.
 func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
-	if err := f.check(ctx, key, 1); err != nil {
-		return Result{}, err
+	began, o := f.begin(), Observation{Call: CallPeek, Key: key, N: 1}
+	if o.Err = f.check(ctx, key, 1); o.Err != nil {
+		f.refused(ctx, began, o)
+		return Result{}, o.Err
 	}
 	words, err := f.look(ctx, key)
 	if err != nil {
-		return Result{}, f.core.failed(ctx, key, err)
+		o.Err = f.core.failed(ctx, key, err)
+	} else {
+		o.Result = f.explain(words, 0, 0, words[wordAllowed] > 0)
 	}
-	return f.explain(words, 0, 0, words[wordAllowed] > 0), nil
+	f.asked(ctx, began, o)
+	return o.Result, o.Err
 }
 
 // Reset deletes the key's state: the full limit is free again, although holds still have
 // permits. The next Extend of such a hold returns an error that wraps ErrLeaseLost. The
 // errors of Reset are those of [Limiter].
 func (f *InFlight) Reset(ctx context.Context, key string) error {
-	if err := f.check(ctx, key, 1); err != nil {
-		return err
+	if f == nil {
+		return errUnmade
 	}
 	return f.core.Reset(ctx, key)
 }
@@ -248,6 +269,30 @@ func (f *InFlight) check(ctx context.Context, key string, n int) error {
 		return errUnmade
 	}
 	return f.core.check(ctx, key, n)
+}
+
+// begin, refused and asked are those of core. Held is as of now.
+func (f *InFlight) begin() time.Time {
+	if f == nil {
+		return time.Time{}
+	}
+	return f.core.begin()
+}
+
+func (f *InFlight) refused(ctx context.Context, began time.Time, o Observation) {
+	if f != nil && f.core != nil && f.core.watch != nil {
+		o.Held = int(f.held.Load())
+		f.core.refused(ctx, began, o)
+	}
+}
+
+func (f *InFlight) asked(ctx context.Context, began time.Time, o Observation) {
+	if f.core.watch != nil {
+		if o.HeldChange == 0 {
+			o.Held = int(f.held.Load())
+		}
+		f.core.asked(ctx, began, o)
+	}
 }
 
 // believed is until when a hold may believe in a lease that it asked for at sent.

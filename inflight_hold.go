@@ -22,6 +22,8 @@ type Hold struct {
 	key, id string
 	n       int
 
+	uncounted atomic.Bool // see uncount
+
 	mu       sync.Mutex // guards what follows; not held while Redis is asked
 	until    time.Time  // when the lease may have ended, with a monotonic reading
 	lost     bool       // Redis has reported it
@@ -63,15 +65,43 @@ func (h *Hold) Extend(ctx context.Context) error {
 		return ErrLeaseLost
 	}
 	f := h.limiter
-	if err := f.check(ctx, h.key, h.n); err != nil {
-		return err
+	began, o := f.begin(), Observation{Call: CallExtend, Key: h.key, N: h.n}
+	if o.Err = f.check(ctx, h.key, h.n); o.Err != nil {
+		f.refused(ctx, began, o)
+		return o.Err
 	}
+	if h.over() {
+		o.Err = f.core.failed(ctx, h.key, ErrLeaseLost)
+		f.refused(ctx, began, o)
+		return o.Err
+	}
+	o.Err = h.extend(ctx)
+	if f.core.watch != nil {
+		if h.over() {
+			h.uncount(&o)
+		}
+		f.asked(ctx, began, o)
+	}
+	return o.Err
+}
+
+// over reports whether the hold is lost or was released.
+func (h *Hold) over() bool {
 	h.mu.Lock()
-	over := h.lost || h.released
-	h.mu.Unlock()
-	if over {
-		return f.core.failed(ctx, h.key, ErrLeaseLost)
+	defer h.mu.Unlock()
+	return h.lost || h.released
+}
+
+// uncount takes the hold, which is over, out of those that this process has, if it is the
+// first to do so.
+func (h *Hold) uncount(o *Observation) {
+	if !h.uncounted.Swap(true) {
+		o.hold(h.limiter, -h.n)
 	}
+}
+
+func (h *Hold) extend(ctx context.Context) error {
+	f := h.limiter
 	sent := time.Now()
 	found, err := h.find(ctx)
 	if err != nil {
@@ -83,7 +113,7 @@ func (h *Hold) Extend(ctx context.Context) error {
 	} else if until := f.believed(sent); until.After(h.until) {
 		h.until = until
 	}
-	over = h.lost || h.released
+	over := h.lost || h.released
 	h.mu.Unlock()
 	switch {
 	case over:
@@ -111,12 +141,24 @@ func (h *Hold) Release(ctx context.Context) error {
 	if h == nil || h.limiter == nil {
 		return nil
 	}
+	f := h.limiter
+	began, o := f.begin(), Observation{Call: CallRelease, Key: h.key, N: h.n}
+	var asked bool
+	if asked, o.Err = h.release(ctx); asked && f.core.watch != nil {
+		h.uncount(&o)
+		f.asked(ctx, began, o)
+	}
+	return o.Err
+}
+
+// release is Release. asked reports whether Redis was asked.
+func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 	h.mu.Lock()
 	h.released = true
 	gone := h.gone || h.lost
 	h.mu.Unlock()
 	if gone {
-		return nil
+		return false, nil
 	}
 	send := context.WithoutCancel(ctx)
 	if ctx.Err() != nil {
@@ -124,14 +166,14 @@ func (h *Hold) Release(ctx context.Context) error {
 		defer cancel()
 		ctx = bounded
 	}
-	_, err := h.limiter.await(ctx, func() ([]int64, error) { return nil, h.remove(send) })
+	_, err = h.limiter.await(ctx, func() ([]int64, error) { return nil, h.remove(send) })
 	if err != nil {
-		return h.limiter.core.failed(ctx, h.key, err)
+		return true, h.limiter.core.failed(ctx, h.key, err)
 	}
 	h.mu.Lock()
 	h.gone = true
 	h.mu.Unlock()
-	return nil
+	return true, nil
 }
 
 // remove takes the hold's permits out of Redis. It may be sent several times.

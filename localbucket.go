@@ -43,6 +43,8 @@ type LocalTokenBucket struct {
 	now    func() int64 // microseconds
 	seed   maphash.Seed
 	shards []localShard // their number is a power of two
+	name   string
+	watch  *watch // nil: nobody observes
 }
 
 // It does not use golang.org/x/time/rate, which counts in float64: RetryAfter would
@@ -71,8 +73,8 @@ type localBucket struct {
 	place   int   // its index in the queue
 }
 
-// A LocalOption is [WithLocalKeys] or [WithClock]. The constructor refuses any other
-// [Option].
+// A LocalOption is [WithLocalKeys], [WithClock], [WithObserver] or [WithName]. The constructor
+// refuses any other [Option].
 type LocalOption interface {
 	set(*settings)
 }
@@ -108,7 +110,9 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 		return nil, err
 	}
 	for _, name := range s.given {
-		if name != "WithClock" && name != "WithLocalKeys" {
+		switch name {
+		case "WithClock", "WithLocalKeys", "WithName", "WithObserver":
+		default:
 			return nil, invalidConfig("%s does not apply to a limiter in this process", name)
 		}
 	}
@@ -126,7 +130,10 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	for shards < mostLocalShards && keys/(2*shards) >= leastShardKeys {
 		shards *= 2
 	}
-	l := &LocalTokenBucket{bucket: b, seed: maphash.MakeSeed(), shards: make([]localShard, shards)}
+	l := &LocalTokenBucket{
+		bucket: b, seed: maphash.MakeSeed(), shards: make([]localShard, shards),
+		name: s.name, watch: s.watch(s.name),
+	}
 	for i := range l.shards {
 		l.shards[i].keys = make(map[string]*localBucket)
 		l.shards[i].most = keys / shards
@@ -144,7 +151,28 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
 func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, error) {
+	if l.observed() {
+		return l.decideObserved(ctx, CallAcquire, key, 1)
+	}
 	return l.decide(ctx, key, 1, true)
+}
+
+func (l *LocalTokenBucket) observed() bool { return l != nil && l.watch != nil }
+
+// decideObserved is decide for an observed limiter.
+func (l *LocalTokenBucket) decideObserved(ctx context.Context, call Call, key string, n int) (Result, error) {
+	began := l.watch.begin()
+	r, err := l.decide(ctx, key, n, call == CallAcquire)
+	l.report(ctx, began, Observation{Call: call, Key: key, N: n, Result: r, Err: err})
+	return r, err
+}
+
+// report reports a call. Nothing was asked if there is an error.
+func (l *LocalTokenBucket) report(ctx context.Context, began time.Time, o Observation) {
+	if o.Err == nil {
+		o.Source = SourceLocal
+	}
+	l.watch.end(ctx, began, o)
 }
 
 // TryAcquireN takes n permits from key, all or none. It returns ErrInvalidKey for a
@@ -152,18 +180,36 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 // above the burst, and the context's error if the context has ended. There is one
 // other error: ErrInvalidConfig for a limiter that NewLocalTokenBucket did not make.
 func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	if l.observed() {
+		return l.decideObserved(ctx, CallAcquire, key, n)
+	}
 	return l.decide(ctx, key, n, true)
 }
 
 // Peek returns what key has left now, and neither takes a permit nor stores the key. Its
 // errors are those of TryAcquire.
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
+	if l.observed() {
+		return l.decideObserved(ctx, CallPeek, key, 1)
+	}
 	return l.decide(ctx, key, 1, false)
 }
 
 // Reset drops key, whose bucket is then full. It returns ErrInvalidKey for a key that is
 // empty or too long, and the context's error if the context has ended.
 func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
+	began := time.Time{}
+	if l.observed() {
+		began = l.watch.begin()
+	}
+	err := l.reset(ctx, key)
+	if l.observed() {
+		l.report(ctx, began, Observation{Call: CallReset, Key: key, Err: err})
+	}
+	return err
+}
+
+func (l *LocalTokenBucket) reset(ctx context.Context, key string) error {
 	if l == nil || l.bucket == nil {
 		return errUnmade
 	}

@@ -36,12 +36,14 @@ type Answer struct {
 // others. The requests are not merged with those of other callers. If ctx ends first, every
 // answer is its error, and the permits may have been taken.
 func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
+	began := c.begin()
 	answers := make([]Answer, len(requests))
 	var calls []merge.Call
 	var places []int
 	for i, r := range requests {
 		if err := c.check(ctx, r.Key, r.N); err != nil {
 			answers[i].Err = err
+			c.refused(ctx, began, Observation{Call: CallAcquire, Key: r.Key, N: r.N, Err: err})
 			continue
 		}
 		calls = append(calls, merge.Call{Key: r.Key, N: r.N})
@@ -57,6 +59,9 @@ func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer 
 	for i, o := range m.AcquireMany(ctx, calls) {
 		at := places[i]
 		answers[at].Result, answers[at].Err = c.result(ctx, calls[i].Key, calls[i].N, o.Reply, o.Err)
+		if c.watch != nil {
+			c.acquired(ctx, began, calls[i].Key, calls[i].N, o.Reply.Batch, answers[at].Result, answers[at].Err)
+		}
 	}
 	return answers
 }

@@ -82,15 +82,19 @@ type BucketOption interface {
 // still needs. A fixed window has one counter: there the rules together allow at most the
 // largest limit in each shortest window, and a longer window is forgotten when a shorter
 // one begins. Windows with WithAlignment also end at each other's boundaries.
-func WithName(name string) Option {
-	return common{func(s *settings) {
+//
+// A [DenyCache], a [Fallback], a [Breaker] and a [LocalTokenBucket] keep nothing in Redis:
+// their names are only for [WithObserver]. Without the option, a DenyCache and a Fallback have
+// the name of the limiter inside.
+func WithName(name string) NameOption {
+	return everywhere{common{func(s *settings) {
 		if strings.Contains(name, ":") {
 			s.refuse("WithName: %q holds a colon, which separates the parts of a key; put it into WithPrefix", name)
 		}
 		s.checkKeyPart("WithName", "name", name, defaultName)
 		s.once("WithName")
 		s.name = name
-	}}
+	}}}
 }
 
 // WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
@@ -310,6 +314,7 @@ type settings struct {
 	refillEvery time.Duration
 	headroom    int
 	exactly     bool // WithExactReturns
+	observers   []Observer
 
 	given []string
 	err   error

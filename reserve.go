@@ -53,7 +53,7 @@ var (
 // A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
 // and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
+	return l.core.reserveObserved(ctx, key, n, maxWait)
 }
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
@@ -61,7 +61,7 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 // of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserve(ctx, realTime, key, n, maxWait, nil)
+	return l.core.reserveObserved(ctx, key, n, maxWait)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
@@ -72,7 +72,9 @@ type Reservation struct {
 	timing  timing
 	key     string
 	result  Result
-	due     time.Time // on this process's monotonic clock
+	n       int
+	delay   time.Duration // until due, when it was made
+	due     time.Time     // on this process's monotonic clock
 	receipt *redisexec.Receipt
 	ended   atomic.Int32 // reservationUsed, reservationLeft or reservationCancelled
 	caches  denyTables
@@ -151,7 +153,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
-	_ = r.Cancel(within)
+	_, _ = r.cancel(within)
 	if errors.Is(err, ErrWaitTooLong) {
 		return err
 	}
@@ -176,22 +178,36 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	if r == nil || r.core == nil {
 		return nil
 	}
+	began, o := r.core.begin(), Observation{Call: CallCancel, Key: r.key, N: r.n}
+	var asked bool
+	asked, o.Err = r.cancel(ctx)
+	switch {
+	case asked:
+		r.core.asked(ctx, began, o)
+	case o.Err != nil:
+		r.core.refused(ctx, began, o)
+	}
+	return o.Err
+}
+
+// cancel is Cancel. asked reports whether Redis was asked.
+func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 	switch r.ended.Load() {
 	case reservationUsed, reservationCancelled:
-		return nil
+		return false, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return r.core.failed(ctx, r.key, err)
+		return false, r.core.failed(ctx, r.key, err)
 	}
 	if !r.ended.CompareAndSwap(0, reservationLeft) && r.ended.Load() == reservationUsed {
-		return nil
+		return false, nil
 	}
 	defer r.caches.returnPermits(r.key)()
 	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
-		return r.core.failed(ctx, r.key, err)
+		return true, r.core.failed(ctx, r.key, err)
 	}
 	r.ended.Store(reservationCancelled)
-	return nil
+	return true, nil
 }
 
 // A timing is the clock by which callers wait.
@@ -211,14 +227,33 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 	}
 }}
 
-// reserve is Reserve of both buckets.
-func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, error) {
+// reserveObserved is Reserve of both buckets.
+func (c *core) reserveObserved(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	began, o := c.begin(), Observation{Call: CallReserve, Key: key, N: n}
+	if o.Err = c.checkReserve(ctx, key, n, maxWait); o.Err != nil {
+		c.refused(ctx, began, o)
+		return nil, o.Err
+	}
+	r, err := c.reserve(ctx, realTime, key, n, maxWait, nil)
+	if o.Err = err; err == nil {
+		o.Result, o.Waited = r.result, r.delay
+	}
+	c.asked(ctx, began, o)
+	return r, err
+}
+
+func (c *core) checkReserve(ctx context.Context, key string, n int, maxWait time.Duration) error {
 	if err := c.check(ctx, key, n); err != nil {
-		return nil, err
+		return err
 	}
 	if maxWait < 0 {
-		return nil, invalidConfig("the longest wait of a reservation is %v; it must be at least 0", maxWait)
+		return invalidConfig("the longest wait of a reservation is %v; it must be at least 0", maxWait)
 	}
+	return nil
+}
+
+// reserve reserves permits for a call that checkReserve has checked.
+func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, error) {
 	undo := func(receipt *redisexec.Receipt) { // the caller has left before the reply came
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 		defer cancel()
@@ -234,7 +269,7 @@ func (c *core) reserve(ctx context.Context, timing timing, key string, n int, ma
 		return nil, &WaitError{Key: key, Wait: delay}
 	}
 	return &Reservation{
-		core: c, timing: timing, key: key, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
+		core: c, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
 		result: explainer.explain(reserved.Words, int64(n), int64(n), true),
 	}, nil
 }

@@ -75,9 +75,18 @@ type Ticket struct {
 
 // Estimate takes n permits from key, see [Settler].
 func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
-	if err := c.check(ctx, key, n); err != nil {
-		return nil, Result{}, err
+	began, o := c.begin(), Observation{Call: CallEstimate, Key: key, N: n}
+	if o.Err = c.check(ctx, key, n); o.Err != nil {
+		c.refused(ctx, began, o)
+		return nil, Result{}, o.Err
 	}
+	t, r, err := c.estimate(ctx, key, n)
+	o.Result, o.Err = r, err
+	c.asked(ctx, began, o)
+	return t, r, err
+}
+
+func (c *core) estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	own := c.exec.Words
 	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.prefix+key, strconv.Itoa(n), own+ticketWords)
 	if err != nil {
@@ -104,12 +113,20 @@ func (c *core) newTicket(key string, n int, words []int64) *Ticket {
 
 // Charge takes n permits from key, see [Settler].
 func (c *core) Charge(ctx context.Context, key string, n int) (Result, error) {
-	if err := c.check(ctx, key, 1); err != nil {
-		return Result{}, err
+	began, o := c.begin(), Observation{Call: CallCharge, Key: key, N: n}
+	if o.Err = c.check(ctx, key, 1); o.Err == nil {
+		o.Err = c.checkCharge(n)
 	}
-	if err := c.checkCharge(n); err != nil {
-		return Result{}, err
+	if o.Err != nil {
+		c.refused(ctx, began, o)
+		return Result{}, o.Err
 	}
+	o.Result, o.Err = c.charge(ctx, key, n)
+	c.asked(ctx, began, o)
+	return o.Result, o.Err
+}
+
+func (c *core) charge(ctx context.Context, key string, n int) (Result, error) {
 	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).charge, c.prefix+key, strconv.Itoa(n), c.exec.Words)
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
@@ -165,6 +182,19 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.core == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
 	}
+	began, o := t.core.begin(), Observation{Call: CallSettle, Key: t.key, N: actual}
+	if o.Err = t.checkSettle(ctx, actual); o.Err != nil || actual == t.n {
+		t.core.refused(ctx, began, o) // or there is nothing to ask
+		return o.Err
+	}
+	o.Result, o.Err = t.settle(ctx, actual)
+	t.core.asked(ctx, began, o)
+	return o.Err
+}
+
+// checkSettle returns an error if the ticket cannot be settled. Otherwise it counts as
+// settled.
+func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 	c := t.core
 	if err := c.check(ctx, t.key, 1); err != nil {
 		return err
@@ -180,20 +210,25 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t.settled.Swap(true) {
 		return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(t.key), ErrSettled)
 	}
+	return nil
+}
+
+// settle charges or gives back the difference. The Result is that of a charge.
+func (t *Ticket) settle(ctx context.Context, actual int) (Result, error) {
+	c := t.core
 	switch {
 	case actual > t.n:
-		_, err := c.Charge(ctx, t.key, actual-t.n)
-		return err
+		return c.charge(ctx, t.key, actual-t.n)
 	case actual < t.n:
 		for _, cache := range t.caches {
 			defer cache.table.returnPermits(t.key)()
 		}
 		request := fmt.Sprintf("%d/%d/%d", t.n-actual, t.where, t.which)
 		if _, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).giveBack, c.prefix+t.key, request, 1); err != nil {
-			return c.failed(ctx, t.key, err)
+			return Result{}, c.failed(ctx, t.key, err)
 		}
 	}
-	return nil
+	return Result{}, nil
 }
 
 // SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around
@@ -219,9 +254,11 @@ type cachedSettler struct {
 
 func (s *cachedSettler) Estimate(ctx context.Context, key string, n int) (t *Ticket, r Result, err error) {
 	if n < 1 {
-		return nil, Result{}, errTooFew(n)
+		o := Observation{Call: CallEstimate, Key: key, N: n, Err: errTooFew(n)}
+		s.cache.refused(ctx, s.cache.watch.begin(), o)
+		return nil, Result{}, o.Err
 	}
-	r, err = s.cache.deny(ctx, key, n, func() (Result, error) {
+	r, err = s.cache.deny(ctx, Observation{Call: CallEstimate, Key: key, N: n}, n, func() (Result, error) {
 		var r Result
 		t, r, err = s.inner.Estimate(ctx, key, n)
 		return r, err

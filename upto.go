@@ -37,9 +37,17 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 	if c == nil {
 		return 0, Result{}, errUnmade
 	}
-	if err := c.check(ctx, key, min(n, c.most)); err != nil {
-		return 0, Result{}, err
+	began, o := c.begin(), Observation{Call: CallUpTo, Key: key, N: n}
+	if o.Err = c.check(ctx, key, min(n, c.most)); o.Err != nil {
+		c.refused(ctx, began, o)
+		return 0, Result{}, o.Err
 	}
+	o.Taken, o.Result, o.Err = c.takeUpTo(ctx, key, n)
+	c.asked(ctx, began, o)
+	return o.Taken, o.Result, o.Err
+}
+
+func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	n = min(n, c.most+1) // one request that is denied says when it fits
 	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
 	if err != nil {
@@ -70,9 +78,11 @@ type cachedTaker struct {
 
 func (t *cachedTaker) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	if n < 1 {
-		return 0, Result{}, errTooFew(n)
+		o := Observation{Call: CallUpTo, Key: key, N: n, Err: errTooFew(n)}
+		t.cache.refused(ctx, t.cache.watch.begin(), o)
+		return 0, Result{}, o.Err
 	}
-	r, err = t.cache.deny(ctx, key, 1, func() (Result, error) {
+	r, err = t.cache.deny(ctx, Observation{Call: CallUpTo, Key: key, N: n}, 1, func() (Result, error) {
 		var r Result
 		taken, r, err = t.inner.TryAcquireUpTo(ctx, key, n)
 		return r, err

@@ -57,34 +57,42 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	if isNil(l) {
 		return Result{}, invalidConfig("WaitN: the limiter is nil")
 	}
-	r, ok, err := w.reserve(ctx, l, key, n, nil)
-	switch {
-	case !ok:
+	c, caches, ok := bucketIn(l, nil)
+	if !ok {
 		return w.poll(ctx, l, key, n)
-	case err != nil:
-		return Result{}, err
 	}
-	if err := r.Wait(ctx); err != nil {
-		return Result{}, err
+	began, o := c.begin(), Observation{Call: CallWait, Key: key, N: n}
+	if o.Err = c.check(ctx, key, n); o.Err != nil {
+		c.refused(ctx, began, o)
+		return Result{}, o.Err
 	}
-	return r.Result(), nil
+	r, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+	if err == nil {
+		from := w.now()
+		if err = r.Wait(ctx); err == nil {
+			o.Result = r.result
+		}
+		o.Waited = w.now().Sub(from)
+	}
+	o.Err = err
+	c.asked(ctx, began, o)
+	return o.Result, err
 }
 
-// reserve reserves n permits until the context's deadline. ok is false if l cannot. It does
-// not ask for Reserver: a type that embeds a bucket has its methods too.
-func (w waiter) reserve(ctx context.Context, l Limiter, key string, n int, caches denyTables) (r *Reservation, ok bool, err error) {
+// bucketIn is the bucket on Redis that a wait for l reserves from, and the tables of the
+// caches around it. ok is false if there is none. It does not ask for Reserver: a type that
+// embeds a bucket has its methods too.
+func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
 	switch l := l.(type) {
 	case *TokenBucket:
-		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
-		return r, true, err
+		return l.core, caches, true
 	case *LeakyBucket:
-		r, err = l.core.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
-		return r, true, err
+		return l.core, caches, true
 	case *DenyCache:
 		// A denial from memory says only that n permits do not fit now.
-		return w.reserve(ctx, l.limiter, key, n, append(caches, l.table))
+		return bucketIn(l.limiter, append(caches, l.table))
 	}
-	return nil, false, nil
+	return nil, nil, false
 }
 
 // left is how long it is until the context's deadline.

@@ -347,9 +347,14 @@ func TestFiftyWaiters(t *testing.T) {
 	for range waiters {
 		group.Go(func() {
 			// Wait is this, and then sleeps.
-			r, ok, err := realWaiter.reserve(ctx, l, "k", 1, nil)
-			if err != nil || !ok {
-				t.Error(ok, err)
+			c, caches, ok := bucketIn(l, nil)
+			if !ok {
+				t.Error("not a bucket")
+				return
+			}
+			r, err := c.reserve(ctx, realWaiter.timing, "k", 1, realWaiter.left(ctx), caches)
+			if err != nil {
+				t.Error(err)
 				return
 			}
 			wrote := r.receipt.Wrote()

@@ -2,6 +2,7 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -239,8 +240,8 @@ func TestSharedBreakerWaitsForAHungServerOnce(t *testing.T) {
 			for i := range limiters {
 				shared := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 5, ratelimit.WithName(fmt.Sprint("limiter-", i))))
 				all = append(all, ratelimit.Must(ratelimit.NewFallback(shared, ratelimit.AllowAll(), ratelimit.WithBudget(budget), breaker,
-					ratelimit.WithObserver(func(e ratelimit.Event) {
-						if e.Kind == ratelimit.EventOverBudget {
+					ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+						if errors.Is(e.Reason, ratelimit.ErrOverBudget) {
 							waits.Add(1)
 						}
 					}))))

@@ -28,6 +28,7 @@ type batch struct {
 	first    context.Context // of the first call
 	deadline time.Duration   // the latest of the calls' deadlines, since epoch
 	closed   bool            // sent, or dropped
+	sent     redisexec.Batch // for those who want to know
 
 	done chan struct{} // closed when the outcomes are known
 }
@@ -159,6 +160,13 @@ func (s slot) outcome() (redisexec.Reply, error) {
 		return redisexec.Reply{}, err
 	}
 	return redisexec.Reply{Words: r.words, Index: int64(place - len(single))}, nil
+}
+
+// reply is the outcome, and how the call was sent.
+func (s slot) reply() (redisexec.Reply, error) {
+	reply, err := s.outcome()
+	reply.Batch = &s.batch.sent
+	return reply, err
 }
 
 func (r *run) except() *exceptions {

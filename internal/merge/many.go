@@ -32,9 +32,9 @@ func (m *Merger) AcquireMany(ctx context.Context, calls []Call) []Outcome {
 	outcomes := make([]Outcome, len(calls))
 	for i := range outcomes {
 		if err != nil {
-			outcomes[i].Err = err
+			outcomes[i].Err, outcomes[i].Reply.Batch = err, &slots[i].batch.sent
 		} else {
-			outcomes[i].Reply, outcomes[i].Err = slots[i].outcome()
+			outcomes[i].Reply, outcomes[i].Err = slots[i].reply()
 		}
 	}
 	return outcomes
@@ -58,6 +58,9 @@ func (m *Merger) batches(ctx context.Context, calls []Call) ([]*batch, []slot) {
 			batches = append(batches, open)
 			slots[i], _ = open.add(ctx, m.prefix, c.Key, c.N, noDeadline, last)
 		}
+	}
+	for _, b := range batches {
+		b.sent.Calls = b.calls
 	}
 	return batches, slots
 }

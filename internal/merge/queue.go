@@ -52,6 +52,9 @@ const (
 // Time.
 var epoch = time.Now()
 
+// Instant is the instant of a Batch's Sent.
+func Instant(sent time.Duration) time.Time { return epoch.Add(sent) }
+
 // acquire takes n permits from key.
 func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply, error) {
 	cancellable, deadline := ctx.Done() != nil, noDeadline
@@ -67,14 +70,13 @@ func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply
 	q.start(b)
 	if !cancellable {
 		<-s.batch.done
-		return s.outcome()
+		return s.reply()
 	}
 	select {
 	case <-s.batch.done:
-		return s.outcome()
+		return s.reply()
 	case <-ctx.Done():
-		q.leave(s)
-		return redisexec.Reply{}, ctx.Err()
+		return redisexec.Reply{Batch: q.leave(s)}, ctx.Err()
 	}
 }
 
@@ -179,6 +181,7 @@ func (q *queue) take() *batch {
 	q.calls += b.callers
 	q.batches++
 	q.lastSent = time.Since(epoch)
+	b.sent = redisexec.Batch{Calls: b.callers, Sent: q.lastSent}
 	q.setTimer() // for the calls that are not in b
 	return b
 }
@@ -243,19 +246,20 @@ func (q *queue) idle() bool {
 
 // leave notes that the caller of s no longer waits. If its batch was not sent yet, the
 // call is taken out of it. A batch that no caller waits for is dropped, so that a hung
-// server cannot fill the memory.
-func (q *queue) leave(s slot) {
+// server cannot fill the memory. It returns how the call was sent.
+func (q *queue) leave(s slot) *redisexec.Batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	b := s.batch
 	if b.closed {
-		return
+		return &b.sent
 	}
 	s.leave()
 	q.callers--
 	if b.callers == 0 {
 		q.remove(b)
 	}
+	return redisexec.Unsent
 }
 
 // remove takes b from the waiting batches. It is called with mu held.

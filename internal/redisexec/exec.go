@@ -5,6 +5,7 @@ package redisexec
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -61,10 +62,21 @@ type Cost struct {
 // in that run.
 type Reply struct {
 	Words []int64
-	Index int64 // of the request, from 0
+	Index int64  // of the request, from 0
+	Batch *Batch // nil: the call was sent on its own
 
 	command *Command // holds Words; nil: nothing to release
 }
+
+// A Batch says how a call was sent that was merged with others. The reply to a failed call
+// has it too.
+type Batch struct {
+	Calls int           // sent together; 0: the call was not sent
+	Sent  time.Duration // when, on the clock of package merge; 0: at once
+}
+
+// Unsent is the Batch of a call that was not sent.
+var Unsent = &Batch{}
 
 // Done releases the reply's memory. Words must not be used after it.
 func (r Reply) Done() {

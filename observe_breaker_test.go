@@ -2,6 +2,8 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,9 +19,9 @@ func TestBreakerObserverMayCallTheFallback(t *testing.T) {
 			var seen []string
 			primary := always(Result{}, errDown)
 			f = newTestFallback(t, primary, always(bySecondary, nil), append(mode.opts,
-				WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)), WithObserver(func(e Event) {
-					seen = append(seen, e.Kind.String())
-					if e.Kind == EventBreakerState {
+				WithBreaker(WithFailures(2), WithProbeEvery(time.Hour)), WithObserver(func(_ context.Context, e Observation) {
+					seen = append(seen, whyAsked(e))
+					if e.Call == CallBreaker {
 						r, err := f.TryAcquire(context.Background(), "from the observer")
 						require.NoError(t, err)
 						require.Equal(t, substituted, r)
@@ -46,11 +48,11 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 		return byPrimary, nil
 	}}
 	f := newTestFallback(t, primary, AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
-		WithObserver(func(e Event) {
-			if e.Kind == EventBreakerState {
+		WithObserver(func(_ context.Context, e Observation) {
+			if e.Call == CallBreaker {
 				// No two at a time: the lock is free.
 				require.True(t, mu.TryLock())
-				list = append(list, e.From.String(), e.To.String())
+				list = append(list, e.From.String(), e.Breaker.String())
 				time.Sleep(100 * time.Microsecond) // a slow one
 				mu.Unlock()
 			}
@@ -82,17 +84,38 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 	var kinds []string
 	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
-		WithObserver(func(e Event) {
-			if e.Kind == EventBreakerState {
-				kinds = append(kinds, e.From.String()+" to "+e.To.String())
+		WithObserver(func(_ context.Context, e Observation) {
+			if e.Call == CallBreaker {
+				kinds = append(kinds, e.From.String()+" to "+e.Breaker.String())
 				if len(kinds) == 1 {
 					panic("once")
 				}
 			}
 		}))
-	require.PanicsWithValue(t, "once", func() { _, _ = f.TryAcquire(t.Context(), "k") })
+	require.True(t, must(t)(f.TryAcquire(t.Context(), "k")).Allowed, "and the caller gets the answer")
 	time.Sleep(2 * milli)
-	_, err := f.TryAcquire(t.Context(), "k")
-	require.NoError(t, err)
+	require.True(t, must(t)(f.TryAcquire(t.Context(), "k")).Allowed)
 	require.Equal(t, []string{"closed to open", "open to half-open", "half-open to open"}, kinds)
+}
+
+// whyAsked is why a Fallback asked its secondary, or that a breaker's state changed.
+func whyAsked(o Observation) string {
+	switch {
+	case o.Call == CallBreaker:
+		return "breaker state"
+	case errors.Is(o.Reason, ErrBreakerOpen):
+		return "breaker open"
+	case errors.Is(o.Reason, ErrOverBudget):
+		return "over budget"
+	}
+	return "primary failed"
+}
+
+// untimed is observations without how long their calls took.
+func untimed(all []Observation) []Observation {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Latency = 0
+	}
+	return all
 }

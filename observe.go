@@ -1,0 +1,247 @@
+package ratelimit
+
+import (
+	"context"
+	"time"
+)
+
+// An Observer gets an [Observation] of each call, see [WithObserver].
+type Observer func(ctx context.Context, o Observation)
+
+// WithObserver calls the observers, in their order, once for each call of the limiter: for
+// metrics, logs and lists of who is limited (package observe, module otellimit). All limiters
+// on Redis have it, [LocalTokenBucket], and the decorators that answer calls themselves:
+// [DenyCache], [Fallback] and [Breaker]. Give all of them the same observers.
+//
+// # Who reports
+//
+// A call is reported by whoever answered it, so that it is reported once:
+//
+//   - A limiter reports the calls that reach it, with every outcome. [AllowAll] and
+//     [DenyAll] report nothing.
+//   - A DenyCache reports only the denials from memory ([SourceMemory]). The limiter under it
+//     reports the others.
+//   - A Fallback reports only the calls for which it asked its secondary ([SourceFallback]),
+//     and those whose caller left before the primary answered. The primary reports the calls
+//     that it answered, and its failures: a call that failed there and was then allowed by
+//     the secondary is reported as failed by the one and as allowed by the other. Under
+//     [WithBudget] the primary also reports calls that no caller waits for any more, when
+//     they end.
+//   - A secondary with observers of its own reports what it is asked too. Leave them out
+//     there, or the call counts twice.
+//   - [All], [AcquireAll], [PeekAll] and [AcquireAcrossSlots] report one call for each limiter
+//     that has observers, with its own Result, and with [OutcomeUntaken] where this limiter
+//     had the permits and another one denied the call. Claims of one limiter for one key are
+//     one call.
+//   - Of a [Choice] the picked limiter reports, of a [Shadow] both limiters do.
+//   - [Wait] on a bucket is one call. On other limiters each of its attempts is reported, as
+//     a call of TryAcquireN.
+//   - [InFlight.Do] is reported as its parts: a [CallHold], a [CallExtend] for each
+//     extension, and a [CallRelease].
+//
+// Calls that fail before anything is asked are reported too ([SourceNone]), such as one with
+// an empty key. What the package does in the background, such as giving back the permits of a
+// caller that left, is not reported, and neither is Preload.
+//
+// # What an observer may do
+//
+// It runs in the caller's goroutine before the call returns, with the caller's context, in
+// many goroutines at once. So it must be quick and safe for concurrent use. It may call
+// limiters. Only the changes of a breaker's state come one by one, in order, in any goroutine
+// and without a context of a caller.
+//
+// A panic of an observer harms no call: the answer is returned as if the observer had
+// returned, and the other observers are called. The first panic of each limiter's observers
+// goes to [log/slog]'s default logger, with its stack.
+//
+// An observed call reads the clock twice and allocates nothing, beside what the observers
+// do. Without this option nothing is read or allocated.
+func WithObserver(observers ...Observer) ObserverOption {
+	return everywhere{common{func(s *settings) {
+		if len(observers) == 0 {
+			s.refuse("WithObserver: there is no function; leave the option out to observe nothing")
+		}
+		for i, o := range observers {
+			if o == nil {
+				s.refuse("WithObserver: function %d is nil; leave it out", i+1)
+			}
+		}
+		s.once("WithObserver")
+		s.observers = observers
+	}}}
+}
+
+// An ObserverOption is [WithObserver].
+type ObserverOption interface {
+	Option
+	FallbackOption
+	BreakerOption
+	DenyCacheOption
+}
+
+// A NameOption is [WithName].
+type NameOption interface {
+	Option
+	FallbackOption
+	BreakerOption
+	DenyCacheOption
+}
+
+// everywhere is an option of limiters and decorators.
+type everywhere struct{ common }
+
+func (e everywhere) setFallback(s *fallbackSettings)   { e.set(&s.settings) }
+func (e everywhere) setDenyCache(s *denyCacheSettings) { e.set(&s.settings) }
+
+func (e everywhere) setBreaker(s *breakerSettings) {
+	if s.maker != "NewBreaker" {
+		s.refuse("%s: give its name and observers to NewFallback, whose observers get the changes of the breaker's state too", s.maker)
+	}
+	e.set(s.settings)
+}
+
+// An Observation is what observers get to know of one call. A field that does not apply is
+// zero.
+//
+// A call for three permits of a token bucket that Redis allowed together with eleven other
+// calls, after 300 µs in a queue, is
+//
+//	Limiter: "api", Call: CallAcquire, Outcome: OutcomeAllowed, Source: SourceRedis,
+//	Key: "user:42", N: 3, Taken: 3, Result: {Allowed: true, Limit: 20, …},
+//	Latency: 900µs, Waited: 300µs, Batch: 12
+type Observation struct {
+	// Limiter is the limiter's name, see [WithName]. There are as many names as the program
+	// gives, so it can be a label of a metric.
+	Limiter string
+
+	Call    Call
+	Outcome Outcome
+	Source  Source
+
+	// Key is the key of the call, empty for [CallBreaker]. It is for logs, and for counts of
+	// bounded size such as observe.Top. Never make it a label of a metric: each user would
+	// be a time series. It may be secret, and if the call failed with ErrInvalidKey it may
+	// have any length.
+	Key string
+
+	// N is the number of permits asked for; of a [CallSettle], what the work has cost.
+	N int
+
+	// Taken is the number of permits that the call took: N if it was allowed, and what there
+	// was for a [CallUpTo].
+	Taken int
+
+	// Result is what the limiter answered, and the zero value if it failed.
+	Result Result
+
+	// Err is the error that the caller got. For a [CallReserve] or [CallWait] that is denied
+	// it is a *[WaitError].
+	Err error
+
+	// Reason is why a [Fallback] asked its secondary: the primary's error, ErrOverBudget or
+	// ErrBreakerOpen.
+	Reason error
+
+	// Latency is how long the call took.
+	Latency time.Duration
+
+	// Waited is the part of Latency in which the call was not under way: in this process,
+	// until the batch that it was merged into was sent; of a [CallWait], until its permits
+	// were due. Of a [CallReserve], whose caller does the waiting, it is the time until the
+	// permits are due, which is no part of Latency.
+	Waited time.Duration
+
+	// Batch is the number of calls that were sent together with this one, this one included:
+	// 1 for a call that was sent on its own, 0 if none was sent.
+	Batch int
+
+	// Breaker is the state of a [Fallback]'s breaker after the call, and StateClosed where
+	// there is none. For [CallBreaker] it is the new state and From the state before.
+	Breaker, From BreakerState
+
+	// Held is, for an [InFlight], how many permits of all keys this process holds through
+	// the limiter after the call, and HeldChange how many more than before. A hold counts
+	// from when TryAcquire returns it until Release is called or its lease is known to be
+	// lost. Add up HeldChange for a gauge: concurrent calls may be reported in another order
+	// than Held changed.
+	Held, HeldChange int
+}
+
+// A Call says what was called.
+type Call int
+
+const (
+	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, TryAcquireMany, All, AcquireAll, AcquireAcrossSlots
+	CallUpTo                     // TryAcquireUpTo
+	CallReserve                  // Reserve
+	CallWait                     // Wait and WaitN on a bucket
+	CallEstimate                 // Estimate, also as a claim
+	CallHold                     // TryAcquire, TryAcquireN and Do of an InFlight, also as a claim
+	CallCharge                   // Charge
+	CallSettle                   // Ticket.Settle
+	CallCancel                   // Reservation.Cancel
+	CallExtend                   // Hold.Extend
+	CallRelease                  // Hold.Release
+	CallPeek                     // Peek, PeekAll
+	CallReset                    // Reset
+	CallBreaker                  // no call: the state of a breaker has changed
+)
+
+// String is a short name, such as "acquire" or "up to".
+func (c Call) String() string {
+	return named(int(c), "call", "acquire", "up to", "reserve", "wait", "estimate", "hold", "charge", "settle", "cancel",
+		"extend", "release", "peek", "reset", "breaker")
+}
+
+// An Outcome is how a call ended.
+type Outcome int
+
+const (
+	// OutcomeAllowed: the permits were taken. Only calls up to [CallHold] are allowed or
+	// denied.
+	OutcomeAllowed Outcome = iota + 1
+	// OutcomeDenied: this limiter denied the call.
+	OutcomeDenied
+	// OutcomeUntaken: this limiter had the permits, but another one denied the call of
+	// both, so they were not taken or were given back.
+	OutcomeUntaken
+	// OutcomeDone: a call that is never denied, such as Peek or Charge, has no error.
+	OutcomeDone
+	// OutcomeFailed: the caller got an error.
+	OutcomeFailed
+)
+
+// String is "allowed", "denied", "untaken", "done" or "failed".
+func (o Outcome) String() string {
+	return named(int(o), "outcome", "allowed", "denied", "untaken", "done", "failed")
+}
+
+// A Source is who answered a call, or failed to.
+type Source int
+
+const (
+	// SourceNone: nobody was asked, because of a caller's mistake or because the context had
+	// ended.
+	SourceNone Source = iota
+	// SourceRedis: Redis.
+	SourceRedis
+	// SourceMemory: the memory of a [DenyCache].
+	SourceMemory
+	// SourceFallback: the secondary of a [Fallback].
+	SourceFallback
+	// SourceLocal: a limiter in this process.
+	SourceLocal
+)
+
+// String is "none", "redis", "memory", "fallback" or "local".
+func (s Source) String() string {
+	return named(int(s)+1, "source", "none", "redis", "memory", "fallback", "local")
+}
+
+// named is the name of value i, from 1.
+func named(i int, what string, names ...string) string {
+	if i < 1 || i > len(names) {
+		return "unknown " + what
+	}
+	return names[i-1]
+}

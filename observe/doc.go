@@ -1,0 +1,23 @@
+// Package observe has observers for [ratelimit.WithObserver] that need the standard library
+// only: [Log] writes denials and failures to a log, sampled, and [Top] knows which keys are
+// denied most.
+//
+//	denials, err := observe.NewLog(slog.Default())
+//	...
+//	top, err := observe.NewTop(1000)
+//	...
+//	watched := ratelimit.WithObserver(denials.Observe, top.Observe)
+//	limiter, err := ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"), watched)
+//
+// Module github.com/tryacquire/ratelimit/otellimit has metrics.
+package observe
+
+import (
+	"fmt"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+func invalidConfig(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ratelimit.ErrInvalidConfig, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,229 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A watch reports the calls of one limiter to its observers. It is nil for a limiter without
+// observers, whose calls it costs a comparison each.
+type watch struct {
+	name      string
+	observers []Observer
+	panicked  atomic.Bool
+}
+
+// watch is nil if there are no observers.
+func (s *settings) watch(name string) *watch {
+	if s.observers == nil {
+		return nil
+	}
+	return &watch{name: name, observers: s.observers}
+}
+
+// begin is when a call begins that will be reported. For any other it does not read the
+// clock.
+func (w *watch) begin() time.Time {
+	if w == nil {
+		return time.Time{}
+	}
+	return time.Now()
+}
+
+// end reports a call that began at began. It completes what is missing of o.
+func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
+	o.Latency = time.Since(began)
+	if o.Outcome == 0 {
+		o.Outcome = o.Call.outcome(o.Result.Allowed, o.Err)
+	}
+	if o.Taken == 0 && (o.Outcome == OutcomeAllowed || o.Call == CallCharge && o.Err == nil) {
+		o.Taken = o.N
+	}
+	w.report(ctx, o)
+}
+
+// outcome is how a call ended whose limiter has answered so.
+func (c Call) outcome(allowed bool, err error) Outcome {
+	switch {
+	case err != nil && (c != CallReserve && c != CallWait || !errors.Is(err, ErrWaitTooLong)):
+		return OutcomeFailed
+	case c > CallHold:
+		return OutcomeDone
+	case allowed:
+		return OutcomeAllowed
+	}
+	return OutcomeDenied
+}
+
+func (w *watch) report(ctx context.Context, o Observation) {
+	if o.Limiter == "" {
+		o.Limiter = w.name
+	}
+	for _, observe := range w.observers {
+		w.call(ctx, observe, &o)
+	}
+}
+
+// call calls an observer, whose panic goes no further.
+func (w *watch) call(ctx context.Context, observe Observer, o *Observation) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.complain(p)
+		}
+	}()
+	observe(ctx, *o)
+}
+
+// complain logs the first panic.
+func (w *watch) complain(p any) {
+	if w.panicked.Swap(true) {
+		return
+	}
+	defer func() { _ = recover() }() // of the logger's handler
+	slog.Error("ratelimit: an observer panicked; its further panics are not logged",
+		"limiter", w.name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+}
+
+// begin is watch.begin, also for a core that its constructor did not make.
+func (c *core) begin() time.Time {
+	if c == nil {
+		return time.Time{}
+	}
+	return c.watch.begin()
+}
+
+// asked reports a call that Redis was asked about, unless o.Err says that it was not.
+func (c *core) asked(ctx context.Context, began time.Time, o Observation) {
+	if c == nil || c.watch == nil {
+		return
+	}
+	if !mistake(o.Err) {
+		o.Source, o.Batch = SourceRedis, max(o.Batch, 1)
+	}
+	c.watch.end(ctx, began, o)
+}
+
+// refused reports a call that failed before Redis was asked.
+func (c *core) refused(ctx context.Context, began time.Time, o Observation) {
+	if c != nil && c.watch != nil {
+		c.watch.end(ctx, began, o)
+	}
+}
+
+// acquired reports a call of TryAcquireN. It is a function of its own to keep that one's
+// stack small.
+//
+//go:noinline
+func (c *core) acquired(ctx context.Context, began time.Time, key string, n int, batch *redisexec.Batch, r Result, err error) {
+	o := Observation{Call: CallAcquire, Key: key, N: n, Result: r, Err: err}
+	o.sent(began, batch)
+	c.watch.end(ctx, began, o)
+}
+
+// sent stores how a call that began at began was sent to Redis.
+func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
+	switch {
+	case mistake(o.Err):
+	case batch == nil:
+		o.Source, o.Batch = SourceRedis, 1
+	case batch.Calls == 0: // it was not sent, because the caller left before
+		o.Waited = time.Since(began)
+	default:
+		o.Source, o.Batch = SourceRedis, batch.Calls
+		o.Waited = max(merge.Instant(batch.Sent).Sub(began), 0)
+	}
+}
+
+// hold counts n more permits as held by this process.
+func (o *Observation) hold(f *InFlight, n int) {
+	o.HeldChange, o.Held = n, int(f.held.Add(int64(n)))
+}
+
+// mistake reports whether err is about the call, so that nothing was asked.
+func mistake(err error) bool {
+	return err != nil && (errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidPermits) ||
+		errors.Is(err, ErrExceedsLimit) || errors.Is(err, ErrInvalidConfig))
+}
+
+// nameOf is the name of the limiter that decides in l, "default" if l has none.
+func nameOf(l Limiter) string {
+	switch l := l.(type) {
+	case *All:
+		if l != nil && l.group != nil {
+			return l.group.name
+		}
+	case *LocalTokenBucket:
+		if l != nil && l.name != "" {
+			return l.name
+		}
+	case *DenyCache:
+		if l != nil && l.name != "" {
+			return l.name
+		}
+	case *Fallback:
+		if l != nil && l.name != "" {
+			return l.name
+		}
+	case *Shadow:
+		if l != nil && l.enforced != nil {
+			return nameOf(l.enforced)
+		}
+	default:
+		if c, err := redisCore(l); err == nil {
+			return c.name
+		}
+	}
+	return defaultName
+}
+
+// changes holds the changes of a breaker's state until they can be delivered. gobreaker
+// announces them with its lock held: there a slow observer would stop every decision, and an
+// observer that calls the Fallback would never return.
+type changes struct {
+	waiting atomic.Bool // queue is not empty; read without mu
+
+	mu         sync.Mutex // guards what follows
+	queue      []Observation
+	delivering bool // one at a time, so that the order is kept
+}
+
+func (c *changes) add(o Observation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queue = append(c.queue, o)
+	c.waiting.Store(true)
+}
+
+// deliver passes on all changes that wait. If another call is doing so, it returns at
+// once, and that call passes these on too.
+func (c *changes) deliver(to *watch) {
+	if !c.waiting.Load() {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.delivering {
+		return
+	}
+	c.delivering = true
+	defer func() { c.delivering = false }()
+	for len(c.queue) > 0 {
+		o := c.queue[0]
+		c.queue = c.queue[1:]
+		c.waiting.Store(len(c.queue) > 0)
+		func() {
+			c.mu.Unlock()
+			defer c.mu.Lock()
+			to.report(context.Background(), o)
+		}()
+	}
+}
