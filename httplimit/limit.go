@@ -1,6 +1,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"net/http"
 	"reflect"
 	"time"
@@ -23,37 +24,40 @@ type limit struct {
 	claims     claims        // of NewAll
 }
 
-// newLimit is a limit with its options, those about the whole in m.
-func newLimit(what string, limiter ratelimit.Limiter, inFlight *ratelimit.InFlight, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
-	l := &limit{limiter: limiter, key: key}
-	if key == nil {
+// newLimit is a limit with its options, those about the whole in m. limiter is a Limiter or an
+// InFlight.
+func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
+	switch {
+	case isNil(limiter):
+		return nil, invalidConfig("%s: the limiter is nil", what)
+	case key == nil:
 		return nil, invalidConfig("%s: the key function is nil; ClientIP and User return such", what)
 	}
+	l := &limit{key: key}
 	if err := apply(what, opts, l, m); err != nil {
 		return nil, err
 	}
-	var named any = limiter
-	if inFlight != nil {
-		named = inFlight
-		l.decision.InFlight = true
-		if l.decision.Unit == "" {
-			l.decision.Unit = unitInFlight
-		}
-		if l.retryAfter == 0 {
-			l.retryAfter = time.Second
-		}
+	d := &l.decision
+	switch limiter := limiter.(type) {
+	case *ratelimit.InFlight:
 		if l.settle != nil {
 			return nil, invalidConfig("%s: permits in flight are given back when the handler returns, and have no cost to settle", what)
 		}
-	} else if l.retryAfter > 0 {
-		return nil, invalidConfig("WithRetryAfter: the Retry-After of a %T is exact; the option is for InFlight", limiter)
+		l.claims.fixed = limiter
+		l.retryAfter = cmp.Or(l.retryAfter, time.Second)
+		d.InFlight, d.Unit = true, cmp.Or(d.Unit, unitInFlight)
+	case ratelimit.Limiter:
+		if l.retryAfter > 0 {
+			return nil, invalidConfig("WithRetryAfter: the Retry-After of a %T is exact; the option is for InFlight", limiter)
+		}
+		l.limiter = limiter
+		d.Bucket = d.Bucket || isBucket(limiter)
 	}
-	l.decision.Bucket = l.decision.Bucket || isBucket(limiter)
-	if l.decision.Policy == "" {
-		l.decision.Policy = nameOf(named)
-		if err := checkPrintable("the limiter's name", l.decision.Policy); err != nil {
+	if d.Policy == "" {
+		d.Policy = nameOf(limiter)
+		if err := checkPrintable("the limiter's name", d.Policy); err != nil {
 			return nil, invalidConfig("%s: %q, the limiter's name, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
-				what, l.decision.Policy, mostPolicyName)
+				what, d.Policy, mostPolicyName)
 		}
 	}
 	return l, nil

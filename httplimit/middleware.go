@@ -21,11 +21,8 @@ import (
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work or
 // is given twice. Redis is not asked.
 func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Handler) http.Handler, error) {
-	if isNil(limiter) {
-		return nil, invalidConfig("New: the limiter is nil")
-	}
 	m := newMiddleware()
-	l, err := newLimit("New", limiter, nil, key, opts, m)
+	l, err := newLimit("New", limiter, key, opts, m)
 	if err != nil {
 		return nil, err
 	}

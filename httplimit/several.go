@@ -49,7 +49,7 @@ func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 // may be used by several limits that differ in key and policy.
 func Limit(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) Option {
 	return Option{name: "Limit", many: true, whole: func(m *middleware) error {
-		l, err := newLimit("Limit", limiter, nil, key, opts, nil)
+		l, err := newLimit("Limit", limiter, key, opts, nil)
 		if err == nil {
 			l.claims, err = claimsOf(limiter)
 		}
@@ -61,7 +61,7 @@ func Limit(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) Option {
 // all processes. See [NewInFlight], which has it alone.
 func InFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) Option {
 	return Option{name: "InFlight", many: true, whole: func(m *middleware) error {
-		l, err := newInFlight("InFlight", limiter, key, opts, nil)
+		l, err := newLimit("InFlight", limiter, key, opts, nil)
 		return m.add(l, err)
 	}}
 }
@@ -81,23 +81,11 @@ func InFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) Option {
 // WithMaxWait. The error wraps ratelimit.ErrInvalidConfig.
 func NewInFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m := newMiddleware()
-	l, err := newInFlight("NewInFlight", limiter, key, opts, m)
+	l, err := newLimit("NewInFlight", limiter, key, opts, m)
 	if err := m.add(l, err); err != nil {
 		return nil, err
 	}
 	return m.together()
-}
-
-func newInFlight(what string, limiter *ratelimit.InFlight, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
-	if limiter == nil {
-		return nil, invalidConfig("%s: the limiter is nil", what)
-	}
-	l, err := newLimit(what, nil, limiter, key, opts, m)
-	if err != nil {
-		return nil, err
-	}
-	l.claims = claims{fixed: limiter}
-	return l, nil
 }
 
 const (
@@ -166,7 +154,7 @@ type claimer interface {
 }
 
 func claimsOf(limiter ratelimit.Limiter) (claims, error) {
-	if choice, ok := limiter.(*ratelimit.Choice); ok && choice != nil {
+	if choice, ok := limiter.(*ratelimit.Choice); ok {
 		return claims{choice: choice}, nil
 	}
 	c, err := claimerOf(limiter)
@@ -176,9 +164,6 @@ func claimsOf(limiter ratelimit.Limiter) (claims, error) {
 // claimerOf does not ask for a claimer: a type that embeds a limiter has its Claim too, which
 // would pass over what that type does in TryAcquireN.
 func claimerOf(limiter ratelimit.Limiter) (claimer, error) {
-	if isNil(limiter) {
-		return nil, invalidConfig("Limit: the limiter is nil")
-	}
 	switch limiter.(type) {
 	case *ratelimit.FixedWindow, *ratelimit.CalendarWindow, *ratelimit.SlidingWindow, *ratelimit.SlidingLog,
 		*ratelimit.TokenBucket, *ratelimit.LeakyBucket:
