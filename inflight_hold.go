@@ -207,7 +207,7 @@ func (h *Hold) giveBack(ctx context.Context) {
 // Do returns that error. Otherwise Do returns what work returns, joined with an error that
 // wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
 // given back within a second is free when its lease ends; Do does not report that.
-func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) (err error) {
+func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork
 	}
@@ -218,16 +218,45 @@ func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Con
 	if !result.Allowed {
 		return &DeniedError{Key: key, Result: result}
 	}
-	k := newKeeper(ctx, hold)
+	return hold.Do(ctx, work)
+}
+
+// Do runs work, and then releases the hold, even if ctx has ended or work panics. While work
+// runs, it extends the lease, and cancels the context of work if the lease is lost, as
+// [InFlight.Do] does, which is TryAcquire and Do. Use Do where the Result is needed before work
+// begins. It returns what InFlight.Do returns after work has run. If the hold is nil, was
+// released, or its lease may have ended (see Left), work does not run, and the error wraps
+// ErrLeaseLost.
+func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (err error) {
+	if work == nil {
+		return errNoWork
+	}
+	if h == nil || h.limiter == nil {
+		return ErrLeaseLost
+	}
+	if h.Left() == 0 {
+		h.leave(ctx)
+		return h.leaseLost()
+	}
+	k := newKeeper(ctx, h)
 	defer func() {
 		if k.stop() {
-			err = errors.Join(err, fmt.Errorf("ratelimit: %s, key %s: %w", f.core.title, shortKey(key), ErrLeaseLost))
+			err = errors.Join(err, h.leaseLost())
 		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
-		defer cancel()
-		_ = hold.Release(ctx)
+		h.leave(ctx)
 	}()
 	return work(k.ctx)
+}
+
+// leave is Release, for a second at most, whatever has become of ctx.
+func (h *Hold) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	_ = h.Release(ctx)
+}
+
+func (h *Hold) leaseLost() error {
+	return fmt.Errorf("ratelimit: %s, key %s: %w", h.limiter.core.title, shortKey(h.key), ErrLeaseLost)
 }
 
 // A keeper extends a hold's lease while work runs.

@@ -36,6 +36,9 @@ var (
 	errEmptyKey  = fmt.Errorf("%w: the key function returned an empty one and no error", ratelimit.ErrInvalidKey)
 	errNoHandler = invalidConfig("the handler behind the limit is nil")
 
+	errTwoSettle     = invalidConfig("WithSettle and WithReportedCost both say what a request has cost; give one")
+	errWaitAndSettle = invalidConfig("WithMaxWait: an estimate is not waited for; leave out WithSettle and WithReportedCost, or the wait")
+
 	errNoPrefix     = errors.New("is not valid")
 	errAllTrusted   = errors.New("would trust every address, and let each client choose its key; give the networks of the proxies")
 	errPartlyMapped = errors.New("is partly IPv4 in IPv6 form; give it as IPv4")

@@ -1,71 +1,12 @@
 package httplimit
 
 import (
-	"math/bits"
 	"net/http"
 	"net/textproto"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/tryacquire/ratelimit"
 )
-
-// A Decision is what the limiter answered to a request, and what the answer's fields and body
-// follow from. It does not have the key: that is no client's business.
-type Decision struct {
-	Policy string // the name of the limit, see WithPolicy
-	Bucket bool   // the limiter is a token or leaky bucket, see WithBucket
-	Result ratelimit.Result
-}
-
-// RetryAfter is the value of Retry-After: Result.RetryAfter in whole seconds, rounded up, so
-// that a client is never told to come back too early. It is 0 if the request was allowed, and at
-// least 1 if it was denied.
-func (d Decision) RetryAfter() int {
-	if d.Result.Allowed {
-		return 0
-	}
-	return max(1, wholeSeconds(d.Result.RetryAfter))
-}
-
-// EffectiveWindow is for how many seconds Result.Remaining is meant, rounded up. A client that
-// spreads its remaining requests over them is not denied, if no other client has its key.
-//
-// For a denied request it is RetryAfter. For an allowed one it is the time until the window is
-// over; for a bucket the time in which that many permits come back, at least 1.
-func (d Decision) EffectiveWindow() int {
-	r := d.Result
-	switch {
-	case !r.Allowed:
-		return d.RetryAfter()
-	case d.Bucket:
-		return max(1, wholeSeconds(refill(r)))
-	}
-	return wholeSeconds(r.ResetAfter)
-}
-
-// refill is Remaining × Window / Limit, rounded up to a nanosecond.
-func refill(r ratelimit.Result) time.Duration {
-	if r.Limit < 1 || r.Remaining < 1 || r.Window < 1 {
-		return 0
-	}
-	limit := uint64(r.Limit)
-	hi, lo := bits.Mul64(min(uint64(r.Remaining), limit), uint64(r.Window))
-	q, rest := bits.Div64(hi, lo, limit) // hi < limit, because Remaining <= limit
-	if rest > 0 {
-		q++
-	}
-	return time.Duration(q) // at most Window
-}
-
-// wholeSeconds rounds up.
-func wholeSeconds(d time.Duration) int {
-	if d <= 0 {
-		return 0
-	}
-	return int((d-1)/time.Second) + 1
-}
 
 // Fields is a way to tell clients about their limit: which fields an answer gets, and their
 // values. [Draft11] and [XRateLimit] are such; [NewFields] makes others.
@@ -75,7 +16,8 @@ type Fields struct {
 }
 
 // NewFields returns fields of your own. write is called for each decision, before the handler
-// or the denial handler runs, and sets the fields. It is called for a decision without a limit
+// or the denial handler runs, and sets the fields.
+// It is called for a decision without a limit
 // too (Result.Limit is 0). names are the fields that it may set; browsers are
 // allowed to read these. The error wraps ratelimit.ErrInvalidConfig: write is nil, or a name is
 // not that of a field.
@@ -100,8 +42,10 @@ func NewFields(write func(http.Header, Decision), names ...string) (Fields, erro
 //	RateLimit: "api";r=17;t=2
 //
 // q is the limit and w its window in whole seconds, rounded up, and left out if the window is
-// shorter than a second. r is Remaining and t [Decision.EffectiveWindow]. It writes nothing where there is no
-// limit (Result.Limit is 0), and adds to the fields that nested limits have written. It is the default.
+// shorter than a second; qu is the unit, if that is not requests ([WithUnit]). r is Remaining and t
+// [Decision.EffectiveWindow]. Of requests in flight there is no w, and a t in a denial only. Each
+// limit of [NewAll] has an item of its own. Draft11 writes nothing where there is no limit
+// (Result.Limit is 0), and adds to the fields that nested limits have written. It is the default.
 //
 // A later draft will be another function, so that no update of this package changes the fields
 // that a service sends.
@@ -120,9 +64,19 @@ const (
 	nameExpose     = "Access-Control-Expose-Headers"
 )
 
-// writeDraft11 is all that knows the draft's syntax. It allocates twice: the text of both
-// values, and their slices.
+// writeDraft11 writes the values of each limit.
 func writeDraft11(h http.Header, d Decision) {
+	if d.Parts == nil {
+		writeDraft11Of(h, d)
+	}
+	for _, part := range d.Parts {
+		writeDraft11Of(h, part)
+	}
+}
+
+// writeDraft11Of is all that knows the draft's syntax. It allocates twice: the text of both
+// values, and their slices.
+func writeDraft11Of(h http.Header, d Decision) {
 	if d.Result.Limit < 1 {
 		return
 	}
@@ -130,7 +84,11 @@ func writeDraft11(h http.Header, d Decision) {
 	b := appendString(space[:0], d.Policy)
 	b = append(b, ";q="...)
 	b = appendInteger(b, d.Result.Limit)
-	if d.Result.Window >= time.Second {
+	if d.Unit != "" {
+		b = append(b, ";qu="...)
+		b = appendString(b, d.Unit)
+	}
+	if d.Result.Window >= time.Second && !d.InFlight { // whose Window is a lease
 		b = append(b, ";w="...)
 		b = appendInteger(b, wholeSeconds(d.Result.Window))
 	}
@@ -138,8 +96,10 @@ func writeDraft11(h http.Header, d Decision) {
 	b = appendString(b, d.Policy)
 	b = append(b, ";r="...)
 	b = appendInteger(b, d.Result.Remaining)
-	b = append(b, ";t="...)
-	b = appendInteger(b, d.EffectiveWindow())
+	if !d.InFlight || !d.Result.Allowed {
+		b = append(b, ";t="...)
+		b = appendInteger(b, d.EffectiveWindow())
+	}
 
 	text := string(b)
 	values := []string{text[:end], text[end:]}
@@ -175,8 +135,9 @@ func appendInteger(b []byte, n int) []byte {
 
 // XRateLimit writes X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset, for clients
 // that know no others. No standard defines them. Reset is in seconds from now:
-// [Decision.EffectiveWindow]. It writes nothing where there is no limit; of nested limits, the
-// innermost one's values remain.
+// [Decision.EffectiveWindow]. It writes nothing where there is no limit. Of the limits of [NewAll]
+// it writes the one that governs (see [Decision]); of nested limits, the innermost one's values
+// remain.
 func XRateLimit() Fields {
 	return Fields{[]string{nameXLimit, nameXRemaining, nameXReset}, writeXRateLimit}
 }

@@ -95,6 +95,11 @@ func User(user func(context.Context) string) (KeyFunc, error) {
 	}, nil
 }
 
+// Everyone limits all requests together, by the key "all".
+func Everyone() KeyFunc {
+	return func(*http.Request) (string, error) { return "all", nil }
+}
+
 // Pattern limits by the pattern that http.ServeMux has matched, with keys such as
 // "route:GET /users/%7Bid%7D": one limit for all clients of a route; with [Join], one for each
 // client. The mux sets it when it calls the handler, so the limit goes between mux and handler:

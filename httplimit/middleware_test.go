@@ -3,9 +3,11 @@ package httplimit_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -361,10 +363,19 @@ func TestOnARealServer(t *testing.T) {
 
 	server := httptest.NewServer(outer)
 	t.Cleanup(server.Close)
+	require.Equal(t, "echo hello\n", upgrade(t, server, "/hijack"))
+}
+
+// upgrade asks for another protocol, says hello in it, and returns what the server says.
+func upgrade(t testing.TB, server *httptest.Server, path string) string {
+	t.Helper()
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	require.NoError(t, err)
+	if server.TLS != nil {
+		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true})
+	}
 	defer conn.Close()
-	_, err = io.WriteString(conn, "GET /hijack HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_, err = io.WriteString(conn, "GET "+path+" HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	require.NoError(t, err)
 	reader := bufio.NewReader(conn)
 	response, err := http.ReadResponse(reader, nil)
@@ -374,8 +385,11 @@ func TestOnARealServer(t *testing.T) {
 	require.NoError(t, err)
 	line, err := reader.ReadString('\n')
 	require.NoError(t, err)
-	require.Equal(t, "echo hello\n", line)
+	return line
 }
+
+// quiet is the log of a server whose handlers do what it complains of.
+func quiet(t testing.TB) *log.Logger { return log.New(t.Output(), "", 0) }
 
 // TestConcurrentRequests: one middleware serves many requests at once, and exactly the limit of
 // them.

@@ -1,0 +1,78 @@
+package adapters
+
+import (
+	"net/http"
+
+	"github.com/gofiber/fiber/v3"
+	"github.com/gofiber/fiber/v3/middleware/adaptor"
+	fiberrecover "github.com/gofiber/fiber/v3/middleware/recover"
+)
+
+// Fiber makes a handler for Fiber of a limit. Fiber stands on fasthttp, which has neither the
+// requests nor the ResponseWriter of net/http, so each request is converted for the limit, which
+// costs some microseconds.
+//
+// Fiber's own adaptor.HTTPMiddleware would do for a plain limit, but not for every one. It runs the
+// handlers when the middleware has returned: no permit in flight is held then, and no cost is
+// settled. And of a header with several lines it shows the last one only, where Fiber's handlers
+// read the first one, so that a client with two API keys would be limited by a key of its choice.
+//
+// What fasthttp does not have, the limit does not have either: nobody notices that a client has gone
+// away, as while it waits (httplimit.WithMaxWait); a body is read before the limit is asked; a body
+// stream is written when the handler has returned; and httplimit.WithSettle does not see the status
+// and the bytes. Use httplimit.WithReportedCost with
+//
+//	httplimit.ReportCost(c.Context(), len(c.Response().Body()))
+func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
+	return func(c fiber.Ctx) error {
+		r, err := adaptor.ConvertRequest(c, true)
+		if err != nil {
+			return err
+		}
+		r.Header = http.Header{}
+		for name, value := range c.Request().Header.All() {
+			r.Header.Add(string(name), string(value)) // copied: fasthttp uses the request's memory again
+		}
+		answer := &fiberWriter{c, http.Header{}}
+		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			answer.setHeader()
+			c.SetContext(r.Context())
+			err = c.Next()
+		})).ServeHTTP(answer, r.WithContext(c.Context()))
+		return err
+	}
+}
+
+// A fiberWriter is what the limit writes its answer to, if it denies a request.
+type fiberWriter struct {
+	c      fiber.Ctx
+	header http.Header
+}
+
+func (w *fiberWriter) Header() http.Header { return w.header }
+
+func (w *fiberWriter) WriteHeader(status int) {
+	w.setHeader()
+	w.c.Status(status)
+}
+
+func (w *fiberWriter) Write(b []byte) (int, error) {
+	w.c.Response().AppendBody(b)
+	return len(b), nil
+}
+
+func (w *fiberWriter) setHeader() {
+	for name, values := range w.header {
+		for _, value := range values {
+			w.c.Response().Header.Add(name, value)
+		}
+	}
+}
+
+// NewFiber is an app with a limit for all its routes.
+func NewFiber(limit func(http.Handler) http.Handler) *fiber.App {
+	app := fiber.New()
+	app.Use(fiberrecover.New())
+	app.Use(Fiber(limit))
+	return app
+}

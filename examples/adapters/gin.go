@@ -1,0 +1,37 @@
+package adapters
+
+import (
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+)
+
+// Gin makes a handler for gin of a limit.
+//
+// Gin's handlers write to gin's own ResponseWriter. So httplimit.WithSettle does not see the status
+// and the bytes here. Use httplimit.WithReportedCost with
+//
+//	httplimit.ReportCost(c.Request.Context(), c.Writer.Size())
+//
+// or put the limit around the whole: http.ListenAndServe(addr, limit(engine)).
+func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		allowed := false
+		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			allowed = true
+			c.Request = r // with the context that the limit has given it
+			c.Next()
+		})).ServeHTTP(c.Writer, c.Request)
+		if !allowed {
+			c.Abort()
+		}
+	}
+}
+
+// NewGin is an engine with a limit for all its routes.
+func NewGin(limit func(http.Handler) http.Handler) *gin.Engine {
+	engine := gin.New()
+	engine.Use(gin.Recovery())
+	engine.Use(Gin(limit))
+	return engine
+}

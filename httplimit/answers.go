@@ -1,0 +1,106 @@
+package httplimit
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// DefaultDenialHandler answers a denial with 429 and a body of the type application/problem+json
+// that names the policies that denied:
+//
+//	{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",
+//	 "title":"Request cannot be satisfied as assigned quota has been exceeded",
+//	 "status":429,"violated-policies":["api"]}
+//
+// With [WithServiceUnavailable] it is 503, and of the type temporary-reduced-capacity. A denial
+// because of an outage, as by a [ratelimit.Fallback] to [ratelimit.DenyAll], is no fault of the
+// client's: it is answered with 503 that names no policy.
+func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
+	switch {
+	case d.Result.Fallback && d.Result.Limit == 0:
+		writeProblem(w, problem{Status: http.StatusServiceUnavailable})
+	case d.unavailable():
+		writeProblem(w, problem{
+			Type:     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+			Title:    "Request cannot be satisfied due to temporary server capacity constraints",
+			Status:   http.StatusServiceUnavailable,
+			Policies: d.Violated(),
+		})
+	default:
+		writeProblem(w, problem{
+			Type:     "https://iana.org/assignments/http-problem-types#quota-exceeded",
+			Title:    "Request cannot be satisfied as assigned quota has been exceeded",
+			Status:   http.StatusTooManyRequests,
+			Policies: d.Violated(),
+		})
+	}
+}
+
+// DefaultErrorHandler answers a request for which there is no decision. It never calls the handler
+// behind the limit, and tells the client nothing of the error but the status:
+//
+//	400  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
+//	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
+//	503  everything else: Redis is down, for example
+func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ http.Handler) {
+	writeProblem(w, problem{Status: statusOf(err)})
+}
+
+// ServeInOutages is an error handler (see [WithErrorHandler]) that serves requests without a limit
+// while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
+// answers with 503. It answers all other errors as that does, so that a request without a key, or
+// a mistake of the service's, never means no limit.
+//
+// Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
+// a [ratelimit.Fallback] also has a budget, a breaker, and other policies.
+func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+	if statusOf(err) == http.StatusServiceUnavailable && r.Context().Err() == nil {
+		next.ServeHTTP(w, r)
+		return
+	}
+	DefaultErrorHandler(w, r, err, next)
+}
+
+func statusOf(err error) int {
+	is := func(sentinels ...error) bool {
+		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
+	}
+	switch {
+	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
+		return http.StatusInternalServerError
+	case is(ErrNoKey, ErrBadKey, ratelimit.ErrExceedsLimit):
+		return http.StatusBadRequest
+	}
+	return http.StatusServiceUnavailable
+}
+
+// problem is a problem detail of RFC 9457.
+type problem struct {
+	Type     string   `json:"type,omitempty"`
+	Title    string   `json:"title"`
+	Status   int      `json:"status"`
+	Policies []string `json:"violated-policies,omitempty"`
+}
+
+func writeProblem(w http.ResponseWriter, p problem) {
+	if p.Title == "" {
+		p.Title = http.StatusText(p.Status)
+	}
+	body, err := json.Marshal(p)
+	if err != nil { // strings and numbers only
+		body = nil
+	}
+	h := w.Header()
+	for _, name := range []string{"Cache-Control", "Content-Encoding", "Content-Length", "Etag", "Last-Modified"} {
+		delete(h, name) // set by a middleware outside, for the handler's answer
+	}
+	h["Cache-Control"] = []string{"no-store"} // as RFC 6585 asks for
+	h["Content-Type"] = []string{"application/problem+json"}
+	h["X-Content-Type-Options"] = []string{"nosniff"}
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(body) // if the client is gone, there is nobody to tell
+}

@@ -1,0 +1,219 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+func inFlight(t testing.TB, limiter *ratelimit.InFlight, opts ...httplimit.Option) func(http.Handler) http.Handler {
+	t.Helper()
+	wrap, err := httplimit.NewInFlight(limiter, clientIP(t, nil), opts...)
+	require.NoError(t, err)
+	return wrap
+}
+
+// TestInFlight: a permit is held while the handler runs, and no longer.
+func TestInFlight(t *testing.T) {
+	onStages(t, func(t *testing.T, s *limitertest.Stage) {
+		reports := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, ratelimit.WithName("reports"), ratelimit.WithOptions(s.Opts...)))
+		free := func() int { return peek(t, reports, "ip:192.0.2.1").Remaining }
+		running, end := make(chan bool), make(chan bool)
+		h := inFlight(t, reports)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			running <- true
+			<-end
+		}))
+		answers := make(chan *httptest.ResponseRecorder)
+		begin := func() {
+			go func() { answers <- do(h, newRequest("GET", "/")) }()
+			<-running
+		}
+		begin()
+		require.Equal(t, 1, free())
+		begin()
+		w := do(h, newRequest("GET", "/"))
+		require.Equal(t, 429, w.Code)
+		require.Equal(t, problemOf("reports"), w.Body.String())
+		require.Equal(t, http.Header{
+			"Ratelimit-Policy": {`"reports";q=2;qu="concurrent-requests"`}, "Ratelimit": {`"reports";r=0;t=1`}, "Retry-After": {"1"},
+			"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}, "X-Content-Type-Options": {"nosniff"},
+		}, w.Header())
+		w = do(inFlight(t, reports, httplimit.WithServiceUnavailable(), httplimit.WithRetryAfter(1500*time.Millisecond), httplimit.WithUnit("acme-reports"), httplimit.WithPolicy("busy"))(served), newRequest("GET", "/"))
+		require.Equal(t, 503, w.Code)
+		require.Equal(t, unavailable("busy"), w.Body.String())
+		require.Equal(t, "2", w.Header().Get("Retry-After"))
+		require.Equal(t, `"busy";q=2;qu="acme-reports"`, w.Header().Get("RateLimit-Policy"))
+		require.Equal(t, `"busy";r=0;t=2`, w.Header().Get("RateLimit"))
+
+		end <- true
+		w = <-answers
+		require.Equal(t, 200, w.Code)
+		require.Equal(t, 1, free(), "given back")
+		begin()
+		end <- true
+		end <- true
+		first, second := <-answers, <-answers
+		require.Equal(t, 2, free())
+		require.ElementsMatch(t, []string{`"reports";r=0`, `"reports";r=0`}, []string{first.Header().Get("RateLimit"), second.Header().Get("RateLimit")})
+
+		h = inFlight(t, reports)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			require.Equal(t, 1, free())
+			panic("boom")
+		}))
+		require.PanicsWithValue(t, "boom", func() { do(h, newRequest("GET", "/")) })
+		require.Equal(t, 2, free(), "given back though the handler panicked")
+
+		// A client that goes away does not keep the permit, and does not lose it early.
+		gone, leave := context.WithCancel(t.Context())
+		h = inFlight(t, reports)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			leave()
+			<-r.Context().Done()
+			require.Equal(t, context.Canceled, context.Cause(r.Context()))
+			require.Equal(t, 1, free())
+		}))
+		do(h, newRequest("GET", "/").WithContext(gone))
+		require.Equal(t, 2, free())
+	})
+}
+
+// TestInFlightBesideRates: all or nothing, and settled.
+func TestInFlightBesideRates(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	requests := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName("requests")))
+	tokens := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, ratelimit.WithName("tokens")))
+	running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1, time.Hour, ratelimit.WithName("running")))
+	var inside func(r *http.Request)
+	h := all(t,
+		httplimit.Limit(requests, httplimit.Everyone()),
+		httplimit.InFlight(running, httplimit.Everyone(), httplimit.WithServiceUnavailable(), httplimit.WithRetryAfter(5*time.Second)),
+		httplimit.Limit(tokens, httplimit.Everyone(), httplimit.WithCost(func(*http.Request) int { return 400 }), httplimit.WithReportedCost(), httplimit.WithUnit("acme-tokens")),
+	)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { inside(r) }))
+	left := func() []int {
+		return []int{peek(t, requests, "all").Remaining, peek(t, running, "all").Remaining, peek(t, tokens, "all").Remaining}
+	}
+
+	inside = func(r *http.Request) {
+		require.Equal(t, []int{2, 0, 600}, left())
+		w := do(h, newRequest("GET", "/"))
+		require.Equal(t, 503, w.Code)
+		require.Equal(t, unavailable("running"), w.Body.String())
+		require.Equal(t, "5", w.Header().Get("Retry-After"))
+		require.Equal(t, []string{`"requests";q=3;w=3`, `"running";q=1;qu="concurrent-requests"`, `"tokens";q=1000;qu="acme-tokens";w=60`}, w.Header().Values("RateLimit-Policy"))
+		require.Equal(t, []string{`"requests";r=2;t=2`, `"running";r=0;t=5`, `"tokens";r=600;t=60`}, w.Header().Values("RateLimit"))
+		require.Equal(t, []int{2, 0, 600}, left(), "nothing was taken")
+		require.True(t, httplimit.ReportCost(r.Context(), 730))
+	}
+	w := do(h, newRequest("GET", "/"))
+	require.Equal(t, 200, w.Code)
+	require.Equal(t, []string{`"requests";r=2;t=2`, `"running";r=0`, `"tokens";r=600;t=60`}, w.Header().Values("RateLimit"))
+	require.Equal(t, []int{2, 1, 270}, left())
+
+	inside = func(*http.Request) { t.Error("the handler ran") }
+	w = do(h, newRequest("GET", "/"))
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, problemOf("tokens"), w.Body.String())
+	require.Equal(t, []int{2, 1, 270}, left())
+}
+
+// TestALostLeaseCancelsTheRequest, whose handler then decides what to answer. The late error
+// handler learns of it.
+func TestALostLeaseCancelsTheRequest(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	reports := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1, 300*time.Millisecond))
+	var late error
+	h := inFlight(t, reports, httplimit.WithLateErrorHandler(func(_ *http.Request, err error) { late = err }))(
+		http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			require.NoError(t, s.Admin.FlushAll(context.Background()).Err())
+			<-r.Context().Done() // the next extension, after a third of the lease, finds nothing
+			require.Equal(t, ratelimit.ErrLeaseLost, context.Cause(r.Context()))
+			w.WriteHeader(http.StatusGone)
+		}))
+	require.Equal(t, http.StatusGone, do(h, newRequest("GET", "/")).Code)
+	require.ErrorIs(t, late, ratelimit.ErrLeaseLost)
+}
+
+// slowRedis allows everything, and replies late.
+type slowRedis struct{ late time.Duration }
+
+func (s slowRedis) Process(_ context.Context, cmd redis.Cmder) error {
+	time.Sleep(s.late)
+	if once, ok := cmd.(*redisexec.Once); ok {
+		cmd = once.Cmder
+	}
+	if words, ok := cmd.(interface{ SetVal([]int64) }); ok {
+		words.SetVal([]int64{1, 1, 1, 0, 0}) // it is allowed
+		if len(cmd.Args()) == 8 {
+			words.SetVal([]int64{1}) // it is extended
+		}
+	}
+	return nil
+}
+
+// TestALeaseThatIsOverBeforeTheHandlerRuns is an error, and the handler does not run.
+func TestALeaseThatIsOverBeforeTheHandlerRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reports := ratelimit.Must(ratelimit.NewInFlight(slowRedis{time.Second}, 1, time.Second))
+		failed := httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+			require.ErrorContains(t, err, "the reply came when the lease could have ended")
+			httplimit.DefaultErrorHandler(w, r, err, next)
+		})
+		w := do(inFlight(t, reports, failed)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it ran") })), newRequest("GET", "/"))
+		require.Equal(t, 503, w.Code)
+		require.Equal(t, `{"title":"Service Unavailable","status":503}`, w.Body.String())
+		time.Sleep(time.Minute) // the permit is given back in the background
+	})
+}
+
+// TestInFlightExtendsTheLease for as long as the handler runs.
+func TestInFlightExtendsTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		reports := ratelimit.Must(ratelimit.NewInFlight(slowRedis{}, 1, time.Minute))
+		ran := false
+		failed := httplimit.WithErrorHandler(func(_ http.ResponseWriter, _ *http.Request, err error, _ http.Handler) { t.Error(err) })
+		w := do(inFlight(t, reports, failed)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			time.Sleep(time.Hour)
+			require.NoError(t, r.Context().Err())
+			ran = true
+		})), newRequest("GET", "/"))
+		require.Equal(t, 200, w.Code)
+		require.True(t, ran)
+	})
+}
+
+// TestWhatIsReadFromARequestAfterwards: the handler gets a copy with another context. What it has
+// set is there for the server, which removes the files of a form, and for middlewares outside.
+func TestWhatIsReadFromARequestAfterwards(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	reports := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1, time.Hour))
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /upload/{name}", func(_ http.ResponseWriter, r *http.Request) {
+		require.NoError(t, r.ParseMultipartForm(1))
+		if r.PathValue("name") == "panics" {
+			panic(errors.New("boom"))
+		}
+	})
+	for _, name := range []string{"a", "panics"} {
+		r := httptest.NewRequest("POST", "/upload/"+name, strings.NewReader("--x\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\nlong enough for a file\r\n--x--\r\n"))
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+		func() {
+			defer func() { _ = recover() }()
+			do(inFlight(t, reports)(mux), r)
+		}()
+		require.Equal(t, "POST /upload/{name}", r.Pattern)
+		require.NotNil(t, r.MultipartForm, name)
+		require.NoError(t, r.MultipartForm.RemoveAll())
+	}
+}

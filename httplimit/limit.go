@@ -1,0 +1,97 @@
+package httplimit
+
+import (
+	"cmp"
+	"net/http"
+	"reflect"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// A limit is one of a middleware's limits.
+type limit struct {
+	limiter  ratelimit.Limiter // nil for permits in flight
+	key      KeyFunc
+	decision Decision // without its Result
+	cost     func(*http.Request) int
+
+	settle  func(*http.Request, Outcome) int // nil: the cost is final
+	watched bool                             // settle needs to know what the handler has written
+	settler ratelimit.Settler                // of New, if there is settle
+
+	retryAfter time.Duration // of permits in flight
+	claims     claims        // of NewAll
+}
+
+// newLimit is a limit with its options, those about the whole in m. limiter is a Limiter or an
+// InFlight.
+func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
+	switch {
+	case isNil(limiter):
+		return nil, invalidConfig("%s: the limiter is nil", what)
+	case key == nil:
+		return nil, invalidConfig("%s: the key function is nil; ClientIP and User return such", what)
+	}
+	l := &limit{key: key}
+	if err := apply(what, opts, l, m); err != nil {
+		return nil, err
+	}
+	d := &l.decision
+	switch limiter := limiter.(type) {
+	case *ratelimit.InFlight:
+		if l.settle != nil {
+			return nil, invalidConfig("%s: permits in flight are given back when the handler returns, and have no cost to settle", what)
+		}
+		l.claims.fixed = limiter
+		l.retryAfter = cmp.Or(l.retryAfter, time.Second)
+		d.InFlight, d.Unit = true, cmp.Or(d.Unit, unitInFlight)
+	case ratelimit.Limiter:
+		if l.retryAfter > 0 {
+			return nil, invalidConfig("WithRetryAfter: the Retry-After of a %T is exact; the option is for InFlight", limiter)
+		}
+		l.limiter = limiter
+		d.Bucket = d.Bucket || isBucket(limiter)
+	}
+	if d.Policy == "" {
+		d.Policy = nameOf(limiter)
+		if err := checkPrintable("the limiter's name", d.Policy); err != nil {
+			return nil, invalidConfig("%s: %q, the limiter's name, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
+				what, d.Policy, mostPolicyName)
+		}
+	}
+	return l, nil
+}
+
+// costOf is how many permits r takes.
+func (l *limit) costOf(r *http.Request) int {
+	if l.cost == nil {
+		return 1
+	}
+	return l.cost(r)
+}
+
+// nameOf is the name that the limiter was given.
+func nameOf(limiter any) string {
+	if l, ok := limiter.(interface{ Name() string }); ok {
+		if name := l.Name(); name != "" {
+			return name
+		}
+	}
+	return defaultPolicy
+}
+
+func isBucket(limiter ratelimit.Limiter) bool {
+	switch limiter.(type) {
+	case *ratelimit.TokenBucket, *ratelimit.LeakyBucket, *ratelimit.LocalTokenBucket:
+		return true
+	}
+	return false
+}
+
+// isNil reports whether limiter is nil, or the nil pointer of a constructor that returned an
+// error.
+func isNil(limiter any) bool {
+	v := reflect.ValueOf(limiter)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}

@@ -1,0 +1,265 @@
+package httplimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// NewAll returns a middleware of several limits, each with a key of its own. A request takes its
+// permits from all of them, or from none:
+//
+//	limit, err := httplimit.NewAll(
+//		httplimit.Limit(perAddress, address),
+//		httplimit.Limit(perCustomer, apiKey),
+//		httplimit.Limit(all, httplimit.Everyone()),
+//		httplimit.InFlight(reports, apiKey))
+//
+// The options are the limits, 1 to 8 of [Limit] and [InFlight], and those about the whole, such as
+// [WithFields]. The fields have each limit under the name of its policy, and the body of a denial
+// names those that denied. Retry-After is the longest of theirs.
+//
+// The limits are decided by ratelimit.AcquireAcrossSlots: on a single server by one script, in one
+// round trip; on a Cluster or a Ring, where the keys are in several slots, by one script each, and
+// what was taken is given back if one of them denies. No limit is ever exceeded, and none is
+// charged for a request that another one denies.
+//
+// The error wraps ratelimit.ErrInvalidConfig: no limit, more than 8, two of one policy, an option
+// that is about one limit, or limiters that cannot decide together: several clients, clocks of
+// both kinds, or more than four sliding windows and logs. Redis is not asked.
+//
+// While Redis is down the error handler answers, see [WithErrorHandler] and [ServeInOutages]: a
+// ratelimit.Fallback cannot be one of several.
+func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
+	m := newMiddleware()
+	if err := apply("NewAll", opts, nil, m); err != nil {
+		return nil, err
+	}
+	return m.together()
+}
+
+// Limit is one of the limits of [NewAll]. The options are those about one limit, such as
+// [WithPolicy] and [WithCost].
+//
+// The limiter is one that decides on Redis, or a ratelimit.Choice that picks such: DenyCache,
+// Fallback and Shadow cannot take their permits together with others, and are refused. A limiter
+// may be used by several limits that differ in key and policy.
+func Limit(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) Option {
+	return Option{name: "Limit", many: true, whole: func(m *middleware) error {
+		l, err := newLimit("Limit", limiter, key, opts, nil)
+		if err == nil {
+			l.claims, err = claimsOf(limiter)
+		}
+		return m.add(l, err)
+	}}
+}
+
+// InFlight is one of the limits of [NewAll]: how many requests of a key are served at once, in
+// all processes. See [NewInFlight], which has it alone.
+func InFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) Option {
+	return Option{name: "InFlight", many: true, whole: func(m *middleware) error {
+		l, err := newLimit("InFlight", limiter, key, opts, nil)
+		return m.add(l, err)
+	}}
+}
+
+// NewInFlight returns a middleware that limits how many requests of a key are served at once, in
+// all processes: for handlers that take long. A request holds a permit while its handler runs. Its
+// lease is extended for as long, and the permit is given back when the handler returns or panics.
+// If the lease is lost, because Redis cannot be reached or has forgotten it, the request's context
+// is cancelled with ratelimit.ErrLeaseLost as its cause: others may then have the permit.
+//
+// A request that finds no permit free is denied at once, with 429, or with 503 if
+// [WithServiceUnavailable] is given, and a Retry-After of a second, see [WithRetryAfter]. The
+// fields have qu="concurrent-requests" and no time, as nobody knows when a permit is free.
+//
+// A handler that hijacks the connection holds its permit until it returns, not until the
+// connection is closed. The options are those of [New], but for WithSettle, WithReportedCost and
+// WithMaxWait. The error wraps ratelimit.ErrInvalidConfig.
+func NewInFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) (func(http.Handler) http.Handler, error) {
+	m := newMiddleware()
+	l, err := newLimit("NewInFlight", limiter, key, opts, m)
+	if err := m.add(l, err); err != nil {
+		return nil, err
+	}
+	return m.together()
+}
+
+const (
+	mostLimits   = 8 // of ratelimit.AcquireAll
+	unitInFlight = "concurrent-requests"
+)
+
+// add adds a limit, if there is no error.
+func (m *middleware) add(l *limit, err error) error {
+	if err != nil {
+		return fmt.Errorf("%w (limit %d)", err, len(m.limits)+1)
+	}
+	for i, other := range m.limits {
+		if other.decision.Policy == l.decision.Policy {
+			return invalidConfig("limits %d and %d have the same policy %q, so that clients could not tell them apart; give WithPolicy to one",
+				i+1, len(m.limits)+1, l.decision.Policy)
+		}
+	}
+	m.limits = append(m.limits, l)
+	return nil
+}
+
+// together is the middleware of all its limits.
+func (m *middleware) together() (func(http.Handler) http.Handler, error) {
+	switch {
+	case len(m.limits) < 1 || len(m.limits) > mostLimits:
+		return nil, invalidConfig("NewAll: %d limits; give 1 to %d", len(m.limits), mostLimits)
+	case m.maxWait > 0:
+		return nil, invalidConfig("WithMaxWait: several limits and permits in flight are not waited for; give it to New")
+	}
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	m.serve = m.serveTogether
+	return m.wrap, nil
+}
+
+// check refuses limiters that cannot decide together. A context that has ended keeps PeekAll from
+// asking Redis. What a Choice will pick is not known yet.
+func (m *middleware) check() error {
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	var all []ratelimit.Claim
+	for i, l := range m.limits {
+		if l.claims.fixed != nil {
+			all = append(all, l.claims.fixed.Claim(fmt.Sprintf("{check}%d", i), 1))
+		}
+	}
+	if all == nil {
+		return nil
+	}
+	if _, err := ratelimit.PeekAll(ended, all...); errors.Is(err, ratelimit.ErrInvalidConfig) {
+		return fmt.Errorf("%w (httplimit.NewAll)", err)
+	}
+	return nil
+}
+
+// claims makes the claims of one limit: on one limiter, or on the one that is picked.
+type claims struct {
+	fixed  claimer
+	choice *ratelimit.Choice
+}
+
+type claimer interface {
+	Claim(key string, n int) ratelimit.Claim
+}
+
+func claimsOf(limiter ratelimit.Limiter) (claims, error) {
+	if choice, ok := limiter.(*ratelimit.Choice); ok {
+		return claims{choice: choice}, nil
+	}
+	c, err := claimerOf(limiter)
+	return claims{fixed: c}, err
+}
+
+// claimerOf does not ask for a claimer: a type that embeds a limiter has its Claim too, which
+// would pass over what that type does in TryAcquireN.
+func claimerOf(limiter ratelimit.Limiter) (claimer, error) {
+	switch limiter.(type) {
+	case *ratelimit.FixedWindow, *ratelimit.CalendarWindow, *ratelimit.SlidingWindow, *ratelimit.SlidingLog,
+		*ratelimit.TokenBucket, *ratelimit.LeakyBucket:
+		return limiter.(claimer), nil
+	case *ratelimit.DenyCache, *ratelimit.Fallback, *ratelimit.Shadow:
+		return nil, invalidConfig("Limit: a %T cannot take its permits together with others; give the limiter inside it, or put New with the %T in front", limiter, limiter)
+	case *ratelimit.All:
+		return nil, invalidConfig("Limit: a %T is several limiters; give each of them to a Limit", limiter)
+	}
+	return nil, invalidConfig("Limit: a %T does not decide on Redis, and cannot take its permits together with others; put New with it in front", limiter)
+}
+
+// claim is the claim of a request for n permits, and whether they are a bucket's.
+func (c claims) claim(ctx context.Context, key string, n int) (ratelimit.Claim, bool, error) {
+	if c.choice == nil {
+		return c.fixed.Claim(key, n), false, nil
+	}
+	picked, err := c.choice.Pick(ctx, key)
+	if err != nil {
+		return ratelimit.Claim{}, false, err
+	}
+	one, err := claimerOf(picked)
+	if err != nil {
+		return ratelimit.Claim{}, false, fmt.Errorf("%w (picked by a Choice)", err)
+	}
+	return one.Claim(key, n), isBucket(picked), nil
+}
+
+func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	ctx := r.Context()
+	var space [mostLimits]ratelimit.Claim
+	all := space[:0]
+	var of [mostLimits]*limit
+	var costs [mostLimits]int
+	parts := make([]Decision, 0, len(m.limits))
+	for _, l := range m.limits {
+		n := l.costOf(r)
+		if n == 0 {
+			continue
+		}
+		key, err := keyOf(l.key, r)
+		if err != nil {
+			m.failed(w, r, err, next)
+			return
+		}
+		claim, bucket, err := l.claims.claim(ctx, key, n)
+		if err != nil {
+			m.failed(w, r, err, next)
+			return
+		}
+		if l.settle != nil {
+			claim = claim.Estimate()
+		}
+		of[len(all)], costs[len(all)] = l, n
+		all = append(all, claim)
+		parts = append(parts, l.decision)
+		parts[len(parts)-1].Bucket = l.decision.Bucket || bucket
+	}
+	if len(all) == 0 {
+		next.ServeHTTP(w, r)
+		return
+	}
+	answer, err := ratelimit.AcquireAcrossSlots(ctx, all...)
+	if err != nil {
+		m.failed(w, r, err, next)
+		return
+	}
+	var estimates []estimate
+	for i, p := range answer.Parts {
+		parts[i].Result = p.Result
+		if of[i].decision.InFlight && !p.Result.Allowed {
+			parts[i].Result.RetryAfter = of[i].retryAfter
+		}
+		if p.Ticket != nil {
+			estimates = append(estimates, estimate{of[i], p.Ticket, costs[i]})
+		}
+	}
+	d := together(parts)
+	if !answer.Allowed {
+		m.setHeaders(w.Header(), r, d)
+		m.denied(w, r, d)
+		return
+	}
+	began := false
+	err = answer.Do(ctx, func(ctx context.Context) error {
+		began = true
+		m.setHeaders(w.Header(), r, d)
+		m.run(ctx, w, r, next, estimates)
+		return nil
+	})
+	switch {
+	case err == nil:
+	case began:
+		m.late(r, err)
+	default: // the lease was over before the handler could begin
+		m.giveBack(r, estimates)
+		m.failed(w, r, err, next)
+	}
+}

@@ -1,0 +1,481 @@
+package httplimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// stages are where limiters on Redis are tested.
+var stages = map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis}
+
+func onStages(t *testing.T, test func(t *testing.T, s *limitertest.Stage)) {
+	for name, stage := range stages {
+		t.Run(name, func(t *testing.T) { test(t, stage(t)) })
+	}
+}
+
+func all(t testing.TB, opts ...httplimit.Option) func(http.Handler) http.Handler {
+	t.Helper()
+	wrap, err := httplimit.NewAll(opts...)
+	require.NoError(t, err)
+	return wrap
+}
+
+func do(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func problemOf(policies ...string) string {
+	return `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",` +
+		`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["` +
+		strings.Join(policies, `","`) + `"]}`
+}
+
+func unavailable(policies ...string) string {
+	return `{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",` +
+		`"title":"Request cannot be satisfied due to temporary server capacity constraints","status":503,"violated-policies":["` +
+		strings.Join(policies, `","`) + `"]}`
+}
+
+// from is a request of an address with an API key.
+func from(address, apiKey string) *http.Request {
+	r := newRequest("GET", "/")
+	r.RemoteAddr = address + ":1"
+	r.Header.Set("X-Api-Key", apiKey)
+	return r
+}
+
+// TestSeveralLimitsAllOrNothing: by address, by API key and for all together. What one of them
+// denies is taken from none.
+func TestSeveralLimitsAllOrNothing(t *testing.T) {
+	onStages(t, func(t *testing.T, s *limitertest.Stage) {
+		o := ratelimit.WithOptions(s.Opts...)
+		perAddress := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, o, ratelimit.WithName("address")))
+		perKey := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 4, time.Minute, o, ratelimit.WithName("key")))
+		global := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 5, Window: 10 * time.Second}}, o, ratelimit.WithName("all")))
+		served := 0
+		h := all(t,
+			httplimit.Limit(perAddress, clientIP(t, nil)),
+			httplimit.Limit(perKey, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("customer")),
+			httplimit.Limit(global, httplimit.Everyone()),
+		)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
+
+		w := do(h, from("192.0.2.1", "a"))
+		require.Equal(t, 200, w.Code)
+		require.Equal(t, http.Header{
+			"Ratelimit-Policy": {`"address";q=3;w=3`, `"customer";q=4;w=60`, `"all";q=5;w=10`},
+			"Ratelimit":        {`"address";r=2;t=2`, `"customer";r=3;t=60`, `"all";r=4;t=10`},
+		}, w.Header())
+		for range 2 {
+			require.Equal(t, 200, do(h, from("192.0.2.1", "a")).Code)
+		}
+		w = do(h, from("192.0.2.1", "a"))
+		require.Equal(t, 429, w.Code)
+		require.Equal(t, problemOf("address"), w.Body.String())
+		require.Equal(t, http.Header{
+			"Ratelimit-Policy": {`"address";q=3;w=3`, `"customer";q=4;w=60`, `"all";q=5;w=10`},
+			"Ratelimit":        {`"address";r=0;t=1`, `"customer";r=1;t=60`, `"all";r=2;t=10`}, "Retry-After": {"1"},
+			"Content-Type": {"application/problem+json"}, "Cache-Control": {"no-store"}, "X-Content-Type-Options": {"nosniff"},
+		}, w.Header())
+		require.Equal(t, 200, do(h, from("192.0.2.2", "a")).Code)
+		w = do(h, from("192.0.2.1", "a"))
+		require.Equal(t, problemOf("address", "customer"), w.Body.String())
+		require.Equal(t, "60", w.Header().Get("Retry-After"), "the longest")
+		require.Equal(t, 200, do(h, from("192.0.2.3", "b")).Code)
+		w = do(h, from("192.0.2.1", "a"))
+		require.Equal(t, problemOf("address", "customer", "all"), w.Body.String())
+		require.Equal(t, 5, served, "no handler ran for a denial")
+
+		keys, err := s.Admin.Keys(t.Context(), "*").Result()
+		require.NoError(t, err)
+		require.ElementsMatch(t, []string{
+			"ratelimit:address:tokenbucket:ip:192.0.2.1", "ratelimit:address:tokenbucket:ip:192.0.2.2", "ratelimit:address:tokenbucket:ip:192.0.2.3",
+			"ratelimit:key:fixedwindow:apikey#" + hash("a"), "ratelimit:key:fixedwindow:apikey#" + hash("b"), "ratelimit:all:slidinglog:all",
+		}, keys)
+
+		s.Advance(10*time.Second - time.Microsecond)
+		require.Equal(t, problemOf("all"), do(h, from("192.0.2.4", "c")).Body.String())
+		s.Advance(time.Microsecond)
+		require.Equal(t, 200, do(h, from("192.0.2.4", "c")).Code)
+	})
+}
+
+// TestSeveralLimitsOnARing: the keys are on several shards. A denial gives the others' permits
+// back.
+func TestSeveralLimitsOnARing(t *testing.T) {
+	addrs := map[string]string{}
+	var servers []*miniredis.Miniredis
+	for i := range 2 {
+		server := miniredis.RunT(t)
+		server.ClockTTL(true)
+		server.SetTime(limitertest.Start)
+		addrs[fmt.Sprint("shard", i)] = server.Addr()
+		servers = append(servers, server)
+	}
+	ring := redis.NewRing(&redis.RingOptions{Addrs: addrs})
+	t.Cleanup(func() { _ = ring.Close() })
+	perAddress := ratelimit.Must(ratelimit.NewFixedWindow(ring, 9, time.Minute, ratelimit.WithName("address")))
+	global := ratelimit.Must(ratelimit.NewFixedWindow(ring, 10, time.Minute, ratelimit.WithName("all")))
+	h := all(t, httplimit.Limit(perAddress, clientIP(t, nil)), httplimit.Limit(global, httplimit.Everyone()))(served)
+	for i := range 10 {
+		w := do(h, from(fmt.Sprint("192.0.2.", i), ""))
+		require.Equal(t, 204, w.Code)
+		require.Equal(t, []string{`"address";r=8;t=60`, fmt.Sprintf(`"all";r=%d;t=60`, 9-i)}, w.Header().Values("RateLimit"))
+	}
+	w := do(h, from("192.0.2.1", ""))
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, problemOf("all"), w.Body.String())
+	require.Equal(t, []string{`"address";r=8;t=60`, `"all";r=0;t=60`}, w.Header().Values("RateLimit"))
+	r, err := perAddress.Peek(t.Context(), "ip:192.0.2.1")
+	require.NoError(t, err)
+	require.Equal(t, 8, r.Remaining, "given back")
+	for _, server := range servers {
+		require.NotEmpty(t, server.Keys(), "both shards have keys")
+	}
+}
+
+// TestCostsOfSeveralLimits: each has a cost of its own. One of 0 is not asked and has no fields.
+func TestCostsOfSeveralLimits(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	requests := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName("requests")))
+	units := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 100, time.Minute, ratelimit.WithName("units")))
+	cost, first := 0, 0
+	asked := false
+	key := func(*http.Request) (string, error) { asked = true; return "k", nil }
+	h := all(t,
+		httplimit.Limit(requests, httplimit.Everyone(), httplimit.WithCost(func(*http.Request) int { return first })),
+		httplimit.Limit(units, key, httplimit.WithCost(func(*http.Request) int { return cost }), httplimit.WithUnit("acme-units")),
+	)(served)
+	w := do(h, newRequest("GET", "/"))
+	require.Equal(t, 204, w.Code)
+	require.Empty(t, w.Header())
+	require.False(t, asked)
+
+	first = 2
+	w = do(h, newRequest("GET", "/"))
+	require.Equal(t, http.Header{"Ratelimit-Policy": {`"requests";q=10;w=60`}, "Ratelimit": {`"requests";r=8;t=60`}}, w.Header())
+	require.False(t, asked)
+
+	cost = 60
+	w = do(h, newRequest("GET", "/"))
+	require.Equal(t, http.Header{
+		"Ratelimit-Policy": {`"requests";q=10;w=60`, `"units";q=100;qu="acme-units";w=60`},
+		"Ratelimit":        {`"requests";r=6;t=60`, `"units";r=40;t=60`},
+	}, w.Header())
+	w = do(h, newRequest("GET", "/"))
+	require.Equal(t, problemOf("units"), w.Body.String())
+	require.Equal(t, []string{`"requests";r=6;t=60`, `"units";r=40;t=60`}, w.Header().Values("RateLimit"))
+
+	for wrong, code := range map[int]int{-1: 500, 101: 400} {
+		cost = wrong
+		w = do(h, newRequest("GET", "/"))
+		require.Equal(t, code, w.Code)
+		require.Empty(t, w.Header().Values("RateLimit"))
+	}
+	require.Equal(t, 6, peek(t, requests, "all").Remaining)
+	require.Equal(t, 40, peek(t, units, "k").Remaining)
+}
+
+func peek(t testing.TB, l interface {
+	Peek(context.Context, string) (ratelimit.Result, error)
+}, key string) ratelimit.Result {
+	t.Helper()
+	r, err := l.Peek(context.Background(), key)
+	require.NoError(t, err)
+	return r
+}
+
+// TestARequestWithoutAKeyOfOneLimit is answered as with one limit, and takes nothing.
+func TestARequestWithoutAKeyOfOneLimit(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	window := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName("all")))
+	perKey := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName("key")))
+	apiKey := must(t)(httplimit.APIKey("X-Api-Key"))
+	for name, c := range map[string]struct {
+		key  httplimit.KeyFunc
+		code int
+	}{
+		"none":                  {apiKey, 400},
+		"empty":                 {constantKey("", nil), 500},
+		"the service's mistake": {constantKey("", ratelimit.ErrInvalidConfig), 500},
+	} {
+		var got error
+		h := all(t, httplimit.Limit(window, httplimit.Everyone()), httplimit.Limit(perKey, c.key),
+			httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+				got = err
+				httplimit.ServeInOutages(w, r, err, next)
+			}))(served)
+		w := do(h, newRequest("GET", "/"))
+		require.Equal(t, c.code, w.Code, name)
+		require.Error(t, got)
+	}
+	require.Equal(t, 10, peek(t, window, "all").Remaining)
+}
+
+// TestPlansAmongSeveralLimits: a Choice picks the limiter of the customer's plan, which can change
+// at any time.
+func TestPlansAmongSeveralLimits(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	name := ratelimit.WithName("plan")
+	free := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 2, name))
+	paid := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(100), 200, name))
+	address := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 100, time.Minute, ratelimit.WithName("address")))
+	var plan ratelimit.Limiter = free
+	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
+	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
+		httplimit.Limit(plans, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")))(served)
+	ask := func() *httptest.ResponseRecorder { return do(h, from("192.0.2.1", "a")) }
+	for _, want := range []string{`"plan";r=1;t=60`, `"plan";r=0;t=1`} {
+		require.Equal(t, want, ask().Header().Values("RateLimit")[1], "of a bucket")
+	}
+	w := ask()
+	require.Equal(t, problemOf("plan"), w.Body.String())
+	require.Equal(t, "60", w.Header().Get("Retry-After"))
+	plan = paid
+	w = ask()
+	require.Equal(t, 204, w.Code, "an upgrade holds at once")
+	require.Equal(t, []string{`"address";q=100;w=60`, `"plan";q=200;w=120`}, w.Header().Values("RateLimit-Policy"))
+
+	for message, wrong := range map[string]ratelimit.Limiter{
+		"pick returned nil":             nil,
+		"a *ratelimit.DenyCache cannot": ratelimit.Must(ratelimit.NewDenyCache(free)),
+		"does not decide on Redis":      ratelimit.AllowAll(),
+	} {
+		plan = wrong
+		var got error
+		h := all(t, httplimit.Limit(plans, httplimit.Everyone()),
+			httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+				got = err
+				httplimit.DefaultErrorHandler(w, r, err, next)
+			}))(served)
+		require.Equal(t, 500, do(h, newRequest("GET", "/")).Code)
+		require.ErrorContains(t, got, message)
+	}
+}
+
+// TestTheGoverningLimit: the Decision is that of the longest RetryAfter, or of the fewest permits
+// left, and X-RateLimit-* have it.
+func TestTheGoverningLimit(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	hour := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 3, time.Hour, ratelimit.WithName("hour")))
+	minute := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Minute, ratelimit.WithName("minute")))
+	var decisions []httplimit.Decision
+	own, err := httplimit.NewFields(func(_ http.Header, d httplimit.Decision) { decisions = append(decisions, d) })
+	require.NoError(t, err)
+	var got httplimit.Decision
+	h := all(t, httplimit.Limit(hour, httplimit.Everyone()), httplimit.Limit(minute, httplimit.Everyone(), httplimit.WithServiceUnavailable()),
+		httplimit.WithFields(httplimit.XRateLimit(), own),
+		httplimit.WithDenialHandler(func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
+			got = d
+			httplimit.DefaultDenialHandler(w, r, d)
+		}))(served)
+	x := func(limit, remaining, reset string) http.Header {
+		return http.Header{"X-Ratelimit-Limit": {limit}, "X-Ratelimit-Remaining": {remaining}, "X-Ratelimit-Reset": {reset}}
+	}
+	require.Equal(t, x("2", "1", "60"), do(h, newRequest("GET", "/")).Header())
+	require.Equal(t, []httplimit.Decision{{
+		Policy: "minute", Unavailable: true, Result: allowed(2, time.Minute, 1, time.Minute),
+		Parts: []httplimit.Decision{
+			{Policy: "hour", Result: allowed(3, time.Hour, 2, time.Hour)},
+			{Policy: "minute", Unavailable: true, Result: allowed(2, time.Minute, 1, time.Minute)},
+		},
+	}}, decisions)
+	require.Nil(t, decisions[0].Violated())
+	require.Equal(t, x("2", "0", "60"), do(h, newRequest("GET", "/")).Header())
+	w := do(h, newRequest("GET", "/"))
+	require.Equal(t, 503, w.Code, "all that deny protect the service")
+	require.Equal(t, unavailable("minute"), w.Body.String())
+	require.Equal(t, "60", w.Header().Get("Retry-After"))
+	require.Equal(t, []string{"minute"}, got.Violated())
+
+	s.Advance(time.Minute)
+	require.Equal(t, x("3", "0", "3540"), do(h, newRequest("GET", "/")).Header())
+	do(h, newRequest("GET", "/"))
+	require.Equal(t, "hour", got.Policy)
+	w = do(h, newRequest("GET", "/"))
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, problemOf("hour"), w.Body.String())
+	require.Equal(t, "3540", w.Header().Get("Retry-After"))
+
+	minuteOnly := limit(t, minute, httplimit.WithServiceUnavailable())(served)
+	for _, code := range []int{204, 204, 503} {
+		require.Equal(t, code, do(minuteOnly, newRequest("GET", "/")).Code)
+	}
+}
+
+// TestOutagesOfSeveralLimits: closed unless the error handler says otherwise, and never open for a
+// request without a key.
+func TestOutagesOfSeveralLimits(t *testing.T) {
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	server.Close()
+	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute))
+	limits := httplimit.Limit(window, must(t)(httplimit.APIKey("X-Api-Key")))
+	closed := all(t, limits)(served)
+	open := all(t, limits, httplimit.WithErrorHandler(httplimit.ServeInOutages))(served)
+	w := do(closed, from("192.0.2.1", "a"))
+	require.Equal(t, 503, w.Code)
+	require.Equal(t, `{"title":"Service Unavailable","status":503}`, w.Body.String())
+	require.Equal(t, 204, do(open, from("192.0.2.1", "a")).Code)
+	require.Equal(t, 400, do(open, newRequest("GET", "/")).Code)
+
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Equal(t, 503, do(open, from("192.0.2.1", "a").WithContext(gone)).Code, "the client's end is no outage")
+
+	for err, code := range map[error]int{
+		errors.New("dial"): 204, ratelimit.ErrCorruptState: 204,
+		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrExceedsLimit: 400, httplimit.ErrNoKey: 400,
+	} {
+		w := serve(t, stub{err: err}, newRequest("GET", "/"), httplimit.WithErrorHandler(httplimit.ServeInOutages))
+		require.Equal(t, code, w.Code, err)
+	}
+}
+
+// embedding has the methods of a bucket, and denies all the same.
+type embedding struct{ *ratelimit.TokenBucket }
+
+func (embedding) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
+	return ratelimit.Result{}, nil
+}
+
+func TestNewAllRefusesWhatCannotWork(t *testing.T) {
+	offline := limitertest.Offline(t)
+	key := httplimit.Everyone()
+	window := func(name string, opts ...ratelimit.Option) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewFixedWindow(offline, 10, time.Minute, ratelimit.WithName(name), ratelimit.WithOptions(opts...)))
+	}
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(offline, ratelimit.PerSecond(1), 1))
+	cached := ratelimit.Must(ratelimit.NewDenyCache(bucket))
+	fallback := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.DenyAll()))
+	shadow := ratelimit.Must(ratelimit.NewShadow(bucket, bucket, func(ratelimit.Trial) {}))
+	both := ratelimit.Must(ratelimit.NewAll(bucket))
+	inFlight := ratelimit.Must(ratelimit.NewInFlight(offline, 1, time.Second))
+	elsewhere := ratelimit.Must(ratelimit.NewFixedWindow(limitertest.OnMiniredis(t).Client, 1, time.Second, ratelimit.WithName("elsewhere")))
+	logs := func(n int) (all []httplimit.Option) {
+		for i := range n {
+			l := ratelimit.Must(ratelimit.NewSlidingLog(offline, []ratelimit.Rule{{Limit: 1, Window: time.Second}}, ratelimit.WithName(fmt.Sprint(i))))
+			all = append(all, httplimit.Limit(l, key))
+		}
+		return all
+	}
+	windows := func(n int) (all []httplimit.Option) {
+		for i := range n {
+			all = append(all, httplimit.Limit(window(fmt.Sprint(i)), key))
+		}
+		return all
+	}
+	a := httplimit.Limit(window("a"), key)
+	of := func(opts ...httplimit.Option) []httplimit.Option { return opts }
+	for message, opts := range map[string][]httplimit.Option{
+		"NewAll: 0 limits; give 1 to 8":                                                        nil,
+		"NewAll: 9 limits; give 1 to 8":                                                        windows(9),
+		"are too many for one script":                                                          logs(5),
+		"Limit: the key function is nil; ClientIP and User return such":                        of(httplimit.Limit(window("a"), nil)),
+		"Limit: the limiter is nil":                                                            of(httplimit.Limit(nil, key)),
+		"Limit: the limiter is nil (limit 1)":                                                  of(httplimit.Limit((*ratelimit.TokenBucket)(nil), key)),
+		"the limiter was not made by its constructor":                                          of(httplimit.Limit(&ratelimit.TokenBucket{}, key)),
+		"InFlight: the limiter is nil":                                                         of(httplimit.InFlight(nil, key)),
+		"InFlight: the key function is nil":                                                    of(httplimit.InFlight(inFlight, nil)),
+		"a *ratelimit.DenyCache cannot take its permits together with others; give the":        of(a, httplimit.Limit(cached, key)),
+		"a *ratelimit.Fallback cannot take its permits together with others":                   of(httplimit.Limit(fallback, key)),
+		"a *ratelimit.Shadow cannot take its permits together with others":                     of(httplimit.Limit(shadow, key)),
+		"a *ratelimit.All is several limiters; give each of them":                              of(httplimit.Limit(both, key)),
+		"a httplimit_test.embedding does not decide on Redis":                                  of(httplimit.Limit(embedding{bucket}, key)),
+		"a httplimit_test.stub does not decide on Redis":                                       of(httplimit.Limit(stub{}, key)),
+		`limits 1 and 3 have the same policy "a", so that clients`:                             of(a, httplimit.Limit(bucket, key), httplimit.Limit(bucket, key, httplimit.WithPolicy("a"))),
+		"have different clients":                                                               of(a, httplimit.Limit(elsewhere, key)),
+		"only one has WithClock":                                                               of(a, httplimit.Limit(window("b", ratelimit.WithClock(time.Now)), key)),
+		"NewAll: WithPolicy is about one limit; give it to Limit or InFlight":                  of(a, httplimit.WithPolicy("a")),
+		"NewAll: WithCost is about one limit":                                                  of(a, httplimit.WithCost(func(*http.Request) int { return 1 })),
+		"NewAll: WithSettle is about one limit":                                                of(a, httplimit.WithSettle(func(*http.Request, httplimit.Outcome) int { return 1 })),
+		"Limit: WithFields is about all limits; give it to NewAll":                             of(httplimit.Limit(window("a"), key, httplimit.WithFields())),
+		"InFlight: WithSkip is about all limits; give it to NewAll":                            of(httplimit.InFlight(inFlight, key, httplimit.WithSkip(func(*http.Request) bool { return true }))),
+		"Limit: Limit is one of several limits; give it to NewAll":                             of(httplimit.Limit(window("a"), key, a)),
+		"WithMaxWait: several limits and permits in flight are not waited for":                 of(a, httplimit.WithMaxWait(time.Second)),
+		"NewAll: option 2 is empty":                                                            of(a, httplimit.Option{}),
+		"Limit: option 1 is empty":                                                             of(httplimit.Limit(window("a"), key, httplimit.Option{})),
+		"WithPreflights is given twice":                                                        of(a, httplimit.WithPreflights(), httplimit.WithPreflights()),
+		"WithBucket is given twice":                                                            of(httplimit.Limit(window("a"), key, httplimit.WithBucket(), httplimit.WithBucket())),
+		"InFlight: permits in flight are given back when the handler returns, and have no":     of(httplimit.InFlight(inFlight, key, httplimit.WithReportedCost())),
+		"WithRetryAfter: the Retry-After of a *ratelimit.FixedWindow is exact":                 of(httplimit.Limit(window("a"), key, httplimit.WithRetryAfter(time.Second))),
+		"WithRetryAfter: 0s is not more than 0":                                                of(httplimit.InFlight(inFlight, key, httplimit.WithRetryAfter(0))),
+		"WithUnit: a name of 0 bytes":                                                          of(httplimit.Limit(window("a"), key, httplimit.WithUnit(""))),
+		"WithSettle: the function is nil":                                                      of(httplimit.Limit(window("a"), key, httplimit.WithSettle(nil))),
+		"WithSettle and WithReportedCost both say what a request has cost":                     of(httplimit.Limit(window("a"), key, httplimit.WithReportedCost(), httplimit.WithSettle(func(*http.Request, httplimit.Outcome) int { return 1 }))),
+		"WithSettle and WithReportedCost both say what a request has cost; give one (limit 1)": of(httplimit.Limit(window("a"), key, httplimit.WithSettle(func(*http.Request, httplimit.Outcome) int { return 1 }), httplimit.WithReportedCost())),
+		`Limit: "é", the limiter's name, is no name for its policy`:                            of(httplimit.Limit(window("é"), key)),
+		"WithLateErrorHandler: the function is nil":                                            of(a, httplimit.WithLateErrorHandler(nil)),
+	} {
+		wrap, err := httplimit.NewAll(opts...)
+		require.Nil(t, wrap, message)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, message)
+		require.ErrorContains(t, err, message)
+	}
+	for message, opts := range map[string][]httplimit.Option{
+		"New: Limit is one of several limits; give it to NewAll":    {a},
+		"New: InFlight is one of several limits; give it to NewAll": {httplimit.InFlight(inFlight, key)},
+		"WithMaxWait: 999.999µs is not from 1ms up":                 {httplimit.WithMaxWait(time.Millisecond - 1)},
+		"WithMaxWait: an estimate is not waited for":                {httplimit.WithMaxWait(time.Second), httplimit.WithReportedCost()},
+	} {
+		_, err := httplimit.New(bucket, key, opts...)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, message)
+		require.ErrorContains(t, err, message)
+	}
+	_, err := httplimit.New(fallback, key, httplimit.WithReportedCost())
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	require.ErrorContains(t, err, "SettlerOf: a *ratelimit.Fallback cannot settle")
+	_, err = httplimit.New((*ratelimit.TokenBucket)(nil), key)
+	require.ErrorContains(t, err, "New: the limiter is nil")
+	_, err = httplimit.NewInFlight(nil, key)
+	require.ErrorContains(t, err, "NewInFlight: the limiter is nil")
+	_, err = httplimit.NewInFlight(inFlight, key, httplimit.WithMaxWait(time.Second))
+	require.ErrorContains(t, err, "WithMaxWait: several limits and permits in flight are not waited for")
+	_, err = httplimit.NewInFlight(inFlight, key, a)
+	require.ErrorContains(t, err, "NewInFlight: Limit is one of several limits")
+
+	all(t, windows(8)...)
+	all(t, logs(4)...)
+	all(t, a, httplimit.Limit(window("a"), constantKey("b", nil), httplimit.WithPolicy("b")))
+}
+
+// TestALimitMountedTwiceTakesTwice, and shows it: the fields have its policy twice.
+func TestALimitMountedTwiceTakesTwice(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	window := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName("api")))
+	once := limit(t, window)
+	w := do(once(once(served)), newRequest("GET", "/"))
+	require.Equal(t, []string{`"api";r=9;t=60`, `"api";r=8;t=60`}, w.Header().Values("RateLimit"))
+}
+
+// TestThePolicyIsTheLimitersName unless another one is given.
+func TestThePolicyIsTheLimitersName(t *testing.T) {
+	client := limitertest.OnMiniredis(t).Client
+	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute, ratelimit.WithName("api")))
+	policy := func(l ratelimit.Limiter, opts ...httplimit.Option) string {
+		return serve(t, l, newRequest("GET", "/"), opts...).Header().Get("RateLimit-Policy")
+	}
+	require.Equal(t, `"api";q=10;w=60`, policy(window))
+	require.Equal(t, `"public";q=10;w=60`, policy(window, httplimit.WithPolicy("public")))
+	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
+	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute))))
+	_, err := httplimit.New(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute, ratelimit.WithName("é"))), clientIP(t, nil))
+	require.ErrorContains(t, err, "give WithPolicy")
+}
