@@ -15,6 +15,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -214,6 +215,7 @@ type wrapped struct{ ratelimit.Client }
 // As many limiters as are accepted fit into one script of Redis, of each algorithm, by both
 // clocks.
 func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
+	raceflag.SkipSequential(t)
 	s := limitertest.OnRedis(t)
 	for _, v := range limitertest.Variants() {
 		if v.Name == "TokenBucket in an All" {

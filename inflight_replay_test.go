@@ -17,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/leases"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -167,6 +168,7 @@ var mistaken = sync.OnceValue(func() (all []*leases.History) {
 })
 
 func TestInFlightScriptsDoWhatTheSearchedModelDoes(t *testing.T) {
+	raceflag.SkipSequential(t)
 	t.Run("miniredis", func(t *testing.T) {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)

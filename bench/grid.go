@@ -184,8 +184,8 @@ func gridTable(cells []*gridCell) table {
 // interval is the median and the interval that it lies in.
 func interval(values []float64) string {
 	low, high := stats.MedianInterval(values)
-	if math.IsNaN(low) {
-		return number(stats.Median(values))
+	if median := number(stats.Median(values)); math.IsNaN(low) || median == unknown {
+		return median
 	}
 	return fmt.Sprintf("%s (%s–%s)", number(stats.Median(values)), number(low), number(high))
 }
