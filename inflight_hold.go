@@ -165,7 +165,7 @@ func (h *Hold) giveBack(ctx context.Context) {
 // Do returns that error. Otherwise Do returns what work returns, joined with an error that
 // wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
 // given back within a second is free when its lease ends; Do does not report that.
-func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) (err error) {
+func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork
 	}
@@ -176,14 +176,37 @@ func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Con
 	if !result.Allowed {
 		return &DeniedError{Key: key, Result: result}
 	}
-	k := newKeeper(ctx, hold)
+	return hold.Do(ctx, work)
+}
+
+// Do runs work and then releases the hold, even if ctx has ended or work panics. While work
+// runs, it extends the lease and watches over it as [InFlight.Do] does, with the same context
+// for work and the same errors. It is for a Hold of [AcquireAll], or one that was taken earlier.
+//
+// If the lease may have ended already, or the hold was released, work does not run, and Do
+// returns an error that wraps ErrLeaseLost.
+func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (err error) {
+	if work == nil {
+		return errNoWork
+	}
+	if h == nil || h.limiter == nil {
+		return ErrLeaseLost
+	}
+	lost := fmt.Errorf("ratelimit: %s, key %s: %w", h.limiter.core.title, shortKey(h.key), ErrLeaseLost)
 	defer func() {
-		if k.stop() {
-			err = errors.Join(err, fmt.Errorf("ratelimit: %s, key %s: %w", f.core.title, shortKey(key), ErrLeaseLost))
-		}
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 		defer cancel()
-		_ = hold.Release(ctx)
+		_ = h.Release(ctx)
+	}()
+	left := h.Left()
+	if left == 0 {
+		return lost
+	}
+	k := newKeeper(ctx, h, left)
+	defer func() {
+		if k.stop() {
+			err = errors.Join(err, lost)
+		}
 	}()
 	return work(k.ctx)
 }
@@ -199,13 +222,16 @@ type keeper struct {
 	left   chan struct{}      // closed when it has ended
 }
 
-func newKeeper(ctx context.Context, hold *Hold) *keeper {
+// newKeeper keeps a hold whose lease certainly lasts for left.
+func newKeeper(ctx context.Context, hold *Hold, left time.Duration) *keeper {
 	k := &keeper{hold: hold, left: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(ctx)
-	k.timer = time.AfterFunc(hold.Left(), k.lose)
+	k.timer = time.AfterFunc(left, k.lose)
 	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // work may need its lease after ctx has ended
 	k.leave = leave
-	go k.extend(own)
+	lease := hold.limiter.lease
+	spent := lease - lease/1000 - left
+	go k.extend(own, max(lease/3-spent, 0))
 	return k
 }
 
@@ -214,12 +240,12 @@ func (k *keeper) lose() {
 	k.cancel(ErrLeaseLost)
 }
 
-// extend extends the lease again and again. A try that gets no answer in a sixth of the lease
-// leaves time for others.
-func (k *keeper) extend(ctx context.Context) {
+// extend extends the lease again and again, first after a time. A try that gets no answer in a
+// sixth of the lease leaves time for others.
+func (k *keeper) extend(ctx context.Context, first time.Duration) {
 	defer close(k.left)
 	lease := k.hold.limiter.lease
-	wait := time.NewTimer(lease / 3)
+	wait := time.NewTimer(first)
 	defer wait.Stop()
 	for {
 		select {
