@@ -54,19 +54,23 @@ func (l *listener) Close() error {
 func (l *listener) Addr() net.Addr { return l.addr }
 
 func (l *listener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	near, far := net.Pipe()
+	a, b := net.Pipe()
+	near, far := newBuffered(a), newBuffered(b)
 	from := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1024 + int(l.dialed.Add(1))%64512}
 	select {
 	case l.conns <- &webConn{Conn: far, from: from}:
 		return near, nil
 	case <-l.closed:
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: net.ErrClosed}
 	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
+	_, _ = near.Close(), far.Close()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: net.ErrClosed}
 }
 
-// A webConn is a pipe that has an address.
+// A webConn has an address.
 type webConn struct {
 	net.Conn
 	from net.Addr
