@@ -84,6 +84,10 @@
 // Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
 // with Retry-After, and the fields that tell clients what is left.
 //
+// # Tests
+//
+// Package ratelimittest has a Redis inside the test's process and moves all clocks together.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

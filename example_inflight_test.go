@@ -65,3 +65,28 @@ func ExampleInFlight_TryAcquire() {
 	// 0 left
 	// <nil>
 }
+
+// A call that takes a place among those in flight and a permit of a rate together, and keeps
+// the place while it runs.
+func ExampleHold_Do() {
+	client := redisForExamples()
+	ctx := context.Background()
+	running := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second, ratelimit.WithName("running")))
+	requests := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(60), 10, ratelimit.WithName("requests")))
+
+	answer, err := ratelimit.AcquireAll(ctx, running.Claim("tenant:42", 1), requests.Claim("tenant:42", 1))
+	if err != nil || !answer.Allowed {
+		fmt.Println("denied:", answer, err)
+		return
+	}
+	err = answer.Parts[0].Hold.Do(ctx, func(ctx context.Context) error {
+		r, err := running.Peek(ctx, "tenant:42")
+		fmt.Println("places left while it runs:", r.Remaining)
+		return err // ctx is cancelled if the place is lost
+	})
+	r, _ := running.Peek(ctx, "tenant:42")
+	fmt.Println("and then:", r.Remaining, err)
+	// Output:
+	// places left while it runs: 0
+	// and then: 1 <nil>
+}

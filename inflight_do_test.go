@@ -423,3 +423,52 @@ func TestReleaseIsSentThoughTheContextHasEnded(t *testing.T) {
 		require.Zero(t, m.held())
 	})
 }
+
+// A hold that was taken earlier is extended when a third of its lease is over, which may be at
+// once.
+func TestDoOfAHoldThatIsOlder(t *testing.T) {
+	for _, test := range []struct{ age, extended time.Duration }{
+		{0, 10 * time.Second},
+		{4 * time.Second, 10 * time.Second},
+		{10 * time.Second, 10 * time.Second},
+		{29 * time.Second, 29 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m, f := newModelRedis(t)
+			hold, _, err := f.TryAcquire(ctx, "k")
+			require.NoError(t, err)
+			time.Sleep(test.age)
+			require.NoError(t, hold.Do(ctx, func(ctx context.Context) error {
+				time.Sleep(test.extended - test.age + time.Second)
+				return ctx.Err()
+			}))
+			require.Equal(t, []string{
+				"acquire 0s", "extend " + test.extended.String(), "release " + (test.extended + time.Second).String(),
+			}, m.commands())
+		})
+	}
+}
+
+func TestDoRunsNoWorkWithoutALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, f := newModelRedis(t)
+		work := func(context.Context) error { t.Error("the work has run"); return nil }
+		hold, _, err := f.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		time.Sleep(modelLease - modelLease/1000)
+		err = hold.Do(ctx, work)
+		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+		require.EqualError(t, err, `ratelimit: in-flight limiter "default", key "k": ratelimit: the lease is lost`)
+		require.Equal(t, []string{"acquire 0s", "release 29.97s"}, m.commands())
+
+		hold, _, err = f.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.NoError(t, hold.Release(ctx))
+		require.ErrorIs(t, hold.Do(ctx, work), ratelimit.ErrLeaseLost)
+
+		var none *ratelimit.Hold
+		require.ErrorIs(t, none.Do(ctx, work), ratelimit.ErrLeaseLost)
+		require.ErrorIs(t, new(ratelimit.Hold).Do(ctx, work), ratelimit.ErrLeaseLost)
+		require.ErrorIs(t, none.Do(ctx, nil), ratelimit.ErrInvalidConfig)
+	})
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// announced is for how long a server wants no requests: the longest of Retry-After, in seconds
+// or as a date; of the limits in RateLimit of which nothing is left (draft-ietf-httpapi-
+// ratelimit-headers-11); and of X-RateLimit-Reset, if nothing is left, in seconds or as a Unix time.
+func announced(resp *http.Response, now time.Time) time.Duration {
+	var pause time.Duration
+	h := resp.Header
+	if v := h.Get("Retry-After"); v != "" {
+		pause = seconds(v)
+		if date, err := http.ParseTime(v); err == nil {
+			pause = date.Sub(now)
+		}
+	}
+	for _, limit := range split(strings.Join(h.Values("RateLimit"), ","), ',') {
+		params := map[string]string{}
+		for _, param := range split(limit, ';')[1:] {
+			name, value, _ := strings.Cut(strings.TrimSpace(param), "=")
+			params[name] = value
+		}
+		if params["r"] == "0" {
+			pause = max(pause, seconds(params["t"]))
+		}
+	}
+	if h.Get("X-RateLimit-Remaining") == "0" {
+		reset := seconds(h.Get("X-RateLimit-Reset"))
+		if reset > 10*365*24*time.Hour {
+			reset = time.Unix(0, 0).Add(reset).Sub(now)
+		}
+		pause = max(pause, reset)
+	}
+	return max(pause, 0)
+}
+
+// seconds is 0 for what is no number of seconds, and 272 years for more.
+func seconds(s string) time.Duration {
+	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 33)
+	if err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0
+	}
+	return time.Duration(n) * time.Second
+}
+
+// split splits a structured field at sep, but not within a quoted string.
+func split(s string, sep byte) []string {
+	var parts []string
+	quoted, begin := false, 0
+	for i := 0; i < len(s); i++ {
+		switch {
+		case quoted && s[i] == '\\':
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == sep && !quoted:
+			parts = append(parts, s[begin:i])
+			begin = i + 1
+		}
+	}
+	return append(parts, s[begin:])
+}

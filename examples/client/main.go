@@ -1,0 +1,46 @@
+// Client gets URLs and keeps to limits: its own, which all of its instances share, and those that
+// servers announce by Retry-After and the RateLimit fields.
+//
+//	go run ./examples/client https://example.com/a https://example.com/b            # a Redis inside the process
+//	REDIS_ADDR=localhost:6379 go run ./examples/client https://example.com/a        # a real one
+package main
+
+import (
+	"fmt"
+	"log"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+func main() {
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" {
+		server, err := miniredis.Run()
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer server.Close()
+		addr = server.Addr()
+	}
+	perHost, err := ratelimit.NewTokenBucket(redis.NewClient(&redis.Options{Addr: addr}),
+		ratelimit.PerSecond(5), 5, ratelimit.WithName("outgoing"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: newTransport(http.DefaultTransport, perHost), Timeout: time.Minute}
+	for _, url := range os.Args[1:] {
+		resp, err := client.Get(url)
+		if err != nil {
+			log.Print(err)
+			continue
+		}
+		resp.Body.Close()
+		fmt.Println(url, resp.Status)
+	}
+}

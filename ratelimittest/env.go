@@ -1,0 +1,108 @@
+package ratelimittest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// An Env is an embedded Redis with a client, and the outages that a test needs. Its methods are
+// safe for concurrent use.
+type Env struct {
+	t      testing.TB
+	server *miniredis.Miniredis
+	link   *link
+	client *redis.Client
+	bubble bool // New was called in one
+}
+
+// New starts a miniredis whose clock is time.Now, and closes it when the test ends. Nothing of
+// it touches the network.
+//
+// Call New within synctest.Test, and build everything that is tested there too: clients,
+// limiters, decorators, the service itself. New also works outside of a bubble, for tests that
+// need real sockets; time is then the real one, and [Env.Advance] fails the test.
+func New(t testing.TB) *Env {
+	t.Helper()
+	e := &Env{t: t, server: miniredis.NewMiniRedis(), bubble: inBubble()}
+	e.server.ClockTTL(true)
+	first, err := e.server.Dial() // starts the server
+	if err != nil {
+		t.Fatalf("ratelimittest: New: miniredis does not start: %v", err)
+	}
+	_ = first.Close()
+	e.link = newLink(e.server.Server())
+	e.client = redis.NewClient(e.Options())
+	t.Cleanup(func() {
+		e.Up() // nobody is served late
+		_ = e.client.Close()
+		e.server.Close()
+	})
+	return e
+}
+
+// Client is the client for the limiters of the test. It is closed when the test ends.
+func (e *Env) Client() *redis.Client { return e.client }
+
+// Options are those of the Env's own client, for a client of another kind. Close such a client
+// before the test ends. To make options of your own, set Dialer to [Env.Dial] and Addr to an
+// address that is no name: go-redis looks names up, which a bubble does not allow.
+//
+// No command is tried twice, so that a call during [Env.Down] takes no time. A call that gets no
+// answer ends after 5 seconds, the ReadTimeout.
+func (e *Env) Options() *redis.Options {
+	return &redis.Options{
+		Addr:        "127.0.0.1:6379",
+		Dialer:      e.Dial,
+		MaxRetries:  -1,
+		ReadTimeout: 5 * time.Second,
+	}
+}
+
+// Dial connects to the Env's Redis, whatever the address. It is the Dialer of [Env.Options].
+func (e *Env) Dial(_ context.Context, _, _ string) (net.Conn, error) { return e.link.dial() }
+
+// Miniredis is the server: to look at keys, or to set states. A SetTime there moves Redis alone,
+// and not the clocks of decorators; in a bubble use [Env.Advance].
+func (e *Env) Miniredis() *miniredis.Miniredis { return e.server }
+
+// Advance lets d pass, for everything in the bubble: the server's clock and TTLs, denials in
+// memory, breakers and their probes, budgets, leases, local limiters, reservations, callers that
+// wait, deadlines of contexts, and the service's own timers. Whatever is due within d happens
+// in its order, at its instant. When Advance returns, all goroutines of the bubble have done
+// what they can do without more time passing. It takes no real time.
+//
+// It fails the test outside of a bubble, because no more than some of this would move there.
+func (e *Env) Advance(d time.Duration) {
+	e.t.Helper()
+	const remedy = "call New and Advance within synctest.Test(t, func(t *testing.T) { … })"
+	switch {
+	case d < 0:
+		e.t.Fatalf("ratelimittest: Advance(%v): time does not go back", d)
+	case !e.bubble && !inBubble():
+		e.t.Fatalf("ratelimittest: Advance(%v): the test is in no bubble of testing/synctest, in which all clocks are one; %s", d, remedy)
+	case !e.bubble:
+		e.t.Fatalf("ratelimittest: Advance(%v): New was called outside of the bubble, so that its Redis has the real clock; %s", d, remedy)
+	}
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// inBubble reports whether the caller is in a bubble. Wait panics if it is not, and if another
+// goroutine of the bubble is in Wait.
+func inBubble() (in bool) {
+	defer func() {
+		if p := recover(); p != nil {
+			in = !strings.Contains(fmt.Sprint(p), "not in a bubble")
+		}
+	}()
+	synctest.Wait()
+	return true
+}
