@@ -4,6 +4,7 @@ module github.com/tryacquire/ratelimit/grpclimit
 go 1.25.0
 
 require (
+	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.8.4
 	github.com/tryacquire/ratelimit v0.0.0
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260128011058-8636f8732409
@@ -16,7 +17,6 @@ require (
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/pmezard/go-difflib v1.0.0 // indirect
-	github.com/redis/go-redis/v9 v9.22.0 // indirect
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
