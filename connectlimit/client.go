@@ -12,7 +12,7 @@ import (
 
 // NewClient returns an interceptor for clients: each call takes a permit of the key that key
 // returns, before anything is sent, and fails as a call that a server denies, with the same
-// error. With [WithWait] it waits for the permit instead.
+// error. With [WithMaxWait] it waits for the permit instead.
 //
 //	connect.WithInterceptors(limit)
 //

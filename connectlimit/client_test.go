@@ -85,10 +85,10 @@ func TestWaiting(t *testing.T) {
 	const period = 3 * time.Millisecond
 	for side, limited := range map[string]func(l ratelimit.Limiter, wait time.Duration) (service, connect.ClientOption){
 		"server": func(l ratelimit.Limiter, wait time.Duration) (service, connect.ClientOption) {
-			return serve(t, nil, newServer(t, l, connectlimit.WithWait(wait))), connect.WithInterceptors()
+			return serve(t, nil, newServer(t, l, connectlimit.WithMaxWait(wait))), connect.WithInterceptors()
 		},
 		"client": func(l ratelimit.Limiter, wait time.Duration) (service, connect.ClientOption) {
-			return serve(t, nil), newClient(t, l, connectlimit.WithWait(wait))
+			return serve(t, nil), newClient(t, l, connectlimit.WithMaxWait(wait))
 		},
 	} {
 		for kind, call := range everyKind {

@@ -32,15 +32,15 @@ func TestCallsAtOnce(t *testing.T) {
 			entered <- struct{}{}
 			<-leave
 			return nil
-		}, newServer(t, rate, connectlimit.WithInFlight(inFlight), connectlimit.WithPolicy("slow")))
+		}, newServer(t, rate, connectlimit.WithInFlight(inFlight), connectlimit.WithPolicy("slow"), connectlimit.WithRetryAfter(3*time.Second)))
 
 		first := make(chan error, 1)
 		go func() { first <- do(t.Context(), s) }()
 		<-entered
 		require.Equal(t, []string{"k 1"}, rate.asked())
 		err := do(t.Context(), s)
-		requireDenied(t, err, "slow.inflight", 1, time.Minute, time.Minute)
-		requirePushback(t, err, protocol, "60", "60000")
+		requireHeld(t, err, "slow.inflight", 1, 3*time.Second)
+		requirePushback(t, err, protocol, "3", "3000")
 		require.Empty(t, rate.asked())
 		close(leave)
 		require.NoError(t, <-first)
@@ -58,7 +58,7 @@ func TestCallsAtOnce(t *testing.T) {
 // TestCallsAtOnceInAnOutage: as without a decision of the rate's limiter.
 func TestCallsAtOnceInAnOutage(t *testing.T) {
 	inFlight := must[*ratelimit.InFlight](t)(ratelimit.NewInFlight(offline{}, 1, time.Minute))
-	open := connectlimit.WithErrorHandler(connectlimit.OpenErrorHandler)
+	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	eachKind(t, func(t *testing.T, _, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
 		rate := allowing()
 		err := do(t.Context(), serve(t, nil, newServer(t, rate, connectlimit.WithInFlight(inFlight))))

@@ -110,6 +110,11 @@ func User(user func(context.Context) string) (KeyFunc, error) {
 	}, nil
 }
 
+// Everyone limits all calls together, by the key "all".
+func Everyone() KeyFunc {
+	return func(context.Context, Call) (string, error) { return "all", nil }
+}
+
 // Procedure limits by the procedure, with keys such as "route:/grpc.health.v1.Health/Check": one
 // limit for all clients of a procedure; with [Join], one for each client.
 func Procedure() KeyFunc {

@@ -222,8 +222,8 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{[]connectlimit.Option{connectlimit.WithSkip(nil)}, "WithSkip", both},
 		{[]connectlimit.Option{connectlimit.WithDenialHandler(nil)}, "WithDenialHandler", both},
 		{[]connectlimit.Option{connectlimit.WithErrorHandler(nil)}, "WithErrorHandler", both},
-		{[]connectlimit.Option{connectlimit.WithWait(time.Millisecond - 1)}, "WithWait", both},
-		{[]connectlimit.Option{connectlimit.WithWait(time.Millisecond)}, "", both},
+		{[]connectlimit.Option{connectlimit.WithMaxWait(time.Millisecond - 1)}, "WithMaxWait", both},
+		{[]connectlimit.Option{connectlimit.WithMaxWait(time.Millisecond)}, "", both},
 		{[]connectlimit.Option{connectlimit.WithReceived(nil, 0)}, "WithReceived: the limiter", both},
 		{[]connectlimit.Option{connectlimit.WithReceived(allowing(), -1)}, "WithReceived: a wait of -1ns", both},
 		{[]connectlimit.Option{connectlimit.WithSent(nil, 0)}, "WithSent: the limiter", both},
@@ -232,6 +232,10 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{[]connectlimit.Option{connectlimit.WithInFlight(inFlight)}, "", "NewServer"},
 		{[]connectlimit.Option{connectlimit.WithInFlight(inFlight)}, "NewClient: WithInFlight does not apply", "NewClient"},
 		{[]connectlimit.Option{connectlimit.WithMaxPushback(-1)}, "WithMaxPushback: -1ns", "NewServer"},
+		{[]connectlimit.Option{connectlimit.WithRetryAfter(0)}, "WithRetryAfter: 0s", "NewServer"},
+		{[]connectlimit.Option{connectlimit.WithRetryAfter(1)}, "nothing limits the calls at once", "NewServer"},
+		{[]connectlimit.Option{connectlimit.WithRetryAfter(1), connectlimit.WithInFlight(inFlight)}, "", "NewServer"},
+		{[]connectlimit.Option{connectlimit.WithRetryAfter(1)}, "WithRetryAfter does not apply", "NewClient"},
 		{[]connectlimit.Option{connectlimit.WithMaxPushback(24*time.Hour + 1)}, "WithMaxPushback", "NewServer"},
 		{[]connectlimit.Option{connectlimit.WithMaxPushback(24 * time.Hour)}, "", "NewServer"},
 		{[]connectlimit.Option{connectlimit.WithMaxPushback(1)}, "WithMaxPushback does not apply", "NewClient"},
@@ -247,9 +251,18 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, c.mention)
 		}
 	}
+	all, err := connectlimit.Everyone()(t.Context(), connectlimit.Call{})
+	require.NoError(t, err)
+	require.Equal(t, "all", all)
 	for name, construct := range constructors {
 		_, err := construct(nil, one)
 		require.ErrorContains(t, err, name+": the limiter is nil")
+		_, err = construct((*ratelimit.TokenBucket)(nil), one)
+		require.ErrorContains(t, err, name+": the limiter is nil")
+		_, err = construct(named{allowing(), "ä"}, one)
+		require.ErrorContains(t, err, name+": the limiter's name")
+		_, err = construct(named{allowing(), "ä"}, one, connectlimit.WithPolicy("a"))
+		require.NoError(t, err)
 		_, err = construct(allowing(), nil)
 		require.ErrorContains(t, err, name+": the key function is nil")
 	}

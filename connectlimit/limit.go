@@ -14,7 +14,8 @@ type limit struct {
 	call           taker // when a call starts
 	received, sent taker // for each message of a stream; without a limiter, messages are free
 	inFlight       *ratelimit.InFlight
-	heldPolicy     string // of inFlight
+	heldPolicy     string        // of inFlight
+	retryAfter     time.Duration // of its denials
 
 	key         KeyFunc
 	cost        func(context.Context, Call) int
@@ -34,7 +35,7 @@ type taker struct {
 
 func (t *taker) of(option string, limiter ratelimit.Limiter, wait time.Duration) error {
 	switch {
-	case limiter == nil:
+	case isNil(limiter):
 		return invalidConfig("%s: the limiter is nil", option)
 	case wait != 0 && wait < leastWait:
 		return invalidConfig("%s: a wait of %v is shorter than %v; 0 denies at once", option, wait, leastWait)

@@ -134,7 +134,7 @@ func TestAMessageWaits(t *testing.T) {
 // TestAnOutageDuringAStream: the error handler decides for each message.
 func TestAnOutageDuringAStream(t *testing.T) {
 	down := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
-	open := connectlimit.WithErrorHandler(connectlimit.OpenErrorHandler)
+	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	for _, opts := range protocols {
 		for _, direction := range directions {
 			_, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0))), []string{"a"}, opts...)

@@ -3,6 +3,7 @@ package connectlimit
 import (
 	"context"
 	"math"
+	"reflect"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
@@ -44,10 +45,10 @@ const (
 // newLimit checks what the constructors are given.
 func newLimit(side sides, limiter ratelimit.Limiter, key KeyFunc, opts []Option) (*limit, error) {
 	l := &limit{
-		side: side, call: taker{limiter: limiter, policy: defaultPolicy}, key: key, maxPushback: defaultMaxPushback,
+		side: side, call: taker{limiter: limiter}, key: key, maxPushback: defaultMaxPushback, retryAfter: time.Second,
 		denied: DefaultDenialHandler, failed: DefaultErrorHandler,
 	}
-	if limiter == nil {
+	if isNil(limiter) {
 		return nil, invalidConfig("%v: the limiter is nil", side)
 	}
 	if key == nil {
@@ -69,28 +70,66 @@ func newLimit(side sides, limiter ratelimit.Limiter, key KeyFunc, opts []Option)
 			return nil, err
 		}
 	}
+	if given["WithRetryAfter"] && l.inFlight == nil {
+		return nil, invalidConfig("WithRetryAfter: nothing limits the calls at once, and the RetryAfter of other denials is exact; leave it out")
+	}
+	if l.call.policy == "" {
+		if l.call.policy = nameOf(limiter); !isPrintable(l.call.policy) {
+			return nil, invalidConfig("%v: the limiter's name, %q, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
+				side, shorten(l.call.policy), mostPolicyName)
+		}
+	}
 	l.received.policy = l.call.policy + ".received"
 	l.sent.policy = l.call.policy + ".sent"
 	l.heldPolicy = l.call.policy + ".inflight"
 	return l, nil
 }
 
-// WithPolicy names the limit for clients, in the status of a denial; "default" if not given. It
-// is for the limiter's name, or what the limit is called in the service's documentation: 1 to
-// 128 printable ASCII characters.
+// WithPolicy names the limit for clients, in the status of a denial. Without it, that is the
+// limiter's own name (see ratelimit.WithName), and "default" for a limiter that has none, as a
+// decorator. name is 1 to 128 printable ASCII characters.
 func WithPolicy(name string) Option {
 	return Option{"WithPolicy", everywhere, func(l *limit) error {
-		if name == "" || len(name) > mostPolicyName {
-			return invalidConfig("WithPolicy: a name of %d bytes; give 1 to %d", len(name), mostPolicyName)
-		}
-		for i := range len(name) {
-			if name[i] < ' ' || name[i] > '~' {
-				return invalidConfig("WithPolicy: %q holds a character that is not printable ASCII", name)
-			}
+		if !isPrintable(name) {
+			return invalidConfig("WithPolicy: %q, of %d bytes, is not 1 to %d printable ASCII characters", shorten(name), len(name), mostPolicyName)
 		}
 		l.call.policy = name
 		return nil
 	}}
+}
+
+// nameOf is the name that the limiter was given.
+func nameOf(limiter ratelimit.Limiter) string {
+	if l, ok := limiter.(interface{ Name() string }); ok {
+		if name := l.Name(); name != "" {
+			return name
+		}
+	}
+	return defaultPolicy
+}
+
+// isNil reports whether limiter is nil, or the nil pointer of a constructor that returned an
+// error.
+func isNil(limiter ratelimit.Limiter) bool {
+	v := reflect.ValueOf(limiter)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// isPrintable reports whether name can be that of a policy.
+func isPrintable(name string) bool {
+	for i := range len(name) {
+		if name[i] < ' ' || name[i] > '~' {
+			return false
+		}
+	}
+	return name != "" && len(name) <= mostPolicyName
+}
+
+func shorten(name string) string {
+	if len(name) <= mostPolicyName {
+		return name
+	}
+	return name[:mostPolicyName] + "…"
 }
 
 // WithCost says how many permits a call takes; 1 if not given. A stream takes them when it
@@ -119,15 +158,15 @@ func WithSkip(skip func(ctx context.Context, call Call) bool) Option {
 	}}
 }
 
-// WithWait lets a call wait for its permits, for at most the time given and never beyond its
+// WithMaxWait lets a call wait for its permits, for at most the time given and never beyond its
 // deadline, in place of denying it at once; see [ratelimit.WaitN] for the order in which waiting
 // calls get them. A call whose permits would come later than that is denied at once. On a
-// server, each waiting call holds a goroutine and its stream. WithWait is for [NewServer] and
+// server, each waiting call holds a goroutine and its stream. WithMaxWait is for [NewServer] and
 // [NewClient]; most is at least a millisecond, or [UntilDeadline].
-func WithWait(most time.Duration) Option {
-	return Option{"WithWait", server | client, func(l *limit) error {
+func WithMaxWait(most time.Duration) Option {
+	return Option{"WithMaxWait", server | client, func(l *limit) error {
 		if most < leastWait {
-			return invalidConfig("WithWait: %v is shorter than %v", most, leastWait)
+			return invalidConfig("WithMaxWait: %v is shorter than %v", most, leastWait)
 		}
 		l.call.wait = most
 		return nil
@@ -136,7 +175,7 @@ func WithWait(most time.Duration) Option {
 
 // WithReceived limits the messages that streams receive: each takes a permit of limiter, under
 // the key of the stream, before the program gets it. With a wait of 0 a message without a
-// permit is denied, which ends the stream; otherwise it waits, for as long as [WithWait] would.
+// permit is denied, which ends the stream; otherwise it waits, for as long as [WithMaxWait] would.
 // While it waits, no further one is read, so that HTTP/2's flow control slows the sender. Its
 // policy is that of the call with ".received" appended. For a limit on messages alone, give the
 // constructor [ratelimit.AllowAll].
@@ -160,14 +199,29 @@ func WithSent(limiter ratelimit.Limiter, wait time.Duration) Option {
 // WithInFlight limits how many calls of a key run at once, beside the rate: a call holds a
 // permit of inFlight while its handler runs, and is denied if none is free. The handler's
 // context is cancelled if the lease is lost, see [ratelimit.InFlight.Do]. A call that is denied
-// for this takes no permit of the rate's limiter. Its policy is that of the call with ".inflight"
-// appended. Calls of cost 0 hold a permit too. WithInFlight is for [NewServer].
+// for this takes no permit of the rate's limiter, and is told to come back after a second, see
+// [WithRetryAfter]. Its policy is that of the call with ".inflight" appended. Calls of cost 0 hold
+// a permit too. For calls at once alone, give the constructor [ratelimit.AllowAll]. WithInFlight is
+// for [NewServer].
 func WithInFlight(inFlight *ratelimit.InFlight) Option {
 	return Option{"WithInFlight", server, func(l *limit) error {
 		if inFlight == nil {
 			return invalidConfig("WithInFlight: the limiter is nil")
 		}
 		l.inFlight = inFlight
+		return nil
+	}}
+}
+
+// WithRetryAfter sets the RetryAfter of denials by [WithInFlight]; a second if not given, because
+// a call can end at any moment, and nobody knows when. Give about as long as a call takes. d is
+// more than 0. WithRetryAfter is for [NewServer].
+func WithRetryAfter(d time.Duration) Option {
+	return Option{"WithRetryAfter", server, func(l *limit) error {
+		if d <= 0 {
+			return invalidConfig("WithRetryAfter: %v is not more than 0", d)
+		}
+		l.retryAfter = d
 		return nil
 	}}
 }
@@ -203,7 +257,7 @@ func WithDenialHandler(denied func(ctx context.Context, call Call, d Decision) e
 
 // WithErrorHandler returns the error of calls for which there is no decision, in place of
 // [DefaultErrorHandler]: without a key, or while Redis is down. If it returns nil, the call goes
-// on without a limit; [OpenErrorHandler] does so in an outage. To log, and answer as usual:
+// on without a limit; [ServeInOutages] does so in an outage. To log, and answer as usual:
 //
 //	connectlimit.WithErrorHandler(func(ctx context.Context, call connectlimit.Call, err error) error {
 //		log.Print(err)

@@ -95,7 +95,9 @@ func (l *limit) hold(ctx context.Context, call Call, key string, work func(conte
 	case ran: // a lease that was lost has cancelled the handler's context; what that made of it counts
 		return result
 	case errors.As(err, &denied):
-		return l.deny(ctx, call, Decision{Policy: l.heldPolicy, Result: denied.Result}, false)
+		d := Decision{Policy: l.heldPolicy, InFlight: true, Result: denied.Result}
+		d.Result.RetryAfter = l.retryAfter
+		return l.deny(ctx, call, d, false)
 	}
 	if err = l.failed(ctx, call, err); err == nil {
 		return work(ctx)

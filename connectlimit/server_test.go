@@ -73,6 +73,18 @@ func TestADenialOnTheWire(t *testing.T) {
 	require.Equal(t, "1500", resp.Trailer.Get("Grpc-Retry-Pushback-Ms"))
 }
 
+// TestThePolicyIsTheLimitersName, if no other is given.
+func TestThePolicyIsTheLimitersName(t *testing.T) {
+	for want, limit := range map[string]connect.Interceptor{
+		"bucket":  newServer(t, named{denying(5, time.Second, time.Second), "bucket"}),
+		"other":   newServer(t, named{denying(5, time.Second, time.Second), "bucket"}, connectlimit.WithPolicy("other")),
+		"default": newServer(t, named{denying(5, time.Second, time.Second), ""}),
+	} {
+		_, err := everyKind[unary](t.Context(), serve(t, nil, limit))
+		requireDenied(t, err, want, 5, time.Second, time.Second)
+	}
+}
+
 func TestPushback(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -112,7 +124,7 @@ func TestOutages(t *testing.T) {
 	primary := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
 	closed := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
 	opened := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
-	open := connectlimit.WithErrorHandler(connectlimit.OpenErrorHandler)
+	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	const undecided = "the rate limit could not be decided"
 	eachKind(t, func(t *testing.T, _, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
 		err := do(t.Context(), serve(t, nil, newServer(t, primary)))
@@ -202,15 +214,15 @@ func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
 		connectlimit.ErrNoKey: false, connectlimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
 		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
 	} {
-		got := connectlimit.OpenErrorHandler(t.Context(), connectlimit.Call{}, err)
+		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, err)
 		require.Equal(t, passes, got == nil, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	requireError(t, connectlimit.OpenErrorHandler(ended, connectlimit.Call{}, errors.New("dial")), connect.CodeCanceled, "context canceled")
+	requireError(t, connectlimit.ServeInOutages(ended, connectlimit.Call{}, errors.New("dial")), connect.CodeCanceled, "context canceled")
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
-	requireError(t, connectlimit.OpenErrorHandler(late, connectlimit.Call{}, errors.New("dial")), connect.CodeDeadlineExceeded, "context deadline exceeded")
+	requireError(t, connectlimit.ServeInOutages(late, connectlimit.Call{}, errors.New("dial")), connect.CodeDeadlineExceeded, "context deadline exceeded")
 }
 
 func TestHandlersOfOnesOwn(t *testing.T) {
@@ -361,7 +373,7 @@ func (a answering) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 func TestACallThatIsCancelled(t *testing.T) {
 	eachKind(t, func(t *testing.T, _, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
 		limiter, answered := &blocked{asked: make(chan struct{}, 1)}, make(answering, 1)
-		s := serve(t, nil, answered, newServer(t, limiter, connectlimit.WithErrorHandler(connectlimit.OpenErrorHandler)))
+		s := serve(t, nil, answered, newServer(t, limiter, connectlimit.WithErrorHandler(connectlimit.ServeInOutages)))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			<-limiter.asked

@@ -234,6 +234,14 @@ func (s *stub) asked() []string {
 	return calls
 }
 
+// named is a limiter with a name.
+type named struct {
+	*stub
+	name string
+}
+
+func (n named) Name() string { return n.name }
+
 func allowing() *stub {
 	return &stub{result: ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second, Remaining: 4, ResetAfter: time.Second}}
 }
@@ -307,13 +315,26 @@ func newClient(t testing.TB, limiter ratelimit.Limiter, opts ...connectlimit.Opt
 	return connect.WithInterceptors(must[connect.Interceptor](t)(connectlimit.NewClient(limiter, fixed, opts...)))
 }
 
+// requireHeld asserts all of a denial because of too many calls at once.
+func requireHeld(t testing.TB, err error, policy string, limit int, delay time.Duration) {
+	t.Helper()
+	requireDenial(t, err, policy, limit, fmt.Sprintf("limit %d, at once", limit), delay)
+}
+
 // requireDenied asserts the code, the text and all details of a denial.
 func requireDenied(t testing.TB, err error, policy string, limit int, window, delay time.Duration) {
 	t.Helper()
-	violation := &errdetails.QuotaFailure_Violation{Subject: "policy:" + policy, QuotaId: policy}
+	description := ""
 	if limit > 0 {
-		violation.Description = fmt.Sprintf("limit %d, window %v", limit, window)
-		violation.QuotaValue = int64(limit)
+		description = fmt.Sprintf("limit %d, window %v", limit, window)
+	}
+	requireDenial(t, err, policy, limit, description, delay)
+}
+
+func requireDenial(t testing.TB, err error, policy string, limit int, description string, delay time.Duration) {
+	t.Helper()
+	violation := &errdetails.QuotaFailure_Violation{
+		Subject: "policy:" + policy, Description: description, QuotaId: policy, QuotaValue: int64(limit),
 	}
 	requireError(t, err, connect.CodeResourceExhausted, fmt.Sprintf("the limit %q is used up, retry after %v", policy, delay),
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)},

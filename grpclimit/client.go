@@ -12,7 +12,7 @@ import (
 type Client struct{ limit *limit }
 
 // NewClient returns a limit for clients: each call takes a permit of the key that key returns,
-// before anything is sent, and fails as a call that a server denies, with the same status. With [WithWait] it
+// before anything is sent, and fails as a call that a server denies, with the same status. With [WithMaxWait] it
 // waits for the permit instead.
 //
 //	conn, err := grpc.NewClient(target, append(limit.Options(), others...)...)

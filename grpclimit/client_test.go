@@ -78,10 +78,10 @@ func TestWaiting(t *testing.T) {
 	for kind, do := range everyKind {
 		for side, conn := range map[string]func(l ratelimit.Limiter, wait time.Duration) *grpc.ClientConn{
 			"server": func(l ratelimit.Limiter, wait time.Duration) *grpc.ClientConn {
-				return dial(t, &echo{}, newServer(t, l, grpclimit.WithWait(wait)).Options())
+				return dial(t, &echo{}, newServer(t, l, grpclimit.WithMaxWait(wait)).Options())
 			},
 			"client": func(l ratelimit.Limiter, wait time.Duration) *grpc.ClientConn {
-				return dial(t, &echo{}, nil, newClient(t, l, grpclimit.WithWait(wait)).Options()...)
+				return dial(t, &echo{}, nil, newClient(t, l, grpclimit.WithMaxWait(wait)).Options()...)
 			},
 		} {
 			t.Run(side+kind, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestACallThatIsCancelledWhileItWaits(t *testing.T) {
 	before := must[ratelimit.Result](t)(bucket.Peek(t.Context(), "k"))
 
 	ctx, cancel := context.WithCancel(t.Context())
-	conn := dial(t, &echo{}, nil, newClient(t, bucket, grpclimit.WithWait(grpclimit.UntilDeadline)).Options()...)
+	conn := dial(t, &echo{}, nil, newClient(t, bucket, grpclimit.WithMaxWait(grpclimit.UntilDeadline)).Options()...)
 	done := make(chan error, 1)
 	go func() {
 		_, err := call(ctx, conn, "a")

@@ -56,15 +56,15 @@ func TestCallsAtOnce(t *testing.T) {
 				return handler(srv, s)
 			}),
 		}
-		conn := dial(t, e, append(recovering, newServer(t, rate, grpclimit.WithInFlight(inFlight), grpclimit.WithPolicy("slow")).Options()...))
+		conn := dial(t, e, append(recovering, newServer(t, rate, grpclimit.WithInFlight(inFlight), grpclimit.WithPolicy("slow"), grpclimit.WithRetryAfter(3*time.Second)).Options()...))
 
 		first := make(chan error, 1)
 		go func() { first <- do(t.Context(), conn) }()
 		<-entered
 		require.Equal(t, []string{"k 1"}, rate.asked())
 		var trailer metadata.MD
-		requireDenied(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "slow.inflight", 1, time.Minute, time.Minute)
-		require.Equal(t, []string{"60000"}, trailer["grpc-retry-pushback-ms"], kind)
+		requireHeld(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "slow.inflight", 1, 3*time.Second)
+		require.Equal(t, []string{"3000"}, trailer["grpc-retry-pushback-ms"], kind)
 		require.Empty(t, rate.asked())
 		close(leave)
 		require.NoError(t, <-first)
@@ -93,7 +93,7 @@ func TestCallsAtOnceInAnOutage(t *testing.T) {
 		requireStatus(t, do(t.Context(), conn), status.New(codes.Unavailable, "the rate limit could not be decided"))
 		require.Empty(t, rate.asked(), kind)
 
-		conn = dial(t, &echo{}, newServer(t, rate, grpclimit.WithInFlight(inFlight), grpclimit.WithErrorHandler(grpclimit.OpenErrorHandler)).Options())
+		conn = dial(t, &echo{}, newServer(t, rate, grpclimit.WithInFlight(inFlight), grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options())
 		require.NoError(t, do(t.Context(), conn), kind)
 		require.Equal(t, []string{"k 1"}, rate.asked(), "the rate still holds")
 	}

@@ -131,6 +131,11 @@ func User(user func(context.Context) string) (KeyFunc, error) {
 	}, nil
 }
 
+// Everyone limits all calls together, by the key "all".
+func Everyone() KeyFunc {
+	return func(context.Context, Call) (string, error) { return "all", nil }
+}
+
 // Method limits by the full name of the method, with keys such as
 // "route:/grpc.health.v1.Health/Check": one limit for all clients of a method; with [Join], one
 // for each client.

@@ -216,10 +216,10 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{[]grpclimit.Option{grpclimit.WithSkip(nil)}, "WithSkip", all},
 		{[]grpclimit.Option{grpclimit.WithDenialHandler(nil)}, "WithDenialHandler", all},
 		{[]grpclimit.Option{grpclimit.WithErrorHandler(nil)}, "WithErrorHandler", all},
-		{[]grpclimit.Option{grpclimit.WithWait(0)}, "WithWait", all},
-		{[]grpclimit.Option{grpclimit.WithWait(1e6 - 1)}, "WithWait", all},
-		{[]grpclimit.Option{grpclimit.WithWait(1e6)}, "", "NewServer NewClient"},
-		{[]grpclimit.Option{grpclimit.WithWait(1e6)}, "NewTap: WithWait does not apply", "NewTap"},
+		{[]grpclimit.Option{grpclimit.WithMaxWait(0)}, "WithMaxWait", all},
+		{[]grpclimit.Option{grpclimit.WithMaxWait(1e6 - 1)}, "WithMaxWait", all},
+		{[]grpclimit.Option{grpclimit.WithMaxWait(1e6)}, "", "NewServer NewClient"},
+		{[]grpclimit.Option{grpclimit.WithMaxWait(1e6)}, "NewTap: WithMaxWait does not apply", "NewTap"},
 		{[]grpclimit.Option{grpclimit.WithReceived(nil, 0)}, "WithReceived: the limiter", "NewServer NewClient"},
 		{[]grpclimit.Option{grpclimit.WithReceived(allowing(), -1)}, "WithReceived: a wait of -1ns", "NewServer NewClient"},
 		{[]grpclimit.Option{grpclimit.WithReceived(allowing(), 0)}, "NewTap: WithReceived does not apply", "NewTap"},
@@ -230,6 +230,10 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{[]grpclimit.Option{grpclimit.WithInFlight(inFlight)}, "", "NewServer"},
 		{[]grpclimit.Option{grpclimit.WithInFlight(inFlight)}, "WithInFlight does not apply", "NewClient NewTap"},
 		{[]grpclimit.Option{grpclimit.WithMaxPushback(-1)}, "WithMaxPushback: -1ns", "NewServer"},
+		{[]grpclimit.Option{grpclimit.WithRetryAfter(0)}, "WithRetryAfter: 0s", "NewServer"},
+		{[]grpclimit.Option{grpclimit.WithRetryAfter(1)}, "nothing limits the calls at once", "NewServer"},
+		{[]grpclimit.Option{grpclimit.WithRetryAfter(1), grpclimit.WithInFlight(inFlight)}, "", "NewServer"},
+		{[]grpclimit.Option{grpclimit.WithRetryAfter(1)}, "WithRetryAfter does not apply", "NewClient"},
 		{[]grpclimit.Option{grpclimit.WithMaxPushback(24*3600e9 + 1)}, "WithMaxPushback", "NewServer"},
 		{[]grpclimit.Option{grpclimit.WithMaxPushback(24 * 3600e9)}, "", "NewServer"},
 		{[]grpclimit.Option{grpclimit.WithMaxPushback(1)}, "WithMaxPushback does not apply", "NewClient NewTap"},
@@ -244,8 +248,15 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 			require.ErrorContains(t, err, c.mention)
 		}
 	}
+	everyone, err := grpclimit.Everyone()(t.Context(), grpclimit.Call{})
+	require.NoError(t, err)
+	require.Equal(t, "all", everyone)
 	for name, construct := range constructors {
 		require.ErrorContains(t, construct(nil, one), name+": the limiter is nil")
+		require.ErrorContains(t, construct((*ratelimit.TokenBucket)(nil), one), name+": the limiter is nil")
+		require.NoError(t, construct(named{allowing(), "ok"}, one))
+		require.ErrorContains(t, construct(named{allowing(), "ä"}, one), name+": the limiter's name")
+		require.NoError(t, construct(named{allowing(), "ä"}, one, grpclimit.WithPolicy("a")))
 		require.ErrorContains(t, construct(allowing(), nil), name+": the key function is nil")
 	}
 }

@@ -177,7 +177,7 @@ func TestAnOutageDuringAStream(t *testing.T) {
 		_, err := exchange(t.Context(), conn, bidi, []string{"a"})
 		requireStatus(t, err, status.New(codes.Unavailable, "the rate limit could not be decided"))
 
-		conn = dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opt, grpclimit.WithErrorHandler(grpclimit.OpenErrorHandler)).Options())
+		conn = dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opt, grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options())
 		got, err := exchange(t.Context(), conn, bidi, []string{"a", "b"})
 		require.NoError(t, err)
 		require.Equal(t, []string{"a", "b"}, got)

@@ -40,6 +40,18 @@ func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
 	}
 }
 
+// TestThePolicyIsTheLimitersName, if no other is given.
+func TestThePolicyIsTheLimitersName(t *testing.T) {
+	for want, limit := range map[string]*grpclimit.Server{
+		"bucket":  newServer(t, named{denying(5, time.Second, time.Second), "bucket"}),
+		"other":   newServer(t, named{denying(5, time.Second, time.Second), "bucket"}, grpclimit.WithPolicy("other")),
+		"default": newServer(t, named{denying(5, time.Second, time.Second), ""}),
+	} {
+		_, err := call(t.Context(), dial(t, &echo{}, limit.Options()), "a")
+		requireDenied(t, err, want, 5, time.Second, time.Second)
+	}
+}
+
 // TestPushback: a client's retry policy is told when to retry, or not to where no retry helps.
 func TestPushback(t *testing.T) {
 	for _, c := range []struct {
@@ -99,8 +111,8 @@ func TestOutages(t *testing.T) {
 		"no policy":           {primary, nil, undecided, nil},
 		"closed":              {closed, nil, second, []string{"1000"}},
 		"open":                {opened, nil, nil, nil},
-		"open by the option":  {primary, []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.OpenErrorHandler)}, nil, nil},
-		"closed, with a wait": {closed, []grpclimit.Option{grpclimit.WithWait(time.Hour)}, second, []string{"1000"}},
+		"open by the option":  {primary, []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}, nil, nil},
+		"closed, with a wait": {closed, []grpclimit.Option{grpclimit.WithMaxWait(time.Hour)}, second, []string{"1000"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			conn := dial(t, &echo{}, newServer(t, c.limiter, c.opts...).Options())
@@ -181,12 +193,12 @@ func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
 		grpclimit.ErrNoKey: false, grpclimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
 		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
 	} {
-		got := grpclimit.OpenErrorHandler(t.Context(), grpclimit.Call{}, err)
+		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, err)
 		require.Equal(t, passes, got == nil, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.Equal(t, codes.Canceled, status.Code(grpclimit.OpenErrorHandler(ended, grpclimit.Call{}, errors.New("dial"))))
+	require.Equal(t, codes.Canceled, status.Code(grpclimit.ServeInOutages(ended, grpclimit.Call{}, errors.New("dial"))))
 }
 
 func TestHandlersOfOnesOwn(t *testing.T) {
@@ -339,7 +351,7 @@ func TestACallThatIsCancelled(t *testing.T) {
 				return err
 			}),
 		}
-		conn := dial(t, &echo{}, append(options, newServer(t, limiter, grpclimit.WithErrorHandler(grpclimit.OpenErrorHandler)).Options()...))
+		conn := dial(t, &echo{}, append(options, newServer(t, limiter, grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options()...))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
 			<-limiter.asked

@@ -21,7 +21,10 @@ import (
 // A Decision is what the limiter answered to a call that is denied, and what the status follows
 // from. It does not have the key: that is no client's business.
 type Decision struct {
-	Policy string // the name of the limit, see WithPolicy
+	Policy   string // the name of the limit, see WithPolicy
+	InFlight bool   // the limiter is a ratelimit.InFlight
+
+	// Result is the limiter's answer. Of an InFlight, RetryAfter is that of WithRetryAfter.
 	Result ratelimit.Result
 }
 
@@ -52,6 +55,9 @@ func (d Decision) Status() *status.Status {
 	v := &errdetails.QuotaFailure_Violation{Subject: "policy:" + d.Policy, QuotaId: d.Policy}
 	if limit := d.Result.Limit; limit > 0 {
 		v.Description = fmt.Sprintf("limit %d, window %v", limit, d.Result.Window)
+		if d.InFlight {
+			v.Description = fmt.Sprintf("limit %d, at once", limit)
+		}
 		v.QuotaValue = int64(limit)
 	}
 	text := fmt.Sprintf("the limit %q is used up, retry after %v", d.Policy, delay)
@@ -97,10 +103,14 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	return &statusError{statusOf(ctx, err), err}
 }
 
-// OpenErrorHandler lets a call pass without a limit where [DefaultErrorHandler] would answer
-// UNAVAILABLE: in an outage. A call without a key still fails. A [ratelimit.Fallback] to
-// [ratelimit.AllowAll] does so too, and bounds how long each call waits for Redis.
-func OpenErrorHandler(ctx context.Context, call Call, err error) error {
+// ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
+// while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
+// answers with UNAVAILABLE. It answers all other errors as that does, so that a call without a
+// key, or a mistake of the service's, never means no limit.
+//
+// Set the client's timeouts: a call passes only when the call to Redis has failed. A
+// [ratelimit.Fallback] also has a budget, a breaker, and other policies.
+func ServeInOutages(ctx context.Context, call Call, err error) error {
 	if statusOf(ctx, err).Code() == codes.Unavailable {
 		return nil
 	}
