@@ -15,10 +15,11 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// A Result is told in the tests of All by its verdict and its numbers.
+// allowedBy and deniedBy make a Result of its numbers.
 func allowedBy(limit int, window time.Duration, remaining int, resetAfter time.Duration) ratelimit.Result {
 	return ratelimit.Result{Allowed: true, Limit: limit, Window: window, Remaining: remaining, ResetAfter: resetAfter}
 }
@@ -214,6 +215,7 @@ type wrapped struct{ ratelimit.Client }
 // As many limiters as are accepted fit into one script of Redis, of each algorithm, by both
 // clocks.
 func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
+	raceflag.SkipSequential(t)
 	s := limitertest.OnRedis(t)
 	for _, v := range limitertest.Variants() {
 		if v.Name == "TokenBucket in an All" {

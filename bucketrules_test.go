@@ -14,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // TestBucketsOfSeveralRulesKeepTheBound plays random calls of two or three buckets of
@@ -27,6 +28,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
+	server.SetTime(limitertest.Start)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	const key = "ratelimit:default:tokenbucket:k"
@@ -157,11 +159,13 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 // as long as the callers' WithMaxSkew says. If it did not, a caller whose clock is behind
 // would find no key, and give the server's clock its lag again in every life of the key.
 func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
+	raceflag.SkipSequential(t)
 	t.Parallel()
 	const burst, skew = 100, 10 * time.Second
 	for _, refill := range [][]ratelimit.TokenBucketOption{nil, {ratelimit.WithRefillEvery(time.Second)}} {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)
+		server.SetTime(limitertest.Start)
 		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })
 		now := limitertest.Start

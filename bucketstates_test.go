@@ -11,6 +11,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // bucketKey is where a token bucket without a name keeps the state of "k".
@@ -56,6 +57,7 @@ func requireSound(t *testing.T, r ratelimit.Result, about string) {
 // TestBucketsRefuseNumbersThatNoBucketWrites: they are corrupt, whichever number of the
 // state it is and whichever bucket reads it. Redis must not compute with them for ever.
 func TestBucketsRefuseNumbersThatNoBucketWrites(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
 		s := stage(t)
 		for i, l := range readers(t, s) {
@@ -86,6 +88,7 @@ func TestBucketsRefuseNumbersThatNoBucketWrites(t *testing.T) {
 // TestBucketsReadStatesWithAWrongByte: what a bucket makes of them is ErrCorruptState or
 // a result that keeps its bounds.
 func TestBucketsReadStatesWithAWrongByte(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
 		s := stage(t)
 		all := readers(t, s)

@@ -9,6 +9,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 func calendarWindow(t *testing.T, s *limitertest.Stage, limit int, calendar ratelimit.Calendar) ratelimit.Limiter {
@@ -141,6 +142,7 @@ func TestACallersClockBehindMidnight(t *testing.T) {
 // Hosts with other time zone data: the limit between any two successive boundaries. Some
 // days reach it twice, which no rule of one counter avoids without longer denials.
 func TestHostsWithOtherTimeZoneData(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const limit, days = 20, 60
 	rng := model.Seeded(limitertest.Seed(t))
 	s := limitertest.OnMiniredis(t)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A steppingLimiter stops every call before it is decided and again before the
@@ -291,6 +293,7 @@ func (m *denyModel) pause() time.Duration {
 // have given at that instant, with many calls on their way, resets among them,
 // replies lost, and other processes taking permits.
 func TestDenyCacheModel(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const ms = time.Millisecond
 	truths := map[string]func() trueLimiter{
 		"token bucket": func() trueLimiter { return &trueBucket{burst: 8, interval: 700 * time.Microsecond} },

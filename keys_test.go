@@ -11,6 +11,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // joined returns every text of 1 to most of the segments, joined by colons.
@@ -110,6 +111,7 @@ func TestErrorsNameTheLimiterAndTheKey(t *testing.T) {
 
 // The state of each algorithm, under the key of each other one.
 func TestNoAlgorithmTakesTheStateOfAnother(t *testing.T) {
+	raceflag.SkipSequential(t)
 	// The same text by the same script: these decide alike.
 	alike := func(a, b limitertest.Variant) bool {
 		list := func(v limitertest.Variant) bool {

@@ -15,6 +15,8 @@ import (
 	"unsafe"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A dial is a clock that a test sets.
@@ -216,6 +218,7 @@ func TestLocalTokenBucketConfigErrors(t *testing.T) {
 // The reference is a bucket of fractions, from which every field of the result
 // follows without rounding but the last.
 func TestLocalTokenBucketAgainstFractions(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, c := range []struct {
 		rate  Rate
 		burst int
@@ -277,6 +280,7 @@ func TestLocalTokenBucketAgainstFractions(t *testing.T) {
 
 // Uneven rates neither leak nor lose a permit over a million decisions.
 func TestLocalTokenBucketKeepsTheRate(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, rate := range []Rate{PerSecond(3), PerMinute(7), Per(7_000_001, 13*time.Second)} {
 		const burst = 2
 		l, clock := newTestLocal(t, rate, burst)

@@ -14,7 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A logRule is a configuration of a sliding window or a sliding log.
@@ -99,11 +99,8 @@ func TestLogsOfOneKeyAnswerAsTheirModel(t *testing.T) {
 // TestLogsOfOneKeyOnAServerAnswerAsTheirModel does the same on a server whose clock
 // stands still during each call.
 func TestLogsOfOneKeyOnAServerAnswerAsTheirModel(t *testing.T) {
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	if !limitertest.StandsStill(t, client) {
-		t.Skip("this server's clock does not stand still")
-	}
+	raceflag.SkipSequential(t)
+	server, client := limitertest.HeldServer(t)
 	for _, kind := range logKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
@@ -249,6 +246,7 @@ func ask(t *testing.T, l ratelimit.Limiter, calls int) (allowed int) {
 // TestALogOfAShorterRuleForgetsNothing: an old rule of 100 per 10 s is in use beside a new
 // one of 10 per 100 ms. Each allows a call only if its own rule holds over all permits.
 func TestALogOfAShorterRuleForgetsNothing(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	const ms = time.Millisecond
 	eachLog(t, func(t *testing.T, s *limitertest.Stage, _ string, build func(int, time.Duration, time.Duration, ...ratelimit.Option) ratelimit.Limiter) {
@@ -278,6 +276,7 @@ func TestALogOfAShorterRuleForgetsNothing(t *testing.T) {
 
 // TestLogsOfHostsWhoseClocksDifferGiveTheLimitOnce, however far they are apart.
 func TestLogsOfHostsWhoseClocksDifferGiveTheLimitOnce(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	lags := []time.Duration{10 * time.Second, 10 * time.Microsecond, 5 * time.Millisecond, time.Hour}
 	if testing.Short() {

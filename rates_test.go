@@ -12,12 +12,14 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // TestEveryRateThatAPersonWouldName: every count and burst up to 10^8 per whole number of
 // milliseconds up to a year, unless the bucket takes more than 71 years to refill. Then
 // the error names a burst and a rate that are accepted.
 func TestEveryRateThatAPersonWouldName(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const day = 24 * time.Hour
 	client := limitertest.Offline(t)
 	build := func(rate ratelimit.Rate, burst int) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A plan is the limit of a rival, and its clock.
@@ -113,6 +114,7 @@ func (c *contest) allowed() (sum int) {
 // TestTwoLimitsAtOneInstant: 100 an hour and 10 an hour; every tenth call is for the
 // smaller. A denial by the smaller must not make room for the larger.
 func TestTwoLimitsAtOneInstant(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, _, merged bool) {
 		c := open(plan{limit: 100, window: time.Hour}, plan{limit: 10, window: time.Hour})
@@ -127,6 +129,7 @@ func TestTwoLimitsAtOneInstant(t *testing.T) {
 
 // TestOldWindowBesideAShorterOne: 100 per 10 s and 10 per 100 ms, in turns for 2 s.
 func TestOldWindowBesideAShorterOne(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, _, merged bool) {
 		c := open(plan{limit: 100, window: 10 * time.Second}, plan{limit: 10, window: 100 * time.Millisecond})
@@ -142,6 +145,7 @@ func TestOldWindowBesideAShorterOne(t *testing.T) {
 // TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn: many callers of one process,
 // with a perfect clock.
 func TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	const limit, window, late = 100, 100 * time.Millisecond, 2 * time.Millisecond
 	eachKind(t, func(t *testing.T, open func(...plan) *contest, byCaller, merged bool) {
@@ -158,6 +162,7 @@ func TestCallsArriveInAnotherOrderThanTheyReadTheirClockIn(t *testing.T) {
 // TestClocksApart: two hosts whose clocks differ share one limit, even if the key expires
 // between their calls.
 func TestClocksApart(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	for _, apart := range []time.Duration{5 * time.Millisecond, 10 * time.Second} {
 		t.Run(apart.String(), func(t *testing.T) {
@@ -185,6 +190,7 @@ func TestClocksApart(t *testing.T) {
 // TestRollout: instances of an old and a new configuration, first only the old ones, for
 // a while both, then only the new ones.
 func TestRollout(t *testing.T) {
+	raceflag.SkipSequential(t)
 	inParallel(t)
 	rules := []plan{
 		{limit: 10, window: time.Second},

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -218,6 +219,7 @@ func TestATicketStaysUnsettledAfterAMistake(t *testing.T) {
 
 // TestTheLargestDebt: on both sides of what the state of a key holds.
 func TestTheLargestDebt(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const us = time.Microsecond
 	longest := time.Duration(1<<51) * us // 71 years
 	clients := limitertest.OnMiniredis(t)

@@ -8,11 +8,13 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // TestASlidingWindowAllowsNearlyItsLimit: under a steady demand of twice the limit, a
 // sliding window as it comes allows 97 % of its limit, whatever its window.
 func TestASlidingWindowAllowsNearlyItsLimit(t *testing.T) {
+	raceflag.SkipSequential(t)
 	t.Parallel()
 	const limit = 50
 	windows := limitertest.Rounds(20, 10)

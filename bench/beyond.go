@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	redis_rate "github.com/go-redis/redis_rate/v10"
@@ -183,14 +181,7 @@ func beyond(ctx context.Context, h *host, o options) error {
 	if err := waiters(ctx, bed, &r, o); err != nil {
 		return err
 	}
-	section := r.String()
-	progress("")
-	fmt.Print(section)
-	former, err := os.ReadFile(filepath.Join(o.out, "results.md"))
-	if err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	return save(o, "results.md", replaceSection(string(former), beyondHeading, section))
+	return saveSection(o, beyondHeading, r.String())
 }
 
 // measure measures the match for one caller and for many, over many keys.

@@ -313,12 +313,13 @@ func ResultOf(a model.Answer) ratelimit.Result {
 	}
 }
 
-// Rounds is how often a test repeats a random check: once with -short, full times with
-// RATELIMIT_LONG=1 in the environment, and usual times otherwise; but once under the race
-// detector, which is ten times as slow and finds the same races then.
+// Rounds is how often a test repeats a random check: once with -short or with
+// RATELIMIT_ONCE=1 in the environment, full times with RATELIMIT_LONG=1, and usual times
+// otherwise; but once under the race detector, which is ten times as slow and finds the same
+// races then.
 func Rounds(full, usual int) int {
 	switch {
-	case testing.Short():
+	case testing.Short(), os.Getenv("RATELIMIT_ONCE") != "":
 		return 1
 	case os.Getenv("RATELIMIT_LONG") != "":
 		return full

@@ -31,11 +31,8 @@ func sameAnswers(t *testing.T, a, b Model, back bool, seed uint64, grain int64) 
 }
 
 func TestTokenAndLeakyBucketsDecideAlike(t *testing.T) {
-	seeds := uint64(3)
-	if raceflag.Enabled {
-		seeds = 1
-	}
-	for seed := range seeds {
+	raceflag.SkipSequential(t)
+	for seed := range uint64(3) {
 		for _, back := range []bool{false, true} {
 			sameAnswers(t, NewTokenBucket(3, time.Second, 5), NewLeakyBucket(3, time.Second, 5), back, seed, 1)
 			sameAnswers(t, NewTokenBucket(7, time.Minute, 100), NewLeakyBucket(7, time.Minute, 100), back, seed, 1)

@@ -37,8 +37,9 @@ func kept(history []use, windows []int64, i int, now int64) bool {
 // every pattern of a few instants. A call is allowed only if its own rule holds over all
 // permits that are needed by anybody, and denied only if it does not hold.
 func TestEveryOrderOfTwoRulesOnOneKeyKeepsBoth(t *testing.T) {
+	raceflag.SkipSequential(t)
 	depth := 6
-	if testing.Short() || raceflag.Enabled {
+	if testing.Short() {
 		depth = 5
 	}
 	steps := []int64{0, 1, 2, 5}
