@@ -5,6 +5,7 @@ go 1.25.0
 
 require (
 	connectrpc.com/connect v1.18.1
+	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/redis/go-redis/v9 v9.22.0
 	github.com/stretchr/testify v1.8.4
 	github.com/tryacquire/ratelimit v0.0.0
@@ -13,7 +14,6 @@ require (
 )
 
 require (
-	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
 	github.com/cespare/xxhash/v2 v2.3.0 // indirect
 	github.com/davecgh/go-spew v1.1.1 // indirect
 	github.com/pmezard/go-difflib v1.0.0 // indirect

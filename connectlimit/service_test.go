@@ -107,11 +107,19 @@ func serve(t testing.TB, e echo, interceptors ...connect.Interceptor) service {
 
 func serveHTTP(t testing.TB, handler http.Handler) service {
 	t.Helper()
+	var both, two http.Protocols
+	both.SetHTTP1(true)
+	both.SetUnencryptedHTTP2(true)
+	two.SetUnencryptedHTTP2(true)
 	server := httptest.NewUnstartedServer(handler)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	return service{server.URL, server.Client()}
+	server.Config.Protocols = &both
+	server.Start()
+	transport := &http.Transport{Protocols: &two}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		server.Close()
+	})
+	return service{server.URL, &http.Client{Transport: transport}}
 }
 
 // client is a client of one procedure.
