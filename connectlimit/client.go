@@ -1,0 +1,145 @@
+package connectlimit
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"connectrpc.com/connect"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// NewClient returns an interceptor for clients: each call takes a permit of the key that key
+// returns, before anything is sent, and fails as a call that a server denies, with the same
+// error. With [WithMaxWait] it waits for the permit instead.
+//
+//	connect.WithInterceptors(limit)
+//
+// A stream takes its permits with what first sends something: Send, CloseRequest or Receive.
+// Its header is complete then, and the error is that of this method. The header does not have yet what interceptors
+// set that are given later.
+//
+// The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
+// is not for clients, or is given twice. Redis is not asked.
+func NewClient(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (connect.Interceptor, error) {
+	l, err := newLimit(client, limiter, key, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &interceptor{l}, nil
+}
+
+func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		cancel := func() {}
+		if i.limit.limitsMessages() {
+			ctx, cancel = context.WithCancel(ctx)
+		}
+		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, limit: i.limit}
+		c.begin = sync.OnceValue(c.start)
+		return c
+	}
+}
+
+// A clientConn limits a client's stream.
+type clientConn struct {
+	connect.StreamingClientConn
+	ctx    context.Context
+	cancel context.CancelFunc
+	limit  *limit
+
+	begin    func() error // takes the stream's permits, once
+	messages              // set by begin
+	aborted  sync.Once
+}
+
+func (c *clientConn) start() error {
+	call := Call{Spec: c.Spec(), Peer: c.Peer(), Header: c.RequestHeader()}
+	key, limited, err := c.limit.keyed(c.ctx, call)
+	if err == nil && limited {
+		err = c.limit.start(c.ctx, call, key)
+	}
+	if err != nil {
+		c.cancel()
+		return err
+	}
+	if limited {
+		c.messages = messages{limit: c.limit, call: call, key: key}
+	} else {
+		c.messages = messages{limit: &limit{}}
+	}
+	return nil
+}
+
+func (c *clientConn) Send(m any) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	if m == nil { // sends the header alone
+		return c.StreamingClientConn.Send(nil)
+	}
+	err := c.send(c.ctx, m, c.StreamingClientConn.Send)
+	c.abortIfDenied()
+	return err
+}
+
+func (c *clientConn) Receive(m any) error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	err := c.receive(c.ctx, m, c.StreamingClientConn.Receive)
+	c.abortIfDenied()
+	if err != nil && c.Spec().StreamType != connect.StreamTypeBidi {
+		c.cancel() // of bidi, Send may still go on; CloseResponse cancels it
+	}
+	return err
+}
+
+// abortIfDenied resets the stream after a message was denied: callers of Send and Receive take
+// an error for its end. The request is not closed, because the server would take the messages so far
+// for all of them; and the end of the context alone has no effect in net/http while it waits for the
+// request's next bytes.
+func (c *clientConn) abortIfDenied() {
+	if c.denied.Load() {
+		c.aborted.Do(func() {
+			c.cancel()
+			_ = c.StreamingClientConn.CloseResponse()
+		})
+	}
+}
+
+// The other methods would send the stream's header, or wait for the answer to it. Of a stream that
+// was denied at its start nothing is sent.
+
+func (c *clientConn) CloseRequest() error {
+	if err := c.begin(); err != nil {
+		return err
+	}
+	if c.denied.Load() {
+		return *c.ended.Load()
+	}
+	return c.StreamingClientConn.CloseRequest()
+}
+
+func (c *clientConn) CloseResponse() error {
+	defer c.cancel()
+	if c.begin() != nil || c.denied.Load() {
+		return nil // nothing is open
+	}
+	return c.StreamingClientConn.CloseResponse()
+}
+
+func (c *clientConn) ResponseHeader() http.Header {
+	if c.begin() != nil {
+		return http.Header{}
+	}
+	return c.StreamingClientConn.ResponseHeader()
+}
+
+func (c *clientConn) ResponseTrailer() http.Header {
+	if c.begin() != nil {
+		return http.Header{}
+	}
+	return c.StreamingClientConn.ResponseTrailer()
+}

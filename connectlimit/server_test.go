@@ -1,0 +1,387 @@
+package connectlimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/connectlimit"
+)
+
+// requirePushback asserts what tells a client of the protocol when to retry.
+func requirePushback(t testing.TB, err error, protocol, retryAfter, pushback string) {
+	t.Helper()
+	if protocol == connect.ProtocolConnect {
+		require.Equal(t, []string{retryAfter}, meta(err, "Retry-After"))
+		require.Empty(t, meta(err, "Grpc-Retry-Pushback-Ms"))
+	} else {
+		require.Equal(t, []string{pushback}, meta(err, "Grpc-Retry-Pushback-Ms"))
+		require.Empty(t, meta(err, "Retry-After"))
+	}
+}
+
+func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
+	eachKind(t, func(t *testing.T, kind, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
+		limiter, ran := allowing(), false
+		s := serve(t, func(context.Context, string) error { ran = true; return nil }, newServer(t, limiter, connectlimit.WithPolicy("api")))
+		require.NoError(t, do(t.Context(), s))
+		require.Equal(t, []string{"k 1"}, limiter.asked(), "a call takes one permit, a stream when it starts")
+
+		ran = false
+		limiter.result = denying(5, time.Second, 1500*time.Microsecond).result
+		err := do(t.Context(), s)
+		requireDenied(t, err, "api", 5, time.Second, 2*time.Millisecond)
+		requirePushback(t, err, protocol, "1", "2")
+		require.Equal(t, []string{"k 1"}, limiter.asked())
+		require.False(t, ran, "the handler must not run")
+	})
+}
+
+// TestADenialOnTheWire: the Connect protocol's is 429 with Retry-After, which proxies and
+// browsers know; that of gRPC has its trailer among the trailers.
+func TestADenialOnTheWire(t *testing.T) {
+	s := serve(t, nil, newServer(t, denying(5, time.Second, 1500*time.Millisecond)))
+	post := func(contentType, body string) (*http.Response, string) {
+		resp, err := s.http.Post(s.url+unary, contentType, strings.NewReader(body))
+		require.NoError(t, err)
+		defer func() { _ = resp.Body.Close() }()
+		text, err := io.ReadAll(resp.Body)
+		require.NoError(t, err)
+		return resp, string(text)
+	}
+	resp, body := post("application/json", `"a"`)
+	require.Equal(t, 429, resp.StatusCode)
+	require.Equal(t, "2", resp.Header.Get("Retry-After"))
+	require.Contains(t, body, `"code":"resource_exhausted"`)
+	require.Contains(t, body, `"type":"google.rpc.RetryInfo"`)
+
+	resp, body = post("application/grpc", "\x00\x00\x00\x00\x00")
+	require.Equal(t, 200, resp.StatusCode)
+	require.Empty(t, body)
+	require.Equal(t, "8", resp.Trailer.Get("Grpc-Status"))
+	require.Equal(t, "1500", resp.Trailer.Get("Grpc-Retry-Pushback-Ms"))
+}
+
+// TestThePolicyIsTheLimitersName, if no other is given.
+func TestThePolicyIsTheLimitersName(t *testing.T) {
+	for want, limit := range map[string]connect.Interceptor{
+		"bucket":  newServer(t, named{denying(5, time.Second, time.Second), "bucket"}),
+		"other":   newServer(t, named{denying(5, time.Second, time.Second), "bucket"}, connectlimit.WithPolicy("other")),
+		"default": newServer(t, named{denying(5, time.Second, time.Second), ""}),
+	} {
+		_, err := everyKind[unary](t.Context(), serve(t, nil, limit))
+		requireDenied(t, err, want, 5, time.Second, time.Second)
+	}
+}
+
+func TestPushback(t *testing.T) {
+	for _, c := range []struct {
+		name            string
+		retry, deadline time.Duration
+		opts            []connectlimit.Option
+		seconds, millis string
+	}{
+		{"a microsecond", time.Microsecond, 0, nil, "1", "1"},
+		{"no time at all", 0, 0, nil, "1", "1"},
+		{"a second", time.Second, 0, nil, "1", "1000"},
+		{"a nanosecond more", time.Second + 1, 0, nil, "2", "1001"},
+		{"the longest", time.Minute, 0, nil, "60", "60000"},
+		{"longer", time.Minute + 1, 0, nil, "61", "-1"},
+		{"a longest of one's own", time.Second, 0, []connectlimit.Option{connectlimit.WithMaxPushback(time.Second)}, "1", "1000"},
+		{"longer than that", time.Second + 1, 0, []connectlimit.Option{connectlimit.WithMaxPushback(time.Second)}, "2", "-1"},
+		{"never", 1, 0, []connectlimit.Option{connectlimit.WithMaxPushback(0)}, "1", "-1"},
+		{"beyond the deadline", 59 * time.Second, 50 * time.Second, nil, "59", "-1"},
+	} {
+		s := serve(t, nil, newServer(t, denying(5, time.Second, c.retry), c.opts...))
+		ctx := t.Context()
+		if c.deadline > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, c.deadline)
+			defer cancel()
+		}
+		for protocol, opts := range protocols {
+			_, err := everyKind[unary](ctx, s, opts...)
+			require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), c.name)
+			requirePushback(t, err, protocol, c.seconds, c.millis)
+		}
+	}
+}
+
+// TestOutages: without a decision a call is unavailable, and so it is under a closed policy; an
+// open one lets it pass.
+func TestOutages(t *testing.T) {
+	primary := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	closed := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
+	opened := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
+	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
+	const undecided = "the rate limit could not be decided"
+	eachKind(t, func(t *testing.T, _, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
+		err := do(t.Context(), serve(t, nil, newServer(t, primary)))
+		requireError(t, err, connect.CodeUnavailable, undecided)
+		require.Empty(t, meta(err, "Retry-After"))
+		require.Empty(t, meta(err, "Grpc-Retry-Pushback-Ms"))
+
+		err = do(t.Context(), serve(t, nil, newServer(t, closed)))
+		requireError(t, err, connect.CodeUnavailable, undecided, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+		requirePushback(t, err, protocol, "1", "1000")
+
+		require.NoError(t, do(t.Context(), serve(t, nil, newServer(t, opened))))
+		require.NoError(t, do(t.Context(), serve(t, nil, newServer(t, primary, open))))
+	})
+	_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, ratelimit.DenyAll())))
+	requireDenied(t, err, "default", 0, 0, time.Second) // a client that is blocked, and no outage
+}
+
+func TestErrorsHaveACodeAndNoText(t *testing.T) {
+	const (
+		mistake   = "the rate limit is set up wrongly"
+		undecided = "the rate limit could not be decided"
+		noKey     = "the call lacks what it is limited by"
+	)
+	for _, c := range []struct {
+		err  error
+		code connect.Code
+		text string
+	}{
+		{connectlimit.ErrNoKey, connect.CodeInvalidArgument, noKey},
+		{connectlimit.ErrBadKey, connect.CodeInvalidArgument, noKey},
+		{ratelimit.ErrExceedsLimit, connect.CodeInvalidArgument, "the call takes more than the rate limit can ever allow"},
+		{ratelimit.ErrInvalidConfig, connect.CodeInternal, mistake},
+		{ratelimit.ErrInvalidKey, connect.CodeInternal, mistake},
+		{ratelimit.ErrInvalidPermits, connect.CodeInternal, mistake},
+		{ratelimit.ErrCrossSlot, connect.CodeInternal, mistake},
+		{ratelimit.ErrCorruptState, connect.CodeUnavailable, undecided},
+		{context.Canceled, connect.CodeUnavailable, undecided}, // not the call's own
+		{context.DeadlineExceeded, connect.CodeUnavailable, undecided},
+		{connect.NewError(connect.CodeOutOfRange, errors.New("secret")), connect.CodeUnavailable, undecided},
+		{errors.New("dial"), connect.CodeUnavailable, undecided},
+	} {
+		wrapped := fmt.Errorf("secret: %w", c.err)
+		limiter := &stub{err: wrapped}
+		var seen error
+		watch := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+			return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+				resp, err := next(ctx, req)
+				seen = err
+				return resp, err
+			}
+		})
+		s := serve(t, nil, watch, newServer(t, limiter))
+		keyless := serve(t, nil, must[connect.Interceptor](t)(connectlimit.NewServer(limiter,
+			func(context.Context, connectlimit.Call) (string, error) { return "", wrapped })))
+		for _, opts := range protocols {
+			for _, call := range everyKind {
+				_, err := call(t.Context(), s, opts...)
+				requireError(t, err, c.code, c.text)
+				limiter.asked()
+				_, err = call(t.Context(), keyless, opts...)
+				requireError(t, err, c.code, c.text)
+				require.Empty(t, limiter.asked(), "without a key the limiter is not asked")
+			}
+		}
+		require.ErrorIs(t, seen, c.err, "in the process the cause is known")
+		require.NotContains(t, seen.Error(), "secret")
+	}
+	empty := must[connect.Interceptor](t)(connectlimit.NewServer(allowing(), func(context.Context, connectlimit.Call) (string, error) { return "", nil }))
+	_, err := everyKind[unary](t.Context(), serve(t, nil, empty))
+	requireError(t, err, connect.CodeInternal, mistake)
+
+	// An interceptor on the wrong side is a mistake, and never no limit.
+	onHandler := serve(t, nil, must[connect.Interceptor](t)(connectlimit.NewClient(allowing(), fixed)))
+	onClient := connect.WithInterceptors(newServer(t, allowing()))
+	for _, call := range everyKind {
+		_, err := call(t.Context(), onHandler)
+		requireError(t, err, connect.CodeInternal, mistake)
+		_, err = call(t.Context(), serve(t, nil), onClient)
+		requireError(t, err, connect.CodeInternal, mistake)
+	}
+}
+
+// TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
+func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
+	for err, passes := range map[error]bool{
+		connectlimit.ErrNoKey: false, connectlimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
+		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
+	} {
+		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, err)
+		require.Equal(t, passes, got == nil, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	requireError(t, connectlimit.ServeInOutages(ended, connectlimit.Call{}, errors.New("dial")), connect.CodeCanceled, "context canceled")
+	late, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	requireError(t, connectlimit.ServeInOutages(late, connectlimit.Call{}, errors.New("dial")), connect.CodeDeadlineExceeded, "context deadline exceeded")
+}
+
+func TestHandlersOfOnesOwn(t *testing.T) {
+	limiter := denying(5, 5*time.Second, 1500*time.Microsecond)
+	teapot := connect.NewError(connect.CodeFailedPrecondition, errors.New("a teapot"))
+	teapot.Meta().Set("X-Tea", "black")
+	detail, err := connect.NewErrorDetail(durationpb.New(time.Minute))
+	require.NoError(t, err)
+	teapot.AddDetail(detail)
+	failure := errors.New("down")
+	eachKind(t, func(t *testing.T, kind, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
+		var got []connectlimit.Decision
+		s := serve(t, nil, newServer(t, limiter, connectlimit.WithPolicy("api"),
+			connectlimit.WithDenialHandler(func(_ context.Context, call connectlimit.Call, d connectlimit.Decision) error {
+				require.Equal(t, kind, call.Spec.Procedure)
+				require.Equal(t, protocol, call.Peer.Protocol)
+				require.Equal(t, kind == unary, call.Message != nil)
+				got = append(got, d)
+				return teapot
+			})))
+		err := do(t.Context(), s)
+		requireError(t, err, connect.CodeFailedPrecondition, "a teapot", durationpb.New(time.Minute))
+		require.Equal(t, []string{"black"}, meta(err, "X-Tea"))
+		requirePushback(t, err, protocol, "1", "2")
+		require.Equal(t, []connectlimit.Decision{{Policy: "api", Result: limiter.result}}, got)
+		require.Equal(t, http.Header{"X-Tea": {"black"}}, teapot.Meta(), "the handler's own error is not changed")
+
+		// An error of another server does not bring that one's header along.
+		wire := connect.NewWireError(connect.CodeAborted, errors.New("upstream"))
+		wire.Meta().Set("Set-Cookie", "s3cret")
+		err = do(t.Context(), serve(t, nil, newServer(t, limiter, connectlimit.WithDenialHandler(
+			func(context.Context, connectlimit.Call, connectlimit.Decision) error { return wire }))))
+		requireError(t, err, connect.CodeAborted, "upstream")
+		require.Empty(t, meta(err, "Set-Cookie"))
+		requirePushback(t, err, protocol, "1", "2")
+
+		err = do(t.Context(), serve(t, nil, newServer(t, limiter, connectlimit.WithDenialHandler(
+			func(context.Context, connectlimit.Call, connectlimit.Decision) error { return failure }))))
+		requireError(t, err, connect.CodeUnknown, "down")
+		err = do(t.Context(), serve(t, nil, newServer(t, limiter, connectlimit.WithDenialHandler(
+			func(context.Context, connectlimit.Call, connectlimit.Decision) error { return nil }))))
+		requireDenied(t, err, "default", 5, 5*time.Second, 2*time.Millisecond)
+
+		var errs []error
+		s = serve(t, nil, newServer(t, &stub{err: failure}, connectlimit.WithErrorHandler(func(_ context.Context, _ connectlimit.Call, err error) error {
+			errs = append(errs, err)
+			return nil
+		})))
+		require.NoError(t, do(t.Context(), s))
+		require.Equal(t, []error{failure}, errs)
+	})
+}
+
+func TestCostAndSkip(t *testing.T) {
+	for cost, want := range map[int][]string{0: nil, 1: {"k 1"}, 7: {"k 7"}, -1: {"k -1"}} {
+		limiter := allowing()
+		s := serve(t, nil, newServer(t, limiter, connectlimit.WithCost(func(context.Context, connectlimit.Call) int { return cost })))
+		for kind, call := range everyKind {
+			_, err := call(t.Context(), s)
+			require.NoError(t, err, kind)
+			require.Equal(t, want, limiter.asked(), kind)
+		}
+	}
+	limiter, own := allowing(), allowing()
+	skip := connectlimit.WithSkip(func(_ context.Context, c connectlimit.Call) bool {
+		return c.Spec.Procedure == unary || c.Spec.Procedure == bidi
+	})
+	s := serve(t, nil, newServer(t, limiter, skip, connectlimit.WithReceived(limiter, 0), connectlimit.WithSent(limiter, 0)))
+	onClient := newClient(t, own, skip, connectlimit.WithReceived(own, 0), connectlimit.WithSent(own, 0))
+	for kind, call := range everyKind {
+		_, err := call(t.Context(), s, onClient)
+		require.NoError(t, err, kind)
+		require.Equal(t, kind == unary || kind == bidi, len(limiter.asked()) == 0, kind)
+		require.Equal(t, kind == unary || kind == bidi, len(own.asked()) == 0, kind)
+	}
+}
+
+// TestNestedLimits: of two limits the inner one is asked only if the outer one allows, and the
+// error names the one that denied. The same limit twice takes two permits.
+func TestNestedLimits(t *testing.T) {
+	eachKind(t, func(t *testing.T, _, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
+		outer, inner := allowing(), denying(3, time.Second, time.Second)
+		s := serve(t, nil, newServer(t, outer, connectlimit.WithPolicy("outer")), newServer(t, inner, connectlimit.WithPolicy("inner")))
+		err := do(t.Context(), s)
+		requireDenied(t, err, "inner", 3, time.Second, time.Second)
+		requirePushback(t, err, protocol, "1", "1000")
+		require.Len(t, outer.asked(), 1)
+		require.Len(t, inner.asked(), 1)
+
+		twice := allowing()
+		limit := newServer(t, twice)
+		require.NoError(t, do(t.Context(), serve(t, nil, limit, limit)))
+		require.Equal(t, []string{"k 1", "k 1"}, twice.asked())
+	})
+}
+
+// TestAPanicOfAHandlerIsLeftToRecover: connect's own recovery, given before, recovers it, and
+// the next call goes on.
+func TestAPanicOfAHandlerIsLeftToRecover(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle(unary, connect.NewUnaryHandler(unary, func(context.Context, *connect.Request[text]) (*connect.Response[text], error) { panic("oh") },
+		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, v any) error {
+			return connect.NewError(connect.CodeInternal, fmt.Errorf("recovered %v", v))
+		}), connect.WithInterceptors(newServer(t, allowing()))))
+	s := serveHTTP(t, mux)
+	for range 2 {
+		for _, opts := range protocols {
+			_, err := everyKind[unary](t.Context(), s, opts...)
+			requireError(t, err, connect.CodeInternal, "recovered oh")
+		}
+	}
+}
+
+// blocked is a limiter that does not answer before the context ends.
+type blocked struct {
+	stub
+	asked chan struct{}
+}
+
+func (b *blocked) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+	b.asked <- struct{}{}
+	<-ctx.Done()
+	return ratelimit.Result{}, fmt.Errorf("secret: %w", ctx.Err())
+}
+
+// answering sees the errors that handlers return.
+type answering chan error
+
+func (a answering) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		resp, err := next(ctx, req)
+		a <- err
+		return resp, err
+	}
+}
+func (a answering) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return next
+}
+func (a answering) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return func(ctx context.Context, conn connect.StreamingHandlerConn) error {
+		err := next(ctx, conn)
+		a <- err
+		return err
+	}
+}
+
+// TestACallThatIsCancelled: the limiter's call ends with it, and the error is the call's own.
+func TestACallThatIsCancelled(t *testing.T) {
+	eachKind(t, func(t *testing.T, _, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
+		limiter, answered := &blocked{asked: make(chan struct{}, 1)}, make(answering, 1)
+		s := serve(t, nil, answered, newServer(t, limiter, connectlimit.WithErrorHandler(connectlimit.ServeInOutages)))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-limiter.asked
+			cancel()
+		}()
+		require.Equal(t, connect.CodeCanceled, connect.CodeOf(do(ctx, s)))
+		err := <-answered
+		requireError(t, err, connect.CodeCanceled, "context canceled")
+		require.ErrorIs(t, err, context.Canceled)
+	})
+}

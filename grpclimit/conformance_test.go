@@ -1,0 +1,118 @@
+package grpclimit_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// TestTheConformanceSuiteOverGRPC: every algorithm, storage and way to count, on miniredis, through the
+// interceptors of servers and clients, unary and by a stream. What a call carries is compared: whether it was
+// allowed; of a denial, limit, window and RetryAfter, to the millisecond; and the codes of errors. A
+// status does not carry Remaining and ResetAfter, nor the limit and window of a call that is allowed; and
+// calls cannot ask for Peek and Reset.
+func TestTheConformanceSuiteOverGRPC(t *testing.T) {
+	cost := grpclimit.WithCost(func(ctx context.Context, call grpclimit.Call) int {
+		of := metadata.ValueFromIncomingContext(ctx, "cost")
+		if call.Client {
+			md, _ := metadata.FromOutgoingContext(ctx)
+			of = md["cost"]
+		}
+		n, err := strconv.Atoi(of[0])
+		require.NoError(t, err)
+		return n
+	})
+	for _, v := range limitertest.Variants() {
+		stage := limitertest.OnMiniredis(t)
+		limiter, err := v.Build(stage.Client, stage.Opts...)
+		require.NoError(t, err)
+		sides := map[string]*grpc.ClientConn{
+			"server": dial(t, &echo{}, newServer(t, limiter, cost).Options()),
+			"client": dial(t, &echo{}, nil, newClient(t, limiter, cost).Options()...),
+		}
+		for side, conn := range sides {
+			for _, kind := range []string{unary, bidi} {
+				do := everyKind[kind]
+				t.Run(v.Name+" "+side+kind, func(t *testing.T) {
+					ask := func(n int) error {
+						return do(metadata.AppendToOutgoingContext(t.Context(), "cost", strconv.Itoa(n)), conn)
+					}
+					denied := func(err error, retry time.Duration) {
+						t.Helper()
+						requireDenied(t, err, "default", v.Limit, v.Window, (retry + time.Millisecond - 1).Truncate(time.Millisecond))
+					}
+
+					stage.Wipe(t)
+					for range 3 {
+						require.NoError(t, ask(1))
+					}
+					for range 2 {
+						denied(ask(1), v.Retry)
+					}
+					stage.Advance(v.Retry - v.Grain)
+					denied(ask(1), v.Grain)
+					stage.Advance(v.Grain)
+					require.NoError(t, ask(1))
+
+					stage.Wipe(t)
+					require.NoError(t, ask(2))
+					denied(ask(2), v.Retry)
+					require.NoError(t, ask(1), "a denial takes nothing")
+
+					require.Equal(t, codes.InvalidArgument, status.Code(ask(4)), "more than can ever be allowed")
+					require.Equal(t, codes.Internal, status.Code(ask(-1)))
+					if v.Corrupt != nil {
+						stage.Wipe(t)
+						require.NoError(t, v.Corrupt(stage.Admin, v.Key))
+						require.Equal(t, codes.Unavailable, status.Code(ask(1)))
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestAllOfSeveralLimits: the status is about the one that denies, and none has taken a permit.
+func TestAllOfSeveralLimits(t *testing.T) {
+	stage := limitertest.OnMiniredis(t)
+	second := must[*ratelimit.FixedWindow](t)(ratelimit.NewFixedWindow(stage.Client, 5, time.Second, ratelimit.WithName("second")))
+	minute := must[*ratelimit.FixedWindow](t)(ratelimit.NewFixedWindow(stage.Client, 2, time.Minute, ratelimit.WithName("minute")))
+	all := must[*ratelimit.All](t)(ratelimit.NewAll(second, minute))
+	conn := dial(t, &echo{}, newServer(t, all, grpclimit.WithPolicy("api")).Options())
+	for range 2 {
+		_, err := call(t.Context(), conn, "a")
+		require.NoError(t, err)
+	}
+	for range 9 {
+		_, err := call(t.Context(), conn, "a")
+		requireDenied(t, err, "api", 2, time.Minute, time.Minute)
+	}
+	require.Equal(t, 3, must[ratelimit.Result](t)(second.Peek(t.Context(), "k")).Remaining)
+}
+
+// TestTheNumbersOfADenial at the edges of what fits.
+func TestTheNumbersOfADenial(t *testing.T) {
+	const most = time.Duration(1<<63 - 1)
+	for retry, want := range map[time.Duration]time.Duration{
+		-time.Second: time.Millisecond, 0: time.Millisecond, 1: time.Millisecond,
+		time.Millisecond: time.Millisecond, time.Millisecond + 1: 2 * time.Millisecond,
+		most: most.Truncate(time.Millisecond),
+	} {
+		require.Equal(t, want, grpclimit.Decision{Result: ratelimit.Result{RetryAfter: retry}}.RetryDelay(), retry)
+	}
+	for _, err := range []error{nil, context.Canceled, status.Error(codes.ResourceExhausted, "")} {
+		_, ok := grpclimit.RetryAfter(err)
+		require.False(t, ok)
+	}
+}

@@ -1,0 +1,365 @@
+package grpclimit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/grpclimit"
+)
+
+func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
+	for kind, do := range everyKind {
+		limiter := allowing()
+		conn := dial(t, &echo{}, newServer(t, limiter, grpclimit.WithPolicy("api")).Options())
+		require.NoError(t, do(t.Context(), conn), kind)
+		require.Equal(t, []string{"k 1"}, limiter.asked(), "a call takes one permit, a stream when it starts")
+
+		ran := false
+		limiter = denying(5, time.Second, 1500*time.Microsecond)
+		conn = dial(t, &echo{
+			unary:  func(context.Context, string) (string, error) { ran = true; return "", nil },
+			stream: func(string, grpc.ServerStream) error { ran = true; return nil },
+		}, newServer(t, limiter, grpclimit.WithPolicy("api")).Options())
+		var header, trailer metadata.MD
+		requireDenied(t, do(t.Context(), conn, grpc.Header(&header), grpc.Trailer(&trailer)), "api", 5, time.Second, 2*time.Millisecond)
+		require.Equal(t, []string{"k 1"}, limiter.asked())
+		require.False(t, ran, "the handler must not run")
+		require.Equal(t, []string{"2"}, trailer["grpc-retry-pushback-ms"], "%s: %v", kind, header)
+	}
+}
+
+// TestThePolicyIsTheLimitersName, if no other is given.
+func TestThePolicyIsTheLimitersName(t *testing.T) {
+	for want, limit := range map[string]*grpclimit.Server{
+		"bucket":  newServer(t, named{denying(5, time.Second, time.Second), "bucket"}),
+		"other":   newServer(t, named{denying(5, time.Second, time.Second), "bucket"}, grpclimit.WithPolicy("other")),
+		"default": newServer(t, named{denying(5, time.Second, time.Second), ""}),
+	} {
+		_, err := call(t.Context(), dial(t, &echo{}, limit.Options()), "a")
+		requireDenied(t, err, want, 5, time.Second, time.Second)
+	}
+}
+
+// TestPushback: a client's retry policy is told when to retry, or not to where no retry helps.
+func TestPushback(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		retry    time.Duration
+		deadline time.Duration // of the call; 0: none
+		opts     []grpclimit.Option
+		want     string
+	}{
+		{"a microsecond", time.Microsecond, 0, nil, "1"},
+		{"no time at all", 0, 0, nil, "1"},
+		{"a millisecond", time.Millisecond, 0, nil, "1"},
+		{"a nanosecond more", time.Millisecond + 1, 0, nil, "2"},
+		{"the longest", time.Minute, 0, nil, "60000"},
+		{"longer", time.Minute + 1, 0, nil, "-1"},
+		{"a month", 720 * time.Hour, 0, nil, "-1"},
+		{"a longest of one's own", time.Second, 0, []grpclimit.Option{grpclimit.WithMaxPushback(time.Second)}, "1000"},
+		{"longer than that", time.Second + 1, 0, []grpclimit.Option{grpclimit.WithMaxPushback(time.Second)}, "-1"},
+		{"never", 1, 0, []grpclimit.Option{grpclimit.WithMaxPushback(0)}, "-1"},
+		{"within the deadline", time.Second, time.Hour, nil, "1000"},
+		{"beyond the deadline", 59 * time.Second, 50 * time.Second, nil, "-1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn := dial(t, &echo{}, newServer(t, denying(5, time.Second, c.retry), c.opts...).Options())
+			ctx := t.Context()
+			if c.deadline > 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(ctx, c.deadline)
+				defer cancel()
+			}
+			for kind, do := range everyKind {
+				var trailer metadata.MD
+				err := do(ctx, conn, grpc.Trailer(&trailer))
+				require.Equal(t, codes.ResourceExhausted, status.Code(err))
+				require.Equal(t, []string{c.want}, trailer["grpc-retry-pushback-ms"], kind)
+			}
+		})
+	}
+}
+
+// TestOutages: without a decision a call is UNAVAILABLE, and so it is under a closed policy; an
+// open one lets it pass.
+func TestOutages(t *testing.T) {
+	primary := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	closed := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
+	opened := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
+	undecided := status.New(codes.Unavailable, "the rate limit could not be decided")
+	second, err := undecided.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
+	require.NoError(t, err)
+
+	for name, c := range map[string]struct {
+		limiter ratelimit.Limiter
+		opts    []grpclimit.Option
+		want    *status.Status // nil: the call goes on
+		trailer []string
+	}{
+		"no policy":           {primary, nil, undecided, nil},
+		"closed":              {closed, nil, second, []string{"1000"}},
+		"open":                {opened, nil, nil, nil},
+		"open by the option":  {primary, []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}, nil, nil},
+		"closed, with a wait": {closed, []grpclimit.Option{grpclimit.WithMaxWait(time.Hour)}, second, []string{"1000"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn := dial(t, &echo{}, newServer(t, c.limiter, c.opts...).Options())
+			for kind, do := range everyKind {
+				var trailer metadata.MD
+				err := do(t.Context(), conn, grpc.Trailer(&trailer))
+				if c.want == nil {
+					require.NoError(t, err, kind)
+				} else {
+					requireStatus(t, err, c.want)
+				}
+				require.Equal(t, c.trailer, trailer["grpc-retry-pushback-ms"], kind)
+			}
+		})
+	}
+	conn := dial(t, &echo{}, newServer(t, ratelimit.DenyAll()).Options())
+	_, err = call(t.Context(), conn, "a")
+	requireDenied(t, err, "default", 0, 0, time.Second) // a client that is blocked, and no outage
+}
+
+func TestErrorsHaveACodeAndNoText(t *testing.T) {
+	texts := map[codes.Code]string{
+		codes.Internal:    "the rate limit is set up wrongly",
+		codes.Unavailable: "the rate limit could not be decided",
+	}
+	for _, c := range []struct {
+		err  error
+		code codes.Code
+		text string
+	}{
+		{grpclimit.ErrNoKey, codes.InvalidArgument, "the call lacks what it is limited by"},
+		{grpclimit.ErrBadKey, codes.InvalidArgument, "the call lacks what it is limited by"},
+		{ratelimit.ErrExceedsLimit, codes.InvalidArgument, "the call takes more than the rate limit can ever allow"},
+		{ratelimit.ErrInvalidConfig, codes.Internal, ""},
+		{ratelimit.ErrInvalidKey, codes.Internal, ""},
+		{ratelimit.ErrInvalidPermits, codes.Internal, ""},
+		{ratelimit.ErrCrossSlot, codes.Internal, ""},
+		{ratelimit.ErrCorruptState, codes.Unavailable, ""},
+		{context.Canceled, codes.Unavailable, ""},         // not the call's own
+		{context.DeadlineExceeded, codes.Unavailable, ""}, // Redis was too slow, for example
+		{errors.New("dial"), codes.Unavailable, ""},
+	} {
+		if c.text == "" {
+			c.text = texts[c.code]
+		}
+		wrapped := fmt.Errorf("secret: %w", c.err)
+		want := status.New(c.code, c.text)
+
+		limiter := &stub{err: wrapped}
+		conn := dial(t, &echo{}, newServer(t, limiter).Options())
+		noKey := must[*grpclimit.Server](t)(grpclimit.NewServer(limiter, func(context.Context, grpclimit.Call) (string, error) { return "", wrapped }))
+		connNoKey := dial(t, &echo{}, noKey.Options())
+		for kind, do := range everyKind {
+			var trailer metadata.MD
+			requireStatus(t, do(t.Context(), conn, grpc.Trailer(&trailer)), want)
+			require.Empty(t, trailer["grpc-retry-pushback-ms"], kind)
+			limiter.asked()
+			requireStatus(t, do(t.Context(), connNoKey), want)
+			require.Empty(t, limiter.asked(), "without a key the limiter is not asked")
+		}
+		// In the process the cause is known.
+		_, err := newServer(t, limiter).Unary(t.Context(), nil, &grpc.UnaryServerInfo{}, nil)
+		require.ErrorIs(t, err, c.err)
+		require.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", c.code, c.text), err.Error())
+	}
+	empty := must[*grpclimit.Server](t)(grpclimit.NewServer(allowing(), func(context.Context, grpclimit.Call) (string, error) { return "", nil }))
+	_, err := call(t.Context(), dial(t, &echo{}, empty.Options()), "a")
+	requireStatus(t, err, status.New(codes.Internal, texts[codes.Internal]))
+	var unmade *grpclimit.Server
+	for _, do := range everyKind {
+		requireStatus(t, do(t.Context(), dial(t, &echo{}, unmade.Options())), status.New(codes.Internal, texts[codes.Internal]))
+	}
+}
+
+// TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
+func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
+	for err, passes := range map[error]bool{
+		grpclimit.ErrNoKey: false, grpclimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
+		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
+	} {
+		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, err)
+		require.Equal(t, passes, got == nil, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.Equal(t, codes.Canceled, status.Code(grpclimit.ServeInOutages(ended, grpclimit.Call{}, errors.New("dial"))))
+}
+
+func TestHandlersOfOnesOwn(t *testing.T) {
+	var got []grpclimit.Decision
+	var calls []grpclimit.Call
+	limiter := denying(5, 5*time.Second, 1500*time.Microsecond)
+	teapot := status.Error(codes.FailedPrecondition, "a teapot")
+	conn := dial(t, &echo{}, newServer(t, limiter, grpclimit.WithPolicy("api"),
+		grpclimit.WithDenialHandler(func(_ context.Context, call grpclimit.Call, d grpclimit.Decision) error {
+			call.Message = nil
+			got, calls = append(got, d), append(calls, call)
+			return teapot
+		})).Options())
+	for kind, do := range everyKind {
+		var trailer metadata.MD
+		requireStatus(t, do(t.Context(), conn, grpc.Trailer(&trailer)), status.Convert(teapot))
+		require.Equal(t, []string{"2"}, trailer["grpc-retry-pushback-ms"])
+		require.Equal(t, []grpclimit.Decision{{Policy: "api", Result: limiter.result}}, got)
+		require.Equal(t, []grpclimit.Call{{Method: kind}}, calls)
+		got, calls = nil, nil
+	}
+	require.Equal(t, 2*time.Millisecond, grpclimit.Decision{Result: limiter.result}.RetryDelay())
+
+	conn = dial(t, &echo{}, newServer(t, limiter,
+		grpclimit.WithDenialHandler(func(context.Context, grpclimit.Call, grpclimit.Decision) error { return nil })).Options())
+	for _, do := range everyKind {
+		requireDenied(t, do(t.Context(), conn), "default", 5, 5*time.Second, 2*time.Millisecond)
+	}
+
+	failure := errors.New("down")
+	var errs []error
+	conn = dial(t, &echo{}, newServer(t, &stub{err: failure}, grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) error {
+		errs = append(errs, err)
+		return nil
+	})).Options())
+	for kind, do := range everyKind {
+		require.NoError(t, do(t.Context(), conn), kind)
+	}
+	require.Equal(t, []error{failure, failure, failure, failure}, errs)
+}
+
+func TestCostAndSkip(t *testing.T) {
+	for cost, want := range map[int][]string{0: nil, 1: {"k 1"}, 7: {"k 7"}, -1: {"k -1"}} {
+		limiter := allowing()
+		conn := dial(t, &echo{}, newServer(t, limiter, grpclimit.WithCost(func(context.Context, grpclimit.Call) int { return cost })).Options())
+		for kind, do := range everyKind {
+			require.NoError(t, do(t.Context(), conn), kind)
+			require.Equal(t, want, limiter.asked(), kind)
+		}
+	}
+	negative := grpclimit.WithCost(func(context.Context, grpclimit.Call) int { return -1 })
+	_, err := call(t.Context(), dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), negative).Options()), "a")
+	require.Equal(t, codes.Internal, status.Code(err))
+
+	limiter := allowing()
+	conn := dial(t, &echo{}, newServer(t, limiter,
+		grpclimit.WithSkip(func(_ context.Context, c grpclimit.Call) bool { return c.Method == unary || c.Method == bidi }),
+		grpclimit.WithReceived(limiter, 0), grpclimit.WithSent(limiter, 0)).Options())
+	for kind, do := range everyKind {
+		require.NoError(t, do(t.Context(), conn), kind)
+		require.Equal(t, kind == unary || kind == bidi, len(limiter.asked()) == 0, kind)
+	}
+}
+
+// TestNestedLimits: of two limits the inner one is asked only if the outer one allows, and the
+// status names the one that denied. The same limit twice takes two permits.
+func TestNestedLimits(t *testing.T) {
+	outer, inner := allowing(), denying(3, time.Second, time.Second)
+	options := append(newServer(t, outer, grpclimit.WithPolicy("outer")).Options(), newServer(t, inner, grpclimit.WithPolicy("inner")).Options()...)
+	conn := dial(t, &echo{}, options)
+	for kind, do := range everyKind {
+		var trailer metadata.MD
+		requireDenied(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "inner", 3, time.Second, time.Second)
+		require.Equal(t, []string{"1000"}, trailer["grpc-retry-pushback-ms"], kind)
+		require.Len(t, outer.asked(), 1)
+		require.Len(t, inner.asked(), 1)
+	}
+	outer.result = inner.result
+	for _, do := range everyKind {
+		requireDenied(t, do(t.Context(), conn), "outer", 3, time.Second, time.Second)
+		require.Len(t, outer.asked(), 1)
+		require.Empty(t, inner.asked())
+	}
+
+	twice := allowing()
+	limit := newServer(t, twice)
+	conn = dial(t, &echo{}, append(limit.Options(), limit.Options()...))
+	for _, do := range everyKind {
+		require.NoError(t, do(t.Context(), conn))
+		require.Equal(t, []string{"k 1", "k 1"}, twice.asked())
+	}
+}
+
+// TestAPanicOfAHandlerIsLeftToRecover: an interceptor outside recovers it, and the next call
+// goes on.
+func TestAPanicOfAHandlerIsLeftToRecover(t *testing.T) {
+	e := &echo{
+		unary:  func(context.Context, string) (string, error) { panic("oh") },
+		stream: func(string, grpc.ServerStream) error { panic("oh") },
+	}
+	recovered := func(err *error) {
+		if v := recover(); v != nil {
+			*err = status.Errorf(codes.Internal, "recovered %v", v)
+		}
+	}
+	options := append([]grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (_ any, err error) {
+			defer recovered(&err)
+			return handler(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+			defer recovered(&err)
+			return handler(srv, s)
+		}),
+	}, newServer(t, allowing(), grpclimit.WithReceived(allowing(), 0)).Options()...)
+	conn := dial(t, e, options)
+	for range 2 {
+		for _, do := range everyKind {
+			requireStatus(t, do(t.Context(), conn), status.New(codes.Internal, "recovered oh"))
+		}
+	}
+}
+
+// blocked is a limiter that does not answer before the context ends.
+type blocked struct {
+	stub
+	asked chan struct{}
+}
+
+func (b *blocked) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+	b.asked <- struct{}{}
+	<-ctx.Done()
+	return ratelimit.Result{}, fmt.Errorf("secret: %w", ctx.Err())
+}
+
+// TestACallThatIsCancelled: the limiter's call ends with it, and the error is the call's own.
+func TestACallThatIsCancelled(t *testing.T) {
+	for kind, do := range everyKind {
+		limiter := &blocked{asked: make(chan struct{}, 1)}
+		answered := make(chan error, 1)
+		options := []grpc.ServerOption{
+			grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+				resp, err := handler(ctx, req)
+				answered <- err
+				return resp, err
+			}),
+			grpc.ChainStreamInterceptor(func(srv any, s grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+				err := handler(srv, s)
+				answered <- err
+				return err
+			}),
+		}
+		conn := dial(t, &echo{}, append(options, newServer(t, limiter, grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options()...))
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-limiter.asked
+			cancel()
+		}()
+		require.Equal(t, codes.Canceled, status.Code(do(ctx, conn)), kind)
+		err := <-answered
+		requireStatus(t, err, status.New(codes.Canceled, "context canceled"))
+		require.ErrorIs(t, err, context.Canceled)
+	}
+}

@@ -1,0 +1,168 @@
+package grpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// A Decision is what the limiter answered to a call that is denied, and what the status follows
+// from. It does not have the key: that is no client's business.
+type Decision struct {
+	Policy   string // the name of the limit, see WithPolicy
+	InFlight bool   // the limiter is a ratelimit.InFlight
+
+	// Result is the limiter's answer. Of an InFlight, RetryAfter is that of WithRetryAfter.
+	Result ratelimit.Result
+}
+
+// RetryDelay is Result.RetryAfter in whole milliseconds, rounded up, so that a client is never
+// told to come back too early. It is at least a millisecond.
+func (d Decision) RetryDelay() time.Duration {
+	wait := d.Result.RetryAfter
+	if wait > math.MaxInt64-time.Millisecond {
+		return wait.Truncate(time.Millisecond)
+	}
+	return max(time.Millisecond, (wait + time.Millisecond - 1).Truncate(time.Millisecond))
+}
+
+// Status is what [DefaultDenialHandler] answers: RESOURCE_EXHAUSTED with the details RetryInfo,
+// whose delay is RetryDelay, and QuotaFailure, which names the policy:
+//
+//	subject: "policy:api"  description: "limit 5, window 1s"  quota_id: "api"  quota_value: 5
+//
+// Where no limit is known (Result.Limit is 0), description and quota_value are left out. A
+// denial because of an outage, as by a [ratelimit.Fallback] to [ratelimit.DenyAll], is no
+// fault of the client's: it is UNAVAILABLE, with RetryInfo alone.
+func (d Decision) Status() *status.Status {
+	delay := d.RetryDelay()
+	retry := &errdetails.RetryInfo{RetryDelay: durationpb.New(delay)}
+	if isOutage(d.Result) {
+		return withDetails(codes.Unavailable, textUndecided, retry)
+	}
+	v := &errdetails.QuotaFailure_Violation{Subject: "policy:" + d.Policy, QuotaId: d.Policy}
+	if limit := d.Result.Limit; limit > 0 {
+		v.Description = fmt.Sprintf("limit %d, window %v", limit, d.Result.Window)
+		if d.InFlight {
+			v.Description = fmt.Sprintf("limit %d, at once", limit)
+		}
+		v.QuotaValue = int64(limit)
+	}
+	text := fmt.Sprintf("the limit %q is used up, retry after %v", d.Policy, delay)
+	return withDetails(codes.ResourceExhausted, text,
+		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
+}
+
+// RetryAfter is how long to wait before a call that failed with err is made again, as the
+// RetryInfo in its status says: of a server's denial, and of a client's own. ok is false if err says nothing of it.
+func RetryAfter(err error) (wait time.Duration, ok bool) {
+	for _, detail := range status.Convert(err).Details() {
+		if retry, is := detail.(*errdetails.RetryInfo); is && retry.GetRetryDelay().CheckValid() == nil {
+			return max(retry.GetRetryDelay().AsDuration(), 0), true
+		}
+	}
+	return 0, false
+}
+
+// The texts of statuses without a decision. They say nothing of the error.
+const (
+	textUndecided = "the rate limit could not be decided"
+	textMistake   = "the rate limit is set up wrongly"
+	textNoKey     = "the call lacks what it is limited by"
+	textTooMuch   = "the call takes more than the rate limit can ever allow"
+)
+
+// DefaultDenialHandler returns d.Status() as an error. The error matches
+// ratelimit.ErrDenied too, for the interceptors and callers in this process.
+func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
+	return &statusError{d.Status(), d.Result.Err()}
+}
+
+// DefaultErrorHandler returns the error of a call for which there is no decision. It never lets a
+// call pass, and tells the client nothing of err but the code:
+//
+//	CANCELLED, DEADLINE_EXCEEDED  the call's own context has ended
+//	INVALID_ARGUMENT  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
+//	INTERNAL          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
+//	UNAVAILABLE       everything else: Redis is down, for example
+//
+// The error wraps err, for the interceptors and callers in this process.
+func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
+	return &statusError{statusOf(ctx, err), err}
+}
+
+// ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
+// while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
+// answers with UNAVAILABLE. It answers all other errors as that does, so that a call without a
+// key, or a mistake of the service's, never means no limit.
+//
+// Set the client's timeouts: a call passes only when the call to Redis has failed. A
+// [ratelimit.Fallback] also has a budget, a breaker, and other policies.
+func ServeInOutages(ctx context.Context, call Call, err error) error {
+	if statusOf(ctx, err).Code() == codes.Unavailable {
+		return nil
+	}
+	return DefaultErrorHandler(ctx, call, err)
+}
+
+func statusOf(ctx context.Context, err error) *status.Status {
+	is := func(sentinels ...error) bool {
+		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
+	}
+	switch end := ctx.Err(); {
+	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
+		return status.New(codes.Internal, textMistake)
+	case is(ErrNoKey, ErrBadKey):
+		return status.New(codes.InvalidArgument, textNoKey)
+	case is(ratelimit.ErrExceedsLimit):
+		return status.New(codes.InvalidArgument, textTooMuch)
+	case end != nil:
+		return status.FromContextError(end)
+	}
+	return status.New(codes.Unavailable, textUndecided)
+}
+
+func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) *status.Status {
+	plain := status.New(code, text)
+	st, err := plain.WithDetails(details...)
+	if err != nil { // a code that is not OK, and messages of known types
+		return plain
+	}
+	return st
+}
+
+// A statusError is a status for clients, and its cause for this process.
+type statusError struct {
+	status *status.Status
+	cause  error
+}
+
+func (e *statusError) Error() string              { return e.status.Err().Error() }
+func (e *statusError) GRPCStatus() *status.Status { return e.status }
+func (e *statusError) Unwrap() error              { return e.cause }
+
+const (
+	namePushback = "grpc-retry-pushback-ms"
+	neverRetry   = "-1"
+)
+
+// pushback tells a client's retry policy when to retry, or not to where no retry can help.
+func (l *limit) pushback(ctx context.Context, delay time.Duration) string {
+	deadline, ok := ctx.Deadline()
+	if delay > l.maxPushback || ok && time.Until(deadline) <= delay {
+		return neverRetry
+	}
+	return strconv.FormatInt(delay.Milliseconds(), 10)
+}

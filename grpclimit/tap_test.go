@@ -1,0 +1,76 @@
+package grpclimit_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/stats"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/grpclimit"
+)
+
+// counting counts the calls that a server has begun to serve.
+type counting struct{ begun *int }
+
+func (c counting) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (c counting) HandleRPC(_ context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.Begin); ok {
+		*c.begun++
+	}
+}
+func (c counting) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (c counting) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// TestTheTapHandle measures what its documentation says: a denial has the status with its details and no
+// trailer, and comes before everything else; the handle sees metadata, peer, deadline and method.
+func TestTheTapHandle(t *testing.T) {
+	for kind, do := range everyKind {
+		limiter := denying(5, time.Second, 1500*time.Microsecond)
+		var begun int
+		var deadlines []bool
+		join := must[grpclimit.KeyFunc](t)(grpclimit.Join(
+			must[grpclimit.KeyFunc](t)(grpclimit.ClientIP(nil)), must[grpclimit.KeyFunc](t)(grpclimit.APIKey("x-api-key")), grpclimit.Method()))
+		tap, err := grpclimit.NewTap(limiter, join, grpclimit.WithPolicy("flood"), grpclimit.WithCost(func(ctx context.Context, call grpclimit.Call) int {
+			_, ok := ctx.Deadline()
+			deadlines = append(deadlines, ok)
+			require.Nil(t, call.Message)
+			require.False(t, call.Client)
+			return 2
+		}))
+		require.NoError(t, err)
+		calls := &attempts{}
+		conn := dial(t, &echo{}, append(calls.options(), grpc.InTapHandle(tap), grpc.StatsHandler(counting{&begun})), retrying(3, time.Millisecond))
+
+		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "s3cret"), time.Minute)
+		defer cancel()
+		var trailer metadata.MD
+		requireDenied(t, do(ctx, conn, grpc.Trailer(&trailer)), "flood", 5, time.Second, 2*time.Millisecond)
+		want := "ip:127.0.0.1|apikey#" + hash("s3cret") + "|route:" + kind + " 2"
+		require.Equal(t, []string{want, want, want}, limiter.asked(), "the retry policy goes by its own backoff")
+		require.Equal(t, []bool{true, true, true}, deadlines)
+		require.Empty(t, trailer["grpc-retry-pushback-ms"])
+		require.Zero(t, begun)
+		require.Empty(t, calls.codes())
+
+		limiter.result = allowing().result
+		require.NoError(t, do(ctx, conn))
+		require.Equal(t, []string{want}, limiter.asked())
+		require.Equal(t, 1, begun)
+	}
+}
+
+// TestATapHandleSeesMethodsThatDoNotExist: the client chooses the name.
+func TestATapHandleSeesMethodsThatDoNotExist(t *testing.T) {
+	limiter := allowing()
+	tap, err := grpclimit.NewTap(limiter, grpclimit.Method())
+	require.NoError(t, err)
+	conn := dial(t, &echo{}, append(newServer(t, ratelimit.DenyAll()).Options(), grpc.InTapHandle(tap)))
+	_, err = exchange(t.Context(), conn, "/made.Up/{Name}", nil)
+	require.ErrorContains(t, err, "unknown service made.Up")
+	require.Equal(t, []string{"route:/made.Up/%7BName%7D 1"}, limiter.asked())
+}
