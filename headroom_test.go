@@ -57,6 +57,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 	run("miniredis", limitertest.Rounds(20, configurations), func(t *testing.T, timeless bool) *rig {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)
+		server.SetTime(limitertest.Start)
 		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })
 		var from time.Time

@@ -25,6 +25,7 @@ func TestLimitersAnswerAsTheirModels(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			server := miniredis.RunT(t)
 			server.ClockTTL(true)
+			server.SetTime(limitertest.Start) // and not by the time that the test takes
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			defer client.Close()
 			for range configurations {
