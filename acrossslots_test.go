@@ -89,7 +89,7 @@ func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
 		require.EqualValues(t, 3-byUser[user].Load(), must(t)(perUser.Peek(ctx, fmt.Sprint(user))).Remaining)
 	}
 	require.Positive(t, allowed.Load())
-	// With nobody else about, everything that is left can be had.
+	// While nobody else calls, everything that is left can be taken.
 	for user := range byUser {
 		if must(t)(global.Peek(ctx, "all")).Remaining == 0 {
 			break

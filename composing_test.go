@@ -86,3 +86,30 @@ func TestCompositionsThatAreRefused(t *testing.T) {
 	_, err := ratelimit.NewFallback(shadowed(guarded), ratelimit.DenyAll(), ratelimit.WithSharedBreaker(breaker))
 	require.ErrorContains(t, err, "the primary already has the breaker")
 }
+
+// TestBlockedCustomersInAnOutage: while a breaker is open, the secondary of a Fallback around a
+// Choice allows customers whom the Choice would deny. A Choice around Fallbacks goes on
+// denying.
+func TestBlockedCustomersInAnOutage(t *testing.T) {
+	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Hour)))
+	guarded := func(l ratelimit.Limiter) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll(), ratelimit.WithSharedBreaker(breaker)))
+	}
+	choice := func(plan ratelimit.Limiter) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, customer string) ratelimit.Limiter {
+			if customer == "blocked" {
+				return ratelimit.DenyAll()
+			}
+			return plan
+		}))
+	}
+	outside := guarded(choice(failing{}))
+	inside := ratelimit.Must(ratelimit.NewDenyCache(choice(guarded(failing{}))))
+
+	require.False(t, must(t)(outside.TryAcquire(ctx, "blocked")).Allowed, "the breaker is closed")
+	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(outside.TryAcquire(ctx, "customer")))
+	require.Equal(t, ratelimit.StateOpen, breaker.State())
+	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(outside.TryAcquire(ctx, "blocked")))
+	require.False(t, must(t)(inside.TryAcquire(ctx, "blocked")).Allowed)
+	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(inside.TryAcquire(ctx, "customer")))
+}

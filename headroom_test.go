@@ -232,3 +232,18 @@ func TestHeadroomBehindDecorators(t *testing.T) {
 		})
 	}
 }
+
+// TestUsersDoNotWaitBehindTheHeadroom: a call of low priority that waits is due when its
+// headroom is there too; until then, calls without a headroom take what that keeps.
+func TestUsersDoNotWaitBehindTheHeadroom(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	name := ratelimit.WithName("search")
+	users := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 10, name))
+	batch := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 10, name, ratelimit.WithHeadroom(4)))
+	must(t)(users.TryAcquireN(ctx, "k", 8))
+	require.Equal(t, 3*time.Second, reserve(t, batch, 1, time.Minute).Delay())
+	user := reserve(t, users, 1, 0)
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 10, Window: 10 * time.Second, ResetAfter: 10 * time.Second}, user.Result())
+	require.Equal(t, ratelimit.Result{Limit: 10, Window: 10 * time.Second, RetryAfter: time.Second, ResetAfter: 10 * time.Second},
+		must(t)(users.TryAcquire(ctx, "k")))
+}

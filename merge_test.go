@@ -51,7 +51,7 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	}
 }
 
-// TestAPanicInAPipelineOfManyRequestsIsTheErrorOfEach, also of those in later executions.
+// TestAPanicInAPipelineOfManyRequestsIsTheErrorOfEach, including those in later executions.
 func TestAPanicInAPipelineOfManyRequestsIsTheErrorOfEach(t *testing.T) {
 	s := onMini(t)
 	s.client.(*redis.Client).AddHook(hook{pipeline: func(context.Context, []redis.Cmder) error { panic("boom") }})

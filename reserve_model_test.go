@@ -129,9 +129,9 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 	}
 }
 
-// rounded is want, but for what a denial behind a debt of more than 2^52 units may differ
-// by: of such a bucket the script replies a time, rounded up, and ResetAfter is that and
-// what is missing then, rounded up again.
+// rounded is want with the ResetAfter that a denial behind a debt of more than 2^52 units has:
+// for such a bucket the script replies a time, which is rounded up, and ResetAfter is that time
+// and what is missing at its end, rounded up again.
 func rounded(want, got ratelimit.Result) ratelimit.Result {
 	if !want.Allowed && want.ResetAfter > want.Window && got.ResetAfter == want.ResetAfter+time.Microsecond {
 		want.ResetAfter = got.ResetAfter

@@ -79,7 +79,7 @@ func (c *contest) bounds() []limitertest.Bound {
 	return all
 }
 
-// longest is the longest wait if nobody else calls, but for the lag of a clock.
+// longest is the longest wait if nobody else calls, without the lag of a clock.
 func (c *contest) longest() time.Duration {
 	window, slot := time.Duration(0), time.Duration(0)
 	for _, b := range c.bounds() {

@@ -18,8 +18,7 @@ type PartialTaker interface {
 	//
 	// It is one execution, at most once, and is not merged with others. It costs Redis what
 	// TryAcquire costs; with the storage ZSet, what TryAcquireN costs for as many permits
-	// as are taken. Its errors are those of
-	// TryAcquire, and ErrInvalidPermits for n below 1.
+	// as are taken. Its errors are those of TryAcquire, and ErrInvalidPermits for n below 1.
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)
 }
 
@@ -63,8 +62,7 @@ func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Re
 
 // PartialTakerOf returns the PartialTaker of l, which is a limiter on Redis or a [DenyCache]
 // around one. Through a cache, calls are denied from memory and denials are stored, as for
-// TryAcquire. Any other limiter is refused with an error
-// that wraps ErrInvalidConfig.
+// TryAcquire. Any other limiter is refused with an error that wraps ErrInvalidConfig.
 func PartialTakerOf(l Limiter) (PartialTaker, error) {
 	return behindCaches(l, "PartialTakerOf", "does not take a part of what is asked for",
 		func(c *DenyCache, inner PartialTaker) PartialTaker { return &cachedTaker{c, inner} })

@@ -64,7 +64,7 @@ func (s steppedServer) blocked(l ratelimit.Limiter, q quota, key string, denial 
 	require.LessOrEqual(s.t, denial.RetryAfter, q.blocks())
 	require.LessOrEqual(s.t, denial.ResetAfter, 2*clockWindow)
 
-	// What the step left of the TTL is put right, also by a denial.
+	// Any call repairs the TTL after the step, even one that is denied.
 	client := s.Client(s.t)
 	names := client.Keys(ctx, q.name+":default:*:"+key).Val()
 	require.Len(s.t, names, 1)

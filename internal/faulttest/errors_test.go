@@ -303,6 +303,31 @@ func TestAReplicaRefusesCallsWithoutEffect(t *testing.T) {
 	s.requireAsBefore(t)
 }
 
+// TestAMasterWithoutAReplicaTakesNothing, if its configuration says so. What it would deny it
+// still denies.
+func TestAMasterWithoutAReplicaTakesNothing(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	need := func(replicas string) {
+		require.NoError(t, client.ConfigSet(ctx, "min-replicas-to-write", replicas).Err())
+	}
+	for _, v := range limitertest.Variants() {
+		t.Run(v.Name, func(t *testing.T) {
+			require.NoError(t, client.FlushAll(ctx).Err())
+			l, err := v.Build(client, ratelimit.WithClock(limitertest.NewClock().Now))
+			require.NoError(t, err)
+			limit := must(t)(l.Peek(ctx, "k")).Remaining
+			must(t)(l.TryAcquireN(ctx, "full", limit))
+			need("1")
+			defer need("0")
+			_, err = l.TryAcquire(ctx, "k")
+			require.True(t, redis.HasErrorPrefix(err, "NOREPLICAS"), "%v", err)
+			require.Equal(t, limit, must(t)(l.Peek(ctx, "k")).Remaining)
+			require.False(t, must(t)(l.TryAcquire(ctx, "full")).Allowed)
+		})
+	}
+}
+
 func TestABusyServerRefusesCallsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	s := setScene(t, redistest.Start(t))

@@ -312,7 +312,7 @@ func (a *account) received() int {
 	return a.permits
 }
 
-// most is as many permits as can have been taken, also by calls that have yet to
+// most is how many permits can have been taken, including by calls that have yet to
 // return.
 func (a *account) most() int {
 	a.mu.Lock()

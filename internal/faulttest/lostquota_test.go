@@ -49,9 +49,9 @@ func inParallel(n int, do func(i int)) {
 	wg.Wait()
 }
 
-// TestAnEvictedKeyStartsAnew: a server whose memory is full, and that may evict any key,
+// TestAnEvictedKeyIsAnUnusedKey: a server whose memory is full, and that may evict any key,
 // forgets what was taken. The log has the figures of docs/outages.md.
-func TestAnEvictedKeyStartsAnew(t *testing.T) {
+func TestAnEvictedKeyIsAnUnusedKey(t *testing.T) {
 	const limit, calls = 5, 10 // of each key
 	server := redistest.Start(t)
 	admin := server.Client(t)

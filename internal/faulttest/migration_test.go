@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -66,4 +67,37 @@ func TestWhileASlotMovesEachPermitIsTakenOnce(t *testing.T) {
 	require.Positive(t, replies["MOVED"])
 	require.Positive(t, replies["ASK"])
 	require.Positive(t, replies["NOSCRIPT"])
+}
+
+// TestSeveralLimitsWhileTheirSlotMoves: while their keys are on both sides of the move, a call
+// for several limits is an error and takes nothing; calls for one of them go on.
+func TestSeveralLimitsWhileTheirSlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.StartCluster(t)
+	client := cluster.Client(t)
+	first := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, aDay, ratelimit.WithName("first")))
+	second := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, aDay, ratelimit.WithName("second")))
+	take := func() error {
+		_, err := ratelimit.AcquireAll(ctx, first.Claim("{hot}", 1), second.Claim("{hot}", 1))
+		return err
+	}
+	left := func(firstLeft, secondLeft int) {
+		t.Helper()
+		require.Equal(t, firstLeft, must(t)(first.Peek(ctx, "{hot}")).Remaining)
+		require.Equal(t, secondLeft, must(t)(second.Peek(ctx, "{hot}")).Remaining)
+	}
+	require.NoError(t, take())
+	migration := cluster.BeginMigration(cluster.Slot("{hot}"), cluster.AddEmptyMaster())
+	require.NoError(t, take(), "all keys are still where they were")
+	migration.MoveKeys("ratelimit:first:fixedwindow:{hot}")
+	err := take()
+	require.True(t, redis.HasErrorPrefix(err, "TRYAGAIN"), "%v", err)
+	left(8, 8)
+	must(t)(first.TryAcquire(ctx, "{hot}"))
+	must(t)(second.TryAcquire(ctx, "{hot}"))
+	migration.MoveKeys()
+	require.NoError(t, take(), "all keys have moved")
+	migration.Finish()
+	require.NoError(t, take())
+	left(5, 5)
 }
