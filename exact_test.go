@@ -74,7 +74,7 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 		}
 		t.Run(f.Name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
-			for range limitertest.Rounds(5, 3) {
+			for played := 0; played < limitertest.Rounds(5, 3); {
 				s := limitertest.OnMiniredis(t)
 				p, err := f.Draw(rng, s.Client)
 				require.NoError(t, err)
@@ -98,8 +98,10 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 						taken = append(taken, model.Taken{At: step.Now, N: step.N})
 					}
 				}
-				require.NotEmpty(t, taken)
 				require.Empty(t, p.Broken(taken), p.About)
+				if len(taken) > 0 { // the first step can be beyond the latest
+					played++
+				}
 			}
 		})
 	}

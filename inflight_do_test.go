@@ -283,6 +283,7 @@ func TestAHoldDoesItsWork(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrLeaseLost, "it was released")
 		require.EqualError(t, err, `ratelimit: in-flight limiter "default", key "k": ratelimit: the lease is lost`)
 		require.ErrorIs(t, (*ratelimit.Hold)(nil).Do(t.Context(), work), ratelimit.ErrLeaseLost)
+		require.ErrorIs(t, new(ratelimit.Hold).Do(t.Context(), work), ratelimit.ErrLeaseLost)
 
 		hold, _, err = f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
@@ -447,28 +448,4 @@ func TestDoOfAHoldThatIsOlder(t *testing.T) {
 			}, m.commands())
 		})
 	}
-}
-
-func TestDoRunsNoWorkWithoutALease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, f := newModelRedis(t)
-		work := func(context.Context) error { t.Error("the work has run"); return nil }
-		hold, _, err := f.TryAcquire(ctx, "k")
-		require.NoError(t, err)
-		time.Sleep(modelLease - modelLease/1000)
-		err = hold.Do(ctx, work)
-		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
-		require.EqualError(t, err, `ratelimit: in-flight limiter "default", key "k": ratelimit: the lease is lost`)
-		require.Equal(t, []string{"acquire 0s", "release 29.97s"}, m.commands())
-
-		hold, _, err = f.TryAcquire(ctx, "k")
-		require.NoError(t, err)
-		require.NoError(t, hold.Release(ctx))
-		require.ErrorIs(t, hold.Do(ctx, work), ratelimit.ErrLeaseLost)
-
-		var none *ratelimit.Hold
-		require.ErrorIs(t, none.Do(ctx, work), ratelimit.ErrLeaseLost)
-		require.ErrorIs(t, new(ratelimit.Hold).Do(ctx, work), ratelimit.ErrLeaseLost)
-		require.ErrorIs(t, none.Do(ctx, nil), ratelimit.ErrInvalidConfig)
-	})
 }

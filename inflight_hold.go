@@ -234,11 +234,12 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 	if h == nil || h.limiter == nil {
 		return ErrLeaseLost
 	}
-	if h.Left() == 0 {
+	left := h.Left()
+	if left == 0 {
 		h.leave(ctx)
 		return h.leaseLost()
 	}
-	k := newKeeper(ctx, h)
+	k := newKeeper(ctx, h, left)
 	defer func() {
 		if k.stop() {
 			err = errors.Join(err, h.leaseLost())
@@ -270,13 +271,16 @@ type keeper struct {
 	left   chan struct{}      // closed when it has ended
 }
 
-func newKeeper(ctx context.Context, hold *Hold) *keeper {
+// newKeeper keeps a hold whose lease certainly lasts for left.
+func newKeeper(ctx context.Context, hold *Hold, left time.Duration) *keeper {
 	k := &keeper{hold: hold, left: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(ctx)
-	k.timer = time.AfterFunc(hold.Left(), k.lose)
+	k.timer = time.AfterFunc(left, k.lose)
 	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // work may need its lease after ctx has ended
 	k.leave = leave
-	go k.extend(own)
+	lease := hold.limiter.lease
+	spent := lease - lease/1000 - left
+	go k.extend(own, max(lease/3-spent, 0))
 	return k
 }
 
@@ -285,12 +289,12 @@ func (k *keeper) lose() {
 	k.cancel(ErrLeaseLost)
 }
 
-// extend extends the lease again and again. A try that gets no answer in a sixth of the lease
-// leaves time for others.
-func (k *keeper) extend(ctx context.Context) {
+// extend extends the lease again and again, first after a time. A try that gets no answer in a
+// sixth of the lease leaves time for others.
+func (k *keeper) extend(ctx context.Context, first time.Duration) {
 	defer close(k.left)
 	lease := k.hold.limiter.lease
-	wait := time.NewTimer(lease / 3)
+	wait := time.NewTimer(first)
 	defer wait.Stop()
 	for {
 		select {

@@ -326,7 +326,9 @@ func newReserver(c *core, s settings, a algorithm) reserver {
 // reserve reserves n permits. The explainer is that of the words in the reply.
 func (w *reserving) reserve(ctx context.Context, key string, n int, longest int64, undo func(*redisexec.Receipt)) (redisexec.Reserved, explainer, error) {
 	reserved, err := w.own.Reserve(ctx, key, n, min(longest, w.own.longest), undo)
-	if err == nil && reserved.Receipt == nil && longest > w.own.longest && w.large != nil {
+	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
+	// longer than it says.
+	if err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > w.own.longest && w.large != nil {
 		reserved, err = w.large.Reserve(ctx, key, n, min(longest, w.large.longest), undo)
 		return reserved, w.large, err
 	}

@@ -290,6 +290,26 @@ func TestReservationsBeyondOneNumber(t *testing.T) {
 	}
 }
 
+// TestAWaitBehindADebtBeyondOneNumber: whoever would not wait gets to know how long it would
+// take, even behind a debt of more units than a number holds.
+func TestAWaitBehindADebtBeyondOneNumber(t *testing.T) {
+	const burst, count, month = 1683, 2999, 30 * 24 * time.Hour // 1683 permits are nearly 2^52 units
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		l := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, ratelimit.Per(count, month), burst, ratelimit.WithOptions(s.Opts...)))
+		for debt := range 4 {
+			units := int64(debt*burst) * month.Microseconds()
+			due := time.Duration((units+count-1)/count) * time.Microsecond
+			require.Equal(t, due, reserve(t, l, burst, due).Delay())
+			units += month.Microseconds()
+			due = time.Duration((units+count-1)/count) * time.Microsecond
+			for _, short := range []time.Duration{0, time.Microsecond, due - time.Microsecond} {
+				_, err := l.Reserve(ctx, "k", 1, short)
+				require.Equal(t, &ratelimit.WaitError{Key: "k", Wait: due}, waitError(t, err))
+			}
+		}
+	})
+}
+
 // TestMergedCallsBesideAPromise: many calls in one execution are decided as one by one.
 func TestMergedCallsBesideAPromise(t *testing.T) {
 	s := limitertest.OnMiniredis(t)

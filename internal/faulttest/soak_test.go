@@ -105,7 +105,7 @@ func TestSoak(t *testing.T) {
 	s.startHolders()
 
 	begun := time.Now()
-	for time.Since(begun) < length || s.round < 3 {
+	for time.Since(begun) < length || s.round < 3 || s.fullQuota == 0 {
 		for until := time.Now().Add(soakRound); time.Now().Before(until); {
 			s.strike()
 			time.Sleep(time.Duration(20+s.rng.IntN(150)) * time.Millisecond)
@@ -338,7 +338,6 @@ func (s *soak) table(took time.Duration) {
 
 	require.LessOrEqual(s.t, last, first+3*soakWorkers, "goroutines pile up")
 	require.LessOrEqual(s.t, heapLast, heapFirst+16<<10, "the heap grows")
-	require.Positive(s.t, s.fullQuota)
 	require.Positive(s.t, s.judged)
 	require.Positive(s.t, s.holders.taken.Load())
 }
