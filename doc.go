@@ -84,6 +84,12 @@
 // Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
 // with Retry-After, and the fields that tell clients what is left.
 //
+// # Observing
+//
+// [WithObserver] calls a function for each call of a limiter. Package observe logs denials and
+// knows which keys are denied most; module otellimit has metrics for OpenTelemetry and
+// Prometheus.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

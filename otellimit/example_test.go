@@ -16,7 +16,7 @@ import (
 
 // Metrics for Prometheus on /metrics, of a limiter and all that is around it.
 func Example_prometheus() {
-	reader, err := exporter.New()
+	reader, err := exporter.New() // go.opentelemetry.io/otel/exporters/prometheus
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -25,6 +25,7 @@ func Example_prometheus() {
 		log.Fatal(err)
 	}
 	watched := ratelimit.WithObserver(metrics.Observe)
+	http.Handle("/metrics", promhttp.Handler())
 
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"), watched))
@@ -32,6 +33,4 @@ func Example_prometheus() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(cached, ratelimit.AllowAll(),
 		ratelimit.WithBudget(20*time.Millisecond), ratelimit.WithBreaker(), watched))
 	_ = limiter // limiter.TryAcquire(ctx, "user:42")
-
-	http.Handle("/metrics", promhttp.Handler())
 }

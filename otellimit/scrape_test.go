@@ -212,12 +212,13 @@ var (
 	selector = regexp.MustCompile(`([a-zA-Z_:][a-zA-Z0-9_:]*)\{([^}]*)\}`)
 	matcher  = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)(=~|!=|!~|=)"`)
 	grouping = regexp.MustCompile(`\bby \(([^)]*)\)`)
+	rule     = regexp.MustCompile("(?s)```promql\n(.*?)```")
 	legend   = regexp.MustCompile(`\{\{([^}]*)\}\}`)
 	bare     = regexp.MustCompile(`\bratelimit_[a-z_]*`)
 )
 
-// checkDashboard checks that every metric and every label that the dashboard queries is one
-// that the scrape has.
+// checkDashboard checks that every metric and every label that the dashboard and the guide
+// query is one that the scrape has.
 func checkDashboard(t *testing.T, families map[string]*dto.MetricFamily) {
 	// labels are those of each series, such as ratelimit_duration_seconds_bucket.
 	labels := map[string]map[string]bool{}
@@ -263,6 +264,34 @@ func checkDashboard(t *testing.T, families map[string]*dto.MetricFamily) {
 	require.Equal(t, "label_values(ratelimit_decisions_total{}, ratelimit_policy)", query.Query)
 
 	queried := map[string]bool{}
+	check := func(expr string) {
+		t.Helper()
+		found := selector.FindAllStringSubmatch(expr, -1)
+		require.NotEmpty(t, found, expr)
+		for _, s := range found {
+			has := labels[s[1]]
+			require.NotNil(t, has, "%s is not in the scrape: %s", s[1], expr)
+			queried[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(s[1], "_bucket"), "_sum"), "_count")] = true
+			for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
+				require.True(t, has[m[1]], "%s has no label %s: %s", s[1], m[1], expr)
+			}
+			for _, g := range grouping.FindAllStringSubmatch(expr, -1) {
+				for _, label := range strings.Split(g[1], ", ") {
+					require.True(t, has[label], "%s has no label %s: %s", s[1], label, expr)
+				}
+			}
+		}
+		rest := grouping.ReplaceAllString(selector.ReplaceAllString(expr, ""), "")
+		require.Empty(t, bare.FindAllString(rest, -1), "a metric without a selector: %s", expr)
+	}
+	guide, err := os.ReadFile("../docs/observing.md")
+	require.NoError(t, err)
+	rules := rule.FindAllStringSubmatch(string(guide), -1)
+	require.Len(t, rules, 3)
+	for _, r := range rules {
+		check(r[1])
+	}
+	clear(queried)
 	ids, places := map[int]bool{}, map[[2]int]bool{}
 	for _, p := range dashboard.Panels {
 		require.False(t, ids[p.ID], "two panels are number %d", p.ID)
@@ -270,24 +299,7 @@ func checkDashboard(t *testing.T, families map[string]*dto.MetricFamily) {
 		ids[p.ID], places[[2]int{p.GridPos.X, p.GridPos.Y}] = true, true
 		require.NotEmpty(t, p.Targets, p.Title)
 		for _, target := range p.Targets {
-			found := selector.FindAllStringSubmatch(target.Expr, -1)
-			require.NotEmpty(t, found, target.Expr)
-			rest := selector.ReplaceAllString(target.Expr, "")
-			for _, s := range found {
-				has := labels[s[1]]
-				require.NotNil(t, has, "%s is not in the scrape: %s", s[1], target.Expr)
-				queried[strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(s[1], "_bucket"), "_sum"), "_count")] = true
-				for _, m := range matcher.FindAllStringSubmatch(s[2], -1) {
-					require.True(t, has[m[1]], "%s has no label %s: %s", s[1], m[1], target.Expr)
-				}
-				for _, g := range grouping.FindAllStringSubmatch(target.Expr, -1) {
-					for _, label := range strings.Split(g[1], ", ") {
-						require.True(t, has[label], "%s has no label %s: %s", s[1], label, target.Expr)
-					}
-				}
-			}
-			rest = grouping.ReplaceAllString(rest, "")
-			require.Empty(t, bare.FindAllString(rest, -1), "a metric without a selector: %s", target.Expr)
+			check(target.Expr)
 			for _, l := range legend.FindAllStringSubmatch(target.LegendFormat, -1) {
 				require.Contains(t, target.Expr, l[1], "the legend of %q", p.Title)
 			}

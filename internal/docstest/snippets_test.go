@@ -54,13 +54,16 @@ var packages = map[string]string{
 	"fmt":       "fmt",
 	"http":      "net/http",
 	"httplimit": "github.com/tryacquire/ratelimit/httplimit",
+	"json":      "encoding/json",
 	"log":       "log",
 	"miniredis": "github.com/alicebob/miniredis/v2",
 	"netip":     "net/netip",
+	"observe":   "github.com/tryacquire/ratelimit/observe",
 	"rand":      "math/rand/v2",
 	"ratelimit": "github.com/tryacquire/ratelimit",
 	"redis":     "github.com/redis/go-redis/v9",
 	"sha256":    "crypto/sha256",
+	"slog":      "log/slog",
 	"strconv":   "strconv",
 	"testing":   "testing",
 	"time":      "time",
@@ -93,7 +96,7 @@ func TestSnippetsCompile(t *testing.T) {
 	snippets, tests := 0, []string{}
 	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
 		for _, b := range p.blocks() {
-			if b.language != "go" {
+			if b.language != "go" || p.source(b) != "" {
 				continue
 			}
 			snippets++
