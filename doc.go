@@ -88,6 +88,12 @@
 //
 // Package ratelimittest has a Redis inside the test's process and moves all clocks together.
 //
+// # Observing
+//
+// [WithObserver] calls a function for each call of a limiter. Package observe logs denials and
+// knows which keys are denied most; module otellimit has metrics for OpenTelemetry and
+// Prometheus.
+//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls

@@ -142,6 +142,7 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 		return errUnmade
 	}
 	if err := checkKey(key); err != nil {
+		f.report(ctx, question{key: key, began: f.watch.begin()}, Observation{Call: CallReset, Err: err})
 		return err
 	}
 	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
@@ -244,9 +245,13 @@ func (f *Fallback) report(ctx context.Context, q question, o Observation) {
 	if f.watch == nil {
 		return
 	}
-	o.Call, o.Key, o.N = CallAcquire, q.key, q.n
-	if q.peek {
+	o.Key, o.N = q.key, q.n
+	switch {
+	case o.Call == CallReset:
+	case q.peek:
 		o.Call, o.N = CallPeek, 1
+	default:
+		o.Call = CallAcquire
 	}
 	if f.breaker != nil {
 		o.Breaker = f.breaker.State()

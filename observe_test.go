@@ -543,6 +543,12 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	gone = unasked(ratelimit.CallAcquire, 1, err)
 	gone.Key, gone.Breaker = "", ratelimit.StateOpen
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
+	err = f.Reset(ctx, "")
+	gone.Call, gone.N, gone.Err = ratelimit.CallReset, 0, err
+	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
+	err = cached.Reset(ctx, "")
+	gone.Err, gone.Breaker = err, ratelimit.StateClosed
+	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 }
 
 func TestALocalBucketReports(t *testing.T) {

@@ -55,14 +55,17 @@ var packages = map[string]string{
 	"http":          "net/http",
 	"httplimit":     "github.com/tryacquire/ratelimit/httplimit",
 	"httptest":      "net/http/httptest",
+	"json":          "encoding/json",
 	"log":           "log",
 	"miniredis":     "github.com/alicebob/miniredis/v2",
 	"netip":         "net/netip",
+	"observe":       "github.com/tryacquire/ratelimit/observe",
 	"rand":          "math/rand/v2",
 	"ratelimit":     "github.com/tryacquire/ratelimit",
 	"ratelimittest": "github.com/tryacquire/ratelimit/ratelimittest",
 	"redis":         "github.com/redis/go-redis/v9",
 	"sha256":        "crypto/sha256",
+	"slog":          "log/slog",
 	"strconv":       "strconv",
 	"synctest":      "testing/synctest",
 	"testing":       "testing",
@@ -96,7 +99,7 @@ func TestSnippetsCompile(t *testing.T) {
 	snippets, tests := 0, []string{}
 	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
 		for _, b := range p.blocks() {
-			if b.language != "go" {
+			if b.language != "go" || p.source(b) != "" {
 				continue
 			}
 			snippets++
