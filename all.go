@@ -288,6 +288,27 @@ func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, true)
 }
 
+// CheckAll returns the error that AcquireAll returns for such claims without asking Redis,
+// and nil if it would ask. It is for constructors: limiters that can be decided together stay
+// so, whatever their keys, but for ErrCrossSlot.
+func CheckAll(claims ...Claim) error {
+	var all [maxGroup]Claim
+	joined, _, err := joinClaims(all[:0], claims)
+	if err != nil {
+		return err
+	}
+	g, err := groupOf(joined)
+	if err != nil {
+		return err
+	}
+	for _, c := range joined {
+		if err := c.limiter.check(context.Background(), c.key, c.n); err != nil {
+			return err
+		}
+	}
+	return g.checkSlots(joined)
+}
+
 func decideAll(ctx context.Context, claims []Claim, peek bool) (AllResult, error) {
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)

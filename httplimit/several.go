@@ -2,7 +2,6 @@ package httplimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -123,11 +122,8 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 	return m.wrap, nil
 }
 
-// check refuses limiters that cannot decide together. A context that has ended keeps PeekAll from
-// asking Redis. What a Choice will pick is not known yet.
+// check refuses limiters that cannot decide together.
 func (m *middleware) check() error {
-	ended, cancel := context.WithCancel(context.Background())
-	cancel()
 	var all []ratelimit.Claim
 	for i, l := range m.limits {
 		if l.claims.fixed != nil {
@@ -137,7 +133,7 @@ func (m *middleware) check() error {
 	if all == nil {
 		return nil
 	}
-	if _, err := ratelimit.PeekAll(ended, all...); errors.Is(err, ratelimit.ErrInvalidConfig) {
+	if err := ratelimit.CheckAll(all...); err != nil {
 		return fmt.Errorf("%w (httplimit.NewAll)", err)
 	}
 	return nil
