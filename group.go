@@ -330,12 +330,15 @@ func (c Claim) call() Call {
 
 // report reports the answer to one claim of several. allowed is about the whole.
 func (c Claim) report(ctx context.Context, began time.Time, o Observation, allowed bool) {
-	switch {
-	case o.Err != nil || o.Call > CallHold:
-	case !allowed && o.Result.Allowed:
+	if o.Err == nil && o.Call <= CallHold && !allowed && o.Result.Allowed {
 		o.Outcome = OutcomeUntaken
-	case o.Call == CallHold && allowed:
-		o.hold(c.limiter.explainer.(*InFlight), c.n)
+	}
+	if f, ok := c.limiter.explainer.(*InFlight); ok {
+		n := 0
+		if o.Err == nil && o.Call == CallHold && allowed {
+			n = c.n
+		}
+		o.hold(f, n)
 	}
 	c.limiter.watch.end(ctx, began, o)
 }

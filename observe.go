@@ -32,7 +32,7 @@ type Observer func(ctx context.Context, o Observation)
 //   - [All], [AcquireAll], [PeekAll] and [AcquireAcrossSlots] report one call for each limiter
 //     that has observers, with its own Result, and with [OutcomeUntaken] where this limiter
 //     had the permits and another one denied the call. Claims of one limiter for one key are
-//     one call.
+//     one call. Claims that cannot be put together are reported by none.
 //   - Of a [Choice] the picked limiter reports, of a [Shadow] both limiters do.
 //   - [Wait] on a bucket is one call. On other limiters each of its attempts is reported, as
 //     a call of TryAcquireN.

@@ -428,8 +428,8 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 			o.Limiter = part.Name
 			if i == 5 {
 				o.Call = ratelimit.CallHold
-				if allowed {
-					o.Held, o.HeldChange = 1, 1
+				if o.Held = 1; allowed {
+					o.HeldChange = 1
 				}
 			}
 			if !allowed {

@@ -70,6 +70,39 @@ type until struct {
 
 func (u until) Deadline() (time.Time, bool) { return u.deadline, true }
 
+// The wait is one call, and says how long it waited for its turn.
+func TestAWaitIsObservedOnce(t *testing.T) {
+	room := newWaitingRoom(t)
+	var all []Observation
+	l := Must(NewTokenBucket(room.client, PerSecond(1), 5, WithName("api"), WithObserver(func(_ context.Context, o Observation) { all = append(all, o) })))
+	for n, waited := range map[int]time.Duration{5: 0, 3: 3 * time.Second} {
+		all = nil
+		require.NoError(t, l.Reset(ctx, "k"))
+		if n == 3 {
+			_ = must(t)(l.TryAcquireN(ctx, "k", 5))
+		}
+		all = nil
+		r := must(t)(room.waiter().wait(ctx, l, "k", n))
+		require.Equal(t, []Observation{{
+			Limiter: "api", Call: CallWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: n, Taken: n, Result: r,
+			Waited: waited, Batch: 1,
+		}}, untimed(all))
+	}
+	require.NoError(t, l.Reset(ctx, "k"))
+	_ = must(t)(l.TryAcquireN(ctx, "k", 5))
+	all = nil
+	leaving, leave := context.WithCancel(ctx)
+	room.asleep = func(d time.Duration) {
+		room.advance(d / 2)
+		leave()
+	}
+	_, err := room.waiter().wait(leaving, l, "k", 4)
+	require.ErrorIs(t, err, context.Canceled)
+	require.Equal(t, []Observation{{
+		Limiter: "api", Call: CallWait, Outcome: OutcomeFailed, Source: SourceRedis, Key: "k", N: 4, Err: err, Waited: 2 * time.Second, Batch: 1,
+	}}, untimed(all), "and not the cancel of its reservation")
+}
+
 func TestWaitOnABucketReservesOnce(t *testing.T) {
 	const ms = time.Millisecond
 	for name, build := range map[string]func(c Client) Limiter{

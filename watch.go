@@ -143,7 +143,7 @@ func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
 	}
 }
 
-// hold counts n more permits as held by this process.
+// hold counts n more permits, or none, as held by this process.
 func (o *Observation) hold(f *InFlight, n int) {
 	o.HeldChange, o.Held = n, int(f.held.Add(int64(n)))
 }

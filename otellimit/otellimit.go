@@ -226,7 +226,7 @@ func (m *Metrics) Observe(ctx context.Context, o ratelimit.Observation) {
 	m.decisions.Add(ctx, 1, s.count...)
 	took := o.Latency
 	if o.Call == ratelimit.CallWait {
-		took -= o.Waited
+		took = max(took-o.Waited, 0)
 		if o.Outcome == ratelimit.OutcomeAllowed {
 			m.wait.Record(ctx, o.Waited.Seconds(), s.policyOf...)
 		}
