@@ -26,16 +26,29 @@
 // "ip:192.0.2.7"), so that no user can take the name of an address. A value above 128 bytes is
 // hashed; an API key always is, and is in no error.
 //
+// # More than one limit of one permit
+//
+// [NewAll] takes the permits of several limits, each with a key, a cost and a policy of its own,
+// from all or from none. [NewInFlight] limits how many requests are served at once, alone or as one
+// of several ([InFlight]). [WithMaxWait] lets a request wait for its permits instead of being
+// denied. [WithReportedCost] and [WithSettle] take an estimate before the handler runs, and settle
+// what the request has really cost when it has run. Plans are a [ratelimit.Choice], a limit on trial
+// is a [ratelimit.Shadow].
+//
 // # Order of middlewares
 //
 // CORS goes outside, so that browsers may read a denial; authentication goes outside of a limit
-// by user or API key, and a limit by address outside of authentication. Limits can be nested: each adds
-// its policy to the fields. An outer limit has taken its permits when an inner one denies;
-// [ratelimit.NewAll] takes all or none.
+// by user or API key, and a limit by address outside of authentication; recovery goes outside of
+// all limits, which pass a panic on. Limits can be nested: each adds its policy to the fields. An
+// outer limit has taken its permits when an inner one denies; [NewAll] takes all or none. Mount each
+// limit once: a request that passes it twice takes two permits.
 //
 // # Cost
 //
-// Beside the limiter's own call a request costs about a microsecond of the processor's time,
-// two with Forwarded, and at most 4 allocations (with Join and FirstOf, those of each key more). The ResponseWriter is passed on as it is, never wrapped: Flusher, Hijacker,
-// http.ResponseController and websockets work as without the limit.
+// Beside the limiter's own call a request of [New] costs about a microsecond of the processor's
+// time, two with Forwarded, and at most 4 allocations (with Join and FirstOf, those of each key
+// more). The ResponseWriter and the request are passed on as they are: Flusher, Hijacker,
+// http.ResponseController and websockets work as without the limit. Only [WithSettle] wraps the
+// ResponseWriter, and keeps all of that. It, [WithReportedCost] and [NewInFlight] give the handler a
+// copy of the request with a context of theirs.
 package httplimit

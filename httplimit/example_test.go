@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -100,4 +101,173 @@ func ExampleWithErrorHandler() {
 	limit(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
 	fmt.Println(w.Code)
 	// Output: 401
+}
+
+// By address, by customer and for all together, all or nothing. The answer names the limits that
+// denied.
+func ExampleNewAll() {
+	client := redisForExamples()
+	perAddress := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("address")))
+	perCustomer := ratelimit.Must(ratelimit.NewFixedWindow(client, 7, time.Hour, ratelimit.WithName("customer")))
+	global := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), 2000, ratelimit.WithName("all")))
+
+	address := ratelimit.Must(httplimit.ClientIP(nil))
+	apiKey := ratelimit.Must(httplimit.APIKey("Authorization"))
+	limit := ratelimit.Must(httplimit.NewAll(
+		httplimit.Limit(perAddress, address),
+		httplimit.Limit(perCustomer, apiKey, httplimit.WithCost(func(*http.Request) int { return 5 })),
+		httplimit.Limit(global, httplimit.Everyone(), httplimit.WithServiceUnavailable())))
+	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+
+	for range 2 {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer 6f1e")
+		handler.ServeHTTP(w, r)
+		fmt.Println(w.Code, w.Body)
+		for _, field := range w.Header().Values("RateLimit") {
+			fmt.Println(field)
+		}
+	}
+	// Output:
+	// 200 hello
+	// "address";r=19;t=2
+	// "customer";r=2;t=3600
+	// "all";r=1999;t=2
+	// 429 {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["customer"]}
+	// "address";r=19;t=2
+	// "customer";r=2;t=3600
+	// "all";r=1999;t=2
+}
+
+// One report at a time for each customer, in all processes.
+func ExampleNewInFlight() {
+	client := redisForExamples()
+	reports := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second, ratelimit.WithName("reports")))
+	apiKey := ratelimit.Must(httplimit.APIKey("Authorization"))
+	limit := ratelimit.Must(httplimit.NewInFlight(reports, apiKey, httplimit.WithRetryAfter(10*time.Second)))
+
+	var handler http.Handler
+	ask := func(inside bool) {
+		w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Authorization", "Bearer 6f1e")
+		if inside {
+			r.Header.Set("Inside", "1")
+		}
+		handler.ServeHTTP(w, r)
+		fmt.Printf("%d %s, Retry-After %q\n", w.Code, w.Header().Get("RateLimit"), w.Header().Get("Retry-After"))
+	}
+	handler = limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Inside") == "" {
+			ask(true) // while this one runs
+		}
+	}))
+	ask(false)
+	ask(false)
+	// Output:
+	// 429 "reports";r=0;t=10, Retry-After "10"
+	// 200 "reports";r=0, Retry-After ""
+	// 429 "reports";r=0;t=10, Retry-After "10"
+	// 200 "reports";r=0, Retry-After ""
+}
+
+// The tokens of a model: 1000 are estimated, and what the answer has cost is settled.
+func ExampleReportCost() {
+	client := redisForExamples()
+	tokens := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(10_000), 10_000, ratelimit.WithName("tokens")))
+	limit := ratelimit.Must(httplimit.New(tokens, httplimit.Everyone(),
+		httplimit.WithCost(func(*http.Request) int { return 1000 }),
+		httplimit.WithReportedCost(),
+		httplimit.WithUnit("acme-tokens")))
+	handler := limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		httplimit.ReportCost(r.Context(), 730)
+	}))
+
+	w := httptest.NewRecorder()
+	handler.ServeHTTP(w, httptest.NewRequest("POST", "/", nil))
+	fmt.Println(w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit"))
+	left, err := tokens.Peek(context.Background(), "all")
+	fmt.Println(left.Remaining, err)
+	// Output:
+	// "tokens";q=10000;qu="acme-tokens";w=60 "tokens";r=9000;t=54
+	// 9270 <nil>
+}
+
+// What is sent costs a permit for each kilobyte, and an answer that is the service's fault nothing.
+func ExampleWithSettle() {
+	client := redisForExamples()
+	kilobytes := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(100), 1000, ratelimit.WithName("egress")))
+	limit := ratelimit.Must(httplimit.New(kilobytes, httplimit.Everyone(),
+		httplimit.WithCost(func(*http.Request) int { return 10 }),
+		httplimit.WithSettle(func(_ *http.Request, o httplimit.Outcome) int {
+			if o.Status >= 500 || o.Panicked {
+				return 0
+			}
+			return int((o.Bytes + 1023) / 1024)
+		})))
+	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/large" {
+			_, _ = w.Write(make([]byte, 100<<10))
+			return
+		}
+		w.WriteHeader(http.StatusBadGateway)
+	}))
+	for _, path := range []string{"/large", "/fails"} {
+		handler.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", path, nil))
+		left, err := kilobytes.Peek(context.Background(), "all")
+		fmt.Println(left.Remaining, err)
+	}
+	// Output:
+	// 900 <nil>
+	// 900 <nil>
+}
+
+// A request that would have to wait for less than two seconds waits, and any other is denied at
+// once.
+func ExampleWithMaxWait() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 1, ratelimit.WithName("calm")))
+	limit := ratelimit.Must(httplimit.New(limiter, httplimit.Everyone(), httplimit.WithMaxWait(2*time.Second)))
+	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "hello") }))
+	for range 2 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Printf("%d, Retry-After %q\n", w.Code, w.Header().Get("Retry-After"))
+	}
+	// Output:
+	// 200, Retry-After ""
+	// 429, Retry-After "60"
+}
+
+// Each customer's plan has its limiter. A limit on trial is outside of it: it allows everything,
+// sends no fields, and reports what it would have denied.
+func ExampleNew_plansAndTrial() {
+	client := redisForExamples()
+	name := ratelimit.WithName("plan")
+	free := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 1, name))
+	paid := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(100), 100, name))
+	var upgraded atomic.Bool
+	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter {
+		if upgraded.Load() {
+			return paid
+		}
+		return free
+	}))
+	reported := make(chan ratelimit.Trial)
+	strict := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("strict")))
+	dryRun := ratelimit.Must(ratelimit.NewShadow(ratelimit.AllowAll(), strict, func(t ratelimit.Trial) { reported <- t }))
+
+	key := ratelimit.Must(httplimit.ClientIP(nil))
+	limit := ratelimit.Must(httplimit.New(plans, key, httplimit.WithPolicy("plan"), httplimit.WithBucket()))
+	trial := ratelimit.Must(httplimit.New(dryRun, key))
+	handler := trial(limit(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	for range 3 {
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+		fmt.Printf("%d %s, the trial would have allowed it: %v\n", w.Code, w.Header().Values("RateLimit"), (<-reported).Result.Allowed)
+		upgraded.Store(w.Code == http.StatusTooManyRequests)
+	}
+	// Output:
+	// 200 ["plan";r=0;t=1], the trial would have allowed it: true
+	// 429 ["plan";r=0;t=60], the trial would have allowed it: true
+	// 200 ["plan";r=98;t=59], the trial would have allowed it: false
 }

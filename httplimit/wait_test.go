@@ -114,6 +114,11 @@ func TestOthersComeFirst(t *testing.T) {
 		require.Equal(t, `"api";q=5;w=60`, w.Header().Get("RateLimit-Policy"))
 		require.Equal(t, 3, l.asked)
 
+		l = &scripted{results: []ratelimit.Result{first}}
+		w = do(limit(t, l, httplimit.WithMaxWait(time.Second))(served), newRequest("GET", "/"))
+		require.Equal(t, 429, w.Code)
+		require.Equal(t, 1, l.asked, "as long as the bound: it is not asked again")
+
 		l = &scripted{results: []ratelimit.Result{first, first}, err: errors.New("down")}
 		w = do(limit(t, l, httplimit.WithMaxWait(10*time.Second))(served), newRequest("GET", "/"))
 		require.Equal(t, 503, w.Code)

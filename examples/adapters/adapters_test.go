@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -31,9 +32,14 @@ type service struct {
 	served  atomic.Int32
 	running chan bool
 	goOn    chan bool
+	release func() // lets all handlers go on; so does the end of the test
 }
 
-func newService() *service { return &service{running: make(chan bool), goOn: make(chan bool)} }
+func newService() *service {
+	s := &service{running: make(chan bool), goOn: make(chan bool)}
+	s.release = sync.OnceFunc(func() { close(s.goOn) })
+	return s
+}
 
 func (s *service) wait() {
 	s.running <- true
@@ -120,7 +126,11 @@ func onEach(t *testing.T, test func(t *testing.T, client *redis.Client, start fu
 			server.SetTime(time.Unix(1_763_670_000, 0))
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			t.Cleanup(func() { _ = client.Close() })
-			test(t, client, func(limit wrapper, s *service) string { return framework(t, limit, s) })
+			test(t, client, func(limit wrapper, s *service) string {
+				url := framework(t, limit, s)
+				t.Cleanup(s.release)
+				return url
+			})
 		})
 	}
 }
@@ -208,7 +218,7 @@ func TestAPermitIsHeldWhileTheHandlerRuns(t *testing.T) {
 		require.Equal(t, 429, response.StatusCode)
 		require.Equal(t, problem, body)
 		require.Equal(t, `"api";q=1;qu="concurrent-requests"`, response.Header.Get("RateLimit-Policy"))
-		s.goOn <- true
+		s.release()
 		require.Equal(t, 200, <-ended)
 		response, _ = get(t, url+"/hello")
 		require.Equal(t, 200, response.StatusCode)
@@ -250,7 +260,7 @@ func TestAStreamReachesTheClientAsItIsWritten(t *testing.T) {
 				first, err := lines.ReadString('\n')
 				require.NoError(t, err)
 				require.Equal(t, "first\n", first)
-				s.goOn <- true
+				s.release()
 				second, err := lines.ReadString('\n')
 				require.NoError(t, err)
 				require.Equal(t, "second\n", second)

@@ -29,6 +29,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/httplimit"
 )
 
 var (
@@ -42,6 +43,8 @@ var (
 	perAddress            *ratelimit.SlidingWindow
 	w                     http.ResponseWriter
 	r                     *http.Request
+	handler               http.Handler
+	address, apiKey       httplimit.KeyFunc
 )
 `
 
