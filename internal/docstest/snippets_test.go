@@ -93,7 +93,7 @@ func TestSnippetsCompile(t *testing.T) {
 	snippets, tests := 0, []string{}
 	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
 		for _, b := range p.blocks() {
-			if b.language != "go" {
+			if b.language != "go" || p.source(b) != "" {
 				continue
 			}
 			snippets++
