@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 
@@ -51,6 +52,7 @@ type clientConn struct {
 
 	begin    func() error // takes the stream's permits, once
 	messages              // set by begin
+	opened   atomic.Bool  // the request was made
 	aborted  sync.Once
 }
 
@@ -77,11 +79,16 @@ func (c *clientConn) Send(m any) error {
 		return err
 	}
 	if m == nil { // sends the header alone
-		return c.StreamingClientConn.Send(nil)
+		return c.sendNow(nil)
 	}
-	err := c.send(c.ctx, m, c.StreamingClientConn.Send)
+	err := c.send(c.ctx, m, c.sendNow)
 	c.abortIfDenied()
 	return err
+}
+
+func (c *clientConn) sendNow(m any) error {
+	c.opened.Store(true)
+	return c.StreamingClientConn.Send(m)
 }
 
 func (c *clientConn) Receive(m any) error {
@@ -99,11 +106,15 @@ func (c *clientConn) Receive(m any) error {
 // abortIfDenied resets the stream after a message was denied: callers of Send and Receive take
 // an error for its end. The request is not closed, because the server would take the messages so far
 // for all of them; and the end of the context alone has no effect in net/http while it waits for the
-// request's next bytes.
+// request's next bytes. If there is no request yet, connect makes one, whose context has ended, so
+// that net/http sends nothing of it: a Receive that waits for the answer would go on for ever.
 func (c *clientConn) abortIfDenied() {
 	if c.denied.Load() {
 		c.aborted.Do(func() {
 			c.cancel()
+			if !c.opened.Load() {
+				_ = c.StreamingClientConn.CloseRequest()
+			}
 			_ = c.StreamingClientConn.CloseResponse()
 		})
 	}
@@ -119,6 +130,7 @@ func (c *clientConn) CloseRequest() error {
 	if c.denied.Load() {
 		return *c.ended.Load()
 	}
+	c.opened.Store(true)
 	return c.StreamingClientConn.CloseRequest()
 }
 

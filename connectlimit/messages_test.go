@@ -2,8 +2,10 @@ package connectlimit_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,12 +135,20 @@ func TestAMessageWaits(t *testing.T) {
 
 // TestAnOutageDuringAStream: the error handler decides for each message.
 func TestAnOutageDuringAStream(t *testing.T) {
-	down := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	down := &stub{err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
 	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	for _, opts := range protocols {
 		for _, direction := range directions {
 			_, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0))), []string{"a"}, opts...)
 			requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+			for _, kind := range []string{serverStream, clientStream} {
+				got, err := everyKind[kind](t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0))), opts...)
+				requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+				require.Empty(t, got, "an outage is not the end of the stream")
+				got, err = everyKind[kind](t.Context(), serve(t, nil), append(opts, newClient(t, ratelimit.AllowAll(), direction(down, 0)))...)
+				requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+				require.Empty(t, got)
+			}
 			got, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0), open)), []string{"a", "b"}, opts...)
 			require.NoError(t, err)
 			require.Equal(t, []string{"a", "b"}, got)
@@ -204,6 +214,29 @@ func TestADeniedUploadIsNotTakenForAWholeOne(t *testing.T) {
 		_, err := stream.CloseAndReceive()
 		require.Equal(t, denial, err)
 	}
+}
+
+// TestAFirstMessageThatIsDenied: nothing is sent, and a Receive that waits for the answer ends.
+func TestAFirstMessageThatIsDenied(t *testing.T) {
+	var arrived atomic.Int32
+	s := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
+	for _, opts := range protocols {
+		stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(denying(5, time.Second, time.Second), 0)))...).CallBidiStream(t.Context())
+		received, waiting := make(chan error, 1), make(chan struct{})
+		go func() {
+			close(waiting)
+			_, err := stream.Receive()
+			received <- err
+		}()
+		<-waiting
+		denial := stream.Send(wrapperspb.String("a"))
+		requireDenied(t, denial, "default.sent", 5, time.Second, time.Second)
+		require.Equal(t, denial, <-received)
+		require.Empty(t, stream.ResponseHeader())
+		require.Empty(t, stream.ResponseTrailer())
+		require.NoError(t, stream.CloseResponse())
+	}
+	require.Zero(t, arrived.Load())
 }
 
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -104,7 +105,8 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return 
 //	internal          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
 //	unavailable       everything else: Redis is down, for example
 //
-// The error wraps err, for the interceptors and callers in this process.
+// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF, which
+// would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	code, text := codeOf(ctx, err)
 	return withDetails(code, text, err)
@@ -153,15 +155,18 @@ func withDetails(code connect.Code, text string, cause error, details ...proto.M
 	return err
 }
 
-// hidden has a text for clients, and its cause for this process only: connect sends the text of
-// the error inside a connect.Error.
+// hidden has a text for clients, and its cause for this process only, where errors.Is and
+// errors.As find it: connect sends the text of the error inside a connect.Error. It is never
+// io.EOF, as the cause may be when Redis closes a connection: connect would take that for the end
+// of a stream.
 type hidden struct {
 	text  string
 	cause error
 }
 
-func (e *hidden) Error() string { return e.text }
-func (e *hidden) Unwrap() error { return e.cause }
+func (e *hidden) Error() string        { return e.text }
+func (e *hidden) Is(target error) bool { return target != io.EOF && errors.Is(e.cause, target) }
+func (e *hidden) As(target any) bool   { return errors.As(e.cause, target) }
 
 const (
 	nameRetryAfter = "Retry-After"
