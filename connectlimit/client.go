@@ -2,6 +2,7 @@ package connectlimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -17,9 +18,8 @@ import (
 //
 //	connect.WithInterceptors(limit)
 //
-// A stream takes its permits with what first sends something: Send, CloseRequest or Receive.
-// Its header is complete then, and the error is that of this method. The header does not have yet what interceptors
-// set that are given later.
+// A stream takes its permits with what first sends something: Send or CloseRequest. Its header is
+// complete then. The error is that of this method, and of all later ones.
 //
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for clients, or is given twice. Redis is not asked.
@@ -37,7 +37,7 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 		if i.limit.limitsMessages() {
 			ctx, cancel = context.WithCancel(ctx)
 		}
-		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, limit: i.limit}
+		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, limit: i.limit, begun: make(chan struct{})}
 		c.begin = sync.OnceValue(c.start)
 		return c
 	}
@@ -50,13 +50,16 @@ type clientConn struct {
 	cancel context.CancelFunc
 	limit  *limit
 
-	begin    func() error // takes the stream's permits, once
-	messages              // set by begin
-	opened   atomic.Bool  // the request was made
+	begin    func() error  // takes the stream's permits, once
+	begun    chan struct{} // closed when it has
+	messages               // set by begin
+	opened   atomic.Bool   // the request was made
 	aborted  sync.Once
 }
 
+// start is called by the side that sends, which alone may read the request's header.
 func (c *clientConn) start() error {
+	defer close(c.begun)
 	call := Call{Spec: c.Spec(), Peer: c.Peer(), Header: c.RequestHeader()}
 	key, limited, err := c.limit.keyed(c.ctx, call)
 	if err == nil && limited {
@@ -91,8 +94,24 @@ func (c *clientConn) sendNow(m any) error {
 	return c.StreamingClientConn.Send(m)
 }
 
+// wait waits until the stream has begun: the side that receives does not begin it.
+func (c *clientConn) wait() error {
+	select {
+	case <-c.begun:
+		return c.begin()
+	case <-c.ctx.Done():
+	}
+	select {
+	case <-c.begun: // a denial ends the context too
+		return c.begin()
+	default:
+		code, text := codeOf(c.ctx, nil)
+		return connect.NewError(code, errors.New(text))
+	}
+}
+
 func (c *clientConn) Receive(m any) error {
-	if err := c.begin(); err != nil {
+	if err := c.wait(); err != nil {
 		return err
 	}
 	err := c.receive(c.ctx, m, c.StreamingClientConn.Receive)
@@ -136,6 +155,11 @@ func (c *clientConn) CloseRequest() error {
 
 func (c *clientConn) CloseResponse() error {
 	defer c.cancel()
+	select {
+	case <-c.begun:
+	default:
+		return nil
+	}
 	if c.begin() != nil || c.denied.Load() {
 		return nil // nothing is open
 	}
@@ -143,14 +167,14 @@ func (c *clientConn) CloseResponse() error {
 }
 
 func (c *clientConn) ResponseHeader() http.Header {
-	if c.begin() != nil {
+	if c.wait() != nil {
 		return http.Header{}
 	}
 	return c.StreamingClientConn.ResponseHeader()
 }
 
 func (c *clientConn) ResponseTrailer() http.Header {
-	if c.begin() != nil {
+	if c.wait() != nil {
 		return http.Header{}
 	}
 	return c.StreamingClientConn.ResponseTrailer()

@@ -64,6 +64,35 @@ func TestAStreamsHeaderIsCompleteWhenItIsLimited(t *testing.T) {
 	require.Empty(t, limiter.asked())
 }
 
+// TestTheSideThatReceivesDoesNotBeginAStream: it may not read the header, which is not complete yet.
+func TestTheSideThatReceivesDoesNotBeginAStream(t *testing.T) {
+	limiter := allowing()
+	limit := must[connect.Interceptor](t)(connectlimit.NewClient(limiter, must[connectlimit.KeyFunc](t)(connectlimit.Header("X-Tenant"))))
+	s := serve(t, nil)
+	stream := s.client(bidi, connect.WithInterceptors(limit)).CallBidiStream(t.Context())
+	received := make(chan string, 1)
+	go func() {
+		m, _ := stream.Receive()
+		received <- m.GetValue()
+	}()
+	stream.RequestHeader().Set("X-Tenant", "acme")
+	require.NoError(t, stream.Send(wrapperspb.String("a")))
+	require.Equal(t, "a", <-received)
+	require.Equal(t, []string{"header:x-tenant:acme 1"}, limiter.asked())
+	require.NoError(t, stream.CloseResponse())
+
+	// Of a stream that has not begun there is nothing to close, and its context ends the wait.
+	ctx, cancel := context.WithCancel(t.Context())
+	idle := s.client(bidi, connect.WithInterceptors(limit)).CallBidiStream(ctx)
+	require.NoError(t, idle.CloseResponse())
+	cancel()
+	_, err := idle.Receive()
+	requireError(t, err, connect.CodeCanceled, "context canceled")
+	require.Empty(t, idle.ResponseHeader())
+	require.Empty(t, idle.ResponseTrailer())
+	require.Empty(t, limiter.asked())
+}
+
 // TestADeniedStreamHasNothingOpen: each of its methods answers at once.
 func TestADeniedStreamHasNothingOpen(t *testing.T) {
 	own := newClient(t, denying(5, time.Second, time.Second), connectlimit.WithSent(allowing(), 0))
