@@ -122,11 +122,11 @@ func (c *clientConn) Receive(m any) error {
 	return err
 }
 
-// abortIfDenied resets the stream after a message was denied: callers of Send and Receive take
-// an error for its end. The request is not closed, because the server would take the messages so far
-// for all of them; and the end of the context alone has no effect in net/http while it waits for the
-// request's next bytes. If there is no request yet, connect makes one, whose context has ended, so
-// that net/http sends nothing of it: a Receive that waits for the answer would go on for ever.
+// abortIfDenied resets the stream after a message was denied: callers of Send and Receive take an
+// error for its end. The request is not closed, because the server would take the messages so far
+// for all of them; and the end of the context alone has no effect in net/http while it waits for
+// the request's next bytes. If there is no request yet, connect makes one, whose context has ended,
+// so that net/http sends nothing of it: a Receive that waits for the answer would go on for ever.
 func (c *clientConn) abortIfDenied() {
 	if c.denied.Load() {
 		c.aborted.Do(func() {

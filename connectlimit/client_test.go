@@ -64,7 +64,8 @@ func TestAStreamsHeaderIsCompleteWhenItIsLimited(t *testing.T) {
 	require.Empty(t, limiter.asked())
 }
 
-// TestTheSideThatReceivesDoesNotBeginAStream: it may not read the header, which is not complete yet.
+// TestTheSideThatReceivesDoesNotBeginAStream: it may not read the header, which is not complete
+// yet.
 func TestTheSideThatReceivesDoesNotBeginAStream(t *testing.T) {
 	limiter := allowing()
 	limit := must[connect.Interceptor](t)(connectlimit.NewClient(limiter, must[connectlimit.KeyFunc](t)(connectlimit.Header("X-Tenant"))))

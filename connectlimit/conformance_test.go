@@ -33,11 +33,12 @@ func (c costing) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	}
 }
 
-// TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis, through the
-// interceptors of handlers and clients, unary and by a stream, in turn in each protocol. What a call carries is
-// compared: whether it was allowed; of a denial, limit, window and RetryAfter, to the millisecond; and the codes of
-// errors. An error does not carry Remaining and ResetAfter, nor the limit and window of a call that is allowed; and
-// calls cannot ask for Peek and Reset.
+// TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis,
+// through the interceptors of handlers and clients, unary and by a stream, in turn in each
+// protocol. What a call carries is compared: whether it was allowed; of a denial, limit, window and
+// RetryAfter, to the millisecond; and the codes of errors. An error does not carry Remaining and
+// ResetAfter, nor the limit and window of a call that is allowed; and calls cannot ask for Peek and
+// Reset.
 func TestTheConformanceSuiteOverConnect(t *testing.T) {
 	cost := connectlimit.WithCost(func(_ context.Context, call connectlimit.Call) int {
 		n, err := strconv.Atoi(call.Header.Get("Cost"))

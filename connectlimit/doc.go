@@ -28,13 +28,13 @@
 // # Order of interceptors
 //
 // Authentication goes outside of a limit by user or API key: into an HTTP middleware, or among the
-// interceptors before the limit. connect.WithRecover goes before the limit too. An outer limit has taken its
-// permits when an inner one denies; [ratelimit.NewAll] takes all or none.
+// interceptors before the limit. connect.WithRecover goes before the limit too. An outer limit has
+// taken its permits when an inner one denies; [ratelimit.NewAll] takes all or none.
 //
 // # httplimit in front of Connect
 //
-// A Connect handler is an http.Handler, so package httplimit works in front of it, and denies before
-// anything is read. But its 429 has no details, and gRPC clients read a bare 429 as
-// UNAVAILABLE, which many retry policies retry at once. Give it a denial handler that writes the
-// error of [Decision.Err] with connect.ErrorWriter, or use this package.
+// A Connect handler is an http.Handler, so package httplimit works in front of it, and denies
+// before anything is read. But its 429 has no details, and gRPC clients read a bare 429 as
+// UNAVAILABLE, which many retry policies retry at once. Give it the denial
+// handler of the example of [Decision.Err], or use this package.
 package connectlimit

@@ -67,8 +67,9 @@ func (d Decision) Err() *connect.Error {
 		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
 }
 
-// RetryAfter is how long to wait before a call that failed with err is made again, as the
-// RetryInfo in its details says: of a server's denial, and of a client's own. ok is false if err says nothing of it.
+// RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
+// in its details says: of a server's denial, and of a client's own. ok is false if err says nothing
+// of it.
 func RetryAfter(err error) (wait time.Duration, ok bool) {
 	var failure *connect.Error
 	if !errors.As(err, &failure) {
@@ -105,8 +106,8 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return 
 //	internal          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
 //	unavailable       everything else: Redis is down, for example
 //
-// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF, which
-// would end a stream).
+// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
+// which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	code, text := codeOf(ctx, err)
 	return withDetails(code, text, err)

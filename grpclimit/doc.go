@@ -8,10 +8,10 @@
 //	server := grpc.NewServer(limit.Options()...)
 //
 // A call that is allowed goes on. One that is denied fails with RESOURCE_EXHAUSTED and the details
-// RetryInfo and QuotaFailure, and the handler does not run. The trailer grpc-retry-pushback-ms tells the client's
-// retry policy when to retry, which does not read RetryInfo. If there is no decision, because Redis is down and no
-// [ratelimit.Fallback] says what that means, the call fails with UNAVAILABLE. [RetryAfter] reads the delay from the
-// error.
+// RetryInfo and QuotaFailure, and the handler does not run. The trailer grpc-retry-pushback-ms
+// tells the client's retry policy when to retry, which does not read RetryInfo. If there is no
+// decision, because Redis is down and no [ratelimit.Fallback] says what that means, the call fails
+// with UNAVAILABLE. [RetryAfter] reads the delay from the error.
 //
 // A stream takes its permits when it starts; [WithReceived] and [WithSent] limit its messages,
 // and [WithInFlight] the calls at once. [NewClient] limits a client; [NewTap] denies before the
@@ -29,7 +29,7 @@
 // # Order of interceptors
 //
 // Authentication goes outside of a limit by user or API key, and a limit by address outside of
-// authentication; so do metrics and recovery. An outer limit has taken its permits when an inner one denies;
-// [ratelimit.NewAll] takes all or none. On a client, the retry policy is inside of all
+// authentication; so do metrics and recovery. An outer limit has taken its permits when an inner
+// one denies; [ratelimit.NewAll] takes all or none. On a client, the retry policy is inside of all
 // interceptors: a call takes its permits once, however often it is sent.
 package grpclimit

@@ -66,8 +66,9 @@ func (d Decision) Status() *status.Status {
 		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
 }
 
-// RetryAfter is how long to wait before a call that failed with err is made again, as the
-// RetryInfo in its status says: of a server's denial, and of a client's own. ok is false if err says nothing of it.
+// RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
+// in its status says: of a server's denial, and of a client's own. ok is false if err says nothing
+// of it.
 func RetryAfter(err error) (wait time.Duration, ok bool) {
 	for _, detail := range status.Convert(err).Details() {
 		if retry, is := detail.(*errdetails.RetryInfo); is && retry.GetRetryDelay().CheckValid() == nil {
@@ -99,8 +100,8 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
 //	INTERNAL          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
 //	UNAVAILABLE       everything else: Redis is down, for example
 //
-// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF, which
-// would end a stream).
+// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
+// which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	return &statusError{statusOf(ctx, err), err}
 }
