@@ -155,3 +155,32 @@ func TestWaiting(t *testing.T) {
 		}
 	}
 }
+
+// hanging answers once, and then no more.
+type hanging struct{ scripted }
+
+func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	r, err := h.scripted.TryAcquireN(ctx, key, n)
+	if h.count() > 1 {
+		<-ctx.Done()
+		return ratelimit.Result{}, ctx.Err()
+	}
+	return r, err
+}
+
+// TestAWaitThatIsOver is a denial, with what is known of the next permit.
+func TestAWaitThatIsOver(t *testing.T) {
+	soon := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Millisecond}
+	late := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Hour}
+	for name, c := range map[string]struct {
+		limiter ratelimit.Limiter
+		retry   time.Duration
+	}{
+		"others have come first":   {&scripted{results: []ratelimit.Result{soon, late}}, time.Hour},
+		"the limiter has not said": {&hanging{scripted{results: []ratelimit.Result{soon}}}, time.Millisecond},
+	} {
+		t.Log(name)
+		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, c.limiter, connectlimit.WithMaxWait(20*time.Millisecond))))
+		requireDenied(t, err, "default", 5, time.Second, c.retry)
+	}
+}
