@@ -221,14 +221,14 @@ func TestAFirstMessageThatIsDenied(t *testing.T) {
 	var arrived atomic.Int32
 	s := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
 	for _, opts := range protocols {
-		stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(denying(5, time.Second, time.Second), 0)))...).CallBidiStream(t.Context())
-		received, waiting := make(chan error, 1), make(chan struct{})
+		entered := make(entering, 1)
+		limiter := entered.before(denying(5, time.Second, time.Second))
+		stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limiter, 0)), connect.WithInterceptors(entered))...).CallBidiStream(t.Context())
+		received := make(chan error, 1)
 		go func() {
-			close(waiting)
 			_, err := stream.Receive()
 			received <- err
 		}()
-		<-waiting
 		denial := stream.Send(wrapperspb.String("a"))
 		requireDenied(t, denial, "default.sent", 5, time.Second, time.Second)
 		require.Equal(t, denial, <-received)
@@ -237,6 +237,42 @@ func TestAFirstMessageThatIsDenied(t *testing.T) {
 		require.NoError(t, stream.CloseResponse())
 	}
 	require.Zero(t, arrived.Load())
+}
+
+// entering gets a value when a client's stream inside of the limit begins to receive.
+type entering chan struct{}
+
+func (e entering) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+func (e entering) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+func (e entering) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		return enteringConn{next(ctx, spec), e}
+	}
+}
+
+type enteringConn struct {
+	connect.StreamingClientConn
+	e entering
+}
+
+func (c enteringConn) Receive(m any) error {
+	c.e <- struct{}{}
+	return c.StreamingClientConn.Receive(m)
+}
+
+// before is a limiter that answers when the stream has begun to receive.
+func (e entering) before(l *stub) ratelimit.Limiter { return lateStub{l, e} }
+
+type lateStub struct {
+	*stub
+	e entering
+}
+
+func (l lateStub) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	<-l.e
+	return l.stub.TryAcquireN(ctx, key, n)
 }
 
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.
@@ -251,6 +287,17 @@ func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 		}
 		require.NoError(t, t.Context().Err())
 	})
+
+	// Without Close too, if it was received to its end.
+	seen := &contexts{}
+	own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(allowing(), 0))
+	stream, err := serve(t, nil).client(serverStream, own, connect.WithInterceptors(seen)).CallServerStream(t.Context(), connect.NewRequest(wrapperspb.String("a")))
+	require.NoError(t, err)
+	for stream.Receive() {
+		require.NoError(t, seen.all[0].Err())
+	}
+	require.NoError(t, stream.Err())
+	require.ErrorIs(t, seen.all[0].Err(), context.Canceled)
 }
 
 // contexts records those of a client's streams.

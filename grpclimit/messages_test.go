@@ -219,18 +219,43 @@ func TestAClientsDeniedMessageEndsTheStream(t *testing.T) {
 
 // TestAReceiveThatWaitsLearnsOfADenial of what the client wanted to send meanwhile.
 func TestAReceiveThatWaitsLearnsOfADenial(t *testing.T) {
-	conn := dial(t, &echo{}, nil, newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(denying(5, time.Second, time.Second), 0)).Options()...)
+	entered := make(chan struct{}, 1)
+	limiter := lateStub{denying(5, time.Second, time.Second), entered}
+	limit := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(limiter, 0))
+	conn := dial(t, &echo{}, nil, append(limit.Options(), grpc.WithChainStreamInterceptor(
+		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := streamer(ctx, desc, cc, method, opts...)
+			return enteringStream{s, entered}, err
+		}))...)
 	s, err := open(t.Context(), conn, bidi)
 	require.NoError(t, err)
-	received, waiting := make(chan error, 1), make(chan struct{})
-	go func() {
-		close(waiting)
-		received <- s.RecvMsg(new(wrapperspb.StringValue))
-	}()
-	<-waiting
+	received := make(chan error, 1)
+	go func() { received <- s.RecvMsg(new(wrapperspb.StringValue)) }()
 	denial := s.SendMsg(wrapperspb.String("a"))
 	requireDenied(t, denial, "default.sent", 5, time.Second, time.Second)
 	require.Equal(t, denial, <-received)
+}
+
+// enteringStream reports when it begins to receive.
+type enteringStream struct {
+	grpc.ClientStream
+	entered chan struct{}
+}
+
+func (s enteringStream) RecvMsg(m any) error {
+	s.entered <- struct{}{}
+	return s.ClientStream.RecvMsg(m)
+}
+
+// lateStub answers when the stream has begun to receive.
+type lateStub struct {
+	*stub
+	entered chan struct{}
+}
+
+func (l lateStub) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	<-l.entered
+	return l.stub.TryAcquireN(ctx, key, n)
 }
 
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.
