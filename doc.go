@@ -82,7 +82,8 @@
 // # HTTP
 //
 // Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
-// with Retry-After, and the fields that tell clients what is left.
+// with Retry-After, and the fields that tell clients what is left. Packages grpclimit and
+// connectlimit, modules of their own, do so for gRPC and Connect.
 //
 // # Tests
 //

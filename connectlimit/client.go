@@ -2,8 +2,10 @@ package connectlimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 
@@ -16,9 +18,8 @@ import (
 //
 //	connect.WithInterceptors(limit)
 //
-// A stream takes its permits with what first sends something: Send, CloseRequest or Receive.
-// Its header is complete then, and the error is that of this method. The header does not have yet what interceptors
-// set that are given later.
+// A stream takes its permits with what first sends something: Send or CloseRequest. Its header is
+// complete then. The error is that of this method, and of all later ones.
 //
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for clients, or is given twice. Redis is not asked.
@@ -36,7 +37,7 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 		if i.limit.limitsMessages() {
 			ctx, cancel = context.WithCancel(ctx)
 		}
-		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, limit: i.limit}
+		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, limit: i.limit, begun: make(chan struct{})}
 		c.begin = sync.OnceValue(c.start)
 		return c
 	}
@@ -49,12 +50,16 @@ type clientConn struct {
 	cancel context.CancelFunc
 	limit  *limit
 
-	begin    func() error // takes the stream's permits, once
-	messages              // set by begin
+	begin    func() error  // takes the stream's permits, once
+	begun    chan struct{} // closed when it has
+	messages               // set by begin
+	opened   atomic.Bool   // the request was made
 	aborted  sync.Once
 }
 
+// start is called by the side that sends, which alone may read the request's header.
 func (c *clientConn) start() error {
+	defer close(c.begun)
 	call := Call{Spec: c.Spec(), Peer: c.Peer(), Header: c.RequestHeader()}
 	key, limited, err := c.limit.keyed(c.ctx, call)
 	if err == nil && limited {
@@ -77,15 +82,36 @@ func (c *clientConn) Send(m any) error {
 		return err
 	}
 	if m == nil { // sends the header alone
-		return c.StreamingClientConn.Send(nil)
+		return c.sendNow(nil)
 	}
-	err := c.send(c.ctx, m, c.StreamingClientConn.Send)
+	err := c.send(c.ctx, m, c.sendNow)
 	c.abortIfDenied()
 	return err
 }
 
+func (c *clientConn) sendNow(m any) error {
+	c.opened.Store(true)
+	return c.StreamingClientConn.Send(m)
+}
+
+// wait waits until the stream has begun: the side that receives does not begin it.
+func (c *clientConn) wait() error {
+	select {
+	case <-c.begun:
+		return c.begin()
+	case <-c.ctx.Done():
+	}
+	select {
+	case <-c.begun: // a denial ends the context too
+		return c.begin()
+	default:
+		code, text := codeOf(c.ctx, nil)
+		return connect.NewError(code, errors.New(text))
+	}
+}
+
 func (c *clientConn) Receive(m any) error {
-	if err := c.begin(); err != nil {
+	if err := c.wait(); err != nil {
 		return err
 	}
 	err := c.receive(c.ctx, m, c.StreamingClientConn.Receive)
@@ -96,14 +122,18 @@ func (c *clientConn) Receive(m any) error {
 	return err
 }
 
-// abortIfDenied resets the stream after a message was denied: callers of Send and Receive take
-// an error for its end. The request is not closed, because the server would take the messages so far
-// for all of them; and the end of the context alone has no effect in net/http while it waits for the
-// request's next bytes.
+// abortIfDenied resets the stream after a message was denied: callers of Send and Receive take an
+// error for its end. The request is not closed, because the server would take the messages so far
+// for all of them; and the end of the context alone has no effect in net/http while it waits for
+// the request's next bytes. If there is no request yet, connect makes one, whose context has ended,
+// so that net/http sends nothing of it: a Receive that waits for the answer would go on for ever.
 func (c *clientConn) abortIfDenied() {
 	if c.denied.Load() {
 		c.aborted.Do(func() {
 			c.cancel()
+			if !c.opened.Load() {
+				_ = c.StreamingClientConn.CloseRequest()
+			}
 			_ = c.StreamingClientConn.CloseResponse()
 		})
 	}
@@ -119,11 +149,17 @@ func (c *clientConn) CloseRequest() error {
 	if c.denied.Load() {
 		return *c.ended.Load()
 	}
+	c.opened.Store(true)
 	return c.StreamingClientConn.CloseRequest()
 }
 
 func (c *clientConn) CloseResponse() error {
 	defer c.cancel()
+	select {
+	case <-c.begun:
+	default:
+		return nil
+	}
 	if c.begin() != nil || c.denied.Load() {
 		return nil // nothing is open
 	}
@@ -131,14 +167,14 @@ func (c *clientConn) CloseResponse() error {
 }
 
 func (c *clientConn) ResponseHeader() http.Header {
-	if c.begin() != nil {
+	if c.wait() != nil {
 		return http.Header{}
 	}
 	return c.StreamingClientConn.ResponseHeader()
 }
 
 func (c *clientConn) ResponseTrailer() http.Header {
-	if c.begin() != nil {
+	if c.wait() != nil {
 		return http.Header{}
 	}
 	return c.StreamingClientConn.ResponseTrailer()

@@ -64,6 +64,36 @@ func TestAStreamsHeaderIsCompleteWhenItIsLimited(t *testing.T) {
 	require.Empty(t, limiter.asked())
 }
 
+// TestTheSideThatReceivesDoesNotBeginAStream: it may not read the header, which is not complete
+// yet.
+func TestTheSideThatReceivesDoesNotBeginAStream(t *testing.T) {
+	limiter := allowing()
+	limit := must[connect.Interceptor](t)(connectlimit.NewClient(limiter, must[connectlimit.KeyFunc](t)(connectlimit.Header("X-Tenant"))))
+	s := serve(t, nil)
+	stream := s.client(bidi, connect.WithInterceptors(limit)).CallBidiStream(t.Context())
+	received := make(chan string, 1)
+	go func() {
+		m, _ := stream.Receive()
+		received <- m.GetValue()
+	}()
+	stream.RequestHeader().Set("X-Tenant", "acme")
+	require.NoError(t, stream.Send(wrapperspb.String("a")))
+	require.Equal(t, "a", <-received)
+	require.Equal(t, []string{"header:x-tenant:acme 1"}, limiter.asked())
+	require.NoError(t, stream.CloseResponse())
+
+	// Of a stream that has not begun there is nothing to close, and its context ends the wait.
+	ctx, cancel := context.WithCancel(t.Context())
+	idle := s.client(bidi, connect.WithInterceptors(limit)).CallBidiStream(ctx)
+	require.NoError(t, idle.CloseResponse())
+	cancel()
+	_, err := idle.Receive()
+	requireError(t, err, connect.CodeCanceled, "context canceled")
+	require.Empty(t, idle.ResponseHeader())
+	require.Empty(t, idle.ResponseTrailer())
+	require.Empty(t, limiter.asked())
+}
+
 // TestADeniedStreamHasNothingOpen: each of its methods answers at once.
 func TestADeniedStreamHasNothingOpen(t *testing.T) {
 	own := newClient(t, denying(5, time.Second, time.Second), connectlimit.WithSent(allowing(), 0))
@@ -123,5 +153,34 @@ func TestWaiting(t *testing.T) {
 			requireDenied(t, do(t.Context(), starved, 4*time.Millisecond), "default", 5, time.Second, time.Millisecond)
 			require.Greater(t, len(starved.asked()), 1)
 		}
+	}
+}
+
+// hanging answers once, and then no more.
+type hanging struct{ scripted }
+
+func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	r, err := h.scripted.TryAcquireN(ctx, key, n)
+	if h.count() > 1 {
+		<-ctx.Done()
+		return ratelimit.Result{}, ctx.Err()
+	}
+	return r, err
+}
+
+// TestAWaitThatIsOver is a denial, with what is known of the next permit.
+func TestAWaitThatIsOver(t *testing.T) {
+	soon := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Millisecond}
+	late := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Hour}
+	for name, c := range map[string]struct {
+		limiter ratelimit.Limiter
+		retry   time.Duration
+	}{
+		"others have come first":   {&scripted{results: []ratelimit.Result{soon, late}}, time.Hour},
+		"the limiter has not said": {&hanging{scripted{results: []ratelimit.Result{soon}}}, time.Millisecond},
+	} {
+		t.Log(name)
+		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, c.limiter, connectlimit.WithMaxWait(20*time.Millisecond))))
+		requireDenied(t, err, "default", 5, time.Second, c.retry)
 	}
 }

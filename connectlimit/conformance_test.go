@@ -33,11 +33,12 @@ func (c costing) WrapStreamingClient(next connect.StreamingClientFunc) connect.S
 	}
 }
 
-// TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis, through the
-// interceptors of handlers and clients, unary and by a stream, in turn in each protocol. What a call carries is
-// compared: whether it was allowed; of a denial, limit, window and RetryAfter, to the millisecond; and the codes of
-// errors. An error does not carry Remaining and ResetAfter, nor the limit and window of a call that is allowed; and
-// calls cannot ask for Peek and Reset.
+// TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis,
+// through the interceptors of handlers and clients, in turn unary and by a stream, and in each
+// protocol. What a call carries is compared: whether it was allowed; of a denial, limit, window and
+// RetryAfter, to the millisecond; and the codes of errors. An error does not carry Remaining and
+// ResetAfter, nor the limit and window of a call that is allowed; and calls cannot ask for Peek and
+// Reset.
 func TestTheConformanceSuiteOverConnect(t *testing.T) {
 	cost := connectlimit.WithCost(func(_ context.Context, call connectlimit.Call) int {
 		n, err := strconv.Atoi(call.Header.Get("Cost"))
@@ -50,7 +51,7 @@ func TestTheConformanceSuiteOverConnect(t *testing.T) {
 		limiter, err := v.Build(stage.Client, stage.Opts...)
 		require.NoError(t, err)
 		limited, free := serve(t, nil, newServer(t, limiter, cost)), serve(t, nil)
-		for _, kind := range []string{unary, bidi} {
+		for j, kind := range []string{unary, bidi} {
 			for side, do := range map[string]func(costs costing) error{
 				"server": func(c costing) error {
 					_, err := everyKind[kind](t.Context(), limited, append(protocols[names[i%3]], connect.WithInterceptors(c))...)
@@ -62,6 +63,9 @@ func TestTheConformanceSuiteOverConnect(t *testing.T) {
 					return err
 				},
 			} {
+				if (i+j)%2 == 0 != (side == "server") {
+					continue // in turn, unary on one side and the stream on the other
+				}
 				t.Run(v.Name+" "+side+kind, func(t *testing.T) {
 					denied := func(err error, retry time.Duration) {
 						t.Helper()

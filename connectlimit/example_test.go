@@ -17,6 +17,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/httplimit"
 )
 
 // redisForExamples is a Redis inside this process, whose clock stands still.
@@ -137,4 +138,35 @@ func ExampleFirstOf() {
 	// Output:
 	// ip:203.0.113.7 <nil>
 	// user:42 <nil>
+}
+
+// In front of the mux, httplimit denies before anything of the call is read. Its denial handler
+// answers RPC clients in their own protocol, and all others as usual.
+func ExampleDecision_Err() {
+	client := redisForExamples()
+	limiter := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Minute, ratelimit.WithName("address")))
+	mux := http.NewServeMux()
+	mux.Handle(newHello())
+
+	rpc := connect.NewErrorWriter()
+	limit := ratelimit.Must(httplimit.New(limiter, ratelimit.Must(httplimit.ClientIP(nil)), httplimit.WithPolicy("address"),
+		httplimit.WithDenialHandler(func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
+			if !rpc.IsSupported(r) {
+				httplimit.DefaultDenialHandler(w, r, d)
+				return
+			}
+			_ = rpc.Write(w, r, connectlimit.Decision{Policy: d.Policy, Result: d.Result}.Err())
+		})))
+
+	server := httptest.NewServer(limit(mux))
+	defer server.Close()
+	for _, protocol := range []connect.ClientOption{connect.WithProtoJSON(), connect.WithProtoJSON(), connect.WithGRPCWeb()} {
+		_, err := newHelloClient(server.URL, protocol).CallUnary(context.Background(), connect.NewRequest(wrapperspb.String("you")))
+		wait, _ := connectlimit.RetryAfter(err)
+		fmt.Println(err, wait)
+	}
+	// Output:
+	// <nil> 0s
+	// resource_exhausted: the limit "address" is used up, retry after 1m0s 1m0s
+	// resource_exhausted: the limit "address" is used up, retry after 1m0s 1m0s
 }

@@ -1,4 +1,4 @@
-// The oldest versions that work, as in the root module.
+// Versions from some releases back, so that no user is forced to anything newer.
 module github.com/tryacquire/ratelimit/connectlimit
 
 go 1.25.0

@@ -102,14 +102,18 @@ func (l *limit) deny(ctx context.Context, call Call, d Decision, midway bool) er
 // take asks once, and waits only if that is denied: a call that need not wait costs what
 // TryAcquireN costs, and a denial has the limiter's whole answer.
 func (t taker) take(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	if t.wait == 0 {
+		return t.limiter.TryAcquireN(ctx, key, n)
+	}
+	begun := time.Now()
 	result, err := t.limiter.TryAcquireN(ctx, key, n)
-	if err != nil || result.Allowed || result.RetryAfter > t.wait || t.wait == 0 || isOutage(result) {
+	if err != nil || result.Allowed || result.RetryAfter >= t.wait || isOutage(result) {
 		return result, err
 	}
 	bounded := ctx
 	if t.wait != UntilDeadline {
 		var cancel context.CancelFunc
-		bounded, cancel = context.WithTimeout(ctx, t.wait)
+		bounded, cancel = context.WithDeadline(ctx, begun.Add(t.wait))
 		defer cancel()
 	}
 	waited, err := ratelimit.WaitN(bounded, t.limiter, key, n)

@@ -26,9 +26,12 @@ func (s *messages) receive(ctx context.Context, m any, recv func(any) error) err
 		return *ended
 	}
 	if err := recv(m); err != nil {
+		if ended := s.ended.Load(); ended != nil { // while it waited, a message to send was denied
+			return *ended
+		}
 		return s.end(err)
 	}
-	return s.deny(s.take(ctx, m, s.limit.received))
+	return s.take(ctx, m, s.limit.received)
 }
 
 // send takes the permit of a message, and then sends it.
@@ -36,7 +39,7 @@ func (s *messages) send(ctx context.Context, m any, send func(any) error) error 
 	if ended := s.ended.Load(); ended != nil {
 		return *ended
 	}
-	if err := s.deny(s.take(ctx, m, s.limit.sent)); err != nil {
+	if err := s.take(ctx, m, s.limit.sent); err != nil {
 		return err
 	}
 	return s.end(send(m))
@@ -48,19 +51,16 @@ func (s *messages) take(ctx context.Context, m any, t taker) error {
 	}
 	call := s.call
 	call.Message = m
-	return s.limit.take(ctx, call, s.key, t, 1)
-}
-
-// deny ends the stream if err is not nil.
-func (s *messages) deny(err error) error {
-	if err = s.end(err); err != nil {
+	err := s.limit.take(ctx, call, s.key, t, 1)
+	if err != nil {
+		s.ended.CompareAndSwap(nil, &err)
 		s.denied.Store(true) // from here on, ended is set
 	}
 	return err
 }
 
-// end keeps the first error that ends the stream, so that nothing further is limited or sent
-// after a denial. io.EOF ends one direction only.
+// end keeps an error of the stream itself, so that nothing further is limited after it. io.EOF
+// ends one direction only.
 func (s *messages) end(err error) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.ended.CompareAndSwap(nil, &err)

@@ -2,8 +2,10 @@ package connectlimit_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
+	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,12 +135,20 @@ func TestAMessageWaits(t *testing.T) {
 
 // TestAnOutageDuringAStream: the error handler decides for each message.
 func TestAnOutageDuringAStream(t *testing.T) {
-	down := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	down := &stub{err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
 	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	for _, opts := range protocols {
 		for _, direction := range directions {
 			_, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0))), []string{"a"}, opts...)
 			requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+			for _, kind := range []string{serverStream, clientStream} {
+				got, err := everyKind[kind](t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0))), opts...)
+				requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+				require.Empty(t, got, "an outage is not the end of the stream")
+				got, err = everyKind[kind](t.Context(), serve(t, nil), append(opts, newClient(t, ratelimit.AllowAll(), direction(down, 0)))...)
+				requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+				require.Empty(t, got)
+			}
 			got, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(down, 0), open)), []string{"a", "b"}, opts...)
 			require.NoError(t, err)
 			require.Equal(t, []string{"a", "b"}, got)
@@ -206,6 +216,65 @@ func TestADeniedUploadIsNotTakenForAWholeOne(t *testing.T) {
 	}
 }
 
+// TestAFirstMessageThatIsDenied: nothing is sent, and a Receive that waits for the answer ends.
+func TestAFirstMessageThatIsDenied(t *testing.T) {
+	var arrived atomic.Int32
+	s := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
+	for _, opts := range protocols {
+		entered := make(entering, 1)
+		limiter := entered.before(denying(5, time.Second, time.Second))
+		stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limiter, 0)), connect.WithInterceptors(entered))...).CallBidiStream(t.Context())
+		received := make(chan error, 1)
+		go func() {
+			_, err := stream.Receive()
+			received <- err
+		}()
+		denial := stream.Send(wrapperspb.String("a"))
+		requireDenied(t, denial, "default.sent", 5, time.Second, time.Second)
+		require.Equal(t, denial, <-received)
+		require.Empty(t, stream.ResponseHeader())
+		require.Empty(t, stream.ResponseTrailer())
+		require.NoError(t, stream.CloseResponse())
+	}
+	require.Zero(t, arrived.Load())
+}
+
+// entering gets a value when a client's stream inside of the limit begins to receive.
+type entering chan struct{}
+
+func (e entering) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc { return next }
+func (e entering) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+func (e entering) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		return enteringConn{next(ctx, spec), e}
+	}
+}
+
+type enteringConn struct {
+	connect.StreamingClientConn
+	e entering
+}
+
+func (c enteringConn) Receive(m any) error {
+	c.e <- struct{}{}
+	return c.StreamingClientConn.Receive(m)
+}
+
+// before is a limiter that answers when the stream has begun to receive.
+func (e entering) before(l *stub) ratelimit.Limiter { return lateStub{l, e} }
+
+type lateStub struct {
+	*stub
+	e entering
+}
+
+func (l lateStub) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	<-l.e
+	return l.stub.TryAcquireN(ctx, key, n)
+}
+
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.
 func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
@@ -218,6 +287,17 @@ func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 		}
 		require.NoError(t, t.Context().Err())
 	})
+
+	// Without Close too, if it was received to its end.
+	seen := &contexts{}
+	own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(allowing(), 0))
+	stream, err := serve(t, nil).client(serverStream, own, connect.WithInterceptors(seen)).CallServerStream(t.Context(), connect.NewRequest(wrapperspb.String("a")))
+	require.NoError(t, err)
+	for stream.Receive() {
+		require.NoError(t, seen.all[0].Err())
+	}
+	require.NoError(t, stream.Err())
+	require.ErrorIs(t, seen.all[0].Err(), context.Canceled)
 }
 
 // contexts records those of a client's streams.

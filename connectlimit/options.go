@@ -180,8 +180,9 @@ func WithMaxWait(most time.Duration) Option {
 // policy is that of the call with ".received" appended. For a limit on messages alone, give the
 // constructor [ratelimit.AllowAll].
 //
-// On a server these are the client's messages, on a client the server's. The permit that a stream takes at its start
-// is another one; unary calls take none of limiter. It is for [NewServer] and [NewClient].
+// On a server these are the client's messages, on a client the server's. The permit that a stream
+// takes at its start is another one; unary calls take none of limiter. It is for [NewServer] and
+// [NewClient].
 func WithReceived(limiter ratelimit.Limiter, wait time.Duration) Option {
 	return Option{"WithReceived", server | client, func(l *limit) error {
 		return l.received.of("WithReceived", limiter, wait)
@@ -227,11 +228,11 @@ func WithRetryAfter(d time.Duration) Option {
 }
 
 // WithMaxPushback says how long clients may be told to wait before they retry on their own; a
-// minute if not given. The retry policy of gRPC clients obeys grpc-retry-pushback-ms: it sleeps for as
-// long, even beyond the call's deadline, and the caller learns nothing before. So a denial
-// that lasts longer than most, or than the call's deadline, tells the client not to retry (-1): it
-// gets the error at once, with RetryInfo. most is 0 to 24 hours; with 0, clients never retry on
-// their own. In the Connect protocol, it has no effect. WithMaxPushback is for [NewServer].
+// minute if not given. The retry policy of gRPC clients obeys grpc-retry-pushback-ms: it sleeps for
+// as long, even beyond the call's deadline, and the caller learns nothing before. So a denial that
+// lasts longer than most, or than the call's deadline, tells the client not to retry (-1): it gets
+// the error at once, with RetryInfo. most is 0 to 24 hours; with 0, clients never retry on their
+// own. In the Connect protocol, it has no effect. WithMaxPushback is for [NewServer].
 func WithMaxPushback(most time.Duration) Option {
 	return Option{"WithMaxPushback", server, func(l *limit) error {
 		if most < 0 || most > 24*time.Hour {
@@ -242,9 +243,9 @@ func WithMaxPushback(most time.Duration) Option {
 	}}
 }
 
-// WithDenialHandler returns the error of denied calls, in place of [DefaultDenialHandler], such
-// as a status with details of your own. The trailer grpc-retry-pushback-ms is sent beside it. If it returns
-// nil, the call is denied all the same, as by DefaultDenialHandler.
+// WithDenialHandler returns the error of denied calls, in place of [DefaultDenialHandler], such as
+// a *connect.Error with details of your own. A server adds what tells the client when to retry, to
+// a copy. If it returns nil, the call is denied all the same, as by DefaultDenialHandler.
 func WithDenialHandler(denied func(ctx context.Context, call Call, d Decision) error) Option {
 	return Option{"WithDenialHandler", everywhere, func(l *limit) error {
 		if denied == nil {

@@ -16,8 +16,8 @@ import (
 //
 //	connect.WithInterceptors(authentication, limit)
 //
-// A unary call's message has been read by then. To deny without reading it, use package
-// httplimit by address in front of the handler, with a denial handler that uses connect.NewErrorWriter.
+// A unary call's message has been read by then. To deny without reading it, use package httplimit
+// by address in front of the handler, with a denial handler as in the example of [Decision.Err].
 //
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for servers, or is given twice. Redis is not asked.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -66,8 +67,9 @@ func (d Decision) Err() *connect.Error {
 		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
 }
 
-// RetryAfter is how long to wait before a call that failed with err is made again, as the
-// RetryInfo in its details says: of a server's denial, and of a client's own. ok is false if err says nothing of it.
+// RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
+// in its details says: of a server's denial, and of a client's own. ok is false if err says nothing
+// of it.
 func RetryAfter(err error) (wait time.Duration, ok bool) {
 	var failure *connect.Error
 	if !errors.As(err, &failure) {
@@ -104,7 +106,8 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return 
 //	internal          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
 //	unavailable       everything else: Redis is down, for example
 //
-// The error wraps err, for the interceptors and callers in this process.
+// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
+// which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	code, text := codeOf(ctx, err)
 	return withDetails(code, text, err)
@@ -153,15 +156,18 @@ func withDetails(code connect.Code, text string, cause error, details ...proto.M
 	return err
 }
 
-// hidden has a text for clients, and its cause for this process only: connect sends the text of
-// the error inside a connect.Error.
+// hidden has a text for clients, and its cause for this process only, where errors.Is and
+// errors.As find it: connect sends the text of the error inside a connect.Error. It is never
+// io.EOF, as the cause may be when Redis closes a connection: connect would take that for the end
+// of a stream.
 type hidden struct {
 	text  string
 	cause error
 }
 
-func (e *hidden) Error() string { return e.text }
-func (e *hidden) Unwrap() error { return e.cause }
+func (e *hidden) Error() string        { return e.text }
+func (e *hidden) Is(target error) bool { return target != io.EOF && errors.Is(e.cause, target) }
+func (e *hidden) As(target any) bool   { return errors.As(e.cause, target) }
 
 const (
 	nameRetryAfter = "Retry-After"

@@ -12,13 +12,13 @@ import (
 type Client struct{ limit *limit }
 
 // NewClient returns a limit for clients: each call takes a permit of the key that key returns,
-// before anything is sent, and fails as a call that a server denies, with the same status. With [WithMaxWait] it
-// waits for the permit instead.
+// before anything is sent, and fails as a call that a server denies, with the same status. With
+// [WithMaxWait] it waits for the permit instead.
 //
 //	conn, err := grpc.NewClient(target, append(limit.Options(), others...)...)
 //
-// A call takes its permits once, however often gRPC's own retry policy sends it. The retry policy does not
-// retry what the limit itself denies.
+// A call takes its permits once, however often gRPC's own retry policy sends it. The retry policy
+// does not retry what the limit itself denies.
 //
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for clients, or is given twice. Redis is not asked.

@@ -143,3 +143,32 @@ func TestACallThatIsCancelledWhileItWaits(t *testing.T) {
 		return err == nil && r == before
 	}, 10*time.Second, time.Millisecond)
 }
+
+// hanging answers once, and then no more.
+type hanging struct{ scripted }
+
+func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	r, err := h.scripted.TryAcquireN(ctx, key, n)
+	if h.count() > 1 {
+		<-ctx.Done()
+		return ratelimit.Result{}, ctx.Err()
+	}
+	return r, err
+}
+
+// TestAWaitThatIsOver is a denial, with what is known of the next permit.
+func TestAWaitThatIsOver(t *testing.T) {
+	soon := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Millisecond}
+	late := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Hour}
+	for name, c := range map[string]struct {
+		limiter ratelimit.Limiter
+		retry   time.Duration
+	}{
+		"others have come first":   {&scripted{results: []ratelimit.Result{soon, late}}, time.Hour},
+		"the limiter has not said": {&hanging{scripted{results: []ratelimit.Result{soon}}}, time.Millisecond},
+	} {
+		t.Log(name)
+		_, err := call(t.Context(), dial(t, &echo{}, newServer(t, c.limiter, grpclimit.WithMaxWait(20*time.Millisecond)).Options()), "a")
+		requireDenied(t, err, "default", 5, time.Second, c.retry)
+	}
+}

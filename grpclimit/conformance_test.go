@@ -17,11 +17,11 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
-// TestTheConformanceSuiteOverGRPC: every algorithm, storage and way to count, on miniredis, through the
-// interceptors of servers and clients, unary and by a stream. What a call carries is compared: whether it was
-// allowed; of a denial, limit, window and RetryAfter, to the millisecond; and the codes of errors. A
-// status does not carry Remaining and ResetAfter, nor the limit and window of a call that is allowed; and
-// calls cannot ask for Peek and Reset.
+// TestTheConformanceSuiteOverGRPC: every algorithm, storage and way to count, on miniredis, through
+// the interceptors of servers and clients, unary and by a stream. What a call carries is compared:
+// whether it was allowed; of a denial, limit, window and RetryAfter, to the millisecond; and the
+// codes of errors. A status does not carry Remaining and ResetAfter, nor the limit and window of a
+// call that is allowed; and calls cannot ask for Peek and Reset.
 func TestTheConformanceSuiteOverGRPC(t *testing.T) {
 	cost := grpclimit.WithCost(func(ctx context.Context, call grpclimit.Call) int {
 		of := metadata.ValueFromIncomingContext(ctx, "cost")

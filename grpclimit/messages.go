@@ -24,9 +24,12 @@ func (s *messages) receive(ctx context.Context, m any, recv func(any) error) err
 		return *ended
 	}
 	if err := recv(m); err != nil {
+		if ended := s.ended.Load(); ended != nil { // while it waited, a message to send was denied
+			return *ended
+		}
 		return s.end(err)
 	}
-	return s.end(s.take(ctx, m, s.limit.received))
+	return s.take(ctx, m, s.limit.received)
 }
 
 // send takes the permit of a message, and then sends it.
@@ -35,7 +38,7 @@ func (s *messages) send(ctx context.Context, m any, send func(any) error) error 
 		return *ended
 	}
 	if err := s.take(ctx, m, s.limit.sent); err != nil {
-		return s.end(err)
+		return err
 	}
 	return s.end(send(m))
 }
@@ -46,11 +49,15 @@ func (s *messages) take(ctx context.Context, m any, t taker) error {
 	}
 	call := s.call
 	call.Message = m
-	return s.limit.take(ctx, call, s.key, t, 1)
+	err := s.limit.take(ctx, call, s.key, t, 1)
+	if err != nil {
+		s.ended.CompareAndSwap(nil, &err)
+	}
+	return err
 }
 
-// end keeps the first error that ends the stream, so that nothing further is limited or sent
-// after a denial. io.EOF ends one direction only.
+// end keeps an error of the stream itself, so that nothing further is limited after it. io.EOF
+// ends one direction only.
 func (s *messages) end(err error) error {
 	if err != nil && !errors.Is(err, io.EOF) {
 		s.ended.CompareAndSwap(nil, &err)

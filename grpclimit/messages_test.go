@@ -2,7 +2,6 @@ package grpclimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -171,12 +170,17 @@ func TestAMessageWaits(t *testing.T) {
 
 // TestAnOutageDuringAStream: the error handler decides for each message.
 func TestAnOutageDuringAStream(t *testing.T) {
-	down := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	down := &stub{err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
 	for _, opt := range []grpclimit.Option{grpclimit.WithReceived(down, 0), grpclimit.WithSent(down, 0)} {
 		conn := dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opt).Options())
 		_, err := exchange(t.Context(), conn, bidi, []string{"a"})
 		requireStatus(t, err, status.New(codes.Unavailable, "the rate limit could not be decided"))
 
+		for _, kind := range []string{serverStream, clientStream} {
+			requireStatus(t, everyKind[kind](t.Context(), conn), status.New(codes.Unavailable, "the rate limit could not be decided"))
+			own := newClient(t, ratelimit.AllowAll(), opt)
+			requireStatus(t, everyKind[kind](t.Context(), dial(t, &echo{}, nil, own.Options()...)), status.New(codes.Unavailable, "the rate limit could not be decided"))
+		}
 		conn = dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opt, grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options())
 		got, err := exchange(t.Context(), conn, bidi, []string{"a", "b"})
 		require.NoError(t, err)
@@ -211,6 +215,47 @@ func TestAClientsDeniedMessageEndsTheStream(t *testing.T) {
 		require.Equal(t, denial, s.RecvMsg(new(wrapperspb.StringValue)))
 		require.ErrorIs(t, <-ended, context.Canceled)
 	}
+}
+
+// TestAReceiveThatWaitsLearnsOfADenial of what the client wanted to send meanwhile.
+func TestAReceiveThatWaitsLearnsOfADenial(t *testing.T) {
+	entered := make(chan struct{}, 1)
+	limiter := lateStub{denying(5, time.Second, time.Second), entered}
+	limit := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(limiter, 0))
+	conn := dial(t, &echo{}, nil, append(limit.Options(), grpc.WithChainStreamInterceptor(
+		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := streamer(ctx, desc, cc, method, opts...)
+			return enteringStream{s, entered}, err
+		}))...)
+	s, err := open(t.Context(), conn, bidi)
+	require.NoError(t, err)
+	received := make(chan error, 1)
+	go func() { received <- s.RecvMsg(new(wrapperspb.StringValue)) }()
+	denial := s.SendMsg(wrapperspb.String("a"))
+	requireDenied(t, denial, "default.sent", 5, time.Second, time.Second)
+	require.Equal(t, denial, <-received)
+}
+
+// enteringStream reports when it begins to receive.
+type enteringStream struct {
+	grpc.ClientStream
+	entered chan struct{}
+}
+
+func (s enteringStream) RecvMsg(m any) error {
+	s.entered <- struct{}{}
+	return s.ClientStream.RecvMsg(m)
+}
+
+// lateStub answers when the stream has begun to receive.
+type lateStub struct {
+	*stub
+	entered chan struct{}
+}
+
+func (l lateStub) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	<-l.entered
+	return l.stub.TryAcquireN(ctx, key, n)
 }
 
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.

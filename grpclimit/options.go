@@ -181,8 +181,9 @@ func WithMaxWait(most time.Duration) Option {
 // policy is that of the call with ".received" appended. For a limit on messages alone, give the
 // constructor [ratelimit.AllowAll].
 //
-// On a server these are the client's messages, on a client the server's. The permit that a stream takes at its start
-// is another one; unary calls take none of limiter. It is for [NewServer] and [NewClient].
+// On a server these are the client's messages, on a client the server's. The permit that a stream
+// takes at its start is another one; unary calls take none of limiter. It is for [NewServer] and
+// [NewClient].
 func WithReceived(limiter ratelimit.Limiter, wait time.Duration) Option {
 	return Option{"WithReceived", server | client, func(l *limit) error {
 		return l.received.of("WithReceived", limiter, wait)
@@ -243,9 +244,9 @@ func WithMaxPushback(most time.Duration) Option {
 	}}
 }
 
-// WithDenialHandler returns the error of denied calls, in place of [DefaultDenialHandler], such
-// as a status with details of your own. The trailer grpc-retry-pushback-ms is sent beside it. If it returns
-// nil, the call is denied all the same, as by DefaultDenialHandler.
+// WithDenialHandler returns the error of denied calls, in place of [DefaultDenialHandler], such as
+// a status with details of your own. The trailer grpc-retry-pushback-ms is sent beside it. If it
+// returns nil, the call is denied all the same, as by DefaultDenialHandler.
 func WithDenialHandler(denied func(ctx context.Context, call Call, d Decision) error) Option {
 	return Option{"WithDenialHandler", everywhere, func(l *limit) error {
 		if denied == nil {

@@ -81,7 +81,7 @@ func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 		if err := s.limit.start(held, call, key); err != nil {
 			return err
 		}
-		if held != ctx || s.limit.limitsMessages() {
+		if s.limit.inFlight != nil || s.limit.limitsMessages() {
 			stream = &serverStream{stream, held, messages{limit: s.limit, call: call, key: key}}
 		}
 		return handler(srv, stream)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strconv"
@@ -65,8 +66,9 @@ func (d Decision) Status() *status.Status {
 		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
 }
 
-// RetryAfter is how long to wait before a call that failed with err is made again, as the
-// RetryInfo in its status says: of a server's denial, and of a client's own. ok is false if err says nothing of it.
+// RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
+// in its status says: of a server's denial, and of a client's own. ok is false if err says nothing
+// of it.
 func RetryAfter(err error) (wait time.Duration, ok bool) {
 	for _, detail := range status.Convert(err).Details() {
 		if retry, is := detail.(*errdetails.RetryInfo); is && retry.GetRetryDelay().CheckValid() == nil {
@@ -98,7 +100,8 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
 //	INTERNAL          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
 //	UNAVAILABLE       everything else: Redis is down, for example
 //
-// The error wraps err, for the interceptors and callers in this process.
+// For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
+// which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	return &statusError{statusOf(ctx, err), err}
 }
@@ -143,7 +146,9 @@ func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) 
 	return st
 }
 
-// A statusError is a status for clients, and its cause for this process.
+// A statusError is a status for clients, and its cause for this process: errors.Is and errors.As
+// find it. It is never io.EOF, as the cause may be when Redis closes a connection: handlers and
+// callers would take that for the end of a stream.
 type statusError struct {
 	status *status.Status
 	cause  error
@@ -151,7 +156,8 @@ type statusError struct {
 
 func (e *statusError) Error() string              { return e.status.Err().Error() }
 func (e *statusError) GRPCStatus() *status.Status { return e.status }
-func (e *statusError) Unwrap() error              { return e.cause }
+func (e *statusError) Is(target error) bool       { return target != io.EOF && errors.Is(e.cause, target) }
+func (e *statusError) As(target any) bool         { return errors.As(e.cause, target) }
 
 const (
 	namePushback = "grpc-retry-pushback-ms"

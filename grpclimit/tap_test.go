@@ -26,8 +26,9 @@ func (c counting) HandleRPC(_ context.Context, s stats.RPCStats) {
 func (c counting) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 func (c counting) HandleConn(context.Context, stats.ConnStats)                       {}
 
-// TestTheTapHandle measures what its documentation says: a denial has the status with its details and no
-// trailer, and comes before everything else; the handle sees metadata, peer, deadline and method.
+// TestTheTapHandle measures what its documentation says: a denial has the status with its details
+// and no trailer, and comes before everything else; the handle sees metadata, peer, deadline and
+// method.
 func TestTheTapHandle(t *testing.T) {
 	for kind, do := range everyKind {
 		limiter := denying(5, time.Second, 1500*time.Microsecond)
