@@ -21,7 +21,7 @@ import (
 // What it costs instead:
 //
 //   - A denied call takes two round trips. Until the second has arrived, other calls may be
-//     denied for want of the permits that it gives back. A [DenyCache] of such a limiter
+//     denied because the permits have not come back yet. A [DenyCache] of such a limiter
 //     keeps a denial until its RetryAfter has passed.
 //   - If the process ends in between, or an outage prevents the second round trip, the
 //     permits stay taken, as those of any allowed call. After an error, the permits of the
@@ -44,7 +44,7 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return AllResult{}, err
 		}
-		if !sameClient(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
+		if !same(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
 			return AllResult{}, errClients(joined[0].limiter, c.limiter)
 		}
 	}

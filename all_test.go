@@ -19,7 +19,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// A Result is told in the tests of All by its verdict and its numbers.
+// allowedBy and deniedBy make a Result of its numbers.
 func allowedBy(limit int, window time.Duration, remaining int, resetAfter time.Duration) ratelimit.Result {
 	return ratelimit.Result{Allowed: true, Limit: limit, Window: window, Remaining: remaining, ResetAfter: resetAfter}
 }

@@ -112,7 +112,7 @@ func greatest(most int64, ok func(int64) bool) int64 {
 	return low
 }
 
-// returnExactly tells giveback.lua to give back only what a bucket cannot have refilled.
+// returnExactly makes giveback.lua give back only what a bucket cannot have refilled.
 const returnExactly = 1
 
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.

@@ -28,6 +28,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
+	server.SetTime(limitertest.Start)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	const key = "ratelimit:default:tokenbucket:k"
@@ -164,6 +165,7 @@ func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
 	for _, refill := range [][]ratelimit.TokenBucketOption{nil, {ratelimit.WithRefillEvery(time.Second)}} {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)
+		server.SetTime(limitertest.Start)
 		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })
 		now := limitertest.Start

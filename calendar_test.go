@@ -165,8 +165,8 @@ func TestAHostsClockMayBeWrong(t *testing.T) {
 	}
 }
 
-// TestAPipelineAsksAgain: the same where each key has a command of its own, also if Redis
-// does not know the script.
+// TestAPipelineAsksAgain is the same test for pipelines, where each key has a command of its
+// own: with a script that Redis knows, and with one that it does not know.
 func TestAPipelineAsksAgain(t *testing.T) {
 	for _, known := range []bool{false, true} {
 		s := onMini(t)

@@ -85,10 +85,3 @@ func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
 	}
 	return l, nil
 }
-
-// same reports whether a and b are one limiter. Values of a type that cannot be compared
-// never are.
-func same(a, b Limiter) (equal bool) {
-	defer func() { _ = recover() }()
-	return a == b
-}

@@ -33,3 +33,27 @@ func checkCached(l Limiter) error {
 	}
 	return nil
 }
+
+// behindCaches returns the T of l, which is a limiter on Redis or a DenyCache around one.
+// through makes the T of a cache from the T of the limiter inside it. function and cannot are
+// for errors.
+func behindCaches[T any](l Limiter, function, cannot string, through func(*DenyCache, T) T) (T, error) {
+	var none T
+	if isNil(l) {
+		return none, invalidConfig("%s: the limiter is nil", function)
+	}
+	if c, ok := l.(*DenyCache); ok {
+		if c.limiter == nil {
+			return none, errUnmade
+		}
+		inner, err := behindCaches(c.limiter, function, cannot, through)
+		if err != nil {
+			return none, err
+		}
+		return through(c, inner), nil
+	}
+	if t, ok := l.(T); ok {
+		return t, nil
+	}
+	return none, invalidConfig("%s: a %T %s; give a limiter on Redis, or a DenyCache around one", function, l, cannot)
+}

@@ -223,13 +223,7 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	switch {
-	case redisexec.IsCorrupt(err):
-		err = errors.Join(ErrCorruptState, err)
-	case redisexec.IsDebt(err):
-		err = ErrTooMuchDebt
-	}
-	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
+	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, cause(err)))
 }
 
 // ended joins err with the context's error, if the context has ended.

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // The errors that a caller can match with errors.Is. Any other error means that
@@ -92,6 +96,19 @@ var (
 	errFailed  = errors.New("the primary failed")
 	errNeutral = errors.New("says nothing about the primary")
 )
+
+// cause makes the errors of the scripts and of the server those that a caller can match.
+func cause(err error) error {
+	switch {
+	case redisexec.IsCorrupt(err):
+		return errors.Join(ErrCorruptState, err)
+	case redisexec.IsDebt(err):
+		return ErrTooMuchDebt
+	case redis.HasErrorPrefix(err, "CROSSSLOT"):
+		return errors.Join(ErrCrossSlot, err)
+	}
+	return err
+}
 
 func errTooFew(n int) error { return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n) }
 

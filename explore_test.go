@@ -65,6 +65,7 @@ type bucketReplay struct {
 func newBucketReplay(t *testing.T, rules *explore.Rules) *bucketReplay {
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
+	server.SetTime(limitertest.Start)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	p := &bucketReplay{rules: rules, server: server}

@@ -3,9 +3,7 @@ package ratelimit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -50,7 +48,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	merged := true
 	locals := 0
 	for i, c := range limiters {
-		if i > 0 && !sameClient(c.exec.Client, first.exec.Client) {
+		if i > 0 && !same(c.exec.Client, first.exec.Client) {
 			return nil, errClients(first, c)
 		}
 		if (c.clock == nil) != (first.clock == nil) {
@@ -136,10 +134,6 @@ func errTooManyLimiters(n int) error {
 
 // longer compares two whole numbers in decimal.
 func longer(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
-
-// sameClient reports whether a and b are one client. A client that cannot be compared, as
-// a struct with a slice, is never the same.
-func sameClient(a, b Client) bool { return reflect.ValueOf(a).Comparable() && a == b }
 
 // file is the file that c's scripts are made of.
 func (c *core) file() *script.File {
@@ -411,15 +405,9 @@ func (g *group) reset(ctx context.Context, claims []Claim) error {
 
 // failed wraps err, the reason why there is no decision.
 func (g *group) failed(ctx context.Context, claims []Claim, err error) error {
-	switch {
-	case redisexec.IsCorrupt(err):
-		err = errors.Join(ErrCorruptState, err)
-	case redis.HasErrorPrefix(err, "CROSSSLOT"):
-		err = errors.Join(ErrCrossSlot, err)
-	}
 	var about []string
 	for _, c := range claims {
 		about = append(about, fmt.Sprintf("%s, key %s", c.limiter.title, shortKey(c.key)))
 	}
-	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, err))
+	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, cause(err)))
 }

@@ -13,7 +13,6 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // A rig is a server for the comparison of limiters with models, and its clock.
@@ -45,7 +44,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 							r.opts = []ratelimit.Option{ratelimit.WithClock(func() time.Time { return at })}
 							r.set = func(now int64) { at = time.UnixMicro(now) }
 							if server != nil {
-								server(limitertest.Start.UnixMicro()) // so that no key expires meanwhile
+								server(limitertest.Start.UnixMicro()) // so that no key expires while the caller's clock decides
 							}
 						}
 						r.wipe()
@@ -58,6 +57,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 	run("miniredis", limitertest.Rounds(20, configurations), func(t *testing.T, timeless bool) *rig {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)
+		server.SetTime(limitertest.Start)
 		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 		t.Cleanup(func() { _ = client.Close() })
 		var from time.Time
@@ -75,9 +75,7 @@ func rigs(t *testing.T, configurations int, test func(t *testing.T, r *rig, rng 
 			from = at
 		}}
 	}, true)
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	still := limitertest.StandsStill(t, client)
+	server, client, still := limitertest.FaketimeServer(t)
 	run("Redis", limitertest.Rounds(6, min(configurations, 2)), func(t *testing.T, timeless bool) *rig {
 		r := &rig{client: client, wipe: func() { require.NoError(t, client.FlushAll(ctx).Err()) },
 			keys: func() bool { return client.DBSize(ctx).Val() > 0 },

@@ -278,7 +278,7 @@ func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key str
 		}
 		args = append(args, f.spare, now)
 	}
-	return redisexec.Run(ctx, f.core.exec.Client, s, words, f.core.prefix+key, args...)
+	return f.core.exec.Run(ctx, s, words, f.core.prefix+key, args...)
 }
 
 func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {

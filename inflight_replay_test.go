@@ -18,7 +18,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/raceflag"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // A replay runs histories of the search on the scripts. Each history has a key of its own.
@@ -179,11 +178,8 @@ func TestInFlightScriptsDoWhatTheSearchedModelDoes(t *testing.T) {
 		t.Logf("%d events", r.count)
 	})
 	t.Run("Redis", func(t *testing.T) {
-		server := redistest.Start(t, redistest.Faketime())
-		if !limitertest.StandsStill(t, server.Client(t)) {
-			t.Skip("the clock of this server goes on while it is held; other servers are tested with theirs")
-		}
-		r := &replay{client: server.Client(t), set: server.HoldClock, keys: map[int]*model.InFlight{}}
+		server, client := limitertest.HeldServer(t)
+		r := &replay{client: client, set: server.HoldClock, keys: map[int]*model.InFlight{}}
 		r.run(t, histories(t, limitertest.Rounds(2000, 80)))
 		t.Logf("%d events", r.count)
 	})

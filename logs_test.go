@@ -15,7 +15,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/raceflag"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // A logRule is a configuration of a sliding window or a sliding log.
@@ -101,11 +100,7 @@ func TestLogsOfOneKeyAnswerAsTheirModel(t *testing.T) {
 // stands still during each call.
 func TestLogsOfOneKeyOnAServerAnswerAsTheirModel(t *testing.T) {
 	raceflag.SkipSequential(t)
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	if !limitertest.StandsStill(t, client) {
-		t.Skip("this server's clock does not stand still")
-	}
+	server, client := limitertest.HeldServer(t)
 	for _, kind := range logKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))

@@ -12,7 +12,6 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 // TestLimitersAnswerAsTheirModels drives every limiter and its model through the same
@@ -26,6 +25,7 @@ func TestLimitersAnswerAsTheirModels(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			server := miniredis.RunT(t)
 			server.ClockTTL(true)
+			server.SetTime(limitertest.Start) // and not by the time that the test takes
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			defer client.Close()
 			for range configurations {
@@ -61,9 +61,7 @@ func TestLimitersAnswerAsTheirModels(t *testing.T) {
 // TestLimitersOnAServerAnswerAsTheirModels does the same on a server, whose clock stands still during each call.
 func TestLimitersOnAServerAnswerAsTheirModels(t *testing.T) {
 	const configurations, steps = 5, 200 // of each family: a step is a round trip
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	still := limitertest.StandsStill(t, client)
+	server, client, still := limitertest.FaketimeServer(t)
 	for _, f := range limitertest.Families() {
 		t.Run(f.Name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))

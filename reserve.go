@@ -42,8 +42,8 @@ var (
 //
 // Permits that are used when they are due never exceed burst + rate × t in any interval t, in
 // which the instants are whole microseconds, rounded up. Permits that are used late, at most
-// by d, never exceed burst + rate × (t + d). If the server's clock is set forward, those who
-// already wait are late by as much.
+// by d, never exceed burst + rate × (t + d). If the server's clock is set forward, callers
+// that already wait are late by as much.
 //
 // Limiters of other rules on the key respect reservations: until the last reserved permit is
 // due, they restore none of the reserved permits.
@@ -194,7 +194,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return nil
 }
 
-// A timing is the clock of those who wait.
+// A timing is the clock by which callers wait.
 type timing struct {
 	now   func() time.Time
 	sleep func(ctx context.Context, d time.Duration) error // the context's error if that ends first

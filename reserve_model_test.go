@@ -28,6 +28,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			server := miniredis.RunT(t)
 			server.ClockTTL(true)
+			server.SetTime(limitertest.Start)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			defer client.Close()
 			reserved, late, cancelled := 0, 0, 0

@@ -27,6 +27,7 @@ func TestReservationsOfSeveralRulesKeepTheBound(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	server := miniredis.RunT(t)
 	server.ClockTTL(true)
+	server.SetTime(limitertest.Start)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
 	type one struct {

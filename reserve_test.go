@@ -72,7 +72,7 @@ func TestReservationsAreDueInTurn(t *testing.T) {
 			require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Second, ResetAfter: resets[i]}, r.Result())
 		}
 		denied := ratelimit.Result{Limit: 3, Window: time.Second, RetryAfter: retry, ResetAfter: resets[3]}
-		require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "k")), "those who wait are not overtaken")
+		require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "k")), "nobody overtakes a waiting caller")
 		require.Equal(t, denied, must(t)(l.Peek(ctx, "k")))
 		s.Advance(retry - us)
 		require.Equal(t, us, must(t)(l.TryAcquire(ctx, "k")).RetryAfter)
@@ -101,7 +101,7 @@ func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
 		require.Equal(t, ab, look())
 		require.NoError(t, second.Cancel(ctx), "again")
 		require.Equal(t, ab, look())
-		require.NoError(t, first.Cancel(ctx), "it was told that it gave back what it could")
+		require.NoError(t, first.Cancel(ctx), "the first Cancel has given back what it could")
 		require.Equal(t, ab, look())
 		third := reserve(t, l, 1, time.Hour)
 		must(t)(l.TryAcquire(ctx, "k"))

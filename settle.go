@@ -39,6 +39,7 @@ type Settler interface {
 
 var (
 	_ Settler = (*FixedWindow)(nil)
+	_ Settler = (*CalendarWindow)(nil)
 	_ Settler = (*SlidingWindow)(nil)
 	_ Settler = (*SlidingLog)(nil)
 	_ Settler = (*TokenBucket)(nil)
@@ -207,23 +208,7 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 // Any other limiter is refused with an error that wraps ErrInvalidConfig. A [Fallback]
 // cannot settle, because its secondary may have decided: estimate with its primary.
 func SettlerOf(l Limiter) (Settler, error) {
-	if isNil(l) {
-		return nil, invalidConfig("SettlerOf: the limiter is nil")
-	}
-	if c, ok := l.(*DenyCache); ok {
-		if c.limiter == nil {
-			return nil, errUnmade
-		}
-		inner, err := SettlerOf(c.limiter)
-		if err != nil {
-			return nil, err
-		}
-		return &cachedSettler{c, inner}, nil
-	}
-	if s, ok := l.(Settler); ok {
-		return s, nil
-	}
-	return nil, invalidConfig("SettlerOf: a %T cannot settle; give a limiter on Redis, or a DenyCache around one", l)
+	return behindCaches(l, "SettlerOf", "cannot settle", func(c *DenyCache, inner Settler) Settler { return &cachedSettler{c, inner} })
 }
 
 // cachedSettler is a Settler behind a DenyCache.

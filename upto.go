@@ -25,6 +25,7 @@ type PartialTaker interface {
 
 var (
 	_ PartialTaker = (*FixedWindow)(nil)
+	_ PartialTaker = (*CalendarWindow)(nil)
 	_ PartialTaker = (*SlidingWindow)(nil)
 	_ PartialTaker = (*SlidingLog)(nil)
 	_ PartialTaker = (*TokenBucket)(nil)
@@ -57,23 +58,8 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 // TryAcquire. Any other limiter is refused with an error
 // that wraps ErrInvalidConfig.
 func PartialTakerOf(l Limiter) (PartialTaker, error) {
-	if isNil(l) {
-		return nil, invalidConfig("PartialTakerOf: the limiter is nil")
-	}
-	if c, ok := l.(*DenyCache); ok {
-		if c.limiter == nil {
-			return nil, errUnmade
-		}
-		inner, err := PartialTakerOf(c.limiter)
-		if err != nil {
-			return nil, err
-		}
-		return &cachedTaker{c, inner}, nil
-	}
-	if p, ok := l.(PartialTaker); ok {
-		return p, nil
-	}
-	return nil, invalidConfig("PartialTakerOf: a %T does not take a part of what is asked for; give a limiter on Redis, or a DenyCache around one", l)
+	return behindCaches(l, "PartialTakerOf", "does not take a part of what is asked for",
+		func(c *DenyCache, inner PartialTaker) PartialTaker { return &cachedTaker{c, inner} })
 }
 
 // cachedTaker is a PartialTaker behind a DenyCache.

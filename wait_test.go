@@ -17,7 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-// A waitingRoom is a miniredis whose clock those who wait set: a sleep takes no time.
+// A waitingRoom is a miniredis and a clock. A sleep sets the clock on, and takes no time.
 type waitingRoom struct {
 	server *miniredis.Miniredis
 	client *redis.Client
@@ -380,7 +380,7 @@ func TestFiftyWaiters(t *testing.T) {
 	}
 }
 
-// TestWaitSleeps: not less than it was told.
+// TestWaitSleeps checks that Wait sleeps no less than RetryAfter.
 func TestWaitSleeps(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	require.NoError(t, client.FlushAll(ctx).Err())

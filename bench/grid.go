@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -218,25 +216,5 @@ func grid(ctx context.Context, h *host, o options) error {
 		return fmt.Errorf("-grid compares %s, %s and %s, of which -only leaves out some", merged, plain, reference)
 	}
 	section := gridSection(cells, fmt.Sprintf("Made by `go run . -grid` on %s, apart from the rest of this page. %s", time.Now().UTC().Format(time.DateOnly), where))
-	progress("")
-	fmt.Print(section)
-	former, err := os.ReadFile(filepath.Join(o.out, "results.md"))
-	if err != nil && !os.IsNotExist(err) {
-		return err
-	}
-	return save(o, "results.md", replaceSection(string(former), gridHeading, section))
-}
-
-// replaceSection replaces the section of text that begins with the heading, or adds it
-// at the end.
-func replaceSection(text, heading, section string) string {
-	begin := strings.Index(text, heading+"\n")
-	if begin < 0 {
-		return strings.TrimLeft(strings.TrimRight(text, "\n")+"\n\n"+strings.TrimSpace(section)+"\n", "\n")
-	}
-	rest := ""
-	if next := strings.Index(text[begin+len(heading):], "\n## "); next >= 0 {
-		rest = "\n" + text[begin+len(heading)+next+1:]
-	}
-	return text[:begin] + strings.TrimSpace(section) + "\n" + rest
+	return saveSection(o, gridHeading, section)
 }

@@ -38,6 +38,31 @@ func save(o options, name, text string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
+// saveSection prints a section, and puts it into results.md in place of the former one.
+func saveSection(o options, heading, section string) error {
+	progress("")
+	fmt.Print(section)
+	former, err := os.ReadFile(filepath.Join(o.out, "results.md"))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	return save(o, "results.md", replaceSection(string(former), heading, section))
+}
+
+// replaceSection replaces the section of text that begins with the heading, or adds it
+// at the end.
+func replaceSection(text, heading, section string) string {
+	begin := strings.Index(text, heading+"\n")
+	if begin < 0 {
+		return strings.TrimLeft(strings.TrimRight(text, "\n")+"\n\n"+strings.TrimSpace(section)+"\n", "\n")
+	}
+	rest := ""
+	if next := strings.Index(text[begin+len(heading):], "\n## "); next >= 0 {
+		rest = "\n" + text[begin+len(heading)+next+1:]
+	}
+	return text[:begin] + strings.TrimSpace(section) + "\n" + rest
+}
+
 // setting says what the figures depend on.
 func setting(ctx context.Context, c *redis.Client, o options) (string, error) {
 	info, err := c.Info(ctx, "server").Result()

@@ -63,7 +63,7 @@ func ExampleClientIP() {
 	// ip:2001:db8:1:2::/64 <nil>
 }
 
-// Those who have logged in have a limit each; all others have one for each address.
+// Each user who has logged in has a limit; everybody else is limited by address.
 func ExampleFirstOf() {
 	type userKey struct{}
 	user := ratelimit.Must(httplimit.User(func(ctx context.Context) string {
@@ -80,8 +80,8 @@ func ExampleFirstOf() {
 	// user:42 <nil>
 }
 
-// What happens to a request without a decision is the service's choice. This one asks those who
-// bring no API key for one, and logs all other errors.
+// What happens to a request without a decision is the service's choice. This one answers
+// 401 to a request without an API key, and logs all other errors.
 func ExampleWithErrorHandler() {
 	client := redisForExamples()
 	limiter := ratelimit.Must(ratelimit.NewFixedWindow(client, 100, time.Hour, ratelimit.WithName("api")))

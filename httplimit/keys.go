@@ -134,8 +134,8 @@ func Join(keys ...KeyFunc) (KeyFunc, error) {
 	}, nil
 }
 
-// FirstOf limits by the first of keys that the request has: by user, and by address those who
-// have not logged in. It goes on after [ErrNoKey], and returns every other error, and the last
+// FirstOf limits by the first of keys that the request has: for example by user, and by address
+// if nobody has logged in. It goes on after [ErrNoKey], and returns every other error, and the last
 // one's [ErrNoKey]. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
 //
 // A client that leaves out what the first is about chooses the second: each must limit enough.

@@ -338,8 +338,8 @@ out[size + 2] = 0
 
 -- <giveback>
 -- which is '1' if the bucket may have refilled what was held since the instant where.
--- While permits are promised, nothing comes back: those who wait were told their instants,
--- and the next caller would get the same ones (reserve.lua).
+-- While permits are promised, nothing is given back: waiting callers know their instants, and
+-- the next caller would get the same ones (reserve.lua).
 -- needs: back flow missing permit present repair theirs where which writes
 -- sets: given
 local given, less = 0, back * permit

@@ -1,6 +1,6 @@
 -- Gives back a reservation if nothing has changed since: then the key gets what it held
--- before, with what is left of that TTL. Otherwise others have reserved behind it, were
--- told their instants, and nothing is given back. See reserve.lua.
+-- before, with what is left of that TTL. Otherwise others have reserved behind it and know
+-- their instants, and nothing is given back. See reserve.lua.
 -- KEYS[1]  the key
 -- ARGV     [1] the TTL that the key got and [2] the one that it had, milliseconds; [3] what
 --          it held, '' if it did not exist; [4] what it holds since

@@ -20,7 +20,7 @@ for i = 1, n do
   local held = redis.pcall('ZSCORE', key, i .. name)
   if not held then return {0} end
   if type(held) == 'table' then return held end -- an error
-  -- Calls of a caller's clock arrive in any order: no lease ends earlier than it was told.
+  -- Calls of a caller's clock arrive in any order: no lease ends earlier than a holder believes.
   if mark == '@' then score = math.max(score, held + 0) end
 end
 local left = redis.call('PTTL', key)

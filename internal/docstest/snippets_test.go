@@ -48,6 +48,7 @@ var (
 // packages are what a snippet may use without importing it. A snippet that is a whole file
 // imports what it uses.
 var packages = map[string]string{
+	"atomic":        "sync/atomic",
 	"context":       "context",
 	"errors":        "errors",
 	"fmt":           "fmt",

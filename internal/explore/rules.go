@@ -33,11 +33,11 @@ func (c Cancelling) String() string {
 type Returning int
 
 const (
-	// Exact gives back what the bucket has not refilled meanwhile, max(0, n − rate × held),
-	// and nothing while permits are promised: those who wait were told their instants, and
-	// a later call would get the same ones.
+	// Exact gives back what the bucket has not refilled while the permits were held,
+	// max(0, n − rate × held), and nothing while permits are promised: waiting callers have
+	// their instants already, and a later call would get the same ones.
 	Exact Returning = iota
-	// ExactAnyway gives back max(0, n − rate × held) in front of those who wait, too.
+	// ExactAnyway gives back max(0, n − rate × held) in front of waiting callers, too.
 	ExactAnyway
 	// Full gives back n.
 	Full

@@ -122,8 +122,8 @@ type Player struct {
 	world World
 }
 
-// Play lets the move's pause pass and then applies it. dropped is told of each
-// reservation that ends because its permits are used. It returns what the move's call says.
+// Play lets the move's pause pass and then applies it. It calls dropped for each
+// reservation whose permits are used. It returns what the move's call says.
 func (p *Player) Play(m Move, dropped func(i int)) Outcome {
 	for range m.Pause {
 		p.world.tick(p.Rules, dropped)

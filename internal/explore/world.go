@@ -99,8 +99,8 @@ func (w *World) drop(i int) {
 	w.held[mostHeld-1] = held{}
 }
 
-// tick lets a tick pass: permits that are due are used, then time goes on. dropped, if it
-// is not nil, is told of each reservation that ends so.
+// tick lets a tick pass: permits that are due are used, then time goes on. It calls dropped,
+// if that is not nil, for each reservation whose permits are used.
 func (w *World) tick(r *Rules, dropped func(i int)) (broken bool) {
 	for i := 0; i < mostHeld; i++ {
 		if h := w.held[i]; h.kind == waiting && h.due == 0 {

@@ -127,7 +127,7 @@ func TestASentinelFailoverForgetsOnlyWhatWasNotReplicated(t *testing.T) {
 				})
 			}
 			merged, unmerged := open(), open()
-			f := failover{accounts: openAccounts(t, "k", failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
+			f := failover{accounts: openAccounts(t, quotas(), "k", failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
 				nil, []ratelimit.Option{ratelimit.WithoutMerging()})}
 			ask := replica.Client(t)
 			f.lag(t, master.Client(t), ask, ask)
@@ -171,7 +171,7 @@ func TestAClusterFailoverForgetsOnlyWhatWasNotReplicated(t *testing.T) {
 		})
 	}
 	merged, unmerged := open(), open()
-	f := failover{accounts: openAccounts(t, key, failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
+	f := failover{accounts: openAccounts(t, quotas(), key, failoverLimit, aDay, []ratelimit.Client{merged, unmerged},
 		nil, []ratelimit.Option{ratelimit.WithoutMerging()})}
 	look := replica.Client(t)
 	conn := look.Conn() // in the mode in which a replica answers for its master's keys

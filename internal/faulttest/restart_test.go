@@ -24,10 +24,10 @@ const aDay = 24 * time.Hour
 
 // openAccounts opens one account of each quota, over each of the clients. Its key
 // is its own, for some quotas share an algorithm.
-func openAccounts(t testing.TB, key string, limit int, window time.Duration, clients []ratelimit.Client, opts ...[]ratelimit.Option) []*account {
+func openAccounts(t testing.TB, of []quota, key string, limit int, window time.Duration, clients []ratelimit.Client, opts ...[]ratelimit.Option) []*account {
 	t.Helper()
 	var accounts []*account
-	for _, q := range quotas() {
+	for _, q := range of {
 		a := &account{quota: q, key: key + " " + q.name, limit: limit, window: window}
 		for i, c := range clients {
 			var o []ratelimit.Option
@@ -95,7 +95,7 @@ func killAgainAndAgain(t *testing.T, kills, limit, workers int, persistent bool,
 	server := redistest.Start(t, redistest.Args(args...))
 	before := runtime.NumGoroutine()
 	clients, opts, closeAll := kindsOfClient(t, func() *redis.Client { return redis.NewClient(server.Options()) })
-	accounts := openAccounts(t, "k", limit, aDay, clients, opts...)
+	accounts := openAccounts(t, quotas(), "k", limit, aDay, clients, opts...)
 	load := startLoad(workers, func() []*account { return accounts })
 
 	known, lost := make([]int, len(accounts)), make([]int, len(accounts))

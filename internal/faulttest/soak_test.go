@@ -25,6 +25,7 @@ var soakFor = flag.Duration("soak", 5*time.Second, "how long TestSoak runs")
 
 const (
 	soakLimit   = 60
+	soakUsed    = 12 // of usedQuotas
 	soakWorkers = 16
 	soakRound   = 1500 * time.Millisecond // then other keys are used, and those before are judged
 
@@ -42,14 +43,16 @@ const (
 // that of TestAKilledServerForgetsOnlyItsLastWrites, with what the server knows looked up after each kill.
 // Those of short quotas, where permits come and go, are judged by calls and
 // returns (see tooMany) for each stretch of time in which the clock was not
-// stepped and the server not killed.
+// stepped and the server not killed; so are quotas that callers wait for and settle, and
+// holders of permits in flight.
 type soak struct {
-	t      *testing.T
-	server *redistest.Server
-	proxy  *redistest.Proxy
-	admin  *redis.Client
-	rng    *rand.Rand
-	load   *load
+	t       *testing.T
+	server  *redistest.Server
+	proxy   *redistest.Proxy
+	admin   *redis.Client
+	rng     *rand.Rand
+	load    *load
+	holders *holders
 
 	clients []ratelimit.Client
 	opts    [][]ratelimit.Option
@@ -99,6 +102,7 @@ func TestSoak(t *testing.T) {
 	})
 	s.open()
 	s.load = startLoad(soakWorkers, func() []*account { return *s.current.Load() })
+	s.startHolders()
 
 	begun := time.Now()
 	for time.Since(begun) < length || s.round < 3 {
@@ -109,11 +113,13 @@ func TestSoak(t *testing.T) {
 		s.load.gate.Lock() // the round is over when all calls have returned
 		s.judgeShort()
 		s.judgeLong()
+		s.holders.judge(t)
 		s.rest(before)
 		s.open()
 		s.load.gate.Unlock()
 	}
 	s.load.stop(t)
+	s.holders.wg.Wait()
 	s.judgeTTLs()
 	closeAll()
 	s.table(time.Since(begun))
@@ -124,9 +130,13 @@ func TestSoak(t *testing.T) {
 func (s *soak) open() {
 	s.round++
 	s.stepped = false
+	if s.holders != nil {
+		s.holders.begin()
+	}
 	key := fmt.Sprint("round ", s.round)
-	s.long = openAccounts(s.t, key+" long", soakLimit, soakLong, s.clients, s.opts...)
-	s.short = openAccounts(s.t, key+" short", soakLimit, soakShort, s.clients, s.opts...)
+	s.long = openAccounts(s.t, quotas(), key+" long", soakLimit, soakLong, s.clients, s.opts...)
+	s.short = openAccounts(s.t, quotas(), key+" short", soakLimit, soakShort, s.clients, s.opts...)
+	s.short = append(s.short, openAccounts(s.t, usedQuotas(), key+" used", soakUsed, soakShort, s.clients, s.opts...)...)
 	both := append(slices.Clone(s.long), s.short...)
 	s.current.Store(&both)
 	s.known, s.lost, s.counted = make([]int, len(s.long)), make([]int, len(s.long)), make([]int, len(s.long))
@@ -180,6 +190,7 @@ func (s *soak) strike() {
 // stepClock steps the server's clock by an hour forward or back, under load.
 func (s *soak) stepClock() {
 	s.judgeShortUnderLoad()
+	s.holders.spoil()
 	hour := 1
 	if s.hours > 1 || s.hours > -2 && s.rng.IntN(2) == 0 {
 		hour = -1
@@ -188,11 +199,13 @@ func (s *soak) stepClock() {
 	s.stepped = true
 	s.server.StepClock(time.Duration(hour) * time.Hour)
 	s.newStretch()
+	s.holders.begin()
 }
 
 // kill kills the server under load, and looks after its restart at what it knows.
 func (s *soak) kill() {
 	s.judgeShortUnderLoad()
+	s.holders.spoil()
 	s.server.Kill()
 	time.Sleep(time.Duration(s.rng.IntN(300)) * time.Millisecond)
 	s.load.gate.Lock()
@@ -211,6 +224,7 @@ func (s *soak) kill() {
 		a.takes = nil
 		a.mu.Unlock()
 	}
+	s.holders.begin()
 }
 
 // judgeShortUnderLoad judges the short quotas up to now, and newStretch begins
@@ -233,7 +247,7 @@ func (s *soak) newStretch() {
 // judgeShort is called with the gate closed, as the rest.
 func (s *soak) judgeShort() {
 	for _, a := range s.short {
-		broken, most := tooMany(a.kind, soakLimit, soakShort, a.takes)
+		broken, most := tooMany(a.kind, a.limit, soakShort, a.takes)
 		require.Empty(s.t, broken, "%s, round %d", a.name, s.round)
 		s.judged += len(a.takes)
 		if a.kind == anyWindow {
@@ -315,6 +329,7 @@ func (s *soak) table(took time.Duration) {
 	row("long quotas", "%d keys of %d, %d permits allowed, %d used up", s.accounts, soakLimit, s.permits, s.fullQuota)
 	row("beyond quotas", "%d permits; lost writes would explain %d", s.over, s.explained)
 	row("short quotas", "%d allowed calls judged by call and return, at most %d of %d in a sliding window", s.judged, s.mostInWindow, soakLimit)
+	row("permits in flight", "%d held, at most %d of %d at a time", s.holders.taken.Load(), s.holders.most.Load(), soakHolders)
 	row("keys without TTL", "%d of %d", s.noTTL, s.keys)
 	row("goroutines at rest", "%d after the warm-up, %d at the end", first, last)
 	row("heap at rest", "%d KiB after the warm-up, %d KiB at the end", heapFirst, heapLast)
@@ -325,4 +340,5 @@ func (s *soak) table(took time.Duration) {
 	require.LessOrEqual(s.t, heapLast, heapFirst+16<<10, "the heap grows")
 	require.Positive(s.t, s.fullQuota)
 	require.Positive(s.t, s.judged)
+	require.Positive(s.t, s.holders.taken.Load())
 }

@@ -87,10 +87,10 @@ func (s Scope) mover() *mover {
 	return m
 }
 
-// retrace tells the history of a path of worlds.
+// retrace describes the history of a path of worlds.
 func retrace(s Scope, seed maphash.Seed, path []uint64) *History {
 	h, m, w := &History{Scope: s}, s.mover(), world{}
-	m.tell = true
+	m.describe = true
 	for _, hash := range path {
 		for _, move := range m.from(w, true) {
 			if maphash.Comparable(seed, m.canonical(move.to)) == hash {
@@ -190,7 +190,7 @@ func (h *History) add(m *mover, next move) world {
 
 // Random returns a random history of the scope, in which the limit holds.
 func Random(s Scope, rng *rand.Rand) *History {
-	h, m, w := &History{Scope: s}, &mover{Scope: s, oldest: 100, tell: true}, world{}
+	h, m, w := &History{Scope: s}, &mover{Scope: s, oldest: 100, describe: true}, world{}
 	for operations, ticks := 0, 0; ticks < 12; {
 		moves := m.from(w, operations < s.Operations)
 		move := moves[rng.IntN(len(moves))]

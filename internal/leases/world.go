@@ -110,8 +110,8 @@ type Event struct {
 	ID      string
 	Permits int
 	Call    model.Call
-	Held    model.Held // what an acquire was told
-	Yes     bool       // what an extend was told
+	Held    model.Held // the reply to an acquire
+	Yes     bool       // the reply to an extend
 	Leases  []model.Lease
 }
 
@@ -131,15 +131,15 @@ type mover struct {
 	oldest int8 // what is longer ago counts as so long ago
 	moves  []move
 
-	tell   bool // describe the moves
-	time   int8 // of the world, and how far the server's clock is from it, if they are told
-	offset int8
-	ids    int8 // used so far; a search uses them again
+	describe bool // the moves; only then the fields below are set
+	time     int8 // of the world
+	offset   int8 // of the server's clock
+	ids      int8 // used so far; a search uses them again
 }
 
 func (m *mover) add(to world, costs bool, event *Event, what func() string) {
 	next := move{to: to, costs: costs}
-	if m.tell {
+	if m.describe {
 		next.what, next.event = fmt.Sprintf("%d: %s", m.time, what()), event
 	}
 	m.moves = append(m.moves, next)
@@ -279,9 +279,10 @@ func (m *mover) request(w *world, r request) {
 	}
 }
 
-// freeID is the least id that nobody knows any more, or a new one if the moves are told.
+// freeID is an id for a new hold: the least that is not in use, or one that never was if the
+// moves are described.
 func (m *mover) freeID(w world) int8 {
-	if m.tell {
+	if m.describe {
 		return m.ids + 1
 	}
 	used := [32]bool{0: true}
@@ -343,12 +344,12 @@ func (m *mover) execute(w world, r int) {
 			w.processes[by].reply = yes
 		}
 	}
-	var told *Event
-	if m.tell {
+	var described *Event
+	if m.describe {
 		event.Leases = key.Leases
-		told = &event
+		described = &event
 	}
-	m.add(w, false, told, func() string {
+	m.add(w, false, described, func() string {
 		return fmt.Sprintf("Redis executes %s %d of process %d: %v", callNames[q.kind], q.id, by, event.Yes)
 	})
 }

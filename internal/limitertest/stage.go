@@ -95,18 +95,32 @@ func OnRedis(t testing.TB) *Stage {
 // OnHeldRedis is a stage on a server of its own, whose clock the limiters use. It stands
 // still until the test moves it. On a server whose clock cannot be held the test is skipped.
 func OnHeldRedis(t testing.TB) *Stage {
-	server := redistest.Start(t, redistest.Faketime())
-	client := server.Client(t)
-	if !StandsStill(t, client) {
-		t.Skip("the clock of this server goes on while it is held; other servers are tested with theirs")
-	}
+	server, client := HeldServer(t)
 	server.HoldClock(Start)
 	return &Stage{Client: client, Admin: client, Now: Start, move: server.HoldClock}
 }
 
-// StandsStill reports whether a server's TIME stands still while its clock is held: from 9.1
+// HeldServer starts a server whose clock HoldClock stops. On a server whose clock cannot be
+// held the test is skipped.
+func HeldServer(t testing.TB) (*redistest.Server, *redis.Client) {
+	server, client, still := FaketimeServer(t)
+	if !still {
+		t.Skip("the clock of this server goes on while it is held; other servers are tested with theirs")
+	}
+	return server, client
+}
+
+// FaketimeServer starts a server whose clock the test sets, and reports whether it stands
+// still while it is held.
+func FaketimeServer(t testing.TB) (server *redistest.Server, client *redis.Client, still bool) {
+	server = redistest.Start(t, redistest.Faketime())
+	client = server.Client(t)
+	return server, client, standsStill(t, client)
+}
+
+// standsStill reports whether a server's TIME stands still while its clock is held: from 9.1
 // on Valkey adds the time since it last read the clock.
-func StandsStill(t testing.TB, client *redis.Client) bool {
+func standsStill(t testing.TB, client *redis.Client) bool {
 	info, err := client.InfoMap(ctx, "server").Result()
 	require.NoError(t, err)
 	major, _, _ := strings.Cut(info["Server"]["valkey_version"], ".")

@@ -77,12 +77,11 @@ func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
 			b.fail(err)
 		}
 	}()
-	waiting := make([]execution, len(batches))
+	commands, keys := make([]command, len(batches)), make([][]int, len(batches))
 	for i, b := range batches {
-		e := execution{batch: b, keys: b.pendingKeys()}
-		var err error
-		e.Command, err = s.exec.CommandMany(len(e.keys), func(i int) (*string, any) {
-			return &b.runs[e.keys[i]].key, b.requests(e.keys[i])
+		keys[i] = b.pendingKeys()
+		c, err := s.exec.CommandMany(len(keys[i]), func(j int) (*string, any) {
+			return &b.runs[keys[i][j]].key, b.requests(keys[i][j])
 		})
 		if err != nil { // the caller's clock is out of range
 			for _, b := range batches {
@@ -90,38 +89,9 @@ func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
 			}
 			return
 		}
-		waiting[i] = e
+		commands[i] = command{c, i}
 	}
-	for len(waiting) > 0 {
-		pipe := s.pipelines.Pipeline()
-		for _, e := range waiting {
-			e.Queue(ctx, pipe)
-		}
-		_, unsent := pipe.Exec(ctx)
-		var unknown, outside []execution
-		for _, e := range waiting {
-			words, err := e.Reply(unsent)
-			switch {
-			case e.Unknown(err):
-				unknown = append(unknown, e)
-			case e.Outside(err):
-				outside = append(outside, e)
-			default:
-				s.settle(ctx, e.batch, e.keys, words, err)
-			}
-		}
-		// None of these was executed. The first unknown one now carries its script's source;
-		// the others find the script there.
-		if len(unknown) > 0 {
-			unknown[0].SendSource()
-		}
-		waiting = append(unknown, outside...)
-	}
-}
-
-// An execution is a batch in a pipeline.
-type execution struct {
-	*redisexec.Command
-	batch *batch
-	keys  []int
+	s.sendCommands(ctx, commands, func(i int, words []int64, err error) {
+		s.settle(ctx, batches[i], keys[i], words, err)
+	})
 }

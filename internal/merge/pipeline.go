@@ -6,12 +6,10 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A command is the execution for one key of a batch whose keys are on several
-// servers.
+// A command is one of several in a pipeline.
 type command struct {
 	*redisexec.Command
-	key  int  // index of its first run
-	many bool // it runs the script for many requests
+	of int // what it is for: the index of a key's first run, or of a batch
 }
 
 // sendPipelined executes b with one execution for each key, in one pipeline for each
@@ -19,15 +17,41 @@ type command struct {
 func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 	commands := make([]command, len(keys))
 	for i, key := range keys {
-		var err error
-		if commands[i], err = s.command(b, key); err != nil { // the caller's clock is out of range
+		c, err := s.command(b, key)
+		if err != nil { // the caller's clock is out of range
 			b.fail(err)
 			return
 		}
+		commands[i] = command{c, key}
 	}
 	var failed []int
+	s.sendCommands(ctx, commands, func(key int, words []int64, err error) {
+		if err == nil && !b.single(key) && keyFailed(words) {
+			failed = append(failed, key)
+		} else {
+			s.answer(b, key, words, err)
+		}
+	})
+	s.askAgain(ctx, b, failed)
+}
+
+// command returns the command of a key.
+func (s *sender) command(b *batch, key int) (*redisexec.Command, error) {
+	if b.single(key) {
+		return s.exec.Command(b.runs[key].key, int(b.firstOf(key).n))
+	}
+	return s.exec.CommandMany(1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })
+}
+
+// sendCommands sends the commands in a pipeline, and those that were not executed again in
+// another. replied gets the reply to each, and what the command is for.
+func (s *sender) sendCommands(ctx context.Context, commands []command, replied func(of int, words []int64, err error)) {
 	for len(commands) > 0 {
-		unsent := s.sendCommands(ctx, commands)
+		pipe := s.pipelines.Pipeline()
+		for _, c := range commands {
+			c.Queue(ctx, pipe)
+		}
+		_, unsent := pipe.Exec(ctx)
 		var unknown, outside []command
 		for _, c := range commands {
 			words, err := c.Reply(unsent)
@@ -36,10 +60,8 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 				unknown = append(unknown, c)
 			case c.Outside(err):
 				outside = append(outside, c)
-			case err == nil && c.many && keyFailed(words):
-				failed = append(failed, c.key)
 			default:
-				s.answer(b, c.key, words, err)
+				replied(c.of, words, err)
 			}
 		}
 		// None of these was executed. The first unknown one now carries its script's source;
@@ -49,27 +71,4 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 		}
 		commands = append(unknown, outside...)
 	}
-	s.askAgain(ctx, b, failed)
-}
-
-// command returns the command of a key.
-func (s *sender) command(b *batch, key int) (c command, err error) {
-	c.key, c.many = key, !b.single(key)
-	if c.many {
-		c.Command, err = s.exec.CommandMany(1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })
-	} else {
-		c.Command, err = s.exec.Command(b.runs[key].key, int(b.firstOf(key).n))
-	}
-	return c, err
-}
-
-// sendCommands sends the commands, which then have their replies. The error is the
-// reason that a command has none.
-func (s *sender) sendCommands(ctx context.Context, commands []command) error {
-	pipe := s.pipelines.Pipeline()
-	for _, c := range commands {
-		c.Queue(ctx, pipe)
-	}
-	_, err := pipe.Exec(ctx)
-	return err
 }

@@ -88,22 +88,8 @@ func (c *CalendarWindow) decide(now int64, n int, peek, charge bool) Answer {
 	if c.CallersClock && own != window && own[1] != window[0] { // a clock that is windows behind
 		answer.Window = micros(own[1] - own[0])
 	}
-	before := used
-	if used+n > c.limit && !charge {
-		answer.RetryAfter = answer.ResetAfter
-	} else {
-		answer.Allowed = true
-		used += n
-	}
-	answer.Remaining = max(c.limit-used, 0)
-	if peek {
-		answer.Remaining = max(c.limit-before, 0)
-		if before == 0 {
-			answer.ResetAfter = 0
-		}
-		return answer
-	}
-	if answer.Allowed || repaired {
+	used = answer.count(used, n, peek, charge)
+	if !peek && (answer.Allowed || repaired) {
 		c.used, c.window = used, window
 	}
 	return answer

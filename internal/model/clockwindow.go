@@ -55,23 +55,8 @@ func (c *ClockWindow) decide(now int64, n int, peek, charge bool) Answer {
 	}
 	answer := Answer{Limit: c.limit, Window: c.Span()}
 	answer.ResetAfter = micros(start + c.window - now)
-
-	before := used
-	if used+n > c.limit && !charge {
-		answer.RetryAfter = answer.ResetAfter
-	} else {
-		answer.Allowed = true
-		used += n
-	}
-	answer.Remaining = max(c.limit-used, 0)
-	if peek {
-		answer.Remaining = max(c.limit-before, 0)
-		if before == 0 {
-			answer.ResetAfter = 0
-		}
-		return answer
-	}
-	if answer.Allowed || repaired {
+	used = answer.count(used, n, peek, charge)
+	if !peek && (answer.Allowed || repaired) {
 		c.used, c.start = used, start
 	}
 	return answer

@@ -43,23 +43,8 @@ func (f *FixedWindow) decide(now int64, n int, peek, charge bool) Answer {
 	}
 	answer := Answer{Limit: f.limit, Window: f.Span()}
 	answer.ResetAfter = time.Duration(left) * time.Millisecond
-
-	before := used
-	if used+n > f.limit && !charge {
-		answer.RetryAfter = answer.ResetAfter
-	} else {
-		answer.Allowed = true
-		used += n
-	}
-	answer.Remaining = max(f.limit-used, 0)
-	if peek {
-		answer.Remaining = max(f.limit-before, 0)
-		if before == 0 {
-			answer.ResetAfter = 0
-		}
-		return answer
-	}
-	if answer.Allowed || repaired {
+	used = answer.count(used, n, peek, charge)
+	if !peek && (answer.Allowed || repaired) {
 		f.used, f.end = used, ms+left
 	}
 	return answer

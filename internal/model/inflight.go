@@ -107,7 +107,7 @@ func (f *InFlight) Acquire(c Call, id string, n int) Held {
 	return h
 }
 
-// Peek is what a call for one permit would be told, before it takes any.
+// Peek is the answer to a call for one permit, without taking it.
 func (f *InFlight) Peek(c Call) Held {
 	f.expire(c.Server)
 	live := f.live(c.edge())

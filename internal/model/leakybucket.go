@@ -1,7 +1,6 @@
 package model
 
 import (
-	"math"
 	"math/big"
 	"time"
 )
@@ -41,11 +40,7 @@ func (b *LeakyBucket) Take(now int64, n int, peek bool) Answer {
 
 // decide is Take. If charge is true, the permits are taken whether they are there or not.
 func (b *LeakyBucket) decide(now int64, n int, peek, charge bool) Answer {
-	longest := int64(0)
-	if charge {
-		longest = math.MaxInt64
-	}
-	answer, _ := b.take(now, n, peek, longest)
+	answer, _ := b.take(now, n, peek, longest(charge))
 	return answer
 }
 
@@ -54,12 +49,7 @@ func (b *LeakyBucket) Reserve(now int64, n int, longest int64) (answer Answer, d
 	checkPermits(n, b.capacity)
 	before := *b
 	answer, due = b.take(now, n, false, longest)
-	made := b.version
-	return answer, due, func() {
-		if b.version == made {
-			*b = before
-		}
-	}
+	return answer, due, b.unlessChanged(func() { *b = before })
 }
 
 // take allows the call if n permits fit within longest.

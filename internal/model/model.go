@@ -48,6 +48,22 @@ type Answer struct {
 	ResetAfter time.Duration
 }
 
+// count decides on n permits of a window of which so many are used, and returns how many are
+// used then. a has the limit, and in ResetAfter the time until the window ends.
+func (a *Answer) count(used, n int, peek, charge bool) int {
+	if a.Allowed = used+n <= a.Limit || charge; !a.Allowed {
+		a.RetryAfter = a.ResetAfter
+	}
+	if peek && used == 0 {
+		a.ResetAfter = 0
+	}
+	if a.Allowed && !peek {
+		used += n
+	}
+	a.Remaining = max(a.Limit-used, 0)
+	return used
+}
+
 // A Rule allows at most Limit permits in any interval of one Window.
 type Rule struct {
 	Limit  int

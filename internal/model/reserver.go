@@ -1,6 +1,9 @@
 package model
 
-import "sync/atomic"
+import (
+	"math"
+	"sync/atomic"
+)
 
 // A Reserver is a model of a bucket whose permits can be reserved.
 type Reserver interface {
@@ -19,3 +22,21 @@ type changes struct{ version int64 }
 var lastChange atomic.Int64
 
 func (c *changes) change() { c.version = lastChange.Add(1) }
+
+// unlessChanged returns a function that calls f if the state has not changed by then.
+func (c *changes) unlessChanged(f func()) func() {
+	made := c.version
+	return func() {
+		if c.version == made {
+			f()
+		}
+	}
+}
+
+// longest is how long a call waits for its permits: a charge, for as long as it takes.
+func longest(charge bool) int64 {
+	if charge {
+		return math.MaxInt64
+	}
+	return 0
+}

@@ -19,6 +19,10 @@ type Command struct {
 	whole  bool // the command carries the script's source, not its digest
 	expect int  // the number of words of the reply, if not exec.Words
 
+	// kind makes the go-redis command of a reply that is not just integers, or not words: the
+	// caller reads it. It is nil for all others.
+	kind func(ctx context.Context, args []any) redis.Cmder
+
 	once Once
 	key  string
 	n    int

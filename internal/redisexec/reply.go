@@ -26,12 +26,20 @@ const noReply = math.MinInt64
 
 // newCmd returns the go-redis command for c.
 func (c *Command) newCmd(ctx context.Context) redis.Cmder {
+	if c.kind != nil {
+		return c.kind(ctx, c.args)
+	}
 	if c.exec.Unpack != nil && c.script == c.exec.One {
-		cmd := redis.NewIntCmd(ctx, c.args...)
-		cmd.SetVal(noReply)
-		return cmd
+		return newIntCmd(ctx, c.args...)
 	}
 	return redis.NewIntSliceCmd(ctx, c.args...)
+}
+
+// newIntCmd returns a command that has noReply until it is answered.
+func newIntCmd(ctx context.Context, args ...any) *redis.IntCmd {
+	cmd := redis.NewIntCmd(ctx, args...)
+	cmd.SetVal(noReply)
+	return cmd
 }
 
 // unanswered reports whether c, which has no error, has no reply either.
@@ -41,6 +49,8 @@ func (c *Command) unanswered() bool {
 		return cmd.Val() == noReply
 	case *redis.IntSliceCmd:
 		return cmd.Val() == nil
+	case *redis.SliceCmd:
+		return cmd.Val() == nil
 	}
 	return false
 }
@@ -49,6 +59,9 @@ func (c *Command) unanswered() bool {
 func (c *Command) read() error {
 	if c.unanswered() {
 		return errNoReply
+	}
+	if c.kind != nil {
+		return nil
 	}
 	switch cmd := c.once.Cmder.(type) {
 	case *redis.IntCmd:

@@ -71,7 +71,7 @@ func (r *Reserver) reserve(ctx context.Context, key string, n int, longest int64
 		}
 		args = append(args, r.Spare, now)
 	}
-	reply, err := evaluate(ctx, r.Client, r.Script, args, func(args []any) *redis.SliceCmd { return redis.NewSliceCmd(ctx, args...) })
+	reply, err := evaluate(ctx, r.Executor, r.Script, args, redis.NewSliceCmd)
 	if err != nil {
 		return Reserved{}, err
 	}
@@ -80,9 +80,6 @@ func (r *Reserver) reserve(ctx context.Context, key string, n int, longest int64
 
 // read checks a reply of reserve.lua.
 func (r *Reserver) read(reply []any) (Reserved, error) {
-	if reply == nil {
-		return Reserved{}, errNoReply
-	}
 	whole := len(reply) == 1+r.Words+4
 	if !whole && len(reply) != 1+r.Words {
 		return Reserved{}, ReplyError(fmt.Sprintf("a reply of %d elements to a reservation, not %d or %d", len(reply), 1+r.Words, 1+r.Words+4))
@@ -118,30 +115,19 @@ func (r *Reserver) read(reply []any) (Reserved, error) {
 func (r *Reserver) Cancel(ctx context.Context, key string, receipt *Receipt) error {
 	_, err := Await(ctx, func() (Reply, error) {
 		args := []any{"1", key, receipt.given, receipt.kept, receipt.before, receipt.wrote}
-		reply, err := evaluate(ctx, r.Client, r.CancelScript, args, func(args []any) *redis.IntCmd {
-			cmd := redis.NewIntCmd(ctx, args...)
-			cmd.SetVal(noReply)
-			return cmd
-		})
-		if err == nil && reply.Val() == noReply {
-			err = errNoReply
-		}
+		_, err := evaluate(ctx, r.Executor, r.CancelScript, args, newIntCmd)
 		return Reply{}, err
 	})
 	return err
 }
 
-// evaluate sends a script at most once: again only if Redis did not know it, and with its
-// source.
-func evaluate[C redis.Cmder](ctx context.Context, client Client, s *script.Script, args []any, command func(args []any) C) (C, error) {
-	send := func(head []any) (C, error) {
-		cmd := command(append(append([]any(nil), head...), args...))
-		once := Once{cmd}
-		return cmd, once.Send(ctx, client)
-	}
-	cmd, err := send(s.BySHA)
-	if IsUnknown(err) {
-		cmd, err = send(s.Whole)
-	}
+// evaluate runs a script for one key, with these arguments behind its name or source. command
+// makes the go-redis command, whose reply is then there.
+func evaluate[C redis.Cmder](ctx context.Context, e *Executor, s *script.Script, args []any, command func(ctx context.Context, args ...any) C) (C, error) {
+	c := &Command{exec: e, script: s}
+	c.kind = func(ctx context.Context, args []any) redis.Cmder { return command(ctx, args...) }
+	c.args = append(append(make([]any, 0, len(s.BySHA)+len(args)), s.BySHA...), args...)
+	err := c.run(ctx)
+	cmd, _ := c.once.Cmder.(C)
 	return cmd, err
 }

@@ -178,7 +178,7 @@ func identifiers(text string) names {
 }
 
 // A block has a place in a template, or is inside a block that has one. Otherwise a
-// mistyped name of an optional block, such as keep, would only leave the block out.
+// mistyped name of an optional block, such as expire, would only leave the block out.
 func TestEveryBlockHasAPlace(t *testing.T) {
 	files := luaFiles(t)
 	places, used := names{"answer": true}, names{} // AnswerInWords replaces the answer
@@ -220,6 +220,7 @@ func TestSharedBlocksAreTheSameText(t *testing.T) {
 		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer charge ticket"},
 		{"slidingwindow_list.lua", "slidingwindow_zset.lua", "clock fit words answer"},
 		{"bucket.lua", "datedwindow.lua", "clock"},
+		{"calendarwindow.lua", "datedwindow.lua", "clock fit charge"},
 		{"bucket.lua", "slidinglog.lua", "clock"},
 		{"bucket.lua", "inflight.lua", "clock"},
 		{"bucket.lua", "inflight_extend.lua", "clock"},

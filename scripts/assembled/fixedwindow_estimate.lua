@@ -111,9 +111,9 @@ end
 -- needs: key out size
 -- sets:
 local time = redis.call('TIME')
-local left = redis.call('PTTL', key)
+local ends = redis.call('PTTL', key)
 local after = redis.call('TIME')
 local first = time[1] * 1000 + math.floor(time[2] / 1000)
-out[size + 1] = first + left
+out[size + 1] = first + ends
 out[size + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
 return out

@@ -227,8 +227,8 @@ if state then
 end
 -- which is '1' if the bucket may have refilled what was held since the instant where:
 -- then whole steps count, as many as can have come.
--- While permits are promised, nothing comes back: those who wait were told their instants,
--- and the next caller would get the same ones (reserve.lua).
+-- While permits are promised, nothing is given back: waiting callers know their instants, and
+-- the next caller would get the same ones (reserve.lua).
 -- needs: writes back divide every flow part permit present repair since theirs where which whole
 -- sets: given
 local less, lessPart, given = back, 0, 0

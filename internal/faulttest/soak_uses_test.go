@@ -1,0 +1,144 @@
+package faulttest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// usedQuotas are quotas that callers wait for and settle: what they use keeps the bound of
+// the limiter alone, in each stretch of time without a kill or a step of the clock.
+func usedQuotas() []quota {
+	bucket := func(use func(*ratelimit.TokenBucket) ratelimit.Limiter, o ...ratelimit.TokenBucketOption) func(ratelimit.Client, int, time.Duration, ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, append(o, ratelimit.WithOptions(opts...))...)
+			return use(l), err
+		}
+	}
+	return []quota{
+		{"TokenBucket that callers wait for", perRate, bucket(func(l *ratelimit.TokenBucket) ratelimit.Limiter { return waitedFor{l} })},
+		{"TokenBucket that is settled", perRate, bucket(func(l *ratelimit.TokenBucket) ratelimit.Limiter { return settled{l, l} }, ratelimit.WithExactReturns())},
+		{"SlidingWindow ZSet that is settled", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			l, err := ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithStorage(ratelimit.ZSet), ratelimit.WithOptions(opts...))
+			return settled{l, l}, err
+		}},
+		{"SlidingLog that is settled", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			l, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(opts...))
+			return settled{l, l}, err
+		}},
+	}
+}
+
+// waitedFor waits a little for its permits, and counts as allowed when they may be used.
+type waitedFor struct{ *ratelimit.TokenBucket }
+
+func (w waitedFor) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	r, err := w.Reserve(ctx, key, n, 50*time.Millisecond)
+	var long *ratelimit.WaitError
+	if errors.As(err, &long) {
+		return ratelimit.Result{RetryAfter: long.Wait}, nil
+	}
+	if err == nil {
+		err = r.Wait(ctx)
+	}
+	return ratelimit.Result{Allowed: err == nil}, err
+}
+
+// settled estimates two permits too many, and gives them back.
+type settled struct {
+	ratelimit.Limiter
+	settler ratelimit.Settler
+}
+
+func (s settled) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	ticket, r, err := s.settler.Estimate(ctx, key, n+2)
+	if ticket != nil {
+		_ = ticket.Settle(ctx, n) // if it fails, the estimate stays charged
+	}
+	return r, err
+}
+
+// holders hold permits of an InFlight while the server is maltreated. Their lease is longer
+// than any hold and any fault, so that there are never more than the limit, but for what a
+// kill forgets and a step of the clock ends: such an epoch is spoilt from then on, and
+// another begins.
+type holders struct {
+	limiters []*ratelimit.InFlight
+	epoch    atomic.Pointer[epoch]
+	wg       sync.WaitGroup
+	taken    atomic.Int64
+	most     atomic.Int64 // at a time, in an epoch that was not spoilt
+}
+
+type epoch struct {
+	key     string
+	holding atomic.Int64
+	spoilt  atomic.Bool
+}
+
+const soakHolders = 3
+
+// startHolders lets workers take and release permits, each with the gate open.
+func (s *soak) startHolders() {
+	s.holders = &holders{}
+	s.holders.begin()
+	for i, c := range s.clients {
+		l, err := ratelimit.NewInFlight(c, soakHolders, time.Minute, ratelimit.WithOptions(s.opts[i]...))
+		require.NoError(s.t, err)
+		s.holders.limiters = append(s.holders.limiters, l)
+	}
+	for w := range 2 * soakHolders {
+		rng := rand.New(rand.NewPCG(uint64(w), 2))
+		l := s.holders.limiters[w%len(s.holders.limiters)]
+		s.holders.wg.Go(func() {
+			for {
+				select {
+				case <-s.load.quit:
+					return
+				case <-time.After(time.Duration(rng.IntN(int(4 * time.Millisecond)))):
+				}
+				s.load.gate.RLock()
+				s.holders.hold(l, time.Duration(rng.IntN(int(4*time.Millisecond))))
+				s.load.gate.RUnlock()
+			}
+		})
+	}
+}
+
+func (h *holders) hold(l *ratelimit.InFlight, d time.Duration) {
+	e := h.epoch.Load()
+	hold, _, err := l.TryAcquire(ctx, e.key)
+	if err != nil || hold == nil {
+		return
+	}
+	h.taken.Add(1)
+	if n := e.holding.Add(1); !e.spoilt.Load() {
+		for most := h.most.Load(); n > most && !h.most.CompareAndSwap(most, n); most = h.most.Load() {
+		}
+	}
+	time.Sleep(d)
+	e.holding.Add(-1)
+	_ = hold.Release(ctx) // if it fails, the place is taken until the lease ends
+}
+
+// begin begins an epoch: after a kill or a step, and where releases that failed have left
+// places taken.
+func (h *holders) begin() {
+	h.epoch.Store(&epoch{key: fmt.Sprint("holders ", time.Now().UnixNano())})
+}
+
+// spoil is called before a kill or a step.
+func (h *holders) spoil() { h.epoch.Load().spoilt.Store(true) }
+
+func (h *holders) judge(t *testing.T) {
+	require.LessOrEqual(t, h.most.Load(), int64(soakHolders), "holders at a time")
+}
