@@ -225,6 +225,25 @@ func (r AllResult) Release(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// Do runs work, and then releases all Holds, even if ctx has ended or work panics. While work
+// runs, it extends their leases, and cancels the context of work if one of them is lost, see
+// [InFlight.Do]. Without a Hold it is work(ctx). If the call was denied, work does not run, and
+// Do returns a *[DeniedError].
+func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
+	if work == nil {
+		return errNoWork
+	}
+	if err := r.Err(); err != nil {
+		return err
+	}
+	for _, p := range r.Parts {
+		if hold, inside := p.Hold, work; hold != nil {
+			work = func(ctx context.Context) error { return hold.Do(ctx, inside) }
+		}
+	}
+	return work(ctx)
+}
+
 // Part returns the answer of the first limiter of that name, and whether there is one.
 func (r AllResult) Part(name string) (Result, bool) {
 	for _, p := range r.Parts {

@@ -161,6 +161,41 @@ func (l losingScripts) Process(ctx context.Context, cmd redis.Cmder) error {
 	return errLost
 }
 
+// TestAllDoesItsWork: Do keeps the holds of all limiters, and releases them.
+func TestAllDoesItsWork(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	window := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Hour))
+	tenant := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, ratelimit.WithName("tenant")))
+	all := ratelimit.Must(ratelimit.NewInFlight(s.Client, 9, time.Hour, ratelimit.WithName("all")))
+	call := func() ratelimit.AllResult {
+		r, err := ratelimit.AcquireAll(ctx, tenant.Claim("k", 1), window.Claim("k", 1), all.Claim("all", 1))
+		require.NoError(t, err)
+		return r
+	}
+	free := func() []int {
+		return []int{must(t)(tenant.Peek(ctx, "k")).Remaining, must(t)(all.Peek(ctx, "all")).Remaining}
+	}
+	failure := errors.New("of the work")
+	r := call()
+	require.ErrorIs(t, r.Do(ctx, nil), ratelimit.ErrInvalidConfig)
+	require.Equal(t, failure, r.Do(ctx, func(context.Context) error {
+		require.Equal(t, []int{1, 8}, free())
+		return failure
+	}))
+	require.Equal(t, []int{2, 9}, free())
+	require.PanicsWithValue(t, "boom", func() { _ = call().Do(ctx, func(context.Context) error { panic("boom") }) })
+	require.Equal(t, []int{2, 9}, free())
+
+	work := func(context.Context) error { t.Error("it ran"); return nil }
+	require.ErrorIs(t, call().Do(ctx, work), ratelimit.ErrDenied)
+	require.ErrorIs(t, r.Do(ctx, work), ratelimit.ErrLeaseLost, "it was released")
+
+	other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Hour, ratelimit.WithName("other")))
+	r, err := ratelimit.AcquireAll(ctx, other.Claim("k", 1))
+	require.NoError(t, err)
+	require.Equal(t, failure, r.Do(ctx, func(context.Context) error { return failure }), "nothing is held")
+}
+
 func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {
 	shared := redistest.Shared(t)
 	ring := ringOf(t, shared.Addr())

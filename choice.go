@@ -70,6 +70,16 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 	return l.Reset(ctx, key)
 }
 
+// Pick returns the limiter that a call for key with this context would ask. It is for what a
+// Choice itself cannot do, such as a Claim for [AcquireAll]:
+//
+//	limiter, err := plans.Pick(ctx, customer)
+//	...
+//	claimer, ok := limiter.(interface{ Claim(string, int) ratelimit.Claim })
+//
+// Its errors are ErrInvalidKey, and ErrInvalidConfig if pick returned nil.
+func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return c.of(ctx, key) }
+
 // of is the picked limiter.
 func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
 	if c == nil || c.pick == nil {

@@ -74,6 +74,28 @@ func TestAChoiceByContextAndKey(t *testing.T) {
 	_, err := choice.TryAcquireN(ctx, "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	require.Equal(t, []string{"k", "k", "k", "k", "vip", "k", "k", "k", "k"}, picks)
+
+	picked, err := choice.Pick(byLarge, "k")
+	require.NoError(t, err)
+	require.Same(t, large, picked)
+	_, err = choice.Pick(ctx, "")
+	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+}
+
+// TestLimitersHaveANameToAskFor: the name that was given, or the default one.
+func TestLimitersHaveANameToAskFor(t *testing.T) {
+	type named interface{ Name() string }
+	s := limitertest.OnMiniredis(t)
+	for _, v := range limitertest.Variants() {
+		if v.Name == "TokenBucket in an All" {
+			continue
+		}
+		require.Equal(t, "default", ratelimit.Must(v.Build(s.Client)).(named).Name(), v.Name)
+		require.Equal(t, "api", ratelimit.Must(v.Build(s.Client, ratelimit.WithName("api"))).(named).Name(), v.Name)
+	}
+	require.Equal(t, "reports", ratelimit.Must(ratelimit.NewInFlight(s.Client, 1, time.Second, ratelimit.WithName("reports"))).Name())
+	require.Empty(t, (*ratelimit.InFlight)(nil).Name())
+	require.Empty(t, (&ratelimit.TokenBucket{}).Name())
 }
 
 // A plan is changed in the middle, up and down, for every algorithm and through a DenyCache

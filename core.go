@@ -243,6 +243,14 @@ func (c *core) now() (int64, error) {
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
 }
 
+// Name returns the limiter's name, see [WithName].
+func (c *core) Name() string {
+	if c == nil {
+		return ""
+	}
+	return c.name
+}
+
 // ceiling is the most permits that one call can get, 0 if that is not known.
 func (c *core) ceiling() int {
 	if c == nil {

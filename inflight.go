@@ -350,6 +350,14 @@ func takeHolds(ctx context.Context, giveBack func(context.Context), take func() 
 	}
 }
 
+// Name returns the limiter's name, see [WithName].
+func (f *InFlight) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.core.name
+}
+
 // Claim returns a claim for n permits of key, for [AcquireAll], whose PartResult then has a
 // Hold.
 func (f *InFlight) Claim(key string, n int) Claim {

@@ -267,6 +267,42 @@ func TestDoRunsNoWorkWithoutAPermit(t *testing.T) {
 	})
 }
 
+// A hold of one's own: Do extends it, cancels the work if it is lost, and releases it.
+func TestAHoldDoesItsWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, f := newModelRedis(t)
+		hold, _, err := f.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		require.ErrorIs(t, hold.Do(t.Context(), nil), ratelimit.ErrInvalidConfig)
+		ran := errors.New("it ran")
+		require.Equal(t, ran, hold.Do(t.Context(), func(context.Context) error { time.Sleep(15 * time.Second); return ran }))
+		require.Equal(t, []string{"acquire 0s", "extend 10s", "release 15s"}, m.commands())
+
+		work := func(context.Context) error { t.Error("it ran"); return nil }
+		err = hold.Do(t.Context(), work)
+		require.ErrorIs(t, err, ratelimit.ErrLeaseLost, "it was released")
+		require.EqualError(t, err, `ratelimit: in-flight limiter "default", key "k": ratelimit: the lease is lost`)
+		require.ErrorIs(t, (*ratelimit.Hold)(nil).Do(t.Context(), work), ratelimit.ErrLeaseLost)
+
+		hold, _, err = f.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		time.Sleep(modelLease)
+		require.ErrorIs(t, hold.Do(t.Context(), work), ratelimit.ErrLeaseLost, "the lease has ended")
+		require.Equal(t, []string{"acquire 0s", "extend 10s", "release 15s", "acquire 15s", "release 45s"}, m.commands())
+
+		hold, _, err = f.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+		err = hold.Do(t.Context(), func(ctx context.Context) error {
+			m.reset()
+			<-ctx.Done()
+			require.Equal(t, ratelimit.ErrLeaseLost, context.Cause(ctx))
+			return ran
+		})
+		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+		require.ErrorIs(t, err, ran)
+	})
+}
+
 // Permits that the caller does not get to know of are given back.
 func TestALostAcquireIsGivenBack(t *testing.T) {
 	type fault struct {
@@ -411,28 +447,4 @@ func TestDoOfAHoldThatIsOlder(t *testing.T) {
 			}, m.commands())
 		})
 	}
-}
-
-func TestDoRunsNoWorkWithoutALease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m, f := newModelRedis(t)
-		work := func(context.Context) error { t.Error("the work has run"); return nil }
-		hold, _, err := f.TryAcquire(ctx, "k")
-		require.NoError(t, err)
-		time.Sleep(modelLease - modelLease/1000)
-		err = hold.Do(ctx, work)
-		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
-		require.EqualError(t, err, `ratelimit: in-flight limiter "default", key "k": ratelimit: the lease is lost`)
-		require.Equal(t, []string{"acquire 0s", "release 29.97s"}, m.commands())
-
-		hold, _, err = f.TryAcquire(ctx, "k")
-		require.NoError(t, err)
-		require.NoError(t, hold.Release(ctx))
-		require.ErrorIs(t, hold.Do(ctx, work), ratelimit.ErrLeaseLost)
-
-		var none *ratelimit.Hold
-		require.ErrorIs(t, none.Do(ctx, work), ratelimit.ErrLeaseLost)
-		require.ErrorIs(t, new(ratelimit.Hold).Do(ctx, work), ratelimit.ErrLeaseLost)
-		require.ErrorIs(t, none.Do(ctx, nil), ratelimit.ErrInvalidConfig)
-	})
 }

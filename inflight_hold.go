@@ -179,12 +179,12 @@ func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Con
 	return hold.Do(ctx, work)
 }
 
-// Do runs work and then releases the hold, even if ctx has ended or work panics. While work
-// runs, it extends the lease and watches over it as [InFlight.Do] does, with the same context
-// for work and the same errors. It is for a Hold of [AcquireAll], or one that was taken earlier.
-//
-// If the lease may have ended already, or the hold was released, work does not run, and Do
-// returns an error that wraps ErrLeaseLost.
+// Do runs work, and then releases the hold, even if ctx has ended or work panics. While work
+// runs, it extends the lease, and cancels the context of work if the lease is lost, as
+// [InFlight.Do] does, which is TryAcquire and Do. Use Do where the Result is needed before work
+// begins. It returns what InFlight.Do returns after work has run. If the hold is nil, was
+// released, or its lease may have ended (see Left), work does not run, and the error wraps
+// ErrLeaseLost.
 func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (err error) {
 	if work == nil {
 		return errNoWork
@@ -192,23 +192,29 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 	if h == nil || h.limiter == nil {
 		return ErrLeaseLost
 	}
-	lost := fmt.Errorf("ratelimit: %s, key %s: %w", h.limiter.core.title, shortKey(h.key), ErrLeaseLost)
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
-		defer cancel()
-		_ = h.Release(ctx)
-	}()
-	left := h.Left()
-	if left == 0 {
-		return lost
+	if h.Left() == 0 {
+		h.leave(ctx)
+		return h.leaseLost()
 	}
-	k := newKeeper(ctx, h, left)
+	k := newKeeper(ctx, h)
 	defer func() {
 		if k.stop() {
-			err = errors.Join(err, lost)
+			err = errors.Join(err, h.leaseLost())
 		}
+		h.leave(ctx)
 	}()
 	return work(k.ctx)
+}
+
+// leave is Release, for a second at most, whatever has become of ctx.
+func (h *Hold) leave(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	_ = h.Release(ctx)
+}
+
+func (h *Hold) leaseLost() error {
+	return fmt.Errorf("ratelimit: %s, key %s: %w", h.limiter.core.title, shortKey(h.key), ErrLeaseLost)
 }
 
 // A keeper extends a hold's lease while work runs.
@@ -222,15 +228,14 @@ type keeper struct {
 	left   chan struct{}      // closed when it has ended
 }
 
-// newKeeper keeps a hold whose lease certainly lasts for left.
-func newKeeper(ctx context.Context, hold *Hold, left time.Duration) *keeper {
+func newKeeper(ctx context.Context, hold *Hold) *keeper {
 	k := &keeper{hold: hold, left: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(ctx)
+	lease, left := hold.limiter.lease, hold.Left()
 	k.timer = time.AfterFunc(left, k.lose)
 	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // work may need its lease after ctx has ended
 	k.leave = leave
-	lease := hold.limiter.lease
-	spent := lease - lease/1000 - left
+	spent := lease - lease/1000 - left // see believed
 	go k.extend(own, max(lease/3-spent, 0))
 	return k
 }
