@@ -1,6 +1,7 @@
 package ratelimittest_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -141,6 +142,30 @@ func TestSlow(t *testing.T) {
 		env.Advance(0) // the call that hung is executed
 		require.Equal(t, 6, allow(t, bucket, "k").Remaining)
 	})
+}
+
+// A command that takes many reads is delayed once.
+func TestSlowWithALargeCommand(t *testing.T) {
+	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
+		require.NoError(t, env.Client().Ping(ctx).Err())
+		env.Slow(time.Second)
+		start := time.Now()
+		require.NoError(t, env.Client().Set(ctx, "large", make([]byte, 100_000), 0).Err())
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// Outside of a bubble as well, a test that ends while the server hangs does not wait for it.
+func TestSlowAtTheEndOutsideOfABubble(t *testing.T) {
+	t.Parallel()
+	env := ratelimittest.New(t)
+	require.NoError(t, env.Client().Ping(ctx).Err())
+	env.Slow(time.Hour)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 10))
+	soon, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	_, err := bucket.TryAcquire(soon, "k")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
 }
 
 // A state that no script could have written is set on the server itself.
