@@ -209,4 +209,4 @@ func TestOutageAtTheEnd(t *testing.T) {
 	}
 }
 
-var errDown = errors.New("Redis is down")
+var errDown = errors.New("no connection")
