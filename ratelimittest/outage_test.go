@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -207,6 +209,43 @@ func TestOutageAtTheEnd(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Outages begin and end while many callers call: each gets an answer or an error, and what was
+// allowed was taken.
+func TestOutagesAreSafeForConcurrentUse(t *testing.T) {
+	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 1000))
+		var calls sync.WaitGroup
+		var allowed atomic.Int64
+		for range 10 {
+			calls.Go(func() {
+				for range 20 {
+					if r, err := bucket.TryAcquire(ctx, "k"); err == nil && r.Allowed {
+						allowed.Add(1)
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		for _, begin := range []func(){
+			env.Down,
+			func() { env.Slow(3 * time.Millisecond) },
+			func() { env.LoseReplies(5) },
+			func() { env.FailWith("LOADING Redis is loading the dataset in memory") },
+		} {
+			begin()
+			time.Sleep(2 * time.Millisecond)
+			env.Up()
+			time.Sleep(2 * time.Millisecond)
+		}
+		calls.Wait()
+		taken := 1000 - int64(allow(t, bucket, "k").Remaining) - 1
+		require.GreaterOrEqual(t, taken, allowed.Load())
+		require.LessOrEqual(t, taken, int64(200))
+		require.NotZero(t, allowed.Load())
+		require.NotEqual(t, int64(200), allowed.Load())
+	})
 }
 
 var errDown = errors.New("no connection")
