@@ -84,10 +84,6 @@
 // Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
 // with Retry-After, and the fields that tell clients what is left.
 //
-// # Tests
-//
-// Package ratelimittest has a Redis inside the test's process and moves all clocks together.
-//
 // # Speed
 //
 // While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls
@@ -95,4 +91,8 @@
 // [WithoutMerging] turns that off. An AutoPipeliner given as the client merges in its
 // own way instead. [NewDenyCache] answers denials from memory for as long as they cannot
 // change.
+//
+// # Tests
+//
+// Package ratelimittest has a Redis inside the test's process and moves all clocks together.
 package ratelimit

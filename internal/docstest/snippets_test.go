@@ -48,25 +48,26 @@ var (
 // packages are what a snippet may use without importing it. A snippet that is a whole file
 // imports what it uses.
 var packages = map[string]string{
-	"atomic":        "sync/atomic",
-	"context":       "context",
-	"errors":        "errors",
-	"fmt":           "fmt",
-	"http":          "net/http",
-	"httplimit":     "github.com/tryacquire/ratelimit/httplimit",
+	"atomic":    "sync/atomic",
+	"context":   "context",
+	"errors":    "errors",
+	"fmt":       "fmt",
+	"http":      "net/http",
+	"httplimit": "github.com/tryacquire/ratelimit/httplimit",
+	"log":       "log",
+	"miniredis": "github.com/alicebob/miniredis/v2",
+	"netip":     "net/netip",
+	"rand":      "math/rand/v2",
+	"ratelimit": "github.com/tryacquire/ratelimit",
+	"redis":     "github.com/redis/go-redis/v9",
+	"sha256":    "crypto/sha256",
+	"strconv":   "strconv",
+	"testing":   "testing",
+	"time":      "time",
+
 	"httptest":      "net/http/httptest",
-	"log":           "log",
-	"miniredis":     "github.com/alicebob/miniredis/v2",
-	"netip":         "net/netip",
-	"rand":          "math/rand/v2",
-	"ratelimit":     "github.com/tryacquire/ratelimit",
 	"ratelimittest": "github.com/tryacquire/ratelimit/ratelimittest",
-	"redis":         "github.com/redis/go-redis/v9",
-	"sha256":        "crypto/sha256",
-	"strconv":       "strconv",
 	"synctest":      "testing/synctest",
-	"testing":       "testing",
-	"time":          "time",
 }
 
 // TestSnippetsCompile type-checks and vets each Go snippet, and runs those that are tests. Each is
