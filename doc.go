@@ -85,10 +85,6 @@
 // with Retry-After, and the fields that tell clients what is left. Packages grpclimit and
 // connectlimit, modules of their own, do so for gRPC and Connect.
 //
-// # Tests
-//
-// Package ratelimittest has a Redis inside the test's process and moves all clocks together.
-//
 // # Observing
 //
 // [WithObserver] calls a function for each call of a limiter. Package observe logs denials and
@@ -102,4 +98,8 @@
 // [WithoutMerging] turns that off. An AutoPipeliner given as the client merges in its
 // own way instead. [NewDenyCache] answers denials from memory for as long as they cannot
 // change.
+//
+// # Tests
+//
+// Package ratelimittest has a Redis inside the test's process and moves all clocks together.
 package ratelimit

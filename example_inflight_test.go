@@ -68,7 +68,7 @@ func ExampleInFlight_TryAcquire() {
 
 // A call that takes a place among those in flight and a permit of a rate together, and keeps
 // the place while it runs.
-func ExampleHold_Do() {
+func ExampleAllResult_Do() {
 	client := redisForExamples()
 	ctx := context.Background()
 	running := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second, ratelimit.WithName("running")))
@@ -79,7 +79,7 @@ func ExampleHold_Do() {
 		fmt.Println("denied:", answer, err)
 		return
 	}
-	err = answer.Parts[0].Hold.Do(ctx, func(ctx context.Context) error {
+	err = answer.Do(ctx, func(ctx context.Context) error {
 		r, err := running.Peek(ctx, "tenant:42")
 		fmt.Println("places left while it runs:", r.Remaining)
 		return err // ctx is cancelled if the place is lost

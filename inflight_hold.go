@@ -234,12 +234,11 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 	if h == nil || h.limiter == nil {
 		return ErrLeaseLost
 	}
-	left := h.Left()
-	if left == 0 {
+	if h.Left() == 0 {
 		h.leave(ctx)
 		return h.leaseLost()
 	}
-	k := newKeeper(ctx, h, left)
+	k := newKeeper(ctx, h)
 	defer func() {
 		if k.stop() {
 			err = errors.Join(err, h.leaseLost())
@@ -271,15 +270,14 @@ type keeper struct {
 	left   chan struct{}      // closed when it has ended
 }
 
-// newKeeper keeps a hold whose lease certainly lasts for left.
-func newKeeper(ctx context.Context, hold *Hold, left time.Duration) *keeper {
+func newKeeper(ctx context.Context, hold *Hold) *keeper {
 	k := &keeper{hold: hold, left: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(ctx)
+	lease, left := hold.limiter.lease, hold.Left()
 	k.timer = time.AfterFunc(left, k.lose)
 	own, leave := context.WithCancel(context.WithoutCancel(ctx)) // work may need its lease after ctx has ended
 	k.leave = leave
-	lease := hold.limiter.lease
-	spent := lease - lease/1000 - left
+	spent := lease - lease/1000 - left // see believed
 	go k.extend(own, max(lease/3-spent, 0))
 	return k
 }

@@ -1,9 +1,12 @@
 package ratelimittest_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -143,6 +146,30 @@ func TestSlow(t *testing.T) {
 	})
 }
 
+// A command that takes many reads is delayed once.
+func TestSlowWithALargeCommand(t *testing.T) {
+	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
+		require.NoError(t, env.Client().Ping(ctx).Err())
+		env.Slow(time.Second)
+		start := time.Now()
+		require.NoError(t, env.Client().Set(ctx, "large", make([]byte, 100_000), 0).Err())
+		require.Equal(t, time.Second, time.Since(start))
+	})
+}
+
+// Outside of a bubble as well, a test that ends while the server hangs does not wait for it.
+func TestSlowAtTheEndOutsideOfABubble(t *testing.T) {
+	t.Parallel()
+	env := ratelimittest.New(t)
+	require.NoError(t, env.Client().Ping(ctx).Err())
+	env.Slow(time.Hour)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 10))
+	soon, cancel := context.WithTimeout(ctx, time.Millisecond)
+	defer cancel()
+	_, err := bucket.TryAcquire(soon, "k")
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
 // A state that no script could have written is set on the server itself.
 func TestMiniredis(t *testing.T) {
 	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
@@ -184,4 +211,41 @@ func TestOutageAtTheEnd(t *testing.T) {
 	}
 }
 
-var errDown = errors.New("Redis is down")
+// Outages begin and end while many callers call: each gets an answer or an error, and what was
+// allowed was taken.
+func TestOutagesAreSafeForConcurrentUse(t *testing.T) {
+	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 1000))
+		var calls sync.WaitGroup
+		var allowed atomic.Int64
+		for range 10 {
+			calls.Go(func() {
+				for range 20 {
+					if r, err := bucket.TryAcquire(ctx, "k"); err == nil && r.Allowed {
+						allowed.Add(1)
+					}
+					time.Sleep(time.Millisecond)
+				}
+			})
+		}
+		for _, begin := range []func(){
+			env.Down,
+			func() { env.Slow(3 * time.Millisecond) },
+			func() { env.LoseReplies(5) },
+			func() { env.FailWith("LOADING Redis is loading the dataset in memory") },
+		} {
+			begin()
+			time.Sleep(2 * time.Millisecond)
+			env.Up()
+			time.Sleep(2 * time.Millisecond)
+		}
+		calls.Wait()
+		taken := 1000 - int64(allow(t, bucket, "k").Remaining) - 1
+		require.GreaterOrEqual(t, taken, allowed.Load())
+		require.LessOrEqual(t, taken, int64(200))
+		require.NotZero(t, allowed.Load())
+		require.NotEqual(t, int64(200), allowed.Load())
+	})
+}
+
+var errDown = errors.New("no connection")

@@ -43,7 +43,7 @@ type answer struct {
 	key    string
 	result ratelimit.Result
 	err    error
-	until  time.Time // of a denial that Deny began; otherwise zero
+	until  time.Time // of a denial; otherwise zero
 }
 
 // Allow allows the calls for key, with the Result of [ratelimit.AllowAll].
@@ -76,12 +76,10 @@ type Once struct{ s *Script }
 // Allow allows the next call for key.
 func (o Once) Allow(key string) { o.s.give(answer{key: key, result: allowed}, true) }
 
-// Deny denies the next call for key.
+// Deny denies the next call for key, however late it is.
 func (o Once) Deny(key string, retryAfter time.Duration) {
 	o.s.t.Helper()
-	a := o.s.denial(key, retryAfter)
-	a.until = time.Time{} // however late the call is
-	o.s.give(a, true)
+	o.s.give(o.s.denial(key, retryAfter), true)
 }
 
 // Fail returns err for the next call for key.

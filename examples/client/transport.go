@@ -21,7 +21,8 @@ const (
 // key, and for as long as the host has asked for. A request that the host denies (429, or 503
 // with Retry-After) is sent again, unless its body cannot be had again. If the wait does not end
 // before the request's context does, the caller gets the denial, or a *ratelimit.WaitError where
-// nothing was sent.
+// nothing was sent. Without a decision of the limiter nothing is sent; a ratelimit.Fallback
+// around it is another policy.
 type transport struct {
 	base    http.RoundTripper
 	limiter ratelimit.Limiter

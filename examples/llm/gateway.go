@@ -57,7 +57,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		deny(w, answer)
 		return
 	}
-	hold, ticket := answer.Parts[0].Hold, answer.Parts[2].Ticket
+	ticket := answer.Parts[2].Ticket
 	defer func() { // even if the reader has left, or the model panics
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTime)
 		defer cancel()
@@ -66,7 +66,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}()
 	stream := http.NewResponseController(w)
-	err = hold.Do(r.Context(), func(ctx context.Context) error {
+	err = answer.Do(r.Context(), func(ctx context.Context) error {
 		return g.model(ctx, prompt, most, func(token string) error {
 			used++
 			_, err := io.WriteString(w, token)

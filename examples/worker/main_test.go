@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,6 +16,8 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
+
+func init() { log.SetOutput(io.Discard) }
 
 // sent is what the workers of a test have sent, and when.
 type sent struct {

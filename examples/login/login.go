@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/httplimit"
+)
+
+// A login answers what it would answer whether or not there is such a user: the limits are asked
+// before anybody looks, they count names that nobody has too, and a denial does not say which of
+// the two it was. Whoever knows a name can lock its user out for a while; a service that minds
+// has a third limit, per user and known device, in place of the first.
+type login struct {
+	perUser, perAddress *ratelimit.SlidingLog
+	address             httplimit.KeyFunc
+	check               func(ctx context.Context, user, password string) (bool, error)
+}
+
+func newLogin(client ratelimit.Client, check func(ctx context.Context, user, password string) (bool, error)) (*login, error) {
+	const window = 15 * time.Minute
+	perUser, err1 := ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 5, Window: window}}, ratelimit.WithName("login-user"))
+	perAddress, err2 := ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 50, Window: window}}, ratelimit.WithName("login-address"))
+	address, err3 := httplimit.ClientIP(nil) // behind proxies: give it their networks
+	return &login{perUser, perAddress, address, check}, errors.Join(err1, err2, err3)
+}
+
+const settleTime = time.Second
+
+// ServeHTTP takes a try of both limits before the password is looked at, so that tries at the same
+// time are counted too. A login that succeeds forgets the user's failures. It gives the address its
+// own try back and no more: otherwise an attacker would log in now and then as somebody that he
+// may be, and go on.
+func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	ctx := r.Context()
+	user := strings.ToLower(strings.TrimSpace(r.PostFormValue("user"))) // as check reads names
+	userKey := "user:" + hashed(user)
+	address, err := l.address(r)
+	if err != nil {
+		http.Error(w, "bad request", http.StatusBadRequest)
+		return
+	}
+	tries, err := ratelimit.AcquireAcrossSlots(ctx, l.perUser.Claim(userKey, 1), l.perAddress.Claim(address, 1).Estimate())
+	if err != nil { // fail closed
+		log.Print(err)
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+		return
+	}
+	if !tries.Allowed {
+		w.Header().Set("Retry-After", strconv.Itoa(httplimit.Decision{Result: tries.Result}.RetryAfter()))
+		http.Error(w, "too many tries", http.StatusTooManyRequests)
+		return
+	}
+	ok, err := l.check(ctx, user, r.PostFormValue("password"))
+	switch {
+	case err != nil: // the try counts: whether the password was right is not known
+		log.Print(err)
+		http.Error(w, "try again later", http.StatusServiceUnavailable)
+		return
+	case !ok:
+		http.Error(w, "wrong user or password", http.StatusUnauthorized)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTime)
+	defer cancel()
+	if err := errors.Join(l.perUser.Reset(ctx, userKey), tries.Parts[1].Ticket.Settle(ctx, 0)); err != nil {
+		log.Print(err) // the try counts a while longer
+	}
+	fmt.Fprintln(w, "welcome")
+}
+
+// hashed keeps names short, and out of the keys that an operator sees.
+func hashed(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:])
+}

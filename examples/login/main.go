@@ -1,0 +1,43 @@
+// Login protects a password: a user may fail five times in a quarter of an hour, and an address
+// fifty times, whatever the user's name. While Redis is down nobody logs in.
+//
+//	go run ./examples/login                            # a Redis inside the process
+//	REDIS_ADDR=localhost:6379 go run ./examples/login  # a real one
+//	curl -d user=alice -d password=secret localhost:8080
+package main
+
+import (
+	"context"
+	"crypto/subtle"
+	"log"
+	"net/http"
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+func main() {
+	addr := os.Getenv("REDIS_ADDR")
+	if addr == "" {
+		server, err := miniredis.Run()
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer server.Close()
+		addr = server.Addr()
+	}
+	l, err := newLogin(redis.NewClient(&redis.Options{Addr: addr}), check)
+	if err != nil {
+		log.Fatal(err)
+	}
+	log.Fatal(http.ListenAndServe("localhost:8080", l))
+}
+
+// check stands for a real one, which takes the same time for users that there are not: it
+// compares with the hash of some password.
+func check(_ context.Context, user, password string) (bool, error) {
+	known := subtle.ConstantTimeCompare([]byte(user), []byte("alice"))
+	right := subtle.ConstantTimeCompare([]byte(password), []byte("secret"))
+	return known&right == 1, nil
+}
