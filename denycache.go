@@ -195,13 +195,12 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	if c == nil || c.limiter == nil {
 		return Result{}, errUnmade
 	}
-	began, call := c.watch.begin(), CallAcquire
-	if peek {
-		call = CallPeek
+	var began time.Time
+	if c.watch != nil {
+		began = time.Now()
 	}
 	if err := checkKey(key); err != nil {
-		c.refused(ctx, began, Observation{Call: call, Key: key, N: n, Err: err})
-		return Result{}, err
+		return c.notAsked(ctx, began, key, n, peek, err)
 	}
 	limiter, by := c.limiter, Limiter(nil)
 	if c.choice != nil {
@@ -209,8 +208,7 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 		// would be picked a moment later.
 		picked, err := c.choice.of(ctx, key)
 		if err != nil {
-			c.refused(ctx, began, Observation{Call: call, Key: key, N: n, Err: err})
-			return Result{}, err
+			return c.notAsked(ctx, began, key, n, peek, err)
 		}
 		limiter, by = picked, picked
 	}
@@ -220,7 +218,7 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	hash := c.table.hash(key)
 	if r, ok := c.table.lookup(hash, key, n, by); ok && ctx.Err() == nil {
 		if c.watch != nil {
-			c.remembered(ctx, began, limiter, Observation{Call: call, Key: key, N: n, Result: r})
+			c.remembered(ctx, began, limiter, key, n, peek, r)
 		}
 		return r, nil
 	}
@@ -242,6 +240,29 @@ func (c *DenyCache) learn(hash uint64, key string, n int, by Limiter, sending de
 	return r, nil
 }
 
+// notAsked is the answer to a call that failed before the limiter was asked.
+//
+//go:noinline
+func (c *DenyCache) notAsked(ctx context.Context, began time.Time, key string, n int, peek bool, err error) (Result, error) {
+	c.refused(ctx, began, Observation{Call: acquireOr(peek), Key: key, N: n, Err: err})
+	return Result{}, err
+}
+
+// remembered reports a denial from memory. It is a function of its own to keep the stack of
+// decide small.
+//
+//go:noinline
+func (c *DenyCache) remembered(ctx context.Context, began time.Time, limiter Limiter, key string, n int, peek bool, r Result) {
+	c.fromMemory(ctx, began, limiter, Observation{Call: acquireOr(peek), Key: key, N: n, Result: r})
+}
+
+func acquireOr(peek bool) Call {
+	if peek {
+		return CallPeek
+	}
+	return CallAcquire
+}
+
 // refused reports a call that failed before the limiter was asked.
 func (c *DenyCache) refused(ctx context.Context, began time.Time, o Observation) {
 	if c.watch != nil {
@@ -250,8 +271,8 @@ func (c *DenyCache) refused(ctx context.Context, began time.Time, o Observation)
 	}
 }
 
-// remembered reports a call about which memory was asked in place of the limiter.
-func (c *DenyCache) remembered(ctx context.Context, began time.Time, limiter Limiter, o Observation) {
+// fromMemory reports a call about which memory was asked in place of the limiter.
+func (c *DenyCache) fromMemory(ctx context.Context, began time.Time, limiter Limiter, o Observation) {
 	o.Source, o.Limiter = SourceMemory, c.watch.name
 	if o.Limiter == "" {
 		o.Limiter = nameOf(limiter)
@@ -274,7 +295,7 @@ func (c *DenyCache) deny(ctx context.Context, o Observation, n int, ask func() (
 	if r, ok := c.table.lookup(hash, key, n, nil); ok && ctx.Err() == nil {
 		if c.watch != nil {
 			o.Result = r
-			c.remembered(ctx, began, c.limiter, o)
+			c.fromMemory(ctx, began, c.limiter, o)
 		}
 		return r, nil
 	}

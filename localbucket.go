@@ -160,6 +160,8 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 func (l *LocalTokenBucket) observed() bool { return l != nil && l.watch != nil }
 
 // decideObserved is decide for an observed limiter.
+//
+//go:noinline
 func (l *LocalTokenBucket) decideObserved(ctx context.Context, call Call, key string, n int) (Result, error) {
 	began := l.watch.begin()
 	r, err := l.decide(ctx, key, n, call == CallAcquire)
