@@ -161,6 +161,7 @@ const beyondHeading = "## Beyond one permit of one key"
 // the former ones.
 func beyond(ctx context.Context, h *host, o options) error {
 	server := redistest.Start(h)
+	proxy := redistest.NewProxy(h, server.Addr())
 	bed, err := newTestbed(h, server, server.Addr())
 	if err != nil {
 		return err
@@ -173,10 +174,22 @@ func beyond(ctx context.Context, h *host, o options) error {
 	r.paragraph(beyondHeading)
 	r.paragraph("Made by `go run . -beyond` on %s, apart from the rest of this page. %s Ratios are medians of those of each round, with the "+
 		"interval of the median.", time.Now().UTC().Format(time.DateOnly), where)
+	distant, err := newTestbed(h, server, proxy.Addr())
+	if err != nil {
+		return err
+	}
 	for _, m := range matches() {
-		if err := m.measure(ctx, bed, &r, o); err != nil {
-			return err
+		t := m.table()
+		proxy.Delay(0)
+		for _, c := range []matchCell{{bed, 1, "one caller"}, {bed, manyCalls, fmt.Sprint(manyCalls, " callers")}, {distant, 1, fmt.Sprintf("one caller, %v each way", matchDelay)}} {
+			if c.bed == distant {
+				proxy.Delay(matchDelay)
+			}
+			if err := m.measure(ctx, c, &t, o); err != nil {
+				return err
+			}
 		}
+		r.table(t)
 	}
 	if err := waiters(ctx, bed, &r, o); err != nil {
 		return err
@@ -184,44 +197,55 @@ func beyond(ctx context.Context, h *host, o options) error {
 	return saveSection(o, beyondHeading, r.String())
 }
 
-// measure measures the match for one caller and for many, over many keys.
-func (m match) measure(ctx context.Context, bed *testbed, r *report, o options) error {
+// matchDelay is that of the network between a distant caller and the server.
+const matchDelay = 500 * time.Microsecond
+
+// A matchCell is who calls from where.
+type matchCell struct {
+	bed     *testbed
+	callers int
+	about   string
+}
+
+func (m match) byHand() string { return m.contestants[len(m.contestants)-1].name }
+
+func (m match) table() table {
+	return table{title: m.title, note: m.about, header: []string{"", "decisions/s", "× " + m.byHand(), "p50", "server µs", "× " + m.byHand()}}
+}
+
+// measure measures the match in a cell, over many keys, and adds what it has found to the table.
+func (m match) measure(ctx context.Context, c matchCell, t *table, o options) error {
 	keys := users(manyKeys)
-	entrants, err := enter(ctx, bed, m.contestants, o, keys)
+	entrants, err := enter(ctx, c.bed, m.contestants, o, keys)
 	if err != nil {
 		return err
 	}
-	byHand := m.contestants[len(m.contestants)-1].name
-	t := table{title: m.title, note: m.about, header: []string{"", "decisions/s", "× " + byHand, "p50", "server µs", "× " + byHand}}
-	for _, callers := range []int{1, manyCalls} {
-		samples := map[string][]sample{}
-		for round := range o.rounds {
-			for i := range entrants {
-				e := entrants[(i+round)%len(entrants)]
-				progress("%s, round %d of %d: %s, %d callers", m.title, round+1, o.rounds, e.name, callers)
-				l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: callers, keys: keys}
-				s, err := l.measure(ctx, bed, o.duration)
-				if err != nil {
-					return err
-				}
-				samples[e.name] = append(samples[e.name], s)
+	samples := map[string][]sample{}
+	for round := range o.rounds {
+		for i := range entrants {
+			e := entrants[(i+round)%len(entrants)]
+			progress("%s, round %d of %d: %s, %s", m.title, round+1, o.rounds, e.name, c.about)
+			l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: c.callers, keys: keys}
+			s, err := l.measure(ctx, c.bed, o.duration)
+			if err != nil {
+				return err
 			}
-		}
-		for _, e := range entrants {
-			column := func(metric int) (values, ratios []float64) {
-				for i, s := range samples[e.name] {
-					values = append(values, s[metric])
-					ratios = append(ratios, s[metric]/samples[byHand][i][metric])
-				}
-				return values, ratios
-			}
-			rate, rateRatio := column(perSecond)
-			server, serverRatio := column(serverTime)
-			median, _ := column(p50)
-			t.add(fmt.Sprintf("%s, %d callers", e.name, callers), number(stats.Median(rate)), interval(rateRatio), latency(stats.Median(median)),
-				number(stats.Median(server)), interval(serverRatio))
+			samples[e.name] = append(samples[e.name], s)
 		}
 	}
-	r.table(t)
+	for _, e := range entrants {
+		column := func(metric int) (values, ratios []float64) {
+			for i, s := range samples[e.name] {
+				values = append(values, s[metric])
+				ratios = append(ratios, s[metric]/samples[m.byHand()][i][metric])
+			}
+			return values, ratios
+		}
+		rate, rateRatio := column(perSecond)
+		server, serverRatio := column(serverTime)
+		median, _ := column(p50)
+		t.add(e.name+", "+c.about, number(stats.Median(rate)), interval(rateRatio), latency(stats.Median(median)),
+			number(stats.Median(server)), interval(serverRatio))
+	}
 	return nil
 }
