@@ -68,8 +68,7 @@ func TestAWriterWaitsForRoom(t *testing.T) {
 		require.Empty(t, written)
 		require.NoError(t, b.Close())
 		synctest.Wait()
-		require.Len(t, written, 1)
-		require.Error(t, <-written)
+		require.Len(t, written, 1, "with an error, or thrown away by the other end")
 		require.NoError(t, a.Close())
 	})
 }

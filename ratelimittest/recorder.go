@@ -26,8 +26,8 @@ type Recorder struct {
 
 // A Call is one call of a limiter.
 type Call struct {
-	Limiter string // the name that Around got
-	Method  string // "TryAcquire" (for TryAcquireN too), "Peek" or "Reset"
+	Limiter string // the name that Around got, or the limiter's own
+	Method  string // "TryAcquire" (for TryAcquireN too), "Peek" or "Reset"; by Observe the ratelimit.Call, such as "acquire"
 	Key     string
 	N       int              // permits asked for; 0 of Peek and Reset
 	Result  ratelimit.Result // zero if there is an error, and of Reset
@@ -39,14 +39,14 @@ type Call struct {
 //	per user: TryAcquire("user:42", 1): denied, retry after 30s
 func (c Call) String() string {
 	asked := fmt.Sprintf("%q", c.Key)
-	if c.Method == methodTryAcquire {
+	if c.N > 0 {
 		asked += fmt.Sprintf(", %d", c.N)
 	}
 	answer := "done"
 	switch {
 	case c.Err != nil:
 		answer = c.Err.Error()
-	case c.Method == methodReset:
+	case c.Result == ratelimit.Result{}: // a Reset, or another call that is never denied
 	case !c.Result.Allowed:
 		answer = fmt.Sprintf("denied, retry after %v", c.Result.RetryAfter)
 	case c.Result.Unlimited():
@@ -91,6 +91,15 @@ func (r *Recorder) String() string {
 // ratelimit.Wait asks any other again and again where a bucket would reserve.
 func (r *Recorder) Around(name string, l ratelimit.Limiter) ratelimit.Limiter {
 	return &recorded{r, name, l}
+}
+
+// Observe keeps what an observer gets to know, see [ratelimit.WithObserver]. So the Recorder also
+// sees what it cannot be around: the claims of AcquireAll, estimates, reservations, permits in
+// flight.
+//
+//	limiter, err := ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithObserver(calls.Observe))
+func (r *Recorder) Observe(_ context.Context, o ratelimit.Observation) {
+	r.add(Call{o.Limiter, o.Call.String(), o.Key, o.N, o.Result, o.Err})
 }
 
 func (r *Recorder) add(c Call) {

@@ -2,6 +2,7 @@ package ratelimittest_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -176,6 +177,38 @@ per user: Reset("u"): done`, calls.String())
 	calls.Clear()
 	require.Empty(t, calls.Calls())
 	require.Empty(t, calls.String())
+}
+
+// As an observer, a Recorder sees what it cannot be around.
+func TestRecorderObserves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		var calls ratelimittest.Recorder
+		observed := func(name string) ratelimit.Option {
+			return ratelimit.WithOptions(ratelimit.WithName(name), ratelimit.WithObserver(calls.Observe))
+		}
+		requests := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 1, time.Minute, observed("requests")))
+		tokens := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerMinute(60), 100, observed("tokens")))
+		for range 2 {
+			all, err := ratelimit.AcquireAll(t.Context(), requests.Claim("u", 1), tokens.Claim("u", 40).Estimate())
+			require.NoError(t, err)
+			if ticket := all.Parts[1].Ticket; ticket != nil {
+				require.NoError(t, ticket.Settle(t.Context(), 10))
+			}
+		}
+		env.Down()
+		require.Error(t, requests.Reset(t.Context(), "u"))
+		lines := strings.Split(calls.String(), "\n")
+		require.Equal(t, []string{
+			`requests: acquire("u", 1): allowed, 0 of 1 left`,
+			`tokens: estimate("u", 40): allowed, 60 of 100 left`,
+			`tokens: settle("u", 10): done`,
+			`requests: acquire("u", 1): denied, retry after 1m0s`,
+			`tokens: estimate("u", 40): allowed, 90 of 100 left`,
+		}, lines[:5])
+		require.Len(t, lines, 6)
+		require.Contains(t, lines[5], `requests: reset("u"): `)
+	})
 }
 
 func TestScriptAndRecorderAreSafeForConcurrentUse(t *testing.T) {
