@@ -96,7 +96,7 @@ func TestSnippetsCompile(t *testing.T) {
 	snippets, tests := 0, []string{}
 	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
 		for _, b := range p.blocks() {
-			if b.language != "go" || p.fileOf(b) != "" {
+			if b.language != "go" || p.source(b) != "" {
 				continue
 			}
 			snippets++
@@ -125,39 +125,6 @@ func TestSnippetsCompile(t *testing.T) {
 	require.NotEmpty(t, tests)
 	run(append([]string{"test"}, tests...)...)
 	t.Logf("%d snippets, %d of them tests", snippets, len(tests))
-}
-
-// TestSnippetsOfFilesAreThere: a snippet under
-//
-//	<!-- from examples/adapters/gin.go -->
-//
-// is a part of that file, of a module whose tests compile it.
-func TestSnippetsOfFilesAreThere(t *testing.T) {
-	checked := 0
-	for _, p := range pages(t, "README.md", "docs/*.md") {
-		for _, b := range p.blocks() {
-			if name := p.fileOf(b); name != "" {
-				text, err := os.ReadFile(filepath.Join(root(t), name))
-				require.NoError(t, err, "%s:%d", p.name, b.line)
-				require.Contains(t, string(text), b.text, "%s:%d is no part of %s", p.name, b.line, name)
-				checked++
-			}
-		}
-	}
-	require.Positive(t, checked)
-}
-
-var snippetFrom = regexp.MustCompile(`^<!-- from (\S+\.go) -->$`)
-
-// fileOf is the file that the line above a block says that the block is from, or "".
-func (p page) fileOf(b block) string {
-	if b.line < 3 {
-		return ""
-	}
-	if found := snippetFrom.FindStringSubmatch(p.lines[b.line-3]); found != nil {
-		return found[1]
-	}
-	return ""
 }
 
 // whole is the snippet as a file whose positions are those of the page.
