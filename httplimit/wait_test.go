@@ -126,6 +126,41 @@ func TestOthersComeFirst(t *testing.T) {
 	})
 }
 
+// hanging answers as scripted does, and then nothing before the context ends.
+type hanging struct{ scripted }
+
+func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	if len(h.results) == 0 {
+		<-ctx.Done()
+		h.err = ctx.Err()
+	}
+	return h.scripted.TryAcquireN(ctx, key, n)
+}
+
+// TestTheEndOfTheWaitIsNoOutage: a request that was denied, and whose wait ends while the limiter is
+// asked again, is denied, even where outages are served without a limit.
+func TestTheEndOfTheWaitIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &hanging{scripted{results: []ratelimit.Result{denied(5, time.Minute, 0, time.Second, 2*time.Second)}}}
+		h := limit(t, l, httplimit.WithMaxWait(10*time.Second), httplimit.WithPolicy("api"), httplimit.WithErrorHandler(httplimit.ServeInOutages))(served)
+		began := time.Now()
+		w := do(h, newRequest("GET", "/"))
+		require.Equal(t, 10*time.Second, time.Since(began))
+		require.Equal(t, 429, w.Code)
+		require.Equal(t, quotaExceeded, w.Body.String())
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+		require.Equal(t, `"api";r=0;t=1`, w.Header().Get("RateLimit"))
+
+		// The request's own end is told as such.
+		l.results = []ratelimit.Result{denied(5, time.Minute, 0, time.Second, 2*time.Second)}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		w = do(h, newRequest("GET", "/").WithContext(ctx))
+		require.Equal(t, 503, w.Code)
+		require.Empty(t, w.Header().Get("RateLimit"))
+	})
+}
+
 // TestWaitingForABucketOnRedis takes a turn in its queue, through a DenyCache too. A client that
 // goes away gives its turn back.
 func TestWaitingForABucketOnRedis(t *testing.T) {
