@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // All is several limiters on one key, as one [Limiter]: a call takes its permits from
@@ -236,8 +237,9 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error)
 	if err := r.Err(); err != nil {
 		return err
 	}
-	for _, p := range r.Parts {
-		if hold, inside := p.Hold, work; hold != nil {
+	for i, p := range r.Parts {
+		same := func(other PartResult) bool { return other.Hold == p.Hold } // claims of one key have one Hold together
+		if hold, inside := p.Hold, work; hold != nil && !slices.ContainsFunc(r.Parts[:i], same) {
 			work = func(ctx context.Context) error { return hold.Do(ctx, inside) }
 		}
 	}
