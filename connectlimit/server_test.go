@@ -223,7 +223,28 @@ func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	requireError(t, connectlimit.ServeInOutages(late, connectlimit.Call{}, errors.New("dial")), connect.CodeDeadlineExceeded, "context deadline exceeded")
+
+	// Whatever the error of a key function is, the call has no key.
+	session := func(context.Context, connectlimit.Call) (string, error) { return "", errSession }
+	joined, err := connectlimit.Join(session, connectlimit.Everyone())
+	require.NoError(t, err)
+	for _, key := range []connectlimit.KeyFunc{session, joined} {
+		var got error
+		open, err := connectlimit.NewServer(ratelimit.AllowAll(), key, connectlimit.WithErrorHandler(func(ctx context.Context, call connectlimit.Call, err error) error {
+			got = err
+			return connectlimit.ServeInOutages(ctx, call, err)
+		}))
+		require.NoError(t, err)
+		for _, do := range everyKind {
+			_, err := do(t.Context(), serve(t, nil, open))
+			requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+			require.ErrorIs(t, got, errSession)
+			require.EqualError(t, got, "no session")
+		}
+	}
 }
+
+var errSession = errors.New("no session")
 
 func TestHandlersOfOnesOwn(t *testing.T) {
 	limiter := denying(5, 5*time.Second, 1500*time.Microsecond)
