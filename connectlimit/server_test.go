@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -115,6 +116,16 @@ func TestPushback(t *testing.T) {
 			require.Equal(t, connect.CodeResourceExhausted, connect.CodeOf(err), c.name)
 			requirePushback(t, err, protocol, c.seconds, c.millis)
 		}
+	}
+}
+
+// TestTheLongestRetryAfter is no negative number.
+func TestTheLongestRetryAfter(t *testing.T) {
+	for retry, seconds := range map[time.Duration]string{
+		0: "1", time.Second: "1", time.Second + 1: "2", math.MaxInt64 - 1: "9223372037", math.MaxInt64: "9223372037",
+	} {
+		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, denying(5, time.Second, retry))))
+		require.Equal(t, []string{seconds}, meta(err, "Retry-After"), retry)
 	}
 }
 

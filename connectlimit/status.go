@@ -193,7 +193,7 @@ func (l *limit) pushedBack(ctx context.Context, call Call, err error, delay time
 	}
 	switch {
 	case call.Peer.Protocol == connect.ProtocolConnect:
-		seconds := (delay + time.Second - 1) / time.Second
+		seconds := (delay-1)/time.Second + 1 // rounded up; delay is more than 0
 		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
 	case midway:
 		copied.Meta()[namePushback] = []string{neverRetry}
