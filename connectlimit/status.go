@@ -131,7 +131,7 @@ func codeOf(ctx context.Context, err error) (connect.Code, string) {
 	is := func(sentinels ...error) bool {
 		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
 	}
-	switch end := ctx.Err(); {
+	switch end := endOf(ctx); {
 	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
 		return connect.CodeInternal, textMistake
 	case is(ErrNoKey, ErrBadKey):

@@ -124,7 +124,7 @@ func statusOf(ctx context.Context, err error) *status.Status {
 	is := func(sentinels ...error) bool {
 		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
 	}
-	switch end := ctx.Err(); {
+	switch end := endOf(ctx); {
 	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
 		return status.New(codes.Internal, textMistake)
 	case is(ErrNoKey, ErrBadKey):

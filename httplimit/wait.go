@@ -50,7 +50,7 @@ func (m *middleware) wait(r *http.Request, limiter ratelimit.Limiter, key string
 		first.RetryAfter = late.Wait
 		first.ResetAfter = max(first.ResetAfter, late.Wait)
 		return first, nil
-	case err != nil && r.Context().Err() == nil && !time.Now().Before(deadline): // the wait is over, which is no outage
+	case err != nil && endOf(ctx) != nil && endOf(r.Context()) == nil: // the wait is over, which is no outage
 		return first, nil
 	}
 	return result, err

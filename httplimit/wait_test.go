@@ -208,3 +208,34 @@ func TestWaitingWithAnOutagePolicy(t *testing.T) {
 		require.Less(t, time.Since(began), 2500*time.Millisecond)
 	})
 }
+
+// onTime denies its first call, if it is to, and fails at the deadline of the next one, a moment
+// before or after the context ends.
+type onTime struct {
+	stub
+	denies bool
+}
+
+func (l *onTime) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+	if l.denies {
+		l.denies = false
+		return ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second}, nil
+	}
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+	return ratelimit.Result{}, errors.New("i/o timeout")
+}
+
+// TestADeadlineIsNoOutage: neither that of the wait nor the request's own.
+func TestADeadlineIsNoOutage(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			open := httplimit.WithErrorHandler(httplimit.ServeInOutages)
+			r := newRequest("GET", "/").WithContext(ctx)
+			require.Equal(t, 429, do(limit(t, &onTime{denies: true}, open, httplimit.WithMaxWait(2*time.Second))(served), r).Code)
+			require.Equal(t, 503, do(limit(t, &onTime{}, open)(served), r).Code)
+		})
+	}
+}
