@@ -44,7 +44,8 @@ type LocalTokenBucket struct {
 	seed   maphash.Seed
 	shards []localShard // their number is a power of two
 	name   string
-	watch  *watch // nil: nobody observes
+	watch  *watch            // nil: nobody observes
+	plain  *LocalTokenBucket // the same without watch; nil: nobody observes
 }
 
 // It does not use golang.org/x/time/rate, which counts in float64: RetryAfter would
@@ -146,26 +147,26 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
 		l.now = func() int64 { return time.Since(start).Microseconds() }
 	}
+	if l.watch != nil {
+		plain := *l
+		plain.watch = nil
+		l.plain = &plain
+	}
 	return l, nil
 }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
 func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, error) {
-	if l.observed() {
-		return l.decideObserved(ctx, CallAcquire, key, 1)
-	}
 	return l.decide(ctx, key, 1, true)
 }
-
-func (l *LocalTokenBucket) observed() bool { return l != nil && l.watch != nil }
 
 // decideObserved is decide for an observed limiter.
 //
 //go:noinline
-func (l *LocalTokenBucket) decideObserved(ctx context.Context, call Call, key string, n int) (Result, error) {
+func (l *LocalTokenBucket) decideObserved(ctx context.Context, key string, n int, take bool) (Result, error) {
 	began := l.watch.begin()
-	r, err := l.decide(ctx, key, n, call == CallAcquire)
-	l.report(ctx, began, Observation{Call: call, Key: key, N: n, Result: r, Err: err})
+	r, err := l.plain.decide(ctx, key, n, take)
+	l.report(ctx, began, Observation{Call: acquireOr(!take), Key: key, N: n, Result: r, Err: err})
 	return r, err
 }
 
@@ -182,32 +183,24 @@ func (l *LocalTokenBucket) report(ctx context.Context, began time.Time, o Observ
 // above the burst, and the context's error if the context has ended. There is one
 // other error: ErrInvalidConfig for a limiter that NewLocalTokenBucket did not make.
 func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	if l.observed() {
-		return l.decideObserved(ctx, CallAcquire, key, n)
-	}
 	return l.decide(ctx, key, n, true)
 }
 
 // Peek returns what key has left now, and neither takes a permit nor stores the key. Its
 // errors are those of TryAcquire.
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
-	if l.observed() {
-		return l.decideObserved(ctx, CallPeek, key, 1)
-	}
 	return l.decide(ctx, key, 1, false)
 }
 
 // Reset drops key, whose bucket is then full. It returns ErrInvalidKey for a key that is
 // empty or too long, and the context's error if the context has ended.
 func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
-	began := time.Time{}
-	if l.observed() {
-		began = l.watch.begin()
+	if l == nil || l.watch == nil {
+		return l.reset(ctx, key)
 	}
+	began := l.watch.begin()
 	err := l.reset(ctx, key)
-	if l.observed() {
-		l.report(ctx, began, Observation{Call: CallReset, Key: key, Err: err})
-	}
+	l.report(ctx, began, Observation{Call: CallReset, Key: key, Err: err})
 	return err
 }
 
@@ -241,6 +234,9 @@ func (l *LocalTokenBucket) ceiling() int {
 func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take bool) (Result, error) {
 	if l == nil || l.bucket == nil {
 		return Result{}, errUnmade
+	}
+	if l.watch != nil {
+		return l.decideObserved(ctx, key, n, take)
 	}
 	if err := checkKey(key); err != nil {
 		return Result{}, err

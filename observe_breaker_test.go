@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -82,6 +83,9 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 }
 
 func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
+	before := slog.Default()
+	slog.SetDefault(slog.New(slog.DiscardHandler))
+	defer slog.SetDefault(before)
 	var kinds []string
 	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(WithFailures(1), WithProbeEvery(milli)),
 		WithObserver(func(_ context.Context, e Observation) {

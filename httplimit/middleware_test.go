@@ -332,6 +332,7 @@ func TestOnARealServer(t *testing.T) {
 		server.EnableHTTP2 = http2
 		server.StartTLS()
 		t.Cleanup(server.Close)
+		waitToContinue(server)
 		do := func(method, path string, body io.Reader) (*http.Response, string) {
 			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
 			require.NoError(t, err)
@@ -356,14 +357,22 @@ func TestOnARealServer(t *testing.T) {
 		require.Equal(t, 429, response.StatusCode)
 		require.Equal(t, int64(len(quotaExceeded)), response.ContentLength)
 		require.Empty(t, text)
-		response, text = do("POST", "/denied", strings.NewReader(strings.Repeat("a", 1<<20)))
+		body := strings.NewReader(strings.Repeat("a", 1<<20))
+		response, text = do("POST", "/denied", body)
 		require.Equal(t, 429, response.StatusCode)
 		require.Equal(t, quotaExceeded, text)
+		require.Equal(t, 1<<20, body.Len(), "nobody has asked for the body")
 	}
 
 	server := httptest.NewServer(outer)
 	t.Cleanup(server.Close)
 	require.Equal(t, "echo hello\n", upgrade(t, server, "/hijack"))
+}
+
+// waitToContinue makes the server's client send a body only when it is asked to. One that sends it
+// all the same can find the connection closed before it has read the answer.
+func waitToContinue(server *httptest.Server) {
+	server.Client().Transport.(*http.Transport).ExpectContinueTimeout = time.Hour
 }
 
 // upgrade asks for another protocol, says hello in it, and returns what the server says.

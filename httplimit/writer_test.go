@@ -230,6 +230,7 @@ func settledServer(t *testing.T, http2 bool, handler http.HandlerFunc) (*httptes
 	server.Config.ErrorLog = quiet(t)
 	server.StartTLS()
 	t.Cleanup(server.Close)
+	waitToContinue(server)
 	return server, c, outcomes
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // readLines returns the lines of r, with "too long" in place of those that are.
@@ -32,6 +34,7 @@ func readLines(t *testing.T, r io.Reader) (lines []string) {
 }
 
 func TestLines(t *testing.T) {
+	raceflag.SkipSequential(t)
 	full := strings.Repeat("x", maxLine)
 	for _, tt := range []struct {
 		name, text string

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // result is what a run left behind.
@@ -57,6 +59,7 @@ func logLine(client string, at int) string {
 var handLog = []int{0, 0, 0, 0, 20, 40, 60, 60, 100, 110, 125, 130, 150}
 
 func TestCountsByHand(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, tt := range []struct {
 		args   string
 		denied []int // seconds
@@ -151,6 +154,7 @@ func randomLog(n int) (lines []string) {
 }
 
 func TestOrderInTheFileDoesNotMatter(t *testing.T) {
+	raceflag.SkipSequential(t)
 	lines := randomLog(300)
 	args := []string{"-algorithm", "token-bucket,sliding-log", "-rate", "4/m"}
 	want := runOn(t, strings.Join(lines, ""), args...)
@@ -167,6 +171,7 @@ func TestOrderInTheFileDoesNotMatter(t *testing.T) {
 }
 
 func TestSlidingLogAgreesWithAModel(t *testing.T) {
+	raceflag.SkipSequential(t)
 	lines := randomLog(1000)
 	instants := map[string][]int64{}
 	allowed := 0

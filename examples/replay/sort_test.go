@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // byFirst compares first bytes only, so that stability shows.
@@ -45,6 +47,7 @@ func randomRecords(n int) (records [][]byte) {
 }
 
 func TestSorterInFilesSortsAsInMemory(t *testing.T) {
+	raceflag.SkipSequential(t)
 	records := randomRecords(20_000)
 	want := make([]string, len(records))
 	for i, r := range records {

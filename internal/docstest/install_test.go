@@ -14,11 +14,14 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // TestInstallAsPrinted takes the README's program and its steps of the installation in an empty
 // folder, starts the program, and asks until it answers 429. This checkout stands in for its clone.
 func TestInstallAsPrinted(t *testing.T) {
+	raceflag.SkipSequential(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("left out with -short: it resolves a module's dependencies and links a program")

@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // preamble declares what a snippet may use without declaring it.
@@ -79,6 +81,7 @@ var packages = map[string]string{
 // a package of a temporary module that requires what this module requires, so that nothing has
 // to be downloaded.
 func TestSnippetsCompile(t *testing.T) {
+	raceflag.SkipSequential(t)
 	if testing.Short() {
 		t.Skip("compiling the snippets takes seconds; left out with -short")
 	}

@@ -5,11 +5,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // TestTheRightRulesKeepTheBound follows every history under the rules that the scripts
 // have.
 func TestTheRightRulesKeepTheBound(t *testing.T) {
+	raceflag.SkipSequential(t)
 	one := func(burst, flow int) []Bucket { return []Bucket{{burst, flow}} }
 	for name, r := range map[string]Rules{
 		"reservations, burst 1":            {Permit: 1, Buckets: one(1, 1), Reserving: true, Longest: 4, Pause: 3, Calls: 6, Losses: true, Clock: true},
@@ -40,6 +43,7 @@ func TestTheRightRulesKeepTheBound(t *testing.T) {
 // TestTheSearchFindsBrokenRules: these are the shortest histories that break them. The
 // last reservations and what is taken are used as promised after the last move.
 func TestTheSearchFindsBrokenRules(t *testing.T) {
+	raceflag.SkipSequential(t)
 	one := Rules{Permit: 1, Buckets: []Bucket{{2, 1}}, Longest: 4, Pause: 3, Calls: 6}
 	with := func(change func(r *Rules)) *Rules {
 		r := one

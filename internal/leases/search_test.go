@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // The usual run goes through as many operations as take some seconds; all six take a
@@ -27,6 +28,7 @@ func TestNoInterleavingHoldsMoreThanTheLimit(t *testing.T) {
 
 // A search that does not find what a mistake breaks proves nothing.
 func TestTheSearchFindsEachMistake(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for mistake, s := range Mistakes() {
 		t.Run(string(mistake), func(t *testing.T) {
 			_, found := Search(s)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // row is one call of a step table and the answer computed by hand. Limit and
@@ -185,6 +187,7 @@ func TestSteppedBucket(t *testing.T) {
 }
 
 func TestSteppedBucketNeitherLeaksNorLosesAPermit(t *testing.T) {
+	raceflag.SkipSequential(t)
 	m := NewSteppedBucket(7, time.Minute, 5, time.Second)
 	m.Take(0, 5, false)
 	allowed := 0
@@ -197,6 +200,7 @@ func TestSteppedBucketNeitherLeaksNorLosesAPermit(t *testing.T) {
 }
 
 func TestTokenBucketNeitherLeaksNorLosesAPermit(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, r := range []struct {
 		count  int
 		period time.Duration

@@ -42,6 +42,7 @@ func TestTokenAndLeakyBucketsDecideAlike(t *testing.T) {
 }
 
 func TestSlidingWindowIsALogOfItsSubWindows(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for seed := range uint64(3) {
 		for _, back := range []bool{false, true} {
 			for _, keep := range []bool{false, true} {
@@ -60,6 +61,7 @@ func TestSlidingWindowIsALogOfItsSubWindows(t *testing.T) {
 }
 
 func TestFixedWindowIsAClockWindowOfWholeMilliseconds(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for seed := range uint64(3) {
 		for _, back := range []bool{false, true} {
 			sameAnswers(t, NewFixedWindow(5, time.Second), NewClockWindow(5, time.Second), back, seed, 1000)
@@ -69,6 +71,7 @@ func TestFixedWindowIsAClockWindowOfWholeMilliseconds(t *testing.T) {
 }
 
 func TestSeveralRulesAllowWhatEachWould(t *testing.T) {
+	raceflag.SkipSequential(t)
 	rules := []Rule{{3, time.Second}, {10, 10 * time.Second}, {12, 15 * time.Second}}
 	for seed := range uint64(3) {
 		m := NewSlidingLog(rules, us)
@@ -190,6 +193,7 @@ func (k *ticker) take(n int, peek bool, window time.Duration) Answer {
 }
 
 func TestBucketsAgreeWithOnesThatLiveThroughEveryMicrosecond(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const units = 35 * 12 // divisible by every period and step below
 	for _, c := range []struct {
 		name string

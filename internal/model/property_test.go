@@ -55,8 +55,9 @@ var configs = []config{
 // each plays every model, with and without a clock that is set back: twice, and with
 // -short once.
 func each(t *testing.T, play func(t *testing.T, c config, back bool, seed uint64)) {
+	raceflag.SkipSequential(t)
 	seeds := uint64(2)
-	if testing.Short() || raceflag.Enabled {
+	if testing.Short() {
 		seeds = 1
 	}
 	for _, c := range configs {
@@ -170,6 +171,7 @@ func TestAnswersAreExact(t *testing.T) {
 }
 
 func TestNoMoreThanTheRule(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for seed := range uint64(2) {
 		play := func(m Model) []Taken {
 			var taken []Taken

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 func TestSameSeedSameScenario(t *testing.T) {
@@ -122,6 +124,7 @@ func TestExceedsBucket(t *testing.T) {
 
 // The checkers look at each allowed call once; here every interval is looked at.
 func TestCheckersAgreeWithEveryInterval(t *testing.T) {
+	raceflag.SkipSequential(t)
 	rng := Seeded(3)
 	for range 150 {
 		taken := make([]Taken, 1+rng.IntN(12))

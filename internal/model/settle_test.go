@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A used is permits that were used, and counts at the instant at which they were taken.
@@ -114,6 +116,7 @@ func worst(uses []used, allowance func(from, to int64) *big.Rat) *big.Rat {
 // the time for which it was held is too little: a ticket may hold what another one gave
 // back too much.) A charge may exceed that, but nothing is allowed before it is repaid.
 func TestSettlingABucketKeepsItsBound(t *testing.T) {
+	raceflag.SkipSequential(t)
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	rng := Seeded(seed)

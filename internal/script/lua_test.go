@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/yuin/gopher-lua/ast"
 	"github.com/yuin/gopher-lua/parse"
+
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // scriptsDir holds the Lua files of the algorithms and the templates.
@@ -83,6 +85,7 @@ func luaFiles(t *testing.T) map[string]string {
 // of it, and in "-- sets:" which names of those that it declares or assigns are used
 // after it. Both are true, and complete.
 func TestBlocksSayWhatTheyNeedAndSet(t *testing.T) {
+	raceflag.SkipSequential(t)
 	files := luaFiles(t)
 	for name, text := range files {
 		if isTemplate(name) {
@@ -243,6 +246,7 @@ func unindented(text string) string {
 
 // A whole file uses no name that is not declared, and so does what is cut from it.
 func TestScriptsUseNoUndeclaredNames(t *testing.T) {
+	raceflag.SkipSequential(t)
 	files := luaFiles(t)
 	caller := Parse("callersclock.lua", files["callersclock.lua"])
 	for name, text := range files {
