@@ -52,7 +52,7 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		}
 	}
 	if g, err := groupOf(joined); err == nil && g.checkSlots(joined) == nil {
-		r, err := decideAll(ctx, claims, false)
+		r, err := decideAll(ctx, claims, acquireOrSplit)
 		if !errors.Is(err, ErrCrossSlot) { // which a client of another type gets from a Cluster: nothing was taken
 			return r, err
 		}

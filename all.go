@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // All is several limiters on one key, as one [Limiter]: a call takes its permits from
@@ -115,21 +116,21 @@ func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
 // those of [Limiter], and ErrCrossSlot; ErrExceedsLimit if n is more than one of the
 // limiters can ever allow.
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return a.decide(ctx, key, n, false)
+	return a.decide(ctx, key, n, acquireAll)
 }
 
 // Peek returns what key has left now, and changes nothing: the Result of the limiter
 // that would govern a call for one permit. Its errors are those of TryAcquire.
 func (a *All) Peek(ctx context.Context, key string) (Result, error) {
-	return a.decide(ctx, key, 1, true)
+	return a.decide(ctx, key, 1, peekAll)
 }
 
-func (a *All) decide(ctx context.Context, key string, n int, peek bool) (Result, error) {
+func (a *All) decide(ctx context.Context, key string, n int, how manner) (Result, error) {
 	if a == nil || a.group == nil {
 		return Result{}, errUnmade
 	}
 	var claims [maxGroup]Claim
-	return a.group.decide(ctx, a.claims(claims[:0], key, n), peek, nil)
+	return a.group.decide(ctx, a.claims(claims[:0], key, n), how, nil)
 }
 
 // Reset deletes the state of key in every limiter. If it returns an error, the states in
@@ -236,8 +237,9 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error)
 	if err := r.Err(); err != nil {
 		return err
 	}
-	for _, p := range r.Parts {
-		if hold, inside := p.Hold, work; hold != nil {
+	for i, p := range r.Parts {
+		same := func(other PartResult) bool { return other.Hold == p.Hold } // claims of one key have one Hold together
+		if hold, inside := p.Hold, work; hold != nil && !slices.ContainsFunc(r.Parts[:i], same) {
 			work = func(ctx context.Context) error { return hold.Do(ctx, inside) }
 		}
 	}
@@ -278,14 +280,14 @@ func (r AllResult) Part(name string) (Result, bool) {
 // limiters cannot be decided together (see [NewAll]), or if two limiters have the same
 // name, algorithm and key.
 func AcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, claims, false)
+	return decideAll(ctx, claims, acquireAll)
 }
 
 // PeekAll looks at what AcquireAll would answer now, and takes and changes nothing:
 // Allowed and RetryAfter of each part are for the permits of its claim, Remaining is what
 // there is now.
 func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, claims, true)
+	return decideAll(ctx, claims, peekAll)
 }
 
 // CheckAll returns the error that AcquireAll returns for such claims without asking Redis,
@@ -309,7 +311,16 @@ func CheckAll(claims ...Claim) error {
 	return g.checkSlots(joined)
 }
 
-func decideAll(ctx context.Context, claims []Claim, peek bool) (AllResult, error) {
+// A manner is how several claims are decided.
+type manner int
+
+const (
+	acquireAll     manner = iota
+	acquireOrSplit        // after ErrCrossSlot each claim is asked about on its own, and reported then
+	peekAll
+)
+
+func decideAll(ctx context.Context, claims []Claim, how manner) (AllResult, error) {
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)
 	if err != nil {
@@ -320,7 +331,7 @@ func decideAll(ctx context.Context, claims []Claim, peek bool) (AllResult, error
 		return AllResult{}, err
 	}
 	parts := make([]PartResult, len(joined), max(len(joined), len(claims)))
-	r, err := g.decide(ctx, joined, peek, parts)
+	r, err := g.decide(ctx, joined, how, parts)
 	if err != nil {
 		return AllResult{}, err
 	}

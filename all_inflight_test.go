@@ -196,6 +196,22 @@ func TestAllDoesItsWork(t *testing.T) {
 	require.Equal(t, failure, r.Do(ctx, func(context.Context) error { return failure }), "nothing is held")
 }
 
+// TestAllDoesItsWorkWithTwoClaimsOfAKey: they have one Hold together, which is not lost when it is
+// released.
+func TestAllDoesItsWorkWithTwoClaimsOfAKey(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Hour))
+	r, err := ratelimit.AcquireAll(ctx, f.Claim("k", 1), f.Claim("other", 1), f.Claim("k", 2))
+	require.NoError(t, err)
+	require.NoError(t, r.Do(ctx, func(context.Context) error {
+		require.Equal(t, 2, must(t)(f.Peek(ctx, "k")).Remaining)
+		require.Equal(t, 4, must(t)(f.Peek(ctx, "other")).Remaining)
+		return nil
+	}))
+	require.Equal(t, 5, must(t)(f.Peek(ctx, "k")).Remaining)
+	require.Equal(t, 5, must(t)(f.Peek(ctx, "other")).Remaining)
+}
+
 func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {
 	shared := redistest.Shared(t)
 	ring := ringOf(t, shared.Addr())

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -380,7 +381,8 @@ func dear(claims []Claim) bool {
 
 // decide is the Result of the claim that governs. It stores the answer to each claim in
 // parts, unless that is nil.
-func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []PartResult) (Result, error) {
+func (g *group) decide(ctx context.Context, claims []Claim, how manner, parts []PartResult) (Result, error) {
+	peek := how == peekAll
 	var holds []*Hold
 	for _, id := range g.ids {
 		c := claims[id.limiter]
@@ -389,7 +391,9 @@ func (g *group) decide(ctx context.Context, claims []Claim, peek bool, parts []P
 	sent := time.Now()
 	reply, err := g.ask(ctx, claims, peek, holds)
 	if err != nil {
-		g.report(ctx, sent, claims, peek, reply, false, err)
+		if how != acquireOrSplit || !errors.Is(err, ErrCrossSlot) {
+			g.report(ctx, sent, claims, peek, reply, false, err)
+		}
 		return Result{}, err
 	}
 	r := g.explain(reply, claims, peek, parts)

@@ -448,6 +448,44 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 	require.Empty(t, rec.took(t), "limiters that cannot be put together")
 }
 
+// crossing refuses scripts with several keys, as a Cluster does behind a client of another type.
+type crossing struct{ ratelimit.Client }
+
+type crossSlot struct{ error }
+
+func (crossSlot) RedisError() {}
+
+func (c crossing) Process(ctx context.Context, cmd redis.Cmder) error {
+	if args := cmd.Args(); len(args) > 2 && args[2] != 1 && args[2] != "1" && (cmd.Name() == "eval" || cmd.Name() == "evalsha") {
+		cmd.SetErr(crossSlot{errors.New("CROSSSLOT Keys in request don't hash to the same slot")})
+		return cmd.Err()
+	}
+	return c.Client.Process(ctx, cmd)
+}
+
+// A call that is made once more, slot by slot, is reported once.
+func TestAcrossSlotsOfAnotherClientReportsOnce(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	rec := &recorder{}
+	client := crossing{s.Client}
+	first := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("first"), rec.option()))
+	second := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("second"), rec.option()))
+	claims := []ratelimit.Claim{first.Claim("k", 1), second.Claim("k", 1)}
+	r, err := ratelimit.AcquireAcrossSlots(ctx, claims...)
+	require.NoError(t, err)
+	var want []ratelimit.Observation
+	for _, part := range r.Parts {
+		o := saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, part.Result, nil)
+		o.Limiter = part.Name
+		want = append(want, o)
+	}
+	require.Equal(t, want, rec.took(t))
+
+	_, err = ratelimit.AcquireAll(ctx, claims...)
+	require.ErrorIs(t, err, ratelimit.ErrCrossSlot)
+	require.Len(t, rec.took(t), 2, "which is not made once more")
+}
+
 func TestADenyCacheReportsWhatItDenies(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	rec := &recorder{}

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
@@ -67,4 +69,38 @@ func TestCallsAtOnceInAnOutage(t *testing.T) {
 		require.NoError(t, do(t.Context(), serve(t, nil, newServer(t, rate, connectlimit.WithInFlight(inFlight), open))))
 		require.Equal(t, []string{"k 1"}, rate.asked(), "the rate still holds")
 	})
+}
+
+// onTime denies its first call, if it is to, and fails at the deadline of the next one, a moment
+// before or after the context ends.
+type onTime struct {
+	*stub
+	denies bool
+}
+
+func (l *onTime) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+	if l.denies {
+		l.denies = false
+		return ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second}, nil
+	}
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+	return ratelimit.Result{}, errors.New("i/o timeout")
+}
+
+// TestADeadlineIsNoOutage: neither that of the wait nor the call's own, which a client chooses.
+func TestADeadlineIsNoOutage(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
+			ask := func(i connect.Interceptor) connect.Code {
+				_, err := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })(ctx, connect.NewRequest(&emptypb.Empty{}))
+				return connect.CodeOf(err)
+			}
+			require.Equal(t, connect.CodeResourceExhausted, ask(newServer(t, &onTime{denies: true}, open, connectlimit.WithMaxWait(2*time.Second))))
+			require.Equal(t, connect.CodeDeadlineExceeded, ask(newServer(t, &onTime{}, open)))
+		})
+	}
 }

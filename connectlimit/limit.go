@@ -123,7 +123,7 @@ func (t taker) take(ctx context.Context, key string, n int) (ratelimit.Result, e
 		result.RetryAfter = max(result.RetryAfter, tooLong.Wait)
 		result.ResetAfter = max(result.ResetAfter, result.RetryAfter)
 		return result, nil
-	case err != nil && bounded.Err() != nil && ctx.Err() == nil: // others were faster until the wait was over
+	case err != nil && endOf(bounded) != nil && endOf(ctx) == nil: // others were faster until the wait was over
 		return result, nil
 	}
 	return waited, err
@@ -131,3 +131,16 @@ func (t taker) take(ctx context.Context, key string, n int) (ratelimit.Result, e
 
 // isOutage reports whether a denial is a Fallback's, because of an outage.
 func isOutage(r ratelimit.Result) bool { return !r.Allowed && r.Fallback && r.Limit == 0 }
+
+// endOf returns why ctx ended, or nil. It also compares the deadline with the clock: a client of
+// Redis that sets the deadline on its connection may return a timeout a moment before ctx.Err does,
+// which is no outage.
+func endOf(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -118,6 +119,16 @@ func TestPushback(t *testing.T) {
 	}
 }
 
+// TestTheLongestRetryAfter is no negative number.
+func TestTheLongestRetryAfter(t *testing.T) {
+	for retry, seconds := range map[time.Duration]string{
+		0: "1", time.Second: "1", time.Second + 1: "2", math.MaxInt64 - 1: "9223372037", math.MaxInt64: "9223372037",
+	} {
+		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, denying(5, time.Second, retry))))
+		require.Equal(t, []string{seconds}, meta(err, "Retry-After"), retry)
+	}
+}
+
 // TestOutages: without a decision a call is unavailable, and so it is under a closed policy; an
 // open one lets it pass.
 func TestOutages(t *testing.T) {
@@ -223,7 +234,28 @@ func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
 	late, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	requireError(t, connectlimit.ServeInOutages(late, connectlimit.Call{}, errors.New("dial")), connect.CodeDeadlineExceeded, "context deadline exceeded")
+
+	// Whatever the error of a key function is, the call has no key.
+	session := func(context.Context, connectlimit.Call) (string, error) { return "", errSession }
+	joined, err := connectlimit.Join(session, connectlimit.Everyone())
+	require.NoError(t, err)
+	for _, key := range []connectlimit.KeyFunc{session, joined} {
+		var got error
+		open, err := connectlimit.NewServer(ratelimit.AllowAll(), key, connectlimit.WithErrorHandler(func(ctx context.Context, call connectlimit.Call, err error) error {
+			got = err
+			return connectlimit.ServeInOutages(ctx, call, err)
+		}))
+		require.NoError(t, err)
+		for _, do := range everyKind {
+			_, err := do(t.Context(), serve(t, nil, open))
+			requireError(t, err, connect.CodeUnavailable, "the rate limit could not be decided")
+			require.ErrorIs(t, got, errSession)
+			require.EqualError(t, got, "no session")
+		}
+	}
 }
+
+var errSession = errors.New("no session")
 
 func TestHandlersOfOnesOwn(t *testing.T) {
 	limiter := denying(5, 5*time.Second, 1500*time.Microsecond)

@@ -115,13 +115,13 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with unavailable. It answers all other errors as that does, so that a call without a
-// key, or a mistake of the service's, never means no limit.
+// answers with unavailable. It answers all other errors as that does, and every error of a key
+// function, so that a call without a key, or a mistake of the service's, never means no limit.
 //
 // Set the client's timeouts: a call passes only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(ctx context.Context, call Call, err error) error {
-	if code, _ := codeOf(ctx, err); code == connect.CodeUnavailable {
+	if code, _ := codeOf(ctx, err); code == connect.CodeUnavailable && !isKeyError(err) {
 		return nil
 	}
 	return DefaultErrorHandler(ctx, call, err)
@@ -131,7 +131,7 @@ func codeOf(ctx context.Context, err error) (connect.Code, string) {
 	is := func(sentinels ...error) bool {
 		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
 	}
-	switch end := ctx.Err(); {
+	switch end := endOf(ctx); {
 	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
 		return connect.CodeInternal, textMistake
 	case is(ErrNoKey, ErrBadKey):
@@ -193,7 +193,7 @@ func (l *limit) pushedBack(ctx context.Context, call Call, err error, delay time
 	}
 	switch {
 	case call.Peer.Protocol == connect.ProtocolConnect:
-		seconds := (delay + time.Second - 1) / time.Second
+		seconds := (delay-1)/time.Second + 1 // rounded up; delay is more than 0
 		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
 	case midway:
 		copied.Meta()[namePushback] = []string{neverRetry}

@@ -2,6 +2,7 @@ package grpclimit
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/netip"
 	"net/textproto"
@@ -192,9 +193,17 @@ func keyOf(ctx context.Context, key KeyFunc, call Call) (string, error) {
 	k, err := key(ctx, call)
 	switch {
 	case err != nil:
-		return "", err
+		return "", keyError{err}
 	case k == "":
 		return "", errEmptyKey
 	}
 	return k, nil
 }
+
+// A keyError is what a key function returned. The call has no key, whatever the error is, so that
+// ServeInOutages does not take it for an outage.
+type keyError struct{ error }
+
+func (e keyError) Unwrap() error { return e.error }
+
+func isKeyError(err error) bool { return errors.As(err, new(keyError)) }

@@ -2,9 +2,11 @@ package grpclimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -152,4 +154,38 @@ func TestAStreamDeniedMidwayIsNotReplayed(t *testing.T) {
 	_, err := exchange(t.Context(), conn, clientStream, []string{"a", "b", "c"})
 	requireDenied(t, err, "default.received", 1, time.Second, time.Millisecond)
 	require.Len(t, calls.codes(), 1)
+}
+
+// onTime denies its first call, if it is to, and fails at the deadline of the next one, a moment
+// before or after the context ends.
+type onTime struct {
+	*stub
+	denies bool
+}
+
+func (l *onTime) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+	if l.denies {
+		l.denies = false
+		return ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second}, nil
+	}
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+	return ratelimit.Result{}, errors.New("i/o timeout")
+}
+
+// TestADeadlineIsNoOutage: neither that of the wait nor the call's own, which a client chooses.
+func TestADeadlineIsNoOutage(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			open := grpclimit.WithErrorHandler(grpclimit.ServeInOutages)
+			ask := func(s *grpclimit.Server) codes.Code {
+				_, err := s.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, nil })
+				return status.Code(err)
+			}
+			require.Equal(t, codes.ResourceExhausted, ask(newServer(t, &onTime{denies: true}, open, grpclimit.WithMaxWait(2*time.Second))))
+			require.Equal(t, codes.DeadlineExceeded, ask(newServer(t, &onTime{}, open)))
+		})
+	}
 }

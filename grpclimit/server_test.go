@@ -199,7 +199,27 @@ func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.Equal(t, codes.Canceled, status.Code(grpclimit.ServeInOutages(ended, grpclimit.Call{}, errors.New("dial"))))
+
+	// Whatever the error of a key function is, the call has no key.
+	session := func(context.Context, grpclimit.Call) (string, error) { return "", errSession }
+	joined, err := grpclimit.Join(session, grpclimit.Everyone())
+	require.NoError(t, err)
+	for _, key := range []grpclimit.KeyFunc{session, joined} {
+		var got error
+		open, err := grpclimit.NewServer(ratelimit.AllowAll(), key, grpclimit.WithErrorHandler(func(ctx context.Context, call grpclimit.Call, err error) error {
+			got = err
+			return grpclimit.ServeInOutages(ctx, call, err)
+		}))
+		require.NoError(t, err)
+		for _, do := range everyKind {
+			requireStatus(t, do(t.Context(), dial(t, &echo{}, open.Options())), status.New(codes.Unavailable, "the rate limit could not be decided"))
+			require.ErrorIs(t, got, errSession)
+			require.EqualError(t, got, "no session")
+		}
+	}
 }
+
+var errSession = errors.New("no session")
 
 func TestHandlersOfOnesOwn(t *testing.T) {
 	var got []grpclimit.Decision

@@ -108,13 +108,13 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with UNAVAILABLE. It answers all other errors as that does, so that a call without a
-// key, or a mistake of the service's, never means no limit.
+// answers with UNAVAILABLE. It answers all other errors as that does, and every error of a key
+// function, so that a call without a key, or a mistake of the service's, never means no limit.
 //
 // Set the client's timeouts: a call passes only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(ctx context.Context, call Call, err error) error {
-	if statusOf(ctx, err).Code() == codes.Unavailable {
+	if statusOf(ctx, err).Code() == codes.Unavailable && !isKeyError(err) {
 		return nil
 	}
 	return DefaultErrorHandler(ctx, call, err)
@@ -124,7 +124,7 @@ func statusOf(ctx context.Context, err error) *status.Status {
 	is := func(sentinels ...error) bool {
 		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
 	}
-	switch end := ctx.Err(); {
+	switch end := endOf(ctx); {
 	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
 		return status.New(codes.Internal, textMistake)
 	case is(ErrNoKey, ErrBadKey):

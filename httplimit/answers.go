@@ -1,10 +1,12 @@
 package httplimit
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/tryacquire/ratelimit"
 )
@@ -52,13 +54,13 @@ func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ ht
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that serves requests without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with 503. It answers all other errors as that does, so that a request without a key, or
-// a mistake of the service's, never means no limit.
+// answers with 503. It answers all other errors as that does, and every error of a key function, so
+// that a request without a key, or a mistake of the service's, never means no limit.
 //
 // Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
 // a [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
-	if statusOf(err) == http.StatusServiceUnavailable && r.Context().Err() == nil {
+	if statusOf(err) == http.StatusServiceUnavailable && !isKeyError(err) && endOf(r.Context()) == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -76,6 +78,19 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	}
 	return http.StatusServiceUnavailable
+}
+
+// endOf returns why ctx ended, or nil. It also compares the deadline with the clock: a client of
+// Redis that sets the deadline on its connection may return a timeout a moment before ctx.Err does,
+// which is no outage.
+func endOf(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
+		return context.DeadlineExceeded
+	}
+	return nil
 }
 
 // problem is a problem detail of RFC 9457.

@@ -177,12 +177,20 @@ func keyOf(key KeyFunc, r *http.Request) (string, error) {
 	k, err := key(r)
 	switch {
 	case err != nil:
-		return "", err
+		return "", keyError{err}
 	case k == "":
 		return "", errEmptyKey
 	}
 	return k, nil
 }
+
+// A keyError is what a key function returned. The request has no key, whatever the error is, so that
+// ServeInOutages does not take it for an outage.
+type keyError struct{ error }
+
+func (e keyError) Unwrap() error { return e.error }
+
+func isKeyError(err error) bool { return errors.As(err, new(keyError)) }
 
 // headerName is name in its canonical form.
 func headerName(what, name string) (string, error) {

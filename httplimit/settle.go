@@ -3,6 +3,7 @@ package httplimit
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -151,27 +152,31 @@ func (m *middleware) run(ctx context.Context, w http.ResponseWriter, r *http.Req
 
 // settleAll settles what the request has cost each limit.
 func (m *middleware) settleAll(r *http.Request, seen *watcher, estimates []estimate, k *meter, panicked bool) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTime)
-	defer cancel()
-	for i, e := range estimates {
+	m.settleEach(r, estimates, func(i int, e estimate) int {
 		o := Outcome{Estimate: e.n, Reported: k.of(i), Panicked: panicked}
 		if seen != nil {
 			o.Status, o.Bytes, o.Hijacked = seen.outcome(panicked)
 		}
-		if err := e.ticket.Settle(ctx, e.limit.settle(r, o)); err != nil {
-			m.late(r, err)
-		}
-	}
+		return e.limit.settle(r, o)
+	})
 }
 
 // giveBack settles a request that was not served.
 func (m *middleware) giveBack(r *http.Request, estimates []estimate) {
+	m.settleEach(r, estimates, func(int, estimate) int { return 0 })
+}
+
+// settleEach settles the estimates in their order. A panic of the service's functions goes on when
+// the others are settled too.
+func (m *middleware) settleEach(r *http.Request, estimates []estimate, cost func(int, estimate) int) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTime)
 	defer cancel()
-	for _, e := range estimates {
-		if err := e.ticket.Settle(ctx, 0); err != nil {
-			m.late(r, err)
-		}
+	for i, e := range slices.Backward(estimates) {
+		defer func() {
+			if err := e.ticket.Settle(ctx, cost(i, e)); err != nil {
+				m.late(r, err)
+			}
+		}()
 	}
 }
 

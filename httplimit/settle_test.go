@@ -199,6 +199,30 @@ func TestAHandlerThatPanicsIsSettledToo(t *testing.T) {
 	require.Equal(t, 100, c.taken(), "the estimate stays")
 }
 
+// TestAPanicOfOneSettlementLeavesTheOthers: each limit is settled, whatever the functions of the
+// others do.
+func TestAPanicOfOneSettlementLeavesTheOthers(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	var windows []*ratelimit.FixedWindow
+	var opts []httplimit.Option
+	for name, settle := range map[string]func(*http.Request, httplimit.Outcome) int{
+		"low": func(*http.Request, httplimit.Outcome) int { return 1 }, "panic": func(*http.Request, httplimit.Outcome) int { panic("settle") },
+		"high": func(*http.Request, httplimit.Outcome) int { return 7 }, "late": func(*http.Request, httplimit.Outcome) int { return -1 },
+	} {
+		w := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName(name)))
+		windows = append(windows, w)
+		opts = append(opts, httplimit.Limit(w, httplimit.Everyone(),
+			httplimit.WithCost(func(*http.Request) int { return 5 }), httplimit.WithSettle(settle)))
+	}
+	h := all(t, append(opts, httplimit.WithLateErrorHandler(func(*http.Request, error) { panic("late") }))...)(served)
+	require.Panics(t, func() { do(h, newRequest("GET", "/")) })
+	left := map[string]int{}
+	for _, w := range windows {
+		left[w.Name()] = peek(t, w, "all").Remaining
+	}
+	require.Equal(t, map[string]int{"low": 9, "panic": 5, "high": 3, "late": 5}, left)
+}
+
 // TestADeniedRequestIsNotSettled, nor is one without an estimate.
 func TestADeniedRequestIsNotSettled(t *testing.T) {
 	s := limitertest.OnMiniredis(t)

@@ -349,6 +349,33 @@ func TestOutagesOfSeveralLimits(t *testing.T) {
 	}
 }
 
+// TestAnErrorOfAKeyIsNoOutage: whatever it is, the request has no key, and is never served for it.
+func TestAnErrorOfAKeyIsNoOutage(t *testing.T) {
+	failure := errors.New("no session")
+	session := func(*http.Request) (string, error) { return "", failure }
+	joined := must(t)(httplimit.Join(session, httplimit.Everyone()))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(limitertest.Offline(t), 10, time.Minute))
+	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Offline(t), 10, time.Minute))
+	for _, key := range []httplimit.KeyFunc{session, joined} {
+		var got error
+		open := httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+			got = err
+			httplimit.ServeInOutages(w, r, err, next)
+		})
+		for _, limit := range []func(http.Handler) http.Handler{
+			ratelimit.Must(httplimit.New(window, key, open)),
+			all(t, httplimit.Limit(window, key), open),
+			ratelimit.Must(httplimit.NewInFlight(inFlight, key, open)),
+		} {
+			w := do(limit(served), newRequest("GET", "/"))
+			require.Equal(t, 503, w.Code)
+			require.Equal(t, `{"title":"Service Unavailable","status":503}`, w.Body.String())
+			require.ErrorIs(t, got, failure)
+			require.EqualError(t, got, "no session")
+		}
+	}
+}
+
 // embedding has the methods of a bucket, and denies all the same.
 type embedding struct{ *ratelimit.TokenBucket }
 

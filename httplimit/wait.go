@@ -45,9 +45,12 @@ func (m *middleware) wait(r *http.Request, limiter ratelimit.Limiter, key string
 	defer cancel()
 	result, err := ratelimit.WaitN(ctx, limiter, key, n)
 	var late *ratelimit.WaitError
-	if errors.As(err, &late) { // others have come first
+	switch {
+	case errors.As(err, &late): // others have come first
 		first.RetryAfter = late.Wait
 		first.ResetAfter = max(first.ResetAfter, late.Wait)
+		return first, nil
+	case err != nil && endOf(ctx) != nil && endOf(r.Context()) == nil: // the wait is over, which is no outage
 		return first, nil
 	}
 	return result, err

@@ -126,6 +126,41 @@ func TestOthersComeFirst(t *testing.T) {
 	})
 }
 
+// hanging answers as scripted does, and then nothing before the context ends.
+type hanging struct{ scripted }
+
+func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	if len(h.results) == 0 {
+		<-ctx.Done()
+		h.err = ctx.Err()
+	}
+	return h.scripted.TryAcquireN(ctx, key, n)
+}
+
+// TestTheEndOfTheWaitIsNoOutage: a request that was denied, and whose wait ends while the limiter is
+// asked again, is denied, even where outages are served without a limit.
+func TestTheEndOfTheWaitIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &hanging{scripted{results: []ratelimit.Result{denied(5, time.Minute, 0, time.Second, 2*time.Second)}}}
+		h := limit(t, l, httplimit.WithMaxWait(10*time.Second), httplimit.WithPolicy("api"), httplimit.WithErrorHandler(httplimit.ServeInOutages))(served)
+		began := time.Now()
+		w := do(h, newRequest("GET", "/"))
+		require.Equal(t, 10*time.Second, time.Since(began))
+		require.Equal(t, 429, w.Code)
+		require.Equal(t, quotaExceeded, w.Body.String())
+		require.Equal(t, "1", w.Header().Get("Retry-After"))
+		require.Equal(t, `"api";r=0;t=1`, w.Header().Get("RateLimit"))
+
+		// The request's own end is told as such.
+		l.results = []ratelimit.Result{denied(5, time.Minute, 0, time.Second, 2*time.Second)}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		w = do(h, newRequest("GET", "/").WithContext(ctx))
+		require.Equal(t, 503, w.Code)
+		require.Empty(t, w.Header().Get("RateLimit"))
+	})
+}
+
 // TestWaitingForABucketOnRedis takes a turn in its queue, through a DenyCache too. A client that
 // goes away gives its turn back.
 func TestWaitingForABucketOnRedis(t *testing.T) {
@@ -172,4 +207,35 @@ func TestWaitingWithAnOutagePolicy(t *testing.T) {
 		require.Equal(t, "1", w.Header().Get("Retry-After"))
 		require.Less(t, time.Since(began), 2500*time.Millisecond)
 	})
+}
+
+// onTime denies its first call, if it is to, and fails at the deadline of the next one, a moment
+// before or after the context ends.
+type onTime struct {
+	stub
+	denies bool
+}
+
+func (l *onTime) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
+	if l.denies {
+		l.denies = false
+		return ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second}, nil
+	}
+	deadline, _ := ctx.Deadline()
+	time.Sleep(time.Until(deadline))
+	return ratelimit.Result{}, errors.New("i/o timeout")
+}
+
+// TestADeadlineIsNoOutage: neither that of the wait nor the request's own.
+func TestADeadlineIsNoOutage(t *testing.T) {
+	for range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			open := httplimit.WithErrorHandler(httplimit.ServeInOutages)
+			r := newRequest("GET", "/").WithContext(ctx)
+			require.Equal(t, 429, do(limit(t, &onTime{denies: true}, open, httplimit.WithMaxWait(2*time.Second))(served), r).Code)
+			require.Equal(t, 503, do(limit(t, &onTime{}, open)(served), r).Code)
+		})
+	}
 }

@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net"
@@ -353,4 +354,35 @@ func TestPatternOnARouteOfChi(t *testing.T) {
 	response, _ := get(t, listen(t, r)+"/users/7")
 	require.Equal(t, 200, response.StatusCode)
 	require.Equal(t, "route:/users/%7Bid%7D", got)
+}
+
+// TestTheContextOutsideOfTheLimitGoesOn: that of a handler ends with its permit, but not that of the
+// middlewares outside, which may still have something to store.
+func TestTheContextOutsideOfTheLimitGoesOn(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	limit := ratelimit.Must(httplimit.NewInFlight(ratelimit.Must(ratelimit.NewInFlight(client, 1, time.Hour)), httplimit.Everyone()))
+	var inside, outside context.Context
+
+	gin.SetMode(gin.ReleaseMode)
+	g := gin.New()
+	g.Use(func(c *gin.Context) { c.Next(); outside = c.Request.Context() }, Gin(limit))
+	g.GET("/", func(c *gin.Context) { inside = c.Request.Context() })
+	g.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	require.ErrorIs(t, inside.Err(), context.Canceled)
+	require.NoError(t, outside.Err())
+
+	app := fiber.New()
+	app.Use(func(c fiber.Ctx) error {
+		err := c.Next()
+		outside = c.Context()
+		require.NoError(t, outside.Err())
+		return err
+	}, Fiber(limit))
+	app.Get("/", func(c fiber.Ctx) error { inside = c.Context(); return nil })
+	answer, err := app.Test(httptest.NewRequest("GET", "/", nil))
+	require.NoError(t, err)
+	require.NoError(t, answer.Body.Close())
+	require.Equal(t, 200, answer.StatusCode)
+	require.ErrorIs(t, inside.Err(), context.Canceled)
 }

@@ -36,6 +36,7 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 		answer := &fiberWriter{c, http.Header{}}
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			answer.setHeader()
+			defer c.SetContext(c.Context()) // that of the limit ends with the handler, for whom alone it is
 			c.SetContext(r.Context())
 			err = c.Next()
 		})).ServeHTTP(answer, r.WithContext(c.Context()))

@@ -16,10 +16,11 @@ import (
 // or put the limit around the whole: http.ListenAndServe(addr, limit(engine)).
 func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		allowed := false
+		allowed, outside := false, c.Request
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			allowed = true
-			c.Request = r // with the context that the limit has given it
+			c.Request = r                          // with the context that the limit has given it
+			defer func() { c.Request = outside }() // it ends with the handler, for whom alone it is
 			c.Next()
 		})).ServeHTTP(c.Writer, c.Request)
 		if !allowed {
