@@ -35,7 +35,7 @@ conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on anot
 lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
 	@grep -qx 'go 1.25.0' go.mod || { echo "go.mod: the go line must stay at 1.25.0, it forces its Go on every user"; exit 1; }
-	go vet -modfile=.ci/newest.mod -tags=newest ./...
+	go vet -race -modfile=.ci/newest.mod -tags=newest ./... # -race: compiled as for the tests
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
 	luacheck --quiet scripts
 

@@ -12,7 +12,6 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/raceflag"
 )
 
 // A rival is one of several configurations that use the same key, with the server's
@@ -359,7 +358,6 @@ func skipNotYet(t *testing.T, name string) {
 // TestSeveralConfigurationsOnOneKey: guarantees 2, 4 and 8, for random configurations,
 // clocks and calls.
 func TestSeveralConfigurationsOnOneKey(t *testing.T) {
-	raceflag.SkipSequential(t)
 	together := map[string][]limitertest.Family{}
 	for _, f := range limitertest.Families() {
 		together[f.Name] = append(together[f.Name], f)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -79,8 +80,8 @@ func TestTheLargestExecutionIsBounded(t *testing.T) {
 
 // The program runs from beginning to end, on the smallest scale.
 func TestCompare(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
+	if testing.Short() || raceflag.Enabled {
+		t.Skip("takes a minute, and what it measures is raced by the tests above")
 	}
 	redistest.Require(t, "redis-server")
 	out := t.TempDir()

@@ -2,13 +2,17 @@
 // as slow.
 package raceflag
 
-import "testing"
+import (
+	"os"
+	"testing"
+)
 
 // SkipSequential skips a long test that makes one call after the other: the race detector
-// would find nothing that it does not find in shorter ones.
+// would find nothing that it does not find in shorter ones, and a further server (see
+// limitertest.Rounds) hardly anything.
 func SkipSequential(t testing.TB) {
 	t.Helper()
-	if Enabled {
-		t.Skip("one call after the other, for long: it runs without the race detector")
+	if Enabled || os.Getenv("RATELIMIT_ONCE") != "" {
+		t.Skip("one call after the other, for long: it runs without the race detector and RATELIMIT_ONCE")
 	}
 }
