@@ -17,6 +17,7 @@ func TestAllocationsOfALoneCall(t *testing.T) {
 		t.Skip("the race detector makes sync.Pool forget")
 	}
 	client := redistest.Shared(t).Client(t)
+	require.NoError(t, client.FlushAll(ctx).Err()) // other tests leave other states there
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, merging := range [][]TokenBucketOption{nil, {WithoutMerging()}} {

@@ -224,6 +224,7 @@ func TestObservedCallsAllocateNothingMore(t *testing.T) {
 		t.Skip("the race detector makes sync.Pool forget")
 	}
 	client := redistest.Shared(t).Client(t)
+	require.NoError(t, client.FlushAll(ctx).Err()) // other tests leave other states there
 	sum := 0
 	observe := WithObserver(func(_ context.Context, o Observation) { sum += o.N }, func(_ context.Context, o Observation) { sum += o.Batch })
 	within, cancel := context.WithCancel(ctx)
