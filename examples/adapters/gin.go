@@ -19,8 +19,8 @@ func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 		allowed, outside := false, c.Request
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			allowed = true
-			c.Request = r                          // with the context that the limit has given it
-			defer func() { c.Request = outside }() // it ends with the handler, for whom alone it is
+			c.Request = r                          // with the limit's context
+			defer func() { c.Request = outside }() // the limit's context ends with the handler
 			c.Next()
 		})).ServeHTTP(c.Writer, c.Request)
 		if !allowed {
