@@ -159,13 +159,14 @@ func (c *core) checkCharge(n int) error {
 //
 //   - A bucket takes back everything, at most until it is full. It may have refilled the
 //     same permits while the ticket was held. So an interval that begins while tickets of
-//     the key are held can exceed the bucket's bound: by at most what is given back in it
-//     of earlier estimates, and by at most rate × the time for which one ticket or another
-//     has then been held without a break. An interval that begins while no ticket is held
-//     keeps the bound, and so does any interval if the bucket is never full while the
-//     tickets are held. With [WithExactReturns] no interval exceeds the bound, and less is
-//     given back. While permits are promised to callers that [Wait], nothing is given back,
-//     because the next caller would be due at the same instants as they are.
+//     the key are held can exceed the bucket's bound: by no more than what is given back in
+//     the interval of earlier estimates, and also by no more than rate × the time for which,
+//     when the interval begins, the key has had tickets without a break. An interval that
+//     begins while no ticket is held keeps the bound, and so does any interval if the bucket
+//     is never full while the tickets are held. With [WithExactReturns] no interval exceeds
+//     the bound, and less is given back. While permits are promised to callers that [Wait],
+//     nothing is given back, because the next caller would be due at the same instants as
+//     they are.
 //   - A fixed or calendar window takes back permits of the window that they were taken
 //     from. Once that is over, nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs remove the permits as if they had never been taken. Hash,
