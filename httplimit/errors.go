@@ -8,9 +8,9 @@ import (
 )
 
 // The errors of key functions that are about the request. They reach the error handler (see
-// [WithErrorHandler]) with what was wrong, but without the value of a header: only that of a
-// header with addresses, of which ClientIP quotes what is no address, 64 bytes at most. Errors
-// about the service's own setup wrap [ratelimit.ErrInvalidConfig] instead.
+// [WithErrorHandler]) with what was wrong, but without the value of a header. There is one
+// exception: of a header with addresses, [ClientIP] quotes what is no address, at most 64
+// bytes. Errors about the service's own setup wrap [ratelimit.ErrInvalidConfig] instead.
 var (
 	// ErrNoKey: the request lacks what it would be limited by: a header, an API key, a user.
 	// [FirstOf] then asks its next key function.

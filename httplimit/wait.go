@@ -19,10 +19,10 @@ import (
 // If the client goes away while it waits, the permits are given back as far as that exceeds no
 // limit, and the error handler is called with an error that wraps context.Canceled.
 //
-// Each request that waits keeps its goroutine and its connection: where many clients may wait,
-// bound them outside, with [NewInFlight] for example. Beside a request that is allowed at once,
-// which costs what it costs without this option, one that waits asks Redis at least once more. The
-// option is for [New], and not together with WithSettle or WithReportedCost.
+// Each request that waits keeps its goroutine and its connection: if many clients may wait, limit
+// their number outside, with [NewInFlight] for example. A request that is allowed at once costs as
+// much as without this option; one that waits asks Redis at least once more. The option is for
+// [New], and not together with WithSettle or WithReportedCost.
 func WithMaxWait(d time.Duration) Option {
 	return aboutWhole("WithMaxWait", func(m *middleware) error {
 		if d < time.Millisecond {
