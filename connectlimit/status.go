@@ -19,7 +19,7 @@ import (
 )
 
 // A Decision is what the limiter answered to a call that is denied, and what the error follows
-// from. It does not have the key: that is no client's business.
+// from. It does not have the key, because clients must not see it.
 type Decision struct {
 	Policy   string // the name of the limit, see WithPolicy
 	InFlight bool   // the limiter is a ratelimit.InFlight
@@ -28,8 +28,8 @@ type Decision struct {
 	Result ratelimit.Result
 }
 
-// RetryDelay is Result.RetryAfter in whole milliseconds, rounded up, so that a client is never
-// told to come back too early. It is at least a millisecond.
+// RetryDelay is Result.RetryAfter in whole milliseconds, rounded up, so that no client comes
+// back too early. It is at least a millisecond.
 func (d Decision) RetryDelay() time.Duration {
 	wait := d.Result.RetryAfter
 	if wait > math.MaxInt64-time.Millisecond {
@@ -67,9 +67,9 @@ func (d Decision) Err() *connect.Error {
 		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
 }
 
-// RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
-// in its details says: of a server's denial, and of a client's own. ok is false if err says nothing
-// of it.
+// RetryAfter returns how long to wait before a call that failed with err is made again, as the
+// RetryInfo in its details says: of a server's denial, and of a client's own. ok is false if err
+// has no RetryInfo.
 func RetryAfter(err error) (wait time.Duration, ok bool) {
 	var failure *connect.Error
 	if !errors.As(err, &failure) {
@@ -98,8 +98,8 @@ const (
 // DefaultDenialHandler returns d.Err().
 func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return d.Err() }
 
-// DefaultErrorHandler returns the error of a call for which there is no decision. It never lets a
-// call pass, and tells the client nothing of err but the code:
+// DefaultErrorHandler returns the error of a call for which there is no decision. No call goes on
+// after it, and of err it tells the client only the code:
 //
 //	canceled, deadline_exceeded  the call's own context has ended
 //	invalid_argument  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
@@ -115,8 +115,9 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with unavailable. It answers all other errors as that does, and every error of a key
-// function, so that a call without a key, or a mistake of the service's, never means no limit.
+// answers with unavailable. It answers all other errors as DefaultErrorHandler does, and also
+// every error of a key function, so that no call without a key goes on, and none after a mistake
+// of the service.
 //
 // Set the client's timeouts: a call passes only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
