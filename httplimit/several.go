@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // NewAll returns a middleware of several limits, each with a key of its own. A request takes its
@@ -123,6 +125,11 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 	return m.wrap, nil
 }
 
+// holds reports whether permits in flight are among the limits.
+func (m *middleware) holds() bool {
+	return slices.ContainsFunc(m.limits, func(l *limit) bool { return l.decision.InFlight })
+}
+
 // check refuses limiters that cannot decide together.
 func (m *middleware) check() error {
 	var all []ratelimit.Claim
@@ -201,7 +208,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		if n == 0 {
 			continue
 		}
-		key, err := keyOf(l.key, r)
+		key, err := integration.CheckKey(l.key(r))
 		if err != nil {
 			m.failed(w, r, err, next)
 			return
