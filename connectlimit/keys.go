@@ -123,7 +123,7 @@ func Procedure() KeyFunc {
 // function does too. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil
 // one.
 //
-// The parts of two calls never make one key, if keys are those of this package or escape "|"
+// Different parts never make the same key, if keys are those of this package or escape "|"
 // themselves.
 func Join(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.Join, keys) }
 
@@ -132,5 +132,6 @@ func Join(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit
 // error, and [ErrNoKey] if the last one returns it. The error wraps ratelimit.ErrInvalidConfig:
 // no keys, more than 8, or a nil one.
 //
-// A client that leaves out what the first is about chooses the second: each must limit enough.
+// A client can leave out what the first key function needs, and is then limited by the second:
+// each key alone must limit enough.
 func FirstOf(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.FirstOf, keys) }
