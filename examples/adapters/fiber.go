@@ -45,7 +45,7 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 	}
 }
 
-// A fiberWriter is what the limit writes its answer to, if it denies a request.
+// A fiberWriter gets the answer of the limit, if it denies a request.
 type fiberWriter struct {
 	c      fiber.Ctx
 	header http.Header
@@ -71,7 +71,7 @@ func (w *fiberWriter) setHeader() {
 	}
 }
 
-// NewFiber is an app with a limit for all its routes.
+// NewFiber returns an app with a limit for all its routes.
 func NewFiber(limit func(http.Handler) http.Handler) *fiber.App {
 	app := fiber.New()
 	app.Use(fiberrecover.New())

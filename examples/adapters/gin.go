@@ -6,14 +6,14 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Gin makes a handler for gin of a limit.
+// Gin returns a handler for gin that applies a limit.
 //
 // Gin's handlers write to gin's own ResponseWriter. So httplimit.WithSettle does not see the status
 // and the bytes here. Use httplimit.WithReportedCost with
 //
 //	httplimit.ReportCost(c.Request.Context(), c.Writer.Size())
 //
-// or put the limit around the whole: http.ListenAndServe(addr, limit(engine)).
+// or put the limit around the engine: http.ListenAndServe(addr, limit(engine)).
 func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		allowed, outside := false, c.Request
@@ -29,7 +29,7 @@ func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	}
 }
 
-// NewGin is an engine with a limit for all its routes.
+// NewGin returns an engine with a limit for all its routes.
 func NewGin(limit func(http.Handler) http.Handler) *gin.Engine {
 	engine := gin.New()
 	engine.Use(gin.Recovery())
