@@ -228,8 +228,8 @@ func (r AllResult) Release(ctx context.Context) error {
 
 // Do runs work, and then releases all Holds, even if ctx has ended or work panics. While work
 // runs, it extends their leases, and cancels the context of work if one of them is lost, see
-// [InFlight.Do]. Without a Hold, Do only calls work(ctx). If the call was denied, work does not
-// run, and Do returns a *[DeniedError].
+// [InFlight.Do]. Without a Hold it is work(ctx). If the call was denied, work does not run, and
+// Do returns a *[DeniedError].
 func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork
