@@ -115,9 +115,9 @@ func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 // A DenyCacheOption is [WithDenyCacheSize], [WithMaxDenial], [WithObserver] or [WithName].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
-// WithDenyCacheSize makes room for the denials of so many keys; without it, of 65,536
-// keys. keys is 1 to 2^26. The number is rounded up to a power of two, which is at least
-// 4. Choose it for the number of keys that are denied at one time, not for all keys.
+// WithDenyCacheSize makes room for the denials of this number of keys; without it, of
+// 65,536 keys. keys is 1 to 2^26. The number is rounded up to a power of two, which is at
+// least 4. Choose it for the number of keys that are denied at one time, not for all keys.
 func WithDenyCacheSize(keys int) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if keys < 1 || keys > maxDenyCacheSize {

@@ -75,8 +75,8 @@ func RetryAfter(err error) (wait time.Duration, ok bool) {
 // DefaultDenialHandler returns d.Err().
 func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return d.Err() }
 
-// DefaultErrorHandler returns the error of a call for which there is no decision. No call goes on
-// after it, and of err it tells the client only the code:
+// DefaultErrorHandler returns the error of a call for which there is no decision. It never lets a
+// call go on, and the client learns only the code of err:
 //
 //	canceled, deadline_exceeded  the call's own context has ended
 //	invalid_argument  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
@@ -90,13 +90,13 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	return withDetails(connect.Code(code), text, err)
 }
 
-// ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
-// while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with unavailable. It answers all other errors as DefaultErrorHandler does, and also
-// every error of a key function, so that no call without a key goes on, and none after a mistake
-// of the service.
+// ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls go on without a
+// limit while there is no decision because of Redis or the network: those that
+// [DefaultErrorHandler] answers with unavailable. It answers all other errors as
+// DefaultErrorHandler does, and also every error of a key function, so that no call without a key
+// goes on, and none after a mistake of the service.
 //
-// Set the client's timeouts: a call passes only when the call to Redis has failed. A
+// Set the client's timeouts: a call goes on only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(ctx context.Context, call Call, err error) error {
 	if rpclimit.IsOutage(ctx, err) {

@@ -135,7 +135,7 @@ func Everyone() KeyFunc {
 // for each client.
 //
 // Where grpc.UnknownServiceHandler serves methods that are not registered, and in a tap handle,
-// the client chooses the name freely, and so has a new limit for each name that it makes up.
+// the client chooses the name freely, and so gets a new limit for each name that it invents.
 func Method() KeyFunc {
 	key := httplimit.Pattern()
 	return func(_ context.Context, call Call) (string, error) {

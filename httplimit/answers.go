@@ -40,7 +40,7 @@ func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 }
 
 // DefaultErrorHandler answers a request for which there is no decision. It never calls the handler
-// behind the limit, and tells the client nothing of the error but the status:
+// behind the limit, and the client learns only the status of the error:
 //
 //	400  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
 //	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
