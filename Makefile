@@ -1,4 +1,4 @@
-# Everything that is done with this repository. `make` lists it.
+# The commands of this repository. `make` lists them.
 
 MODULES     = $(sort $(dir $(shell find . -name go.mod)))
 TESTFLAGS  ?=
@@ -6,7 +6,7 @@ TESTFLAGS  ?=
 MODFILE    ?=
 TAGS       ?=
 SOAK       ?= 10m
-# Tests that no server takes part in, for -skip.
+# Tests that use no server, for -skip.
 SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestLimitersAnswerAsTheirModels|TestNoIntervalHoldsMoreThanTheRule)$$|/^miniredis
 GOTEST      = go run ./internal/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -16,13 +16,13 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-quickstart: ## see every limiter work, with no server
+quickstart: ## see every limiter work, without a server
 	go run ./examples/quickstart
 
-quick: ## the tests that need no server and not much time, in half a minute; the last line says what was left out
+quick: ## the quick tests that need no server, in half a minute; the last line says what was left out
 	@$(GOTEST) -short $(TESTFLAGS) ./...
 
-test: ## test every module; TESTFLAGS="-race -shuffle=on" as the CI does; RATELIMIT_LONG=1 for every repetition
+test: ## test every module; TESTFLAGS="-race -shuffle=on" as in CI; RATELIMIT_LONG=1 for every repetition
 	@$(GOTEST) -timeout 15m $(TESTFLAGS) ./...
 
 servers: ## install later servers, and print the values of REDISTEST_SERVER for them
@@ -39,14 +39,14 @@ lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
 	luacheck --quiet scripts
 
-bench: ## compare with the peers and the floors on a real redis-server (minutes)
+bench: ## compare with other limiters on a real redis-server; takes minutes
 	cd bench && go run . -out .
 
 cover: ## coverage of the root package and internal/
 	go test -coverpkg=.,./internal/... -coverprofile=cover.out . ./internal/...
 	@go tool cover -func=cover.out | tail -1
 
-soak: ## all faults at random for SOAK (10m)
+soak: ## run all faults in random order for SOAK=10m
 	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/faulttest
 
 fuzz: ## each fuzz target of the root package for 30 s

@@ -10,23 +10,24 @@ import (
 )
 
 // AcquireAcrossSlots is [AcquireAll] for keys that are in several slots of a Cluster, or on
-// several shards of a Ring: per user, and per address, and for all together. No script
-// reaches several slots, so it is not atomic: it takes the permits of all claims at the
-// same time, with one script each, and if one claim is denied it gives the permits of the
-// others back. Where one script can decide, it calls AcquireAll: on a single server, or if
-// the keys have the same hash tag, and if the limiters can be decided together.
+// several shards of a Ring, such as keys per user, per address and for all callers together.
+// No script reaches several slots, so the decision is not atomic: AcquireAcrossSlots takes
+// the permits of all claims at the same time, with one script each, and if one claim is
+// denied it gives the permits of the others back. Where one script can decide, it calls
+// AcquireAll: on a single server, or if the keys have the same hash tag, and if the limiters
+// can be decided together.
 //
 // No limit is ever exceeded, in any interval: permits are taken before the call is allowed,
-// and a limiter gets back only what cannot have been refilled since (of a bucket, as much as
-// with [WithExactReturns]; the other limiters get everything back, see [Ticket.Settle]).
-// What it costs instead:
+// and a limiter gets back only what cannot have been refilled since (a bucket gets back as
+// much as with [WithExactReturns]; the other limiters get everything back, see
+// [Ticket.Settle]). The price:
 //
 //   - A denied call takes two round trips. Until the second has arrived, other calls may be
 //     denied because the permits have not come back yet. A [DenyCache] of such a limiter
 //     keeps a denial until its RetryAfter has passed.
 //   - If the process ends in between, or an outage prevents the second round trip, the
-//     permits stay taken, as those of any allowed call. After an error, the permits of the
-//     other claims are given back, but those of the claim that failed may stay taken. If
+//     permits stay taken, as if the call had been allowed. After an error, the permits of
+//     the other claims are given back, but those of the claim that failed may stay taken. If
 //     ctx ends before that, they are given back in the background.
 //   - RetryAfter is the longest of the denials. A call at that time may be denied once more,
 //     because a bucket does not always get everything back.

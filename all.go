@@ -29,17 +29,17 @@ import (
 //
 // The limiters are those of this package that decide on Redis, at most eight, of which at
 // most four may be sliding windows (Hash or List) or sliding logs; on one client, and by one
-// clock: the server's, or that of the first limiter if all have [WithClock]. Decorators
-// ([DenyCache], [Fallback]) go around the whole. The
-// keys of one call must be in one slot of a Cluster and on one shard of a Ring: there a
-// key needs a hash tag, such as {user:42}, else the call returns ErrCrossSlot. A Ring
-// behind a client of another type, as its AutoPipeliner, is not recognized: without a tag
-// a call there takes permits on the shard of one key only.
+// clock: the server's, or that of the first limiter if all have [WithClock]. Put decorators
+// ([DenyCache], [Fallback]) around the All. The keys of one call must be in one slot of a
+// Cluster and on one shard of a Ring: there a key needs a hash tag, such as {user:42};
+// without one the call returns ErrCrossSlot. A Ring behind a client of another type, such as
+// its AutoPipeliner, is not recognized: there, a call without a common tag takes all its
+// permits on the shard of one of the keys.
 type All struct{ group *group }
 
 var _ Limiter = (*All)(nil)
 
-// NewAll returns a limiter that allows what all limiters allow. The error wraps
+// NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
 // ErrInvalidConfig: no limiter, more than eight or too many for one script, a limiter that
 // does not decide on Redis, one that is given twice or has the name and the algorithm of
 // another, limiters on several clients, or some with WithClock and some without. Redis is
@@ -94,7 +94,7 @@ func redisCore(l Limiter) (*core, error) {
 			c = l.core
 		}
 	case *DenyCache, *Fallback, *Shadow, *Choice:
-		return nil, fmt.Errorf("is a %T, which must go around the whole: put it around what NewAll returns", l)
+		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)
 	case *All:
 		return nil, fmt.Errorf("is a %T; give its limiters one by one", l)
 	default:
@@ -177,7 +177,7 @@ func (a *All) ceiling() int {
 	return a.group.most
 }
 
-// A Claim is what one call takes from one limiter: n permits of a key. It is made by the
+// A Claim says what a call takes from one limiter: n permits of a key. It is made by the
 // Claim method of a limiter, for [AcquireAll] and [PeekAll].
 type Claim struct {
 	limiter *core
@@ -186,19 +186,19 @@ type Claim struct {
 	settle  bool // see Estimate
 }
 
-// Estimate returns the claim as one of an estimate: if the call is allowed, the PartResult
-// has a [Ticket], which settles what the work has really cost. See [Settler].
+// Estimate makes an estimate of the claim: if the call is allowed, the [PartResult] has a
+// [Ticket], which settles what the work has really cost. See [Settler].
 func (c Claim) Estimate() Claim {
 	c.settle = true
 	return c
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll]. A claim that cannot work, as
-// with n below 1, is refused there.
+// Claim is a claim for n permits of key, for [AcquireAll]. For a claim that cannot work,
+// such as one with n below 1, AcquireAll returns an error.
 func (c *core) Claim(key string, n int) Claim { return Claim{limiter: c, key: key, n: n} }
 
-// An AllResult is the answer to several claims: the Result of the claim that governs, as
-// [All] says, and the Result of each.
+// An AllResult is the answer to several claims: the Result of the claim that governs (see
+// [All]), and the Result of each claim.
 type AllResult struct {
 	Result
 	Parts []PartResult // in the order of the claims
@@ -215,7 +215,7 @@ type PartResult struct {
 	Ticket *Ticket // of a [Claim.Estimate], if all limiters allowed the call; otherwise nil
 }
 
-// Release gives back the permits of all Holds, not those that the other limiters took. It
+// Release gives back the permits of all Holds, and not the permits of the other limiters. It
 // does nothing if there is no Hold, so that it can be deferred at once. Its errors are those
 // of [Hold.Release].
 func (r AllResult) Release(ctx context.Context) error {
@@ -283,16 +283,16 @@ func AcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, acquireAll)
 }
 
-// PeekAll looks at what AcquireAll would answer now, and takes and changes nothing:
-// Allowed and RetryAfter of each part are for the permits of its claim, Remaining is what
-// there is now.
+// PeekAll returns what AcquireAll would answer now, and takes and changes nothing: Allowed
+// and RetryAfter of each part are for the permits of its claim, and Remaining is the number
+// of permits left now.
 func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, peekAll)
 }
 
-// CheckAll returns the error that AcquireAll returns for such claims without asking Redis,
-// and nil if it would ask. It is for constructors: limiters that can be decided together stay
-// so, whatever their keys, but for ErrCrossSlot.
+// CheckAll returns the error that AcquireAll returns for these claims before it asks Redis,
+// or nil if there is none. It is for constructors: limiters that can decide together once can
+// always do so, whatever the keys are, except for ErrCrossSlot.
 func CheckAll(claims ...Claim) error {
 	var all [maxGroup]Claim
 	joined, _, err := joinClaims(all[:0], claims)
@@ -367,7 +367,7 @@ next:
 				continue
 			}
 			if other.limiter != c.limiter {
-				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, of which they share the state; give each a name of its own", c.limiter.title)
+				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, so that they share its state; give each a name of its own", c.limiter.title)
 			}
 			if c.settle || other.settle {
 				return nil, nil, invalidConfig("AcquireAll: several claims of the %s for one key count together, and one of them is an estimate; make one claim of them", c.limiter.title)

@@ -8,13 +8,13 @@ import (
 
 // AllowAll returns a limiter that allows every call: as the secondary of a
 // [Fallback] it fails open. There is no limit, and its Result says so: [Result.Unlimited]
-// is true, and every number is 0, because none would mean anything:
+// is true, and every number is 0:
 //
 //	Allowed: true, Limit: 0, Window: 0, Remaining: 0, RetryAfter: 0, ResetAfter: 0
 //
-// It keeps the contract otherwise: ErrInvalidKey for a key that is empty or too
-// long, ErrInvalidPermits for n below 1, and the context's error when that has ended.
-// It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
+// Its errors are those of other limiters: ErrInvalidKey for a key that is empty or too
+// long, ErrInvalidPermits for n below 1, and the context's error if the context has
+// ended. It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
 // nanoseconds.
 func AllowAll() Limiter { return constant{Result{Allowed: true}} }
 
@@ -24,8 +24,8 @@ func AllowAll() Limiter { return constant{Result{Allowed: true}} }
 //
 //	Allowed: false, Limit: 0, Window: 0, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
 //
-// RetryAfter is no promise here. The errors are those of [AllowAll]: it never returns
-// ErrExceedsLimit either.
+// RetryAfter does not promise that a later call is allowed. The errors are those of
+// [AllowAll].
 func DenyAll() Limiter {
 	return constant{Result{RetryAfter: time.Second, ResetAfter: time.Second}}
 }

@@ -38,7 +38,7 @@ func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
 }
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
-// that begins or ends after its time has passed, not at that time.
+// that begins or ends after the time of WithProbeEvery, and not at that time itself.
 func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
 
 // A BreakerOption is [WithFailures], [WithProbeEvery] or, for NewBreaker, [WithObserver] and
@@ -47,9 +47,9 @@ type BreakerOption interface {
 	setBreaker(*breakerSettings)
 }
 
-// WithFailures opens the breaker after n failures in a row, 5 if not given. A success
-// sets the count to 0. With 1, one call that is over budget opens it, for as long as
-// WithProbeEvery says. n is 1 to 2^31 - 1.
+// WithFailures opens the breaker after n failures in a row; without it n is 5. A success
+// sets the count to 0. With 1, one call that is over budget opens the breaker, for as long
+// as WithProbeEvery says. n is 1 to 2^31 - 1.
 func WithFailures(n int) BreakerOption {
 	return breakerSetter(func(s *breakerSettings) {
 		if n < 1 || n > math.MaxInt32 {
@@ -60,8 +60,8 @@ func WithFailures(n int) BreakerOption {
 	})
 }
 
-// WithProbeEvery lets one call try the primary once the breaker has been open for d,
-// 200ms if not given. So a primary that works again is used after d at most, plus the
+// WithProbeEvery lets one call try the primary once the breaker has been open for d;
+// without it d is 200ms. So a primary that works again is used after at most d, plus the
 // time that its client takes to connect: after as many failed dials as its pool has
 // connections, go-redis dials only once a second. d is at least 1ms.
 func WithProbeEvery(d time.Duration) BreakerOption {

@@ -7,11 +7,11 @@ import (
 )
 
 // A Calendar divides time into days, weeks or months of a time zone, for a
-// [CalendarWindow]. Each begins at the first instant of its first date in that zone: at
-// midnight, or, where the clock is set forward over midnight, at that moment. So windows
-// have their real lengths: a day has 23 or 25 hours when the clock is set, a February 28
-// days. If midnight comes twice, the window begins with the first one; if a zone left a date
-// out, that date has no window of its own. Make a Calendar with [Daily], [Weekly] or [Monthly].
+// [CalendarWindow]. Each window begins at the first instant of its first date in that zone: at
+// midnight, or, if the clock is set forward over midnight, at that moment. So windows have
+// their real lengths: a day has 23 or 25 hours when the clock is set, a February 28 days. If
+// midnight comes twice, the window begins with the first one; if a zone left a date out, that
+// date has no window of its own. Make a Calendar with [Daily], [Weekly] or [Monthly].
 type Calendar struct {
 	every cycle
 	first time.Weekday // of a week
@@ -30,7 +30,7 @@ const (
 // Daily begins a window with each day in loc.
 func Daily(loc *time.Location) Calendar { return Calendar{every: daily, loc: loc} }
 
-// Weekly begins a window on each weekday first in loc.
+// Weekly begins a window on the weekday first of each week in loc.
 func Weekly(first time.Weekday, loc *time.Location) Calendar {
 	return Calendar{every: weekly, first: first, loc: loc}
 }

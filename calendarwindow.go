@@ -16,8 +16,8 @@ var (
 	calendarWindowScripts = newScripts(script.Parse("calendarwindow.lua", calendarWindowText), 18)
 )
 
-// A CalendarWindow allows up to limit permits in each day, week or month of a time zone,
-// for quotas and billing. An interval across the boundary of two windows can hold up to
+// A CalendarWindow allows up to limit permits in each day, week or month of a time zone, for
+// quotas and billing. In an interval across the boundary of two windows it can allow up to
 // twice the limit. Window in a Result is the real length of the current window, such as 23
 // hours. RetryAfter and ResetAfter are the time until it ends, to the microsecond.
 //
@@ -28,11 +28,11 @@ var (
 // window. If it is wrong by more, the first call takes a second round trip, because Redis first
 // replies what time it is, and takes nothing. Later calls know the difference.
 //
-// The time zone data of processes may differ, as after a law changed when clocks are set.
-// Together they then get at most the limit between any two successive boundaries of either:
-// if midnight by the old data is an hour from midnight by the new data, at most the limit in
-// that hour, and the limit in the rest of the day. The same holds for two calendars under
-// one name.
+// The time zone data of processes may differ, for example after a law has changed when clocks
+// are set. The processes together then get at most the limit between any two successive
+// boundaries, of either process's data: if midnight by the old data is an hour from midnight by
+// the new data, they get at most the limit in that hour, and the limit in the rest of the day.
+// The same holds for two calendars under one name.
 //
 // # A changed rule
 //
@@ -41,10 +41,11 @@ var (
 // the count goes on if the last permit was taken since the new rule's window began: from
 // days to months, what was used today counts in this month; from months to days, what was
 // used this month counts for the rest of today, if any of it was used today. If a longer and
-// a shorter window are in use at the same time, the shorter one forgets the count of the
-// longer one when its next window begins: together they allow at most the largest limit in
-// each shortest window. Until the longer rule has taken a permit, the counter ends with the
-// shorter window for it too. Two rules that are to hold at the same time need two names.
+// a shorter window are in use at the same time, the counter forgets the count of the longer
+// window when the next shorter window begins: together the rules allow at most the largest
+// limit in each shortest window. Until a permit has been taken under the longer rule, the
+// counter ends with the shorter window for both rules. Two rules that are to hold at the same
+// time need two names.
 //
 // When the server's clock steps back over the beginning of a window, that window goes on,
 // as with [WithAlignment]: nothing is allowed twice, and a denial may last longer by the step.
@@ -52,10 +53,9 @@ var (
 // The state is one string of some 40 bytes; a decision is O(1).
 type CalendarWindow struct{ *core }
 
-// NewCalendarWindow returns a limiter by the windows of cal. limit is 1 to 1,000,000,000.
-// Give cal the same zone in all processes, by its name: [time.Local] is whatever each machine
-// is set to.
-// The error wraps ErrInvalidConfig. Redis is not asked.
+// NewCalendarWindow returns a limiter whose windows are those of cal. limit is 1 to 1,000,000,000.
+// Use the same zone in all processes, and load it by its name: [time.Local] depends on the
+// settings of each machine. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...CalendarWindowOption) (*CalendarWindow, error) {
 	s, err := collect(opts)
 	if err != nil {

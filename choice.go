@@ -6,31 +6,32 @@ import (
 )
 
 // A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by
-// tenant, by what an administrator has set. To change a limit while the program runs, pick
-// another limiter. Build limiters beforehand, not in pick: each has queues of its own, in
-// which calls wait to be sent together.
+// tenant, or by a setting of an administrator. To change a limit while the program runs,
+// pick another limiter. Build limiters beforehand, not in pick: each has queues of its own,
+// in which calls wait to be sent together.
 //
 // Give the plans limiters of one algorithm and one name, so that they share the state of
-// each key. What a customer has used then carries over, up and down, and while instances of
-// the service still pick the old limiter (see [WithName]). Limiters of several algorithms or
-// names have keys of their own: after a change, a customer starts with an unused limit, and
-// Reset resets the state of the picked limiter only.
+// each key. After a change of plan, up or down, the number of permits that a customer has
+// used then stays the same, even while instances of the service still pick the old limiter
+// (see [WithName]). Limiters of several algorithms or names have keys of their own: after a
+// change, a customer starts with an unused limit, and Reset resets the state of the picked
+// limiter only.
 //
-// A raised limit holds with the next call, even with a [DenyCache] around the Choice: the
-// cache forgets what a limiter has denied when another one is picked for that key. So put the
-// DenyCache around the Choice, and a [Fallback] around both.
+// A raised limit counts from the next call on, even with a [DenyCache] around the Choice: the
+// cache forgets a denial when another limiter is picked for the key than the one that denied.
+// So put the DenyCache around the Choice, and a [Fallback] around both.
 type Choice struct {
 	pick func(ctx context.Context, key string) Limiter
 }
 
 var _ Limiter = (*Choice)(nil)
 
-// NewChoice returns a limiter that asks the one that pick returns. pick is called once for
-// each call, in the caller's goroutine and with its context. It is called from many
-// goroutines at once, and should be as fast as a look into a map: load plans and settings
-// elsewhere. For a key without a plan, return a limiter for that case, such as [AllowAll] or
-// [DenyAll]. If pick returns nil, the call returns an error that wraps ErrInvalidConfig. If
-// pick is nil, NewChoice returns such an error.
+// NewChoice returns a limiter that passes each call to the limiter that pick returns. pick is
+// called once for each call, in the caller's goroutine and with its context. It is called
+// from many goroutines at once, and should be as fast as reading a map: load plans and
+// settings elsewhere. For a key without a plan, return a limiter for that case, such as
+// [AllowAll] or [DenyAll]. If pick returns nil, the call returns an error that wraps
+// ErrInvalidConfig. If pick is nil, NewChoice returns such an error.
 func NewChoice(pick func(ctx context.Context, key string) Limiter) (*Choice, error) {
 	if pick == nil {
 		return nil, invalidConfig("NewChoice: pick is nil")
@@ -70,8 +71,8 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 	return l.Reset(ctx, key)
 }
 
-// Pick returns the limiter that a call for key with this context would ask. It is for what a
-// Choice itself cannot do, such as a Claim for [AcquireAll]:
+// Pick returns the limiter that a call for key with this context would ask. It is for calls
+// that a Choice itself cannot make, such as a Claim for [AcquireAll]:
 //
 //	limiter, err := plans.Pick(ctx, customer)
 //	...

@@ -168,7 +168,7 @@ func TestPlansSideBySide(t *testing.T) {
 			for i := range instances {
 				callers = append(callers, cached(t, s, ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plans[picked[i]] }))))
 			}
-			var grants []limitertest.Grant
+			var allowed []limitertest.AllowedCall
 			for range limitertest.Rounds(400, 100) {
 				i := rng.IntN(instances)
 				if rng.IntN(10) == 0 { // this instance hears of a change
@@ -180,13 +180,13 @@ func TestPlansSideBySide(t *testing.T) {
 				changed := picked[i] != last[i]
 				last[i] = picked[i]
 				if r.Allowed {
-					grants = append(grants, limitertest.Grant{At: s.Now.UnixMicro(), Instant: s.Now.UnixMicro(), By: picked[i], N: n})
+					allowed = append(allowed, limitertest.AllowedCall{At: s.Now.UnixMicro(), Instant: s.Now.UnixMicro(), By: picked[i], N: n})
 				} else if changed {
 					require.Less(t, truth.Remaining, n, "denied, although the picked limiter has %d", truth.Remaining)
 				}
 				s.Advance(time.Duration(rng.IntN(400)) * time.Millisecond)
 			}
-			require.Empty(t, limitertest.Exceeded(bounds, grants, 0))
+			require.Empty(t, limitertest.Exceeded(bounds, allowed, 0))
 		})
 	}
 }

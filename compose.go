@@ -27,7 +27,7 @@ func checkCached(l Limiter) error {
 		case *Choice:
 			if at != l {
 				return invalidConfig("NewDenyCache: there is a Choice inside a %T, so that the cache would not see which limiter denied, "+
-					"and hold back a raised limit; put the DenyCache directly around the Choice", l)
+					"and would hold back a raised limit; put the DenyCache directly around the Choice", l)
 			}
 		}
 	}

@@ -10,17 +10,16 @@ import (
 // A DenyCache is a [Limiter] that denies calls from memory while they can only be
 // denied.
 //
-// A denial of n permits with a RetryAfter of T holds for T: until then the limiter
-// under the cache need not be asked about that key again, neither for n permits nor
-// for more. The denial says nothing about fewer than n permits; for those the limiter
-// is asked. No call is ever allowed from memory. Allowed calls and errors of the
-// limiter pass through unchanged.
+// A denial of n permits with a RetryAfter of T holds for T: during that time, the limiter
+// under the cache need not be asked again about n or more permits of that key. The denial
+// says nothing about fewer than n permits; for those the limiter is asked. No call is ever
+// allowed from memory. Allowed calls and errors of the limiter pass through unchanged.
 //
 // # Never a false denial
 //
-// T is counted from before the request was sent, which is before it was decided,
-// on the monotonic clock of this process: setting the wall clock has no effect.
-// A call that memory denies would have been denied by the limiter too, as long as
+// T is counted from before the request was sent, and so from before it was decided, on the
+// monotonic clock of this process: setting the wall clock has no effect. A call that memory
+// denies would have been denied by the limiter too, as long as
 //
 //   - permits are given back only through this cache, by Reset, by the tickets of
 //     [SettlerOf], or by a [Wait] that is cancelled. That removes the key's denials, and a
@@ -34,22 +33,23 @@ import (
 //     noticed only when the stored denial ends too.
 //
 // [WithMaxDenial] bounds how long that takes. Around a [Choice], a limit that is raised by
-// picking another limiter is noticed at once: the cache forgets what one limiter has denied
-// when another one is picked for that key. Answers of a [Fallback]'s secondary
-// are not stored; a DenyCache around a Fallback repeats the primary's answers only.
+// picking another limiter is noticed at once: the cache forgets a denial when another
+// limiter is picked for that key than the one that denied. Answers of a [Fallback]'s
+// secondary are not stored; a DenyCache around a Fallback repeats the primary's answers
+// only.
 //
 // # What a denial from memory says
 //
-// Limit and Window are those of the stored denial. RetryAfter and ResetAfter are
-// its own, counted down. They are smaller than the limiter's by the time that the
-// request took to be decided, so RetryAfter is never longer than the truth. For a
-// call for more permits than were denied, RetryAfter is a lower bound: the call is
-// not allowed earlier, but perhaps later; a call at that time gets the exact answer.
-// Remaining is as it was at the denial. For a denial of one permit it stays 0; for a
-// denial of more, a bucket may have refilled a little since then, or smaller calls may
-// have taken some permits.
+// Limit and Window are those of the stored denial. RetryAfter and ResetAfter are those of
+// the stored denial, less the time since then. They are smaller than the limiter's own by
+// the time that the request took to be decided, so RetryAfter is never too long. For a
+// call for more permits than were denied, RetryAfter is a lower bound: the call is not
+// allowed earlier, but perhaps later; a call at that time gets the exact answer. Remaining
+// is as it was at the denial. For a denial of one permit it stays 0; for a denial of more,
+// a bucket may have refilled a little since then, or smaller calls may have taken some
+// permits.
 //
-// When the context has ended, the limiter is asked, so that the error is its own.
+// When the context has ended, the limiter is asked, so that the error is the limiter's own.
 //
 // # Cost
 //
@@ -61,8 +61,8 @@ import (
 //
 // Memory is bounded by [WithDenyCacheSize]: 16 bytes for each key from the start, and
 // 80 bytes and the key itself while a denial is stored. When there is no room, denials
-// that have ended are replaced first, then one of the others, which costs another
-// request to the limiter and never an error. For keys of more than 256 bytes the
+// that have ended are replaced first, then one of the others, which costs one more
+// request to the limiter, and never an error. For keys of more than 256 bytes the
 // limiter is always asked.
 type DenyCache struct {
 	name    string
@@ -84,7 +84,7 @@ const (
 // denials hold until their RetryAfter has passed, and hold for more permits too, as
 // those of this package do. The error wraps ErrInvalidConfig: the limiter or an option
 // is nil, an option's value cannot work, or an option is given twice; or there is a
-// [Shadow] inside, or a [Choice] that is not directly inside.
+// [Shadow] inside, or a [Choice] with another decorator in between.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
 	if isNil(l) {
@@ -115,9 +115,9 @@ func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 // A DenyCacheOption is [WithDenyCacheSize], [WithMaxDenial], [WithObserver] or [WithName].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
 
-// WithDenyCacheSize makes room for the denials of so many keys, 65,536 if not
-// given. keys is 1 to 2^26. The number is rounded up to a power of two, which is at least
-// 4. Choose it for the keys that are denied at one time, not for all keys.
+// WithDenyCacheSize makes room for the denials of this number of keys; without it, of
+// 65,536 keys. keys is 1 to 2^26. The number is rounded up to a power of two, which is at
+// least 4. Choose it for the number of keys that are denied at one time, not for all keys.
 func WithDenyCacheSize(keys int) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if keys < 1 || keys > maxDenyCacheSize {
@@ -136,7 +136,7 @@ func WithDenyCacheSize(keys int) DenyCacheOption {
 func WithMaxDenial(d time.Duration) DenyCacheOption {
 	return denyCacheOption(func(s *denyCacheSettings) {
 		if d < time.Millisecond {
-			s.refuse("WithMaxDenial: %v is not from 1ms up", d)
+			s.refuse("WithMaxDenial: %v is below 1ms", d)
 		}
 		s.once("WithMaxDenial")
 		s.max = d

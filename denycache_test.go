@@ -305,8 +305,8 @@ func TestDenyCacheConfigErrors(t *testing.T) {
 		{"negative size", l, []DenyCacheOption{WithDenyCacheSize(-1)}, "WithDenyCacheSize: -1 is not between 1 and"},
 		{"size beyond reason", l, []DenyCacheOption{WithDenyCacheSize(math.MaxInt)}, "is not between 1 and 67108864"},
 		{"size twice", l, []DenyCacheOption{WithDenyCacheSize(1), WithDenyCacheSize(1)}, "WithDenyCacheSize is given twice"},
-		{"maximum of zero", l, []DenyCacheOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is not from 1ms up"},
-		{"maximum below a millisecond", l, []DenyCacheOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is not from 1ms up"},
+		{"maximum of zero", l, []DenyCacheOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is below 1ms"},
+		{"maximum below a millisecond", l, []DenyCacheOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is below 1ms"},
 		{"maximum twice", l, []DenyCacheOption{WithMaxDenial(ms), WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
 	}
 	for _, tt := range tests {

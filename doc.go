@@ -1,6 +1,6 @@
 // Package ratelimit limits rates across processes. Each limiter keeps its state in
-// Redis, and one Lua script per decision reads and writes it there, so that concurrent
-// callers in any number of processes never get more than the rule allows.
+// Redis, where one Lua script per decision reads and writes the state, so that
+// concurrent callers in any number of processes never get more than the rule allows.
 //
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	limiter, err := ratelimit.NewTokenBucket(
@@ -26,8 +26,8 @@
 //	                  (Hash and List a little less)
 //	SlidingLog        every rule, in any interval, exactly   several rules at once, or exactness
 //
-// A decision costs Redis a few microseconds and a key's state takes a hundred bytes; the
-// windows and the log take more, as their docs say. When in doubt, take the token
+// A decision costs Redis a few microseconds, and the state of a key takes about a hundred
+// bytes; sliding windows and logs take more, as their docs say. When in doubt, use the token
 // bucket.
 //
 // [InFlight] limits something else: how many holders a key has at once, such as requests under
@@ -35,28 +35,28 @@
 //
 // # What holds for all of them
 //
-// A decision is atomic. A denial changes nothing, except that it repairs a lost TTL, and
-// a state from before the server's clock stepped back.
+// A decision is atomic. A denial changes nothing, with two exceptions: it repairs a lost TTL,
+// and a state from before the server's clock stepped back.
 //
 // A call is executed at most once, even when its reply is lost: the package keeps
 // go-redis from sending it again.
 //
-// The server's clock decides, to the microsecond. A clock that steps back never allows
-// more, and no caller waits for it to come back.
+// The server's clock decides, to the microsecond. When that clock steps back, nothing more is
+// allowed, and no caller waits for the clock to catch up.
 //
 // Numbers are whole, so that rates such as 7 per minute neither leak nor lose a permit.
 //
 // Every key expires. One decision of one limiter touches one key, whose name is
-// prefix:name:algorithm:key, which is safe on a cluster. [NewAll] and [AcquireAll] touch
-// several, which there need a common hash tag.
+// prefix:name:algorithm:key, so that it works on a cluster. [NewAll] and [AcquireAll] touch
+// several keys, which need a common hash tag on a cluster.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one
-// algorithm that are to hold at the same time need two names, see [WithName]. [NewAll]
-// makes one limiter of them.
+// algorithm that must hold at the same time need two names, see [WithName]. [NewAll] makes
+// one limiter of two.
 //
 // An error means that no decision was made. If a reply was lost, the permits may have
-// been taken. The caller decides what an error means for the request; [NewFallback]
-// makes that a policy, in one line.
+// been taken. The caller decides what an error means for the request; with [NewFallback],
+// that decision is a policy in one line.
 //
 // # Several limiters
 //
@@ -68,10 +68,10 @@
 //
 // # More than one permit at a time
 //
-// TryAcquireN takes n permits or none; TryAcquireUpTo ([PartialTaker]) takes as many as are
-// there. TryAcquireMany ([Batcher]) decides many requests in one call. Where the cost is
-// known only afterwards, Estimate ([Settler]) takes an estimate and its [Ticket] settles the
-// true cost; Charge takes permits even where they are missing, which is a debt.
+// TryAcquireN takes n permits or none; TryAcquireUpTo ([PartialTaker]) takes as many as are left.
+// TryAcquireMany ([Batcher]) decides many requests in one call. Where the cost is known only
+// afterwards, Estimate ([Settler]) takes an estimate and its [Ticket] settles the true cost; Charge
+// takes permits even if fewer are left; the missing ones are a debt.
 //
 // # Waiting
 //
@@ -83,23 +83,22 @@
 //
 // Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
 // with Retry-After, and the fields that tell clients what is left. Packages grpclimit and
-// connectlimit, modules of their own, do so for gRPC and Connect.
+// connectlimit, each a module of its own, do so for gRPC and Connect.
 //
 // # Observing
 //
 // [WithObserver] calls a function for each call of a limiter. Package observe logs denials and
-// knows which keys are denied most; module otellimit has metrics for OpenTelemetry and
-// Prometheus.
+// counts which keys are denied most; module otellimit has metrics for OpenTelemetry and Prometheus.
 //
 // # Speed
 //
-// While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls
-// that arrive while more are in flight are sent together and share what that costs.
-// [WithoutMerging] turns that off. An AutoPipeliner given as the client merges in its
-// own way instead. [NewDenyCache] answers denials from memory for as long as they cannot
-// change.
+// While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls that
+// arrive while eight or more are in flight are sent together, and share the cost.
+// [WithoutMerging] turns that off. If the client is an AutoPipeliner of go-redis, go-redis groups
+// the calls instead. [NewDenyCache] answers denials from memory for as long as they cannot change.
 //
 // # Tests
 //
-// Package ratelimittest has a Redis inside the test's process and moves all clocks together.
+// Package ratelimittest has a Redis inside the test's process, and one clock for the Redis, the
+// limiters and the service.
 package ratelimit

@@ -28,8 +28,8 @@ var (
 	// the key.
 	ErrInvalidKey = errors.New("ratelimit: invalid key")
 
-	// ErrInvalidPermits: fewer than one permit was asked for, or a ticket was to be
-	// settled with fewer than 0.
+	// ErrInvalidPermits: fewer than one permit was asked for, or Settle got a number
+	// below 0.
 	ErrInvalidPermits = errors.New("ratelimit: invalid number of permits")
 
 	// ErrExceedsLimit: more permits were asked for than the limiter can ever
@@ -48,12 +48,12 @@ var (
 	// error after which it may have been settled.
 	ErrSettled = errors.New("ratelimit: already settled")
 
-	// ErrDenied: the call was denied. It matches every *DeniedError, and no other error
-	// of this package.
+	// ErrDenied: the call was denied. errors.Is(err, ErrDenied) is true for every
+	// *DeniedError, and for no other error of this package.
 	ErrDenied = errors.New("ratelimit: denied")
 
 	// ErrWaitTooLong: the permits would come later than the context's deadline, or than
-	// maxWait. It matches every *WaitError.
+	// maxWait. errors.Is(err, ErrWaitTooLong) is true for every *WaitError.
 	ErrWaitTooLong = errors.New("ratelimit: the wait is too long")
 
 	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
@@ -65,11 +65,12 @@ var (
 	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold
 	// needed the place, it was released, the key was reset, or Redis has forgotten it, as
 	// after a failover before the hold was replicated. [InFlight.Do] also cancels the
-	// work's context with it when the lease may have ended and Redis cannot be reached.
+	// work's context, with this error as its cause, when the lease may have ended and
+	// Redis cannot be reached.
 	ErrLeaseLost = errors.New("ratelimit: the lease is lost")
 
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
-	// longer than the budget, or as many abandoned calls as it allows are still
+	// longer than the budget, or as many abandoned calls as a Fallback allows are still
 	// running.
 	ErrOverBudget = errors.New("ratelimit: over budget")
 
@@ -129,8 +130,9 @@ func (e *DeniedError) Error() string {
 // Is reports whether target is ErrDenied.
 func (e *DeniedError) Is(target error) bool { return target == ErrDenied }
 
-// A WaitError is why a wait or a reservation did not begin: the permits would come too
-// late. No permits were taken, or they were given back as by [Reservation.Cancel].
+// A WaitError says why a wait or a reservation did not begin: the permits would come
+// too late. No permits were taken, or they were given back as [Reservation.Cancel] does
+// it.
 type WaitError struct {
 	Key  string
 	Wait time.Duration // how long the wait would have been

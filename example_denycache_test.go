@@ -11,8 +11,8 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// One client hammers an API. Redis decides until it denies; from then on it is
-// not asked about that client until a permit is there.
+// One client calls an API without a pause. Redis decides until it denies the client;
+// from then on Redis is not asked about this client until a permit is available.
 func ExampleNewDenyCache() {
 	server, err := miniredis.Run() // a Redis in this process; use your own
 	if err != nil {

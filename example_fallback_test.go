@@ -11,8 +11,8 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// Redis decides; while it is down or slow, each of four instances keeps a quarter
-// of the quota on its own.
+// Redis decides; while it is down or slow, each of four instances applies a quarter of
+// the limit on its own.
 func ExampleNewFallback() {
 	client := redis.NewClient(&redis.Options{Addr: "localhost:6379", ContextTimeoutEnabled: true})
 	defer func() { _ = client.Close() }()
@@ -55,7 +55,7 @@ func ExampleDenyAll() {
 }
 
 func ExampleNewLocalTokenBucket() {
-	// A quota of 100 per second with a burst of 20, in each of 10 instances.
+	// A limit of 100 per second with a burst of 20, divided among 10 instances.
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(100/10), 20/10))
 
 	for range 3 {
@@ -90,7 +90,8 @@ func ExampleWithBreaker() {
 	// ratelimit: the breaker is open
 }
 
-// All limiters of one Redis share a breaker: what one of them finds out, the others know.
+// All limiters of one Redis share a breaker: when one of them notices an outage, the
+// others know it too.
 func ExampleWithSharedBreaker() {
 	observe := ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
 		if e.Call == ratelimit.CallBreaker {
@@ -130,7 +131,7 @@ func ExampleFallback_TryAcquireN() {
 	// true 50 0s <nil>
 }
 
-// Headers say nothing of a limit that does not exist.
+// A service sends no headers about a limit that does not exist.
 func ExampleResult_Unlimited() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll()))
 

@@ -66,8 +66,8 @@ func ExampleInFlight_TryAcquire() {
 	// <nil>
 }
 
-// A call that takes a place among those in flight and a permit of a rate together, and keeps
-// the place while it runs.
+// One decision takes a place among the calls in flight and a permit of a rate. The call
+// keeps the place while it runs.
 func ExampleAllResult_Do() {
 	client := redisForExamples()
 	ctx := context.Background()

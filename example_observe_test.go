@@ -7,7 +7,8 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// The same observer for a limiter and what is around it: whoever answered a call reports it.
+// The same observer for a limiter and the decorators around it: each call is reported by the
+// one that answered it.
 func ExampleWithObserver() {
 	watched := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
 		fmt.Printf("%s %s: %s by %s\n", o.Limiter, o.Call, o.Outcome, o.Source)

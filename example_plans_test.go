@@ -13,13 +13,13 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// config is what a service reads at its start, and again when it has changed.
+// A config is read when the service starts, and again when it has changed.
 type config struct {
 	Burst map[string]int // by plan; the rate is as many a minute
 }
 
-// plans are the limiters of a config. All have one name, so that a customer's state is the
-// same in each of them.
+// plans are the limiters of a config. All have the same name, so that a customer has the
+// same state in all of them.
 func plans(client ratelimit.Client, c config) (map[string]ratelimit.Limiter, error) {
 	limiters := map[string]ratelimit.Limiter{}
 	for plan, burst := range c.Burst {
@@ -59,7 +59,7 @@ func ExampleNewChoice() {
 		}
 		return (*current.Load())[plan.(string)]
 	}))
-	// Denials from memory inside, and what an outage means outside.
+	// The DenyCache goes inside, the Fallback outside.
 	limiter := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.AllowAll()))
 
 	call := func(permits int) {
@@ -92,7 +92,7 @@ func ExampleNewChoice() {
 	//   1 permits: allowed false    0 left of 10
 }
 
-// A stricter limit is tried beside the one that is enforced.
+// A stricter limit is on trial beside the limit that is enforced.
 func ExampleNewShadow() {
 	server, err := miniredis.Run() // a Redis in this process; use your own
 	if err != nil {

@@ -55,8 +55,8 @@ func ExampleSettler() {
 	// the next: denied, retry after 11.3s
 }
 
-// Batch jobs share a limit with the users who wait for an answer, and leave the last 4
-// permits to these.
+// Batch jobs share a limit with users who wait for an answer, and leave the last 4
+// permits to the users.
 func ExampleWithHeadroom() {
 	server, err := miniredis.Run() // a Redis in this process; use your own
 	if err != nil {

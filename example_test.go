@@ -153,7 +153,7 @@ func ExampleTokenBucket_TryAcquireMany() {
 
 func ExampleNewFixedWindow() {
 	client := redisForExamples()
-	// A thousand a day, by days that start at midnight in Berlin's winter.
+	// A thousand a day; days start at midnight in Berlin's winter.
 	limiter := ratelimit.Must(ratelimit.NewFixedWindow(client, 1000, 24*time.Hour,
 		ratelimit.WithAlignment(-time.Hour)))
 	result, _ := limiter.TryAcquireN(context.Background(), "key:abc", 250)

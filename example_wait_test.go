@@ -9,8 +9,8 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A leaky bucket of capacity 1 is a shaper: whatever comes in at once goes out at the rate,
-// one at a time, in every process that shares the Redis.
+// A leaky bucket of capacity 1 is a shaper: calls that come in at the same time go out at
+// the rate, one at a time, in all processes that share the Redis.
 func ExampleWait() {
 	client := redisForExamples()
 	shaper := ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(500), 1, ratelimit.WithName("outgoing")))

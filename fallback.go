@@ -33,8 +33,8 @@ import (
 // error after the caller's context has ended, cancelled or expired.
 //
 // When a call was over budget, or its reply was lost, the permits may have been taken
-// from the primary as well. The primary never allows more than its rule; the secondary
-// adds to that what its own rule allows.
+// from the primary as well. The primary never allows more than its rule; in addition,
+// the secondary allows what its own rule allows.
 type Fallback struct {
 	primary, secondary Limiter
 	most               int           // permits that one call can get from the primary; 0: not known
@@ -117,13 +117,13 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // ErrInvalidConfig is included, and errors.Is does not match it.
 //
 // A call for more permits than the secondary can ever allow is denied, because the primary
-// may allow as many. RetryAfter is then the time until the primary is asked again: until
-// the breaker's next probe if it is open, the time between two probes if it is not, and one
-// second without a breaker. It is no promise that the primary is back. Limit, Window,
-// Remaining and ResetAfter are those of the secondary's Peek; if that fails, they are 0,
-// except for the Limit of a limiter of this package. A call for more permits than the
-// primary can ever allow is ErrExceedsLimit, in an outage too, if the primary is a limiter
-// of this package.
+// may be able to allow it. RetryAfter is then the time until the primary is asked again:
+// until the breaker's next probe if it is open, the time between two probes if it is not,
+// and one second without a breaker. It is no promise that the primary works again then. Limit,
+// Window, Remaining and ResetAfter are those of the secondary's Peek; if that fails, they
+// are 0, except for the Limit of a limiter of this package. A call for more permits than
+// the primary can ever allow is ErrExceedsLimit, in an outage too, if the primary is a
+// limiter of this package.
 func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return f.decide(ctx, question{key: key, n: n})
 }

@@ -14,8 +14,8 @@ type BreakerState int
 const (
 	// StateClosed: every call asks the primary.
 	StateClosed BreakerState = iota
-	// StateHalfOpen: one call at a time asks the primary, to see whether it is
-	// back; the others ask the secondary.
+	// StateHalfOpen: one call at a time asks the primary, to see whether it works
+	// again; the others ask the secondary.
 	StateHalfOpen
 	// StateOpen: every call asks the secondary.
 	StateOpen
@@ -50,11 +50,11 @@ func (s BreakerState) String() string {
 // more than 5, one pause of Redis that is longer than the budget opens the breaker, for
 // 200ms. If that is too soon, use a longer budget or more failures.
 //
-// The Fallback's observer gets the changes of the breaker's state. A breaker for several
-// Fallbacks is [WithSharedBreaker].
+// The Fallback's observer gets the changes of the breaker's state. For a breaker of several
+// Fallbacks, use [WithSharedBreaker].
 //
-// The breaker is github.com/sony/gobreaker. A call that asks the primary costs it two locks
-// and an allocation of 48 bytes; while it is open, a call costs one lock.
+// The breaker is github.com/sony/gobreaker. For a call that asks the primary it takes two
+// locks and an allocation of 48 bytes; while the breaker is open, a call takes one lock.
 func WithBreaker(opts ...BreakerOption) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
 		s.onceABreaker("WithBreaker")
@@ -62,20 +62,20 @@ func WithBreaker(opts ...BreakerOption) FallbackOption {
 	})
 }
 
-// WithSharedBreaker is [WithBreaker] with a breaker that other Fallbacks have too: give one
-// to the Fallback of each limiter on one Redis. The calls of all of them count together:
-// after 5 failures in a row, whichever limiter they were for, all secondaries answer at
-// once, and one call at a time, of any limiter, tries whether Redis is back. So with
-// several limiters for a request, the first requests of an outage wait for 5 calls, not for
-// 5 calls of each limiter; with WithFailures(1), the first request waits once.
+// WithSharedBreaker is [WithBreaker] with a breaker that several Fallbacks share: give it
+// to the [Fallback] of each limiter on one Redis. The calls of all of them count together:
+// after 5 failures in a row, of whichever limiters, all secondaries answer at once, and one
+// call at a time, of any limiter, tries whether Redis works again. So with several limiters
+// for a request, the first requests of an outage wait for 5 calls, not for 5 calls of each
+// limiter; with WithFailures(1), the first request waits once.
 //
 // Give a breaker to limiters of one Redis only: a success on another Redis would hide the
-// outage. Within one Redis they may differ. With a budget, a call fails when its own budget
-// is over; without one, it fails when the primary does. But a budget that a healthy Redis
-// often exceeds never opens a breaker whose other calls succeed in between; and a probe of
-// a Fallback without a budget lasts as long as the client's timeouts, and no other call
-// probes until then. So give all of them the same budget if you can. ErrCorruptState
-// counts for none of them.
+// outage. The budgets of these Fallbacks may differ. With a budget, a call fails when its
+// own budget is over; without one, it fails when the primary does. But a budget that a
+// healthy Redis often exceeds never opens a breaker whose other calls succeed in between;
+// and a probe of a Fallback without a budget lasts as long as the client's timeouts, and no
+// other call probes until then. So give all of them the same budget if you can.
+// ErrCorruptState counts neither as a failure nor as a success.
 //
 // The changes of a shared breaker go to the observer that [NewBreaker] got, once each, and
 // not to those of the Fallbacks.
@@ -99,7 +99,7 @@ func WithSharedBreaker(b *Breaker) FallbackOption {
 func (s *fallbackSettings) onceABreaker(name string) {
 	s.once(name)
 	if s.own != nil || s.shared != nil {
-		s.refuse("WithBreaker and WithSharedBreaker exclude each other")
+		s.refuse("WithBreaker and WithSharedBreaker are both given; leave one out")
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 )
 
 // WithBudget lets the secondary answer a call for which the primary takes longer
-// than d, which must be above 0. Some milliseconds are right: several times what a
-// healthy primary takes, and much less than what the service can spare. The budget
+// than d, which must be above 0. Choose some milliseconds: several times as long as a
+// healthy primary takes, and much less than the service can afford to wait. The budget
 // applies to TryAcquire, TryAcquireN and Peek.
 //
 // The call to the primary is not cut off: its late reply is read and thrown away, so
@@ -26,7 +26,7 @@ import (
 // secondary answers at once. So no more than 256 goroutines wait for a hung primary.
 // But a primary may leave a goroutine behind when its context ends, as limiters do whose
 // client does not honour contexts: such a primary leaves up to 256 goroutines each
-// second, until the client's ReadTimeout ends them. A breaker keeps them few.
+// second, until the client's ReadTimeout ends them. With a breaker they are few.
 //
 // A budget costs a goroutine for each call, about two microseconds, and 9 allocations
 // of 600 bytes in all. A panic of the primary is passed on to the caller; the panic of

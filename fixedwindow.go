@@ -29,9 +29,9 @@ var (
 // microsecond).
 //
 // Several rules under one name share one counter. So a change to a longer window holds
-// once a permit is taken under it, and of a longer and a shorter window in use at the same
-// time only the shorter one's next window is sure to begin with its count: together they
-// allow at most the largest limit in each shortest window.
+// once a permit is taken under it, and if a longer and a shorter window are in use at the
+// same time, the count of the longer one is forgotten when the next shorter one begins:
+// together the rules allow at most the largest limit in each shortest window.
 //
 // It is the cheapest limiter: its state is one small string; a decision is O(1).
 type FixedWindow struct{ *core }

@@ -55,7 +55,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 			return nil, errClients(first, c)
 		}
 		if (c.clock == nil) != (first.clock == nil) {
-			return nil, invalidConfig("of the %s and the %s only one has WithClock; one clock decides for all", first.title, c.title)
+			return nil, invalidConfig("of two limiters, the %s and the %s, only one has WithClock; one clock must decide for all", first.title, c.title)
 		}
 		g.nested = append(g.nested, i)
 		g.seen = g.seen || c.watch != nil
@@ -137,7 +137,7 @@ func errClients(a, b *core) error {
 }
 
 func errTooManyLimiters(n int) error {
-	return invalidConfig("%d limiters are too many for one script, which holds %d; of sliding windows in a hash or a list and of sliding logs, it holds four", n, maxGroup)
+	return invalidConfig("%d limiters are too many for one script, which holds at most %d; at most four of them may be sliding windows (Hash or List) or sliding logs", n, maxGroup)
 }
 
 // longer compares two whole numbers in decimal.

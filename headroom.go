@@ -2,21 +2,22 @@ package ratelimit
 
 // WithHeadroom leaves the last x permits of each key to the other limiters of the same
 // algorithm, name and prefix: this limiter allows a call only if x permits are left after
-// it. Give callers of low priority a limiter with it, and more important callers one with a
-// smaller x or without it:
+// it. Give callers of low priority a limiter with this option, and more important callers a
+// limiter with a smaller x or without the option:
 //
 //	rate, name := ratelimit.PerSecond(100), ratelimit.WithName("api")
 //	online := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 200, name))
 //	batch := ratelimit.Must(ratelimit.NewTokenBucket(
 //		client, rate, 200, name, ratelimit.WithHeadroom(50)))
 //
-// All of them take from one limit, and what any of them takes counts for all. Limit in the
-// Result is that limit, Remaining what is left for this limiter, at most Limit − x, and
-// RetryAfter when it allows the same call. A call for more than Limit − x permits returns
-// ErrExceedsLimit. x is 0 or more, and less than the limit: for a [SlidingLog], less than
-// the limit of every rule, because each rule's last x permits are left.
+// All these limiters take from one limit, and permits that one of them takes count for all.
+// Limit in the Result is that limit, Remaining what is left for this limiter, at most Limit −
+// x, and RetryAfter when it allows the same call. A call for more than Limit − x permits
+// returns ErrExceedsLimit. x is 0 or more, and less than the limit: for a [SlidingLog], less
+// than the limit of every rule, because each rule's last x permits are left.
 //
-// It makes no call more expensive, of this limiter or of the others. An [InFlight] refuses it.
+// The option makes no call more expensive, of this limiter or of the others. [NewInFlight]
+// refuses it.
 func WithHeadroom(x int) Option {
 	return common{func(s *settings) {
 		if x < 0 {

@@ -71,28 +71,28 @@ const (
 //	...
 //	err = reports.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
 //
-// Use [InFlight.Do] where the work is a function: it extends the lease for as long as the
-// work runs, and cancels the work's context if the lease is lost. Use
-// [InFlight.TryAcquire] where it is not. Use [InFlight.Claim] to decide together with
-// limiters.
+// Use [InFlight.Do] if the work is a function: Do extends the lease for as long as the work
+// runs, and cancels the work's context if the lease is lost. Otherwise use
+// [InFlight.TryAcquire]. Use [InFlight.Claim] to decide together with limiters.
 //
-// The holds whose lease has not ended by their own count ([Hold.Left]) never have more
-// permits than the limit. A hold counts its lease from before the request for it was sent, by
-// the process's monotonic clock, less a thousandth, for clocks that run at different speeds;
-// Redis counts it from when it executed the request, which is later. Four things weaken that.
+// The holds whose lease has not ended by the count of their processes ([Hold.Left]) never
+// have more permits than the limit. A process counts the lease from before it sent the
+// request, by its monotonic clock, and takes off a thousandth, because clocks run at
+// different speeds; Redis counts the lease from the execution of the request, which is later.
+// There are four exceptions.
 //
 //   - What Redis loses is allowed again: after a failover, each hold that was not replicated
 //     is one too many until its next Extend returns [ErrLeaseLost].
 //   - If the server's clock steps forward, leases end early by the step, and their places
-//     may be given to others. Such a hold learns of it from its next Extend.
-//   - A process that was suspended, as by the host of its virtual machine, may go on for a
-//     moment before it notices that its lease has ended.
+//     may be given to others. The next Extend of such a hold returns ErrLeaseLost.
+//   - A process that was suspended, for example by the host of its virtual machine, may go on
+//     working for a moment before it notices that its lease has ended.
 //   - Reset makes all permits free, although holds still have them.
 //
 // If the server's clock steps back, no lease becomes longer. With [WithClock] the
-// limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and
-// the permits of a hold that crashed are free again later by twice that. Processes with and
-// without WithClock may share a key; the server's clock is then one of the clocks.
+// limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and the
+// permits of a process that crashed are free again later, by twice WithMaxSkew. Processes
+// with and without WithClock may share a key; the server's clock is then one of the clocks.
 //
 // Limiters of other limits and leases may use the same key while a change is rolled out:
 // each allows a call only if its own limit holds over all permits, and a hold has the
@@ -112,7 +112,7 @@ type InFlight struct {
 	held    atomic.Int64 // permits of this process; counted only if it is observed
 }
 
-// NewInFlight returns a limiter that allows limit permits of a key to be held at once. limit
+// NewInFlight returns a limiter with which at most limit permits of a key are held at once. limit
 // is 1 to 100,000. lease is how long the permits of a process that has crashed stay taken;
 // it is a whole number of microseconds, from 1ms to 71 years. It should be many times as long
 // as a call to Redis: a hold that is not extended within its lease may lose its permits, and
@@ -130,7 +130,7 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 		return nil, err
 	}
 	if s.headroom > 0 {
-		return nil, invalidConfig("WithHeadroom: %d does not apply to permits in flight; give this limiter the same name and a limit that is lower by it", s.headroom)
+		return nil, invalidConfig("WithHeadroom: %d does not apply to permits in flight; give this limiter the same name and a limit that is lower by this headroom", s.headroom)
 	}
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
@@ -223,9 +223,9 @@ func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, R
 	return h, r, nil
 }
 
-// Peek returns what key has now, and takes and changes nothing: Remaining is how many
-// permits are free, and ResetAfter the time until all leases have ended, if none is extended.
-// Allowed and RetryAfter are about one permit. Its errors are those of TryAcquire.
+// Peek returns the state of key, and takes and changes nothing: Remaining is how many permits
+// are free, and ResetAfter the time until all leases have ended, if none is extended. Allowed
+// and RetryAfter are those of a call for one permit. Its errors are those of TryAcquire.
 func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 	began, o := f.begin(), Observation{Call: CallPeek, Key: key, N: 1}
 	if o.Err = f.check(ctx, key, 1); o.Err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 // A Hold has permits of an [InFlight] until it is released or its lease ends. It is safe for
-// concurrent use. A nil Hold, as of a denied call, has no permits.
+// concurrent use. A nil Hold, which a denied call returns, has no permits.
 type Hold struct {
 	limiter *InFlight
 	key, id string
@@ -39,9 +39,9 @@ func newHold(f *InFlight, key string, n int) *Hold {
 // believe starts the lease of permits that were asked for at sent.
 func (h *Hold) believe(sent time.Time) { h.until = h.limiter.believed(sent) }
 
-// Left is how long the lease certainly still lasts, by the process's monotonic clock. It is
-// 0 if the lease may have ended or is lost, or if the hold was released. Check it before a
-// step that no more holds than the limit may take at once.
+// Left is the time for which the lease certainly still lasts, by the process's monotonic
+// clock. It is 0 if the lease may have ended or is lost, or if the hold was released. Check
+// it before a step that must never be taken by more holds than the limit at once.
 func (h *Hold) Left() time.Duration {
 	if h == nil || h.limiter == nil {
 		return 0
@@ -133,10 +133,11 @@ func (h *Hold) find(ctx context.Context) (bool, error) {
 	return err == nil && words[0] > 0, err
 }
 
-// Release gives the permits back. If ctx has already ended, it still does so, and waits for a
-// second at most; so it can be deferred with a request's context. It may be called several
-// times; once it has returned nil, further calls do not ask Redis. For a lease that is lost
-// it returns nil too. After an error the permits are free when the lease ends, at the latest.
+// Release gives the permits back. Release does so even if ctx has already ended, and then
+// waits for at most a second; so it can be deferred with a request's context. It may be
+// called several times; once it has returned nil, further calls do not ask Redis. It also
+// returns nil if the lease is lost. After an error the permits are free at the latest when
+// the lease ends.
 func (h *Hold) Release(ctx context.Context) error {
 	if h == nil || h.limiter == nil {
 		return nil
@@ -196,7 +197,8 @@ func (h *Hold) giveBack(ctx context.Context) {
 
 // Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or
 // work panics. While work runs, Do extends the lease, first when a third of it is over, and
-// tries again if that fails. It goes on until work returns, even after ctx has ended.
+// tries again if an extension fails. Do extends the lease until work returns, even after ctx
+// has ended.
 //
 // The context of work ends with ctx. It is cancelled with [ErrLeaseLost] as its cause, see
 // [context.Cause], if the lease is lost or could not be extended in time. Others may then
@@ -223,10 +225,10 @@ func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Con
 
 // Do runs work, and then releases the hold, even if ctx has ended or work panics. While work
 // runs, it extends the lease, and cancels the context of work if the lease is lost, as
-// [InFlight.Do] does, which is TryAcquire and Do. Use Do where the Result is needed before work
-// begins. It returns what InFlight.Do returns after work has run. If the hold is nil, was
-// released, or its lease may have ended (see Left), work does not run, and the error wraps
-// ErrLeaseLost.
+// [InFlight.Do] does, which calls TryAcquire and then this method. Use this method if you need
+// the Result before work begins. It returns what InFlight.Do returns after work has run. If the
+// hold is nil, was released, or its lease may have ended (see Left), work does not run, and the
+// error wraps ErrLeaseLost.
 func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (err error) {
 	if work == nil {
 		return errNoWork

@@ -56,7 +56,7 @@ func (s *settings) checkKeyPart(option, what, value, byDefault string) {
 	}
 	for segment := range strings.SplitSeq(value, ":") {
 		if isAlgorithmID(segment) {
-			s.refuse("%s: %q holds %q, the id of an algorithm, and so could meet the keys of another limiter; choose another %s",
+			s.refuse("%s: %q holds %q, the id of an algorithm, so that its keys could be those of another limiter; choose another %s",
 				option, value, segment, what)
 		}
 	}

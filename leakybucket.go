@@ -1,9 +1,9 @@
 package ratelimit
 
 // A LeakyBucket holds up to capacity permits and drains at a rate: a call is allowed
-// if its permits fit. It decides as the token bucket does; only [Wait] and Reserve make a
-// call wait: with a capacity of 1, waiting callers go on one by one. Remaining is the room
-// left, ResetAfter the time to drain.
+// if its permits fit. It decides as the token bucket does, and queues no calls; only
+// [Wait] and Reserve let a call wait: with a capacity of 1, waiting callers go on one by
+// one. Remaining is the room left in the bucket, ResetAfter the time until it is empty.
 //
 // In any interval t it allows at most capacity + rate × t permits, exactly. It is a
 // GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 35

@@ -28,11 +28,12 @@ type Limiter interface {
 	// more than the limiter can ever allow, all three without asking Redis.
 	TryAcquireN(ctx context.Context, key string, n int) (Result, error)
 
-	// Peek returns what there is now, and takes and changes nothing: Remaining is the
-	// permits left, ResetAfter the time until the full limit is available, Allowed and
-	// RetryAfter are about one permit. On an unused key of a limit of 10 it returns
-	// Allowed, 10 Remaining and a ResetAfter of 0. RetryAfter is as exact as that of a
-	// denial. Its errors are those of TryAcquire; even then nothing was taken.
+	// Peek returns the state now, and takes and changes nothing: Remaining is the
+	// number of permits left, ResetAfter the time until the full limit is available,
+	// and Allowed and RetryAfter are those of a call for one permit. On an unused key
+	// of a limit of 10 it returns Allowed, 10 Remaining and a ResetAfter of 0.
+	// RetryAfter is as exact as that of a denial. Its errors are those of TryAcquire;
+	// after an error, too, nothing was taken.
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it
@@ -53,12 +54,12 @@ type Result struct {
 	Allowed bool
 
 	// Limit is the limit, burst or capacity of the rule that governs this
-	// answer. Of a sliding log's rules, that is the one with the fewest permits
-	// left when the call is allowed, and the one that blocks longest when it is
-	// denied. It is at least 1, but 0 where no rule governs the answer: that of
-	// AllowAll (see Unlimited), of DenyAll, and of a Fallback that denies a call
-	// because its secondary, of which it knows no limit, can never allow so many
-	// permits.
+	// answer. Of a sliding log's rules, that is the rule with the fewest permits left
+	// when the call is allowed, and the rule that blocks longest when it is denied.
+	// Limit is at least 1, with three exceptions. It is 0 in answers that no rule
+	// governs: those of AllowAll (see Unlimited), those of DenyAll, and the denial of a
+	// Fallback whose secondary can never allow so many permits, if the secondary's
+	// limit is unknown.
 	Limit int
 
 	// Window is that rule's window, 0 where Limit is 0; for a bucket, the time to
@@ -70,10 +71,10 @@ type Result struct {
 
 	// RetryAfter is 0 when the call is allowed, except for a call that took only a
 	// part, see [PartialTaker]. Otherwise it is the time until the same call would be
-	// allowed, if no other call takes permits: a retry a microsecond
-	// earlier (for a fixed window, a millisecond) is denied. Where permits are
-	// counted by sub-windows or at a resolution, it can be longer than Window by one
-	// sub-window or one resolution.
+	// allowed, if no other call takes permits: a retry a microsecond earlier (for a
+	// fixed window, a millisecond earlier) is denied. Where permits are counted by
+	// sub-windows or at a resolution, it can be longer than Window by one sub-window or
+	// one resolution.
 	RetryAfter time.Duration
 
 	// ResetAfter is the time until the full limit is available again, with the
@@ -127,11 +128,11 @@ type Rule struct {
 	Window time.Duration
 }
 
-// Client is what a limiter needs of a Redis client. *redis.Client,
+// A Client is the part of a Redis client that a limiter needs. *redis.Client,
 // *redis.ClusterClient, *redis.Ring and, from go-redis v9.22 on,
-// *redis.AutoPipeliner implement it. Only the first three merge waiting calls, and
-// types that embed them do not; only with these three does Preload reach all nodes.
-// Any other client must not retry a command whose NoRetry method returns true.
+// *redis.AutoPipeliner implement it. Waiting calls are merged, and Preload reaches all
+// nodes, only with the first three, and not with types that embed one of them. Any
+// other client must not retry a command whose NoRetry method returns true.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }

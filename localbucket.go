@@ -16,22 +16,23 @@ import (
 // decides exactly as a [TokenBucket] of the same rate and burst, but shares nothing
 // with other processes.
 //
-// To keep the limit of a fleet, divide rate and burst by the number of its
-// instances, rounded down, but to no less than 1: a quota of 100 per second with
-// a burst of 200 over 8 instances becomes PerSecond(12) and 25. Rounded down, the
-// fleet allows at most the quota while traffic is spread evenly, and less where it is
-// not: a key whose calls all reach one instance gets an eighth. A quota smaller than
-// the number of instances is raised to 1 for each, and the fleet allows more: for the
-// rate, PerMinute divides further than PerSecond; the burst is at least 1. Because
-// buckets start full, a key can have the burst once more when an outage begins.
+// To keep a limit over all instances of a service, divide rate and burst by the number
+// of instances, rounded down, but to no less than 1: a limit of 100 per second with a
+// burst of 200 over 8 instances becomes PerSecond(12) and 25. Because of the rounding,
+// the instances together allow at most the limit while traffic is spread evenly, and
+// less otherwise: a key whose calls all reach one instance gets an eighth. If the limit
+// is smaller than the number of instances, each instance gets 1, and together they
+// allow more. Then state the rate per minute, because PerMinute divides further than
+// PerSecond; the burst is at least 1. Because buckets start full, a key can have the
+// burst once more when an outage begins.
 //
 // It keeps at most 65,536 keys, or as many as [WithLocalKeys] says, at about 150
 // bytes each plus the key. When there is no room for a new key, the key whose bucket is
-// the nearest to full is dropped, and starts full when it comes again: first the keys
-// that are full, for which that makes no difference, then those with the fewest permits
-// missing. A key gets more than its rate only if more keys than there is room for are
-// short of permits at the same time. New keys evict other new keys first, so a flood of
-// new keys does not free the keys that are denied.
+// the nearest to full is dropped, and its next bucket starts full. Keys with a full bucket
+// are dropped first, which makes no difference for them, and then those with the fewest
+// permits missing. A key gets more than its rate only if there is not enough room for all
+// keys whose buckets are not full. New keys evict other new keys first, so a flood of new
+// keys does not free the keys that are denied.
 //
 // Its clock is monotonic, and does not follow changes of the wall clock. With [WithClock],
 // a clock that steps back stands still for the keys in use until it has caught up.
@@ -80,7 +81,7 @@ type LocalOption interface {
 	set(*settings)
 }
 
-// WithLocalKeys keeps at most n keys, 65,536 if not given. The keys are divided by
+// WithLocalKeys keeps at most n keys; without it, 65,536. The keys are divided by
 // their hash into up to 64 shards of equal size. Some keys are dropped a little before
 // n keys are in use, because one shard is full before the others. n is at least 1.
 func WithLocalKeys(n int) LocalOption { return localKeys(n) }

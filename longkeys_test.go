@@ -32,7 +32,7 @@ func (anyKey) Reset(context.Context, string) error { return nil }
 // TestKeysHaveAtMost4096Bytes: in every limiter and every decorator, whatever is under
 // it, and Redis is not asked.
 func TestKeysHaveAtMost4096Bytes(t *testing.T) {
-	const says = "ratelimit: invalid key: it has %d bytes and may have 4096; use a hash of long keys"
+	const says = "ratelimit: invalid key: it has %d bytes and may have at most 4096; use a hash of long keys"
 	refuse := func(t *testing.T, l ratelimit.Limiter, key string) {
 		t.Helper()
 		want := fmt.Sprintf(says, len(key))

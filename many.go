@@ -32,9 +32,9 @@ type Answer struct {
 //
 // It takes one round trip where the keys are on one server. On a Cluster or a Ring, and with
 // [WithoutMerging], it takes one for each thousand requests, to all servers at once. Many
-// requests go in several executions of about a millisecond each, between which Redis serves
-// others. The requests are not merged with those of other callers. If ctx ends first, every
-// answer is its error, and the permits may have been taken.
+// requests are sent in several executions of about a millisecond each, and between these
+// Redis serves other clients. The requests are not merged with those of other callers. If
+// ctx ends first, every answer has the error of ctx, and the permits may have been taken.
 func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	began := c.begin()
 	answers := make([]Answer, len(requests))

@@ -9,13 +9,15 @@ import (
 type Observer func(ctx context.Context, o Observation)
 
 // WithObserver calls the observers, in their order, once for each call of the limiter: for
-// metrics, logs and lists of who is limited (package observe, module otellimit). All limiters
-// on Redis have it, [LocalTokenBucket], and the decorators that answer calls themselves:
-// [DenyCache], [Fallback] and [Breaker]. Give all of them the same observers.
+// metrics, logs and lists of the keys that are denied most (package observe, module
+// otellimit). It is an option of all limiters on Redis, of [LocalTokenBucket], of the
+// decorators that answer calls themselves ([DenyCache], [Fallback]), and of [Breaker]. Give
+// all of them the same observers.
 //
 // # Who reports
 //
-// A call is reported by whoever answered it, so that it is reported once:
+// The limiter or decorator that answers a call reports it, so that each call is reported
+// once:
 //
 //   - A limiter reports the calls that reach it, with every outcome. [AllowAll] and
 //     [DenyAll] report nothing.
@@ -23,36 +25,36 @@ type Observer func(ctx context.Context, o Observation)
 //     reports the others.
 //   - A Fallback reports only the calls for which it asked its secondary ([SourceFallback]),
 //     and those whose caller left before the primary answered. The primary reports the calls
-//     that it answered, and its failures: a call that failed there and was then allowed by
-//     the secondary is reported as failed by the one and as allowed by the other. Under
-//     [WithBudget] the primary also reports calls that no caller waits for any more, when
-//     they end.
-//   - A secondary with observers of its own reports what it is asked too. Leave them out
-//     there, or the call counts twice.
+//     that it answered, and its failures: a call that failed in the primary and was then
+//     allowed by the secondary is reported as failed by the primary, and as allowed by the
+//     Fallback. Under [WithBudget] the primary also reports calls that no caller waits for any
+//     more, when they end.
+//   - A secondary with observers of its own also reports the calls that it gets. Give it no
+//     observers, because the calls would count twice.
 //   - [All], [AcquireAll], [PeekAll] and [AcquireAcrossSlots] report one call for each limiter
-//     that has observers, with its own Result, and with [OutcomeUntaken] where this limiter
-//     had the permits and another one denied the call. Claims of one limiter for one key are
-//     one call. Claims that cannot be put together are reported by none.
-//   - Of a [Choice] the picked limiter reports, of a [Shadow] both limiters do.
-//   - [Wait] on a bucket is one call. On other limiters each of its attempts is reported, as
-//     a call of TryAcquireN.
+//     that has observers, with its own Result, and with [OutcomeUntaken] if this limiter had
+//     the permits and another one denied the call. Claims of one limiter for one key are one
+//     call. Claims that cannot be decided together are not reported.
+//   - With a [Choice], the picked limiter reports; with a [Shadow], both limiters do.
+//   - Wait on a bucket is reported as one call. On other limiters each attempt of Wait is
+//     reported, as a call of TryAcquireN.
 //   - [InFlight.Do] is reported as its parts: a [CallHold], a [CallExtend] for each
 //     extension, and a [CallRelease].
 //
 // Calls that fail before anything is asked are reported too ([SourceNone]), such as one with
 // an empty key. What the package does in the background, such as giving back the permits of a
-// caller that left, is not reported, and neither is Preload.
+// caller that has left, is not reported; nor is Preload.
 //
 // # What an observer may do
 //
-// It runs in the caller's goroutine before the call returns, with the caller's context, in
-// many goroutines at once. So it must be quick and safe for concurrent use. It may call
-// limiters. Only the changes of a breaker's state come one by one, in order, in any goroutine
-// and without a context of a caller.
+// An observer runs in the caller's goroutine before the call returns, with the caller's
+// context, and in many goroutines at once. So it must be quick and safe for concurrent use.
+// It may call limiters. Only changes of a breaker's state are reported one by one and in
+// order; they come in any goroutine, without the context of a caller.
 //
-// A panic of an observer harms no call: the answer is returned as if the observer had
-// returned, and the other observers are called. The first panic of each limiter's observers
-// goes to [log/slog]'s default logger, with its stack.
+// A panic of an observer does not affect the call: the answer is returned as if the observer
+// had returned, and the other observers are called. The first panic of each limiter's
+// observers goes to [log/slog]'s default logger, with its stack.
 //
 // An observed call reads the clock twice and allocates nothing, beside what the observers
 // do. Without this option nothing is read or allocated.
@@ -100,8 +102,8 @@ func (e everywhere) setBreaker(s *breakerSettings) {
 	e.set(s.settings)
 }
 
-// An Observation is what observers get to know of one call. A field that does not apply is
-// zero.
+// An Observation describes one call, for observers. A field that does not apply to
+// the call is zero.
 //
 // A call for three permits of a token bucket that Redis allowed together with eleven other
 // calls, after 300 µs in a queue, is
@@ -197,15 +199,15 @@ func (c Call) String() string {
 type Outcome int
 
 const (
-	// OutcomeAllowed: the permits were taken. Only calls up to [CallHold] are allowed or
-	// denied.
+	// OutcomeAllowed: the permits were taken. Only the calls from [CallAcquire] to
+	// [CallHold] are allowed or denied.
 	OutcomeAllowed Outcome = iota + 1
 	// OutcomeDenied: this limiter denied the call.
 	OutcomeDenied
-	// OutcomeUntaken: this limiter had the permits, but another one denied the call of
-	// both, so they were not taken or were given back.
+	// OutcomeUntaken: this limiter had enough permits, but another limiter denied the same
+	// call, so the permits were not taken, or were given back.
 	OutcomeUntaken
-	// OutcomeDone: a call that is never denied, such as Peek or Charge, has no error.
+	// OutcomeDone: a call that is never denied, such as Peek or Charge, returned no error.
 	OutcomeDone
 	// OutcomeFailed: the caller got an error.
 	OutcomeFailed
@@ -216,7 +218,7 @@ func (o Outcome) String() string {
 	return named(int(o), "outcome", "allowed", "denied", "untaken", "done", "failed")
 }
 
-// A Source is who answered a call, or failed to.
+// A Source says what answered a call, or failed to answer it.
 type Source int
 
 const (

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// An Option applies to every algorithm, and to [InFlight], which only refuses
+// An Option applies to every algorithm, and to [InFlight], which refuses only
 // [WithHeadroom]. The options of a single algorithm have types of their own, so that they
 // do not compile with another.
 type Option interface {
@@ -71,21 +71,21 @@ type BucketOption interface {
 // part of the limiter's keys and of its errors. It must not be empty, must hold no
 // colon and no brace, and must not be the id of an algorithm, such as "tokenbucket".
 //
-// The name identifies state. Limiters of one algorithm with one name and one prefix
-// share the state of their keys. The instances of a service should do so, and so should
-// a limiter whose rule has changed and the one with the old rule. Two rules that are
-// to hold at the same time, 5 a second and 100 an hour, need two names; with one name
-// each reads the other's state as its own, from an older rule. While a changed rule is
-// rolled out that is what you want: the old and the new rule together allow at most the
-// largest burst + the fastest rate × t in any interval t. Of sliding windows and logs
-// each call is allowed only if its own rule holds over all permits that any of the rules
-// still needs. A fixed window has one counter: there the rules together allow at most the
-// largest limit in each shortest window, and a longer window is forgotten when a shorter
-// one begins. Windows with WithAlignment also end at each other's boundaries.
+// The name identifies state. Limiters of one algorithm with the same name and prefix share
+// the state of their keys. Use the same name in all instances of a service, and for a
+// limiter whose rule has changed. Two rules that must hold at the same time, such as 5 a
+// second and 100 an hour, need two names; with one name, each reads the other's state as
+// its own, from an older rule. That is right while a changed rule is rolled out: the old
+// and the new rule together allow at most the largest burst + the fastest rate × t in any
+// interval t. With sliding windows and logs, a call is allowed only if its own rule holds
+// over all permits that any of the rules still needs. A fixed window has one counter:
+// there the rules together allow at most the largest limit in each shortest window, and a
+// longer window is forgotten when a shorter one begins. Windows with WithAlignment also
+// end at each other's boundaries.
 //
 // A [DenyCache], a [Fallback], a [Breaker] and a [LocalTokenBucket] keep nothing in Redis:
 // their names are only for [WithObserver]. Without the option, a DenyCache and a Fallback have
-// the name of the limiter inside.
+// the name of the limiter inside them.
 func WithName(name string) NameOption {
 	return everywhere{common{func(s *settings) {
 		if strings.Contains(name, ":") {
@@ -98,9 +98,9 @@ func WithName(name string) NameOption {
 }
 
 // WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
-// key in Redis is prefix:name:algorithm:key. A prefix separates what shares one Redis:
-// services, environments, tests. It may hold colons, but no brace, and none of its
-// segments may be the id of an algorithm, such as "tokenbucket".
+// key in Redis is prefix:name:algorithm:key. Use a prefix to separate services, environments
+// or tests that share one Redis. It may hold colons, but no brace, and none of its segments
+// may be the id of an algorithm, such as "tokenbucket".
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
 		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)
@@ -109,7 +109,7 @@ func WithPrefix(prefix string) Option {
 	}}
 }
 
-// WithOptions makes one option of several, so that a []Option can be passed to any
+// WithOptions combines several options into one, so that a []Option can be passed to any
 // constructor:
 //
 //	ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithOptions(opts...))
@@ -123,10 +123,11 @@ func WithOptions(opts ...Option) Option {
 // between 1970 and 2112; otherwise the call returns ErrInvalidConfig.
 //
 // The clocks of the processes that share a key may differ, and calls may arrive in
-// another order than they read their clocks in. No call moves the state of a key back in
-// time: a call whose clock is behind the state is decided at the state's instant. So a
-// process whose clock is ahead refills the key for all of them, and one that is behind
-// waits for the rule and its lag. [WithMaxSkew] says how far the clocks may be apart.
+// another order than that in which they read their clocks. No call moves the state of a
+// key back in time: a call whose clock is behind the state is decided at the state's
+// instant. So a process whose clock is ahead refills the key for all of them, and a
+// process whose clock is behind waits for the rule and for its lag. [WithMaxSkew] says
+// how far the clocks may be apart.
 //
 // Keys still expire by the server's clock, which counts the time for which they are
 // needed even while the caller's clock stands still, as in a test on a real server.
@@ -140,15 +141,15 @@ func WithClock(now func() time.Time) Option {
 	}}
 }
 
-// WithMaxSkew goes with WithClock: d is how far the clocks of the processes that share a
+// WithMaxSkew is for limiters with WithClock: d is how far the clocks of the processes that share a
 // key may be apart, the time that a call takes to arrive included; 1s if not given. Every
 // key lives longer by d. Processes within d of each other together get at most what the
 // rule allows in t + d in any interval t. Beyond d, the rest of the skew can be spent
 // again each time the key has expired. So can any skew after a Reset, which deletes the
 // state's instant too. d is 0 to 24h.
 //
-// A limiter without WithClock may share the key. While callers' clocks use it, the
-// limiter keeps the key longer by their d too, and its decisions cost Redis a little more.
+// A limiter without WithClock may share the key. While limiters with WithClock use the key, this
+// limiter too keeps it longer by their d, and its decisions cost Redis a little more.
 func WithMaxSkew(d time.Duration) Option {
 	return common{func(s *settings) {
 		if d < 0 || d > mostMaxSkew {
@@ -196,7 +197,7 @@ type Storage int
 const (
 	// Hash keeps the running totals of sub-windows in a hash.
 	Hash Storage = iota
-	// List keeps the same in a list. It decides exactly as Hash does.
+	// List keeps the running totals in a list. It decides exactly as Hash does.
 	List
 	// ZSet keeps every permit in a sorted set. It is exact, at about 120 bytes
 	// a permit.
@@ -217,8 +218,8 @@ func (s Storage) String() string {
 }
 
 // WithStorage chooses how a sliding window is kept: Hash (the default), List or
-// ZSet. Each has keys of its own, so that a change of the storage starts with unused
-// keys.
+// ZSet. Each storage has keys of its own, so that after a change of the storage all
+// keys are unused.
 func WithStorage(storage Storage) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if storage < Hash || storage > ZSet {
@@ -229,12 +230,13 @@ func WithStorage(storage Storage) SlidingWindowOption {
 	}}
 }
 
-// WithSubWindows divides a sliding window into n sub-windows, 40 if not given. n is 1
+// WithSubWindows divides a sliding window into n sub-windows; without it there are 40. n is 1
 // to 100,000, and each sub-window a whole number of microseconds. With more
-// sub-windows, permits become available more evenly; they take more memory, not more
-// time. Under a steady demand of twice a limit of 50 or more, 40 sub-windows allow 97 % of
-// the limit, and 10 allow 91 %; a key takes 1.6 kB with 40 that are all in use, and 0.8 kB
-// with 10 (List: 0.9 kB and 0.4 kB). ZSet is exact and does not accept this option.
+// sub-windows, permits become available more evenly, and a key takes more memory, but a
+// decision takes no more time. Under a steady demand of twice a limit of 50 or more, 40
+// sub-windows allow 97 % of the limit, and 10 allow 91 %; a key with all sub-windows in use
+// takes up to about 1.6 kB with 40, and 0.9 kB with 10 (List: 1 kB and 0.4 kB). ZSet is exact
+// and does not accept this option.
 func WithSubWindows(n int) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
 		if n < 1 || n > maxSubWindows {
@@ -246,7 +248,7 @@ func WithSubWindows(n int) SlidingWindowOption {
 }
 
 // WithResolution merges the entries of a sliding log that fall into the same interval
-// of d, to bound its memory at one entry for each d of the longest window. d is a whole
+// of d, so that its memory is at most one entry for each d of the longest window. d is a whole
 // number of microseconds, at most the shortest window. A merged entry counts until the
 // last instant of its interval has left the window, so that the log never allows more, and
 // may allow less for at most d.

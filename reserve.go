@@ -27,10 +27,11 @@ var (
 )
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
-// refilled so far, but within maxWait. The bucket then owes the permits, and later calls
-// come after them: TryAcquire is denied until the debt is repaid, and a later reservation is
-// due later. So reservations are due in the order in which Redis decides, in any number of
-// processes, evenly spaced, and with one call each. [Wait] reserves and sleeps.
+// refilled far enough, but within maxWait. The permits that are not there yet are a debt of
+// the bucket, and later calls come after it: TryAcquire is denied until the debt is repaid,
+// and a later reservation is due later. So reservations are due in the order in which Redis
+// decides, in any number of processes, evenly spaced, and each reservation takes one call to
+// Redis. [Wait] reserves and sleeps.
 //
 // If the permits would be due later than maxWait, Reserve takes nothing and returns a
 // *[WaitError], which matches ErrWaitTooLong and says how long the wait would have been. With
@@ -40,10 +41,10 @@ var (
 // reservation is cancelled when Redis answers. After another error the permits may have been
 // taken, once.
 //
-// Permits that are used when they are due never exceed burst + rate × t in any interval t, in
-// which the instants are whole microseconds, rounded up. Permits that are used late, at most
-// by d, never exceed burst + rate × (t + d). If the server's clock is set forward, callers
-// that already wait are late by as much.
+// Permits that are used when they are due never exceed burst + rate × t in any interval t;
+// instants are whole microseconds, rounded up. If permits are used late, by at most d, they
+// never exceed burst + rate × (t + d). If the server's clock is set forward, callers that
+// already wait are late by the same time.
 //
 // Limiters of other rules on the key respect reservations: until the last reserved permit is
 // due, they restore none of the reserved permits.
@@ -57,8 +58,8 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 }
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
-// drained so far, but within maxWait. It is [TokenBucket.Reserve], with the capacity in place
-// of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
+// drained far enough, but within maxWait. It is [TokenBucket.Reserve], with the capacity in
+// place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return l.core.reserveObserved(ctx, key, n, maxWait)
@@ -66,7 +67,7 @@ func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
 // sleep for Delay; call Cancel if the permits will not be used. It is safe for concurrent use.
-// A nil Reservation, that of an error, has no permits.
+// A nil Reservation, which Reserve returns with an error, has no permits.
 type Reservation struct {
 	core    *core
 	timing  timing
@@ -104,8 +105,8 @@ const (
 )
 
 // Delay is the time until the permits may be used, 0 when they may be used now. It counts
-// from when the reply arrived, so that it never ends early, and ends late by the reply's way
-// back from Redis.
+// from the arrival of the reply, so that it never ends early, and ends late by the time that
+// the reply took.
 func (r *Reservation) Delay() time.Duration {
 	if r == nil || r.core == nil {
 		return 0
@@ -130,7 +131,7 @@ func (r *Reservation) Result() Result {
 // report whether the cancel gave the permits back.
 func (r *Reservation) Wait(ctx context.Context) error {
 	if r == nil || r.core == nil {
-		return invalidConfig("there is no reservation; Reserve returns one if it has no error")
+		return invalidConfig("there is no reservation; Reserve returns one if it returns no error")
 	}
 	switch r.ended.Load() {
 	case reservationUsed:
@@ -164,12 +165,12 @@ func (r *Reservation) Wait(ctx context.Context) error {
 // the callers: time restores it.
 const cancelTime = 100 * time.Millisecond
 
-// Cancel gives the permits back; do not use them after it. It gives back all of them if no
-// other permits have been taken from the key since, and otherwise nothing: later reservations
+// Cancel gives the permits back; do not use them afterwards. It gives back all of them if no
+// other permits have been taken from the key since, and otherwise none: later reservations
 // already have their instants, at which the permits given back could be used too. It returns
 // nil in both cases. If it returns an error, the permits may have been given back or not;
-// Cancel can be called again. Once it has been called, Wait returns an error, and so does one
-// that is under way.
+// Cancel can be called again. After Cancel has been called, Wait returns an error, even if
+// the call of Wait began before.
 //
 // After Wait has returned nil, and after a Cancel that returned nil, it does nothing. If ctx
 // has ended, it returns an error and does not ask Redis: use context.WithoutCancel to cancel

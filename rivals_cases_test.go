@@ -105,7 +105,7 @@ func (c *contest) ones(t *testing.T, by, n int, merged bool) {
 }
 
 func (c *contest) allowed() (sum int) {
-	for _, g := range c.grants {
+	for _, g := range c.allowedCalls {
 		sum += g.N
 	}
 	return sum
@@ -238,17 +238,17 @@ func TestLocalClocksApart(t *testing.T) {
 		at, ahead := limitertest.Start, time.Duration(0)
 		l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1000), 100,
 			ratelimit.WithClock(func() time.Time { return at.Add(ahead) })))
-		var grants []limitertest.Grant
+		var allowed []limitertest.AllowedCall
 		for i := range 4000 {
 			if rng.IntN(20) == 0 {
 				at = at.Add(time.Duration(rng.IntN(3000)) * time.Microsecond)
 			}
 			ahead = time.Duration(i%2) * apart
 			if must(t)(l.TryAcquire(ctx, "k")).Allowed {
-				grants = append(grants, limitertest.Grant{At: at.UnixMicro(), N: 1})
+				allowed = append(allowed, limitertest.AllowedCall{At: at.UnixMicro(), N: 1})
 			}
 		}
 		bound := limitertest.Bound{Limit: 100, Window: 100 * time.Millisecond, Rate: ratelimit.PerSecond(1000)}
-		require.Empty(t, limitertest.Exceeded([]limitertest.Bound{bound}, grants, apart))
+		require.Empty(t, limitertest.Exceeded([]limitertest.Bound{bound}, allowed, apart))
 	}
 }

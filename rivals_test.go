@@ -43,9 +43,9 @@ type contest struct {
 	slack  time.Duration // by how much one rule knows another's window too long
 	looks  int           // of so many calls, one is checked to have written nothing if it was denied
 
-	latest int64 // the state's instant
-	grants []limitertest.Grant
-	steps  []string
+	latest       int64 // the state's instant
+	allowedCalls []limitertest.AllowedCall
+	steps        []string
 }
 
 // contestOf starts with an empty key.
@@ -119,7 +119,7 @@ func (c *contest) call(t *testing.T, by int, late time.Duration, n ...int) []rat
 	}
 	if c.beyond && before == "" { // the key has expired: the rest of the skew can be spent again
 		c.settle(t)
-		c.grants, c.latest = nil, 0
+		c.allowedCalls, c.latest = nil, 0
 	}
 	var results []ratelimit.Result
 	allowed := false
@@ -142,7 +142,7 @@ func (c *contest) call(t *testing.T, by int, late time.Duration, n ...int) []rat
 		if result.Allowed && len(n) > 0 {
 			allowed = true
 			c.latest = max(c.latest, r.reads.UnixMicro())
-			c.grants = append(c.grants, limitertest.Grant{At: c.Now.UnixMicro(), Instant: c.latest, By: by, N: n[i]})
+			c.allowedCalls = append(c.allowedCalls, limitertest.AllowedCall{At: c.Now.UnixMicro(), Instant: c.latest, By: by, N: n[i]})
 		}
 		if result.RetryAfter > c.longest()+lag || result.RetryAfter < 0 || result.Allowed != (result.RetryAfter == 0) {
 			c.fail(t, "a wait of %v", result.RetryAfter)
@@ -194,10 +194,10 @@ func (c *contest) reset(t *testing.T, by int, late time.Duration, looked ratelim
 // settle checks the permits taken so far.
 func (c *contest) settle(t *testing.T) {
 	t.Helper()
-	if len(c.grants) == 0 {
+	if len(c.allowedCalls) == 0 {
 		return
 	}
-	if exceeded := limitertest.Exceeded(c.bounds(), c.grants, c.skew()); exceeded != "" {
+	if exceeded := limitertest.Exceeded(c.bounds(), c.allowedCalls, c.skew()); exceeded != "" {
 		c.fail(t, "%s, with clocks %v apart", exceeded, c.skew())
 	}
 }

@@ -9,23 +9,25 @@ import (
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose
 // cost is known only when it is done: the tokens of a language model, the bytes of an
-// answer. Every limiter of this package that decides on Redis on its own is one;
-// [SettlerOf] makes one of a [DenyCache]. [Claim.Estimate] is for an estimate beside other
-// limits.
+// answer. Every limiter of this package that decides on Redis on its own is a Settler; for
+// a [DenyCache], [SettlerOf] returns one. To decide an estimate together with other
+// limits, use [Claim.Estimate].
 type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
 	// If the call is allowed, the Ticket settles what the work has really cost; if it is
-	// denied, the Ticket is nil. For work that may cost more than the limit, estimate the
-	// limit at most: Settle charges the rest. The call is not merged with others.
+	// denied, the Ticket is nil. If the work may cost more than the limit, estimate at
+	// most the limit: Settle charges the rest. The call is not merged with others.
 	//
 	// If a ticket is never settled, because the process has ended or the reply was lost,
-	// its n permits stay taken, as those of any allowed call: the key recovers with time.
+	// its n permits stay taken, as those of any other allowed call: the limit becomes
+	// available again with time.
 	Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error)
 
-	// Charge takes n permits from key, whether they are there or not. What is missing is
-	// a debt: no call is allowed before it is repaid, and RetryAfter and ResetAfter
-	// include it. A bucket repays its debt at its rate; a sliding window or a log when the
-	// permits leave the window. A fixed or calendar window forgets its debt when it ends.
+	// Charge takes n permits from key, even if fewer are left. The missing permits are a
+	// debt: no call is allowed before it is repaid, and RetryAfter and ResetAfter include
+	// it. A bucket repays its debt at its rate; a sliding window or a log repays it when
+	// the permits leave the window. A fixed or calendar window forgets its debt when the
+	// window ends.
 	//
 	// Allowed is true, Remaining is 0 while there is a debt. n is 1 to 1,000,000,000; with
 	// the storage ZSet 1 to 10,000, and no more than 20,000 permits can count at a time.
@@ -48,13 +50,14 @@ var (
 
 // WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
 // refilled while the ticket was held: of n permits held for h, n − rate × h, rounded down to
-// what the bucket counts in (with WithRefillEvery, n less the most that the steps in h can
-// bring), and nothing if a limiter of another rate has written the state. The permits used
-// then never exceed the bucket's bound in any interval, if a ticket's use counts at the
-// instant of its estimate, all limiters of the key have this rate, and the clock does not
-// step back while the ticket is held. Without this option everything is given back, which
-// can exceed the bound, see [Ticket.Settle]. Choose it where the bound matters more than the
-// permits, and where estimates are held for much less time than a refill takes.
+// the units in which the bucket counts (with WithRefillEvery, n less the most that the steps
+// in h can bring), and nothing if a limiter of another rate has written the state. The
+// permits used then never exceed the bucket's bound in any interval, if a ticket's use
+// counts at the instant of its estimate, all limiters of the key have this rate, and the
+// clock does not step back while the ticket is held. Without this option everything is given
+// back, which can exceed the bound, see [Ticket.Settle]. Choose the option if the bound
+// matters more than the permits that are not given back, and if tickets are held for much
+// less time than a refill takes.
 func WithExactReturns() BucketOption {
 	return bucketOnly{func(s *settings) {
 		s.once("WithExactReturns")
@@ -157,27 +160,28 @@ func (c *core) checkCharge(n int) error {
 //
 // What is given back depends on the limiter:
 //
-//   - A bucket takes back everything, at most until it is full. It may have refilled the
+//   - A bucket takes back everything, but never more than fills it. It may have refilled the
 //     same permits while the ticket was held. So an interval that begins while tickets of
-//     the key are held can exceed the bucket's bound: by at most what is given back in it
-//     of earlier estimates, and by at most rate × the time for which one ticket or another
-//     has then been held without a break. An interval that begins while no ticket is held
-//     keeps the bound, and so does any interval if the bucket is never full while the
-//     tickets are held. With [WithExactReturns] no interval exceeds the bound, and less is
-//     given back. While permits are promised to callers that [Wait], nothing is given back,
-//     because the next caller would be due at the same instants as they are.
-//   - A fixed or calendar window takes back permits of the window that they were taken
-//     from. Once that is over, nothing is given back, and nothing needs to be.
+//     the key are held can exceed the bucket's bound: by no more than what is given back in
+//     the interval of earlier estimates, and also by no more than rate × the time for which,
+//     when the interval begins, the key has had tickets without a break. An interval that
+//     begins while no ticket is held keeps the bound, and so does any interval if the bucket
+//     is never full while the tickets are held. With [WithExactReturns] no interval exceeds
+//     the bound, and less is given back. While permits are promised to callers that [Wait],
+//     nothing is given back, because the next caller would get the same instants as these
+//     callers.
+//   - A fixed or calendar window takes permits back while the window from which they were
+//     taken lasts. After its end nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs remove the permits as if they had never been taken. Hash,
 //     List and a log rewrite the later totals of the key's state; if 8,192 or more
 //     sub-windows or entries came later, nothing is given back.
 //
 // Nothing is given back where the permits are not found: the server's clock has stepped back
 // and moved them, or another limiter has changed the length of a fixed window. A Reset gives
-// back the permits of all tickets of its key: settle before it, or not at all, because a
-// bucket does not notice the Reset. A sliding window or log can mistake permits of other
-// calls for the ticket's, if they were taken in the same sub-window or at the same instant
-// after a Reset, or after the clock stepped back.
+// back the permits of all tickets of its key: settle a ticket before the Reset, or not at
+// all, because a bucket does not notice the Reset. A sliding window or log can mistake
+// permits of other calls for the ticket's, if they were taken in the same sub-window or at
+// the same instant after a Reset, or after the clock stepped back.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.core == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
@@ -233,8 +237,8 @@ func (t *Ticket) settle(ctx context.Context, actual int) (Result, error) {
 
 // SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around
 // one. Through a cache, an estimate is denied from memory as TryAcquireN is, and a settlement
-// that gives permits back removes the key's denials. So a service that has a cache settles
-// through it:
+// that gives permits back removes the key's denials. So a service with a cache settles
+// through the cache:
 //
 //	cache, err := ratelimit.NewDenyCache(bucket)
 //	...

@@ -31,10 +31,10 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 				span := bounds[rng.IntN(len(bounds))].Window
 				type held struct {
 					*ratelimit.Ticket
-					n, grant int
+					n, index int // of its call among the allowed ones
 				}
 				var tickets []held
-				var grants []limitertest.Grant
+				var allowed []limitertest.AllowedCall
 				for i := range 60 {
 					if rng.IntN(2) == 0 {
 						s.Advance(time.Duration(rng.Int64N(1+int64(span)/4)) / time.Millisecond * time.Millisecond)
@@ -46,14 +46,14 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 					l := pairs[by].Limiter.(settling)
 					n := 1 + rng.IntN(min(pairs[by].Model().Max(), 20))
 					about := fmt.Sprintf("%s of %d: step %d, %d permits", pairs[by].About, len(pairs), i, n)
-					grant := limitertest.Grant{At: s.Now.UnixMicro(), Instant: s.Now.UnixMicro(), By: by, N: n}
+					allowedCall := limitertest.AllowedCall{At: s.Now.UnixMicro(), Instant: s.Now.UnixMicro(), By: by, N: n}
 					switch rng.IntN(4) {
 					case 0:
 						ticket, _, err := l.Estimate(ctx, "k", n)
 						require.NoError(t, err, about)
 						if ticket != nil {
-							tickets = append(tickets, held{ticket, n, len(grants)})
-							grants = append(grants, grant)
+							tickets = append(tickets, held{ticket, n, len(allowed)})
+							allowed = append(allowed, allowedCall)
 						}
 					case 1, 2:
 						if len(tickets) == 0 {
@@ -64,13 +64,13 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 						tickets = append(tickets[:j], tickets[j+1:]...)
 						actual := rng.IntN(2) * rng.IntN(h.n+1)
 						require.NoError(t, h.Settle(ctx, actual), about)
-						grants[h.grant].N = actual
+						allowed[h.index].N = actual
 					default:
 						taken, r, err := l.TryAcquireUpTo(ctx, "k", n)
 						require.NoError(t, err, about)
 						require.LessOrEqual(t, r.Remaining, r.Limit)
-						if grant.N = taken; taken > 0 {
-							grants = append(grants, grant)
+						if allowedCall.N = taken; taken > 0 {
+							allowed = append(allowed, allowedCall)
 						}
 					}
 					for _, key := range s.Admin.Keys(ctx, "*").Val() {
@@ -80,8 +80,8 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 				if bounds[0].Rate.Count > 0 {
 					continue // full returns exceed it, see internal/model
 				}
-				var used []limitertest.Grant
-				for _, g := range grants {
+				var used []limitertest.AllowedCall
+				for _, g := range allowed {
 					if g.N > 0 {
 						used = append(used, g)
 					}

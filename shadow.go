@@ -8,8 +8,9 @@ import (
 )
 
 // A Shadow is a [Limiter] that decides by one limiter and asks another one, on trial, what
-// it would have decided. What the trial answers is only reported. Its errors, its panics and
-// its time never reach the caller: it is asked in the background, after the decision.
+// it would have decided. The trial's answer is only reported. The caller never gets the
+// errors, panics and delays of the trial, because it is asked in the background, after the
+// decision.
 //
 // To try a stricter limit before it is enforced:
 //
@@ -19,7 +20,8 @@ import (
 //		}
 //	})
 //
-// For a dry run, which takes permits and reports, and allows every call, enforce [AllowAll]:
+// For a dry run, in which the trial takes permits and reports, and every call is allowed,
+// enforce [AllowAll]:
 //
 //	limiter, err := ratelimit.NewShadow(ratelimit.AllowAll(), planned, report)
 //
@@ -27,8 +29,8 @@ import (
 // limiter has, if both are of one algorithm. It is asked about each call that the enforced
 // limiter has decided, allowed or denied, and not about a call that got an error. Calls for
 // one key are asked in about the order of their decisions. At most 256 trials (see
-// [WithMaxTrials]) are under way at a time, each for at most a second. The trial is not
-// asked about a call beyond that; [Shadow.Dropped] counts these calls.
+// [WithMaxTrials]) are under way at a time, each for at most a second. While as many are
+// under way, the trial is not asked about further calls; [Shadow.Dropped] counts these.
 //
 // Put a [DenyCache] around the enforced limiter, not around the Shadow: the trial would not
 // be asked about calls that the cache denies. NewDenyCache refuses that. A call takes some
@@ -42,7 +44,7 @@ type Shadow struct {
 
 var _ Limiter = (*Shadow)(nil)
 
-// A Trial is what a [Shadow]'s trial answered to one call.
+// A Trial holds the answer of a [Shadow]'s trial to one call.
 type Trial struct {
 	Key      string
 	N        int    // permits asked for; 0 for a Reset that failed
@@ -59,20 +61,20 @@ const (
 
 // NewShadow returns a limiter that decides by enforced, and asks trial about the same calls.
 // report gets each of the trial's answers. It is called from several goroutines at once,
-// never from a caller's. It may be slow, but its trial counts as under way while it runs.
+// never from a caller's. It may be slow, but while it runs, its trial counts as under way.
 //
 // The error wraps ErrInvalidConfig: a limiter, report or an option is nil, an option's value
 // cannot work, or an option is given twice.
 func NewShadow(enforced, trial Limiter, report func(Trial), opts ...ShadowOption) (*Shadow, error) {
 	s := shadowSettings{most: defaultMaxTrials}
 	if isNil(enforced) {
-		s.refuse("NewShadow: the enforced limiter is nil; AllowAll() lets every call pass")
+		s.refuse("NewShadow: the enforced limiter is nil; AllowAll() allows every call")
 	}
 	if isNil(trial) {
 		s.refuse("NewShadow: the trial is nil")
 	}
 	if report == nil {
-		s.refuse("NewShadow: report is nil; without it nobody hears what the trial answers")
+		s.refuse("NewShadow: report is nil; give a function that gets the trial's answers")
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -99,7 +101,7 @@ type shadowOption func(*shadowSettings)
 
 func (f shadowOption) setShadow(s *shadowSettings) { f(s) }
 
-// WithMaxTrials allows n trials to be under way at a time, 256 if not given. n is 1 to
+// WithMaxTrials allows n trials to be under way at a time; without it, 256. n is 1 to
 // 1,048,576. While the trial's Redis hangs, up to n goroutines wait for it, each for at most
 // a second.
 func WithMaxTrials(n int) ShadowOption {

@@ -52,7 +52,7 @@ func TestShadowConfigErrors(t *testing.T) {
 		opts            []ratelimit.ShadowOption
 		says            string
 	}{
-		{nil, l, report, nil, "NewShadow: the enforced limiter is nil; AllowAll() lets every call pass"},
+		{nil, l, report, nil, "NewShadow: the enforced limiter is nil; AllowAll() allows every call"},
 		{(*ratelimit.Shadow)(nil), l, report, nil, "the enforced limiter is nil"},
 		{l, nil, report, nil, "NewShadow: the trial is nil"},
 		{l, (*ratelimit.Choice)(nil), report, nil, "the trial is nil"},

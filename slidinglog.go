@@ -25,14 +25,15 @@ var (
 // An entry of the log takes 14 bytes, and 20 once billions of permits have been taken
 // from the key. There are at most as many entries as the largest limit; WithResolution
 // merges them. A decision reads O(rules × log limit) entries. The first call after a pause
-// drops all entries that have left at once, which takes 0.6 ms for a million of them.
+// drops at once all entries that have left every window, which takes 0.6 ms for a million
+// entries.
 //
-// Logs with other rules may use the same key, see [SlidingWindow].
+// Logs with other rules may use the same key, as for a [SlidingWindow].
 type SlidingLog struct{ *core }
 
-// NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It refuses a
-// rule that a rule with a longer window implies: 20 a second beside 10 a minute never
-// applies. The error wraps ErrInvalidConfig. Redis is not asked.
+// NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It returns an
+// error for a rule that a rule with a longer window implies: 20 a second never applies
+// beside 10 a minute. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLog, error) {
 	s, err := collect(opts)
 	if err != nil {

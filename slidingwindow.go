@@ -27,18 +27,19 @@ var (
 // gives another number. A sub-window counts until its last instant has left the
 // window. That never allows more than the limit, and makes a permit available again up
 // to one sub-window late; with a single sub-window that is up to another whole window.
-// Hash and List decide alike. A decision is O(1) amortised, even with a thousand
+// Hash and List make the same decisions. A decision is O(1) amortised, even with a thousand
 // sub-windows.
 //
-// Limiters with other windows may use the same key, while a change is rolled out or by
-// plan. A call is allowed only if its own rule holds over all permits that are kept, and
-// what a longer window needs is kept until the last permit of its limiter has left it. Until
-// then a shorter rule adds to the entries of the longer one.
+// Limiters with other windows may use the same key, while a change is rolled out or because
+// plans have different windows. A call is allowed only if its own rule holds over all
+// permits that are kept. What a longer window needs is kept until the last permit that its
+// limiter took has left that window; until then, permits taken under a shorter rule are
+// added to the same entries.
 //
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
-// for n permits is O(n log limit), some 2 µs a permit, during which Redis serves
-// nothing else. So its limit is at most 10,000. A [SlidingLog] is as exact and takes an
-// eighth of the memory, for any limit and n.
+// for n permits is O(n log limit), some 2 µs a permit, and in that time Redis serves
+// nothing else. So its limit is at most 10,000. A [SlidingLog] is as exact, takes an eighth
+// of the memory, and accepts any limit and n.
 type SlidingWindow struct{ *core }
 
 // maxZSet bounds what one call does, all in one execution: to add as many members, or to
@@ -64,7 +65,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 	switch s.storage {
 	case ZSet:
 		if s.subWindows > 0 {
-			return nil, invalidConfig("WithSubWindows: the storage ZSet is exact and has none; leave it out")
+			return nil, invalidConfig("WithSubWindows: the storage ZSet is exact and has no sub-windows; leave the option out")
 		}
 		if limit > maxZSet {
 			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d; a SlidingLog is as exact, for any limit", limit, maxZSet)

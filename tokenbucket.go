@@ -8,18 +8,18 @@ package ratelimit
 // rate. It is a GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string
 // of some 35 bytes; a decision is O(1).
 //
-// With WithRefillEvery tokens arrive in steps every d instead, and in any interval t > 0
-// the bucket allows at most burst + ⌈t/d⌉ × what a step adds.
+// With [WithRefillEvery], tokens arrive in steps every d instead, and in any interval t >
+// 0 the bucket allows at most burst + ⌈t/d⌉ × the tokens of a step.
 type TokenBucket struct{ *core }
 
 // NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
 // bucket that takes more than 71 years to refill, and says which burst and which rate it
 // accepts instead. The error wraps ErrInvalidConfig. Redis is not asked.
 //
-// Any rate is exact to the microsecond. A bucket for which burst × period / f is 2^52 or
-// more costs Redis about a quarter more time, where the period is in microseconds and f is
-// its greatest common divisor with the rate's count: one number does not hold it. So do
-// buckets that refill in steps.
+// Any rate is exact to the microsecond. Let f be the greatest common divisor of the period
+// in microseconds and the rate's count. If burst × period / f is 2^52 or more, one number
+// cannot hold the state, and a decision costs Redis about a quarter more time. So does a
+// decision of a bucket that refills in steps.
 func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
 	s, err := collect(opts)
 	if err != nil {

@@ -5,20 +5,22 @@ import (
 	"strconv"
 )
 
-// A PartialTaker takes as many permits as there are. Every limiter of this package that
-// decides on Redis on its own is one; [PartialTakerOf] makes one of a [DenyCache].
+// A PartialTaker takes as many permits as are left. Every limiter of this package that
+// decides on Redis on its own is a PartialTaker; for a [DenyCache], [PartialTakerOf]
+// returns one.
 type PartialTaker interface {
-	// TryAcquireUpTo takes up to n permits from key: as many as are there, at most the
-	// limit, which n may exceed. taken is how many.
+	// TryAcquireUpTo takes up to n permits from key: as many as are left. n may exceed the
+	// limit. taken is how many were taken.
 	//
 	// Allowed reports whether at least one permit was taken. Limit, Window, Remaining and
 	// ResetAfter are those of a call for as many permits as were taken. If fewer than n were
-	// taken, RetryAfter is the time until one more is there, even if Allowed is true;
+	// taken, RetryAfter is the time until one more is available, even if Allowed is true;
 	// otherwise it is 0.
 	//
-	// It is one execution, at most once, and is not merged with others. It costs Redis what
-	// TryAcquire costs; with the storage ZSet, what TryAcquireN costs for as many permits
-	// as are taken. Its errors are those of TryAcquire, and ErrInvalidPermits for n below 1.
+	// Redis executes the call at most once, and the call is not merged with others. It costs
+	// Redis as much as TryAcquire; with the storage ZSet, as much as TryAcquireN for the
+	// permits that are taken. Its errors are those of TryAcquire, and ErrInvalidPermits for
+	// n below 1.
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)
 }
 

@@ -26,7 +26,7 @@ func checkKey(key string) error {
 	case key == "":
 		return errEmptyKey
 	case len(key) > maxKey:
-		return fmt.Errorf("%w: it has %d bytes and may have %d; use a hash of long keys", ErrInvalidKey, len(key), maxKey)
+		return fmt.Errorf("%w: it has %d bytes and may have at most %d; use a hash of long keys", ErrInvalidKey, len(key), maxKey)
 	}
 	return nil
 }

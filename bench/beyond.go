@@ -26,7 +26,7 @@ func matches() []match {
 	return []match{
 		{
 			"Several limits at once",
-			"A decision is on three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all of them. " +
+			"A decision takes permits from three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all users together. " +
 				reference + " decides on three buckets.",
 			[]contestant{
 				{name: "AcquireAll", only: allowed, open: openAllAtOnce},
@@ -36,8 +36,8 @@ func matches() []match {
 		},
 		{
 			"An estimate that is settled",
-			"A decision takes ten permits of a token bucket, and settles seven. " + reference + " cannot give back: it takes seven, " +
-				"and in a second call the rest.",
+			"A decision takes an estimate of ten permits from a token bucket, and settles seven. " + reference + " cannot give permits back: it takes seven, " +
+				"and three in a second call.",
 			[]contestant{
 				{name: "Estimate and Settle", only: allowed, open: openSettling},
 				{name: "two calls of " + reference, kind: peer, only: allowed, open: openTwoByOther},
@@ -45,7 +45,7 @@ func matches() []match {
 		},
 		{
 			"Permits in flight",
-			"A decision takes a permit and gives it back. By hand that is INCR, and DECR: a process that crashes in between leaves its permit taken for ever.",
+			"A decision takes a permit and gives it back. By hand means INCR and then DECR: a process that crashes in between leaves its permit taken for ever.",
 			[]contestant{
 				{name: "InFlight, TryAcquire and Release", only: allowed, open: openInFlight},
 				{name: "INCR and DECR", kind: peer, only: allowed, open: openCounter},

@@ -129,7 +129,7 @@ func nodeCosts(ctx context.Context, nodes []*node, o options) error {
 func nodeCostTable(nodes []*node, alone *node) table {
 	t := table{
 		title:  "Server cost of a decision, by node",
-		note:   "A plain token bucket, allowed, through a pipeline, one node at a time.",
+		note:   "A plain token bucket that allows all calls, sent through a pipeline, one node at a time.",
 		header: []string{"", "keys", "µs", "× alone"},
 	}
 	base := stats.Median(alone.perTime)

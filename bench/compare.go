@@ -79,9 +79,9 @@ func compare(ctx context.Context, h *host, o options) error {
 	return r.finish(o, "results.md")
 }
 
-const aboutThroughput = "Every client has the settings it comes with; go-redis has one connection pool for all that use it. " +
-	"*token bucket* merges calls that wait, as all limiters of this library do unless configured otherwise; *plain* is " +
-	"`WithoutMerging`, *context* has a context that can be cancelled in each call, *deny cache* answers from memory. " +
-	"*Allocs* and *bytes* are of the Go heap, each call; *server µs* the time of the commands a decision (`INFO commandstats`), " +
-	"*server CPU µs* that of the whole server process, with reading and writing; *bytes/key* the memory of a key after " +
-	"100 allowed calls. *Failed* calls got no decision and do not count; *other verdict* are decisions that were not the expected ones."
+const aboutThroughput = "Every client has its default settings; all limiters that use go-redis share one connection pool. " +
+	"*token bucket* merges waiting calls, as all limiters of this library do by default; *plain* is " +
+	"`WithoutMerging`; with *context*, each call has a context that can be cancelled; *deny cache* answers from memory. " +
+	"*Allocs* and *bytes* are those of the Go heap for each call; *server µs* is the time of the commands for each decision (`INFO commandstats`), " +
+	"*server CPU µs* the time of the whole server process, with reading and writing; *bytes/key* is the memory of a key after " +
+	"100 allowed calls. *Failed* calls got no decision and are not counted; *other verdict* counts decisions that were not as expected."

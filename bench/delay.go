@@ -105,7 +105,7 @@ func (d *distance) tables() []table {
 		t := table{
 			title: fmt.Sprintf("%v each way: %s", eachWay, c),
 			note: fmt.Sprintf("Saturated: %d callers. Half load: %s calls a second, half of what plain calls reach, "+
-				"at random instants, whether earlier ones are answered or not.", c.callers, number(d.rate[c])),
+				"made at random instants, even if earlier calls have no answer yet.", c.callers, number(d.rate[c])),
 			header: []string{"", "decisions/s", "× " + reference, "p50", "p99", "p50 at half load", "p99 at half load", "× plain", "calls late by (p99)"},
 		}
 		for _, name := range []string{merged, plain, reference} {

@@ -164,10 +164,10 @@ func gridTable(cells []*gridCell) table {
 	t := table{
 		title: "Few and many callers",
 		note: fmt.Sprintf("Merged calls and plain ones (`WithoutMerging`) of a token bucket, and %s; every context can be cancelled. "+
-			"Medians of %d interleaved rounds; ratios are taken in each round, and in brackets is the interval of their median "+
+			"Medians of %d interleaved rounds; ratios are taken in each round, and the brackets have the interval of their median "+
 			"with a confidence of at least 95 %%. "+
-			"To reach: %v × plain and %v × %s in decisions/s, at most %v × plain in p50 and %v × in p99. "+
-			"*Missed* has the measures whose interval lies beyond. The worst cell is first.",
+			"The targets: at least %v × plain and %v × %s in decisions/s, at most %v × plain in p50 and %v × in p99. "+
+			"*Missed* lists the measures whose whole interval misses the target. The worst row is first.",
 			reference, len(cells[0].rate), gridRate, gridRate, reference, gridP50, gridP99),
 		header: []string{"", "decisions/s", "× plain", "× " + reference, "p50, × plain", "p99, × plain", "missed"},
 	}

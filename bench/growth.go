@@ -23,8 +23,8 @@ func grow(ctx context.Context, h *host, o options) error {
 	var r report
 	r.paragraph("# Growth")
 	r.paragraph("%s Times of decisions are script time on the server (`INFO commandstats`), of commands sent through a pipeline. "+
-		"*Execution* is the largest that decides some of "+thousands(burstCallers)+" calls made at the same moment, most for differing "+
-		"permits (`SLOWLOG`): Redis serves nothing else for so long. "+
+		"*Execution* is the time of the largest execution that decides some of "+thousands(burstCallers)+" calls made at the same moment, most of them for different "+
+		"numbers of permits (`SLOWLOG`): Redis serves nothing else in that time. "+
 		"Made by `go run . -growth`.", where)
 	for _, part := range []func(context.Context, *testbed, options) ([]chart.Plot, error){
 		growKeys, growLimit, growSubWindows, growEntries, growRules, growCallers, growBatch,

@@ -24,7 +24,7 @@ func parseOptions(args []string) (options, error) {
 	var only string
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.IntVar(&o.rounds, "rounds", 5, "interleaved `rounds`, of which the medians are reported")
-	f.DurationVar(&o.duration, "duration", 200*time.Millisecond, "of one measurement")
+	f.DurationVar(&o.duration, "duration", 200*time.Millisecond, "`duration` of one measurement")
 	f.StringVar(&only, "only", "", "measure only contestants whose name matches the `regexp`")
 	f.StringVar(&o.out, "out", ".", "`directory` of the tables and the charts")
 	f.BoolVar(&o.growth, "growth", false, "measure instead how costs grow with keys, limits, sub-windows, entries, rules and callers")

@@ -169,8 +169,8 @@ func serverCostTable(c costs, replays []replay) table {
 	t := table{
 		title: "Server cost of one decision",
 		note: "Microseconds of script time (`INFO commandstats`), each limiter's own command sent through a pipeline over " +
-			thousands(manyKeys) + " keys; those with sub-windows or entries in their name over " + thousands(steadyKeys) +
-			" keys, all of them filled. Writes are changes of the data a decision.",
+			thousands(manyKeys) + " keys; rows with sub-windows or entries in their name over " + thousands(steadyKeys) +
+			" keys, all of them filled. *Writes* are changes of data for each decision.",
 		header: []string{"", "allowed µs", "× " + reference, "writes", "denied µs", "× " + reference, "writes"},
 	}
 	seen := map[string]bool{}

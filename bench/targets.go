@@ -18,8 +18,8 @@ type findings struct {
 func targetTable(f findings) table {
 	t := table{
 		title: "Targets",
-		note: "Ratios of medians of this run. Allocations are rounded to a tenth: those that the runtime itself makes during " +
-			"the measurement are counted too, some in a thousand calls.",
+		note: "Ratios of medians of this run. Allocations are rounded to a tenth: allocations that the runtime itself makes during " +
+			"the measurement are counted too, a few in a thousand calls.",
 		header: []string{"", "target", "measured", ""},
 	}
 	atMost := func(what string, got, bound float64, unit string) {

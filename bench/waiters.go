@@ -12,22 +12,23 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// So many callers wait for a bucket that allows so many a second. Each calls again as soon
-// as it was allowed, for so long.
+// waitingCallers wait for a bucket that allows waitedRate permits a second. Each calls again
+// as soon as it is allowed, until waitFor has passed.
 const (
 	waitingCallers = 50
 	waitedRate     = 50
 	waitFor        = 4 * time.Second
 )
 
-// waiters counts the calls that a grant takes when many wait, and how far apart the grants of
-// one caller are: with fair turns every caller waits for all others.
+// waiters counts the calls to Redis for each permit when many callers wait, and measures the
+// longest time between two permits of one caller: with fair turns, every caller waits for all
+// others.
 func waiters(ctx context.Context, b *testbed, r *report, o options) error {
 	t := table{
 		title: "Waiting",
-		note: "50 callers wait for a bucket of 50 a second, and again when they are allowed. By hand means that a caller sleeps until the " +
-			"RetryAfter of the denial and asks again. A fair caller is allowed every second.",
-		header: []string{"", "calls a grant", "longest wait"},
+		note: "50 callers wait for a bucket of 50 a second, and each waits again as soon as it is allowed. By hand means that a caller sleeps until the " +
+			"RetryAfter of the denial and asks again. With fair turns, each caller is allowed once a second.",
+		header: []string{"", "calls to Redis per permit", "longest wait"},
 	}
 	limit := redis_rate.Limit{Rate: waitedRate, Period: time.Second, Burst: 1}
 	other := redis_rate.NewLimiter(b.client)
@@ -61,7 +62,7 @@ func waiters(ctx context.Context, b *testbed, r *report, o options) error {
 		if err != nil {
 			return err
 		}
-		var grants atomic.Int64
+		var permits atomic.Int64
 		longest := make([]float64, waitingCallers)
 		errs := make([]error, waitingCallers)
 		var callers sync.WaitGroup
@@ -72,7 +73,7 @@ func waiters(ctx context.Context, b *testbed, r *report, o options) error {
 					if errs[i] = way.wait(ctx); errs[i] != nil {
 						return
 					}
-					grants.Add(1)
+					permits.Add(1)
 					longest[i] = max(longest[i], float64(time.Since(last)))
 					last = time.Now()
 				}
@@ -89,7 +90,7 @@ func waiters(ctx context.Context, b *testbed, r *report, o options) error {
 			return err
 		}
 		calls := after.commands["evalsha"].calls - before.commands["evalsha"].calls
-		t.add(way.name, number(float64(calls)/float64(grants.Load())), latency(slices.Max(longest)))
+		t.add(way.name, number(float64(calls)/float64(permits.Load())), latency(slices.Max(longest)))
 	}
 	r.table(t)
 	return nil

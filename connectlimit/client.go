@@ -19,8 +19,8 @@ import (
 //
 //	connect.WithInterceptors(limit)
 //
-// A stream takes its permits with what first sends something: Send or CloseRequest. Its header is
-// complete then. The error is that of this method, and of all later ones.
+// A stream takes its permits with the first call of Send or CloseRequest, because its header is
+// complete then. That call, and all later ones, return the error.
 //
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for clients, or is given twice. Redis is not asked.

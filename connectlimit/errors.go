@@ -7,12 +7,12 @@ import "github.com/tryacquire/ratelimit/httplimit"
 // what was wrong, but without the value of a header. Errors about the service's own setup wrap
 // [ratelimit.ErrInvalidConfig] instead.
 var (
-	// ErrNoKey: the call lacks what it would be limited by: a header, an API key, a user.
+	// ErrNoKey: the call lacks what its key is made of: a header, an API key, a user.
 	// [FirstOf] then asks its next key function.
 	ErrNoKey = httplimit.ErrNoKey
 
-	// ErrBadKey: the call has what it would be limited by, but in a form that names nobody:
-	// two values, or no address where a proxy should have written one.
+	// ErrBadKey: the call has what its key is made of, but in a form of which no key can be
+	// made: two values, or no address where a proxy should have written one.
 	ErrBadKey = httplimit.ErrBadKey
 )
 

@@ -32,10 +32,11 @@ type Call struct {
 
 // A KeyFunc says whose call it is, and so which key of the limiter it counts for.
 //
-// An error means that the call has no key, and never that it has no limit: it goes to the error
-// handler, and the call fails unless that lets it pass. So does an empty key. A KeyFunc of your
-// own returns an error that wraps [ErrNoKey] or [ErrBadKey] for what the client has done, and
-// keeps secrets out of errors and keys. It is called from many goroutines at once.
+// An error means that the call has no key, and never that it has no limit: the error goes to
+// the error handler, and the call fails unless that handler lets it go on. An empty key is an
+// error too. A KeyFunc of your own returns an error that wraps [ErrNoKey] or [ErrBadKey] for
+// what the client has done, and keeps secrets out of errors and keys. It is called from many
+// goroutines at once.
 type KeyFunc func(ctx context.Context, call Call) (string, error)
 
 // ClientIP limits a handler's calls by the client's address, as [httplimit.ClientIP] does, with
@@ -78,8 +79,8 @@ func Header(name string) (KeyFunc, error) { return ofHeader(httplimit.Header, na
 
 // APIKey limits by the API key in a header, hashed by SHA-256, with keys such as
 // "apikey#1EZb…". Of "Authorization" it takes the token of the scheme Bearer, of other headers
-// the whole value. Whether the API key is valid is for the service to check before: a client
-// could otherwise make up one for each call. A call without the header gets [ErrNoKey]; several
+// the whole value. The service must check before the limit that the API key is valid: otherwise
+// a client could invent one for each call. A call without the header gets [ErrNoKey]; several
 // values, or another scheme, [ErrBadKey]. No error holds the API key.
 //
 // The error wraps ratelimit.ErrInvalidConfig: header is not the name of a header, or longer than
@@ -118,16 +119,19 @@ func Procedure() KeyFunc {
 }
 
 // Join limits by several things together, such as each user for each procedure, with keys such
-// as "user:42|route:/grpc.health.v1.Health/Check". If one of keys returns an error, so does the
-// whole. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
+// as "user:42|route:/grpc.health.v1.Health/Check". If one of keys returns an error, Join's key
+// function does too. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil
+// one.
 //
-// The parts of two calls never make one key, if keys are those of this package or escape "|"
+// Different parts never make the same key, if keys are those of this package or escape "|"
 // themselves.
 func Join(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.Join, keys) }
 
-// FirstOf limits by the first of keys that the call has: by user, and by address those who have
-// not logged in. It goes on after [ErrNoKey], and returns every other error, and the last one's
-// [ErrNoKey]. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
+// FirstOf limits by the first of keys that the call has: for example by user, and by address if
+// there is no user. After [ErrNoKey] it asks the next key function; it returns every other
+// error, and [ErrNoKey] if the last one returns it. The error wraps ratelimit.ErrInvalidConfig:
+// no keys, more than 8, or a nil one.
 //
-// A client that leaves out what the first is about chooses the second: each must limit enough.
+// A client can leave out what the first key function needs, and is then limited by the second:
+// each key alone must limit enough.
 func FirstOf(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.FirstOf, keys) }

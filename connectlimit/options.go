@@ -24,7 +24,7 @@ func WithPolicy(name string) Option {
 	return Option{rpclimit.WithPolicy[Call](name)}
 }
 
-// WithCost says how many permits a call takes; 1 if not given. A stream takes them when it
+// WithCost says how many permits a call takes; without it, 1. A stream takes them when it
 // starts; its messages take one each, see [WithReceived]. A call of cost 0 goes on without
 // asking the limiter. A cost below 0 is an error, and so is one above what the limiter can ever
 // allow.
@@ -33,7 +33,8 @@ func WithCost(cost func(ctx context.Context, call Call) int) Option {
 }
 
 // WithSkip lets the calls for which skip is true go on without any limit: health checks, for
-// example. It is asked before the key function. It must rest on nothing that a client can forge.
+// example. It is asked before the key function. It must not depend on anything that a client can
+// forge.
 func WithSkip(skip func(ctx context.Context, call Call) bool) Option {
 	return Option{rpclimit.WithSkip(skip)}
 }
@@ -52,7 +53,7 @@ func WithMaxWait(most time.Duration) Option {
 // the key of the stream, before the program gets it. With a wait of 0 a message without a
 // permit is denied, which ends the stream; otherwise it waits, for as long as [WithMaxWait] would.
 // While it waits, no further one is read, so that HTTP/2's flow control slows the sender. Its
-// policy is that of the call with ".received" appended. For a limit on messages alone, give the
+// policy is that of the call with ".received" appended. To limit only the messages, give the
 // constructor [ratelimit.AllowAll].
 //
 // On a server these are the client's messages, on a client the server's. The permit that a stream
@@ -62,36 +63,37 @@ func WithReceived(limiter ratelimit.Limiter, wait time.Duration) Option {
 	return Option{rpclimit.WithReceived[Call](limiter, wait)}
 }
 
-// WithSent limits the messages that streams send, as [WithReceived] those that they receive:
-// each takes a permit before it is sent. Its policy is that of the call with ".sent" appended.
+// WithSent limits the messages that streams send, as [WithReceived] limits those that they receive:
+// each message takes a permit before it is sent. Its policy is that of the call with ".sent"
+// appended.
 func WithSent(limiter ratelimit.Limiter, wait time.Duration) Option {
 	return Option{rpclimit.WithSent[Call](limiter, wait)}
 }
 
 // WithInFlight limits how many calls of a key run at once, beside the rate: a call holds a
 // permit of inFlight while its handler runs, and is denied if none is free. The handler's
-// context is cancelled if the lease is lost, see [ratelimit.InFlight.Do]. A call that is denied
-// for this takes no permit of the rate's limiter, and is told to come back after a second, see
-// [WithRetryAfter]. Its policy is that of the call with ".inflight" appended. Calls of cost 0 hold
-// a permit too. For calls at once alone, give the constructor [ratelimit.AllowAll]. WithInFlight is
-// for [NewServer].
+// context is cancelled if the lease is lost, see [ratelimit.InFlight.Do]. A call that finds none
+// free takes no permit of the rate's limiter, and its RetryAfter is a second, see [WithRetryAfter].
+// Its policy is that of the call with ".inflight" appended. Calls of cost 0 hold a permit too. To
+// limit only the calls at once, give the constructor [ratelimit.AllowAll]. WithInFlight is for
+// [NewServer].
 func WithInFlight(inFlight *ratelimit.InFlight) Option {
 	return Option{rpclimit.WithInFlight[Call](inFlight)}
 }
 
-// WithRetryAfter sets the RetryAfter of denials by [WithInFlight]; a second if not given, because
-// a call can end at any moment, and nobody knows when. Give about as long as a call takes. d is
+// WithRetryAfter sets the RetryAfter of denials by [WithInFlight]; a second if not given, because a
+// call can end at any moment, and nobody knows when. Choose about the time that a call takes. d is
 // more than 0. WithRetryAfter is for [NewServer].
 func WithRetryAfter(d time.Duration) Option {
 	return Option{rpclimit.WithRetryAfter[Call](d)}
 }
 
-// WithMaxPushback says how long clients may be told to wait before they retry on their own; a
-// minute if not given. The retry policy of gRPC clients obeys grpc-retry-pushback-ms: it sleeps for
-// as long, even beyond the call's deadline, and the caller learns nothing before. So a denial that
-// lasts longer than most, or than the call's deadline, tells the client not to retry (-1): it gets
-// the error at once, with RetryInfo. most is 0 to 24 hours; with 0, clients never retry on their
-// own. In the Connect protocol, it has no effect. WithMaxPushback is for [NewServer].
+// WithMaxPushback sets the longest time after which clients retry on their own; without it, a
+// minute. The retry policy of gRPC clients obeys grpc-retry-pushback-ms: the client sleeps for that
+// time, even beyond the call's deadline, and its caller gets no answer before. So if a denial lasts
+// longer than most, or beyond the call's deadline, the value is -1, which means no retry: the
+// caller gets the error at once, with RetryInfo. most is 0 to 24 hours; with 0, clients never retry
+// on their own. In the Connect protocol, it has no effect. WithMaxPushback is for [NewServer].
 func WithMaxPushback(most time.Duration) Option {
 	return Option{rpclimit.WithMaxPushback[Call](most)}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // A Decision is what the limiter answered to a call that is denied, and what the error follows
-// from. It does not have the key: that is no client's business.
+// from. It does not have the key, because clients must not see it.
 type Decision struct {
 	Policy   string // the name of the limit, see WithPolicy
 	InFlight bool   // the limiter is a ratelimit.InFlight
@@ -26,8 +26,8 @@ type Decision struct {
 	Result ratelimit.Result
 }
 
-// RetryDelay is Result.RetryAfter in whole milliseconds, rounded up, so that a client is never
-// told to come back too early. It is at least a millisecond.
+// RetryDelay is Result.RetryAfter in whole milliseconds, rounded up, so that no client comes
+// back too early. It is at least a millisecond.
 func (d Decision) RetryDelay() time.Duration { return rpclimit.Decision(d).RetryDelay() }
 
 // Err is what [DefaultDenialHandler] answers: connect.CodeResourceExhausted with the details
@@ -52,9 +52,9 @@ func (d Decision) Err() *connect.Error {
 		}}})
 }
 
-// RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
-// in its details says: of a server's denial, and of a client's own. ok is false if err says nothing
-// of it.
+// RetryAfter returns how long to wait before a call that failed with err is made again, as the
+// RetryInfo in its details says: of a server's denial, and of a client's own. ok is false if err
+// has no RetryInfo.
 func RetryAfter(err error) (wait time.Duration, ok bool) {
 	var failure *connect.Error
 	if !errors.As(err, &failure) {
@@ -76,7 +76,7 @@ func RetryAfter(err error) (wait time.Duration, ok bool) {
 func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return d.Err() }
 
 // DefaultErrorHandler returns the error of a call for which there is no decision. It never lets a
-// call pass, and tells the client nothing of err but the code:
+// call go on, and the client learns only the code of err:
 //
 //	canceled, deadline_exceeded  the call's own context has ended
 //	invalid_argument  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
@@ -90,12 +90,13 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	return withDetails(connect.Code(code), text, err)
 }
 
-// ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
-// while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with unavailable. It answers all other errors as that does, and every error of a key
-// function, so that a call without a key, or a mistake of the service's, never means no limit.
+// ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls go on without a
+// limit while there is no decision because of Redis or the network: those that
+// [DefaultErrorHandler] answers with unavailable. It answers all other errors as
+// DefaultErrorHandler does, and also every error of a key function, so that no call without a key
+// goes on, and none after a mistake of the service.
 //
-// Set the client's timeouts: a call passes only when the call to Redis has failed. A
+// Set the client's timeouts: a call goes on only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(ctx context.Context, call Call, err error) error {
 	if rpclimit.IsOutage(ctx, err) {

@@ -32,10 +32,11 @@ type Call struct {
 
 // A KeyFunc says whose call it is, and so which key of the limiter it counts for.
 //
-// An error means that the call has no key, and never that it has no limit: it goes to the error
-// handler, and the call fails unless that lets it pass. So does an empty key. A KeyFunc of your
-// own returns an error that wraps [ErrNoKey] or [ErrBadKey] for what the client has done, and
-// keeps secrets out of errors and keys. It is called from many goroutines at once.
+// An error means that the call has no key, and never that it has no limit: the error goes to
+// the error handler, and the call fails unless that handler lets it go on. An empty key is an
+// error too. A KeyFunc of your own returns an error that wraps [ErrNoKey] or [ErrBadKey] for
+// what the client has done, and keeps secrets out of errors and keys. It is called from many
+// goroutines at once.
 type KeyFunc func(ctx context.Context, call Call) (string, error)
 
 // ClientIP limits a server's calls by the client's address, as [httplimit.ClientIP] does, with
@@ -89,9 +90,9 @@ func Metadata(name string) (KeyFunc, error) { return ofHeader(httplimit.Header, 
 
 // APIKey limits by the API key in the metadata, hashed by SHA-256, with keys such as
 // "apikey#1EZb…". Of "authorization" it takes the token of the scheme Bearer, of other names the
-// whole value. Whether the API key is valid is for the service to check before: a client could
-// otherwise make up one for each call. A call without the value gets [ErrNoKey]; several values,
-// or another scheme, [ErrBadKey]. No error holds the API key.
+// whole value. The service must check before the limit that the API key is valid: otherwise a
+// client could invent one for each call. A call without the value gets [ErrNoKey]; several
+// values, or another scheme, [ErrBadKey]. No error holds the API key.
 //
 // On a client it is the outgoing metadata, in which per-RPC credentials are not.
 //
@@ -134,7 +135,7 @@ func Everyone() KeyFunc {
 // for each client.
 //
 // Where grpc.UnknownServiceHandler serves methods that are not registered, and in a tap handle,
-// the client chooses the name freely, and so has a new limit for each name that it makes up.
+// the client chooses the name freely, and so gets a new limit for each name that it invents.
 func Method() KeyFunc {
 	key := httplimit.Pattern()
 	return func(_ context.Context, call Call) (string, error) {
@@ -143,16 +144,19 @@ func Method() KeyFunc {
 }
 
 // Join limits by several things together, such as each user for each method, with keys such as
-// "user:42|route:/grpc.health.v1.Health/Check". If one of keys returns an error, so does the
-// whole. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
+// "user:42|route:/grpc.health.v1.Health/Check". If one of keys returns an error, Join's key
+// function does too. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil
+// one.
 //
-// The parts of two calls never make one key, if keys are those of this package or escape "|"
+// Different parts never make the same key, if keys are those of this package or escape "|"
 // themselves.
 func Join(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.Join, keys) }
 
-// FirstOf limits by the first of keys that the call has: by user, and by address those who have
-// not logged in. It goes on after [ErrNoKey], and returns every other error, and the last one's
-// [ErrNoKey]. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
+// FirstOf limits by the first of keys that the call has: for example by user, and by address if
+// there is no user. After [ErrNoKey] it asks the next key function; it returns every other
+// error, and [ErrNoKey] if the last one returns it. The error wraps ratelimit.ErrInvalidConfig:
+// no keys, more than 8, or a nil one.
 //
-// A client that leaves out what the first is about chooses the second: each must limit enough.
+// A client can leave out what the first key function needs, and is then limited by the second:
+// each key alone must limit enough.
 func FirstOf(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.FirstOf, keys) }

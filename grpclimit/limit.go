@@ -40,7 +40,7 @@ func newLimit(side rpclimit.Side, limiter ratelimit.Limiter, key KeyFunc, opts [
 
 const namePushback = "grpc-retry-pushback-ms"
 
-// setTrailer tells the client's retry policy when to retry.
+// setTrailer sends the trailer that says when to retry, for the client's retry policy.
 func setTrailer(ctx context.Context, _ Call, err error, _ time.Duration, pushback string) error {
 	_ = grpc.SetTrailer(ctx, metadata.Pairs(namePushback, pushback))
 	return err

@@ -13,8 +13,8 @@ import (
 // goroutine or a stream for it, or reads its message. It is meant against floods, beside the limit
 // of [NewServer] and with a limiter of its own.
 //
-//   - It runs in the goroutine that reads the connection, under the connection's lock: while it
-//     asks Redis, no call of that connection goes on. So give it a limiter that answers from
+//   - It runs in the goroutine that reads the connection, under the connection's lock: while the
+//     handle asks Redis, no call of that connection goes on. So use a limiter that answers from
 //     memory: a [ratelimit.LocalTokenBucket], or a [ratelimit.DenyCache] in a [ratelimit.Fallback]
 //     with a small budget. It never waits.
 //   - It sends no trailer: a client's retry policy backs off by its own settings, and not by the
@@ -22,8 +22,8 @@ import (
 //   - It sees the metadata, the peer and the deadline, but neither the message nor what an
 //     interceptor has put into the context: [User] finds nobody. The method is what the client has
 //     sent; whether it exists is not known yet.
-//   - Neither interceptors nor stats handlers see a call that it denies: metrics are yours to
-//     keep, in a denial handler.
+//   - Neither interceptors nor stats handlers see a call that it denies: if you need metrics of
+//     these calls, count them in a denial handler.
 //   - grpc.NewServer takes one handle only.
 //
 // The error wraps ratelimit.ErrInvalidConfig, as that of NewServer; an option is refused that is

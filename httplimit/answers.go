@@ -40,7 +40,7 @@ func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 }
 
 // DefaultErrorHandler answers a request for which there is no decision. It never calls the handler
-// behind the limit, and tells the client nothing of the error but the status:
+// behind the limit, and the client learns only the status of the error:
 //
 //	400  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
 //	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
@@ -51,8 +51,9 @@ func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ ht
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that serves requests without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with 503. It answers all other errors as that does, and every error of a key function, so
-// that a request without a key, or a mistake of the service's, never means no limit.
+// answers with 503. It answers all other errors as DefaultErrorHandler does, and also every error
+// of a key function, so that no request without a key is served, and none after a mistake of the
+// service.
 //
 // Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
 // a [ratelimit.Fallback] also has a budget, a breaker, and other policies.

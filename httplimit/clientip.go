@@ -8,18 +8,17 @@ import (
 )
 
 // ClientIP limits by the client's address, with keys such as "ip:192.0.2.7" and
-// "ip:2001:db8:1:2::/64". An IPv6 client has a /64 to choose addresses from, so that the whole
+// "ip:2001:db8:1:2::/64". An IPv6 client can choose among the addresses of a /64, so the whole
 // /64 is one client; see [WithIPv6Prefix]. An IPv4 address in IPv6 form (::ffff:192.0.2.7) is the
 // IPv4 address.
 //
 // trusted are the networks of the proxies in front of the service, and nothing else: whoever
 // sends from a trusted network chooses the key. Without any, the address is that of the
 // connection (r.RemoteAddr), and no header counts. With them, and if the connection comes from
-// one, X-Forwarded-For is read from the right, through all its lines: each trusted proxy has
-// appended the address that it was called from, and the first that is not trusted is the
-// client. What stands left of it is the client's own claim, and is not even parsed. For proxies
-// that write Forwarded (RFC 7239), see [WithForwarded]. If all addresses are trusted, the
-// leftmost is the client.
+// one, X-Forwarded-For is read from the right, through all its lines: each trusted proxy has appended the
+// address from which it was called, and the first address that is not trusted is the client's. The client
+// itself may have written anything to the left of that, which is not even parsed. For proxies that write
+// Forwarded (RFC 7239), see [WithForwarded]. If all addresses are trusted, the leftmost is the client.
 //
 // [ErrBadKey] is the error for anything but an address where a trusted proxy should have written
 // one, such as "unknown", an obfuscated name, or nothing. An r.RemoteAddr that is no address, as on a Unix
@@ -82,8 +81,8 @@ type clientIP struct {
 	ipv6Bits  int
 }
 
-// foldPrefix is p as the addresses are that it is compared with: without host bits, and as IPv4
-// where it is such in IPv6 form.
+// foldPrefix brings p into the form of the addresses with which it is compared: without host bits, and as
+// IPv4 if p is IPv4 in IPv6 form.
 func foldPrefix(p netip.Prefix) (netip.Prefix, error) {
 	switch {
 	case !p.IsValid():

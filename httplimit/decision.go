@@ -8,7 +8,7 @@ import (
 )
 
 // A Decision is what the limiter answered to a request, and what the answer's fields and body
-// follow from. It does not have the key: that is no client's business.
+// follow from. It does not have the key, because clients must not see it.
 //
 // Of several limits ([NewAll]), it is the decision of the limit that governs: if the request is
 // denied, the one with the longest RetryAfter, otherwise the one with the fewest permits left.
@@ -76,8 +76,8 @@ func together(parts []Decision) Decision {
 }
 
 // RetryAfter is the value of Retry-After: Result.RetryAfter in whole seconds, rounded up, so
-// that a client is never told to come back too early. It is 0 if the request was allowed, and at
-// least 1 if it was denied.
+// that no client comes back too early. It is 0 if the request was allowed, and at least 1 if it
+// was denied.
 func (d Decision) RetryAfter() int {
 	if d.Result.Allowed {
 		return 0
@@ -85,8 +85,8 @@ func (d Decision) RetryAfter() int {
 	return max(1, wholeSeconds(d.Result.RetryAfter))
 }
 
-// EffectiveWindow is for how many seconds Result.Remaining is meant, rounded up. A client that
-// spreads its remaining requests over them is not denied, if no other client has its key.
+// EffectiveWindow is the number of seconds over which a client may spread its Result.Remaining
+// requests, rounded up. A client that does so is not denied, if no other client has its key.
 //
 // For a denied request it is RetryAfter. For an allowed one it is the time until the window is
 // over; for a bucket the time in which that many permits come back, at least 1; for requests in

@@ -9,16 +9,16 @@ import (
 )
 
 // The errors of key functions that are about the request. They reach the error handler (see
-// [WithErrorHandler]) with what was wrong, but without the value of a header: only that of a
-// header with addresses, of which ClientIP quotes what is no address, 64 bytes at most. Errors
-// about the service's own setup wrap [ratelimit.ErrInvalidConfig] instead.
+// [WithErrorHandler]) with what was wrong, but without the value of a header. There is one
+// exception: of a header with addresses, [ClientIP] quotes what is no address, at most 64
+// bytes. Errors about the service's own setup wrap [ratelimit.ErrInvalidConfig] instead.
 var (
-	// ErrNoKey: the request lacks what it would be limited by: a header, an API key, a user.
+	// ErrNoKey: the request lacks what its key is made of: a header, an API key, a user.
 	// [FirstOf] then asks its next key function.
 	ErrNoKey = integration.ErrNoKey
 
-	// ErrBadKey: the request has what it would be limited by, but in a form that names
-	// nobody: two values, or no address where a proxy should have written one.
+	// ErrBadKey: the request has what its key is made of, but in a form of which no key
+	// can be made: two values, or no address where a proxy should have written one.
 	ErrBadKey = integration.ErrBadKey
 )
 

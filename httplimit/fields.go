@@ -9,7 +9,7 @@ import (
 )
 
 // Fields is a way to tell clients about their limit: which fields an answer gets, and their
-// values. [Draft11] and [XRateLimit] are such; [NewFields] makes others.
+// values. [Draft11] and [XRateLimit] return Fields; [NewFields] makes others.
 type Fields struct {
 	names []string // canonical
 	write func(http.Header, Decision)
@@ -43,12 +43,12 @@ func NewFields(write func(http.Header, Decision), names ...string) (Fields, erro
 //
 // q is the limit and w its window in whole seconds, rounded up, and left out if the window is
 // shorter than a second; qu is the unit, if that is not requests ([WithUnit]). r is Remaining and t
-// [Decision.EffectiveWindow]. Of requests in flight there is no w, and a t in a denial only. Each
+// [Decision.EffectiveWindow]. For requests in flight there is no w, and a t only in a denial. Each
 // limit of [NewAll] has an item of its own. Draft11 writes nothing where there is no limit
 // (Result.Limit is 0), and adds to the fields that nested limits have written. It is the default.
 //
-// A later draft will be another function, so that no update of this package changes the fields
-// that a service sends.
+// A later draft will get a function of its own, so that no update of this package changes the
+// fields that a service sends.
 func Draft11() Fields {
 	return Fields{[]string{nameRateLimit, namePolicy}, writeDraft11}
 }

@@ -14,10 +14,10 @@ import (
 
 // A KeyFunc says whose request it is, and so which key of the limiter it counts for.
 //
-// An error means that the request has no key, and never that it has no limit: it goes to the
-// error handler, and the request is not served unless that serves it. So does an empty key. A
-// KeyFunc of your own returns an error that wraps [ErrNoKey] or [ErrBadKey] for what the client
-// has done, and keeps secrets out of errors and keys. It is called from many goroutines at once.
+// An error means that the request has no key, and never that it has no limit: the error goes to the error
+// handler, and the request is not served unless that handler serves it. An empty key is an error too. A
+// KeyFunc of your own returns an error that wraps [ErrNoKey] or [ErrBadKey] for what the client has done,
+// and keeps secrets out of errors and keys. It is called from many goroutines at once.
 type KeyFunc func(*http.Request) (string, error)
 
 const (
@@ -27,10 +27,10 @@ const (
 	separator      = "|" // between the parts of Join
 )
 
-// Header limits by a header, with keys such as "header:x-tenant:acme". Whoever sets the header
-// chooses the key: use it for one that a proxy in front of the service sets or replaces, or that
-// has been checked. A request without the header gets [ErrNoKey], and one with several values [ErrBadKey].
-// For secrets use [APIKey].
+// Header limits by a header, with keys such as "header:x-tenant:acme". Whoever sets the header chooses the
+// key: use Header for one that a proxy in front of the service sets or replaces, or that has been checked.
+// A request without the header gets [ErrNoKey], and one with several values [ErrBadKey]. For secrets use
+// [APIKey].
 //
 // The error wraps ratelimit.ErrInvalidConfig: name is not that of a header, or longer than 64
 // bytes.
@@ -50,10 +50,10 @@ func Header(name string) (KeyFunc, error) {
 }
 
 // APIKey limits by the API key in a header, hashed by SHA-256, with keys such as
-// "apikey#1EZb…". Of "Authorization" it takes the token of the scheme Bearer, of other
-// headers the whole value. Whether the API key is valid is for the service to check before:
-// a client could otherwise make up one for each request. A request without the header gets
-// [ErrNoKey]; several values, or another scheme, [ErrBadKey]. No error holds the API key.
+// "apikey#1EZb…". Of "Authorization" it takes the token of the scheme Bearer, of other headers
+// the whole value. The service must check before the limit that the API key is valid: otherwise
+// a client could invent one for each request. A request without the header gets [ErrNoKey];
+// several values, or another scheme, [ErrBadKey]. No error holds the API key.
 //
 // The error wraps ratelimit.ErrInvalidConfig: header is not the name of a header, or longer than
 // 64 bytes.
@@ -119,11 +119,11 @@ func Pattern() KeyFunc {
 }
 
 // Join limits by several things together, such as each user on each route, with keys such as
-// "user:42|route:GET /reports". If one of keys returns an error, so does the whole. The error
-// wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
+// "user:42|route:GET /reports". If one of keys returns an error, Join's key function does too.
+// The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
 //
-// The parts of two requests never make one key, if keys are those of this package or escape
-// "|" themselves.
+// Different parts never make the same key, if keys are those of this package or escape "|"
+// themselves.
 func Join(keys ...KeyFunc) (KeyFunc, error) {
 	keys, err := several("Join", keys)
 	if err != nil {
@@ -141,11 +141,13 @@ func Join(keys ...KeyFunc) (KeyFunc, error) {
 	}, nil
 }
 
-// FirstOf limits by the first of keys that the request has: for example by user, and by address
-// if nobody has logged in. It goes on after [ErrNoKey], and returns every other error, and the last
-// one's [ErrNoKey]. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
+// FirstOf limits by the first of keys that the request has: for example by user, and by address if
+// there is no user. After [ErrNoKey] it asks the next key function; it returns every other error,
+// and [ErrNoKey] if the last one returns it. The error wraps ratelimit.ErrInvalidConfig: no keys,
+// more than 8, or a nil one.
 //
-// A client that leaves out what the first is about chooses the second: each must limit enough.
+// A client can leave out what the first key function needs, and is then limited by the second:
+// each key alone must limit enough.
 func FirstOf(keys ...KeyFunc) (KeyFunc, error) {
 	keys, err := several("FirstOf", keys)
 	if err != nil {

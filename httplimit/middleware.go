@@ -11,10 +11,10 @@ import (
 	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
-// New returns a middleware: what puts the limit in front of a handler. Each request takes a
-// permit of the key that key returns. If it gets one, the handler runs; otherwise the denial
-// handler does (see [WithDenialHandler]), or, if there is no decision, the error handler (see
-// [WithErrorHandler]). A CORS preflight takes none (see [WithPreflights]).
+// New returns a middleware, which puts the limit in front of a handler. Each request takes a
+// permit of the key that the function key returns. If it gets one, the handler runs; otherwise
+// the denial handler does (see [WithDenialHandler]), or, if there is no decision, the error
+// handler (see [WithErrorHandler]). A CORS preflight takes none (see [WithPreflights]).
 //
 // Mount each limit once: a request that passes it twice takes two permits, and the fields then
 // have the policy twice.

@@ -8,9 +8,9 @@ import (
 )
 
 // An Option is what the functions With… of this package return, and what [Limit] and [InFlight]
-// return for [NewAll]. Some options are about one limit: [New] takes them, and Limit and InFlight
-// do. The others are about the whole: New and NewAll take them. An option in the wrong place is an
-// error that says where it belongs.
+// return for [NewAll]. Some options are about one limit: [New], [Limit] and [InFlight] accept
+// them. The others are about the whole middleware: New and [NewAll] accept them. An option in the
+// wrong place is an error that says where it belongs.
 type Option struct {
 	name  string
 	limit func(*limit) error      // about one limit
@@ -70,7 +70,7 @@ func WithPolicy(name string) Option {
 }
 
 // WithUnit says what the limit counts, where that is not requests: "content-bytes", for example,
-// which the draft knows, or a name with the service's own prefix, such as "acme-tokens". Clients
+// which the draft defines, or a name with the service's own prefix, such as "acme-tokens". Clients
 // see it as the parameter qu of RateLimit-Policy. unit is 1 to 128 printable ASCII characters. It is
 // about one limit.
 func WithUnit(unit string) Option {
@@ -105,8 +105,8 @@ func WithBucket() Option {
 	})
 }
 
-// WithServiceUnavailable is for a limit that protects the service, and that a client can do
-// nothing about: a denial is then 503 with the problem type temporary-reduced-capacity, and not
+// WithServiceUnavailable is for a limit that protects the service, where the client has done
+// nothing wrong: a denial is then 503 with the problem type temporary-reduced-capacity, and not
 // 429. Where several limits deny, the answer is 503 if all of them have this option. It is about
 // one limit.
 func WithServiceUnavailable() Option {
@@ -116,10 +116,11 @@ func WithServiceUnavailable() Option {
 	})
 }
 
-// WithCost says how many permits a request takes; 1 if not given. A request of cost 0 takes none
-// of this limit's, and gets no fields of it; if that is the only one, it is served without asking
-// the limiter. A cost below 0 is an error, and so is one above what the limiter can ever allow.
-// cost must not read the body, unless it puts another one in its place. It is about one limit.
+// WithCost says how many permits a request takes; without it, 1. A request of cost 0 takes no
+// permits of this limit, and its answer has no fields of it; if there is no other limit, the
+// request is served without asking the limiter. A cost below 0 is an error, and so is one above
+// what the limiter can ever allow. The function cost must not read the body, unless it replaces
+// the body by another one. It is about one limit.
 //
 // With [WithSettle] or [WithReportedCost] it is an estimate.
 func WithCost(cost func(*http.Request) int) Option {
@@ -133,8 +134,8 @@ func WithCost(cost func(*http.Request) int) Option {
 }
 
 // WithRetryAfter sets the Retry-After of a denial by an [InFlight]; 1 s if not given, because a
-// request can end at any moment, and nobody knows when. Give about as long as a request takes. It
-// is refused for other limits, whose Retry-After is exact. d is more than 0.
+// request can end at any moment, and nobody knows when. Choose about the time that a request
+// takes. The option is refused for other limits, whose Retry-After is exact. d is more than 0.
 func WithRetryAfter(d time.Duration) Option {
 	return aboutLimit("WithRetryAfter", func(l *limit) error {
 		if d <= 0 {
@@ -160,7 +161,7 @@ func WithFields(fields ...Fields) Option {
 }
 
 // WithSkip serves the requests for which skip is true without a limit and without fields:
-// health checks, for example. It is asked before the key function. It must rest on nothing that
+// health checks, for example. It is asked before the key function. It must not depend on anything that
 // a client can forge.
 func WithSkip(skip func(*http.Request) bool) Option {
 	return aboutWhole("WithSkip", func(m *middleware) error {
@@ -173,9 +174,9 @@ func WithSkip(skip func(*http.Request) bool) Option {
 }
 
 // WithPreflights limits CORS preflights as all other requests. Without it they take no permit, because
-// a browser sends them unasked. A preflight is a request of the method OPTIONS with Origin and
-// Access-Control-Request-Method, and with no body, no Authorization and no Cookie, as browsers
-// send it. Use this option if the handler does work for OPTIONS.
+// a browser sends them on its own. A preflight is a request of the method OPTIONS with Origin and
+// Access-Control-Request-Method, and with no body, no Authorization and no Cookie, as browsers send
+// it. Use this option if the handler does work for OPTIONS.
 func WithPreflights() Option {
 	return aboutWhole("WithPreflights", func(m *middleware) error {
 		m.preflights = true

@@ -13,9 +13,9 @@ import (
 // WithSettle settles what a request has cost when its handler has returned. The permits of
 // [WithCost], 1 if it is not given, are an estimate, which decides whether the request is allowed.
 // settle returns the true cost, 0 or more. If the estimate was higher, the rest is given back; if
-// it was lower, the difference is charged, whatever is left: later requests are then denied until
-// it is repaid. See ratelimit.Settler, and ratelimit.Ticket for what is given back when. It is
-// about one limit.
+// it was lower, the difference is charged, even if fewer permits are left: later requests are then
+// denied until it is repaid. See ratelimit.Settler, and ratelimit.Ticket for what is given back
+// when. It is about one limit.
 //
 // settle is called for each request that was allowed and has an estimate, even if the handler
 // panicked or hijacked the connection: [Outcome] says so. If settle itself panics, the estimate
@@ -65,9 +65,9 @@ type Outcome struct {
 }
 
 // ReportCost is for handlers: it reports what the request has cost so far, 0 or more. The last
-// report counts. ctx is that of the request. It reports whether there is a limit that takes note
-// ([WithReportedCost], [WithSettle]): handlers may call it without a limit around them. All limits
-// around the handler take note; [ReportCostOf] is for one of several.
+// report counts. ctx is that of the request. It returns whether there is a limit that uses the
+// report ([WithReportedCost], [WithSettle]): handlers may call it without a limit around them. All
+// limits around the handler get the report; use [ReportCostOf] for one of several.
 func ReportCost(ctx context.Context, n int) bool { return report(ctx, "", n) }
 
 // ReportCostOf is [ReportCost] for the limit of that policy only: where requests are limited by

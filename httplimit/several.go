@@ -19,14 +19,14 @@ import (
 //		httplimit.Limit(all, httplimit.Everyone()),
 //		httplimit.InFlight(reports, apiKey))
 //
-// The options are the limits, 1 to 8 of [Limit] and [InFlight], and those about the whole, such as
-// [WithFields]. The fields have each limit under the name of its policy, and the body of a denial
-// names those that denied. Retry-After is the longest of theirs.
+// The options are 1 to 8 limits ([Limit] and [InFlight]), and options about the whole middleware,
+// such as [WithFields]. The fields have each limit under the name of its policy, and the body of a
+// denial names the limits that denied. Retry-After is the longest that one of these needs.
 //
 // The limits are decided by ratelimit.AcquireAcrossSlots: on a single server by one script, in one
-// round trip; on a Cluster or a Ring, where the keys are in several slots, by one script each, and
-// what was taken is given back if one of them denies. No limit is ever exceeded, and none is
-// charged for a request that another one denies.
+// round trip; on a Cluster or a Ring, where the keys are in several slots, by one script for each
+// limit, and permits that were taken are given back if one limit denies. No limit is ever
+// exceeded, and no limit stays charged for a request that another one denies.
 //
 // The error wraps ratelimit.ErrInvalidConfig: no limit, more than 8, two of one policy, an option
 // that is about one limit, or limiters that cannot decide together: several clients, clocks of
@@ -45,12 +45,13 @@ func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 // Limit is one of the limits of [NewAll]. The options are those about one limit, such as
 // [WithPolicy] and [WithCost].
 //
-// The limiter is one that decides on Redis, or a ratelimit.Choice that picks such: DenyCache,
-// Fallback and Shadow cannot take their permits together with others, and are refused. A limiter
-// may be used by several limits that differ in key and policy.
+// The limiter must decide on Redis, or be a [ratelimit.Choice] that picks such limiters.
+// DenyCache, Fallback and Shadow cannot take their permits together with others: NewAll returns
+// an error for them. A limiter may be used by several limits that differ in key and policy.
 //
-// A Choice may also pick ratelimit.AllowAll, and the request then goes on without this limit, or
-// ratelimit.DenyAll, and it is denied with this limit's policy before any permit is taken.
+// A Choice may also pick [ratelimit.AllowAll]: the request then goes on without this limit. If it
+// picks [ratelimit.DenyAll], the request is denied with this limit's policy before any permit is
+// taken.
 func Limit(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) Option {
 	return Option{name: "Limit", many: true, whole: func(m *middleware) error {
 		l, err := newLimit("Limit", limiter, key, opts, nil)
@@ -71,10 +72,11 @@ func InFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) Option {
 }
 
 // NewInFlight returns a middleware that limits how many requests of a key are served at once, in
-// all processes: for handlers that take long. A request holds a permit while its handler runs. Its
-// lease is extended for as long, and the permit is given back when the handler returns or panics.
-// If the lease is lost, because Redis cannot be reached or has forgotten it, the request's context
-// is cancelled with ratelimit.ErrLeaseLost as its cause: others may then have the permit.
+// all processes: for slow handlers. A request holds a permit while its handler runs. Its
+// lease is extended while the handler runs, and the permit is given back when the handler returns
+// or panics. If the lease is lost, because Redis cannot be reached or has forgotten it, the
+// request's context is cancelled with ratelimit.ErrLeaseLost as its cause: others may then have
+// the permit.
 //
 // A request that finds no permit free is denied at once, with 429, or with 503 if
 // [WithServiceUnavailable] is given, and a Retry-After of a second, see [WithRetryAfter]. The

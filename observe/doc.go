@@ -1,6 +1,6 @@
-// Package observe has observers for [ratelimit.WithObserver] that need the standard library
-// only: [Log] writes denials and failures to a log, sampled, and [Top] knows which keys are
-// denied most.
+// Package observe has observers for [ratelimit.WithObserver] that need only the standard
+// library: [Log] writes a sample of the denials and failures to a log, and [Top] counts
+// which keys are denied most.
 //
 //	denials, err := observe.NewLog(slog.Default())
 //	...

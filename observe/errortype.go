@@ -17,7 +17,7 @@ const (
 	other    = "_OTHER"
 )
 
-// errorTypes are the types of errors that can be told by errors.Is, the first that matches.
+// errorTypes are the types of errors that errors.Is recognizes; the first match counts.
 var errorTypes = []struct {
 	is   error
 	name string
@@ -48,10 +48,10 @@ var replies = map[string]bool{
 	"NOREPLICAS": true, "OOM": true, "READONLY": true, "TRYAGAIN": true, "WRONGPASS": true,
 }
 
-// ErrorType is a short name of what kind an error is, such as "timeout", "connection",
-// "breaker_open" or "redis_loading", "" for nil and "_OTHER" for any other. There are some
-// thirty of them, so that it can be a label of a metric: it is what OpenTelemetry calls
-// error.type. It holds nothing of the error's text.
+// ErrorType returns a short name for the kind of an error, such as "timeout",
+// "connection", "breaker_open" or "redis_loading"; "" for nil, and "_OTHER" for an error
+// of no known kind. There are some thirty such names, so that they can be a label of a
+// metric: OpenTelemetry calls it error.type. A name holds nothing of the error's text.
 func ErrorType(err error) string {
 	if err == nil {
 		return ""

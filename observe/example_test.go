@@ -13,7 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/observe"
 )
 
-// An admin page that shows who is limited now.
+// An admin page that shows which keys are denied most.
 func ExampleTop() {
 	top := ratelimit.Must(observe.NewTop(1000))
 	limiter := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 2,
@@ -36,7 +36,7 @@ func ExampleTop() {
 	// api user:42: 3 denials, at most 0 too many
 }
 
-// One line for a key in a minute, and its key as a hash.
+// One line for a key in a minute, with a hash of the key.
 func ExampleLog() {
 	logger := slog.New(slog.NewTextHandler(os.Stdout, &slog.HandlerOptions{
 		ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {

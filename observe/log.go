@@ -13,9 +13,9 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A Log writes denials and failures to a [slog.Logger], sampled: one line for a limiter and a
-// key, and no other for them in the next minute (see [WithEvery]). The line after that says how
-// many were left out.
+// A Log writes a sample of the denials and failures to a [slog.Logger]: one line for a limiter
+// and a key, and no further line for them in the next minute (see [WithEvery]). The line after
+// that says how many denials were left out.
 //
 //	WARN rate limit exceeded limiter=api source=redis n=1 limit=20 window=2s retry_after=100ms
 //	WARN rate limit exceeded limiter=api source=memory n=1 limit=20 window=2s retry_after=40ms left_out=118
@@ -30,11 +30,12 @@ import (
 // Keys are left out unless [WithKeys] says otherwise. The texts of errors are always left out,
 // because they hold the key.
 //
-// At most 100 lines (see [WithMaxLines]) are written in any minute, beside those of breakers.
-// What is left out for that is counted too: others_left_out in the next line is how many
-// denials and failures of other limiters or keys were not logged. So an attack with many keys
-// does not fill the log, and the memory is bounded: 200 bytes for each of these lines. The
-// logger is called without a lock held. Log is safe for concurrent use.
+// At most 100 lines (see [WithMaxLines]) are written in any minute, not counting those of
+// breakers. Denials and failures that are left out because of this bound are counted too:
+// others_left_out in the next line is how many of them, of other limiters or keys, were not
+// logged. So an attack with many keys does not fill the log, and the memory is bounded: 200
+// bytes for each of these lines. The logger is called without a lock held. Log is safe for
+// concurrent use.
 type Log struct {
 	logger *slog.Logger
 	every  time.Duration
@@ -59,8 +60,8 @@ type line struct {
 // A LogOption is [WithEvery], [WithMaxLines] or [WithKeys].
 type LogOption func(*Log) error
 
-// WithEvery writes one line for a limiter and a key in every interval of d, a minute if not
-// given. d is at least 1ms.
+// WithEvery writes one line for a limiter and a key in every interval of d; without it d is a
+// minute. d is at least 1ms.
 func WithEvery(d time.Duration) LogOption {
 	return func(l *Log) error {
 		if d < time.Millisecond {
@@ -71,7 +72,7 @@ func WithEvery(d time.Duration) LogOption {
 	}
 }
 
-// WithMaxLines writes at most n lines in any interval of WithEvery, 100 if not given. n is 1 to
+// WithMaxLines writes at most n lines in any interval of WithEvery; without it, 100. n is 1 to
 // 1,000,000.
 func WithMaxLines(n int) LogOption {
 	return func(l *Log) error {
@@ -89,15 +90,15 @@ type Keys int
 const (
 	// NoKeys: nothing.
 	NoKeys Keys = iota
-	// HashedKeys: the first 16 hex digits of its SHA-256, as key.sha256. Lines of one key
-	// can be told apart from others, but whoever can guess the key can check the guess: an
-	// address or a user's number is found in seconds.
+	// HashedKeys: the first 16 hex digits of its SHA-256, as key.sha256. It shows which
+	// lines are about the same key. But a reader who can guess a key can check the guess:
+	// an address or a user's number is found in seconds.
 	HashedKeys
-	// PlainKeys: the key, cut at 200 bytes. Leave it to keys that may be in logs.
+	// PlainKeys: the key, cut at 200 bytes. Use it only if your keys may be in logs.
 	PlainKeys
 )
 
-// WithKeys says what is written of a key, [NoKeys] if not given.
+// WithKeys says what is written of a key; without it, [NoKeys].
 func WithKeys(k Keys) LogOption {
 	return func(l *Log) error {
 		if k < NoKeys || k > PlainKeys {

@@ -12,16 +12,16 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A Top knows which keys of this process are denied most, in bounded memory: for an admin page,
-// or for somebody who is on call. It counts the denials ([ratelimit.OutcomeDenied]) of the
-// limiters that it observes, by limiter and key.
+// A Top counts which keys this process denies most, in bounded memory: for an admin page, or
+// for an operator on call. It counts the denials ([ratelimit.OutcomeDenied]) of the limiters
+// that it observes, by limiter and key.
 //
-// It is the Space-Saving algorithm of Metwally, Agrawal and El Abbadi ("Efficient Computation
+// It uses the Space-Saving algorithm of Metwally, Agrawal and El Abbadi ("Efficient Computation
 // of Frequent and Top-k Elements in Data Streams", 2005). With room for m keys and after N
 // denials:
 //
-//   - every key that was denied more than N/m times is in it;
-//   - a key's Count is at least its true number of denials, and Count − Error at most;
+//   - it holds every key that was denied more than N/m times;
+//   - the true number of a key's denials is at most Count, and at least Count − Error;
 //   - no Error is above N/m.
 //
 // So with room for ten times as many keys as a page shows, the order is right unless nearly
@@ -95,13 +95,13 @@ func (k topKey) clone() topKey { return topKey{k.limiter, strings.Clone(k.key)} 
 // A TopKey is a key that is denied often.
 type TopKey struct {
 	Limiter string // the limiter's name
-	Key     string // the caller's key: it may be secret, or hold markup of a stranger's
+	Key     string // the caller's key: it may be secret, or hold HTML that a client has sent
 	Count   uint64 // denials, at most Error too many
 	Error   uint64
 }
 
-// Top returns the n keys with the most denials, the most first; fewer if there are not so
-// many. Keys of equal counts are in the order of limiter and key.
+// Top returns the n keys with the most denials, in descending order, or all keys if there
+// are fewer. Keys of equal counts are in the order of limiter and key.
 func (t *Top) Top(n int) []TopKey {
 	t.mu.Lock()
 	all := make([]TopKey, len(t.least))
@@ -115,14 +115,14 @@ func (t *Top) Top(n int) []TopKey {
 	return slices.Clip(all[:min(max(n, 0), len(all))])
 }
 
-// Denials is how many denials there were, of all keys, and since when they are counted.
+// Denials returns the number of denials of all keys, and since when they are counted.
 func (t *Top) Denials() (n uint64, since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.denials, t.since
 }
 
-// Reset forgets all counts: to see who is limited now, call it every hour or so.
+// Reset forgets all counts. Call it every hour or so to see which keys are denied now.
 func (t *Top) Reset() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -5,9 +5,10 @@
 //	watched := ratelimit.WithObserver(metrics.Observe)
 //	limiter, err := ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"), watched)
 //
-// Give the same observer to limiters, DenyCaches, Fallbacks and Breakers, see
-// [ratelimit.WithObserver] for who reports what. OpenTelemetry has no conventions for rate
-// limits; these follow its rules for names, units and error.type.
+// Give the same observer to limiters, DenyCaches, Fallbacks and Breakers;
+// [ratelimit.WithObserver] says which of them reports a call. OpenTelemetry has no
+// conventions for rate limits; the metrics follow its rules for names, units and
+// error.type.
 //
 //	metric                      kind                       about
 //	ratelimit.decisions         counter, {decision}        calls that ask for permits
@@ -30,9 +31,9 @@
 //	error.type                  decisions and operations that failed      see observe.ErrorType
 //	ratelimit.fallback.reason   decisions with the source fallback        see observe.ErrorType
 //
-// A key is never an attribute, of a metric or of a span event. Neither is the text of an
-// error, which holds the key. All values but the limiters' names are from lists of fixed
-// length. So give names to limits, not to users.
+// Neither a key nor the text of an error, which holds the key, is ever an attribute of a metric
+// or of a span event. All values except the limiters' names are from fixed lists. So give each
+// limit a name, not each user.
 //
 // Prometheus gets these metrics through OpenTelemetry's exporter, as ratelimit_decisions_total
 // and so on; dashboard.json is a Grafana dashboard of them.

@@ -14,7 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit/otellimit"
 )
 
-// Metrics for Prometheus on /metrics, of a limiter and all that is around it.
+// Metrics for Prometheus on /metrics, of a limiter and its decorators.
 func Example_prometheus() {
 	reader, err := exporter.New() // go.opentelemetry.io/otel/exporters/prometheus
 	if err != nil {

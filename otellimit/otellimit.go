@@ -54,7 +54,7 @@ type Metrics struct {
 // An Option is [WithMeterProvider] or [WithoutSpanEvents].
 type Option func(*Metrics) error
 
-// WithMeterProvider records with the meters of p, those of the global provider if not given.
+// WithMeterProvider records with the meters of p; without it, with those of the global provider.
 func WithMeterProvider(p metric.MeterProvider) Option {
 	return func(m *Metrics) error {
 		if p == nil {
@@ -65,11 +65,11 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 	}
 }
 
-// WithoutSpanEvents leaves out the events. Without this option, each decision is an event
-// "ratelimit.decision" of the span that the call's context has, if that is recorded, with the
-// attributes of ratelimit.decisions, and ratelimit.permits (asked for), ratelimit.limit,
-// ratelimit.remaining, ratelimit.retry_after and ratelimit.waited in seconds, and
-// ratelimit.batch.size.
+// WithoutSpanEvents records no span events. Without this option, each decision is an event
+// "ratelimit.decision" of the span in the call's context, if that span is recorded. The event
+// has the attributes of ratelimit.decisions, and in addition ratelimit.permits (the number asked
+// for), ratelimit.limit, ratelimit.remaining, ratelimit.retry_after and ratelimit.waited in
+// seconds, and ratelimit.batch.size.
 func WithoutSpanEvents() Option {
 	return func(m *Metrics) error {
 		m.events = false
@@ -86,7 +86,7 @@ var (
 )
 
 // New returns Metrics. The error wraps [ratelimit.ErrInvalidConfig] if an option is nil or its
-// value cannot work; otherwise it is the meter's.
+// value cannot work; any other error is the meter's.
 func New(opts ...Option) (*Metrics, error) {
 	m := &Metrics{events: true}
 	m.sets.Store(&map[labels]*set{})

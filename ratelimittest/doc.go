@@ -1,6 +1,6 @@
 // Package ratelimittest is for the tests of services that use package ratelimit: limits on an
 // embedded Redis whose time the test sets, outages on demand, limiters whose answers the test
-// gives, and a record of the calls.
+// sets, and a record of the calls.
 //
 //	func TestTheThirdRequestIsDenied(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
@@ -14,18 +14,18 @@
 //
 // # Time
 //
-// The clock is that of a bubble of testing/synctest, see there. In a bubble time passes only
-// while all of its goroutines wait, and then at once, to the microsecond where the test wants
-// it. Everything has this one clock: the embedded Redis and its TTLs, the decorators' memory,
-// breakers and leases, callers that wait, deadlines of contexts, and the service under test. So
-// nothing has to be handed a clock, and no limiter has an option for tests. [Env.Advance] lets
-// time pass; time.Sleep, a [ratelimit.Wait] or any other timer do so as well. A bubble begins at
-// midnight of 2000-01-01 in UTC.
+// The clock is that of a bubble of testing/synctest, whose documentation explains bubbles. In a
+// bubble time passes only while all goroutines of the bubble wait; it then jumps at once to the
+// next instant for which one of them waits. Everything uses this one clock: the embedded Redis
+// and its TTLs, the decorators' memory, breakers and leases, waiting callers, deadlines of
+// contexts, and the service under test. So nothing needs a clock as an argument, and no limiter
+// needs an option for tests. [Env.Advance] lets time pass; time.Sleep, a [ratelimit.Wait] or any
+// other timer do so as well. A bubble begins at midnight of 2000-01-01 in UTC.
 //
 // Three rules of bubbles matter here. Build everything that has a clock in the bubble, limiters
-// and decorators included, not in variables of the package. Use no sockets: a goroutine that
-// waits for one keeps time from passing; [Serve] is an HTTP server without. And let goroutines
-// end before the test does.
+// and decorators included, not in variables of the package. Use no sockets: while a goroutine
+// waits for a socket, no time passes; [Serve] is an HTTP server that needs none. And end all
+// goroutines before the test ends.
 //
 // # Which to use
 //

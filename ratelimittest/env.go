@@ -23,12 +23,12 @@ type Env struct {
 	bubble bool // New was called in one
 }
 
-// New starts a miniredis whose clock is time.Now, and closes it when the test ends. Nothing of
-// it touches the network.
+// New starts a miniredis whose clock is time.Now, and closes it when the test ends. It does not
+// use the network.
 //
 // Call New within synctest.Test, and build everything that is tested there too: clients,
 // limiters, decorators, the service itself. New also works outside of a bubble, for tests that
-// need real sockets; time is then the real one, and [Env.Advance] fails the test.
+// need real sockets; the clock is then the real one, and [Env.Advance] fails the test.
 func New(t testing.TB) *Env {
 	t.Helper()
 	e := &Env{t: t, server: miniredis.NewMiniRedis(), bubble: inBubble()}
@@ -51,9 +51,9 @@ func New(t testing.TB) *Env {
 // Client is the client for the limiters of the test. It is closed when the test ends.
 func (e *Env) Client() *redis.Client { return e.client }
 
-// Options are those of the Env's own client, for a client of another kind. Close such a client
-// before the test ends. To make options of your own, set Dialer to [Env.Dial] and Addr to an
-// address that is no name: go-redis looks names up, which a bubble does not allow.
+// Options returns the options of the Env's own client, for a client of another kind. Close such
+// a client before the test ends. If you make options of your own, set Dialer to [Env.Dial] and
+// Addr to an IP address: go-redis looks up host names, which a bubble does not allow.
 //
 // No command is tried twice, so that a call during [Env.Down] takes no time. A call that gets no
 // answer ends after 5 seconds, the ReadTimeout.
@@ -66,20 +66,20 @@ func (e *Env) Options() *redis.Options {
 	}
 }
 
-// Dial connects to the Env's Redis, whatever the address. It is the Dialer of [Env.Options].
+// Dial connects to the Env's Redis, whatever address it gets. It is the Dialer of [Env.Options].
 func (e *Env) Dial(_ context.Context, _, _ string) (net.Conn, error) { return e.link.dial() }
 
-// Miniredis is the server: to look at keys, or to set states. A SetTime there moves Redis alone,
-// and not the clocks of decorators; in a bubble use [Env.Advance].
+// Miniredis returns the server, so that a test can look at keys or set states. Its SetTime
+// changes only the time of Redis, and not that of decorators; in a bubble use [Env.Advance].
 func (e *Env) Miniredis() *miniredis.Miniredis { return e.server }
 
 // Advance lets d pass, for everything in the bubble: the server's clock and TTLs, denials in
 // memory, breakers and their probes, budgets, leases, local limiters, reservations, callers that
-// wait, deadlines of contexts, and the service's own timers. Whatever is due within d happens
-// in its order, at its instant. When Advance returns, all goroutines of the bubble have done
-// what they can do without more time passing. It takes no real time.
+// wait, deadlines of contexts, and the service's own timers. Everything that is due within d
+// happens in order, at its instant. When Advance returns, all goroutines of the bubble have done
+// everything that they can do at the new time. It takes no real time.
 //
-// It fails the test outside of a bubble, because no more than some of this would move there.
+// It fails the test outside of a bubble, because there only some of these clocks would move.
 func (e *Env) Advance(d time.Duration) {
 	e.t.Helper()
 	const remedy = "call New and Advance within synctest.Test(t, func(t *testing.T) { … })"

@@ -15,7 +15,7 @@ import (
 )
 
 // newSignups is a service: an address may sign up three times an hour, and not at all while
-// Redis is down. Nothing of it is there for the tests.
+// Redis is down. No part of it is there for the tests.
 func newSignups(client ratelimit.Client, signUp http.Handler) (http.Handler, error) {
 	limiter, err1 := ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}}, ratelimit.WithName("signups"))
 	cached, err2 := ratelimit.NewDenyCache(limiter)
@@ -65,7 +65,7 @@ func testSignups(t *testing.T) {
 	})
 }
 
-// A service's limits, with the time and the outages that its test wants.
+// A test of a service's limits, in which the test sets the time and the outages.
 func Example() {
 	var t *testing.T // that of go test
 	testSignups(t)

@@ -14,8 +14,8 @@ import (
 // refused. What the server holds is kept.
 func (e *Env) Down() { e.link.setDown() }
 
-// FailWith answers every command with an error until [Env.Up], as a server does that is loading
-// its data or out of memory. Nothing is executed. message begins with the error's code:
+// FailWith answers every command with an error until [Env.Up], like a server that is loading
+// its data or is out of memory. Nothing is executed. message begins with the error's code:
 //
 //	env.FailWith("LOADING Redis is loading the dataset in memory")
 func (e *Env) FailWith(message string) {
@@ -27,7 +27,7 @@ func (e *Env) FailWith(message string) {
 }
 
 // Slow delays every command by d until [Env.Up]. A command is executed even if its caller has
-// left before d has passed, as by a server that was busy. With a long d the server hangs.
+// left before d has passed, as with a busy server. With a long d the server hangs.
 func (e *Env) Slow(d time.Duration) {
 	e.t.Helper()
 	if d <= 0 {
@@ -37,9 +37,9 @@ func (e *Env) Slow(d time.Duration) {
 }
 
 // LoseReplies executes the next n calls and loses their replies: the connection ends instead.
-// Calls that are sent together count as one. An error that says that nothing was executed
-// because Redis did not know the script (NOSCRIPT) is not lost, and the greeting of a new
-// connection neither.
+// Calls that are sent together count as one. Two kinds of replies are never lost: the error
+// that Redis did not know the script and executed nothing (NOSCRIPT), and the replies to the
+// first commands of a new connection.
 func (e *Env) LoseReplies(n int) {
 	e.t.Helper()
 	if n < 1 {
@@ -48,7 +48,7 @@ func (e *Env) LoseReplies(n int) {
 	e.link.setLose(n)
 }
 
-// Up ends what Down, FailWith, Slow and LoseReplies have begun. Commands that are delayed are
+// Up ends the outages of Down, FailWith, Slow and LoseReplies. Commands that were delayed are
 // executed now.
 func (e *Env) Up() {
 	e.server.SetError("")

@@ -86,16 +86,17 @@ func (r *Recorder) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// Around returns a limiter that does what l does, and keeps its calls under name. It goes around
-// the decorators: a DenyCache or All knows the limiters of package ratelimit only, and
-// ratelimit.Wait asks any other again and again where a bucket would reserve.
+// Around returns a limiter that does what l does, and keeps its calls under name. Put it around
+// the decorators: NewAll accepts only the limiters of package ratelimit, a DenyCache does not
+// know the bounds of other types, and on other types [ratelimit.Wait] asks again and again where
+// it would reserve on a bucket.
 func (r *Recorder) Around(name string, l ratelimit.Limiter) ratelimit.Limiter {
 	return &recorded{r, name, l}
 }
 
-// Observe keeps what an observer gets to know, see [ratelimit.WithObserver]. So the Recorder also
-// sees what it cannot be around: the claims of AcquireAll, estimates, reservations, permits in
-// flight.
+// Observe is an observer for [ratelimit.WithObserver] that keeps the calls. So the Recorder also
+// sees calls for which it cannot go around the limiter: claims of AcquireAll, estimates,
+// reservations, permits in flight.
 //
 //	limiter, err := ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithObserver(calls.Observe))
 func (r *Recorder) Observe(_ context.Context, o ratelimit.Observation) {

@@ -13,18 +13,18 @@ import (
 // AnyKey stands for all keys in the methods of a [Script].
 const AnyKey = ""
 
-// A Script is a Limiter whose answers the test gives, for tests in which it does not matter how
-// they come about. It allows every call until it is told otherwise:
+// A Script is a Limiter whose answers the test sets, for tests that do not depend on a real limit.
+// It allows every call until the test sets another answer:
 //
 //	limiter := ratelimittest.NewScript(t)
 //	limiter.Deny("alice", 30*time.Second)          // for 30 s
 //	limiter.Fail(ratelimittest.AnyKey, errors.New("Redis is down"))
 //	limiter.Once().Deny("bob", time.Second)        // bob's next call only
 //
-// An answer for a key comes before one for AnyKey, and one of Once before the others. A new answer
-// replaces the key's former one, those of Once excepted. An invalid key, an invalid number of
-// permits and a context that has ended get the errors that every Limiter returns. A Script is safe
-// for concurrent use.
+// An answer for a key has precedence over one for AnyKey, and an answer of Once over the others. A
+// new answer replaces the former answer for the key, except for answers of Once. An invalid key,
+// an invalid number of permits and a context that has ended get the errors that every Limiter
+// returns. A Script is safe for concurrent use.
 type Script struct {
 	t testing.TB
 
@@ -66,8 +66,8 @@ func (s *Script) Fail(key string, err error) {
 // Answer returns r for the calls for key. Reset does not end it.
 func (s *Script) Answer(key string, r ratelimit.Result) { s.give(answer{key: key, result: r}, false) }
 
-// Once is for answers to a single call: of several for one key, each call gets the next. Peek
-// and Reset see what the next call would get, and do not use it up.
+// Once is for answers to a single call: if a key has several, each call gets the next one. Peek
+// and Reset get the answer of the next call, and do not use it up.
 func (s *Script) Once() Once { return Once{s} }
 
 // Once gives the answers of [Script.Once].
@@ -76,7 +76,7 @@ type Once struct{ s *Script }
 // Allow allows the next call for key.
 func (o Once) Allow(key string) { o.s.give(answer{key: key, result: allowed}, true) }
 
-// Deny denies the next call for key, however late it is.
+// Deny denies the next call for key, however late that call is made.
 func (o Once) Deny(key string, retryAfter time.Duration) {
 	o.s.t.Helper()
 	o.s.give(o.s.denial(key, retryAfter), true)

@@ -98,7 +98,7 @@ func TestScriptOnce(t *testing.T) {
 	})
 }
 
-// A Script keeps the contract of a Limiter, whatever it is told.
+// A Script keeps the contract of a Limiter, whatever answers the test sets.
 func TestScriptChecksItsCaller(t *testing.T) {
 	t.Parallel()
 	s := ratelimittest.NewScript(t)

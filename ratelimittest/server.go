@@ -12,9 +12,9 @@ import (
 
 // Serve is httptest.NewServer for a bubble: the connections of the server's Client are in
 // memory, so that time can pass while they are idle. No other client reaches the server. It is
-// closed when the test ends. Each connection comes from 192.0.2.1, an address of no network.
+// closed when the test ends. Each connection comes from 192.0.2.1, an address that no network uses.
 //
-// A service whose tests need no connection is tested with httptest.NewRecorder as anywhere.
+// If a test needs no connection, use httptest.NewRecorder.
 func Serve(t testing.TB, h http.Handler) *httptest.Server {
 	t.Helper()
 	l := &listener{conns: make(chan net.Conn), closed: make(chan struct{})}

@@ -7,8 +7,8 @@ import (
 	"github.com/go-chi/chi/v5/middleware"
 )
 
-// NewChi is a router with a limit for all its routes. The limit is a middleware as chi's own are.
-// For one route only, give it to r.With(limit).Get(…): there, httplimit.Pattern knows the route.
+// NewChi returns a router with a limit for all its routes. The limit is a middleware like chi's
+// own. For one route only, use r.With(limit).Get(…): there, httplimit.Pattern knows the route.
 func NewChi(limit func(http.Handler) http.Handler) *chi.Mux {
 	r := chi.NewRouter()
 	r.Use(middleware.Recoverer)

@@ -8,19 +8,20 @@ import (
 	fiberrecover "github.com/gofiber/fiber/v3/middleware/recover"
 )
 
-// Fiber makes a handler for Fiber of a limit. Fiber stands on fasthttp, which has neither the
-// requests nor the ResponseWriter of net/http, so each request is converted for the limit, which
-// costs some microseconds.
+// Fiber returns a handler for Fiber that applies a limit. Fiber is built on fasthttp, which has
+// neither the requests nor the ResponseWriter of net/http, so each request is converted for the
+// limit, which costs some microseconds.
 //
-// Fiber's own adaptor.HTTPMiddleware would do for a plain limit, but not for every one. It runs the
-// handlers when the middleware has returned: no permit in flight is held then, and no cost is
-// settled. And of a header with several lines it shows the last one only, where Fiber's handlers
-// read the first one, so that a client with two API keys would be limited by a key of its choice.
+// Fiber's own adaptor.HTTPMiddleware is enough for a plain limit, but not for every limit. It runs
+// the handlers after the middleware has returned: then no permit in flight is held, and no cost is
+// settled. And if a header has several lines, the middleware sees only the last one, while Fiber's
+// handlers read the first one, so that a client with two API keys could choose the one that is
+// limited.
 //
-// What fasthttp does not have, the limit does not have either: nobody notices that a client has gone
-// away, as while it waits (httplimit.WithMaxWait); a body is read before the limit is asked; a body
-// stream is written when the handler has returned; and httplimit.WithSettle does not see the status
-// and the bytes. Use httplimit.WithReportedCost with
+// Some things do not work because fasthttp does not have them: a client that goes away is not
+// noticed, not even while it waits (httplimit.WithMaxWait); a body is read before the limit is
+// asked; a body stream is written after the handler has returned; and httplimit.WithSettle does not
+// see the status and the bytes. Instead, use httplimit.WithReportedCost with
 //
 //	httplimit.ReportCost(c.Context(), len(c.Response().Body()))
 func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
@@ -36,7 +37,7 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 		answer := &fiberWriter{c, http.Header{}}
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			answer.setHeader()
-			defer c.SetContext(c.Context()) // that of the limit ends with the handler, for whom alone it is
+			defer c.SetContext(c.Context()) // the limit's context ends with the handler
 			c.SetContext(r.Context())
 			err = c.Next()
 		})).ServeHTTP(answer, r.WithContext(c.Context()))
@@ -44,7 +45,7 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 	}
 }
 
-// A fiberWriter is what the limit writes its answer to, if it denies a request.
+// A fiberWriter gets the answer of the limit, if it denies a request.
 type fiberWriter struct {
 	c      fiber.Ctx
 	header http.Header
@@ -70,7 +71,7 @@ func (w *fiberWriter) setHeader() {
 	}
 }
 
-// NewFiber is an app with a limit for all its routes.
+// NewFiber returns an app with a limit for all its routes.
 func NewFiber(limit func(http.Handler) http.Handler) *fiber.App {
 	app := fiber.New()
 	app.Use(fiberrecover.New())

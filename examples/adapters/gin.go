@@ -6,21 +6,21 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// Gin makes a handler for gin of a limit.
+// Gin returns a handler for gin that applies a limit.
 //
 // Gin's handlers write to gin's own ResponseWriter. So httplimit.WithSettle does not see the status
 // and the bytes here. Use httplimit.WithReportedCost with
 //
 //	httplimit.ReportCost(c.Request.Context(), c.Writer.Size())
 //
-// or put the limit around the whole: http.ListenAndServe(addr, limit(engine)).
+// or put the limit around the engine: http.ListenAndServe(addr, limit(engine)).
 func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		allowed, outside := false, c.Request
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			allowed = true
-			c.Request = r                          // with the context that the limit has given it
-			defer func() { c.Request = outside }() // it ends with the handler, for whom alone it is
+			c.Request = r                          // with the limit's context
+			defer func() { c.Request = outside }() // the limit's context ends with the handler
 			c.Next()
 		})).ServeHTTP(c.Writer, c.Request)
 		if !allowed {
@@ -29,7 +29,7 @@ func Gin(limit func(http.Handler) http.Handler) gin.HandlerFunc {
 	}
 }
 
-// NewGin is an engine with a limit for all its routes.
+// NewGin returns an engine with a limit for all its routes.
 func NewGin(limit func(http.Handler) http.Handler) *gin.Engine {
 	engine := gin.New()
 	engine.Use(gin.Recovery())

@@ -8,9 +8,10 @@ import (
 	"time"
 )
 
-// announced is for how long a server wants no requests: the longest of Retry-After, in seconds
-// or as a date; of the limits in RateLimit of which nothing is left (draft-ietf-httpapi-
-// ratelimit-headers-11); and of X-RateLimit-Reset, if nothing is left, in seconds or as a Unix time.
+// announced returns for how long a server wants no requests. It is the longest of these:
+// Retry-After, in seconds or as a date; the times of the limits in RateLimit of which no permits are
+// left (draft-ietf-httpapi-ratelimit-headers-11); and X-RateLimit-Reset, if no permits are left, in
+// seconds or as a Unix time.
 func announced(resp *http.Response, now time.Time) time.Duration {
 	var pause time.Duration
 	h := resp.Header
@@ -40,7 +41,7 @@ func announced(resp *http.Response, now time.Time) time.Duration {
 	return max(pause, 0)
 }
 
-// seconds is 0 for what is no number of seconds, and 272 years for more.
+// seconds returns 0 for a text that is no number of seconds, and at most 272 years.
 func seconds(s string) time.Duration {
 	n, err := strconv.ParseUint(strings.TrimSpace(s), 10, 33)
 	if err != nil && !errors.Is(err, strconv.ErrRange) {

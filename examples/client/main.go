@@ -1,5 +1,5 @@
-// Client gets URLs and keeps to limits: its own, which all of its instances share, and those that
-// servers announce by Retry-After and the RateLimit fields.
+// Client gets URLs and obeys limits: its own, which all its instances share, and the limits that
+// servers announce with Retry-After and the RateLimit fields.
 //
 //	go run ./examples/client https://example.com/a https://example.com/b            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/client https://example.com/a        # a real one

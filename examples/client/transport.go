@@ -12,17 +12,17 @@ import (
 
 const (
 	mostTries  = 3
-	mostPause  = time.Minute // of a longer one the caller is told
+	mostPause  = time.Minute // for a longer pause, the caller gets the denial
 	usualPause = time.Second // after a denial that does not say for how long
 	mostDrain  = 64 << 10    // bytes of an answer that are read, so that its connection is used again
 )
 
-// A transport is an http.RoundTripper that waits for its turn by a limiter, with the host as its
-// key, and for as long as the host has asked for. A request that the host denies (429, or 503
-// with Retry-After) is sent again, unless its body cannot be had again. If the wait does not end
-// before the request's context does, the caller gets the denial, or a *ratelimit.WaitError where
-// nothing was sent. Without a decision of the limiter nothing is sent; a ratelimit.Fallback
-// around it is another policy.
+// A transport is an http.RoundTripper that waits until a limiter allows the request, with the
+// host as the key, and until the pause that the host has asked for is over. A request that the
+// host denies (429, or 503 with Retry-After) is sent again, unless its body cannot be read
+// again. If the wait does not end before the request's context, the caller gets the denial, or a
+// *ratelimit.WaitError if nothing was sent. If the limiter makes no decision, nothing is sent;
+// to change that, put a ratelimit.Fallback around the limiter.
 type transport struct {
 	base    http.RoundTripper
 	limiter ratelimit.Limiter
@@ -86,7 +86,7 @@ func (t *transport) turn(ctx context.Context, host string) error {
 	}
 }
 
-// left is for how long host wants no requests now.
+// left is how long host still wants no requests.
 func (t *transport) left(host string) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -126,7 +126,7 @@ func denied(resp *http.Response) bool {
 		resp.StatusCode == http.StatusServiceUnavailable && resp.Header.Get("Retry-After") != ""
 }
 
-// replay is r once more, if its body can be had again.
+// replay returns r with a new body, if the body can be read again.
 func replay(r *http.Request) (*http.Request, bool) {
 	next := r.Clone(r.Context())
 	if r.Body == nil || r.Body == http.NoBody {

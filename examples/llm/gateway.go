@@ -14,8 +14,8 @@ import (
 	"github.com/tryacquire/ratelimit/httplimit"
 )
 
-// A model emits at most so many tokens of an answer, and stops when emit returns an error or ctx
-// ends.
+// A model emits the tokens of an answer, at most as many as it is asked for, and stops when emit
+// returns an error or ctx ends.
 type model func(ctx context.Context, prompt string, most int, emit func(token string) error) error
 
 type gateway struct {
@@ -75,12 +75,13 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	})
 	if err != nil {
 		log.Print(err)
-		panic(http.ErrAbortHandler) // so that the reader does not take a part for the whole
+		panic(http.ErrAbortHandler) // so that the reader notices that the answer is not complete
 	}
 }
 
-// deny says which limits have denied, and when to come back. When a place is free depends on
-// other answers: the RetryAfter of an InFlight is only about those that have crashed.
+// deny says which limits have denied, and when to come back. Nobody knows when a place will
+// be free, because that depends on other answers: the RetryAfter of an InFlight says only
+// when the leases of crashed processes end.
 func deny(w http.ResponseWriter, answer ratelimit.AllResult) {
 	retryAfter := time.Second
 	var denied []string
@@ -98,5 +99,5 @@ func deny(w http.ResponseWriter, answer ratelimit.AllResult) {
 	http.Error(w, "too many: "+strings.Join(denied, ", "), http.StatusTooManyRequests)
 }
 
-// countTokens is what a tokenizer would count, about.
+// countTokens returns about what a tokenizer would count.
 func countTokens(text string) int { return len(text)/4 + 1 }

@@ -1,6 +1,6 @@
-// Llm is a gateway to a language model: each tenant has so many requests a minute, so many tokens
-// a minute, and so many answers at once, decided together, and settled when an answer is done or
-// its reader has left.
+// Llm is a gateway to a language model. Each tenant has a limit of requests a minute, of tokens a
+// minute, and of answers at the same time. One decision covers all three, and the tokens are
+// settled when an answer is complete or its reader has left.
 //
 //	go run ./examples/llm                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/llm  # a real one
@@ -36,7 +36,7 @@ func main() {
 	log.Fatal(http.ListenAndServe("localhost:8080", g))
 }
 
-// parrot is a model that repeats the prompt, a token in a tenth of a second.
+// parrot is a model that repeats the prompt, at ten tokens a second.
 func parrot(ctx context.Context, prompt string, most int, emit func(token string) error) error {
 	words := strings.Fields(prompt)
 	for i := 0; i < most && len(words) > 0; i++ {

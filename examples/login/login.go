@@ -16,10 +16,10 @@ import (
 	"github.com/tryacquire/ratelimit/httplimit"
 )
 
-// A login answers what it would answer whether or not there is such a user: the limits are asked
-// before anybody looks, they count names that nobody has too, and a denial does not say which of
-// the two it was. Whoever knows a name can lock its user out for a while; a service that minds
-// has a third limit, per user and known device, in place of the first.
+// A login never shows whether a user exists: the limits are asked before the user is looked up,
+// they also count tries for names that nobody has, and a denial does not say which of the two
+// limits denied. Anybody who knows a name can lock out its user for a while; to prevent that,
+// replace the limit per user by one per user and known device.
 type login struct {
 	perUser, perAddress *ratelimit.SlidingLog
 	address             httplimit.KeyFunc
@@ -36,10 +36,10 @@ func newLogin(client ratelimit.Client, check func(ctx context.Context, user, pas
 
 const settleTime = time.Second
 
-// ServeHTTP takes a try of both limits before the password is looked at, so that tries at the same
-// time are counted too. A login that succeeds forgets the user's failures. It gives the address its
-// own try back and no more: otherwise an attacker would log in now and then as somebody that he
-// may be, and go on.
+// ServeHTTP takes a permit from both limits before the password is checked, so that tries at the
+// same time are counted too. A login that succeeds resets the limit of the user. The address gets
+// back only the permit of this try: otherwise an attacker could reset its limit by logging in to an
+// account of his own now and then.
 func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	ctx := r.Context()
 	user := strings.ToLower(strings.TrimSpace(r.PostFormValue("user"))) // as check reads names
@@ -62,7 +62,7 @@ func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ok, err := l.check(ctx, user, r.PostFormValue("password"))
 	switch {
-	case err != nil: // the try counts: whether the password was right is not known
+	case err != nil: // the try stays counted: nobody knows whether the password was right
 		log.Print(err)
 		http.Error(w, "try again later", http.StatusServiceUnavailable)
 		return
@@ -78,7 +78,7 @@ func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, "welcome")
 }
 
-// hashed keeps names short, and out of the keys that an operator sees.
+// hashed makes keys short, and hides names from operators who see the keys.
 func hashed(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])

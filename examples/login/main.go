@@ -1,5 +1,5 @@
-// Login protects a password: a user may fail five times in a quarter of an hour, and an address
-// fifty times, whatever the user's name. While Redis is down nobody logs in.
+// Login protects passwords: in a quarter of an hour, five tries may fail for a user, and fifty
+// for an address, whatever the user names. While Redis is down, nobody can log in.
 //
 //	go run ./examples/login                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/login  # a real one
@@ -34,8 +34,8 @@ func main() {
 	log.Fatal(http.ListenAndServe("localhost:8080", l))
 }
 
-// check stands for a real one, which takes the same time for users that there are not: it
-// compares with the hash of some password.
+// check stands for a real check, which takes the same time for users that do not exist,
+// because it then compares the password with some other hash.
 func check(_ context.Context, user, password string) (bool, error) {
 	known := subtle.ConstantTimeCompare([]byte(user), []byte("alice"))
 	right := subtle.ConstantTimeCompare([]byte(password), []byte("secret"))

@@ -3,7 +3,7 @@
 //	go run ./examples/quickstart                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/quickstart  # a real one
 //
-// On a real one it uses keys under a prefix of its own, and leaves none behind.
+// On a real Redis it uses keys under a prefix of its own, and deletes them at the end.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 	}
 }
 
-// A show is one limiter and what it is about.
+// A show is one limiter with a description.
 type show struct {
 	title   string
 	about   string
@@ -62,7 +62,7 @@ func run(ctx context.Context, out io.Writer, addr string, sleep func(time.Durati
 	return nil
 }
 
-// limiters are all of them, each with three permits to give at once.
+// limiters returns all limiters, each of which allows three permits at once.
 func limiters(client ratelimit.Client, prefix string) ([]show, error) {
 	const second = time.Second
 	own := ratelimit.WithPrefix(prefix)

@@ -91,12 +91,13 @@ would have been allowed and denied.
 Usage: replay [flags] [log ...]
 
 Logs are in common or combined format, plain or gzipped; "-" or none is standard
-input. Defaults stand in (parentheses).
+input. Defaults are in (parentheses).
 
-  -key NAME          who has a limit: ip, path, user-agent or ip+path (ip)
+  -key NAME          what has a limit of its own: ip, path, user-agent
+                     or ip+path (ip)
   -top N             how many keys and minutes to list (10)
-  -vs 'FLAGS'        a second limit to compare with: its algorithm, if that is
-                     another, and the flags that differ
+  -vs 'FLAGS'        a second limit to compare with: its algorithm and its
+                     flags, where they differ
 
 Limits:
 `)

@@ -35,10 +35,10 @@ var limitFlags = []struct {
 	{"burst", "N", tokenBucket, "most requests at once (the rate's count)"},
 	{"every", "TIME", tokenBucket, "refill in steps of this time (continuously)"},
 	{"capacity", "N", leakyBucket, "most requests in the bucket (the rate's count)"},
-	{"align", "TIME", fixedWindow, "windows start on the clock (UTC) plus this: 0, -2h\n(with the first request)"},
+	{"align", "TIME", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request)"},
 	{"storage", "KIND", slidingWindow, "hash, list or zset (hash)"},
 	{"buckets", "N", slidingWindow, "sub-windows, for hash and list (40)"},
-	{"rule", "N/PERIOD", slidingLog, "instead of -rate: 10/s,100/m, or several times"},
+	{"rule", "N/PERIOD", slidingLog, "several limits, instead of -rate: 10/s,100/m"},
 	{"resolution", "TIME", slidingLog, "merge requests this close together (exact)"},
 }
 

@@ -14,10 +14,10 @@
 //
 // # Logs
 //
-// Logs are in the common or combined format of Apache and nginx, plain or
-// gzipped; several are read as one. Without a file, or for the file "-", it
-// reads standard input. Lines that hold no request are counted, the first three
-// are shown, and the rest goes on; blank lines are passed over.
+// Logs are in the common or combined format of Apache and nginx, plain or gzipped;
+// several logs are read as one. Without a file, or for the file "-", replay reads
+// standard input. Lines without a request are counted, and the first three of them are
+// shown; blank lines are ignored.
 //
 // Requests are replayed in the order of their times, whatever their order in
 // the file: servers write a line when a request ends, and logs of several
@@ -26,18 +26,17 @@
 //
 // # Keys
 //
-// Every client address has a quota of its own; -key chooses another owner: path
-// (without the query), user-agent, or ip+path. A request that lacks it (a path
-// in "-", a user agent in the common format) counts for the key "-".
+// Every client address has a limit of its own; -key chooses another key: path (without
+// the query), user-agent, or ip+path. A request without that part (no path, or no user
+// agent in the common format) counts for the key "-".
 //
 // # Limits
 //
 // The default is a token bucket of 20 requests per minute and a burst of 20.
 // -algorithm chooses token-bucket, leaky-bucket, fixed-window, sliding-window or
-// sliding-log. -rate 10/m gives the limit of every one of them: permits per s,
-// m, h, d, or a duration, as in 10/90s; -limit 10 -window 1m says the same. The
-// -burst or -capacity of a bucket is the rate's count if it is not given. With
-// -h the program lists all flags.
+// sliding-log. With any of them, -rate 10/m gives the limit: permits per s, m, h, d, or
+// a duration, as in 10/90s; -limit 10 -window 1m means the same. Without -burst or
+// -capacity, a bucket's is the count of the rate. With -h the program lists all flags.
 //
 // # Comparing two limits
 //
@@ -45,37 +44,37 @@
 //
 //	go run ./examples/replay -algorithm token-bucket,fixed-window -rate 10/m access.log
 //
-// Any two limits: -vs takes the flags in which the second differs, starting
-// with its algorithm where that differs.
+// Any two limits: -vs takes the flags of the second limit that differ, after its
+// algorithm if that differs too.
 //
 //	go run ./examples/replay -rate 10/m -burst 20 -vs '-burst 40' access.log
 //	go run ./examples/replay -rate 10/m -burst 20 -vs 'fixed-window -rate 600/h' access.log
 //
-// The report then has a column for each, and says how many requests they
+// The report then has a column for each limit, and says how many requests the two
 // decided differently.
 //
 // # What it cannot know
 //
-// The replay is of the requests that were made. Clients that are denied behave
-// otherwise than clients that are not: some wait, some retry at once, some leave.
-// And a log that counts whole seconds has no order within a second.
+// Replay knows only the requests that were made. Clients would have made other requests
+// after a denial: some wait, some retry at once, some leave. And a log with times in
+// whole seconds does not say in which order requests came within a second.
 //
 // # Time and memory
 //
 // Each decision runs a script on miniredis: ten thousand take seconds, a million
 // minutes. The keys are spread over several instances, which work side by side.
 //
-// Memory does not grow with the log: 150 MiB do for any. Requests are sorted in
+// Memory does not grow with the log: 150 MiB are enough for any log. Requests are sorted in
 // chunks of 16 MiB; a log that needs more (a million requests by client address
 // fill two) goes through temporary files in the directory of os.TempDir, which
 // take about 40 bytes a request and are removed at the end, after an error and
 // when interrupted.
 //
-// What Redis would hold comes on top, about a kilobyte for each key whose state
-// is still alive, and more where a limiter remembers every permit: the keys of
-// the last minute for a limit per minute, those of the last day for one per day.
-// A long window over many keys is slower, too, for miniredis visits its living
-// keys whenever the clock moves.
+// The state that Redis would hold takes memory in addition: about a kilobyte for each key
+// whose state has not expired, and more where a limiter keeps every permit. These are the
+// keys of the last minute for a limit per minute, and the keys of the last day for a limit
+// per day. A long window over many keys is also slower, because miniredis visits all keys
+// that have not expired whenever the clock moves.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Service is an API with every kind of limit: for addresses, for API keys by their plan, for all
-// together, for what runs and what language models cost, and for a worker that waits its turn.
-// Redis is at REDIS_ADDR, http://localhost:8080/metrics is for Prometheus.
+// Service is an API with every kind of limit: per address, per API key by its plan, for all together, for
+// requests at the same time, for the tokens of a language model, and for a worker that waits for its turn.
+// Redis is at REDIS_ADDR; Prometheus scrapes http://localhost:8080/metrics.
 package main
 
 import (
@@ -24,9 +24,9 @@ import (
 )
 
 type service struct {
-	tenants map[string]string                               // by their API keys
+	tenants map[string]string                               // by API key
 	plans   sync.Map                                        // of the tenants; "free" if there is none
-	model   func(prompt string) (answer string, tokens int) // takes its time
+	model   func(prompt string) (answer string, tokens int) // is slow
 	mail    func(to string)
 	outbox  chan string
 }
@@ -84,7 +84,7 @@ func (s *service) start(ctx context.Context, client ratelimit.Client, observer r
 	everybody := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1_000), 2_000, named("everybody")))
 	running := ratelimit.Must(ratelimit.NewInFlight(client, 2, 30*time.Second, named("running")))
 	tokens := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(6_000), 2_000, named("tokens")))
-	alone := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)) // each of five instances, while Redis is down
+	alone := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)) // for each of five instances, while Redis is down
 	shaper := ratelimit.Must(ratelimit.NewFallback(
 		ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(5), 1, named("mail"))), alone, ratelimit.WithBreaker()))
 	address, user := ratelimit.Must(httplimit.ClientIP(nil)), ratelimit.Must(httplimit.User(tenant))

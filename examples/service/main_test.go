@@ -123,7 +123,7 @@ func TestAnOutageStopsWhatIsExpensive(t *testing.T) {
 		s.Down()
 		require.Equal(t, 200, s.status(t, "POST", "/invite", "secret-1", "to=a"))
 		require.Equal(t, 503, s.status(t, "POST", "/chat", "secret-1", "prompt=why"))
-		require.Contains(t, <-s.sent, "a ", "each instance by itself")
+		require.Contains(t, <-s.sent, "a ", "each instance on its own")
 		s.Up()
 		s.Advance(time.Minute)
 		require.Equal(t, 200, s.status(t, "POST", "/chat", "secret-1", "prompt=why"))

@@ -1,6 +1,6 @@
-// Worker sends messages no faster than their receivers allow, in any number of instances: each
-// waits for its turn in Redis. It shuts down cleanly: what it has begun is finished, and what it
-// waits for goes back to the queue, and its turn to the other instances.
+// Worker sends messages no faster than their receivers allow, in any number of instances, which
+// wait for their turn in Redis. It shuts down cleanly: a message that is being sent is finished,
+// a message that waits goes back to the queue, and its turn goes to the other instances.
 //
 //	go run ./examples/worker                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/worker  # a real one; start it several times
@@ -22,10 +22,10 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A message goes to a receiver that accepts one a second.
+// A message is for a receiver that accepts one message a second.
 type message struct{ to, text string }
 
-// newLimiter is a shaper: a leaky bucket of capacity 1 whose callers wait.
+// newLimiter returns a shaper: a leaky bucket of capacity 1 whose callers wait.
 func newLimiter(client ratelimit.Client) (ratelimit.Limiter, error) {
 	return ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(1), 1, ratelimit.WithName("messages"))
 }
@@ -35,10 +35,10 @@ const (
 	outageTime = time.Second      // between two tries while Redis is down
 )
 
-// A worker is one of several that share a queue.
+// A worker is one of several workers that share a queue.
 type worker struct {
 	limiter ratelimit.Limiter
-	queue   chan message // with room for what goes back
+	queue   chan message // with room for the messages that go back
 	send    func(context.Context, message) error
 }
 
@@ -59,7 +59,7 @@ func (w *worker) run(ctx context.Context) {
 // sendInTurn returns an error if m was not sent.
 func (w *worker) sendInTurn(ctx context.Context, m message) error {
 	if _, err := ratelimit.Wait(ctx, w.limiter, m.to); err != nil {
-		if ctx.Err() == nil { // Redis is down; nothing is sent without its consent
+		if ctx.Err() == nil { // Redis is down; nothing is sent without a decision
 			pause(ctx, outageTime)
 		}
 		return err

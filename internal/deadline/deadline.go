@@ -1,4 +1,4 @@
-// Package deadline tells an outage from a call whose own time is over.
+// Package deadline distinguishes an outage from a call whose own time is over.
 package deadline
 
 import (

@@ -9,8 +9,8 @@ import (
 	"github.com/tryacquire/ratelimit/internal/model"
 )
 
-// A Bound is what one configuration allows in any interval of time, also beside other
-// configurations on the same key.
+// A Bound is what one configuration allows in any interval of time, even if other
+// configurations use the same key.
 type Bound struct {
 	Limit  int           // limit, burst or capacity
 	Window time.Duration // the window, the longest one of several, or the time of a full refill
@@ -23,8 +23,8 @@ type Bound struct {
 	Aligned bool // a fixed window that starts at given times
 }
 
-// A Grant is a call that was allowed.
-type Grant struct {
+// An AllowedCall is a call that was allowed.
+type AllowedCall struct {
 	At      int64 // the true time, microseconds
 	Instant int64 // the time at which it was decided: the latest that any call has read
 	By      int   // the number of the rival that called
@@ -33,24 +33,25 @@ type Grant struct {
 
 // Exceeded describes how the permits that rivals took together break a bound, or is "".
 // Skew is how far apart the rivals' clocks are, the time that calls take to arrive
-// included: each reads at most so much between its earliest and its latest deviation.
-func Exceeded(bounds []Bound, grants []Grant, skew time.Duration) string {
+// included: the earliest and the latest deviation of the clocks differ by at most that
+// much.
+func Exceeded(bounds []Bound, calls []AllowedCall, skew time.Duration) string {
 	switch {
 	case bounds[0].Rate.Count > 0:
-		return exceededBucket(bounds, grants, skew)
+		return exceededBucket(bounds, calls, skew)
 	case bounds[0].Rules != nil:
-		if broken := exceededLog(bounds, grants); broken != "" {
+		if broken := exceededLog(bounds, calls); broken != "" {
 			return broken
 		}
-		return exceededWindow(bounds, grants, skew, 1)
+		return exceededWindow(bounds, calls, skew, 1)
 	}
-	return exceededWindow(bounds, grants, skew, 2) // an interval can touch one window more
+	return exceededWindow(bounds, calls, skew, 2) // an interval can touch one window more
 }
 
 // exceededBucket: in any interval t, the largest burst, and the fastest rate in t, the
 // skew and, where tokens come in steps, the longest step: its tokens may be for the time
 // before the interval.
-func exceededBucket(bounds []Bound, grants []Grant, skew time.Duration) string {
+func exceededBucket(bounds []Bound, calls []AllowedCall, skew time.Duration) string {
 	per := func(b Bound, d time.Duration) *big.Rat {
 		return new(big.Rat).Mul(big.NewRat(int64(b.Rate.Count), int64(b.Rate.Period)), new(big.Rat).SetInt64(int64(d)))
 	}
@@ -64,7 +65,7 @@ func exceededBucket(bounds []Bound, grants []Grant, skew time.Duration) string {
 	}
 	allowance := new(big.Rat).SetInt64(int64(burst))
 	allowance.Add(allowance, per(fastest, step+skew))
-	if over, worst := model.Exceeds(taken(grants), fastest.Rate.Count, fastest.Rate.Period, allowance); over {
+	if over, worst := model.Exceeds(taken(calls), fastest.Rate.Count, fastest.Rate.Period, allowance); over {
 		return fmt.Sprintf("%v permits too many: %+v", worst.Over, worst)
 	}
 	return ""
@@ -73,7 +74,7 @@ func exceededBucket(bounds []Bound, grants []Grant, skew time.Duration) string {
 // exceededWindow: the largest limit in each shortest window. In an interval t, windows of
 // t and the skew can begin, and some more are open. Aligned windows can begin at the
 // boundaries of each rule.
-func exceededWindow(bounds []Bound, grants []Grant, skew time.Duration, more int64) string {
+func exceededWindow(bounds []Bound, calls []AllowedCall, skew time.Duration, more int64) string {
 	limit, window := 0, bounds[0].Window
 	var aligned []time.Duration
 	for _, b := range bounds {
@@ -85,11 +86,11 @@ func exceededWindow(bounds []Bound, grants []Grant, skew time.Duration, more int
 			limit, window = max(limit, r.Limit), min(window, r.Window)
 		}
 	}
-	for i := range grants {
+	for i := range calls {
 		sum := 0
-		for _, g := range grants[i:] {
+		for _, g := range calls[i:] {
 			sum += g.N
-			t := time.Duration(g.At-grants[i].At) * time.Microsecond
+			t := time.Duration(g.At-calls[i].At) * time.Microsecond
 			windows := int64((t+skew)/window) + more
 			for _, w := range aligned {
 				windows += int64((t+skew)/w) + 1
@@ -105,10 +106,10 @@ func exceededWindow(bounds []Bound, grants []Grant, skew time.Duration, more int
 // exceededLog: each allowed call's own rules hold over all permits that must still be
 // kept. A permit must be kept for as long as a configuration with a window that still
 // holds it has itself taken a permit within that window.
-func exceededLog(bounds []Bound, grants []Grant) string {
-	var kept []Grant
+func exceededLog(bounds []Bound, calls []AllowedCall) string {
+	var kept []AllowedCall
 	needed := make([]int64, len(bounds)) // until when each configuration needs the log
-	for _, g := range grants {
+	for _, g := range calls {
 		alive := false
 		for _, until := range needed {
 			alive = alive || until > g.Instant
@@ -142,9 +143,9 @@ func exceededLog(bounds []Bound, grants []Grant) string {
 	return ""
 }
 
-func taken(grants []Grant) []model.Taken {
+func taken(calls []AllowedCall) []model.Taken {
 	var all []model.Taken
-	for _, g := range grants {
+	for _, g := range calls {
 		all = append(all, model.Taken{At: g.At, N: g.N})
 	}
 	return all

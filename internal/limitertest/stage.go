@@ -180,7 +180,8 @@ func Everywhere(t *testing.T, test func(t *testing.T, s *Stage)) {
 	}
 }
 
-// A Composition is decorators of this module around a limiter, which decide as that does.
+// A Composition is decorators of this module around a limiter, which decide as the
+// limiter alone does.
 type Composition struct {
 	Name   string
 	Around func(t testing.TB, s *Stage, l ratelimit.Limiter) ratelimit.Limiter

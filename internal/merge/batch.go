@@ -28,7 +28,7 @@ type batch struct {
 	first    context.Context // of the first call
 	deadline time.Duration   // the latest of the calls' deadlines, since epoch
 	closed   bool            // sent, or dropped
-	sent     redisexec.Batch // for those who want to know
+	sent     redisexec.Batch // for callers who want to know
 
 	done chan struct{} // closed when the outcomes are known
 }

@@ -44,15 +44,15 @@ func CodeOf(ctx context.Context, err error) (Code, string) {
 }
 
 // IsOutage reports whether there is no decision because of Redis or the network. A call without a
-// key never counts as that, whatever the key function returned.
+// key never counts as an outage, whatever the key function returned.
 func IsOutage(ctx context.Context, err error) bool {
 	code, _ := CodeOf(ctx, err)
 	return code == unavailable && !integration.IsKeyError(err)
 }
 
 // A Cause is the error behind one for clients. errors.Is and errors.As find it in this process, but
-// never io.EOF, which it may be when Redis closes a connection: handlers and callers would take
-// that for the end of a stream.
+// never io.EOF, which the cause may be when Redis closes a connection: handlers and callers would
+// take io.EOF for the end of a stream.
 type Cause struct{ Err error }
 
 func (c Cause) Is(target error) bool { return target != io.EOF && errors.Is(c.Err, target) }

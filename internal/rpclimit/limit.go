@@ -25,8 +25,8 @@ type Protocol[C any] struct {
 	Denied func(context.Context, C, Decision) error
 	Failed func(context.Context, C, error) error
 
-	// Tell returns err, the error of a call that a server denies, with what tells the client to
-	// come back after delay. pushback is the value of grpc-retry-pushback-ms.
+	// Tell returns err, the error of a call that a server denies, with the information that the
+	// client may come back after delay. pushback is the value of grpc-retry-pushback-ms.
 	Tell func(ctx context.Context, call C, err error, delay time.Duration, pushback string) error
 }
 
@@ -158,9 +158,9 @@ func (l *Limit[C]) take(ctx context.Context, call C, key string, t taker, n int)
 
 const neverRetry = "-1"
 
-// deny returns the error of a denied call. A server's tells the client when to retry; on a client,
-// the context may be that of a call which this process serves. A stream that is denied midway
-// must not be retried: the client would send all its messages again, and take all their permits.
+// deny returns the error of a denied call. The error of a server says when to retry; on a client,
+// the context may be that of a call which this process serves. A stream that is denied midway must
+// not be retried: the client would send all its messages again, and take all their permits.
 func (l *Limit[C]) deny(ctx context.Context, call C, d Decision, midway bool) error {
 	err := l.denied(ctx, call, d)
 	if err == nil {
@@ -176,7 +176,8 @@ func (l *Limit[C]) deny(ctx context.Context, call C, d Decision, midway bool) er
 	return l.Tell(ctx, call, err, d.RetryDelay(), pushback)
 }
 
-// pushback tells a client's retry policy when to retry, or not to where no retry can help.
+// pushback says when a client's retry policy may retry, or that it must not where no retry can
+// help.
 func (l *Limit[C]) pushback(ctx context.Context, delay time.Duration) string {
 	deadline, ok := ctx.Deadline()
 	if delay > l.maxPushback || ok && time.Until(deadline) <= delay {
