@@ -13,26 +13,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
-// costing sends what a call costs in its header, on the client.
-type costing int
-
-func (c costing) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		req.Header().Set("Cost", strconv.Itoa(int(c)))
-		return next(ctx, req)
-	}
-}
-func (c costing) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
-}
-func (c costing) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		conn := next(ctx, spec)
-		conn.RequestHeader().Set("Cost", strconv.Itoa(int(c)))
-		return conn
-	}
-}
-
 // TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis,
 // through the interceptors of handlers and clients. The variants take turns with the protocols.
 // Unary calls are limited on the one side and streams on the other, and with the next variant the
@@ -60,7 +40,7 @@ func TestTheConformanceSuiteOverConnect(t *testing.T) {
 				middlewaretest.Calls{
 					Stage: stage, Variant: v, Denied: requireDenied,
 					Ask: func(n int) error {
-						costs := []connect.ClientOption{connect.WithInterceptors(costing(n))}
+						costs := []connect.ClientOption{connect.WithInterceptors(sending{"Cost", strconv.Itoa(n)})}
 						_, err := everyKind[kind](t.Context(), s, append(costs, opts...)...)
 						return err
 					},

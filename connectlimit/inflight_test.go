@@ -3,7 +3,6 @@ package connectlimit_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"connectrpc.com/connect"
@@ -65,21 +64,15 @@ func TestCallsAtOnceInAnOutage(t *testing.T) {
 	})
 }
 
-// TestADeadlineIsNoOutage: neither that of the wait nor the call's own, which a client chooses.
 func TestADeadlineIsNoOutage(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			denying := limitertest.After(0, time.Second)
-			denying.Then = limitertest.TimeOut
-			open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
-			ask := func(i connect.Interceptor) connect.Code {
-				_, err := i.WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })(ctx, connect.NewRequest(&emptypb.Empty{}))
-				return connect.CodeOf(err)
+	middlewaretest.DeadlinesAreNoOutages(t, connect.CodeResourceExhausted, connect.CodeDeadlineExceeded,
+		func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) connect.Code {
+			opts := []connectlimit.Option{connectlimit.WithErrorHandler(connectlimit.ServeInOutages)}
+			if wait > 0 {
+				opts = append(opts, connectlimit.WithMaxWait(wait))
 			}
-			require.Equal(t, connect.CodeResourceExhausted, ask(newServer(t, denying, open, connectlimit.WithMaxWait(2*time.Second))))
-			require.Equal(t, connect.CodeDeadlineExceeded, ask(newServer(t, &limitertest.Scripted{Then: limitertest.TimeOut}, open)))
+			handler := newServer(t, l, opts...).WrapUnary(func(context.Context, connect.AnyRequest) (connect.AnyResponse, error) { return nil, nil })
+			_, err := handler(ctx, connect.NewRequest(&emptypb.Empty{}))
+			return connect.CodeOf(err)
 		})
-	}
 }

@@ -65,29 +65,9 @@ func TestKeysOfRealCalls(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
 		limiter := limitertest.Allowing()
 		s := serve(t, nil, ratelimit.Must(connectlimit.NewServer(limiter, join)))
-		require.NoError(t, do(t.Context(), s, connect.WithInterceptors(bearing("s3cret"))))
+		require.NoError(t, do(t.Context(), s, connect.WithInterceptors(sending{"Authorization", "Bearer s3cret"})))
 		require.Equal(t, []string{"ip:127.0.0.1|apikey#" + middlewaretest.Hash("s3cret") + "|route:" + kind + " 1"}, limiter.Asked())
 		requireError(t, do(t.Context(), s), connect.CodeInvalidArgument, "the call lacks what it is limited by")
 		require.Empty(t, limiter.Asked())
 	})
-}
-
-// bearing sends a token.
-type bearing string
-
-func (b bearing) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
-	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
-		req.Header().Set("Authorization", "Bearer "+string(b))
-		return next(ctx, req)
-	}
-}
-func (b bearing) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
-	return next
-}
-func (b bearing) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
-	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
-		conn := next(ctx, spec)
-		conn.RequestHeader().Set("Authorization", "Bearer "+string(b))
-		return conn
-	}
 }

@@ -210,6 +210,26 @@ func eachKind(t *testing.T, test func(t *testing.T, kind, protocol string, do fu
 	}
 }
 
+// sending is a client's interceptor that sets a header.
+type sending struct{ name, value string }
+
+func (s sending) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		req.Header().Set(s.name, s.value)
+		return next(ctx, req)
+	}
+}
+func (s sending) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
+}
+func (s sending) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set(s.name, s.value)
+		return conn
+	}
+}
+
 // fixed is the key "k".
 func fixed(context.Context, connectlimit.Call) (string, error) { return "k", nil }
 

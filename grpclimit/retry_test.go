@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // retrying is an ordinary retry policy of grpc-go, which retries denials.
@@ -164,21 +164,15 @@ func TestAStreamDeniedMidwayIsNotReplayed(t *testing.T) {
 	require.Len(t, calls.codes(), 1)
 }
 
-// TestADeadlineIsNoOutage: neither that of the wait nor the call's own, which a client chooses.
 func TestADeadlineIsNoOutage(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			denying := limitertest.After(0, time.Second)
-			denying.Then = limitertest.TimeOut
-			open := grpclimit.WithErrorHandler(grpclimit.ServeInOutages)
-			ask := func(s *grpclimit.Server) codes.Code {
-				_, err := s.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, nil })
-				return status.Code(err)
+	middlewaretest.DeadlinesAreNoOutages(t, codes.ResourceExhausted, codes.DeadlineExceeded,
+		func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) codes.Code {
+			opts := []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}
+			if wait > 0 {
+				opts = append(opts, grpclimit.WithMaxWait(wait))
 			}
-			require.Equal(t, codes.ResourceExhausted, ask(newServer(t, denying, open, grpclimit.WithMaxWait(2*time.Second))))
-			require.Equal(t, codes.DeadlineExceeded, ask(newServer(t, &limitertest.Scripted{Then: limitertest.TimeOut}, open)))
+			_, err := newServer(t, l, opts...).Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"},
+				func(context.Context, any) (any, error) { return nil, nil })
+			return status.Code(err)
 		})
-	}
 }

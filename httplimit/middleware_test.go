@@ -285,42 +285,16 @@ func TestOnARealServer(t *testing.T) {
 			panic(err)
 		}
 	})
-	mux.HandleFunc("/hijack", func(w http.ResponseWriter, _ *http.Request) {
-		conn, rw, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			panic(err)
-		}
-		defer conn.Close()
-		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-		_ = rw.Flush()
-		line, _ := rw.ReadString('\n')
-		_, _ = rw.WriteString("echo " + line)
-		_ = rw.Flush()
-	})
+	mux.HandleFunc("/hijack", echoes)
 	closed := limit(t, &limitertest.Stub{Result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
 	outer := http.NewServeMux()
 	outer.Handle("/", limit(t, &limitertest.Stub{Result: allowed(5, time.Second, 4, time.Second)})(mux))
 	outer.Handle("/denied", closed(served))
 
 	for _, http2 := range []bool{false, true} {
-		server := httptest.NewUnstartedServer(outer)
-		server.EnableHTTP2 = http2
-		server.StartTLS()
-		t.Cleanup(server.Close)
-		waitToContinue(server)
+		server := startServer(t, outer, http2)
 		do := func(method, path string, body io.Reader) (*http.Response, string) {
-			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
-			require.NoError(t, err)
-			if body != nil {
-				r.Header.Set("Expect", "100-continue")
-			}
-			response, err := server.Client().Do(r)
-			require.NoError(t, err)
-			defer response.Body.Close()
-			text, err := io.ReadAll(response.Body)
-			require.NoError(t, err)
-			require.Equal(t, http2, response.ProtoMajor == 2)
-			return response, string(text)
+			return request(t, server, method, path, body)
 		}
 		response, text := do("GET", "/flush", nil)
 		require.Equal(t, 200, response.StatusCode)
@@ -344,10 +318,47 @@ func TestOnARealServer(t *testing.T) {
 	require.Equal(t, "echo hello\n", upgrade(t, server, "/hijack"))
 }
 
-// waitToContinue makes the server's client send a body only when it is asked to. One that sends it
+// startServer starts a server whose client sends a body only when it is asked to. One that sends it
 // all the same can find the connection closed before it has read the answer.
-func waitToContinue(server *httptest.Server) {
+func startServer(t testing.TB, h http.Handler, http2 bool) *httptest.Server {
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = http2
+	server.Config.ErrorLog = log.New(t.Output(), "", 0) // some handlers make mistakes
+	server.StartTLS()
+	t.Cleanup(server.Close)
 	server.Client().Transport.(*http.Transport).ExpectContinueTimeout = time.Hour
+	return server
+}
+
+// request asks a server, and returns its answer and the text of it.
+func request(t testing.TB, server *httptest.Server, method, path string, body io.Reader) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
+	require.NoError(t, err)
+	if body != nil {
+		r.Header.Set("Expect", "100-continue")
+	}
+	response, err := server.Client().Do(r)
+	require.NoError(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.Equal(t, server.EnableHTTP2, response.ProtoMajor == 2)
+	return response, string(text)
+}
+
+// echoes takes over the connection, and speaks another protocol: it says what it hears.
+func echoes(w http.ResponseWriter, _ *http.Request) {
+	conn, rw, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Close()
+	_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_ = rw.Flush()
+	line, _ := rw.ReadString('\n')
+	_, _ = rw.WriteString("echo " + line)
+	_ = rw.Flush()
 }
 
 // upgrade asks for another protocol, says hello in it, and returns what the server says.
@@ -371,9 +382,6 @@ func upgrade(t testing.TB, server *httptest.Server, path string) string {
 	require.NoError(t, err)
 	return line
 }
-
-// quiet is the log of a server whose handlers do what it complains of.
-func quiet(t testing.TB) *log.Logger { return log.New(t.Output(), "", 0) }
 
 // TestConcurrentRequests: one middleware serves many requests at once, and exactly the limit of
 // them.

@@ -14,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestARequestWaits for less than the bound, and is denied at once if it would have to wait longer.
@@ -181,18 +182,12 @@ func TestWaitingWithAnOutagePolicy(t *testing.T) {
 	})
 }
 
-// TestADeadlineIsNoOutage: neither that of the wait nor the request's own.
 func TestADeadlineIsNoOutage(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			denying := limitertest.After(0, time.Second)
-			denying.Then = limitertest.TimeOut
-			open := httplimit.WithErrorHandler(httplimit.ServeInOutages)
-			r := newRequest("GET", "/").WithContext(ctx)
-			require.Equal(t, 429, do(limit(t, denying, open, httplimit.WithMaxWait(2*time.Second))(served), r).Code)
-			require.Equal(t, 503, do(limit(t, &limitertest.Scripted{Then: limitertest.TimeOut}, open)(served), r).Code)
-		})
-	}
+	middlewaretest.DeadlinesAreNoOutages(t, 429, 503, func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) int {
+		opts := []httplimit.Option{httplimit.WithErrorHandler(httplimit.ServeInOutages)}
+		if wait > 0 {
+			opts = append(opts, httplimit.WithMaxWait(wait))
+		}
+		return do(limit(t, l, opts...)(served), newRequest("GET", "/").WithContext(ctx)).Code
+	})
 }

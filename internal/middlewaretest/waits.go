@@ -3,6 +3,7 @@ package middlewaretest
 import (
 	"context"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -61,4 +62,21 @@ func (w Waits) TestEnd(t *testing.T) {
 	w.Denied(t, w.Call(t.Context(), others, wait), "default", 5, time.Second, late.RetryAfter)
 	silent := &limitertest.Scripted{Answers: []ratelimit.Result{soon}, Then: limitertest.Hang}
 	w.Denied(t, w.Call(t.Context(), silent, wait), "default", 5, time.Second, soon.RetryAfter)
+}
+
+// DeadlinesAreNoOutages tests that a limiter which fails at a deadline causes no outage: at the end
+// of the wait the call is denied, and at its own deadline, which a client chooses, it has ended.
+// ask makes a call under a limit that is open in outages and, if wait is more than 0, waits.
+func DeadlinesAreNoOutages[Code any](t *testing.T, denied, ended Code,
+	ask func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) Code) {
+	for range 100 { // the limiter fails a moment before or after the context ends
+		synctest.Test(t, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			denying := limitertest.After(0, time.Second)
+			denying.Then = limitertest.TimeOut
+			require.Equal(t, denied, ask(ctx, t, denying, 2*time.Second))
+			require.Equal(t, ended, ask(ctx, t, &limitertest.Scripted{Then: limitertest.TimeOut}, 0))
+		})
+	}
 }
