@@ -340,9 +340,9 @@ func request(t testing.TB, server *httptest.Server, method, path string, body io
 	}
 	response, err := server.Client().Do(r)
 	require.NoError(t, err)
-	defer response.Body.Close()
 	text, err := io.ReadAll(response.Body)
 	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
 	require.Equal(t, server.EnableHTTP2, response.ProtoMajor == 2)
 	return response, string(text)
 }
