@@ -19,6 +19,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // requirePushback asserts what tells a client of the protocol when to retry.
@@ -156,30 +157,11 @@ func TestOutages(t *testing.T) {
 }
 
 func TestErrorsHaveACodeAndNoText(t *testing.T) {
-	const (
-		mistake   = "the rate limit is set up wrongly"
-		undecided = "the rate limit could not be decided"
-		noKey     = "the call lacks what it is limited by"
-	)
-	for _, c := range []struct {
-		err  error
-		code connect.Code
-		text string
-	}{
-		{connectlimit.ErrNoKey, connect.CodeInvalidArgument, noKey},
-		{connectlimit.ErrBadKey, connect.CodeInvalidArgument, noKey},
-		{ratelimit.ErrExceedsLimit, connect.CodeInvalidArgument, "the call takes more than the rate limit can ever allow"},
-		{ratelimit.ErrInvalidConfig, connect.CodeInternal, mistake},
-		{ratelimit.ErrInvalidKey, connect.CodeInternal, mistake},
-		{ratelimit.ErrInvalidPermits, connect.CodeInternal, mistake},
-		{ratelimit.ErrCrossSlot, connect.CodeInternal, mistake},
-		{ratelimit.ErrCorruptState, connect.CodeUnavailable, undecided},
-		{context.Canceled, connect.CodeUnavailable, undecided}, // not the call's own
-		{context.DeadlineExceeded, connect.CodeUnavailable, undecided},
-		{connect.NewError(connect.CodeOutOfRange, errors.New("secret")), connect.CodeUnavailable, undecided},
-		{errors.New("dial"), connect.CodeUnavailable, undecided},
-	} {
-		wrapped := fmt.Errorf("secret: %w", c.err)
+	const mistake = "the rate limit is set up wrongly"
+	for _, c := range append(middlewaretest.Failures(), middlewaretest.Failure{
+		Err: connect.NewError(connect.CodeOutOfRange, errors.New("secret")), Code: uint32(connect.CodeUnavailable), Text: "the rate limit could not be decided",
+	}) {
+		code, wrapped := connect.Code(c.Code), fmt.Errorf("secret: %w", c.Err)
 		limiter := &limitertest.Stub{Err: wrapped}
 		var seen error
 		watch := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
@@ -195,14 +177,14 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 		for _, opts := range protocols {
 			for _, call := range everyKind {
 				_, err := call(t.Context(), s, opts...)
-				requireError(t, err, c.code, c.text)
+				requireError(t, err, code, c.Text)
 				limiter.Asked()
 				_, err = call(t.Context(), keyless, opts...)
-				requireError(t, err, c.code, c.text)
+				requireError(t, err, code, c.Text)
 				require.Empty(t, limiter.Asked(), "without a key the limiter is not asked")
 			}
 		}
-		require.ErrorIs(t, seen, c.err, "in the process the cause is known")
+		require.ErrorIs(t, seen, c.Err, "in the process the cause is known")
 		require.NotContains(t, seen.Error(), "secret")
 	}
 	empty := ratelimit.Must(connectlimit.NewServer(limitertest.Allowing(), func(context.Context, connectlimit.Call) (string, error) { return "", nil }))
@@ -222,12 +204,9 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 
 // TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
 func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
-	for err, passes := range map[error]bool{
-		connectlimit.ErrNoKey: false, connectlimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
-		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
-	} {
-		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, err)
-		require.Equal(t, passes, got == nil, err)
+	for _, c := range middlewaretest.Failures() {
+		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, c.Err)
+		require.Equal(t, c.IsOutage(), got == nil, c.Err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

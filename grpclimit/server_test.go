@@ -18,6 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
@@ -135,32 +136,9 @@ func TestOutages(t *testing.T) {
 }
 
 func TestErrorsHaveACodeAndNoText(t *testing.T) {
-	texts := map[codes.Code]string{
-		codes.Internal:    "the rate limit is set up wrongly",
-		codes.Unavailable: "the rate limit could not be decided",
-	}
-	for _, c := range []struct {
-		err  error
-		code codes.Code
-		text string
-	}{
-		{grpclimit.ErrNoKey, codes.InvalidArgument, "the call lacks what it is limited by"},
-		{grpclimit.ErrBadKey, codes.InvalidArgument, "the call lacks what it is limited by"},
-		{ratelimit.ErrExceedsLimit, codes.InvalidArgument, "the call takes more than the rate limit can ever allow"},
-		{ratelimit.ErrInvalidConfig, codes.Internal, ""},
-		{ratelimit.ErrInvalidKey, codes.Internal, ""},
-		{ratelimit.ErrInvalidPermits, codes.Internal, ""},
-		{ratelimit.ErrCrossSlot, codes.Internal, ""},
-		{ratelimit.ErrCorruptState, codes.Unavailable, ""},
-		{context.Canceled, codes.Unavailable, ""},         // not the call's own
-		{context.DeadlineExceeded, codes.Unavailable, ""}, // Redis was too slow, for example
-		{errors.New("dial"), codes.Unavailable, ""},
-	} {
-		if c.text == "" {
-			c.text = texts[c.code]
-		}
-		wrapped := fmt.Errorf("secret: %w", c.err)
-		want := status.New(c.code, c.text)
+	for _, c := range middlewaretest.Failures() {
+		wrapped := fmt.Errorf("secret: %w", c.Err)
+		want := status.New(codes.Code(c.Code), c.Text)
 
 		limiter := &limitertest.Stub{Err: wrapped}
 		conn := dial(t, &echo{}, newServer(t, limiter).Options())
@@ -176,26 +154,24 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 		}
 		// In the process the cause is known.
 		_, err := newServer(t, limiter).Unary(t.Context(), nil, &grpc.UnaryServerInfo{}, nil)
-		require.ErrorIs(t, err, c.err)
-		require.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", c.code, c.text), err.Error())
+		require.ErrorIs(t, err, c.Err)
+		require.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", want.Code(), c.Text), err.Error())
 	}
+	mistake := status.New(codes.Internal, "the rate limit is set up wrongly")
 	empty := ratelimit.Must(grpclimit.NewServer(limitertest.Allowing(), func(context.Context, grpclimit.Call) (string, error) { return "", nil }))
 	_, err := call(t.Context(), dial(t, &echo{}, empty.Options()), "a")
-	requireStatus(t, err, status.New(codes.Internal, texts[codes.Internal]))
+	requireStatus(t, err, mistake)
 	var unmade *grpclimit.Server
 	for _, do := range everyKind {
-		requireStatus(t, do(t.Context(), dial(t, &echo{}, unmade.Options())), status.New(codes.Internal, texts[codes.Internal]))
+		requireStatus(t, do(t.Context(), dial(t, &echo{}, unmade.Options())), mistake)
 	}
 }
 
 // TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
 func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
-	for err, passes := range map[error]bool{
-		grpclimit.ErrNoKey: false, grpclimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
-		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
-	} {
-		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, err)
-		require.Equal(t, passes, got == nil, err)
+	for _, c := range middlewaretest.Failures() {
+		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, c.Err)
+		require.Equal(t, c.IsOutage(), got == nil, c.Err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -13,13 +13,6 @@ import (
 // once has AtOnce for a window.
 type Denied func(t testing.TB, err error, policy string, limit int, window, delay time.Duration)
 
-// The codes of errors, which are gRPC's and connect's.
-const (
-	invalidArgument = 3
-	internal        = 13
-	unavailable     = 14
-)
-
 // Calls are calls that a variant of limitertest limits.
 type Calls struct {
 	Stage   *limitertest.Stage

@@ -5,5 +5,6 @@
 //	Options               the constructors of grpclimit and connectlimit, and their options
 //	Calls                 the conformance suite, by calls through grpclimit or connectlimit
 //	Waits                 calls of grpclimit and connectlimit that wait for their permits
+//	Failures              the errors of grpclimit and connectlimit without a decision
 //	DeadlinesAreNoOutages deadlines, in all three
 package middlewaretest
