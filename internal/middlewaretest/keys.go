@@ -168,15 +168,15 @@ func (k Keys[F]) testJoinAndFirstOf(t *testing.T) {
 	known := unknown
 	known.User = "4|2"
 	require.Equal(t, "user:4%7C2|route:/test.Echo/Unary|ip:192.0.2.7|/test.Echo/Unary/m",
-		k.must(t, must(k.Join(user, k.Route, ip, seen)), known))
+		k.ask(t, must(k.Join(user, k.Route, ip, seen)), known))
 	_, err := k.Ask(t, must(k.Join(user, ip)), unknown)
 	require.ErrorIs(t, err, k.ErrNoKey)
 
 	first := must(k.FirstOf(user, ip))
-	require.Equal(t, "user:4%7C2", k.must(t, first, known))
-	require.Equal(t, "ip:192.0.2.7", k.must(t, first, unknown))
+	require.Equal(t, "user:4%7C2", k.ask(t, first, known))
+	require.Equal(t, "ip:192.0.2.7", k.ask(t, first, unknown))
 	nested := must(k.Join(first, must(k.FirstOf(user, seen))))
-	require.Equal(t, "ip:192.0.2.7|/test.Echo/Unary/m", k.must(t, nested, unknown))
+	require.Equal(t, "ip:192.0.2.7|/test.Echo/Unary/m", k.ask(t, nested, unknown))
 	_, err = k.Ask(t, must(k.FirstOf(user, user)), unknown)
 	require.ErrorIs(t, err, k.ErrNoKey)
 
@@ -191,8 +191,8 @@ func (k Keys[F]) testJoinAndFirstOf(t *testing.T) {
 	}
 }
 
-// must asks for a key that there is.
-func (k Keys[F]) must(t testing.TB, key F, c Call) string {
+// ask asks for a key, which there is.
+func (k Keys[F]) ask(t testing.TB, key F, c Call) string {
 	t.Helper()
 	got, err := k.Ask(t, key, c)
 	require.NoError(t, err)
@@ -204,12 +204,12 @@ func (k Keys[F]) must(t testing.TB, key F, c Call) string {
 func (k Keys[F]) testJoinIsUnambiguous(t *testing.T) {
 	must := ratelimit.Must[F]
 	join := must(k.Join(must(k.Header("A")), must(k.Header("B"))))
-	require.Equal(t, "header:a:1|header:b:2", k.must(t, join, Call{Header: []string{"A", "1", "B", "2"}}))
+	require.Equal(t, "header:a:1|header:b:2", k.ask(t, join, Call{Header: []string{"A", "1", "B", "2"}}))
 	seen := map[string][2]string{}
 	values := []string{"|", "a", "a|", "|header:b:a", "a|header:b:a", "%7C", "%", "{", "%7B", "#", ":"}
 	for _, x := range values {
 		for _, y := range values {
-			got := k.must(t, join, Call{Header: []string{"A", x, "B", y}})
+			got := k.ask(t, join, Call{Header: []string{"A", x, "B", y}})
 			require.NotContains(t, seen, got, "%q and %q", x, y)
 			require.NotContains(t, got, "{")
 			seen[got] = [2]string{x, y}
@@ -225,7 +225,7 @@ func (k Keys[F]) testJoinIsUnambiguous(t *testing.T) {
 		all.Header = append(all.Header, name, strings.Repeat("{", 128))
 		keys = append(keys, must(k.Header(name)))
 	}
-	longest := k.must(t, must(k.Join(keys...)), all)
+	longest := k.ask(t, must(k.Join(keys...)), all)
 	require.Len(t, longest, 8*(len("header:")+64+1+3*128)+7)
 	_, err = ratelimit.AllowAll().TryAcquire(t.Context(), longest)
 	require.NoError(t, err)
