@@ -256,7 +256,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	for message, wrong := range map[string]ratelimit.Limiter{
 		"pick returned nil":             nil,
 		"a *ratelimit.DenyCache cannot": ratelimit.Must(ratelimit.NewDenyCache(free)),
-		"does not decide on Redis":      stub{},
+		"does not decide on Redis":      &limitertest.Stub{},
 	} {
 		plan = wrong
 		var got error
@@ -278,7 +278,7 @@ func TestAChoiceThatAllowsOrDeniesEverything(t *testing.T) {
 	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
 	var got httplimit.Decision
 	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
-		httplimit.Limit(plans, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")),
+		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")),
 		httplimit.WithDenialHandler(func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
 			got = d
 			httplimit.DefaultDenialHandler(w, r, d)
