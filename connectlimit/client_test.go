@@ -15,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestAClientLimitsItself: a call that is denied is not sent, and fails as if a server had denied
@@ -26,49 +27,49 @@ func TestAClientLimitsItself(t *testing.T) {
 			arrived.Add(1)
 			w.WriteHeader(http.StatusTeapot)
 		}))
-		limiter := denying(5, time.Second, 1500*time.Microsecond)
+		limiter := limitertest.Denying(5, time.Second, 1500*time.Microsecond)
 		own := newClient(t, limiter, connectlimit.WithPolicy("upstream"))
 		err := do(t.Context(), s, own)
 		requireDenied(t, err, "upstream", 5, time.Second, 2*time.Millisecond)
 		require.Empty(t, meta(err, "Retry-After"))
 		var denied *ratelimit.DeniedError
 		require.ErrorAs(t, err, &denied)
-		require.Equal(t, &ratelimit.DeniedError{Result: limiter.result}, denied)
-		require.Equal(t, []string{"k 1"}, limiter.asked(), kind)
+		require.Equal(t, &ratelimit.DeniedError{Result: limiter.Result}, denied)
+		require.Equal(t, []string{"k 1"}, limiter.Asked(), kind)
 
-		limiter.err = errors.New("dial tcp: secret")
+		limiter.Err = errors.New("dial tcp: secret")
 		requireError(t, do(t.Context(), s, own), connect.CodeUnavailable, "the rate limit could not be decided")
 		require.Zero(t, arrived.Load(), "nothing was sent")
 
-		limiter = allowing()
+		limiter = limitertest.Allowing()
 		require.NoError(t, do(t.Context(), serve(t, nil), newClient(t, limiter)))
-		require.Equal(t, []string{"k 1"}, limiter.asked())
+		require.Equal(t, []string{"k 1"}, limiter.Asked())
 	})
 }
 
 // TestAStreamsHeaderIsCompleteWhenItIsLimited: the permits are taken with the first message.
 func TestAStreamsHeaderIsCompleteWhenItIsLimited(t *testing.T) {
-	limiter := allowing()
-	limit := must[connect.Interceptor](t)(connectlimit.NewClient(limiter, must[connectlimit.KeyFunc](t)(connectlimit.Header("X-Tenant"))))
+	limiter := limitertest.Allowing()
+	limit := ratelimit.Must(connectlimit.NewClient(limiter, ratelimit.Must(connectlimit.Header("X-Tenant"))))
 	stream := serve(t, nil).client(bidi, connect.WithInterceptors(limit)).CallBidiStream(t.Context())
 	stream.RequestHeader().Set("X-Tenant", "acme")
-	require.Empty(t, limiter.asked())
+	require.Empty(t, limiter.Asked())
 	require.NoError(t, stream.Send(nil), "the header alone")
-	require.Equal(t, []string{"header:x-tenant:acme 1"}, limiter.asked())
+	require.Equal(t, []string{"header:x-tenant:acme 1"}, limiter.Asked())
 	require.NoError(t, stream.Send(wrapperspb.String("a")))
 	m, err := stream.Receive()
 	require.NoError(t, err)
 	require.Equal(t, "a", m.GetValue())
 	require.NoError(t, stream.CloseRequest())
 	require.NoError(t, stream.CloseResponse())
-	require.Empty(t, limiter.asked())
+	require.Empty(t, limiter.Asked())
 }
 
 // TestTheSideThatReceivesDoesNotBeginAStream: it may not read the header, which is not complete
 // yet.
 func TestTheSideThatReceivesDoesNotBeginAStream(t *testing.T) {
-	limiter := allowing()
-	limit := must[connect.Interceptor](t)(connectlimit.NewClient(limiter, must[connectlimit.KeyFunc](t)(connectlimit.Header("X-Tenant"))))
+	limiter := limitertest.Allowing()
+	limit := ratelimit.Must(connectlimit.NewClient(limiter, ratelimit.Must(connectlimit.Header("X-Tenant"))))
 	s := serve(t, nil)
 	stream := s.client(bidi, connect.WithInterceptors(limit)).CallBidiStream(t.Context())
 	received := make(chan string, 1)
@@ -79,7 +80,7 @@ func TestTheSideThatReceivesDoesNotBeginAStream(t *testing.T) {
 	stream.RequestHeader().Set("X-Tenant", "acme")
 	require.NoError(t, stream.Send(wrapperspb.String("a")))
 	require.Equal(t, "a", <-received)
-	require.Equal(t, []string{"header:x-tenant:acme 1"}, limiter.asked())
+	require.Equal(t, []string{"header:x-tenant:acme 1"}, limiter.Asked())
 	require.NoError(t, stream.CloseResponse())
 
 	// Of a stream that has not begun there is nothing to close, and its context ends the wait.
@@ -91,12 +92,12 @@ func TestTheSideThatReceivesDoesNotBeginAStream(t *testing.T) {
 	requireError(t, err, connect.CodeCanceled, "context canceled")
 	require.Empty(t, idle.ResponseHeader())
 	require.Empty(t, idle.ResponseTrailer())
-	require.Empty(t, limiter.asked())
+	require.Empty(t, limiter.Asked())
 }
 
 // TestADeniedStreamHasNothingOpen: each of its methods answers at once.
 func TestADeniedStreamHasNothingOpen(t *testing.T) {
-	own := newClient(t, denying(5, time.Second, time.Second), connectlimit.WithSent(allowing(), 0))
+	own := newClient(t, limitertest.Denying(5, time.Second, time.Second), connectlimit.WithSent(limitertest.Allowing(), 0))
 	for _, opts := range protocols {
 		stream := serve(t, nil).client(bidi, append(opts, own)...).CallBidiStream(t.Context())
 		requireDenied(t, stream.Send(wrapperspb.String("a")), "default", 5, time.Second, time.Second)
@@ -109,78 +110,31 @@ func TestADeniedStreamHasNothingOpen(t *testing.T) {
 	}
 }
 
-// TestWaiting: a call waits for its permits, on a client and on a server, up to the wait and the
-// deadline, and not where that is hopeless. A bucket is waited for by a reservation.
+// TestWaiting: a call waits for its permits, on a client and on a server.
 func TestWaiting(t *testing.T) {
-	const period = 3 * time.Millisecond
-	for side, limited := range map[string]func(l ratelimit.Limiter, wait time.Duration) (service, connect.ClientOption){
-		"server": func(l ratelimit.Limiter, wait time.Duration) (service, connect.ClientOption) {
-			return serve(t, nil, newServer(t, l, connectlimit.WithMaxWait(wait))), connect.WithInterceptors()
-		},
-		"client": func(l ratelimit.Limiter, wait time.Duration) (service, connect.ClientOption) {
-			return serve(t, nil), newClient(t, l, connectlimit.WithMaxWait(wait))
-		},
-	} {
-		for kind, call := range everyKind {
-			do := func(ctx context.Context, l ratelimit.Limiter, wait time.Duration) error {
-				s, own := limited(l, wait)
-				_, err := call(ctx, s, own)
+	for kind, call := range everyKind {
+		t.Run("server"+kind, func(t *testing.T) {
+			waits(func(ctx context.Context, l ratelimit.Limiter, wait time.Duration) error {
+				_, err := call(ctx, serve(t, nil, newServer(t, l, connectlimit.WithMaxWait(wait))))
 				return err
-			}
-			// Redis's clock stands still, so that three calls make reservations that are
-			// one, two and three periods away.
-			stage := limitertest.OnMiniredis(t)
-			bucket := must[*ratelimit.TokenBucket](t)(ratelimit.NewTokenBucket(stage.Client, ratelimit.Per(1, period), 1))
-			for i := range 4 {
-				begin := time.Now()
-				require.NoError(t, do(t.Context(), bucket, connectlimit.UntilDeadline), "%s %s", side, kind)
-				require.GreaterOrEqual(t, time.Since(begin), time.Duration(i)*period)
-			}
-			// The fifth would be due after four periods.
-			requireDenied(t, do(t.Context(), bucket, 4*period-time.Millisecond), "default", 1, period, 4*period)
-
-			// By the call's own deadline, which leaves no time.
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			far := denying(5, time.Second, time.Hour)
-			requireDenied(t, do(ctx, far, connectlimit.UntilDeadline), "default", 5, time.Second, time.Hour)
-			require.Equal(t, []string{"k 1", "k 1"}, far.asked(), "to wait, it is asked again")
-			requireDenied(t, do(t.Context(), far, time.Hour-1), "default", 5, time.Second, time.Hour)
-			require.Equal(t, []string{"k 1"}, far.asked())
-
-			// Others are faster until the wait is over.
-			starved := denying(5, time.Second, time.Microsecond)
-			requireDenied(t, do(t.Context(), starved, 4*time.Millisecond), "default", 5, time.Second, time.Millisecond)
-			require.Greater(t, len(starved.asked()), 1)
-		}
+			}).Test(t)
+		})
+		t.Run("client"+kind, func(t *testing.T) {
+			waits(func(ctx context.Context, l ratelimit.Limiter, wait time.Duration) error {
+				_, err := call(ctx, serve(t, nil), newClient(t, l, connectlimit.WithMaxWait(wait)))
+				return err
+			}).Test(t)
+		})
 	}
 }
 
-// hanging answers once, and then no more.
-type hanging struct{ scripted }
-
-func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	r, err := h.scripted.TryAcquireN(ctx, key, n)
-	if h.count() > 1 {
-		<-ctx.Done()
-		return ratelimit.Result{}, ctx.Err()
-	}
-	return r, err
+func waits(call func(context.Context, ratelimit.Limiter, time.Duration) error) middlewaretest.Waits {
+	return middlewaretest.Waits{Call: call, Denied: requireDenied, UntilDeadline: connectlimit.UntilDeadline}
 }
 
-// TestAWaitThatIsOver is a denial, with what is known of the next permit.
 func TestAWaitThatIsOver(t *testing.T) {
-	soon := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Millisecond}
-	late := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Hour}
-	for name, c := range map[string]struct {
-		limiter ratelimit.Limiter
-		retry   time.Duration
-	}{
-		"others have come first":   {&scripted{results: []ratelimit.Result{soon, late}}, time.Hour},
-		"the limiter has not said": {&hanging{scripted{results: []ratelimit.Result{soon}}}, time.Millisecond},
-	} {
-		t.Log(name)
-		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, c.limiter, connectlimit.WithMaxWait(20*time.Millisecond))))
-		requireDenied(t, err, "default", 5, time.Second, c.retry)
-	}
+	waits(func(ctx context.Context, l ratelimit.Limiter, wait time.Duration) error {
+		_, err := everyKind[unary](ctx, serve(t, nil, newServer(t, l, connectlimit.WithMaxWait(wait))))
+		return err
+	}).TestEnd(t)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
 // TestEachMessageTakesAPermit counts them, on both sides and in both directions. What ends a
@@ -24,14 +25,14 @@ func TestEachMessageTakesAPermit(t *testing.T) {
 		want := map[string][2]int{ // of the client's messages, of the server's
 			unary: {0, 0}, serverStream: {1, 3}, clientStream: {2, 1}, bidi: {2, 2},
 		}[kind]
-		received, sent, clientSent, clientReceived := allowing(), allowing(), allowing(), allowing()
+		received, sent, clientSent, clientReceived := limitertest.Allowing(), limitertest.Allowing(), limitertest.Allowing(), limitertest.Allowing()
 		s := serve(t, nil, newServer(t, ratelimit.AllowAll(), connectlimit.WithReceived(received, 0), connectlimit.WithSent(sent, 0)))
 		own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(clientSent, 0), connectlimit.WithReceived(clientReceived, 0))
 		require.NoError(t, do(t.Context(), s, own))
-		require.Len(t, received.asked(), want[0], "received by the server")
-		require.Len(t, sent.asked(), want[1], "sent by the server")
-		require.Len(t, clientSent.asked(), want[0], "sent by the client")
-		require.Len(t, clientReceived.asked(), want[1], "received by the client")
+		require.Len(t, received.Asked(), want[0], "received by the server")
+		require.Len(t, sent.Asked(), want[1], "sent by the server")
+		require.Len(t, clientSent.Asked(), want[0], "sent by the client")
+		require.Len(t, clientReceived.Asked(), want[1], "received by the client")
 	})
 }
 
@@ -44,7 +45,7 @@ func TestADeniedMessageEndsTheStream(t *testing.T) {
 	for protocol, opts := range protocols {
 		for name, direction := range directions {
 			var messages []string
-			limiter := after(2, 1500*time.Microsecond)
+			limiter := limitertest.After(2, 1500*time.Microsecond)
 			s := serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(limiter, 0), connectlimit.WithPolicy("api"), connectlimit.WithDenialHandler(
 				func(ctx context.Context, call connectlimit.Call, d connectlimit.Decision) error {
 					messages = append(messages, call.Spec.Procedure+" "+call.Message.(*text).GetValue())
@@ -54,7 +55,7 @@ func TestADeniedMessageEndsTheStream(t *testing.T) {
 			requireDenied(t, err, "api."+name, 5, time.Second, 2*time.Millisecond)
 			requirePushback(t, err, protocol, "1", "-1")
 			require.Equal(t, []string{"a", "b"}, got)
-			require.Equal(t, 3, limiter.count())
+			require.Equal(t, 3, limiter.Count())
 			require.Equal(t, []string{bidi + " c"}, messages)
 		}
 	}
@@ -63,7 +64,7 @@ func TestADeniedMessageEndsTheStream(t *testing.T) {
 // TestNothingFollowsADenial: a handler that goes on after a denial gets the same error again,
 // with nested limits too, and the limiters are not asked.
 func TestNothingFollowsADenial(t *testing.T) {
-	outer, inner := after(1, time.Millisecond), after(0, time.Millisecond)
+	outer, inner := limitertest.After(1, time.Millisecond), limitertest.After(0, time.Millisecond)
 	handled := make(chan []error, 1)
 	eager := goingOn(func(conn connect.StreamingHandlerConn) error {
 		var errs []error
@@ -90,8 +91,8 @@ func TestNothingFollowsADenial(t *testing.T) {
 	require.NoError(t, errs[0])
 	require.ErrorIs(t, errs[1], ratelimit.ErrDenied)
 	require.Equal(t, []error{errs[1], errs[1]}, errs[2:])
-	require.Equal(t, 2, outer.count())
-	require.Zero(t, inner.count())
+	require.Equal(t, 2, outer.Count())
+	require.Zero(t, inner.Count())
 }
 
 // goingOn is a handler of streams in place of the service's.
@@ -110,32 +111,32 @@ func TestAMessageWaits(t *testing.T) {
 	for _, opts := range protocols {
 		for name, direction := range directions {
 			for _, wait := range []time.Duration{time.Hour, connectlimit.UntilDeadline} {
-				limiter := after(1, time.Millisecond)
+				limiter := limitertest.After(1, time.Millisecond)
 				got, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(limiter, wait))), []string{"a", "b", "c"}, opts...)
 				require.NoError(t, err, name)
 				require.Equal(t, []string{"a", "b", "c"}, got)
-				require.Greater(t, limiter.count(), 3, "the second message was denied, and asked again")
+				require.Greater(t, limiter.Count(), 3, "the second message was denied, and asked again")
 
-				limiter = after(1, time.Millisecond)
+				limiter = limitertest.After(1, time.Millisecond)
 				own := newClient(t, ratelimit.AllowAll(), direction(limiter, wait))
 				got, err = exchange(t.Context(), serve(t, nil), []string{"a", "b", "c"}, append(opts, own)...)
 				require.NoError(t, err, name)
 				require.Equal(t, []string{"a", "b", "c"}, got)
-				require.Greater(t, limiter.count(), 3)
+				require.Greater(t, limiter.Count(), 3)
 			}
 
 			// Permits that come too late are not waited for.
-			limiter := denying(5, time.Second, time.Hour)
+			limiter := limitertest.Denying(5, time.Second, time.Hour)
 			_, err := exchange(t.Context(), serve(t, nil, newServer(t, ratelimit.AllowAll(), direction(limiter, time.Minute))), []string{"a"}, opts...)
 			requireDenied(t, err, "default."+name, 5, time.Second, time.Hour)
-			require.Equal(t, []string{"k 1"}, limiter.asked())
+			require.Equal(t, []string{"k 1"}, limiter.Asked())
 		}
 	}
 }
 
 // TestAnOutageDuringAStream: the error handler decides for each message.
 func TestAnOutageDuringAStream(t *testing.T) {
-	down := &stub{err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
+	down := &limitertest.Stub{Err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
 	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	for _, opts := range protocols {
 		for _, direction := range directions {
@@ -174,7 +175,7 @@ func TestAClientsDeniedMessageEndsTheStream(t *testing.T) {
 					}
 				}
 			}))
-			stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), direction(after(1, 1500*time.Microsecond), 0)))...).CallBidiStream(t.Context())
+			stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), direction(limitertest.After(1, 1500*time.Microsecond), 0)))...).CallBidiStream(t.Context())
 			var denial error
 			for denial == nil {
 				if denial = stream.Send(wrapperspb.String("a")); denial == nil {
@@ -205,7 +206,7 @@ func TestADeniedUploadIsNotTakenForAWholeOne(t *testing.T) {
 				}
 			}
 		}))
-		stream := s.client(clientStream, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(after(2, time.Millisecond), 0)))...).CallClientStream(t.Context())
+		stream := s.client(clientStream, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limitertest.After(2, time.Millisecond), 0)))...).CallClientStream(t.Context())
 		require.NoError(t, stream.Send(wrapperspb.String("a")))
 		require.NoError(t, stream.Send(wrapperspb.String("b")))
 		denial := stream.Send(wrapperspb.String("c"))
@@ -222,7 +223,7 @@ func TestAFirstMessageThatIsDenied(t *testing.T) {
 	s := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
 	for _, opts := range protocols {
 		entered := make(entering, 1)
-		limiter := entered.before(denying(5, time.Second, time.Second))
+		limiter := &limitertest.Scripted{Then: limitertest.Await(entered, limitertest.Denying(5, time.Second, time.Second).Result)}
 		stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limiter, 0)), connect.WithInterceptors(entered))...).CallBidiStream(t.Context())
 		received := make(chan error, 1)
 		go func() {
@@ -262,24 +263,11 @@ func (c enteringConn) Receive(m any) error {
 	return c.StreamingClientConn.Receive(m)
 }
 
-// before is a limiter that answers when the stream has begun to receive.
-func (e entering) before(l *stub) ratelimit.Limiter { return lateStub{l, e} }
-
-type lateStub struct {
-	*stub
-	e entering
-}
-
-func (l lateStub) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	<-l.e
-	return l.stub.TryAcquireN(ctx, key, n)
-}
-
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.
 func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
 		seen := &contexts{}
-		own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(allowing(), 0))
+		own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limitertest.Allowing(), 0))
 		require.NoError(t, do(t.Context(), serve(t, nil), own, connect.WithInterceptors(seen)))
 		if kind != unary {
 			require.Len(t, seen.all, 1)
@@ -290,7 +278,7 @@ func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 
 	// Without Close too, if it was received to its end.
 	seen := &contexts{}
-	own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(allowing(), 0))
+	own := newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limitertest.Allowing(), 0))
 	stream, err := serve(t, nil).client(serverStream, own, connect.WithInterceptors(seen)).CallServerStream(t.Context(), connect.NewRequest(wrapperspb.String("a")))
 	require.NoError(t, err)
 	for stream.Receive() {

@@ -18,6 +18,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // requirePushback asserts what tells a client of the protocol when to retry.
@@ -34,17 +36,17 @@ func requirePushback(t testing.TB, err error, protocol, retryAfter, pushback str
 
 func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
 	eachKind(t, func(t *testing.T, kind, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
-		limiter, ran := allowing(), false
+		limiter, ran := limitertest.Allowing(), false
 		s := serve(t, func(context.Context, string) error { ran = true; return nil }, newServer(t, limiter, connectlimit.WithPolicy("api")))
 		require.NoError(t, do(t.Context(), s))
-		require.Equal(t, []string{"k 1"}, limiter.asked(), "a call takes one permit, a stream when it starts")
+		require.Equal(t, []string{"k 1"}, limiter.Asked(), "a call takes one permit, a stream when it starts")
 
 		ran = false
-		limiter.result = denying(5, time.Second, 1500*time.Microsecond).result
+		limiter.Result = limitertest.Denying(5, time.Second, 1500*time.Microsecond).Result
 		err := do(t.Context(), s)
 		requireDenied(t, err, "api", 5, time.Second, 2*time.Millisecond)
 		requirePushback(t, err, protocol, "1", "2")
-		require.Equal(t, []string{"k 1"}, limiter.asked())
+		require.Equal(t, []string{"k 1"}, limiter.Asked())
 		require.False(t, ran, "the handler must not run")
 	})
 }
@@ -52,7 +54,7 @@ func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
 // TestADenialOnTheWire: the Connect protocol's is 429 with Retry-After, which proxies and
 // browsers know; that of gRPC has its trailer among the trailers.
 func TestADenialOnTheWire(t *testing.T) {
-	s := serve(t, nil, newServer(t, denying(5, time.Second, 1500*time.Millisecond)))
+	s := serve(t, nil, newServer(t, limitertest.Denying(5, time.Second, 1500*time.Millisecond)))
 	post := func(contentType, body string) (*http.Response, string) {
 		resp, err := s.http.Post(s.url+unary, contentType, strings.NewReader(body))
 		require.NoError(t, err)
@@ -77,9 +79,9 @@ func TestADenialOnTheWire(t *testing.T) {
 // TestThePolicyIsTheLimitersName, if no other is given.
 func TestThePolicyIsTheLimitersName(t *testing.T) {
 	for want, limit := range map[string]connect.Interceptor{
-		"bucket":  newServer(t, named{denying(5, time.Second, time.Second), "bucket"}),
-		"other":   newServer(t, named{denying(5, time.Second, time.Second), "bucket"}, connectlimit.WithPolicy("other")),
-		"default": newServer(t, named{denying(5, time.Second, time.Second), ""}),
+		"bucket":  newServer(t, limitertest.Named("bucket", limitertest.Denying(5, time.Second, time.Second))),
+		"other":   newServer(t, limitertest.Named("bucket", limitertest.Denying(5, time.Second, time.Second)), connectlimit.WithPolicy("other")),
+		"default": newServer(t, limitertest.Named("", limitertest.Denying(5, time.Second, time.Second))),
 	} {
 		_, err := everyKind[unary](t.Context(), serve(t, nil, limit))
 		requireDenied(t, err, want, 5, time.Second, time.Second)
@@ -104,7 +106,7 @@ func TestPushback(t *testing.T) {
 		{"never", 1, 0, []connectlimit.Option{connectlimit.WithMaxPushback(0)}, "1", "-1"},
 		{"beyond the deadline", 59 * time.Second, 50 * time.Second, nil, "59", "-1"},
 	} {
-		s := serve(t, nil, newServer(t, denying(5, time.Second, c.retry), c.opts...))
+		s := serve(t, nil, newServer(t, limitertest.Denying(5, time.Second, c.retry), c.opts...))
 		ctx := t.Context()
 		if c.deadline > 0 {
 			var cancel context.CancelFunc
@@ -124,7 +126,7 @@ func TestTheLongestRetryAfter(t *testing.T) {
 	for retry, seconds := range map[time.Duration]string{
 		0: "1", time.Second: "1", time.Second + 1: "2", math.MaxInt64 - 1: "9223372037", math.MaxInt64: "9223372037",
 	} {
-		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, denying(5, time.Second, retry))))
+		_, err := everyKind[unary](t.Context(), serve(t, nil, newServer(t, limitertest.Denying(5, time.Second, retry))))
 		require.Equal(t, []string{seconds}, meta(err, "Retry-After"), retry)
 	}
 }
@@ -132,9 +134,9 @@ func TestTheLongestRetryAfter(t *testing.T) {
 // TestOutages: without a decision a call is unavailable, and so it is under a closed policy; an
 // open one lets it pass.
 func TestOutages(t *testing.T) {
-	primary := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
-	closed := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
-	opened := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
+	primary := &limitertest.Stub{Err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	closed := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
+	opened := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
 	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	const undecided = "the rate limit could not be decided"
 	eachKind(t, func(t *testing.T, _, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
@@ -155,31 +157,12 @@ func TestOutages(t *testing.T) {
 }
 
 func TestErrorsHaveACodeAndNoText(t *testing.T) {
-	const (
-		mistake   = "the rate limit is set up wrongly"
-		undecided = "the rate limit could not be decided"
-		noKey     = "the call lacks what it is limited by"
-	)
-	for _, c := range []struct {
-		err  error
-		code connect.Code
-		text string
-	}{
-		{connectlimit.ErrNoKey, connect.CodeInvalidArgument, noKey},
-		{connectlimit.ErrBadKey, connect.CodeInvalidArgument, noKey},
-		{ratelimit.ErrExceedsLimit, connect.CodeInvalidArgument, "the call takes more than the rate limit can ever allow"},
-		{ratelimit.ErrInvalidConfig, connect.CodeInternal, mistake},
-		{ratelimit.ErrInvalidKey, connect.CodeInternal, mistake},
-		{ratelimit.ErrInvalidPermits, connect.CodeInternal, mistake},
-		{ratelimit.ErrCrossSlot, connect.CodeInternal, mistake},
-		{ratelimit.ErrCorruptState, connect.CodeUnavailable, undecided},
-		{context.Canceled, connect.CodeUnavailable, undecided}, // not the call's own
-		{context.DeadlineExceeded, connect.CodeUnavailable, undecided},
-		{connect.NewError(connect.CodeOutOfRange, errors.New("secret")), connect.CodeUnavailable, undecided},
-		{errors.New("dial"), connect.CodeUnavailable, undecided},
-	} {
-		wrapped := fmt.Errorf("secret: %w", c.err)
-		limiter := &stub{err: wrapped}
+	const mistake = "the rate limit is set up wrongly"
+	for _, c := range append(middlewaretest.Failures(), middlewaretest.Failure{
+		Err: connect.NewError(connect.CodeOutOfRange, errors.New("secret")), Code: uint32(connect.CodeUnavailable), Text: "the rate limit could not be decided",
+	}) {
+		code, wrapped := connect.Code(c.Code), fmt.Errorf("secret: %w", c.Err)
+		limiter := &limitertest.Stub{Err: wrapped}
 		var seen error
 		watch := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
 			return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
@@ -189,28 +172,28 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 			}
 		})
 		s := serve(t, nil, watch, newServer(t, limiter))
-		keyless := serve(t, nil, must[connect.Interceptor](t)(connectlimit.NewServer(limiter,
+		keyless := serve(t, nil, ratelimit.Must(connectlimit.NewServer(limiter,
 			func(context.Context, connectlimit.Call) (string, error) { return "", wrapped })))
 		for _, opts := range protocols {
 			for _, call := range everyKind {
 				_, err := call(t.Context(), s, opts...)
-				requireError(t, err, c.code, c.text)
-				limiter.asked()
+				requireError(t, err, code, c.Text)
+				limiter.Asked()
 				_, err = call(t.Context(), keyless, opts...)
-				requireError(t, err, c.code, c.text)
-				require.Empty(t, limiter.asked(), "without a key the limiter is not asked")
+				requireError(t, err, code, c.Text)
+				require.Empty(t, limiter.Asked(), "without a key the limiter is not asked")
 			}
 		}
-		require.ErrorIs(t, seen, c.err, "in the process the cause is known")
+		require.ErrorIs(t, seen, c.Err, "in the process the cause is known")
 		require.NotContains(t, seen.Error(), "secret")
 	}
-	empty := must[connect.Interceptor](t)(connectlimit.NewServer(allowing(), func(context.Context, connectlimit.Call) (string, error) { return "", nil }))
+	empty := ratelimit.Must(connectlimit.NewServer(limitertest.Allowing(), func(context.Context, connectlimit.Call) (string, error) { return "", nil }))
 	_, err := everyKind[unary](t.Context(), serve(t, nil, empty))
 	requireError(t, err, connect.CodeInternal, mistake)
 
 	// An interceptor on the wrong side is a mistake, and never no limit.
-	onHandler := serve(t, nil, must[connect.Interceptor](t)(connectlimit.NewClient(allowing(), fixed)))
-	onClient := connect.WithInterceptors(newServer(t, allowing()))
+	onHandler := serve(t, nil, ratelimit.Must(connectlimit.NewClient(limitertest.Allowing(), fixed)))
+	onClient := connect.WithInterceptors(newServer(t, limitertest.Allowing()))
 	for _, call := range everyKind {
 		_, err := call(t.Context(), onHandler)
 		requireError(t, err, connect.CodeInternal, mistake)
@@ -221,12 +204,9 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 
 // TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
 func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
-	for err, passes := range map[error]bool{
-		connectlimit.ErrNoKey: false, connectlimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
-		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
-	} {
-		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, err)
-		require.Equal(t, passes, got == nil, err)
+	for _, c := range middlewaretest.Failures() {
+		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, c.Err)
+		require.Equal(t, c.IsOutage(), got == nil, c.Err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -258,7 +238,7 @@ func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
 var errSession = errors.New("no session")
 
 func TestHandlersOfOnesOwn(t *testing.T) {
-	limiter := denying(5, 5*time.Second, 1500*time.Microsecond)
+	limiter := limitertest.Denying(5, 5*time.Second, 1500*time.Microsecond)
 	teapot := connect.NewError(connect.CodeFailedPrecondition, errors.New("a teapot"))
 	teapot.Meta().Set("X-Tea", "black")
 	detail, err := connect.NewErrorDetail(durationpb.New(time.Minute))
@@ -279,7 +259,7 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 		requireError(t, err, connect.CodeFailedPrecondition, "a teapot", durationpb.New(time.Minute))
 		require.Equal(t, []string{"black"}, meta(err, "X-Tea"))
 		requirePushback(t, err, protocol, "1", "2")
-		require.Equal(t, []connectlimit.Decision{{Policy: "api", Result: limiter.result}}, got)
+		require.Equal(t, []connectlimit.Decision{{Policy: "api", Result: limiter.Result}}, got)
 		require.Equal(t, http.Header{"X-Tea": {"black"}}, teapot.Meta(), "the handler's own error is not changed")
 
 		// An error of another server does not bring that one's header along.
@@ -299,7 +279,7 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 		requireDenied(t, err, "default", 5, 5*time.Second, 2*time.Millisecond)
 
 		var errs []error
-		s = serve(t, nil, newServer(t, &stub{err: failure}, connectlimit.WithErrorHandler(func(_ context.Context, _ connectlimit.Call, err error) error {
+		s = serve(t, nil, newServer(t, &limitertest.Stub{Err: failure}, connectlimit.WithErrorHandler(func(_ context.Context, _ connectlimit.Call, err error) error {
 			errs = append(errs, err)
 			return nil
 		})))
@@ -310,15 +290,15 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 
 func TestCostAndSkip(t *testing.T) {
 	for cost, want := range map[int][]string{0: nil, 1: {"k 1"}, 7: {"k 7"}, -1: {"k -1"}} {
-		limiter := allowing()
+		limiter := limitertest.Allowing()
 		s := serve(t, nil, newServer(t, limiter, connectlimit.WithCost(func(context.Context, connectlimit.Call) int { return cost })))
 		for kind, call := range everyKind {
 			_, err := call(t.Context(), s)
 			require.NoError(t, err, kind)
-			require.Equal(t, want, limiter.asked(), kind)
+			require.Equal(t, want, limiter.Asked(), kind)
 		}
 	}
-	limiter, own := allowing(), allowing()
+	limiter, own := limitertest.Allowing(), limitertest.Allowing()
 	skip := connectlimit.WithSkip(func(_ context.Context, c connectlimit.Call) bool {
 		return c.Spec.Procedure == unary || c.Spec.Procedure == bidi
 	})
@@ -327,8 +307,8 @@ func TestCostAndSkip(t *testing.T) {
 	for kind, call := range everyKind {
 		_, err := call(t.Context(), s, onClient)
 		require.NoError(t, err, kind)
-		require.Equal(t, kind == unary || kind == bidi, len(limiter.asked()) == 0, kind)
-		require.Equal(t, kind == unary || kind == bidi, len(own.asked()) == 0, kind)
+		require.Equal(t, kind == unary || kind == bidi, len(limiter.Asked()) == 0, kind)
+		require.Equal(t, kind == unary || kind == bidi, len(own.Asked()) == 0, kind)
 	}
 }
 
@@ -336,18 +316,18 @@ func TestCostAndSkip(t *testing.T) {
 // error names the one that denied. The same limit twice takes two permits.
 func TestNestedLimits(t *testing.T) {
 	eachKind(t, func(t *testing.T, _, protocol string, do func(context.Context, service, ...connect.ClientOption) error) {
-		outer, inner := allowing(), denying(3, time.Second, time.Second)
+		outer, inner := limitertest.Allowing(), limitertest.Denying(3, time.Second, time.Second)
 		s := serve(t, nil, newServer(t, outer, connectlimit.WithPolicy("outer")), newServer(t, inner, connectlimit.WithPolicy("inner")))
 		err := do(t.Context(), s)
 		requireDenied(t, err, "inner", 3, time.Second, time.Second)
 		requirePushback(t, err, protocol, "1", "1000")
-		require.Len(t, outer.asked(), 1)
-		require.Len(t, inner.asked(), 1)
+		require.Len(t, outer.Asked(), 1)
+		require.Len(t, inner.Asked(), 1)
 
-		twice := allowing()
+		twice := limitertest.Allowing()
 		limit := newServer(t, twice)
 		require.NoError(t, do(t.Context(), serve(t, nil, limit, limit)))
-		require.Equal(t, []string{"k 1", "k 1"}, twice.asked())
+		require.Equal(t, []string{"k 1", "k 1"}, twice.Asked())
 	})
 }
 
@@ -358,7 +338,7 @@ func TestAPanicOfAHandlerIsLeftToRecover(t *testing.T) {
 	mux.Handle(unary, connect.NewUnaryHandler(unary, func(context.Context, *connect.Request[text]) (*connect.Response[text], error) { panic("oh") },
 		connect.WithRecover(func(_ context.Context, _ connect.Spec, _ http.Header, v any) error {
 			return connect.NewError(connect.CodeInternal, fmt.Errorf("recovered %v", v))
-		}), connect.WithInterceptors(newServer(t, allowing()))))
+		}), connect.WithInterceptors(newServer(t, limitertest.Allowing()))))
 	s := serveHTTP(t, mux)
 	for range 2 {
 		for _, opts := range protocols {
@@ -366,18 +346,6 @@ func TestAPanicOfAHandlerIsLeftToRecover(t *testing.T) {
 			requireError(t, err, connect.CodeInternal, "recovered oh")
 		}
 	}
-}
-
-// blocked is a limiter that does not answer before the context ends.
-type blocked struct {
-	stub
-	asked chan struct{}
-}
-
-func (b *blocked) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	b.asked <- struct{}{}
-	<-ctx.Done()
-	return ratelimit.Result{}, fmt.Errorf("secret: %w", ctx.Err())
 }
 
 // answering sees the errors that handlers return.
@@ -404,11 +372,12 @@ func (a answering) WrapStreamingHandler(next connect.StreamingHandlerFunc) conne
 // TestACallThatIsCancelled: the limiter's call ends with it, and the error is the call's own.
 func TestACallThatIsCancelled(t *testing.T) {
 	eachKind(t, func(t *testing.T, _, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
-		limiter, answered := &blocked{asked: make(chan struct{}, 1)}, make(answering, 1)
+		limiter, asked := limitertest.Blocked()
+		answered := make(answering, 1)
 		s := serve(t, nil, answered, newServer(t, limiter, connectlimit.WithErrorHandler(connectlimit.ServeInOutages)))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			<-limiter.asked
+			<-asked
 			cancel()
 		}()
 		require.Equal(t, connect.CodeCanceled, connect.CodeOf(do(ctx, s)))

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // The service has one procedure of each kind, of strings. It needs no generated code.
@@ -210,143 +210,48 @@ func eachKind(t *testing.T, test func(t *testing.T, kind, protocol string, do fu
 	}
 }
 
-// stub is a limiter that always gives one answer, and records what it was asked.
-type stub struct {
-	result ratelimit.Result
-	err    error
+// sending is a client's interceptor that sets a header.
+type sending struct{ name, value string }
 
-	mu    sync.Mutex
-	calls []string
-}
-
-func (s *stub) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-func (s *stub) TryAcquireN(_ context.Context, key string, n int) (ratelimit.Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls = append(s.calls, fmt.Sprintf("%s %d", key, n))
-	return s.result, s.err
-}
-
-func (s *stub) Peek(context.Context, string) (ratelimit.Result, error) { return s.result, s.err }
-func (s *stub) Reset(context.Context, string) error                    { return s.err }
-
-// asked is what the stub was asked since the last time.
-func (s *stub) asked() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
-}
-
-// named is a limiter with a name.
-type named struct {
-	*stub
-	name string
-}
-
-func (n named) Name() string { return n.name }
-
-func allowing() *stub {
-	return &stub{result: ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second, Remaining: 4, ResetAfter: time.Second}}
-}
-
-func denying(limit int, window, retry time.Duration) *stub {
-	return &stub{result: ratelimit.Result{Limit: limit, Window: window, RetryAfter: retry, ResetAfter: window}}
-}
-
-// scripted is a limiter that gives its answers one after the other, and then allows all.
-type scripted struct {
-	mu      sync.Mutex
-	results []ratelimit.Result
-	asked   int
-}
-
-func (s *scripted) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-func (s *scripted) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked++
-	if len(s.results) == 0 {
-		return ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}, ctx.Err()
+func (s sending) WrapUnary(next connect.UnaryFunc) connect.UnaryFunc {
+	return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+		req.Header().Set(s.name, s.value)
+		return next(ctx, req)
 	}
-	r := s.results[0]
-	s.results = s.results[1:]
-	return r, nil
 }
-
-func (s *scripted) Peek(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result{}, nil
+func (s sending) WrapStreamingHandler(next connect.StreamingHandlerFunc) connect.StreamingHandlerFunc {
+	return next
 }
-func (s *scripted) Reset(context.Context, string) error { return nil }
-
-func (s *scripted) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked
-}
-
-// after allows some calls, and denies the next.
-func after(n int, retry time.Duration) *scripted {
-	s := &scripted{}
-	for range n {
-		s.results = append(s.results, ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second})
+func (s sending) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
+	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
+		conn := next(ctx, spec)
+		conn.RequestHeader().Set(s.name, s.value)
+		return conn
 	}
-	s.results = append(s.results, ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: retry})
-	return s
 }
 
 // fixed is the key "k".
 func fixed(context.Context, connectlimit.Call) (string, error) { return "k", nil }
 
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
-
 func newServer(t testing.TB, limiter ratelimit.Limiter, opts ...connectlimit.Option) connect.Interceptor {
 	t.Helper()
-	return must[connect.Interceptor](t)(connectlimit.NewServer(limiter, fixed, opts...))
+	return ratelimit.Must(connectlimit.NewServer(limiter, fixed, opts...))
 }
 
 func newClient(t testing.TB, limiter ratelimit.Limiter, opts ...connectlimit.Option) connect.ClientOption {
 	t.Helper()
-	return connect.WithInterceptors(must[connect.Interceptor](t)(connectlimit.NewClient(limiter, fixed, opts...)))
-}
-
-// requireHeld asserts all of a denial because of too many calls at once.
-func requireHeld(t testing.TB, err error, policy string, limit int, delay time.Duration) {
-	t.Helper()
-	requireDenial(t, err, policy, limit, fmt.Sprintf("limit %d, at once", limit), delay)
+	return connect.WithInterceptors(ratelimit.Must(connectlimit.NewClient(limiter, fixed, opts...)))
 }
 
 // requireDenied asserts the code, the text and all details of a denial.
 func requireDenied(t testing.TB, err error, policy string, limit int, window, delay time.Duration) {
 	t.Helper()
-	description := ""
-	if limit > 0 {
-		description = fmt.Sprintf("limit %d, window %v", limit, window)
-	}
-	requireDenial(t, err, policy, limit, description, delay)
-}
-
-func requireDenial(t testing.TB, err error, policy string, limit int, description string, delay time.Duration) {
-	t.Helper()
-	violation := &errdetails.QuotaFailure_Violation{
-		Subject: "policy:" + policy, Description: description, QuotaId: policy, QuotaValue: int64(limit),
-	}
-	requireError(t, err, connect.CodeResourceExhausted, fmt.Sprintf("the limit %q is used up, retry after %v", policy, delay),
+	message, description := middlewaretest.DenialTexts(policy, limit, window, delay)
+	requireError(t, err, connect.CodeResourceExhausted, message,
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)},
-		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{violation}})
+		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+			Subject: "policy:" + policy, Description: description, QuotaId: policy, QuotaValue: int64(limit),
+		}}})
 	wait, ok := connectlimit.RetryAfter(err)
 	require.True(t, ok)
 	require.Equal(t, delay, wait)

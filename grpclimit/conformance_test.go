@@ -15,13 +15,13 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestTheConformanceSuiteOverGRPC: every algorithm, storage and way to count, on miniredis, through
-// the interceptors of servers and clients, unary and by a stream. What a call carries is compared:
-// whether it was allowed; of a denial, limit, window and RetryAfter, to the millisecond; and the
-// codes of errors. A status does not carry Remaining and ResetAfter, nor the limit and window of a
-// call that is allowed; and calls cannot ask for Peek and Reset.
+// the interceptors of servers and clients, by unary calls and by streams. A status does not carry
+// Remaining and ResetAfter, nor the limit and window of a call that is allowed; and calls cannot ask
+// for Peek and Reset.
 func TestTheConformanceSuiteOverGRPC(t *testing.T) {
 	cost := grpclimit.WithCost(func(ctx context.Context, call grpclimit.Call) int {
 		of := metadata.ValueFromIncomingContext(ctx, "cost")
@@ -45,38 +45,13 @@ func TestTheConformanceSuiteOverGRPC(t *testing.T) {
 			for _, kind := range []string{unary, bidi} {
 				do := everyKind[kind]
 				t.Run(v.Name+" "+side+kind, func(t *testing.T) {
-					ask := func(n int) error {
-						return do(metadata.AppendToOutgoingContext(t.Context(), "cost", strconv.Itoa(n)), conn)
-					}
-					denied := func(err error, retry time.Duration) {
-						t.Helper()
-						requireDenied(t, err, "default", v.Limit, v.Window, (retry + time.Millisecond - 1).Truncate(time.Millisecond))
-					}
-
-					stage.Wipe(t)
-					for range 3 {
-						require.NoError(t, ask(1))
-					}
-					for range 2 {
-						denied(ask(1), v.Retry)
-					}
-					stage.Advance(v.Retry - v.Grain)
-					denied(ask(1), v.Grain)
-					stage.Advance(v.Grain)
-					require.NoError(t, ask(1))
-
-					stage.Wipe(t)
-					require.NoError(t, ask(2))
-					denied(ask(2), v.Retry)
-					require.NoError(t, ask(1), "a denial takes nothing")
-
-					require.Equal(t, codes.InvalidArgument, status.Code(ask(4)), "more than can ever be allowed")
-					require.Equal(t, codes.Internal, status.Code(ask(-1)))
-					if v.Corrupt != nil {
-						stage.Wipe(t)
-						require.NoError(t, v.Corrupt(stage.Admin, v.Key))
-						require.Equal(t, codes.Unavailable, status.Code(ask(1)))
-					}
+					middlewaretest.Calls{
+						Stage: stage, Variant: v, Denied: requireDenied,
+						Ask: func(n int) error {
+							return do(metadata.AppendToOutgoingContext(t.Context(), "cost", strconv.Itoa(n)), conn)
+						},
+						Code: func(err error) uint32 { return uint32(status.Code(err)) },
+					}.Conform(t)
 				})
 			}
 		}
@@ -86,9 +61,9 @@ func TestTheConformanceSuiteOverGRPC(t *testing.T) {
 // TestAllOfSeveralLimits: the status is about the one that denies, and none has taken a permit.
 func TestAllOfSeveralLimits(t *testing.T) {
 	stage := limitertest.OnMiniredis(t)
-	second := must[*ratelimit.FixedWindow](t)(ratelimit.NewFixedWindow(stage.Client, 5, time.Second, ratelimit.WithName("second")))
-	minute := must[*ratelimit.FixedWindow](t)(ratelimit.NewFixedWindow(stage.Client, 2, time.Minute, ratelimit.WithName("minute")))
-	all := must[*ratelimit.All](t)(ratelimit.NewAll(second, minute))
+	second := ratelimit.Must(ratelimit.NewFixedWindow(stage.Client, 5, time.Second, ratelimit.WithName("second")))
+	minute := ratelimit.Must(ratelimit.NewFixedWindow(stage.Client, 2, time.Minute, ratelimit.WithName("minute")))
+	all := ratelimit.Must(ratelimit.NewAll(second, minute))
 	conn := dial(t, &echo{}, newServer(t, all, grpclimit.WithPolicy("api")).Options())
 	for range 2 {
 		_, err := call(t.Context(), conn, "a")
@@ -98,7 +73,7 @@ func TestAllOfSeveralLimits(t *testing.T) {
 		_, err := call(t.Context(), conn, "a")
 		requireDenied(t, err, "api", 2, time.Minute, time.Minute)
 	}
-	require.Equal(t, 3, must[ratelimit.Result](t)(second.Peek(t.Context(), "k")).Remaining)
+	require.Equal(t, 3, ratelimit.Must(second.Peek(t.Context(), "k")).Remaining)
 }
 
 // TestTheNumbersOfADenial at the edges of what fits.

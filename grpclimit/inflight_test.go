@@ -2,11 +2,9 @@ package grpclimit_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,20 +14,16 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
-
-// offline is a Redis that is down.
-type offline struct{}
-
-func (offline) Process(context.Context, redis.Cmder) error { return errors.New("dial: secret") }
 
 // TestCallsAtOnce: a call holds its place while its handler runs, and is denied without a permit
 // of the rate if there is none. The place is free afterwards, even if the handler panics.
 func TestCallsAtOnce(t *testing.T) {
 	for kind, do := range everyKind {
 		stage := limitertest.OnMiniredis(t)
-		inFlight := must[*ratelimit.InFlight](t)(ratelimit.NewInFlight(stage.Client, 1, time.Minute))
-		rate := allowing()
+		inFlight := ratelimit.Must(ratelimit.NewInFlight(stage.Client, 1, time.Minute))
+		rate := limitertest.Allowing()
 		entered, leave := make(chan struct{}, 1), make(chan struct{})
 		panics := false
 		hold := func() {
@@ -61,11 +55,11 @@ func TestCallsAtOnce(t *testing.T) {
 		first := make(chan error, 1)
 		go func() { first <- do(t.Context(), conn) }()
 		<-entered
-		require.Equal(t, []string{"k 1"}, rate.asked())
+		require.Equal(t, []string{"k 1"}, rate.Asked())
 		var trailer metadata.MD
-		requireHeld(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "slow.inflight", 1, 3*time.Second)
+		requireDenied(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "slow.inflight", 1, middlewaretest.AtOnce, 3*time.Second)
 		require.Equal(t, []string{"3000"}, trailer["grpc-retry-pushback-ms"], kind)
-		require.Empty(t, rate.asked())
+		require.Empty(t, rate.Asked())
 		close(leave)
 		require.NoError(t, <-first)
 		require.NoError(t, do(t.Context(), conn))
@@ -77,7 +71,7 @@ func TestCallsAtOnce(t *testing.T) {
 
 		// A denial by the rate frees its place too.
 		panics = false
-		rate.result = denying(5, time.Second, time.Second).result
+		rate.Result = limitertest.Denying(5, time.Second, time.Second).Result
 		for range 2 {
 			requireDenied(t, do(t.Context(), conn), "slow", 5, time.Second, time.Second)
 		}
@@ -86,15 +80,15 @@ func TestCallsAtOnce(t *testing.T) {
 
 // TestCallsAtOnceInAnOutage: as without a decision of the rate's limiter.
 func TestCallsAtOnceInAnOutage(t *testing.T) {
-	inFlight := must[*ratelimit.InFlight](t)(ratelimit.NewInFlight(offline{}, 1, time.Minute))
+	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Down{}, 1, time.Minute))
 	for kind, do := range everyKind {
-		rate := allowing()
+		rate := limitertest.Allowing()
 		conn := dial(t, &echo{}, newServer(t, rate, grpclimit.WithInFlight(inFlight)).Options())
 		requireStatus(t, do(t.Context(), conn), status.New(codes.Unavailable, "the rate limit could not be decided"))
-		require.Empty(t, rate.asked(), kind)
+		require.Empty(t, rate.Asked(), kind)
 
 		conn = dial(t, &echo{}, newServer(t, rate, grpclimit.WithInFlight(inFlight), grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options())
 		require.NoError(t, do(t.Context(), conn), kind)
-		require.Equal(t, []string{"k 1"}, rate.asked(), "the rate still holds")
+		require.Equal(t, []string{"k 1"}, rate.Asked(), "the rate still holds")
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,51 +16,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
-
-// scripted is a limiter that gives its answers one after the other, and then allows all.
-type scripted struct {
-	mu      sync.Mutex
-	results []ratelimit.Result
-	asked   int
-}
-
-func (s *scripted) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-func (s *scripted) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.asked++
-	if len(s.results) == 0 {
-		return ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}, ctx.Err()
-	}
-	r := s.results[0]
-	s.results = s.results[1:]
-	return r, nil
-}
-
-func (s *scripted) Peek(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result{}, nil
-}
-func (s *scripted) Reset(context.Context, string) error { return nil }
-
-func (s *scripted) count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.asked
-}
-
-// after allows some calls, and denies the next.
-func after(n int, retry time.Duration) *scripted {
-	s := &scripted{}
-	for range n {
-		s.results = append(s.results, ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second})
-	}
-	s.results = append(s.results, ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: retry})
-	return s
-}
 
 // TestEachMessageTakesAPermit counts them, on both sides and in both directions. What ends a
 // stream takes none, and a unary call has no messages.
@@ -69,15 +25,15 @@ func TestEachMessageTakesAPermit(t *testing.T) {
 	for kind, want := range map[string][2]int{ // of the client's messages, of the server's
 		unary: {0, 0}, serverStream: {1, 3}, clientStream: {2, 1}, bidi: {2, 2},
 	} {
-		received, sent, clientSent, clientReceived := allowing(), allowing(), allowing(), allowing()
+		received, sent, clientSent, clientReceived := limitertest.Allowing(), limitertest.Allowing(), limitertest.Allowing(), limitertest.Allowing()
 		limit := newServer(t, ratelimit.AllowAll(), grpclimit.WithReceived(received, 0), grpclimit.WithSent(sent, 0))
 		own := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(clientSent, 0), grpclimit.WithReceived(clientReceived, 0))
 		conn := dial(t, &echo{}, limit.Options(), own.Options()...)
 		require.NoError(t, everyKind[kind](t.Context(), conn), kind)
-		require.Len(t, received.asked(), want[0], "%s, received by the server", kind)
-		require.Len(t, sent.asked(), want[1], "%s, sent by the server", kind)
-		require.Len(t, clientSent.asked(), want[0], "%s, sent by the client", kind)
-		require.Len(t, clientReceived.asked(), want[1], "%s, received by the client", kind)
+		require.Len(t, received.Asked(), want[0], "%s, received by the server", kind)
+		require.Len(t, sent.Asked(), want[1], "%s, sent by the server", kind)
+		require.Len(t, clientSent.Asked(), want[0], "%s, sent by the client", kind)
+		require.Len(t, clientReceived.Asked(), want[1], "%s, received by the client", kind)
 	}
 }
 
@@ -91,7 +47,7 @@ func TestADeniedMessageEndsTheStream(t *testing.T) {
 		"received": {func(l ratelimit.Limiter) []grpclimit.Option { return []grpclimit.Option{grpclimit.WithReceived(l, 0)} }, []string{"a", "b"}},
 		"sent":     {func(l ratelimit.Limiter) []grpclimit.Option { return []grpclimit.Option{grpclimit.WithSent(l, 0)} }, []string{"a", "b"}},
 	} {
-		limiter := after(2, 1500*time.Microsecond)
+		limiter := limitertest.After(2, 1500*time.Microsecond)
 		opts := append(c.opts(limiter), grpclimit.WithPolicy("api"), grpclimit.WithDenialHandler(
 			func(ctx context.Context, call grpclimit.Call, d grpclimit.Decision) error {
 				messages = append(messages, call.Method+" "+call.Message.(*wrapperspb.StringValue).GetValue())
@@ -103,7 +59,7 @@ func TestADeniedMessageEndsTheStream(t *testing.T) {
 		requireDenied(t, err, "api."+name, 5, time.Second, 2*time.Millisecond)
 		require.Equal(t, c.want, got)
 		require.Equal(t, []string{"-1"}, trailer["grpc-retry-pushback-ms"])
-		require.Equal(t, 3, limiter.count())
+		require.Equal(t, 3, limiter.Count())
 		require.Equal(t, []string{bidi + " c"}, messages)
 		messages = nil
 	}
@@ -112,7 +68,7 @@ func TestADeniedMessageEndsTheStream(t *testing.T) {
 // TestNothingFollowsADenial: a handler that goes on after a denial gets the same error again,
 // with nested limits too, and the limiters are not asked.
 func TestNothingFollowsADenial(t *testing.T) {
-	outer, inner := after(1, time.Millisecond), after(0, time.Millisecond)
+	outer, inner := limitertest.After(1, time.Millisecond), limitertest.After(0, time.Millisecond)
 	handled := make(chan []error, 1)
 	e := &echo{stream: func(_ string, s grpc.ServerStream) error {
 		var errs []error
@@ -134,8 +90,8 @@ func TestNothingFollowsADenial(t *testing.T) {
 	require.ErrorIs(t, errs[1], ratelimit.ErrDenied)
 	require.Equal(t, []error{errs[1], errs[1]}, errs[2:])
 	require.Equal(t, []string{"-1"}, trailer["grpc-retry-pushback-ms"], "two values would be one too many")
-	require.Equal(t, 2, outer.count())
-	require.Zero(t, inner.count())
+	require.Equal(t, 2, outer.Count())
+	require.Zero(t, inner.Count())
 }
 
 // TestAMessageWaits until the limiter allows it, in order and without a denial.
@@ -144,33 +100,33 @@ func TestAMessageWaits(t *testing.T) {
 		"received": grpclimit.WithReceived, "sent": grpclimit.WithSent,
 	} {
 		for _, wait := range []time.Duration{time.Hour, grpclimit.UntilDeadline} {
-			limiter := after(1, time.Millisecond)
+			limiter := limitertest.After(1, time.Millisecond)
 			conn := dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opts(limiter, wait)).Options())
 			got, err := exchange(t.Context(), conn, bidi, []string{"a", "b", "c"})
 			require.NoError(t, err, name)
 			require.Equal(t, []string{"a", "b", "c"}, got)
-			require.Greater(t, limiter.count(), 3, "the second message was denied, and asked again")
+			require.Greater(t, limiter.Count(), 3, "the second message was denied, and asked again")
 
-			limiter = after(1, time.Millisecond)
+			limiter = limitertest.After(1, time.Millisecond)
 			conn = dial(t, &echo{}, nil, newClient(t, ratelimit.AllowAll(), opts(limiter, wait)).Options()...)
 			got, err = exchange(t.Context(), conn, bidi, []string{"a", "b", "c"})
 			require.NoError(t, err, name)
 			require.Equal(t, []string{"a", "b", "c"}, got)
-			require.Greater(t, limiter.count(), 3)
+			require.Greater(t, limiter.Count(), 3)
 		}
 
 		// Permits that come too late are not waited for.
-		limiter := denying(5, time.Second, time.Hour)
+		limiter := limitertest.Denying(5, time.Second, time.Hour)
 		conn := dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opts(limiter, time.Minute)).Options())
 		_, err := exchange(t.Context(), conn, bidi, []string{"a"})
 		requireDenied(t, err, "default."+name, 5, time.Second, time.Hour)
-		require.Equal(t, []string{"k 1"}, limiter.asked())
+		require.Equal(t, []string{"k 1"}, limiter.Asked())
 	}
 }
 
 // TestAnOutageDuringAStream: the error handler decides for each message.
 func TestAnOutageDuringAStream(t *testing.T) {
-	down := &stub{err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
+	down := &limitertest.Stub{Err: fmt.Errorf("secret: %w", io.EOF)} // Redis has closed the connection
 	for _, opt := range []grpclimit.Option{grpclimit.WithReceived(down, 0), grpclimit.WithSent(down, 0)} {
 		conn := dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), opt).Options())
 		_, err := exchange(t.Context(), conn, bidi, []string{"a"})
@@ -200,7 +156,7 @@ func TestAClientsDeniedMessageEndsTheStream(t *testing.T) {
 			ended <- s.Context().Err()
 			return err
 		}}
-		conn := dial(t, e, nil, newClient(t, ratelimit.AllowAll(), c.opt(after(1, 1500*time.Microsecond), 0)).Options()...)
+		conn := dial(t, e, nil, newClient(t, ratelimit.AllowAll(), c.opt(limitertest.After(1, 1500*time.Microsecond), 0)).Options()...)
 		s, err := open(t.Context(), conn, bidi)
 		require.NoError(t, err)
 		var denial error
@@ -220,7 +176,7 @@ func TestAClientsDeniedMessageEndsTheStream(t *testing.T) {
 // TestAReceiveThatWaitsLearnsOfADenial of what the client wanted to send meanwhile.
 func TestAReceiveThatWaitsLearnsOfADenial(t *testing.T) {
 	entered := make(chan struct{}, 1)
-	limiter := lateStub{denying(5, time.Second, time.Second), entered}
+	limiter := &limitertest.Scripted{Then: limitertest.Await(entered, limitertest.Denying(5, time.Second, time.Second).Result)}
 	limit := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(limiter, 0))
 	conn := dial(t, &echo{}, nil, append(limit.Options(), grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
@@ -247,22 +203,11 @@ func (s enteringStream) RecvMsg(m any) error {
 	return s.ClientStream.RecvMsg(m)
 }
 
-// lateStub answers when the stream has begun to receive.
-type lateStub struct {
-	*stub
-	entered chan struct{}
-}
-
-func (l lateStub) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	<-l.entered
-	return l.stub.TryAcquireN(ctx, key, n)
-}
-
 // TestAStreamThatIsDoneCancelsItsContext, so that nothing of it is kept by the caller's.
 func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 	for _, kind := range []string{serverStream, clientStream, bidi} {
 		var contexts []context.Context
-		own := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(allowing(), 0))
+		own := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(limitertest.Allowing(), 0))
 		conn := dial(t, &echo{}, nil, append(own.Options(), grpc.WithChainStreamInterceptor(
 			func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 				contexts = append(contexts, ctx)
@@ -276,6 +221,6 @@ func TestAStreamThatIsDoneCancelsItsContext(t *testing.T) {
 	failing := func(context.Context, *grpc.StreamDesc, *grpc.ClientConn, string, ...grpc.CallOption) (grpc.ClientStream, error) {
 		return nil, io.ErrUnexpectedEOF
 	}
-	_, err := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(allowing(), 0)).Stream(t.Context(), &grpc.StreamDesc{}, nil, bidi, failing)
+	_, err := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(limitertest.Allowing(), 0)).Stream(t.Context(), &grpc.StreamDesc{}, nil, bidi, failing)
 	require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 }

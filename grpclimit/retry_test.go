@@ -2,11 +2,9 @@ package grpclimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -17,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // retrying is an ordinary retry policy of grpc-go, which retries denials.
@@ -82,7 +81,7 @@ func TestAnOrdinaryRetryPolicyBacksOff(t *testing.T) {
 		for kind, do := range everyKind {
 			t.Run(name+kind, func(t *testing.T) {
 				stage := limitertest.OnMiniredis(t)
-				bucket := must[*ratelimit.TokenBucket](t)(ratelimit.NewTokenBucket(stage.Client, ratelimit.Per(1, period), 1))
+				bucket := ratelimit.Must(ratelimit.NewTokenBucket(stage.Client, ratelimit.Per(1, period), 1))
 				steps := []time.Duration{0, 0, period - time.Microsecond, time.Microsecond}
 				calls := &attempts{arrive: func(i int) { stage.Advance(steps[i]) }}
 				conn := dial(t, &echo{}, append(calls.options(), newServer(t, bucket).Options()...), retrying(4, backoff))
@@ -107,14 +106,14 @@ func sendsOneMessage(kind string) bool { return kind == unary || kind == serverS
 func TestRetriesEnd(t *testing.T) {
 	for kind, do := range everyKind {
 		calls := &attempts{}
-		limiter := denying(5, time.Second, time.Millisecond)
+		limiter := limitertest.Denying(5, time.Second, time.Millisecond)
 		conn := dial(t, &echo{}, append(calls.options(), newServer(t, limiter).Options()...), retrying(3, time.Hour))
 		err := do(t.Context(), conn)
 		if sendsOneMessage(kind) {
 			requireDenied(t, err, "default", 5, time.Second, time.Millisecond)
 		}
 		require.Len(t, calls.codes(), 3, kind)
-		require.Len(t, limiter.asked(), 3)
+		require.Len(t, limiter.Asked(), 3)
 	}
 }
 
@@ -123,14 +122,14 @@ func TestRetriesEnd(t *testing.T) {
 func TestAHopelessRetryIsNotMade(t *testing.T) {
 	for kind, do := range everyKind {
 		calls := &attempts{}
-		limiter := denying(5, time.Hour, time.Minute)
+		limiter := limitertest.Denying(5, time.Hour, time.Minute)
 		conn := dial(t, &echo{}, append(calls.options(), newServer(t, limiter).Options()...), retrying(5, time.Millisecond))
 		ctx, cancel := context.WithTimeout(t.Context(), 59*time.Second)
 		defer cancel()
 		requireDenied(t, do(ctx, conn), "default", 5, time.Hour, time.Minute)
 		require.Len(t, calls.codes(), 1, kind)
 
-		limiter.result.RetryAfter = 720 * time.Hour
+		limiter.Result.RetryAfter = 720 * time.Hour
 		requireDenied(t, do(t.Context(), conn), "default", 5, time.Hour, 720*time.Hour)
 		require.Len(t, calls.codes(), 2, kind)
 	}
@@ -138,12 +137,12 @@ func TestAHopelessRetryIsNotMade(t *testing.T) {
 
 // TestAClosedOutageBacksOff: the denial because of an outage has a pushback too.
 func TestAClosedOutageBacksOff(t *testing.T) {
-	primary := &stub{err: context.DeadlineExceeded}
-	secondary := denying(0, 0, 5*time.Millisecond)
-	closed := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, secondary))
+	primary := &limitertest.Stub{Err: context.DeadlineExceeded}
+	secondary := limitertest.Denying(0, 0, 5*time.Millisecond)
+	closed := ratelimit.Must(ratelimit.NewFallback(primary, secondary))
 	calls := &attempts{arrive: func(i int) {
 		if i == 1 {
-			primary.err, primary.result = nil, ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}
+			primary.Err, primary.Result = nil, ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}
 		}
 	}}
 	conn := dial(t, &echo{}, append(calls.options(), newServer(t, closed).Options()...), retrying(3, time.Hour))
@@ -158,43 +157,22 @@ func TestAClosedOutageBacksOff(t *testing.T) {
 // the same message denied.
 func TestAStreamDeniedMidwayIsNotReplayed(t *testing.T) {
 	calls := &attempts{}
-	second := &scripted{results: []ratelimit.Result{{Allowed: true, Limit: 1, Window: time.Second}, {Limit: 1, Window: time.Second, RetryAfter: time.Millisecond}}}
-	conn := dial(t, &echo{}, append(calls.options(), newServer(t, allowing(), grpclimit.WithReceived(second, 0)).Options()...), retrying(5, time.Millisecond))
+	second := limitertest.After(1, time.Millisecond)
+	conn := dial(t, &echo{}, append(calls.options(), newServer(t, limitertest.Allowing(), grpclimit.WithReceived(second, 0)).Options()...), retrying(5, time.Millisecond))
 	_, err := exchange(t.Context(), conn, clientStream, []string{"a", "b", "c"})
-	requireDenied(t, err, "default.received", 1, time.Second, time.Millisecond)
+	requireDenied(t, err, "default.received", 5, time.Second, time.Millisecond)
 	require.Len(t, calls.codes(), 1)
 }
 
-// onTime denies its first call, if it is to, and fails at the deadline of the next one, a moment
-// before or after the context ends.
-type onTime struct {
-	*stub
-	denies bool
-}
-
-func (l *onTime) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	if l.denies {
-		l.denies = false
-		return ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second}, nil
-	}
-	deadline, _ := ctx.Deadline()
-	time.Sleep(time.Until(deadline))
-	return ratelimit.Result{}, errors.New("i/o timeout")
-}
-
-// TestADeadlineIsNoOutage: neither that of the wait nor the call's own, which a client chooses.
 func TestADeadlineIsNoOutage(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			open := grpclimit.WithErrorHandler(grpclimit.ServeInOutages)
-			ask := func(s *grpclimit.Server) codes.Code {
-				_, err := s.Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, func(context.Context, any) (any, error) { return nil, nil })
-				return status.Code(err)
+	middlewaretest.DeadlinesAreNoOutages(t, codes.ResourceExhausted, codes.DeadlineExceeded,
+		func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) codes.Code {
+			opts := []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}
+			if wait > 0 {
+				opts = append(opts, grpclimit.WithMaxWait(wait))
 			}
-			require.Equal(t, codes.ResourceExhausted, ask(newServer(t, &onTime{denies: true}, open, grpclimit.WithMaxWait(2*time.Second))))
-			require.Equal(t, codes.DeadlineExceeded, ask(newServer(t, &onTime{}, open)))
+			_, err := newServer(t, l, opts...).Unary(ctx, nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"},
+				func(context.Context, any) (any, error) { return nil, nil })
+			return status.Code(err)
 		})
-	}
 }

@@ -17,24 +17,26 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
 	for kind, do := range everyKind {
-		limiter := allowing()
+		limiter := limitertest.Allowing()
 		conn := dial(t, &echo{}, newServer(t, limiter, grpclimit.WithPolicy("api")).Options())
 		require.NoError(t, do(t.Context(), conn), kind)
-		require.Equal(t, []string{"k 1"}, limiter.asked(), "a call takes one permit, a stream when it starts")
+		require.Equal(t, []string{"k 1"}, limiter.Asked(), "a call takes one permit, a stream when it starts")
 
 		ran := false
-		limiter = denying(5, time.Second, 1500*time.Microsecond)
+		limiter = limitertest.Denying(5, time.Second, 1500*time.Microsecond)
 		conn = dial(t, &echo{
 			unary:  func(context.Context, string) (string, error) { ran = true; return "", nil },
 			stream: func(string, grpc.ServerStream) error { ran = true; return nil },
 		}, newServer(t, limiter, grpclimit.WithPolicy("api")).Options())
 		var header, trailer metadata.MD
 		requireDenied(t, do(t.Context(), conn, grpc.Header(&header), grpc.Trailer(&trailer)), "api", 5, time.Second, 2*time.Millisecond)
-		require.Equal(t, []string{"k 1"}, limiter.asked())
+		require.Equal(t, []string{"k 1"}, limiter.Asked())
 		require.False(t, ran, "the handler must not run")
 		require.Equal(t, []string{"2"}, trailer["grpc-retry-pushback-ms"], "%s: %v", kind, header)
 	}
@@ -43,9 +45,9 @@ func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
 // TestThePolicyIsTheLimitersName, if no other is given.
 func TestThePolicyIsTheLimitersName(t *testing.T) {
 	for want, limit := range map[string]*grpclimit.Server{
-		"bucket":  newServer(t, named{denying(5, time.Second, time.Second), "bucket"}),
-		"other":   newServer(t, named{denying(5, time.Second, time.Second), "bucket"}, grpclimit.WithPolicy("other")),
-		"default": newServer(t, named{denying(5, time.Second, time.Second), ""}),
+		"bucket":  newServer(t, limitertest.Named("bucket", limitertest.Denying(5, time.Second, time.Second))),
+		"other":   newServer(t, limitertest.Named("bucket", limitertest.Denying(5, time.Second, time.Second)), grpclimit.WithPolicy("other")),
+		"default": newServer(t, limitertest.Named("", limitertest.Denying(5, time.Second, time.Second))),
 	} {
 		_, err := call(t.Context(), dial(t, &echo{}, limit.Options()), "a")
 		requireDenied(t, err, want, 5, time.Second, time.Second)
@@ -75,7 +77,7 @@ func TestPushback(t *testing.T) {
 		{"beyond the deadline", 59 * time.Second, 50 * time.Second, nil, "-1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn := dial(t, &echo{}, newServer(t, denying(5, time.Second, c.retry), c.opts...).Options())
+			conn := dial(t, &echo{}, newServer(t, limitertest.Denying(5, time.Second, c.retry), c.opts...).Options())
 			ctx := t.Context()
 			if c.deadline > 0 {
 				var cancel context.CancelFunc
@@ -95,9 +97,9 @@ func TestPushback(t *testing.T) {
 // TestOutages: without a decision a call is UNAVAILABLE, and so it is under a closed policy; an
 // open one lets it pass.
 func TestOutages(t *testing.T) {
-	primary := &stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
-	closed := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
-	opened := must[*ratelimit.Fallback](t)(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
+	primary := &limitertest.Stub{Err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	closed := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
+	opened := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll()))
 	undecided := status.New(codes.Unavailable, "the rate limit could not be decided")
 	second, err := undecided.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
 	require.NoError(t, err)
@@ -134,67 +136,42 @@ func TestOutages(t *testing.T) {
 }
 
 func TestErrorsHaveACodeAndNoText(t *testing.T) {
-	texts := map[codes.Code]string{
-		codes.Internal:    "the rate limit is set up wrongly",
-		codes.Unavailable: "the rate limit could not be decided",
-	}
-	for _, c := range []struct {
-		err  error
-		code codes.Code
-		text string
-	}{
-		{grpclimit.ErrNoKey, codes.InvalidArgument, "the call lacks what it is limited by"},
-		{grpclimit.ErrBadKey, codes.InvalidArgument, "the call lacks what it is limited by"},
-		{ratelimit.ErrExceedsLimit, codes.InvalidArgument, "the call takes more than the rate limit can ever allow"},
-		{ratelimit.ErrInvalidConfig, codes.Internal, ""},
-		{ratelimit.ErrInvalidKey, codes.Internal, ""},
-		{ratelimit.ErrInvalidPermits, codes.Internal, ""},
-		{ratelimit.ErrCrossSlot, codes.Internal, ""},
-		{ratelimit.ErrCorruptState, codes.Unavailable, ""},
-		{context.Canceled, codes.Unavailable, ""},         // not the call's own
-		{context.DeadlineExceeded, codes.Unavailable, ""}, // Redis was too slow, for example
-		{errors.New("dial"), codes.Unavailable, ""},
-	} {
-		if c.text == "" {
-			c.text = texts[c.code]
-		}
-		wrapped := fmt.Errorf("secret: %w", c.err)
-		want := status.New(c.code, c.text)
+	for _, c := range middlewaretest.Failures() {
+		wrapped := fmt.Errorf("secret: %w", c.Err)
+		want := status.New(codes.Code(c.Code), c.Text)
 
-		limiter := &stub{err: wrapped}
+		limiter := &limitertest.Stub{Err: wrapped}
 		conn := dial(t, &echo{}, newServer(t, limiter).Options())
-		noKey := must[*grpclimit.Server](t)(grpclimit.NewServer(limiter, func(context.Context, grpclimit.Call) (string, error) { return "", wrapped }))
+		noKey := ratelimit.Must(grpclimit.NewServer(limiter, func(context.Context, grpclimit.Call) (string, error) { return "", wrapped }))
 		connNoKey := dial(t, &echo{}, noKey.Options())
 		for kind, do := range everyKind {
 			var trailer metadata.MD
 			requireStatus(t, do(t.Context(), conn, grpc.Trailer(&trailer)), want)
 			require.Empty(t, trailer["grpc-retry-pushback-ms"], kind)
-			limiter.asked()
+			limiter.Asked()
 			requireStatus(t, do(t.Context(), connNoKey), want)
-			require.Empty(t, limiter.asked(), "without a key the limiter is not asked")
+			require.Empty(t, limiter.Asked(), "without a key the limiter is not asked")
 		}
 		// In the process the cause is known.
 		_, err := newServer(t, limiter).Unary(t.Context(), nil, &grpc.UnaryServerInfo{}, nil)
-		require.ErrorIs(t, err, c.err)
-		require.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", c.code, c.text), err.Error())
+		require.ErrorIs(t, err, c.Err)
+		require.Equal(t, fmt.Sprintf("rpc error: code = %v desc = %s", want.Code(), c.Text), err.Error())
 	}
-	empty := must[*grpclimit.Server](t)(grpclimit.NewServer(allowing(), func(context.Context, grpclimit.Call) (string, error) { return "", nil }))
+	mistake := status.New(codes.Internal, "the rate limit is set up wrongly")
+	empty := ratelimit.Must(grpclimit.NewServer(limitertest.Allowing(), func(context.Context, grpclimit.Call) (string, error) { return "", nil }))
 	_, err := call(t.Context(), dial(t, &echo{}, empty.Options()), "a")
-	requireStatus(t, err, status.New(codes.Internal, texts[codes.Internal]))
+	requireStatus(t, err, mistake)
 	var unmade *grpclimit.Server
 	for _, do := range everyKind {
-		requireStatus(t, do(t.Context(), dial(t, &echo{}, unmade.Options())), status.New(codes.Internal, texts[codes.Internal]))
+		requireStatus(t, do(t.Context(), dial(t, &echo{}, unmade.Options())), mistake)
 	}
 }
 
 // TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
 func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
-	for err, passes := range map[error]bool{
-		grpclimit.ErrNoKey: false, grpclimit.ErrBadKey: false, ratelimit.ErrExceedsLimit: false, ratelimit.ErrInvalidConfig: false,
-		errors.New("dial"): true, ratelimit.ErrCorruptState: true,
-	} {
-		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, err)
-		require.Equal(t, passes, got == nil, err)
+	for _, c := range middlewaretest.Failures() {
+		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, c.Err)
+		require.Equal(t, c.IsOutage(), got == nil, c.Err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -224,7 +201,7 @@ var errSession = errors.New("no session")
 func TestHandlersOfOnesOwn(t *testing.T) {
 	var got []grpclimit.Decision
 	var calls []grpclimit.Call
-	limiter := denying(5, 5*time.Second, 1500*time.Microsecond)
+	limiter := limitertest.Denying(5, 5*time.Second, 1500*time.Microsecond)
 	teapot := status.Error(codes.FailedPrecondition, "a teapot")
 	conn := dial(t, &echo{}, newServer(t, limiter, grpclimit.WithPolicy("api"),
 		grpclimit.WithDenialHandler(func(_ context.Context, call grpclimit.Call, d grpclimit.Decision) error {
@@ -236,11 +213,11 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 		var trailer metadata.MD
 		requireStatus(t, do(t.Context(), conn, grpc.Trailer(&trailer)), status.Convert(teapot))
 		require.Equal(t, []string{"2"}, trailer["grpc-retry-pushback-ms"])
-		require.Equal(t, []grpclimit.Decision{{Policy: "api", Result: limiter.result}}, got)
+		require.Equal(t, []grpclimit.Decision{{Policy: "api", Result: limiter.Result}}, got)
 		require.Equal(t, []grpclimit.Call{{Method: kind}}, calls)
 		got, calls = nil, nil
 	}
-	require.Equal(t, 2*time.Millisecond, grpclimit.Decision{Result: limiter.result}.RetryDelay())
+	require.Equal(t, 2*time.Millisecond, grpclimit.Decision{Result: limiter.Result}.RetryDelay())
 
 	conn = dial(t, &echo{}, newServer(t, limiter,
 		grpclimit.WithDenialHandler(func(context.Context, grpclimit.Call, grpclimit.Decision) error { return nil })).Options())
@@ -250,7 +227,7 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 
 	failure := errors.New("down")
 	var errs []error
-	conn = dial(t, &echo{}, newServer(t, &stub{err: failure}, grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) error {
+	conn = dial(t, &echo{}, newServer(t, &limitertest.Stub{Err: failure}, grpclimit.WithErrorHandler(func(_ context.Context, _ grpclimit.Call, err error) error {
 		errs = append(errs, err)
 		return nil
 	})).Options())
@@ -262,53 +239,53 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 
 func TestCostAndSkip(t *testing.T) {
 	for cost, want := range map[int][]string{0: nil, 1: {"k 1"}, 7: {"k 7"}, -1: {"k -1"}} {
-		limiter := allowing()
+		limiter := limitertest.Allowing()
 		conn := dial(t, &echo{}, newServer(t, limiter, grpclimit.WithCost(func(context.Context, grpclimit.Call) int { return cost })).Options())
 		for kind, do := range everyKind {
 			require.NoError(t, do(t.Context(), conn), kind)
-			require.Equal(t, want, limiter.asked(), kind)
+			require.Equal(t, want, limiter.Asked(), kind)
 		}
 	}
 	negative := grpclimit.WithCost(func(context.Context, grpclimit.Call) int { return -1 })
 	_, err := call(t.Context(), dial(t, &echo{}, newServer(t, ratelimit.AllowAll(), negative).Options()), "a")
 	require.Equal(t, codes.Internal, status.Code(err))
 
-	limiter := allowing()
+	limiter := limitertest.Allowing()
 	conn := dial(t, &echo{}, newServer(t, limiter,
 		grpclimit.WithSkip(func(_ context.Context, c grpclimit.Call) bool { return c.Method == unary || c.Method == bidi }),
 		grpclimit.WithReceived(limiter, 0), grpclimit.WithSent(limiter, 0)).Options())
 	for kind, do := range everyKind {
 		require.NoError(t, do(t.Context(), conn), kind)
-		require.Equal(t, kind == unary || kind == bidi, len(limiter.asked()) == 0, kind)
+		require.Equal(t, kind == unary || kind == bidi, len(limiter.Asked()) == 0, kind)
 	}
 }
 
 // TestNestedLimits: of two limits the inner one is asked only if the outer one allows, and the
 // status names the one that denied. The same limit twice takes two permits.
 func TestNestedLimits(t *testing.T) {
-	outer, inner := allowing(), denying(3, time.Second, time.Second)
+	outer, inner := limitertest.Allowing(), limitertest.Denying(3, time.Second, time.Second)
 	options := append(newServer(t, outer, grpclimit.WithPolicy("outer")).Options(), newServer(t, inner, grpclimit.WithPolicy("inner")).Options()...)
 	conn := dial(t, &echo{}, options)
 	for kind, do := range everyKind {
 		var trailer metadata.MD
 		requireDenied(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "inner", 3, time.Second, time.Second)
 		require.Equal(t, []string{"1000"}, trailer["grpc-retry-pushback-ms"], kind)
-		require.Len(t, outer.asked(), 1)
-		require.Len(t, inner.asked(), 1)
+		require.Len(t, outer.Asked(), 1)
+		require.Len(t, inner.Asked(), 1)
 	}
-	outer.result = inner.result
+	outer.Result = inner.Result
 	for _, do := range everyKind {
 		requireDenied(t, do(t.Context(), conn), "outer", 3, time.Second, time.Second)
-		require.Len(t, outer.asked(), 1)
-		require.Empty(t, inner.asked())
+		require.Len(t, outer.Asked(), 1)
+		require.Empty(t, inner.Asked())
 	}
 
-	twice := allowing()
+	twice := limitertest.Allowing()
 	limit := newServer(t, twice)
 	conn = dial(t, &echo{}, append(limit.Options(), limit.Options()...))
 	for _, do := range everyKind {
 		require.NoError(t, do(t.Context(), conn))
-		require.Equal(t, []string{"k 1", "k 1"}, twice.asked())
+		require.Equal(t, []string{"k 1", "k 1"}, twice.Asked())
 	}
 }
 
@@ -333,7 +310,7 @@ func TestAPanicOfAHandlerIsLeftToRecover(t *testing.T) {
 			defer recovered(&err)
 			return handler(srv, s)
 		}),
-	}, newServer(t, allowing(), grpclimit.WithReceived(allowing(), 0)).Options()...)
+	}, newServer(t, limitertest.Allowing(), grpclimit.WithReceived(limitertest.Allowing(), 0)).Options()...)
 	conn := dial(t, e, options)
 	for range 2 {
 		for _, do := range everyKind {
@@ -342,22 +319,10 @@ func TestAPanicOfAHandlerIsLeftToRecover(t *testing.T) {
 	}
 }
 
-// blocked is a limiter that does not answer before the context ends.
-type blocked struct {
-	stub
-	asked chan struct{}
-}
-
-func (b *blocked) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	b.asked <- struct{}{}
-	<-ctx.Done()
-	return ratelimit.Result{}, fmt.Errorf("secret: %w", ctx.Err())
-}
-
 // TestACallThatIsCancelled: the limiter's call ends with it, and the error is the call's own.
 func TestACallThatIsCancelled(t *testing.T) {
 	for kind, do := range everyKind {
-		limiter := &blocked{asked: make(chan struct{}, 1)}
+		limiter, asked := limitertest.Blocked()
 		answered := make(chan error, 1)
 		options := []grpc.ServerOption{
 			grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
@@ -374,7 +339,7 @@ func TestACallThatIsCancelled(t *testing.T) {
 		conn := dial(t, &echo{}, append(options, newServer(t, limiter, grpclimit.WithErrorHandler(grpclimit.ServeInOutages)).Options()...))
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
-			<-limiter.asked
+			<-asked
 			cancel()
 		}()
 		require.Equal(t, codes.Canceled, status.Code(do(ctx, conn)), kind)

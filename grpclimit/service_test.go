@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"regexp"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // The service has one method of each kind, of strings. It needs no generated code.
@@ -188,99 +188,28 @@ func either(err error, right bool) error {
 	return err
 }
 
-// stub is a limiter that always gives one answer, and records what it was asked.
-type stub struct {
-	result ratelimit.Result
-	err    error
-
-	mu    sync.Mutex
-	calls []string
-}
-
-func (s *stub) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-func (s *stub) TryAcquireN(_ context.Context, key string, n int) (ratelimit.Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls = append(s.calls, fmt.Sprintf("%s %d", key, n))
-	return s.result, s.err
-}
-
-func (s *stub) Peek(context.Context, string) (ratelimit.Result, error) { return s.result, s.err }
-func (s *stub) Reset(context.Context, string) error                    { return s.err }
-
-// asked is what the stub was asked since the last time.
-func (s *stub) asked() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
-}
-
-// named is a limiter with a name.
-type named struct {
-	*stub
-	name string
-}
-
-func (n named) Name() string { return n.name }
-
-func allowing() *stub {
-	return &stub{result: ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second, Remaining: 4, ResetAfter: time.Second}}
-}
-
-func denying(limit int, window, retry time.Duration) *stub {
-	return &stub{result: ratelimit.Result{Limit: limit, Window: window, RetryAfter: retry, ResetAfter: window}}
-}
-
 // fixed is the key "k".
 func fixed(context.Context, grpclimit.Call) (string, error) { return "k", nil }
 
-func must[T any](t testing.TB) func(v T, err error) T {
-	return func(v T, err error) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
-
 func newServer(t testing.TB, limiter ratelimit.Limiter, opts ...grpclimit.Option) *grpclimit.Server {
 	t.Helper()
-	return must[*grpclimit.Server](t)(grpclimit.NewServer(limiter, fixed, opts...))
+	return ratelimit.Must(grpclimit.NewServer(limiter, fixed, opts...))
 }
 
 func newClient(t testing.TB, limiter ratelimit.Limiter, opts ...grpclimit.Option) *grpclimit.Client {
 	t.Helper()
-	return must[*grpclimit.Client](t)(grpclimit.NewClient(limiter, fixed, opts...))
-}
-
-// requireHeld asserts all of a denial because of too many calls at once.
-func requireHeld(t testing.TB, err error, policy string, limit int, delay time.Duration) {
-	t.Helper()
-	requireDenial(t, err, policy, limit, fmt.Sprintf("limit %d, at once", limit), delay)
+	return ratelimit.Must(grpclimit.NewClient(limiter, fixed, opts...))
 }
 
 // requireDenied asserts all of a denial's status.
 func requireDenied(t testing.TB, err error, policy string, limit int, window, delay time.Duration) {
 	t.Helper()
-	description := ""
-	if limit > 0 {
-		description = fmt.Sprintf("limit %d, window %v", limit, window)
-	}
-	requireDenial(t, err, policy, limit, description, delay)
-}
-
-func requireDenial(t testing.TB, err error, policy string, limit int, description string, delay time.Duration) {
-	t.Helper()
-	violation := &errdetails.QuotaFailure_Violation{
-		Subject: "policy:" + policy, Description: description, QuotaId: policy, QuotaValue: int64(limit),
-	}
-	want, fault := status.New(codes.ResourceExhausted, fmt.Sprintf("the limit %q is used up, retry after %v", policy, delay)).WithDetails(
+	message, description := middlewaretest.DenialTexts(policy, limit, window, delay)
+	want, fault := status.New(codes.ResourceExhausted, message).WithDetails(
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)},
-		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{violation}})
+		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+			Subject: "policy:" + policy, Description: description, QuotaId: policy, QuotaValue: int64(limit),
+		}}})
 	require.NoError(t, fault)
 	requireStatus(t, err, want)
 	wait, ok := grpclimit.RetryAfter(err)

@@ -12,6 +12,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // counting counts the calls that a server has begun to serve.
@@ -31,11 +33,11 @@ func (c counting) HandleConn(context.Context, stats.ConnStats)                  
 // method.
 func TestTheTapHandle(t *testing.T) {
 	for kind, do := range everyKind {
-		limiter := denying(5, time.Second, 1500*time.Microsecond)
+		limiter := limitertest.Denying(5, time.Second, 1500*time.Microsecond)
 		var begun int
 		var deadlines []bool
-		join := must[grpclimit.KeyFunc](t)(grpclimit.Join(
-			must[grpclimit.KeyFunc](t)(grpclimit.ClientIP(nil)), must[grpclimit.KeyFunc](t)(grpclimit.APIKey("x-api-key")), grpclimit.Method()))
+		join := ratelimit.Must(grpclimit.Join(
+			ratelimit.Must(grpclimit.ClientIP(nil)), ratelimit.Must(grpclimit.APIKey("x-api-key")), grpclimit.Method()))
 		tap, err := grpclimit.NewTap(limiter, join, grpclimit.WithPolicy("flood"), grpclimit.WithCost(func(ctx context.Context, call grpclimit.Call) int {
 			_, ok := ctx.Deadline()
 			deadlines = append(deadlines, ok)
@@ -51,34 +53,34 @@ func TestTheTapHandle(t *testing.T) {
 		ctx, cancel := context.WithTimeout(metadata.AppendToOutgoingContext(t.Context(), "x-api-key", "s3cret"), time.Minute)
 		defer cancel()
 		requireDenied(t, do(ctx, dial(t, &echo{}, options)), "flood", 5, time.Second, 2*time.Millisecond)
-		require.Len(t, limiter.asked(), 1)
+		require.Len(t, limiter.Asked(), 1)
 		deadlines = nil
 		var trailer metadata.MD
 		err = do(ctx, conn, grpc.Trailer(&trailer))
 		if sendsOneMessage(kind) {
 			requireDenied(t, err, "flood", 5, time.Second, 2*time.Millisecond)
 		}
-		want := "ip:127.0.0.1|apikey#" + hash("s3cret") + "|route:" + kind + " 2"
-		require.Equal(t, []string{want, want, want}, limiter.asked(), "the retry policy goes by its own backoff")
+		want := "ip:127.0.0.1|apikey#" + middlewaretest.Hash("s3cret") + "|route:" + kind + " 2"
+		require.Equal(t, []string{want, want, want}, limiter.Asked(), "the retry policy goes by its own backoff")
 		require.Equal(t, []bool{true, true, true}, deadlines)
 		require.Empty(t, trailer["grpc-retry-pushback-ms"])
 		require.Zero(t, begun)
 		require.Empty(t, calls.codes())
 
-		limiter.result = allowing().result
+		limiter.Result = limitertest.Allowing().Result
 		require.NoError(t, do(ctx, conn))
-		require.Equal(t, []string{want}, limiter.asked())
+		require.Equal(t, []string{want}, limiter.Asked())
 		require.Equal(t, 1, begun)
 	}
 }
 
 // TestATapHandleSeesMethodsThatDoNotExist: the client chooses the name.
 func TestATapHandleSeesMethodsThatDoNotExist(t *testing.T) {
-	limiter := allowing()
+	limiter := limitertest.Allowing()
 	tap, err := grpclimit.NewTap(limiter, grpclimit.Method())
 	require.NoError(t, err)
 	conn := dial(t, &echo{}, append(newServer(t, ratelimit.DenyAll()).Options(), grpc.InTapHandle(tap)))
 	_, err = exchange(t.Context(), conn, "/made.Up/{Name}", nil)
 	require.ErrorContains(t, err, "unknown service made.Up")
-	require.Equal(t, []string{"route:/made.Up/%7BName%7D 1"}, limiter.asked())
+	require.Equal(t, []string{"route:/made.Up/%7BName%7D 1"}, limiter.Asked())
 }

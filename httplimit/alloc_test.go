@@ -8,7 +8,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // discard is a ResponseWriter that costs nothing.
@@ -21,32 +24,32 @@ func (d discard) WriteHeader(int)             {}
 // nothing is a handler that costs nothing.
 var nothing = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
+// steady is a limiter that costs nothing.
+var steady = &limitertest.Scripted{Then: limitertest.Always(allowed(20, 2*time.Second, 17, time.Second), nil)}
+
 type costCase struct {
 	key     httplimit.KeyFunc
 	request *http.Request
 }
 
 func costCases(t testing.TB) map[string]costCase {
-	proxied := withHeader("X-Forwarded-For", "198.51.100.1, 203.0.113.7, 10.0.0.2")
-	proxied.RemoteAddr = "10.0.0.1:1"
-	forwarded := withHeader("Forwarded", `for=198.51.100.1, for="[2001:db8:1:2::3]:443";proto=https, for=10.0.0.2`)
-	forwarded.RemoteAddr = "10.0.0.1:1"
-	browser := withHeader("Authorization", "Bearer "+strings.Repeat("s", 200))
-	browser.Header.Set("Origin", "https://example.com")
+	of := func(from string, header ...string) *http.Request {
+		return requestOf(t.Context(), middlewaretest.Call{From: from, Header: header, User: "42"})
+	}
 	return map[string]costCase{
-		"address":   {clientIP(t, nil), newRequest("GET", "/")},
-		"proxied":   {clientIP(t, proxies), proxied},
-		"forwarded": {clientIP(t, proxies, httplimit.WithForwarded()), forwarded},
-		"header":    {must(t)(httplimit.Header("X-Tenant")), withHeader("X-Tenant", "{acme}")},
-		"user":      {must(t)(httplimit.User(userOf)), withUser("42")},
-		"browser":   {must(t)(httplimit.APIKey("Authorization")), browser},
+		"address":   {clientIP(t, nil), of("192.0.2.1:1234")},
+		"proxied":   {clientIP(t, proxies), of("10.0.0.1:1", "X-Forwarded-For", "198.51.100.1, 203.0.113.7, 10.0.0.2")},
+		"forwarded": {clientIP(t, proxies, httplimit.WithForwarded()), of("10.0.0.1:1", "Forwarded", `for=198.51.100.1, for="[2001:db8:1:2::3]:443";proto=https, for=10.0.0.2`)},
+		"header":    {ratelimit.Must(httplimit.Header("X-Tenant")), of("192.0.2.1:1234", "X-Tenant", "{acme}")},
+		"user":      {ratelimit.Must(httplimit.User(middlewaretest.UserOf)), of("192.0.2.1:1234")},
+		"browser":   {ratelimit.Must(httplimit.APIKey("Authorization")), of("192.0.2.1:1234", "Authorization", "Bearer "+strings.Repeat("s", 200), "Origin", "https://example.com")},
 	}
 }
 
 // TestAllocations: at most 4 beside the limiter's own.
 func TestAllocations(t *testing.T) {
 	for name, c := range costCases(t) {
-		wrap, err := httplimit.New(stub{result: allowed(20, 2*time.Second, 17, time.Second)}, c.key, httplimit.WithPolicy("api"))
+		wrap, err := httplimit.New(steady, c.key, httplimit.WithPolicy("api"))
 		require.NoError(t, err)
 		handler, w := wrap(nothing), discard{http.Header{}}
 		n := testing.AllocsPerRun(100, func() {
@@ -61,7 +64,7 @@ func TestAllocations(t *testing.T) {
 func BenchmarkMiddleware(b *testing.B) {
 	for name, c := range costCases(b) {
 		b.Run(name, func(b *testing.B) {
-			wrap, err := httplimit.New(stub{result: allowed(20, 2*time.Second, 17, time.Second)}, c.key, httplimit.WithPolicy("api"))
+			wrap, err := httplimit.New(steady, c.key, httplimit.WithPolicy("api"))
 			require.NoError(b, err)
 			handler, w := wrap(nothing), discard{http.Header{}}
 			b.ReportAllocs()

@@ -19,7 +19,7 @@ import (
 // fieldsOf returns the fields of the response where the limiter answers result.
 func fieldsOf(t *testing.T, result ratelimit.Result, opts ...httplimit.Option) http.Header {
 	t.Helper()
-	w := serve(t, stub{result: result}, newRequest("GET", "/"), opts...)
+	w := serve(t, &limitertest.Stub{Result: result}, newRequest("GET", "/"), opts...)
 	for _, name := range []string{"Content-Type", "Cache-Control", "X-Content-Type-Options"} {
 		w.Header().Del(name)
 	}
@@ -193,10 +193,10 @@ func TestBrowsersMayReadTheFields(t *testing.T) {
 		{"Retry-After", []httplimit.Option{httplimit.WithFields()}},
 	} {
 		for _, result := range []ratelimit.Result{allowed(1, time.Second, 0, time.Second), denied(1, time.Second, 0, 1, 1)} {
-			w := serve(t, stub{result: result}, from, c.opts...)
+			w := serve(t, &limitertest.Stub{Result: result}, from, c.opts...)
 			require.Equal(t, []string{c.want}, w.Header().Values("Access-Control-Expose-Headers"))
 		}
 	}
-	w := serve(t, stub{result: denied(1, time.Second, 0, 1, 1)}, newRequest("GET", "/"))
+	w := serve(t, &limitertest.Stub{Result: denied(1, time.Second, 0, 1, 1)}, newRequest("GET", "/"))
 	require.Empty(t, w.Header().Values("Access-Control-Expose-Headers"))
 }

@@ -24,27 +24,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
-// stub is a limiter that always gives one answer, and records what it was asked.
-type stub struct {
-	result ratelimit.Result
-	err    error
-	calls  *[]string
-}
-
-func (s stub) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-func (s stub) TryAcquireN(_ context.Context, key string, n int) (ratelimit.Result, error) {
-	if s.calls != nil {
-		*s.calls = append(*s.calls, fmt.Sprintf("%s %d", key, n))
-	}
-	return s.result, s.err
-}
-
-func (s stub) Peek(context.Context, string) (ratelimit.Result, error) { return s.result, s.err }
-func (s stub) Reset(context.Context, string) error                    { return s.err }
-
 func newRequest(method, target string) *http.Request {
 	r := httptest.NewRequest(method, target, nil)
 	r.RemoteAddr = "192.0.2.1:1234"
@@ -111,7 +90,7 @@ func TestARealLimiterThroughTheMiddleware(t *testing.T) {
 
 // TestOutages: an error is 503, and so is a closed policy; an open one lets requests through.
 func TestOutages(t *testing.T) {
-	primary := stub{err: errors.New("dial tcp 10.1.2.3:6379: secret")}
+	primary := &limitertest.Stub{Err: errors.New("dial tcp 10.1.2.3:6379: secret")}
 	for name, c := range map[string]struct {
 		secondary ratelimit.Limiter
 		code      int
@@ -149,21 +128,21 @@ func TestErrorsHaveAStatusAndNoText(t *testing.T) {
 	} {
 		wrapped := fmt.Errorf("secret: %w", err)
 		want := fmt.Sprintf(`{"title":%q,"status":%d}`, http.StatusText(code), code)
-		w := serve(t, stub{err: wrapped}, newRequest("GET", "/"))
+		w := serve(t, &limitertest.Stub{Err: wrapped}, newRequest("GET", "/"))
 		require.Equal(t, code, w.Code, err)
 		require.Equal(t, want, w.Body.String())
 
 		// The same from the key function; the limiter is then not asked.
-		var calls []string
-		wrap, fault := httplimit.New(stub{result: allowed(1, 1, 1, 1), calls: &calls}, constantKey("", wrapped))
+		limiter := limitertest.Allowing()
+		wrap, fault := httplimit.New(limiter, constantKey("", wrapped))
 		require.NoError(t, fault)
 		w = httptest.NewRecorder()
 		wrap(served).ServeHTTP(w, newRequest("GET", "/"))
 		require.Equal(t, code, w.Code, err)
 		require.Equal(t, want, w.Body.String())
-		require.Empty(t, calls)
+		require.Empty(t, limiter.Asked())
 	}
-	wrap, err := httplimit.New(stub{result: allowed(1, 1, 1, 1)}, constantKey("", nil))
+	wrap, err := httplimit.New(&limitertest.Stub{Result: allowed(1, 1, 1, 1)}, constantKey("", nil))
 	require.NoError(t, err)
 	w := httptest.NewRecorder()
 	wrap(served).ServeHTTP(w, newRequest("GET", "/"))
@@ -176,7 +155,7 @@ func TestErrorsHaveAStatusAndNoText(t *testing.T) {
 func TestHandlersOfOnesOwn(t *testing.T) {
 	var got httplimit.Decision
 	result := denied(5, 5*time.Second, 0, 1500*time.Millisecond, 5*time.Second)
-	w := serve(t, stub{result: result}, newRequest("GET", "/"), httplimit.WithPolicy("api"),
+	w := serve(t, &limitertest.Stub{Result: result}, newRequest("GET", "/"), httplimit.WithPolicy("api"),
 		httplimit.WithDenialHandler(func(w http.ResponseWriter, _ *http.Request, d httplimit.Decision) {
 			got = d
 			w.WriteHeader(http.StatusTeapot)
@@ -188,7 +167,7 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 	require.Equal(t, 2, got.EffectiveWindow())
 
 	failure := errors.New("down")
-	w = serve(t, stub{err: failure}, newRequest("GET", "/"),
+	w = serve(t, &limitertest.Stub{Err: failure}, newRequest("GET", "/"),
 		httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
 			require.Equal(t, failure, err)
 			w.Header().Set("Unlimited", "1")
@@ -199,26 +178,23 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 }
 
 func TestCostAndSkip(t *testing.T) {
-	var calls []string
-	limiter := stub{result: allowed(5, time.Second, 4, time.Second), calls: &calls}
+	limiter := limitertest.Allowing()
 	for cost, want := range map[int][]string{0: nil, 1: {"ip:192.0.2.1 1"}, 7: {"ip:192.0.2.1 7"}, -1: {"ip:192.0.2.1 -1"}} {
-		calls = nil
 		w := serve(t, limiter, newRequest("GET", "/"), httplimit.WithCost(func(*http.Request) int { return cost }))
 		require.Equal(t, 204, w.Code)
-		require.Equal(t, want, calls)
+		require.Equal(t, want, limiter.Asked())
 		require.Equal(t, cost != 0, w.Header().Get("RateLimit") != "")
 	}
 	w := serve(t, ratelimit.AllowAll(), newRequest("GET", "/"), httplimit.WithCost(func(*http.Request) int { return -1 }))
 	require.Equal(t, 500, w.Code)
 
-	calls = nil
 	skip := httplimit.WithSkip(func(r *http.Request) bool { return r.URL.Path == "/healthz" })
 	w = serve(t, limiter, newRequest("GET", "/healthz"), skip)
 	require.Equal(t, 204, w.Code)
 	require.Empty(t, w.Header())
-	require.Empty(t, calls)
+	require.Empty(t, limiter.Asked())
 	serve(t, limiter, newRequest("GET", "/healthz/"), skip)
-	require.Equal(t, []string{"ip:192.0.2.1 1"}, calls)
+	require.Equal(t, []string{"ip:192.0.2.1 1"}, limiter.Asked())
 }
 
 // TestPreflights: what a browser sends on its own costs nothing, and what a client can do with a
@@ -245,20 +221,19 @@ func TestPreflights(t *testing.T) {
 		"with a chunked body":  {false, func(r *http.Request) { r.ContentLength, r.TransferEncoding = -1, []string{"chunked"} }},
 		"a body of any length": {false, func(r *http.Request) { r.ContentLength = -1 }},
 	} {
-		var calls []string
-		limiter := stub{result: denied(5, time.Second, 0, 1, 1), calls: &calls}
+		limiter := limitertest.Denying(5, time.Second, 1)
 		w := serve(t, limiter, preflight(c.change))
 		require.Equal(t, c.free, w.Code == 204, name)
-		require.Equal(t, c.free, len(calls) == 0, name)
+		require.Equal(t, c.free, len(limiter.Asked()) == 0, name)
 	}
-	w := serve(t, stub{result: denied(5, time.Second, 0, 1, 1)}, preflight(func(*http.Request) {}), httplimit.WithPreflights())
+	w := serve(t, &limitertest.Stub{Result: denied(5, time.Second, 0, 1, 1)}, preflight(func(*http.Request) {}), httplimit.WithPreflights())
 	require.Equal(t, 429, w.Code)
 }
 
 // TestNestedLimits: each adds its policy, and the body names the one that denied.
 func TestNestedLimits(t *testing.T) {
-	outer := limit(t, stub{result: allowed(100, time.Hour, 99, time.Hour)}, httplimit.WithPolicy("hour"))
-	inner := limit(t, stub{result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
+	outer := limit(t, &limitertest.Stub{Result: allowed(100, time.Hour, 99, time.Hour)}, httplimit.WithPolicy("hour"))
+	inner := limit(t, &limitertest.Stub{Result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
 	w := httptest.NewRecorder()
 	outer(inner(served)).ServeHTTP(w, newRequest("GET", "/"))
 	require.Equal(t, 429, w.Code)
@@ -279,7 +254,7 @@ func TestADenialKeepsNoHeaderOfTheAnswerThatIsNot(t *testing.T) {
 	}
 	w.Header().Set("Cache-Control", "max-age=60")
 	w.Header().Set("X-Request-Id", "7")
-	limit(t, stub{result: denied(5, time.Second, 0, 1, 1)}, httplimit.WithFields())(served).ServeHTTP(w, newRequest("GET", "/"))
+	limit(t, &limitertest.Stub{Result: denied(5, time.Second, 0, 1, 1)}, httplimit.WithFields())(served).ServeHTTP(w, newRequest("GET", "/"))
 	require.Equal(t, http.Header{
 		"Cache-Control": {"no-store"}, "Content-Type": {"application/problem+json"}, "Retry-After": {"1"},
 		"X-Content-Type-Options": {"nosniff"}, "X-Request-Id": {"7"},
@@ -290,7 +265,7 @@ func TestTheResponseWriterIsNotWrapped(t *testing.T) {
 	w := httptest.NewRecorder()
 	same := false
 	handler := http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) { same = got == http.ResponseWriter(w) })
-	limit(t, stub{result: allowed(5, time.Second, 4, 1)})(handler).ServeHTTP(w, newRequest("GET", "/"))
+	limit(t, &limitertest.Stub{Result: allowed(5, time.Second, 4, 1)})(handler).ServeHTTP(w, newRequest("GET", "/"))
 	require.True(t, same)
 }
 
@@ -310,42 +285,16 @@ func TestOnARealServer(t *testing.T) {
 			panic(err)
 		}
 	})
-	mux.HandleFunc("/hijack", func(w http.ResponseWriter, _ *http.Request) {
-		conn, rw, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			panic(err)
-		}
-		defer conn.Close()
-		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-		_ = rw.Flush()
-		line, _ := rw.ReadString('\n')
-		_, _ = rw.WriteString("echo " + line)
-		_ = rw.Flush()
-	})
-	closed := limit(t, stub{result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
+	mux.HandleFunc("/hijack", echoes)
+	closed := limit(t, &limitertest.Stub{Result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
 	outer := http.NewServeMux()
-	outer.Handle("/", limit(t, stub{result: allowed(5, time.Second, 4, time.Second)})(mux))
+	outer.Handle("/", limit(t, &limitertest.Stub{Result: allowed(5, time.Second, 4, time.Second)})(mux))
 	outer.Handle("/denied", closed(served))
 
 	for _, http2 := range []bool{false, true} {
-		server := httptest.NewUnstartedServer(outer)
-		server.EnableHTTP2 = http2
-		server.StartTLS()
-		t.Cleanup(server.Close)
-		waitToContinue(server)
+		server := startServer(t, outer, http2)
 		do := func(method, path string, body io.Reader) (*http.Response, string) {
-			r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
-			require.NoError(t, err)
-			if body != nil {
-				r.Header.Set("Expect", "100-continue")
-			}
-			response, err := server.Client().Do(r)
-			require.NoError(t, err)
-			defer response.Body.Close()
-			text, err := io.ReadAll(response.Body)
-			require.NoError(t, err)
-			require.Equal(t, http2, response.ProtoMajor == 2)
-			return response, string(text)
+			return request(t, server, method, path, body)
 		}
 		response, text := do("GET", "/flush", nil)
 		require.Equal(t, 200, response.StatusCode)
@@ -369,10 +318,47 @@ func TestOnARealServer(t *testing.T) {
 	require.Equal(t, "echo hello\n", upgrade(t, server, "/hijack"))
 }
 
-// waitToContinue makes the server's client send a body only when it is asked to. One that sends it
+// startServer starts a server whose client sends a body only when it is asked to. One that sends it
 // all the same can find the connection closed before it has read the answer.
-func waitToContinue(server *httptest.Server) {
+func startServer(t testing.TB, h http.Handler, http2 bool) *httptest.Server {
+	server := httptest.NewUnstartedServer(h)
+	server.EnableHTTP2 = http2
+	server.Config.ErrorLog = log.New(t.Output(), "", 0) // some handlers make mistakes
+	server.StartTLS()
+	t.Cleanup(server.Close)
 	server.Client().Transport.(*http.Transport).ExpectContinueTimeout = time.Hour
+	return server
+}
+
+// request asks a server, and returns its answer and the text of it.
+func request(t testing.TB, server *httptest.Server, method, path string, body io.Reader) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, server.URL+path, body)
+	require.NoError(t, err)
+	if body != nil {
+		r.Header.Set("Expect", "100-continue")
+	}
+	response, err := server.Client().Do(r)
+	require.NoError(t, err)
+	text, err := io.ReadAll(response.Body)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Equal(t, server.EnableHTTP2, response.ProtoMajor == 2)
+	return response, string(text)
+}
+
+// echoes takes over the connection, and speaks another protocol: it says what it hears.
+func echoes(w http.ResponseWriter, _ *http.Request) {
+	conn, rw, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		panic(err)
+	}
+	defer conn.Close()
+	_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	_ = rw.Flush()
+	line, _ := rw.ReadString('\n')
+	_, _ = rw.WriteString("echo " + line)
+	_ = rw.Flush()
 }
 
 // upgrade asks for another protocol, says hello in it, and returns what the server says.
@@ -396,9 +382,6 @@ func upgrade(t testing.TB, server *httptest.Server, path string) string {
 	require.NoError(t, err)
 	return line
 }
-
-// quiet is the log of a server whose handlers do what it complains of.
-func quiet(t testing.TB) *log.Logger { return log.New(t.Output(), "", 0) }
 
 // TestConcurrentRequests: one middleware serves many requests at once, and exactly the limit of
 // them.
@@ -429,15 +412,15 @@ func TestConcurrentRequests(t *testing.T) {
 }
 
 func TestPatternInsideTheMux(t *testing.T) {
-	var calls []string
-	wrap, err := httplimit.New(stub{result: allowed(5, time.Second, 4, 1), calls: &calls}, httplimit.Pattern())
+	limiter := limitertest.Allowing()
+	wrap, err := httplimit.New(limiter, httplimit.Pattern())
 	require.NoError(t, err)
 	mux := http.NewServeMux()
 	mux.Handle("GET /users/{id}", wrap(served))
 	w := httptest.NewRecorder()
 	mux.ServeHTTP(w, newRequest("GET", "/users/42"))
 	require.Equal(t, 204, w.Code)
-	require.Equal(t, []string{"route:GET /users/%7Bid%7D 1"}, calls)
+	require.Equal(t, []string{"route:GET /users/%7Bid%7D 1"}, limiter.Asked())
 
 	w = httptest.NewRecorder()
 	wrap(mux).ServeHTTP(w, newRequest("GET", "/users/42"))

@@ -17,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // stages are where limiters on Redis are tested.
@@ -72,7 +73,7 @@ func TestSeveralLimitsAllOrNothing(t *testing.T) {
 		served := 0
 		h := all(t,
 			httplimit.Limit(perAddress, clientIP(t, nil)),
-			httplimit.Limit(perKey, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("customer")),
+			httplimit.Limit(perKey, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("customer")),
 			httplimit.Limit(global, httplimit.Everyone()),
 		)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ }))
 
@@ -106,7 +107,7 @@ func TestSeveralLimitsAllOrNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{
 			"ratelimit:address:tokenbucket:ip:192.0.2.1", "ratelimit:address:tokenbucket:ip:192.0.2.2", "ratelimit:address:tokenbucket:ip:192.0.2.3",
-			"ratelimit:key:fixedwindow:apikey#" + hash("a"), "ratelimit:key:fixedwindow:apikey#" + hash("b"), "ratelimit:all:slidinglog:all",
+			"ratelimit:key:fixedwindow:apikey#" + middlewaretest.Hash("a"), "ratelimit:key:fixedwindow:apikey#" + middlewaretest.Hash("b"), "ratelimit:all:slidinglog:all",
 		}, keys)
 
 		s.Advance(10*time.Second - time.Microsecond)
@@ -206,7 +207,7 @@ func TestARequestWithoutAKeyOfOneLimit(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	window := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName("all")))
 	perKey := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 10, time.Minute, ratelimit.WithName("key")))
-	apiKey := must(t)(httplimit.APIKey("X-Api-Key"))
+	apiKey := ratelimit.Must(httplimit.APIKey("X-Api-Key"))
 	for name, c := range map[string]struct {
 		key  httplimit.KeyFunc
 		code int
@@ -239,7 +240,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	var plan ratelimit.Limiter = free
 	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
 	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
-		httplimit.Limit(plans, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")))(served)
+		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")))(served)
 	ask := func() *httptest.ResponseRecorder { return do(h, from("192.0.2.1", "a")) }
 	for _, want := range []string{`"plan";r=1;t=60`, `"plan";r=0;t=1`} {
 		require.Equal(t, want, ask().Header().Values("RateLimit")[1], "of a bucket")
@@ -255,7 +256,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	for message, wrong := range map[string]ratelimit.Limiter{
 		"pick returned nil":             nil,
 		"a *ratelimit.DenyCache cannot": ratelimit.Must(ratelimit.NewDenyCache(free)),
-		"does not decide on Redis":      stub{},
+		"does not decide on Redis":      &limitertest.Stub{},
 	} {
 		plan = wrong
 		var got error
@@ -277,7 +278,7 @@ func TestAChoiceThatAllowsOrDeniesEverything(t *testing.T) {
 	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
 	var got httplimit.Decision
 	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
-		httplimit.Limit(plans, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")),
+		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")),
 		httplimit.WithDenialHandler(func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
 			got = d
 			httplimit.DefaultDenialHandler(w, r, d)
@@ -363,7 +364,7 @@ func TestOutagesOfSeveralLimits(t *testing.T) {
 	t.Cleanup(func() { _ = client.Close() })
 	server.Close()
 	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute))
-	limits := httplimit.Limit(window, must(t)(httplimit.APIKey("X-Api-Key")))
+	limits := httplimit.Limit(window, ratelimit.Must(httplimit.APIKey("X-Api-Key")))
 	closed := all(t, limits)(served)
 	open := all(t, limits, httplimit.WithErrorHandler(httplimit.ServeInOutages))(served)
 	w := do(closed, from("192.0.2.1", "a"))
@@ -380,7 +381,7 @@ func TestOutagesOfSeveralLimits(t *testing.T) {
 		errors.New("dial"): 204, ratelimit.ErrCorruptState: 204,
 		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrExceedsLimit: 400, httplimit.ErrNoKey: 400,
 	} {
-		w := serve(t, stub{err: err}, newRequest("GET", "/"), httplimit.WithErrorHandler(httplimit.ServeInOutages))
+		w := serve(t, &limitertest.Stub{Err: err}, newRequest("GET", "/"), httplimit.WithErrorHandler(httplimit.ServeInOutages))
 		require.Equal(t, code, w.Code, err)
 	}
 }
@@ -389,7 +390,7 @@ func TestOutagesOfSeveralLimits(t *testing.T) {
 func TestAnErrorOfAKeyIsNoOutage(t *testing.T) {
 	failure := errors.New("no session")
 	session := func(*http.Request) (string, error) { return "", failure }
-	joined := must(t)(httplimit.Join(session, httplimit.Everyone()))
+	joined := ratelimit.Must(httplimit.Join(session, httplimit.Everyone()))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(limitertest.Offline(t), 10, time.Minute))
 	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Offline(t), 10, time.Minute))
 	for _, key := range []httplimit.KeyFunc{session, joined} {
@@ -462,7 +463,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		"a *ratelimit.Shadow cannot take its permits together with others":                     of(httplimit.Limit(shadow, key)),
 		"a *ratelimit.All is several limiters; give each of them":                              of(httplimit.Limit(both, key)),
 		"a httplimit_test.embedding does not decide on Redis":                                  of(httplimit.Limit(embedding{bucket}, key)),
-		"a httplimit_test.stub does not decide on Redis":                                       of(httplimit.Limit(stub{}, key)),
+		"a *limitertest.Stub does not decide on Redis":                                         of(httplimit.Limit(&limitertest.Stub{}, key)),
 		`limits 1 and 3 have the same policy "a", so that clients`:                             of(a, httplimit.Limit(bucket, key), httplimit.Limit(bucket, key, httplimit.WithPolicy("a"))),
 		"have different clients":                                                               of(a, httplimit.Limit(elsewhere, key)),
 		"only one has WithClock":                                                               of(a, httplimit.Limit(window("b", ratelimit.WithClock(time.Now)), key)),

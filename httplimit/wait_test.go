@@ -14,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestARequestWaits for less than the bound, and is denied at once if it would have to wait longer.
@@ -83,65 +84,37 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 	})
 }
 
-// scripted gives one answer after the other.
-type scripted struct {
-	stub
-	results []ratelimit.Result
-	err     error // when there are no more results
-	asked   int
-}
-
-func (s *scripted) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
-	s.asked++
-	if len(s.results) == 0 {
-		return ratelimit.Result{}, s.err
-	}
-	r := s.results[0]
-	s.results = s.results[1:]
-	return r, nil
-}
-
 // TestOthersComeFirst: whoever would have to wait longer after all is denied with what is then
 // known, and an outage ends the wait.
 func TestOthersComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := denied(5, time.Minute, 0, time.Second, 2*time.Second)
-		l := &scripted{results: []ratelimit.Result{first, first, denied(5, time.Minute, 0, 30*time.Second, time.Minute)}}
+		l := &limitertest.Scripted{Answers: []ratelimit.Result{first, first, denied(5, time.Minute, 0, 30*time.Second, time.Minute)}}
 		w := do(limit(t, l, httplimit.WithMaxWait(10*time.Second), httplimit.WithPolicy("api"))(served), newRequest("GET", "/"))
 		require.Equal(t, 429, w.Code)
 		require.Equal(t, "30", w.Header().Get("Retry-After"))
 		require.Equal(t, `"api";r=0;t=30`, w.Header().Get("RateLimit"))
 		require.Equal(t, `"api";q=5;w=60`, w.Header().Get("RateLimit-Policy"))
-		require.Equal(t, 3, l.asked)
+		require.Equal(t, 3, l.Count())
 
-		l = &scripted{results: []ratelimit.Result{first}}
+		l = &limitertest.Scripted{Answers: []ratelimit.Result{first}}
 		w = do(limit(t, l, httplimit.WithMaxWait(time.Second))(served), newRequest("GET", "/"))
 		require.Equal(t, 429, w.Code)
-		require.Equal(t, 1, l.asked, "as long as the bound: it is not asked again")
+		require.Equal(t, 1, l.Count(), "as long as the bound: it is not asked again")
 
-		l = &scripted{results: []ratelimit.Result{first, first}, err: errors.New("down")}
+		l = &limitertest.Scripted{Answers: []ratelimit.Result{first, first}, Then: limitertest.Always(ratelimit.Result{}, errors.New("down"))}
 		w = do(limit(t, l, httplimit.WithMaxWait(10*time.Second))(served), newRequest("GET", "/"))
 		require.Equal(t, 503, w.Code)
 		require.Empty(t, w.Header().Get("RateLimit"))
 	})
 }
 
-// hanging answers as scripted does, and then nothing before the context ends.
-type hanging struct{ scripted }
-
-func (h *hanging) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	if len(h.results) == 0 {
-		<-ctx.Done()
-		h.err = ctx.Err()
-	}
-	return h.scripted.TryAcquireN(ctx, key, n)
-}
-
 // TestTheEndOfTheWaitIsNoOutage: a request that was denied, and whose wait ends while the limiter is
 // asked again, is denied, even where outages are served without a limit.
 func TestTheEndOfTheWaitIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := &hanging{scripted{results: []ratelimit.Result{denied(5, time.Minute, 0, time.Second, 2*time.Second)}}}
+		first := denied(5, time.Minute, 0, time.Second, 2*time.Second)
+		l := &limitertest.Scripted{Answers: []ratelimit.Result{first}, Then: limitertest.Hang}
 		h := limit(t, l, httplimit.WithMaxWait(10*time.Second), httplimit.WithPolicy("api"), httplimit.WithErrorHandler(httplimit.ServeInOutages))(served)
 		began := time.Now()
 		w := do(h, newRequest("GET", "/"))
@@ -152,7 +125,7 @@ func TestTheEndOfTheWaitIsNoOutage(t *testing.T) {
 		require.Equal(t, `"api";r=0;t=1`, w.Header().Get("RateLimit"))
 
 		// The request's own end is told as such.
-		l.results = []ratelimit.Result{denied(5, time.Minute, 0, time.Second, 2*time.Second)}
+		l.Answers = []ratelimit.Result{first}
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		w = do(h, newRequest("GET", "/").WithContext(ctx))
@@ -200,7 +173,7 @@ func TestWaitingForABucketOnRedis(t *testing.T) {
 // TestWaitingWithAnOutagePolicy: a closed one denies at once, with 503.
 func TestWaitingWithAnOutagePolicy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		closed := ratelimit.Must(ratelimit.NewFallback(stub{err: errors.New("down")}, ratelimit.DenyAll()))
+		closed := ratelimit.Must(ratelimit.NewFallback(&limitertest.Stub{Err: errors.New("down")}, ratelimit.DenyAll()))
 		began := time.Now()
 		w := do(limit(t, closed, httplimit.WithMaxWait(2500*time.Millisecond))(served), newRequest("GET", "/"))
 		require.Equal(t, 503, w.Code)
@@ -209,33 +182,12 @@ func TestWaitingWithAnOutagePolicy(t *testing.T) {
 	})
 }
 
-// onTime denies its first call, if it is to, and fails at the deadline of the next one, a moment
-// before or after the context ends.
-type onTime struct {
-	stub
-	denies bool
-}
-
-func (l *onTime) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	if l.denies {
-		l.denies = false
-		return ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second}, nil
-	}
-	deadline, _ := ctx.Deadline()
-	time.Sleep(time.Until(deadline))
-	return ratelimit.Result{}, errors.New("i/o timeout")
-}
-
-// TestADeadlineIsNoOutage: neither that of the wait nor the request's own.
 func TestADeadlineIsNoOutage(t *testing.T) {
-	for range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			open := httplimit.WithErrorHandler(httplimit.ServeInOutages)
-			r := newRequest("GET", "/").WithContext(ctx)
-			require.Equal(t, 429, do(limit(t, &onTime{denies: true}, open, httplimit.WithMaxWait(2*time.Second))(served), r).Code)
-			require.Equal(t, 503, do(limit(t, &onTime{}, open)(served), r).Code)
-		})
-	}
+	middlewaretest.DeadlinesAreNoOutages(t, 429, 503, func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) int {
+		opts := []httplimit.Option{httplimit.WithErrorHandler(httplimit.ServeInOutages)}
+		if wait > 0 {
+			opts = append(opts, httplimit.WithMaxWait(wait))
+		}
+		return do(limit(t, l, opts...)(served), newRequest("GET", "/").WithContext(ctx)).Code
+	})
 }

@@ -225,13 +225,7 @@ func settledServer(t *testing.T, http2 bool, handler http.HandlerFunc) (*httptes
 		outcomes <- o
 		return int(o.Bytes)
 	})
-	server := httptest.NewUnstartedServer(h)
-	server.EnableHTTP2 = http2
-	server.Config.ErrorLog = quiet(t)
-	server.StartTLS()
-	t.Cleanup(server.Close)
-	waitToContinue(server)
-	return server, c, outcomes
+	return startServer(t, h, http2), c, outcomes
 }
 
 // TestSettledOnARealServer: statuses, a second WriteHeader, informational ones, HEAD, flushing,
@@ -301,19 +295,9 @@ func TestSettledOnARealServer(t *testing.T) {
 				if c.body != "" {
 					body = strings.NewReader(c.body)
 				}
-				r, err := http.NewRequestWithContext(t.Context(), c.method, server.URL, body)
-				require.NoError(t, err)
-				if body != nil {
-					r.Header.Set("Expect", "100-continue")
-				}
-				response, err := server.Client().Do(r)
-				require.NoError(t, err)
-				defer response.Body.Close()
-				text, err := io.ReadAll(response.Body)
-				require.NoError(t, err)
-				require.Equal(t, http2, response.ProtoMajor == 2)
+				response, text := request(t, server, c.method, "", body)
 				require.Equal(t, c.status, response.StatusCode)
-				require.Equal(t, c.text, string(text))
+				require.Equal(t, c.text, text)
 				require.Equal(t, `"default";r=900;t=60`, response.Header.Get("RateLimit"))
 				c.outcome.Estimate, c.outcome.Reported = 100, 100
 				require.Equal(t, c.outcome, <-outcomes)
@@ -326,18 +310,7 @@ func TestSettledOnARealServer(t *testing.T) {
 
 // TestHijackedAndSettled: what a handler does to the connection itself is not counted.
 func TestHijackedAndSettled(t *testing.T) {
-	server, _, outcomes := settledServer(t, false, func(w http.ResponseWriter, _ *http.Request) {
-		conn, rw, err := w.(http.Hijacker).Hijack()
-		if err != nil {
-			panic(err)
-		}
-		defer conn.Close()
-		_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-		_ = rw.Flush()
-		line, _ := rw.ReadString('\n')
-		_, _ = rw.WriteString("echo " + line)
-		_ = rw.Flush()
-	})
+	server, _, outcomes := settledServer(t, false, echoes)
 	require.Equal(t, "echo hello\n", upgrade(t, server, "/"))
 	require.Equal(t, httplimit.Outcome{Estimate: 100, Reported: 100, Hijacked: true}, <-outcomes)
 }
@@ -347,16 +320,7 @@ func TestHijackedAndSettled(t *testing.T) {
 func TestAReverseProxyBehindTheLimit(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") != "" {
-			conn, rw, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				panic(err)
-			}
-			defer conn.Close()
-			_, _ = rw.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
-			_ = rw.Flush()
-			line, _ := rw.ReadString('\n')
-			_, _ = rw.WriteString("echo " + line)
-			_ = rw.Flush()
+			echoes(w, r)
 			return
 		}
 		for range 3 {
@@ -370,13 +334,9 @@ func TestAReverseProxyBehindTheLimit(t *testing.T) {
 	require.NoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(target)
 	server, _, outcomes := settledServer(t, false, proxy.ServeHTTP)
-	response, err := server.Client().Get(server.URL)
-	require.NoError(t, err)
-	text, err := io.ReadAll(response.Body)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
+	response, text := request(t, server, "GET", "", nil)
 	require.Equal(t, 201, response.StatusCode)
-	require.Equal(t, "hello", string(text))
+	require.Equal(t, "hello", text)
 	require.Equal(t, httplimit.Outcome{Estimate: 100, Reported: 100, Status: 201, Bytes: 5}, <-outcomes)
 
 	require.Equal(t, "echo hello\n", upgrade(t, server, "/"))

@@ -1,0 +1,22 @@
+package connectlimit_test
+
+import (
+	"testing"
+
+	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+)
+
+func TestOptions(t *testing.T) {
+	middlewaretest.Options[connectlimit.Option, connectlimit.KeyFunc]{
+		Constructors: map[string]middlewaretest.Constructor[connectlimit.Option, connectlimit.KeyFunc]{
+			"NewServer": middlewaretest.Construct(connectlimit.NewServer),
+			"NewClient": middlewaretest.Construct(connectlimit.NewClient),
+		},
+		Key:        connectlimit.Everyone(),
+		WithPolicy: connectlimit.WithPolicy, WithMaxWait: connectlimit.WithMaxWait, WithReceived: connectlimit.WithReceived, WithSent: connectlimit.WithSent,
+		WithInFlight: connectlimit.WithInFlight, WithRetryAfter: connectlimit.WithRetryAfter, WithMaxPushback: connectlimit.WithMaxPushback,
+		NoCost: connectlimit.WithCost(nil), NoSkip: connectlimit.WithSkip(nil),
+		NoDenialHandler: connectlimit.WithDenialHandler(nil), NoErrorHandler: connectlimit.WithErrorHandler(nil),
+	}.Test(t)
+}

@@ -1,0 +1,49 @@
+package middlewaretest
+
+import (
+	"context"
+	"errors"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/httplimit"
+)
+
+// The codes of errors, which are gRPC's and connect's.
+const (
+	invalidArgument = 3
+	internal        = 13
+	unavailable     = 14
+)
+
+// A Failure is an error in place of a decision, and all that the client is told of it.
+type Failure struct {
+	Err  error
+	Code uint32
+	Text string
+}
+
+// IsOutage reports whether a limit that is open in outages lets the call pass.
+func (f Failure) IsOutage() bool { return f.Code == unavailable }
+
+// Failures are the errors of key functions and limiters.
+func Failures() []Failure {
+	const (
+		noKey     = "the call lacks what it is limited by"
+		tooMuch   = "the call takes more than the rate limit can ever allow"
+		mistake   = "the rate limit is set up wrongly"
+		undecided = "the rate limit could not be decided"
+	)
+	return []Failure{
+		{httplimit.ErrNoKey, invalidArgument, noKey},
+		{httplimit.ErrBadKey, invalidArgument, noKey},
+		{ratelimit.ErrExceedsLimit, invalidArgument, tooMuch},
+		{ratelimit.ErrInvalidConfig, internal, mistake},
+		{ratelimit.ErrInvalidKey, internal, mistake},
+		{ratelimit.ErrInvalidPermits, internal, mistake},
+		{ratelimit.ErrCrossSlot, internal, mistake},
+		{ratelimit.ErrCorruptState, unavailable, undecided},
+		{context.Canceled, unavailable, undecided},         // not the call's own
+		{context.DeadlineExceeded, unavailable, undecided}, // Redis was too slow, for example
+		{errors.New("dial"), unavailable, undecided},
+	}
+}
