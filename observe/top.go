@@ -21,7 +21,7 @@ import (
 // denials:
 //
 //   - every key that was denied more than N/m times is in it;
-//   - a key's Count is at least its true number of denials, and Count − Error at most;
+//   - a key's true number of denials is at most Count, and at least Count − Error;
 //   - no Error is above N/m.
 //
 // So with room for ten times as many keys as a page shows, the order is right unless nearly
