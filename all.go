@@ -228,8 +228,10 @@ func (r AllResult) Release(ctx context.Context) error {
 
 // Do runs work, and then releases all Holds, even if ctx has ended or work panics. While work
 // runs, it extends their leases, and cancels the context of work if one of them is lost, see
-// [InFlight.Do]. Without a Hold it is work(ctx). If the call was denied, work does not run, and
-// Do returns a *[DeniedError].
+// [InFlight.Do]. Do returns what work returns, joined with an error that wraps ErrLeaseLost if a
+// lease was lost. If a lease may have ended before, work does not run, and that error is all; the
+// other Holds are released. Without a Hold it is work(ctx). If the call was denied, work does not
+// run, and Do returns a *[DeniedError].
 func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork
@@ -237,11 +239,25 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error)
 	if err := r.Err(); err != nil {
 		return err
 	}
-	for i, p := range r.Parts {
-		same := func(other PartResult) bool { return other.Hold == p.Hold } // claims of one key have one Hold together
-		if hold, inside := p.Hold, work; hold != nil && !slices.ContainsFunc(r.Parts[:i], same) {
-			work = func(ctx context.Context) error { return hold.Do(ctx, inside) }
+	var space [maxGroup]*Hold
+	holds := space[:0]
+	for _, p := range r.Parts {
+		if p.Hold != nil && !slices.Contains(holds, p.Hold) { // claims of one key have one Hold together
+			holds = append(holds, p.Hold)
 		}
+	}
+	if len(holds) > 1 {
+		began, inside := false, work
+		work = func(ctx context.Context) error { began = true; return inside(ctx) }
+		defer func() {
+			for i := 0; !began && i < len(holds); i++ { // a lease was over; the holds inside of it were not used
+				holds[i].leave(ctx)
+			}
+		}()
+	}
+	for _, hold := range holds {
+		inside := work
+		work = func(ctx context.Context) error { return hold.Do(ctx, inside) }
 	}
 	return work(ctx)
 }

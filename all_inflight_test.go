@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
 // Requests, tokens and concurrency: what is denied by one is taken from none.
@@ -210,6 +212,29 @@ func TestAllDoesItsWorkWithTwoClaimsOfAKey(t *testing.T) {
 	}))
 	require.Equal(t, 5, must(t)(f.Peek(ctx, "k")).Remaining)
 	require.Equal(t, 5, must(t)(f.Peek(ctx, "other")).Remaining)
+}
+
+// TestAllReleasesEveryHoldIfALeaseIsOver before the work: the work does not run, and the other
+// places are free at once, not only when their leases end.
+func TestAllReleasesEveryHoldIfALeaseIsOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		short := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Second, ratelimit.WithName("short")))
+		long := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Hour, ratelimit.WithName("long")))
+		for _, claims := range [][]ratelimit.Claim{
+			{short.Claim("k", 1), long.Claim("k", 1)},
+			{long.Claim("k", 1), short.Claim("k", 1)},
+		} {
+			r, err := ratelimit.AcquireAll(ctx, claims...)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+			env.Advance(time.Second)
+			err = r.Do(ctx, func(context.Context) error { t.Error("it ran"); return nil })
+			require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+			require.Equal(t, 1, must(t)(short.Peek(ctx, "k")).Remaining)
+			require.Equal(t, 1, must(t)(long.Peek(ctx, "k")).Remaining)
+		}
+	})
 }
 
 func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {

@@ -286,6 +286,28 @@ func TestAllLeavesTheOthersAloneIfOneFails(t *testing.T) {
 	}
 }
 
+// By callers' clocks, keys live longer by the largest WithMaxSkew of the limiters.
+func TestAllKeepsKeysForTheLargestSkew(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	clock := ratelimit.WithClock(func() time.Time { return s.Now })
+	narrow := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1, clock, ratelimit.WithName("narrow")))
+	wide := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1, clock, ratelimit.WithMaxSkew(time.Hour), ratelimit.WithName("wide")))
+	lives := func(name string) time.Duration {
+		ttl, err := s.Admin.PTTL(ctx, "ratelimit:"+name+":tokenbucket:k").Result()
+		require.NoError(t, err)
+		return ttl
+	}
+	require.True(t, must(t)(wide.TryAcquire(ctx, "k")).Allowed)
+	want := lives("wide")
+	require.Greater(t, want, time.Hour+time.Minute)
+	for _, limiters := range [][]ratelimit.Limiter{{narrow, wide}, {wide, narrow}} {
+		s.Wipe(t)
+		require.True(t, must(t)(ratelimit.Must(ratelimit.NewAll(limiters...)).TryAcquire(ctx, "k")).Allowed)
+		require.Equal(t, want, lives("wide"))
+		require.Equal(t, want, lives("narrow"))
+	}
+}
+
 // Many callers of several limiters with one key in common: never more than the limits.
 func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 	s := redistest.Shared(t)

@@ -434,6 +434,24 @@ func TestLocalTokenBucketKeepsItsKeysInOrder(t *testing.T) {
 	}
 }
 
+// A key that was dropped while its bucket was full is not full at an earlier instant of a clock that
+// jumps back: at 0 s, 0 s and 1 s, a burst of 1 at 1 a second allows two calls.
+func TestLocalTokenBucketADroppedKeyIsNotFullBeforeItWasDropped(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := Must(NewLocalTokenBucket(PerSecond(1), 1, WithClock(func() time.Time { return now }), WithLocalKeys(2)))
+	at := func(seconds int64, key string) Result {
+		now = time.Unix(1000+seconds, 0)
+		return must(t)(l.TryAcquire(ctx, key))
+	}
+	taken := Result{Allowed: true, Limit: 1, Window: time.Second, ResetAfter: time.Second}
+	require.Equal(t, taken, at(0, "k"))
+	require.Equal(t, taken, at(1, "other"), "which drops k")
+	behind := taken
+	behind.ResetAfter = 2 * time.Second // counted from 1 s
+	require.Equal(t, behind, at(0, "k"))
+	require.Equal(t, Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}, at(1, "k"))
+}
+
 func TestLocalTokenBucketKeysPerShard(t *testing.T) {
 	for _, c := range []struct{ keys, shards, each int }{
 		{1, 1, 1}, {511, 1, 511}, {512, 2, 256}, {65_536, 64, 1024}, {1_000_000, 64, 15_625},

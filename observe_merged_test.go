@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -37,7 +38,20 @@ func (s slow) Process(ctx context.Context, cmd redis.Cmder) error {
 func inQueue(t *testing.T, l *TokenBucket, observe *Observer, gone map[string]bool) map[string]Observation {
 	t.Helper()
 	require.NoError(t, l.Preload(ctx))
-	outside := newRelay(l.exec.Client)
+	return inQueueOf(t, l.exec, func(exec *redisexec.Executor) { l.merger = merge.New(exec, l.prefix) },
+		func(ctx context.Context, key string) error {
+			_, err := l.TryAcquire(ctx, key)
+			return err
+		}, observe, gone)
+}
+
+// inQueueOf does so with calls of another kind. use makes them run by the executor, whose client
+// is slow.
+func inQueueOf(t *testing.T, by *redisexec.Executor, use func(*redisexec.Executor), call func(ctx context.Context, key string) error,
+	observe *Observer, gone map[string]bool,
+) map[string]Observation {
+	t.Helper()
+	outside := newRelay(by.Client)
 	defer outside.stop()
 	var mu sync.Mutex
 	seen := map[string]Observation{}
@@ -47,9 +61,9 @@ func inQueue(t *testing.T, l *TokenBucket, observe *Observer, gone map[string]bo
 			defer mu.Unlock()
 			seen[o.Key] = o
 		}
-		exec := *l.exec
+		exec := *by
 		exec.Client, exec.Cost = slow{outside, milli}, redisexec.Cost{}
-		l.merger = merge.New(&exec, l.prefix)
+		use(&exec)
 		var called sync.WaitGroup
 		ask := func(key string) {
 			called.Go(func() {
@@ -58,8 +72,7 @@ func inQueue(t *testing.T, l *TokenBucket, observe *Observer, gone map[string]bo
 				if gone[key] {
 					time.AfterFunc(100*time.Microsecond, leave)
 				}
-				_, err := l.TryAcquire(ctx, key)
-				if err != nil && !gone[key] {
+				if err := call(ctx, key); err != nil && !gone[key] {
 					t.Error(err)
 				}
 			})
@@ -96,6 +109,34 @@ func TestMergedCallsReportTheirBatch(t *testing.T) {
 	first.Key, first.Latency, first.Waited, first.Batch, first.Result = "first", milli, 0, 1, seen["first"].Result
 	require.Equal(t, first, seen["first"])
 	require.Equal(t, []any{3, 400 * time.Microsecond}, []any{seen["b"].Batch, seen["b"].Waited})
+}
+
+// Calls of AcquireAll go together too, but for one whose many permits would hold up the others.
+func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
+	client := onMini(t).client
+	for name, test := range map[string]struct{ permits, batch int }{"one permit": {1, 3}, "many permits": {50, 1}} {
+		t.Run(name, func(t *testing.T) {
+			var observe Observer
+			perUser := Must(NewSlidingWindow(client, 1000, time.Hour, WithStorage(ZSet), WithName(strings.ReplaceAll(name, " ", "-")),
+				WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
+			all := Must(NewFixedWindow(client, 1_000_000, time.Hour))
+			g, err := groupOf([]Claim{perUser.Claim("k", 1), all.Claim("all", 1)})
+			require.NoError(t, err)
+			seen := inQueueOf(t, g.exec, func(exec *redisexec.Executor) { g.exec, g.merger = exec, merge.New(exec, "") },
+				func(ctx context.Context, key string) error {
+					n := 1
+					if key == "b" {
+						n = test.permits
+					}
+					r, err := AcquireAll(ctx, perUser.Claim(key, n), all.Claim("all", 1))
+					require.True(t, err != nil || r.Allowed)
+					return err
+				}, &observe, nil)
+			require.Equal(t, 1, seen["first"].Batch)
+			require.Equal(t, test.batch, seen["b"].Batch)
+			require.Equal(t, test.batch, seen["a"].Batch)
+		})
+	}
 }
 
 // A call whose caller leaves the queue was not sent, and is not part of the batch.

@@ -17,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
 func inFlight(t testing.TB, limiter *ratelimit.InFlight, opts ...httplimit.Option) func(http.Handler) http.Handler {
@@ -174,6 +175,30 @@ func TestALeaseThatIsOverBeforeTheHandlerRuns(t *testing.T) {
 		require.Equal(t, 503, w.Code)
 		require.Equal(t, `{"title":"Service Unavailable","status":503}`, w.Body.String())
 		time.Sleep(time.Minute) // the permit is given back in the background
+	})
+}
+
+// TestALeaseThatIsOverBeforeTheHandlerRunsGivesTheEstimateBack: the request has cost nothing.
+func TestALeaseThatIsOverBeforeTheHandlerRunsGivesTheEstimateBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		late := ratelimit.WithObserver(func(context.Context, ratelimit.Observation) { time.Sleep(time.Second) })
+		reports := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Second, ratelimit.WithName("reports"), late))
+		tokens := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 10, time.Hour, ratelimit.WithName("tokens")))
+		var failure error
+		wrap, err := httplimit.NewAll(
+			httplimit.Limit(tokens, httplimit.Everyone(), httplimit.WithCost(func(*http.Request) int { return 4 }), httplimit.WithReportedCost()),
+			httplimit.InFlight(reports, httplimit.Everyone()),
+			httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+				failure = err
+				httplimit.DefaultErrorHandler(w, r, err, next)
+			}))
+		require.NoError(t, err)
+		w := do(wrap(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("it ran") })), newRequest("GET", "/"))
+		require.Equal(t, 503, w.Code)
+		require.ErrorIs(t, failure, ratelimit.ErrLeaseLost)
+		require.Equal(t, 10, peek(t, tokens, "all").Remaining)
+		require.Equal(t, 1, peek(t, reports, "all").Remaining)
 	})
 }
 

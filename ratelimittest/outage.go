@@ -15,7 +15,8 @@ import (
 func (e *Env) Down() { e.link.setDown() }
 
 // FailWith answers every command with an error until [Env.Up], like a server that is loading
-// its data or is out of memory. Nothing is executed. message begins with the error's code:
+// its data or is out of memory. Nothing is executed. message is not empty, and begins with
+// the error's code:
 //
 //	env.FailWith("LOADING Redis is loading the dataset in memory")
 func (e *Env) FailWith(message string) {
@@ -27,7 +28,8 @@ func (e *Env) FailWith(message string) {
 }
 
 // Slow delays every command by d until [Env.Up]. A command is executed even if its caller has
-// left before d has passed, as with a busy server. With a long d the server hangs.
+// left before d has passed, as with a busy server. With a long d the server hangs. d is above
+// 0.
 func (e *Env) Slow(d time.Duration) {
 	e.t.Helper()
 	if d <= 0 {
@@ -39,7 +41,7 @@ func (e *Env) Slow(d time.Duration) {
 // LoseReplies executes the next n calls and loses their replies: the connection ends instead.
 // Calls that are sent together count as one. Two kinds of replies are never lost: the error
 // that Redis did not know the script and executed nothing (NOSCRIPT), and the replies to the
-// first commands of a new connection.
+// first commands of a new connection. n is at least 1.
 func (e *Env) LoseReplies(n int) {
 	e.t.Helper()
 	if n < 1 {
