@@ -115,7 +115,7 @@ func Example_retryPolicy() {
 	// OK
 }
 
-// Those who have logged in have a limit each; all others have one for each address. Health checks
+// Each user who has logged in has a limit, and each address has one for all other calls. Health checks
 // are free.
 func ExampleFirstOf() {
 	client := redisForExamples()
