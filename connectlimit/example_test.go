@@ -121,7 +121,7 @@ func ExampleWithErrorHandler() {
 	// Output: unauthenticated: send an API key
 }
 
-// Those who have logged in have a limit each; all others have one for each address.
+// Each user who has logged in has a limit, and each address has one for all other calls.
 func ExampleFirstOf() {
 	type userKey struct{}
 	user := ratelimit.Must(connectlimit.User(func(ctx context.Context) string {
