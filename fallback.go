@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/deadline"
 )
 
 // A Fallback is a [Limiter] that asks a secondary limiter when its primary could
@@ -205,7 +207,7 @@ func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error
 	if !outage(err) {
 		return Result{}, err
 	}
-	if end := endOf(ctx); end != nil {
+	if end := deadline.Ended(ctx); end != nil {
 		if !errors.Is(err, end) {
 			err = fmt.Errorf("%w; %w", err, end)
 		}
@@ -217,7 +219,7 @@ func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error
 // askSecondary returns the secondary's answer. why is the reason that the primary did
 // not decide.
 func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Result, error) {
-	if end := endOf(ctx); end != nil {
+	if end := deadline.Ended(ctx); end != nil {
 		return Result{}, f.gone(ctx, q, end)
 	}
 	r, err := q.ask(ctx, f.secondary)
@@ -290,17 +292,4 @@ func (f *Fallback) gone(ctx context.Context, q question, end error) error {
 func outage(err error) bool {
 	return err != nil && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidPermits) &&
 		!errors.Is(err, ErrExceedsLimit) && !errors.Is(err, ErrInvalidConfig) && !errors.Is(err, ErrDenied)
-}
-
-// endOf returns why ctx ended, or nil. It also compares the deadline with the clock: a
-// client that sets the deadline on its connection may return a timeout a moment before
-// ctx.Err does.
-func endOf(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
-		return context.DeadlineExceeded
-	}
-	return nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/deadline"
 )
 
 // BreakerState is the state of a [Breaker].
@@ -133,7 +135,7 @@ func (f *Fallback) askJudged(ctx context.Context, q question, done func(error)) 
 	defer func() { f.breaker.end(done, verdict) }()
 	r, err = q.ask(ctx, f.primary)
 	verdict = verdictOn(err)
-	if verdict == errFailed && endOf(ctx) != nil && time.Since(start) < failureAfter {
+	if verdict == errFailed && deadline.Ended(ctx) != nil && time.Since(start) < failureAfter {
 		verdict = errNeutral // the primary may have had no time to answer
 	}
 	return r, err

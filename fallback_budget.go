@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/deadline"
 )
 
 // WithBudget lets the secondary answer a call for which the primary takes longer
@@ -84,7 +86,7 @@ func (a *attempt) Deadline() (time.Time, bool) { return a.deadline, true }
 
 // decideWithin asks the primary, and the secondary when the budget is over.
 func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error) {
-	if end := endOf(ctx); end != nil {
+	if end := deadline.Ended(ctx); end != nil {
 		return Result{}, f.gone(ctx, q, end)
 	}
 	if f.abandoned.Load() >= maxRunning {

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 // NewClient returns an interceptor for clients: each call takes a permit of the key that key
@@ -24,20 +25,16 @@ import (
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for clients, or is given twice. Redis is not asked.
 func NewClient(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (connect.Interceptor, error) {
-	l, err := newLimit(client, limiter, key, opts)
-	if err != nil {
-		return nil, err
-	}
-	return &interceptor{l}, nil
+	return newInterceptor(rpclimit.Client, limiter, key, opts)
 }
 
 func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) connect.StreamingClientFunc {
 	return func(ctx context.Context, spec connect.Spec) connect.StreamingClientConn {
 		cancel := func() {}
-		if i.limit.limitsMessages() {
+		if i.limit.LimitsMessages() {
 			ctx, cancel = context.WithCancel(ctx)
 		}
-		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, limit: i.limit, begun: make(chan struct{})}
+		c := &clientConn{StreamingClientConn: next(ctx, spec), ctx: ctx, cancel: cancel, interceptor: i, begun: make(chan struct{})}
 		c.begin = sync.OnceValue(c.start)
 		return c
 	}
@@ -46,35 +43,25 @@ func (i *interceptor) WrapStreamingClient(next connect.StreamingClientFunc) conn
 // A clientConn limits a client's stream.
 type clientConn struct {
 	connect.StreamingClientConn
-	ctx    context.Context
-	cancel context.CancelFunc
-	limit  *limit
+	ctx         context.Context
+	cancel      context.CancelFunc
+	interceptor *interceptor
 
 	begin    func() error  // takes the stream's permits, once
 	begun    chan struct{} // closed when it has
-	messages               // set by begin
+	messages *messages     // set by begin
 	opened   atomic.Bool   // the request was made
 	aborted  sync.Once
 }
 
 // start is called by the side that sends, which alone may read the request's header.
-func (c *clientConn) start() error {
+func (c *clientConn) start() (err error) {
 	defer close(c.begun)
-	call := Call{Spec: c.Spec(), Peer: c.Peer(), Header: c.RequestHeader()}
-	key, limited, err := c.limit.keyed(c.ctx, call)
-	if err == nil && limited {
-		err = c.limit.start(c.ctx, call, key)
-	}
+	c.messages, err = c.interceptor.begin(c.ctx, Call{Spec: c.Spec(), Peer: c.Peer(), Header: c.RequestHeader()})
 	if err != nil {
 		c.cancel()
-		return err
 	}
-	if limited {
-		c.messages = messages{limit: c.limit, call: call, key: key}
-	} else {
-		c.messages = messages{limit: &limit{}}
-	}
-	return nil
+	return err
 }
 
 func (c *clientConn) Send(m any) error {
@@ -84,7 +71,7 @@ func (c *clientConn) Send(m any) error {
 	if m == nil { // sends the header alone
 		return c.sendNow(nil)
 	}
-	err := c.send(c.ctx, m, c.sendNow)
+	err := c.messages.Send(c.ctx, m, c.sendNow)
 	c.abortIfDenied()
 	return err
 }
@@ -105,8 +92,8 @@ func (c *clientConn) wait() error {
 	case <-c.begun: // a denial ends the context too
 		return c.begin()
 	default:
-		code, text := codeOf(c.ctx, nil)
-		return connect.NewError(code, errors.New(text))
+		code, text := rpclimit.CodeOf(c.ctx, nil)
+		return connect.NewError(connect.Code(code), errors.New(text))
 	}
 }
 
@@ -114,7 +101,7 @@ func (c *clientConn) Receive(m any) error {
 	if err := c.wait(); err != nil {
 		return err
 	}
-	err := c.receive(c.ctx, m, c.StreamingClientConn.Receive)
+	err := c.messages.Receive(c.ctx, m, c.StreamingClientConn.Receive)
 	c.abortIfDenied()
 	if err != nil && c.Spec().StreamType != connect.StreamTypeBidi {
 		c.cancel() // of bidi, Send may still go on; CloseResponse cancels it
@@ -128,7 +115,7 @@ func (c *clientConn) Receive(m any) error {
 // the request's next bytes. If there is no request yet, connect makes one, whose context has ended,
 // so that net/http sends nothing of it: a Receive that waits for the answer would go on for ever.
 func (c *clientConn) abortIfDenied() {
-	if c.denied.Load() {
+	if c.messages.Denied() {
 		c.aborted.Do(func() {
 			c.cancel()
 			if !c.opened.Load() {
@@ -146,8 +133,8 @@ func (c *clientConn) CloseRequest() error {
 	if err := c.begin(); err != nil {
 		return err
 	}
-	if c.denied.Load() {
-		return *c.ended.Load()
+	if c.messages.Denied() {
+		return c.messages.Ended()
 	}
 	c.opened.Store(true)
 	return c.StreamingClientConn.CloseRequest()
@@ -160,7 +147,7 @@ func (c *clientConn) CloseResponse() error {
 	default:
 		return nil
 	}
-	if c.begin() != nil || c.denied.Load() {
+	if c.begin() != nil || c.messages.Denied() {
 		return nil // nothing is open
 	}
 	return c.StreamingClientConn.CloseResponse()

@@ -1,11 +1,6 @@
 package connectlimit
 
-import (
-	"fmt"
-
-	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/httplimit"
-)
+import "github.com/tryacquire/ratelimit/httplimit"
 
 // The errors of key functions that are about the call. They are those of package httplimit, so
 // that one error handler serves both. They reach the error handler (see [WithErrorHandler]) with
@@ -21,13 +16,8 @@ var (
 	ErrBadKey = httplimit.ErrBadKey
 )
 
-func invalidConfig(format string, args ...any) error {
-	return fmt.Errorf("%w: connectlimit: %s", ratelimit.ErrInvalidConfig, fmt.Sprintf(format, args...))
-}
-
 var (
-	errEmptyKey   = fmt.Errorf("%w: the key function returned an empty one and no error", ratelimit.ErrInvalidKey)
-	errClientPeer = invalidConfig("ClientIP: the limit is on a client, whose own calls have no client's address; use another key")
-	errOnClient   = invalidConfig("NewServer: this interceptor is for handlers, and was given to a client; use NewClient")
-	errOnHandler  = invalidConfig("NewClient: this interceptor is for clients, and was given to a handler; use NewServer")
+	errClientPeer = protocol.InvalidConfig("ClientIP: the limit is on a client, whose own calls have no client's address; use another key")
+	errOnClient   = protocol.InvalidConfig("NewServer: this interceptor is for handlers, and was given to a client; use NewClient")
+	errOnHandler  = protocol.InvalidConfig("NewClient: this interceptor is for clients, and was given to a handler; use NewServer")
 )

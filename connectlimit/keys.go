@@ -2,7 +2,6 @@ package connectlimit
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/netip"
 	"net/textproto"
@@ -10,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 // A Call is the RPC that is to be limited.
@@ -101,15 +101,7 @@ func ofHeader(of func(string) (httplimit.KeyFunc, error), name string) (KeyFunc,
 // such as "user:42". user returns "" if there is none, and the call then gets [ErrNoKey]. The
 // authentication goes outside of the limit: in an HTTP middleware, or an interceptor that is given
 // before. The error wraps ratelimit.ErrInvalidConfig: user is nil.
-func User(user func(context.Context) string) (KeyFunc, error) {
-	key, err := httplimit.User(user)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, _ Call) (string, error) {
-		return key(new(http.Request).WithContext(ctx))
-	}, nil
-}
+func User(user func(context.Context) string) (KeyFunc, error) { return rpclimit.User[Call](user) }
 
 // Everyone limits all calls together, by the key "all".
 func Everyone() KeyFunc {
@@ -131,54 +123,11 @@ func Procedure() KeyFunc {
 //
 // The parts of two calls never make one key, if keys are those of this package or escape "|"
 // themselves.
-func Join(keys ...KeyFunc) (KeyFunc, error) { return combined(httplimit.Join, keys) }
+func Join(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.Join, keys) }
 
 // FirstOf limits by the first of keys that the call has: by user, and by address those who have
 // not logged in. It goes on after [ErrNoKey], and returns every other error, and the last one's
 // [ErrNoKey]. The error wraps ratelimit.ErrInvalidConfig: no keys, more than 8, or a nil one.
 //
 // A client that leaves out what the first is about chooses the second: each must limit enough.
-func FirstOf(keys ...KeyFunc) (KeyFunc, error) { return combined(httplimit.FirstOf, keys) }
-
-// combined makes one key function of several, as package httplimit does. The call is in the
-// context of the request on the way there.
-func combined(how func(...httplimit.KeyFunc) (httplimit.KeyFunc, error), keys []KeyFunc) (KeyFunc, error) {
-	adapted := make([]httplimit.KeyFunc, len(keys))
-	for i, key := range keys {
-		if key != nil {
-			adapted[i] = func(r *http.Request) (string, error) {
-				call, _ := r.Context().Value(callKey{}).(Call)
-				return key(r.Context(), call)
-			}
-		}
-	}
-	key, err := how(adapted...)
-	if err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context, call Call) (string, error) {
-		return key(new(http.Request).WithContext(context.WithValue(ctx, callKey{}, call)))
-	}, nil
-}
-
-type callKey struct{}
-
-// keyOf is a key that is not empty, or an error.
-func keyOf(ctx context.Context, key KeyFunc, call Call) (string, error) {
-	k, err := key(ctx, call)
-	switch {
-	case err != nil:
-		return "", keyError{err}
-	case k == "":
-		return "", errEmptyKey
-	}
-	return k, nil
-}
-
-// A keyError is what a key function returned. The call has no key, whatever the error is, so that
-// ServeInOutages does not take it for an outage.
-type keyError struct{ error }
-
-func (e keyError) Unwrap() error { return e.error }
-
-func isKeyError(err error) bool { return errors.As(err, new(keyError)) }
+func FirstOf(keys ...KeyFunc) (KeyFunc, error) { return rpclimit.Combined(httplimit.FirstOf, keys) }

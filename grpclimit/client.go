@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 // A Client limits the calls that a grpc.ClientConn makes.
@@ -23,7 +24,7 @@ type Client struct{ limit *limit }
 // The error wraps ratelimit.ErrInvalidConfig: limiter or key is nil, or an option cannot work,
 // is not for clients, or is given twice. Redis is not asked.
 func NewClient(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (*Client, error) {
-	l, err := newLimit(client, limiter, key, opts)
+	l, err := newLimit(rpclimit.Client, limiter, key, opts)
 	if err != nil {
 		return nil, err
 	}
@@ -36,22 +37,9 @@ func (c *Client) Options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
 }
 
-// made is nil if the constructor did not make c, as after an error of its.
-func (c *Client) made() *limit {
-	if c == nil {
-		return nil
-	}
-	return c.limit
-}
-
 // Unary is a grpc.UnaryClientInterceptor.
 func (c *Client) Unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	call := Call{Method: method, Message: req, Client: true}
-	key, limited, err := c.made().keyed(ctx, call)
-	if err == nil && limited {
-		err = c.limit.start(ctx, call, key)
-	}
-	if err != nil {
+	if _, err := c.begin(ctx, Call{Method: method, Message: req, Client: true}); err != nil {
 		return err
 	}
 	return invoker(ctx, method, req, reply, conn, opts...)
@@ -59,15 +47,11 @@ func (c *Client) Unary(ctx context.Context, method string, req, reply any, conn 
 
 // Stream is a grpc.StreamClientInterceptor.
 func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	call := Call{Method: method, Client: true}
-	key, limited, err := c.made().keyed(ctx, call)
-	if err == nil && limited {
-		err = c.limit.start(ctx, call, key)
-	}
-	if err != nil {
+	m, err := c.begin(ctx, Call{Method: method, Client: true})
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if !limited || !c.limit.limitsMessages() {
+	case m == nil:
 		return streamer(ctx, desc, conn, method, opts...)
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -76,21 +60,29 @@ func (c *Client) Stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.C
 		cancel()
 		return nil, err
 	}
-	return &clientStream{stream, ctx, cancel, !desc.ServerStreams, messages{limit: c.limit, call: call, key: key}}, nil
+	return &clientStream{stream, ctx, cancel, !desc.ServerStreams, m}, nil
+}
+
+// begin knows of a Client that the constructor did not make, as after an error of its.
+func (c *Client) begin(ctx context.Context, call Call) (*messages, error) {
+	if c == nil || c.limit == nil {
+		return nil, DefaultErrorHandler(ctx, call, errUnmade)
+	}
+	return c.limit.Begin(ctx, call)
 }
 
 // A clientStream limits the messages of a stream. A denial ends the stream, as any error of
 // SendMsg and RecvMsg does, and so has to cancel it: nobody else will.
 type clientStream struct {
 	grpc.ClientStream
-	ctx    context.Context
-	cancel context.CancelFunc
-	single bool // the server sends one message at most
-	messages
+	ctx      context.Context
+	cancel   context.CancelFunc
+	single   bool // the server sends one message at most
+	messages *messages
 }
 
 func (s *clientStream) RecvMsg(m any) error {
-	err := s.receive(s.ctx, m, s.ClientStream.RecvMsg)
+	err := s.messages.Receive(s.ctx, m, s.ClientStream.RecvMsg)
 	if err != nil || s.single {
 		s.cancel()
 	}
@@ -98,8 +90,8 @@ func (s *clientStream) RecvMsg(m any) error {
 }
 
 func (s *clientStream) SendMsg(m any) error {
-	err := s.send(s.ctx, m, s.ClientStream.SendMsg)
-	if ended := s.ended.Load(); ended != nil {
+	err := s.messages.Send(s.ctx, m, s.ClientStream.SendMsg)
+	if s.messages.Ended() != nil {
 		s.cancel()
 	}
 	return err

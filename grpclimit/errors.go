@@ -1,11 +1,6 @@
 package grpclimit
 
-import (
-	"fmt"
-
-	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/httplimit"
-)
+import "github.com/tryacquire/ratelimit/httplimit"
 
 // The errors of key functions that are about the call. They are those of package httplimit, so
 // that one error handler serves both. They reach the error handler (see [WithErrorHandler]) with
@@ -21,13 +16,8 @@ var (
 	ErrBadKey = httplimit.ErrBadKey
 )
 
-func invalidConfig(format string, args ...any) error {
-	return fmt.Errorf("%w: grpclimit: %s", ratelimit.ErrInvalidConfig, fmt.Sprintf(format, args...))
-}
-
 var (
-	errEmptyKey   = fmt.Errorf("%w: the key function returned an empty one and no error", ratelimit.ErrInvalidKey)
-	errUnmade     = invalidConfig("the limit was not made by its constructor, which has returned an error")
-	errClientPeer = invalidConfig("ClientIP: the limit is on a client, whose own calls have no client's address; use another key")
-	errNoPeer     = invalidConfig("ClientIP: the context has no peer; only calls that grpc.Server has received have one")
+	errUnmade     = protocol.InvalidConfig("the limit was not made by its constructor, which has returned an error")
+	errClientPeer = protocol.InvalidConfig("ClientIP: the limit is on a client, whose own calls have no client's address; use another key")
+	errNoPeer     = protocol.InvalidConfig("ClientIP: the context has no peer; only calls that grpc.Server has received have one")
 )

@@ -2,135 +2,26 @@ package grpclimit
 
 import (
 	"context"
-	"math"
-	"reflect"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 // An Option is what the functions With… of this package return. Where an option does not apply,
 // the constructor returns an error that names it.
-type Option struct {
-	name  string
-	sides sides
-	set   func(*limit) error
-}
-
-// sides are the constructors that an option is for.
-type sides uint8
-
-const (
-	server sides = 1 << iota
-	client
-	inTap
-
-	everywhere = server | client | inTap
-)
-
-func (s sides) String() string {
-	return map[sides]string{server: "NewServer", client: "NewClient", inTap: "NewTap"}[s]
-}
+type Option struct{ rpc rpclimit.Option[Call] }
 
 // UntilDeadline, as the longest wait, waits as long as the call's context allows: until its
 // deadline, or until it is cancelled.
-const UntilDeadline = time.Duration(math.MaxInt64)
-
-const (
-	defaultPolicy      = "default"
-	mostPolicyName     = 128 // bytes
-	defaultMaxPushback = time.Minute
-	leastWait          = time.Millisecond
-)
-
-// newLimit checks what the constructors are given.
-func newLimit(side sides, limiter ratelimit.Limiter, key KeyFunc, opts []Option) (*limit, error) {
-	l := &limit{
-		side: side, call: taker{limiter: limiter}, key: key, maxPushback: defaultMaxPushback, retryAfter: time.Second,
-		denied: DefaultDenialHandler, failed: DefaultErrorHandler,
-	}
-	if isNil(limiter) {
-		return nil, invalidConfig("%v: the limiter is nil", side)
-	}
-	if key == nil {
-		return nil, invalidConfig("%v: the key function is nil; ClientIP and User return such", side)
-	}
-	given := map[string]bool{}
-	for i, o := range opts {
-		if o.set == nil {
-			return nil, invalidConfig("%v: option %d is empty", side, i+1)
-		}
-		if o.sides&side == 0 {
-			return nil, invalidConfig("%v: %s does not apply here; its documentation says where it does", side, o.name)
-		}
-		if given[o.name] {
-			return nil, invalidConfig("%s is given twice", o.name)
-		}
-		given[o.name] = true
-		if err := o.set(l); err != nil {
-			return nil, err
-		}
-	}
-	if given["WithRetryAfter"] && l.inFlight == nil {
-		return nil, invalidConfig("WithRetryAfter: nothing limits the calls at once, and the RetryAfter of other denials is exact; leave it out")
-	}
-	if l.call.policy == "" {
-		if l.call.policy = nameOf(limiter); !isPrintable(l.call.policy) {
-			return nil, invalidConfig("%v: the limiter's name, %q, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
-				side, shorten(l.call.policy), mostPolicyName)
-		}
-	}
-	l.received.policy = l.call.policy + ".received"
-	l.sent.policy = l.call.policy + ".sent"
-	l.heldPolicy = l.call.policy + ".inflight"
-	return l, nil
-}
+const UntilDeadline time.Duration = integration.UntilDeadline
 
 // WithPolicy names the limit for clients, in the status of a denial. Without it, that is the
 // limiter's own name (see ratelimit.WithName), and "default" for a limiter that has none, as a
 // decorator. name is 1 to 128 printable ASCII characters.
 func WithPolicy(name string) Option {
-	return Option{"WithPolicy", everywhere, func(l *limit) error {
-		if !isPrintable(name) {
-			return invalidConfig("WithPolicy: %q, of %d bytes, is not 1 to %d printable ASCII characters", shorten(name), len(name), mostPolicyName)
-		}
-		l.call.policy = name
-		return nil
-	}}
-}
-
-// nameOf is the name that the limiter was given.
-func nameOf(limiter ratelimit.Limiter) string {
-	if l, ok := limiter.(interface{ Name() string }); ok {
-		if name := l.Name(); name != "" {
-			return name
-		}
-	}
-	return defaultPolicy
-}
-
-// isNil reports whether limiter is nil, or the nil pointer of a constructor that returned an
-// error.
-func isNil(limiter ratelimit.Limiter) bool {
-	v := reflect.ValueOf(limiter)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
-}
-
-// isPrintable reports whether name can be that of a policy.
-func isPrintable(name string) bool {
-	for i := range len(name) {
-		if name[i] < ' ' || name[i] > '~' {
-			return false
-		}
-	}
-	return name != "" && len(name) <= mostPolicyName
-}
-
-func shorten(name string) string {
-	if len(name) <= mostPolicyName {
-		return name
-	}
-	return name[:mostPolicyName] + "…"
+	return Option{rpclimit.WithPolicy[Call](name)}
 }
 
 // WithCost says how many permits a call takes; 1 if not given. A stream takes them when it
@@ -138,40 +29,23 @@ func shorten(name string) string {
 // asking the limiter. A cost below 0 is an error, and so is one above what the limiter can ever
 // allow.
 func WithCost(cost func(ctx context.Context, call Call) int) Option {
-	return Option{"WithCost", everywhere, func(l *limit) error {
-		if cost == nil {
-			return invalidConfig("WithCost: the function is nil")
-		}
-		l.cost = cost
-		return nil
-	}}
+	return Option{rpclimit.WithCost(cost)}
 }
 
 // WithSkip lets the calls for which skip is true go on without any limit: health checks, for
 // example. It is asked before the key function. It must rest on nothing that a client can forge.
 func WithSkip(skip func(ctx context.Context, call Call) bool) Option {
-	return Option{"WithSkip", everywhere, func(l *limit) error {
-		if skip == nil {
-			return invalidConfig("WithSkip: the function is nil")
-		}
-		l.skip = skip
-		return nil
-	}}
+	return Option{rpclimit.WithSkip(skip)}
 }
 
 // WithMaxWait lets a call wait for its permits, for at most the time given and never beyond its
 // deadline, in place of denying it at once; see [ratelimit.WaitN] for the order in which waiting
-// calls get them. A call whose permits would come later than that is denied at once. On a
-// server, each waiting call holds a goroutine and its stream. WithMaxWait is for [NewServer] and
+// calls get them. A call whose permits would come later than that is denied at once, and so is
+// one that a [ratelimit.Fallback] denies because of an outage. On a server, each waiting call
+// holds a goroutine and its stream. WithMaxWait is for [NewServer] and
 // [NewClient]; most is at least a millisecond, or [UntilDeadline].
 func WithMaxWait(most time.Duration) Option {
-	return Option{"WithMaxWait", server | client, func(l *limit) error {
-		if most < leastWait {
-			return invalidConfig("WithMaxWait: %v is shorter than %v", most, leastWait)
-		}
-		l.call.wait = most
-		return nil
-	}}
+	return Option{rpclimit.WithMaxWait[Call](most)}
 }
 
 // WithReceived limits the messages that streams receive: each takes a permit of limiter, under
@@ -185,17 +59,13 @@ func WithMaxWait(most time.Duration) Option {
 // takes at its start is another one; unary calls take none of limiter. It is for [NewServer] and
 // [NewClient].
 func WithReceived(limiter ratelimit.Limiter, wait time.Duration) Option {
-	return Option{"WithReceived", server | client, func(l *limit) error {
-		return l.received.of("WithReceived", limiter, wait)
-	}}
+	return Option{rpclimit.WithReceived[Call](limiter, wait)}
 }
 
 // WithSent limits the messages that streams send, as [WithReceived] those that they receive:
 // each takes a permit before it is sent. Its policy is that of the call with ".sent" appended.
 func WithSent(limiter ratelimit.Limiter, wait time.Duration) Option {
-	return Option{"WithSent", server | client, func(l *limit) error {
-		return l.sent.of("WithSent", limiter, wait)
-	}}
+	return Option{rpclimit.WithSent[Call](limiter, wait)}
 }
 
 // WithInFlight limits how many calls of a key run at once, beside the rate: a call holds a
@@ -206,26 +76,14 @@ func WithSent(limiter ratelimit.Limiter, wait time.Duration) Option {
 // a permit too. For calls at once alone, give the constructor [ratelimit.AllowAll]. WithInFlight is
 // for [NewServer].
 func WithInFlight(inFlight *ratelimit.InFlight) Option {
-	return Option{"WithInFlight", server, func(l *limit) error {
-		if inFlight == nil {
-			return invalidConfig("WithInFlight: the limiter is nil")
-		}
-		l.inFlight = inFlight
-		return nil
-	}}
+	return Option{rpclimit.WithInFlight[Call](inFlight)}
 }
 
 // WithRetryAfter sets the RetryAfter of denials by [WithInFlight]; a second if not given, because
 // a call can end at any moment, and nobody knows when. Give about as long as a call takes. d is
 // more than 0. WithRetryAfter is for [NewServer].
 func WithRetryAfter(d time.Duration) Option {
-	return Option{"WithRetryAfter", server, func(l *limit) error {
-		if d <= 0 {
-			return invalidConfig("WithRetryAfter: %v is not more than 0", d)
-		}
-		l.retryAfter = d
-		return nil
-	}}
+	return Option{rpclimit.WithRetryAfter[Call](d)}
 }
 
 // WithMaxPushback says how long clients may be told to wait before they retry on their own; a
@@ -235,26 +93,19 @@ func WithRetryAfter(d time.Duration) Option {
 // retry (-1): it gets RESOURCE_EXHAUSTED at once, with RetryInfo. most is 0 to 24 hours; with 0,
 // clients never retry on their own. WithMaxPushback is for [NewServer].
 func WithMaxPushback(most time.Duration) Option {
-	return Option{"WithMaxPushback", server, func(l *limit) error {
-		if most < 0 || most > 24*time.Hour {
-			return invalidConfig("WithMaxPushback: %v is not between 0 and 24h", most)
-		}
-		l.maxPushback = most
-		return nil
-	}}
+	return Option{rpclimit.WithMaxPushback[Call](most)}
 }
 
 // WithDenialHandler returns the error of denied calls, in place of [DefaultDenialHandler], such as
 // a status with details of your own. The trailer grpc-retry-pushback-ms is sent beside it. If it
 // returns nil, the call is denied all the same, as by DefaultDenialHandler.
 func WithDenialHandler(denied func(ctx context.Context, call Call, d Decision) error) Option {
-	return Option{"WithDenialHandler", everywhere, func(l *limit) error {
-		if denied == nil {
-			return invalidConfig("WithDenialHandler: the function is nil")
-		}
-		l.denied = denied
-		return nil
-	}}
+	if denied == nil {
+		return Option{rpclimit.WithDenialHandler[Call](nil)}
+	}
+	return Option{rpclimit.WithDenialHandler(func(ctx context.Context, call Call, d rpclimit.Decision) error {
+		return denied(ctx, call, Decision(d))
+	})}
 }
 
 // WithErrorHandler returns the error of calls for which there is no decision, in place of
@@ -268,11 +119,5 @@ func WithDenialHandler(denied func(ctx context.Context, call Call, d Decision) e
 //
 // err is that of the key function or of the limiter. It is for the log, and not for clients.
 func WithErrorHandler(failed func(ctx context.Context, call Call, err error) error) Option {
-	return Option{"WithErrorHandler", everywhere, func(l *limit) error {
-		if failed == nil {
-			return invalidConfig("WithErrorHandler: the function is nil")
-		}
-		l.failed = failed
-		return nil
-	}}
+	return Option{rpclimit.WithErrorHandler(failed)}
 }

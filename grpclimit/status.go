@@ -2,12 +2,6 @@ package grpclimit
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"math"
-	"slices"
-	"strconv"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -17,6 +11,8 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 // A Decision is what the limiter answered to a call that is denied, and what the status follows
@@ -31,13 +27,7 @@ type Decision struct {
 
 // RetryDelay is Result.RetryAfter in whole milliseconds, rounded up, so that a client is never
 // told to come back too early. It is at least a millisecond.
-func (d Decision) RetryDelay() time.Duration {
-	wait := d.Result.RetryAfter
-	if wait > math.MaxInt64-time.Millisecond {
-		return wait.Truncate(time.Millisecond)
-	}
-	return max(time.Millisecond, (wait + time.Millisecond - 1).Truncate(time.Millisecond))
-}
+func (d Decision) RetryDelay() time.Duration { return rpclimit.Decision(d).RetryDelay() }
 
 // Status is what [DefaultDenialHandler] answers: RESOURCE_EXHAUSTED with the details RetryInfo,
 // whose delay is RetryDelay, and QuotaFailure, which names the policy:
@@ -48,22 +38,15 @@ func (d Decision) RetryDelay() time.Duration {
 // denial because of an outage, as by a [ratelimit.Fallback] to [ratelimit.DenyAll], is no
 // fault of the client's: it is UNAVAILABLE, with RetryInfo alone.
 func (d Decision) Status() *status.Status {
-	delay := d.RetryDelay()
-	retry := &errdetails.RetryInfo{RetryDelay: durationpb.New(delay)}
-	if isOutage(d.Result) {
-		return withDetails(codes.Unavailable, textUndecided, retry)
+	retry := &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryDelay())}
+	if integration.IsOutage(d.Result) {
+		return withDetails(codes.Unavailable, rpclimit.TextUndecided, retry)
 	}
-	v := &errdetails.QuotaFailure_Violation{Subject: "policy:" + d.Policy, QuotaId: d.Policy}
-	if limit := d.Result.Limit; limit > 0 {
-		v.Description = fmt.Sprintf("limit %d, window %v", limit, d.Result.Window)
-		if d.InFlight {
-			v.Description = fmt.Sprintf("limit %d, at once", limit)
-		}
-		v.QuotaValue = int64(limit)
-	}
-	text := fmt.Sprintf("the limit %q is used up, retry after %v", d.Policy, delay)
-	return withDetails(codes.ResourceExhausted, text,
-		retry, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{v}})
+	subject, description := rpclimit.Decision(d).Violation()
+	return withDetails(codes.ResourceExhausted, rpclimit.Decision(d).Text(), retry,
+		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{
+			Subject: subject, Description: description, QuotaId: d.Policy, QuotaValue: int64(d.Result.Limit),
+		}}})
 }
 
 // RetryAfter is how long to wait before a call that failed with err is made again, as the RetryInfo
@@ -78,18 +61,10 @@ func RetryAfter(err error) (wait time.Duration, ok bool) {
 	return 0, false
 }
 
-// The texts of statuses without a decision. They say nothing of the error.
-const (
-	textUndecided = "the rate limit could not be decided"
-	textMistake   = "the rate limit is set up wrongly"
-	textNoKey     = "the call lacks what it is limited by"
-	textTooMuch   = "the call takes more than the rate limit can ever allow"
-)
-
 // DefaultDenialHandler returns d.Status() as an error. The error matches
 // ratelimit.ErrDenied too, for the interceptors and callers in this process.
 func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
-	return &statusError{d.Status(), d.Result.Err()}
+	return &statusError{d.Status(), rpclimit.Cause{Err: d.Result.Err()}}
 }
 
 // DefaultErrorHandler returns the error of a call for which there is no decision. It never lets a
@@ -103,7 +78,8 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
 // For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
 // which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
-	return &statusError{statusOf(ctx, err), err}
+	code, text := rpclimit.CodeOf(ctx, err)
+	return &statusError{status.New(codes.Code(code), text), rpclimit.Cause{Err: err}}
 }
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls pass without a limit
@@ -114,27 +90,10 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 // Set the client's timeouts: a call passes only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(ctx context.Context, call Call, err error) error {
-	if statusOf(ctx, err).Code() == codes.Unavailable && !isKeyError(err) {
+	if rpclimit.IsOutage(ctx, err) {
 		return nil
 	}
 	return DefaultErrorHandler(ctx, call, err)
-}
-
-func statusOf(ctx context.Context, err error) *status.Status {
-	is := func(sentinels ...error) bool {
-		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
-	}
-	switch end := endOf(ctx); {
-	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
-		return status.New(codes.Internal, textMistake)
-	case is(ErrNoKey, ErrBadKey):
-		return status.New(codes.InvalidArgument, textNoKey)
-	case is(ratelimit.ErrExceedsLimit):
-		return status.New(codes.InvalidArgument, textTooMuch)
-	case end != nil:
-		return status.FromContextError(end)
-	}
-	return status.New(codes.Unavailable, textUndecided)
 }
 
 func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) *status.Status {
@@ -146,29 +105,11 @@ func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) 
 	return st
 }
 
-// A statusError is a status for clients, and its cause for this process: errors.Is and errors.As
-// find it. It is never io.EOF, as the cause may be when Redis closes a connection: handlers and
-// callers would take that for the end of a stream.
+// A statusError is a status for clients, and its cause for this process.
 type statusError struct {
 	status *status.Status
-	cause  error
+	rpclimit.Cause
 }
 
 func (e *statusError) Error() string              { return e.status.Err().Error() }
 func (e *statusError) GRPCStatus() *status.Status { return e.status }
-func (e *statusError) Is(target error) bool       { return target != io.EOF && errors.Is(e.cause, target) }
-func (e *statusError) As(target any) bool         { return errors.As(e.cause, target) }
-
-const (
-	namePushback = "grpc-retry-pushback-ms"
-	neverRetry   = "-1"
-)
-
-// pushback tells a client's retry policy when to retry, or not to where no retry can help.
-func (l *limit) pushback(ctx context.Context, delay time.Duration) string {
-	deadline, ok := ctx.Deadline()
-	if delay > l.maxPushback || ok && time.Until(deadline) <= delay {
-		return neverRetry
-	}
-	return strconv.FormatInt(delay.Milliseconds(), 10)
-}

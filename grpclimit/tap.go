@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc/tap"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 // NewTap returns a handle for grpc.InTapHandle, which denies a call before the server makes a
@@ -28,16 +29,12 @@ import (
 // The error wraps ratelimit.ErrInvalidConfig, as that of NewServer; an option is refused that is
 // not for tap handles.
 func NewTap(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (tap.ServerInHandle, error) {
-	l, err := newLimit(inTap, limiter, key, opts)
+	l, err := newLimit(rpclimit.InTap, limiter, key, opts)
 	if err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		call := Call{Method: info.FullMethodName}
-		key, limited, err := l.keyed(ctx, call)
-		if err == nil && limited {
-			err = l.start(ctx, call, key)
-		}
+		_, err := l.Begin(ctx, Call{Method: info.FullMethodName})
 		return ctx, err
 	}, nil
 }

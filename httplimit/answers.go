@@ -1,14 +1,11 @@
 package httplimit
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"net/http"
-	"slices"
-	"time"
 
-	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // DefaultDenialHandler answers a denial with 429 and a body of the type application/problem+json
@@ -23,7 +20,7 @@ import (
 // client's: it is answered with 503 that names no policy.
 func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 	switch {
-	case d.Result.Fallback && d.Result.Limit == 0:
+	case integration.IsOutage(d.Result):
 		writeProblem(w, problem{Status: http.StatusServiceUnavailable})
 	case d.unavailable():
 		writeProblem(w, problem{
@@ -60,7 +57,7 @@ func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ ht
 // Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
 // a [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
-	if statusOf(err) == http.StatusServiceUnavailable && !isKeyError(err) && endOf(r.Context()) == nil {
+	if statusOf(err) == http.StatusServiceUnavailable && !integration.IsKeyError(err) && deadline.Ended(r.Context()) == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -68,29 +65,13 @@ func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http
 }
 
 func statusOf(err error) int {
-	is := func(sentinels ...error) bool {
-		return slices.ContainsFunc(sentinels, func(s error) bool { return errors.Is(err, s) })
-	}
-	switch {
-	case is(ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidKey, ratelimit.ErrInvalidPermits, ratelimit.ErrCrossSlot):
+	switch integration.CauseOf(err) {
+	case integration.Mistake:
 		return http.StatusInternalServerError
-	case is(ErrNoKey, ErrBadKey, ratelimit.ErrExceedsLimit):
+	case integration.NoKey, integration.TooMuch:
 		return http.StatusBadRequest
 	}
 	return http.StatusServiceUnavailable
-}
-
-// endOf returns why ctx ended, or nil. It also compares the deadline with the clock: a client of
-// Redis that sets the deadline on its connection may return a timeout a moment before ctx.Err does,
-// which is no outage.
-func endOf(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if d, ok := ctx.Deadline(); ok && !time.Now().Before(d) {
-		return context.DeadlineExceeded
-	}
-	return nil
 }
 
 // problem is a problem detail of RFC 9457.

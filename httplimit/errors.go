@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // The errors of key functions that are about the request. They reach the error handler (see
@@ -14,11 +15,11 @@ import (
 var (
 	// ErrNoKey: the request lacks what it would be limited by: a header, an API key, a user.
 	// [FirstOf] then asks its next key function.
-	ErrNoKey = errors.New("httplimit: the request has no key")
+	ErrNoKey = integration.ErrNoKey
 
 	// ErrBadKey: the request has what it would be limited by, but in a form that names
 	// nobody: two values, or no address where a proxy should have written one.
-	ErrBadKey = errors.New("httplimit: the request's key is malformed")
+	ErrBadKey = integration.ErrBadKey
 )
 
 func noKey(format string, args ...any) error {
@@ -34,7 +35,6 @@ func invalidConfig(format string, args ...any) error {
 }
 
 var (
-	errEmptyKey  = fmt.Errorf("%w: the key function returned an empty one and no error", ratelimit.ErrInvalidKey)
 	errNoHandler = invalidConfig("the handler behind the limit is nil")
 
 	errTwoSettle     = invalidConfig("WithSettle and WithReportedCost both say what a request has cost; give one")

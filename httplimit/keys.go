@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"net/textproto"
 	"strings"
+
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // A KeyFunc says whose request it is, and so which key of the limiter it counts for.
@@ -131,7 +133,7 @@ func Join(keys ...KeyFunc) (KeyFunc, error) {
 		var parts [mostParts]string
 		for i, key := range keys {
 			var err error
-			if parts[i], err = keyOf(key, r); err != nil {
+			if parts[i], err = integration.CheckKey(key(r)); err != nil {
 				return "", err
 			}
 		}
@@ -151,7 +153,7 @@ func FirstOf(keys ...KeyFunc) (KeyFunc, error) {
 	}
 	return func(r *http.Request) (key string, err error) {
 		for _, one := range keys {
-			if key, err = keyOf(one, r); !errors.Is(err, ErrNoKey) {
+			if key, err = integration.CheckKey(one(r)); !errors.Is(err, ErrNoKey) {
 				break
 			}
 		}
@@ -171,26 +173,6 @@ func several(what string, keys []KeyFunc) ([]KeyFunc, error) {
 	}
 	return append([]KeyFunc(nil), keys...), nil
 }
-
-// keyOf is a key that is not empty, or an error.
-func keyOf(key KeyFunc, r *http.Request) (string, error) {
-	k, err := key(r)
-	switch {
-	case err != nil:
-		return "", keyError{err}
-	case k == "":
-		return "", errEmptyKey
-	}
-	return k, nil
-}
-
-// A keyError is what a key function returned. The request has no key, whatever the error is, so that
-// ServeInOutages does not take it for an outage.
-type keyError struct{ error }
-
-func (e keyError) Unwrap() error { return e.error }
-
-func isKeyError(err error) bool { return errors.As(err, new(keyError)) }
 
 // headerName is name in its canonical form.
 func headerName(what, name string) (string, error) {

@@ -3,10 +3,10 @@ package httplimit
 import (
 	"cmp"
 	"net/http"
-	"reflect"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // A limit is one of a middleware's limits.
@@ -28,7 +28,7 @@ type limit struct {
 // InFlight.
 func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
 	switch {
-	case isNil(limiter):
+	case integration.IsNil(limiter):
 		return nil, invalidConfig("%s: the limiter is nil", what)
 	case key == nil:
 		return nil, invalidConfig("%s: the key function is nil; ClientIP and User return such", what)
@@ -54,10 +54,10 @@ func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middlewar
 		d.Bucket = d.Bucket || isBucket(limiter)
 	}
 	if d.Policy == "" {
-		d.Policy = nameOf(limiter)
-		if err := checkPrintable("the limiter's name", d.Policy); err != nil {
+		d.Policy = integration.NameOf(limiter)
+		if !integration.IsPolicyName(d.Policy) {
 			return nil, invalidConfig("%s: %q, the limiter's name, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
-				what, d.Policy, mostPolicyName)
+				what, d.Policy, integration.MostPolicyName)
 		}
 	}
 	return l, nil
@@ -71,27 +71,10 @@ func (l *limit) costOf(r *http.Request) int {
 	return l.cost(r)
 }
 
-// nameOf is the name that the limiter was given.
-func nameOf(limiter any) string {
-	if l, ok := limiter.(interface{ Name() string }); ok {
-		if name := l.Name(); name != "" {
-			return name
-		}
-	}
-	return defaultPolicy
-}
-
 func isBucket(limiter ratelimit.Limiter) bool {
 	switch limiter.(type) {
 	case *ratelimit.TokenBucket, *ratelimit.LeakyBucket, *ratelimit.LocalTokenBucket:
 		return true
 	}
 	return false
-}
-
-// isNil reports whether limiter is nil, or the nil pointer of a constructor that returned an
-// error.
-func isNil(limiter any) bool {
-	v := reflect.ValueOf(limiter)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }

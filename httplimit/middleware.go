@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // New returns a middleware: what puts the limit in front of a handler. Each request takes a
@@ -89,7 +90,7 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 		next.ServeHTTP(w, r)
 		return
 	}
-	key, err := keyOf(l.key, r)
+	key, err := integration.CheckKey(l.key(r))
 	if err != nil {
 		m.failed(w, r, err, next)
 		return
@@ -99,10 +100,8 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	switch {
 	case l.settler != nil:
 		ticket, d.Result, err = l.settler.Estimate(r.Context(), key, cost)
-	case m.maxWait > 0:
-		d.Result, err = m.wait(r, l.limiter, key, cost)
 	default:
-		d.Result, err = l.limiter.TryAcquireN(r.Context(), key, cost)
+		d.Result, err = integration.Acquire(r.Context(), l.limiter, key, cost, m.maxWait)
 	}
 	if err != nil {
 		m.failed(w, r, err, next)

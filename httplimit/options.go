@@ -3,6 +3,8 @@ package httplimit
 import (
 	"net/http"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // An Option is what the functions With… of this package return, and what [Limit] and [InFlight]
@@ -54,11 +56,6 @@ func aboutWhole(name string, set func(*middleware) error) Option {
 	return Option{name: name, whole: set}
 }
 
-const (
-	defaultPolicy  = "default"
-	mostPolicyName = 128 // bytes
-)
-
 // WithPolicy names the limit for clients, in the fields and in the body of a denial. Without it,
 // that is the limiter's own name (see ratelimit.WithName), and "default" for a limiter that has
 // none, as a decorator. name is 1 to 128 printable ASCII characters. It is about one limit.
@@ -88,13 +85,11 @@ func WithUnit(unit string) Option {
 
 // checkPrintable refuses what a String of RFC 9651 cannot hold.
 func checkPrintable(what, name string) error {
-	if name == "" || len(name) > mostPolicyName {
-		return invalidConfig("%s: a name of %d bytes; give 1 to %d", what, len(name), mostPolicyName)
+	if name == "" || len(name) > integration.MostPolicyName {
+		return invalidConfig("%s: a name of %d bytes; give 1 to %d", what, len(name), integration.MostPolicyName)
 	}
-	for i := range len(name) {
-		if name[i] < ' ' || name[i] > '~' {
-			return invalidConfig("%s: %q holds a character that is not printable ASCII, which the fields cannot hold", what, name)
-		}
+	if !integration.IsPrintable(name) {
+		return invalidConfig("%s: %q holds a character that is not printable ASCII, which the fields cannot hold", what, name)
 	}
 	return nil
 }

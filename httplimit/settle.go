@@ -131,10 +131,15 @@ func (k *meter) of(i int) int {
 
 const settleTime = time.Second
 
-// run serves an allowed request with ctx, and settles the estimates.
+// run serves an allowed request with ctx, and settles the estimates. ctx is another one than the
+// request's if permits in flight are held.
 func (m *middleware) run(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, estimates []estimate) {
 	if len(estimates) == 0 {
-		serveWith(ctx, w, r, next)
+		if m.holds() {
+			serveWith(ctx, w, r, next)
+		} else {
+			next.ServeHTTP(w, r)
+		}
 		return
 	}
 	k := newMeter(ctx, estimates)
@@ -190,10 +195,6 @@ func (m *middleware) late(r *http.Request, err error) {
 // read from a request afterwards is handed back: the server removes the files of a form, and a
 // log has the pattern.
 func serveWith(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler) {
-	if ctx == r.Context() {
-		next.ServeHTTP(w, r)
-		return
-	}
 	inner := r.WithContext(ctx)
 	defer func() {
 		r.Pattern = inner.Pattern

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // NewAll returns a middleware of several limits, each with a key of its own. A request takes its
@@ -46,6 +48,9 @@ func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 // The limiter is one that decides on Redis, or a ratelimit.Choice that picks such: DenyCache,
 // Fallback and Shadow cannot take their permits together with others, and are refused. A limiter
 // may be used by several limits that differ in key and policy.
+//
+// A Choice may also pick ratelimit.AllowAll, and the request then goes on without this limit, or
+// ratelimit.DenyAll, and it is denied with this limit's policy before any permit is taken.
 func Limit(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) Option {
 	return Option{name: "Limit", many: true, whole: func(m *middleware) error {
 		l, err := newLimit("Limit", limiter, key, opts, nil)
@@ -122,6 +127,11 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 	return m.wrap, nil
 }
 
+// holds reports whether permits in flight are among the limits.
+func (m *middleware) holds() bool {
+	return slices.ContainsFunc(m.limits, func(l *limit) bool { return l.decision.InFlight })
+}
+
 // check refuses limiters that cannot decide together.
 func (m *middleware) check() error {
 	var all []ratelimit.Claim
@@ -139,7 +149,7 @@ func (m *middleware) check() error {
 	return nil
 }
 
-// claims makes the claims of one limit: on one limiter, or on the one that is picked.
+// claims makes the claims of one limit: on one limiter, or on the one that a Choice picks.
 type claims struct {
 	fixed  claimer
 	choice *ratelimit.Choice
@@ -172,51 +182,75 @@ func claimerOf(limiter ratelimit.Limiter) (claimer, error) {
 	return nil, invalidConfig("Limit: a %T does not decide on Redis, and cannot take its permits together with others; put New with it in front", limiter)
 }
 
-// claim is the claim of a request for n permits, and whether they are a bucket's.
-func (c claims) claim(ctx context.Context, key string, n int) (ratelimit.Claim, bool, error) {
+// pick returns the limiter that decides for key: a claimer, or AllowAll or DenyAll of a Choice.
+func (c claims) pick(ctx context.Context, key string) (one claimer, picked ratelimit.Limiter, err error) {
 	if c.choice == nil {
-		return c.fixed.Claim(key, n), false, nil
+		return c.fixed, nil, nil
 	}
-	picked, err := c.choice.Pick(ctx, key)
+	picked, err = c.choice.Pick(ctx, key)
+	if err != nil || picked == ratelimit.AllowAll() || picked == ratelimit.DenyAll() {
+		return nil, picked, err
+	}
+	if one, err = claimerOf(picked); err != nil {
+		return nil, nil, fmt.Errorf("%w (picked by a Choice)", err)
+	}
+	return one, picked, nil
+}
+
+// A question is what a request asks of one limit.
+type question struct {
+	limit    *limit
+	n        int
+	claim    ratelimit.Claim
+	decision Decision // without its Result, if there is a claim
+	claimed  bool     // otherwise decision is whether the request goes on without this limit
+}
+
+// ask takes nothing yet.
+func (l *limit) ask(r *http.Request) (question, error) {
+	q := question{limit: l, n: l.costOf(r), decision: l.decision}
+	if q.n == 0 {
+		q.decision.Result.Allowed = true
+		return q, nil
+	}
+	key, err := integration.CheckKey(l.key(r))
 	if err != nil {
-		return ratelimit.Claim{}, false, err
+		return q, err
 	}
-	one, err := claimerOf(picked)
+	one, picked, err := l.claims.pick(r.Context(), key)
 	if err != nil {
-		return ratelimit.Claim{}, false, fmt.Errorf("%w (picked by a Choice)", err)
+		return q, err
 	}
-	return one.Claim(key, n), isBucket(picked), nil
+	if one == nil {
+		q.decision.Result, err = picked.TryAcquireN(r.Context(), key, q.n)
+		return q, err
+	}
+	q.claim, q.claimed = one.Claim(key, q.n), true
+	if l.settle != nil {
+		q.claim = q.claim.Estimate()
+	}
+	q.decision.Bucket = q.decision.Bucket || picked != nil && isBucket(picked)
+	return q, nil
 }
 
 func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	ctx := r.Context()
 	var space [mostLimits]ratelimit.Claim
 	all := space[:0]
-	var of [mostLimits]*limit
-	var costs [mostLimits]int
-	parts := make([]Decision, 0, len(m.limits))
+	var asked [mostLimits]question // one for each claim
 	for _, l := range m.limits {
-		n := l.costOf(r)
-		if n == 0 {
-			continue
-		}
-		key, err := keyOf(l.key, r)
-		if err != nil {
+		q, err := l.ask(r)
+		switch {
+		case err != nil:
 			m.failed(w, r, err, next)
 			return
-		}
-		claim, bucket, err := l.claims.claim(ctx, key, n)
-		if err != nil {
-			m.failed(w, r, err, next)
+		case q.claimed:
+			asked[len(all)] = q
+			all = append(all, q.claim)
+		case !q.decision.Result.Allowed: // nothing has been taken yet
+			m.deny(w, r, together([]Decision{q.decision}))
 			return
 		}
-		if l.settle != nil {
-			claim = claim.Estimate()
-		}
-		of[len(all)], costs[len(all)] = l, n
-		all = append(all, claim)
-		parts = append(parts, l.decision)
-		parts[len(parts)-1].Bucket = l.decision.Bucket || bucket
 	}
 	if len(all) == 0 {
 		next.ServeHTTP(w, r)
@@ -228,19 +262,21 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		return
 	}
 	var estimates []estimate
+	parts := make([]Decision, len(answer.Parts))
 	for i, p := range answer.Parts {
+		q := &asked[i]
+		parts[i] = q.decision
 		parts[i].Result = p.Result
-		if of[i].decision.InFlight && !p.Result.Allowed {
-			parts[i].Result.RetryAfter = of[i].retryAfter
+		if q.decision.InFlight && !p.Result.Allowed {
+			parts[i].Result.RetryAfter = q.limit.retryAfter
 		}
 		if p.Ticket != nil {
-			estimates = append(estimates, estimate{of[i], p.Ticket, costs[i]})
+			estimates = append(estimates, estimate{q.limit, p.Ticket, q.n})
 		}
 	}
 	d := together(parts)
 	if !answer.Allowed {
-		m.setHeaders(w.Header(), r, d)
-		m.denied(w, r, d)
+		m.deny(w, r, d)
 		return
 	}
 	began := false
@@ -258,4 +294,9 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		m.giveBack(r, estimates)
 		m.failed(w, r, err, next)
 	}
+}
+
+func (m *middleware) deny(w http.ResponseWriter, r *http.Request, d Decision) {
+	m.setHeaders(w.Header(), r, d)
+	m.denied(w, r, d)
 }

@@ -255,7 +255,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	for message, wrong := range map[string]ratelimit.Limiter{
 		"pick returned nil":             nil,
 		"a *ratelimit.DenyCache cannot": ratelimit.Must(ratelimit.NewDenyCache(free)),
-		"does not decide on Redis":      ratelimit.AllowAll(),
+		"does not decide on Redis":      stub{},
 	} {
 		plan = wrong
 		var got error
@@ -267,6 +267,42 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 		require.Equal(t, 500, do(h, newRequest("GET", "/")).Code)
 		require.ErrorContains(t, got, message)
 	}
+}
+
+// TestAChoiceThatAllowsOrDeniesEverything: an admin's hand on one customer, among other limits.
+func TestAChoiceThatAllowsOrDeniesEverything(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	address := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Minute, ratelimit.WithName("address")))
+	plan := ratelimit.AllowAll()
+	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
+	var got httplimit.Decision
+	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
+		httplimit.Limit(plans, must(t)(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")),
+		httplimit.WithDenialHandler(func(w http.ResponseWriter, r *http.Request, d httplimit.Decision) {
+			got = d
+			httplimit.DefaultDenialHandler(w, r, d)
+		}))(served)
+
+	w := do(h, from("192.0.2.1", "a"))
+	require.Equal(t, 204, w.Code)
+	require.Equal(t, []string{`"address";q=2;w=60`}, w.Header().Values("RateLimit-Policy"), "there is no limit of a plan")
+
+	plan = ratelimit.DenyAll()
+	w = do(h, from("192.0.2.1", "a"))
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, problemOf("plan"), w.Body.String())
+	require.Equal(t, "1", w.Header().Get("Retry-After"))
+	require.Empty(t, w.Header().Values("RateLimit-Policy"), "no limit is known")
+	refused := httplimit.Decision{Policy: "plan", Result: ratelimit.Result{RetryAfter: time.Second, ResetAfter: time.Second}}
+	alone := refused
+	alone.Parts = []httplimit.Decision{refused}
+	require.Equal(t, alone, got)
+	require.Equal(t, 1, peek(t, address, "ip:192.0.2.1").Remaining, "the other limit is not charged")
+
+	only := all(t, httplimit.Limit(plans, httplimit.Everyone(), httplimit.WithPolicy("plan")))(served)
+	require.Equal(t, 429, do(only, newRequest("GET", "/")).Code)
+	plan = ratelimit.AllowAll()
+	require.Equal(t, 204, do(only, newRequest("GET", "/")).Code)
 }
 
 // TestTheGoverningLimit: the Decision is that of the longest RetryAfter, or of the fewest permits

@@ -1,12 +1,9 @@
 package httplimit
 
 import (
-	"context"
-	"errors"
-	"net/http"
 	"time"
 
-	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
 // WithMaxWait lets a request wait for its permits, for less than d, instead of being denied. On a
@@ -15,7 +12,8 @@ import (
 // during the wait.
 //
 // A request that would have to wait for d or longer is denied at once. Its Retry-After is the whole
-// wait: a client that comes back then is served without one, if nobody else takes the permits.
+// wait: a client that comes back then is served without one, if nobody else takes the permits. A
+// request that a [ratelimit.Fallback] denies because of an outage is not made to wait either.
 // If the client goes away while it waits, the permits are given back as far as that exceeds no
 // limit, and the error handler is called with an error that wraps context.Canceled.
 //
@@ -25,33 +23,10 @@ import (
 // option is for [New], and not together with WithSettle or WithReportedCost.
 func WithMaxWait(d time.Duration) Option {
 	return aboutWhole("WithMaxWait", func(m *middleware) error {
-		if d < time.Millisecond {
-			return invalidConfig("WithMaxWait: %v is not from 1ms up", d)
+		if d < integration.LeastWait {
+			return invalidConfig("WithMaxWait: %v is not from %v up", d, integration.LeastWait)
 		}
 		m.maxWait = d
 		return nil
 	})
-}
-
-// wait takes n permits, now or before the longest wait is over. It asks before it waits: what is
-// allowed at once is merged with other calls, and what would take too long has a Result.
-func (m *middleware) wait(r *http.Request, limiter ratelimit.Limiter, key string, n int) (ratelimit.Result, error) {
-	deadline := time.Now().Add(m.maxWait)
-	first, err := limiter.TryAcquireN(r.Context(), key, n)
-	if err != nil || first.Allowed || first.RetryAfter >= m.maxWait {
-		return first, err
-	}
-	ctx, cancel := context.WithDeadline(r.Context(), deadline)
-	defer cancel()
-	result, err := ratelimit.WaitN(ctx, limiter, key, n)
-	var late *ratelimit.WaitError
-	switch {
-	case errors.As(err, &late): // others have come first
-		first.RetryAfter = late.Wait
-		first.ResetAfter = max(first.ResetAfter, late.Wait)
-		return first, nil
-	case err != nil && endOf(ctx) != nil && endOf(r.Context()) == nil: // the wait is over, which is no outage
-		return first, nil
-	}
-	return result, err
 }

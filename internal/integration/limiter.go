@@ -1,0 +1,51 @@
+// Package integration is what httplimit, grpclimit and connectlimit have in common: what they ask of
+// a limiter, and how they read its answers and errors. The last two are modules of their own, so
+// what they use of it stays compatible with their older releases.
+package integration
+
+import (
+	"reflect"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// MostPolicyName is how many bytes the name of a policy has at most.
+const MostPolicyName = 128
+
+const defaultPolicy = "default"
+
+// NameOf is the name that the limiter was given, and "default" for one that has none, as a
+// decorator.
+func NameOf(limiter any) string {
+	if l, ok := limiter.(interface{ Name() string }); ok {
+		if name := l.Name(); name != "" {
+			return name
+		}
+	}
+	return defaultPolicy
+}
+
+// IsPrintable reports whether name is printable ASCII.
+func IsPrintable(name string) bool {
+	for i := range len(name) {
+		if name[i] < ' ' || name[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// IsPolicyName reports whether name can be that of a policy.
+func IsPolicyName(name string) bool {
+	return name != "" && len(name) <= MostPolicyName && IsPrintable(name)
+}
+
+// IsNil reports whether limiter is nil, or the nil pointer of a constructor that returned an
+// error.
+func IsNil(limiter any) bool {
+	v := reflect.ValueOf(limiter)
+	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
+}
+
+// IsOutage reports whether a Fallback has denied because of an outage.
+func IsOutage(r ratelimit.Result) bool { return !r.Allowed && r.Fallback && r.Limit == 0 }

@@ -1,0 +1,59 @@
+package rpclimit
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/integration"
+)
+
+// A Code is a status code of gRPC, which has the same number in Connect.
+type Code uint32
+
+const (
+	canceled         Code = 1
+	invalidArgument  Code = 3
+	deadlineExceeded Code = 4
+	internal         Code = 13
+	unavailable      Code = 14
+)
+
+// TextUndecided is the message for clients where Redis or the network was at fault.
+const TextUndecided = "the rate limit could not be decided"
+
+// CodeOf returns the code and the message for clients of a call for which there is no decision. The
+// message says nothing of err.
+func CodeOf(ctx context.Context, err error) (Code, string) {
+	switch integration.CauseOf(err) {
+	case integration.Mistake:
+		return internal, "the rate limit is set up wrongly"
+	case integration.NoKey:
+		return invalidArgument, "the call lacks what it is limited by"
+	case integration.TooMuch:
+		return invalidArgument, "the call takes more than the rate limit can ever allow"
+	}
+	switch end := deadline.Ended(ctx); {
+	case errors.Is(end, context.DeadlineExceeded):
+		return deadlineExceeded, end.Error()
+	case end != nil:
+		return canceled, end.Error()
+	}
+	return unavailable, TextUndecided
+}
+
+// IsOutage reports whether there is no decision because of Redis or the network. A call without a
+// key never counts as that, whatever the key function returned.
+func IsOutage(ctx context.Context, err error) bool {
+	code, _ := CodeOf(ctx, err)
+	return code == unavailable && !integration.IsKeyError(err)
+}
+
+// A Cause is the error behind one for clients. errors.Is and errors.As find it in this process, but
+// never io.EOF, which it may be when Redis closes a connection: handlers and callers would take
+// that for the end of a stream.
+type Cause struct{ Err error }
+
+func (c Cause) Is(target error) bool { return target != io.EOF && errors.Is(c.Err, target) }
+func (c Cause) As(target any) bool   { return errors.As(c.Err, target) }

@@ -1,0 +1,186 @@
+// Package rpclimit is what grpclimit and connectlimit have in common: when a call and the messages
+// of its stream take their permits, and what a denial or an error means for clients. C is the
+// package's Call. Both are modules of their own, so what they use of it stays compatible with their
+// older releases.
+package rpclimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/integration"
+)
+
+// A Protocol is what a package does in its own way.
+type Protocol[C any] struct {
+	Package string // its name, for errors
+
+	WithMessage func(call C, message any) C
+
+	// Denied and Failed are its DefaultDenialHandler and DefaultErrorHandler.
+	Denied func(context.Context, C, Decision) error
+	Failed func(context.Context, C, error) error
+
+	// Tell returns err, the error of a call that a server denies, with what tells the client to
+	// come back after delay. pushback is the value of grpc-retry-pushback-ms.
+	Tell func(ctx context.Context, call C, err error, delay time.Duration, pushback string) error
+}
+
+// InvalidConfig returns an error that wraps ratelimit.ErrInvalidConfig.
+func (p *Protocol[C]) InvalidConfig(format string, args ...any) error {
+	return fmt.Errorf("%w: %s: %s", ratelimit.ErrInvalidConfig, p.Package, fmt.Sprintf(format, args...))
+}
+
+// A Limit is that of a server, a client or a tap handle.
+type Limit[C any] struct {
+	*Protocol[C]
+	Side Side
+
+	call           taker // when a call starts
+	received, sent taker // for each message of a stream; without a limiter, messages are free
+	inFlight       *ratelimit.InFlight
+	heldPolicy     string        // of inFlight
+	retryAfter     time.Duration // of its denials
+
+	key         func(context.Context, C) (string, error)
+	cost        func(context.Context, C) int
+	skip        func(context.Context, C) bool
+	denied      func(context.Context, C, Decision) error
+	failed      func(context.Context, C, error) error
+	maxPushback time.Duration
+}
+
+// A taker takes permits of one limiter, or waits for them.
+type taker struct {
+	limiter ratelimit.Limiter
+	policy  string
+	longest time.Duration // of a wait; 0 denies at once
+	midway  bool          // for messages
+}
+
+// Begin takes the permits of a call of a client's, or in a tap handle. If there is no error, the
+// call goes on, and its messages take theirs from messages.
+func (l *Limit[C]) Begin(ctx context.Context, call C) (messages *Messages[C], err error) {
+	key, limited, err := l.keyed(ctx, call)
+	if err != nil || !limited {
+		return nil, err
+	}
+	return l.messages(call, key), l.start(ctx, call, key)
+}
+
+// Serve runs work if a server's call gets its permits. Its permit in flight, if there is a limit of
+// such, is held meanwhile; ctx is cancelled if its lease is lost.
+func (l *Limit[C]) Serve(ctx context.Context, call C, work func(ctx context.Context, messages *Messages[C]) error) error {
+	key, limited, err := l.keyed(ctx, call)
+	switch {
+	case err != nil:
+		return err
+	case !limited:
+		return work(ctx, nil)
+	}
+	return l.hold(ctx, call, key, func(ctx context.Context) error {
+		if err := l.start(ctx, call, key); err != nil {
+			return err
+		}
+		return work(ctx, l.messages(call, key))
+	})
+}
+
+// HasInFlight reports whether the context in Serve is another one than the call's own.
+func (l *Limit[C]) HasInFlight() bool { return l.inFlight != nil }
+
+// keyed is the key of a call. limited is false for a call that goes on without any limit, if
+// there is no error.
+func (l *Limit[C]) keyed(ctx context.Context, call C) (key string, limited bool, err error) {
+	if l.skip != nil && l.skip(ctx, call) {
+		return "", false, nil
+	}
+	key, err = integration.CheckKey(l.key(ctx, call))
+	if err != nil {
+		return "", false, l.failed(ctx, call, err)
+	}
+	return key, true, nil
+}
+
+// hold runs work while the call holds a permit of the limiter for calls at once, if there is one.
+func (l *Limit[C]) hold(ctx context.Context, call C, key string, work func(context.Context) error) error {
+	if l.inFlight == nil {
+		return work(ctx)
+	}
+	ran := false
+	var result error
+	err := l.inFlight.Do(ctx, key, func(ctx context.Context) error {
+		ran = true
+		result = work(ctx)
+		return nil
+	})
+	var denied *ratelimit.DeniedError
+	switch {
+	case ran: // a lease that was lost has cancelled the handler's context; what that made of it counts
+		return result
+	case errors.As(err, &denied):
+		d := Decision{Policy: l.heldPolicy, InFlight: true, Result: denied.Result}
+		d.Result.RetryAfter = l.retryAfter
+		return l.deny(ctx, call, d, false)
+	}
+	if err = l.failed(ctx, call, err); err == nil {
+		return work(ctx)
+	}
+	return err
+}
+
+// start takes the permits of a call.
+func (l *Limit[C]) start(ctx context.Context, call C, key string) error {
+	cost := 1
+	if l.cost != nil {
+		if cost = l.cost(ctx, call); cost == 0 {
+			return nil
+		}
+	}
+	return l.take(ctx, call, key, l.call, cost)
+}
+
+// take returns nil if the call goes on.
+func (l *Limit[C]) take(ctx context.Context, call C, key string, t taker, n int) error {
+	result, err := integration.Acquire(ctx, t.limiter, key, n, t.longest)
+	switch {
+	case err != nil:
+		return l.failed(ctx, call, err)
+	case !result.Allowed:
+		return l.deny(ctx, call, Decision{Policy: t.policy, Result: result}, t.midway)
+	}
+	return nil
+}
+
+const neverRetry = "-1"
+
+// deny returns the error of a denied call. A server's tells the client when to retry; on a client,
+// the context may be that of a call which this process serves. A stream that is denied midway
+// must not be retried: the client would send all its messages again, and take all their permits.
+func (l *Limit[C]) deny(ctx context.Context, call C, d Decision, midway bool) error {
+	err := l.denied(ctx, call, d)
+	if err == nil {
+		err = l.Denied(ctx, call, d)
+	}
+	if l.Side != Server {
+		return err
+	}
+	pushback := neverRetry
+	if !midway {
+		pushback = l.pushback(ctx, d.RetryDelay())
+	}
+	return l.Tell(ctx, call, err, d.RetryDelay(), pushback)
+}
+
+// pushback tells a client's retry policy when to retry, or not to where no retry can help.
+func (l *Limit[C]) pushback(ctx context.Context, delay time.Duration) string {
+	deadline, ok := ctx.Deadline()
+	if delay > l.maxPushback || ok && time.Until(deadline) <= delay {
+		return neverRetry
+	}
+	return strconv.FormatInt(delay.Milliseconds(), 10)
+}
