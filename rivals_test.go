@@ -343,18 +343,6 @@ func drawRivals(t *testing.T, s *limitertest.Stage, rng *rand.Rand, families []l
 	return c
 }
 
-// notYet are the algorithms whose scripts do not yet do what these tests ask.
-var notYet []string
-
-// skipNotYet skips the test of an algorithm that is in that list.
-func skipNotYet(t *testing.T, name string) {
-	for _, wrong := range notYet {
-		if strings.HasPrefix(name, wrong) {
-			t.Skip(wrong + " does not keep the bound yet")
-		}
-	}
-}
-
 // TestSeveralConfigurationsOnOneKey: guarantees 2, 4 and 8, for random configurations,
 // clocks and calls.
 func TestSeveralConfigurationsOnOneKey(t *testing.T) {
@@ -379,7 +367,6 @@ func TestSeveralConfigurationsOnOneKey(t *testing.T) {
 			s := stage.open(t)
 			for name, families := range together {
 				t.Run(name, func(t *testing.T) {
-					skipNotYet(t, name)
 					rng := model.Seeded(limitertest.Seed(t))
 					for range limitertest.Rounds(stage.full, stage.rounds) {
 						drawRivals(t, s, rng, families).play(t, 60)

@@ -13,7 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
-type call struct{ message any }
+type call struct{}
 
 // counter allows everything, and counts.
 type counter struct {
