@@ -177,7 +177,8 @@ func (c *core) checkCharge(n int) error {
 // back the permits of all tickets of its key: settle before it, or not at all, because a
 // bucket does not notice the Reset. A sliding window or log can mistake permits of other
 // calls for the ticket's, if they were taken in the same sub-window or at the same instant
-// after a Reset, or after the clock stepped back.
+// after a Reset, or after the clock stepped back; and so can a calendar window, if one of another
+// calendar on the key has begun the count again in between.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.core == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")

@@ -154,10 +154,12 @@ out[size + 1] = closes
 out[size + 2] = 0
 -- </ticket>
 -- <giveback>
--- needs: key back closes used where
+-- The count is of the ticket's permits only if it is kept for as long as their window:
+-- otherwise a shorter window of another rule has begun it again.
+-- needs: key back closes keep used where
 -- sets: given
 local given = 0
-if closes == where + 0 then given = math.min(back, used) end
+if closes == where + 0 and keep >= closes then given = math.min(back, used) end
 if given > 0 and given == used then
   redis.call('UNLINK', key)
 elseif given > 0 then

@@ -68,10 +68,12 @@ if state then
     last = math.max(latest, now)
   end
 end
--- needs: key back closes used where
+-- The count is of the ticket's permits only if it is kept for as long as their window:
+-- otherwise a shorter window of another rule has begun it again.
+-- needs: key back closes keep used where
 -- sets: given
 local given = 0
-if closes == where + 0 then given = math.min(back, used) end
+if closes == where + 0 and keep >= closes then given = math.min(back, used) end
 if given > 0 and given == used then
   redis.call('UNLINK', key)
 elseif given > 0 then
