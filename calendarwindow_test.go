@@ -121,6 +121,30 @@ func TestALongerCalendarKeepsItsCount(t *testing.T) {
 	})
 }
 
+// A shorter rule's new window begins the count again: a ticket of the longer one finds none of its
+// permits there.
+func TestATicketOfALongerCalendarLeavesANewDayAlone(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		s.Wipe(t)
+		s.Move(time.Date(2026, 11, 18, 12, 0, 0, 0, time.UTC))
+		month, day := calendarWindow(t, s, 100, ratelimit.Monthly(1, time.UTC)), calendarWindow(t, s, 100, ratelimit.Daily(time.UTC))
+		of, err := ratelimit.SettlerOf(month)
+		require.NoError(t, err)
+		before, _, err := of.Estimate(ctx, "k", 60)
+		require.NoError(t, err)
+		same, _, err := of.Estimate(ctx, "k", 30)
+		require.NoError(t, err)
+		require.Equal(t, 9, must(t)(day.TryAcquire(ctx, "k")).Remaining)
+		require.NoError(t, same.Settle(ctx, 10))
+		require.Equal(t, 29, must(t)(day.Peek(ctx, "k")).Remaining, "of the same count")
+
+		s.Advance(24 * time.Hour)
+		require.True(t, must(t)(day.TryAcquireN(ctx, "k", 100)).Allowed)
+		require.NoError(t, before.Settle(ctx, 0))
+		require.False(t, must(t)(day.TryAcquire(ctx, "k")).Allowed, "the day has allowed its limit")
+	})
+}
+
 // A caller whose clock is behind moves nothing back: the day that another's clock has begun
 // does not begin again.
 func TestACallersClockBehindMidnight(t *testing.T) {

@@ -77,7 +77,7 @@ type Reservation struct {
 	delay   time.Duration // until due, when it was made
 	due     time.Time     // on this process's monotonic clock
 	receipt *redisexec.Receipt
-	ended   atomic.Int32 // reservationUsed, reservationLeft or reservationCancelled
+	ended   atomic.Int32 // reservationUsed or reservationCancelled
 	caches  denyTables
 }
 
@@ -100,8 +100,7 @@ func (all denyTables) returnPermits(key string) (done func()) {
 
 const (
 	reservationUsed      = 1 // Wait has returned nil
-	reservationLeft      = 2 // Cancel has been called: the permits may have been given back
-	reservationCancelled = 3
+	reservationCancelled = 2 // Redis was asked to cancel: the permits may have been given back
 )
 
 // Delay is the time until the permits may be used, 0 when they may be used now. It counts
@@ -136,7 +135,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	switch r.ended.Load() {
 	case reservationUsed:
 		return nil
-	case reservationLeft, reservationCancelled:
+	case reservationCancelled:
 		return r.core.failed(ctx, r.key, errCancelled)
 	}
 	delay := r.Delay()
@@ -168,13 +167,13 @@ const cancelTime = 100 * time.Millisecond
 // Cancel gives the permits back; do not use them afterwards. It gives back all of them if no
 // other permits have been taken from the key since, and otherwise none: later reservations
 // already have their instants, at which the permits given back could be used too. It returns
-// nil in both cases. If it returns an error, the permits may have been given back or not;
-// Cancel can be called again. After Cancel has been called, Wait returns an error, even if
-// the call of Wait began before.
+// nil in both cases. If it returns an error, the permits may have been given back or not: time
+// restores those that were not. Once Cancel has asked Redis, Wait returns an error, even if the
+// call of Wait began before.
 //
-// After Wait has returned nil, and after a Cancel that returned nil, it does nothing. If ctx
-// has ended, it returns an error and does not ask Redis: use context.WithoutCancel to cancel
-// because ctx ended.
+// It asks Redis at most once. After Wait has returned nil, and after another Cancel that has
+// asked Redis, it does nothing and returns nil. If ctx has ended, it returns an error and does
+// not ask Redis: use context.WithoutCancel to cancel because ctx ended.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r == nil || r.core == nil {
 		return nil
@@ -193,21 +192,20 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 
 // cancel is Cancel. asked reports whether Redis was asked.
 func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
-	switch r.ended.Load() {
-	case reservationUsed, reservationCancelled:
+	if r.ended.Load() != 0 {
 		return false, nil
 	}
 	if err := ctx.Err(); err != nil {
 		return false, r.core.failed(ctx, r.key, err)
 	}
-	if !r.ended.CompareAndSwap(0, reservationLeft) && r.ended.Load() == reservationUsed {
+	// A second cancel could meet the same state, written by a call that came in between.
+	if !r.ended.CompareAndSwap(0, reservationCancelled) {
 		return false, nil
 	}
 	defer r.caches.returnPermits(r.key)()
 	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
 		return true, r.core.failed(ctx, r.key, err)
 	}
-	r.ended.Store(reservationCancelled)
 	return true, nil
 }
 

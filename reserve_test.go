@@ -438,8 +438,44 @@ func TestLostRepliesOfReservations(t *testing.T) {
 	require.ErrorIs(t, r.Cancel(ctx), lost)
 	reply = nil
 	require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "given back")
-	require.NoError(t, r.Cancel(ctx), "again")
+	require.NoError(t, r.Cancel(ctx), "it does not ask again")
 	require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "once")
+}
+
+// TestACancelIsSentOnce: the reply to a cancel was lost. Within a step, and behind a caller's clock
+// that is ahead, the next call brings the key to the same text, whose permits are its own.
+func TestACancelIsSentOnce(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		lost := errors.New("lost")
+		var reply error
+		client := courier{s.Client, func(redis.Cmder) error { return reply }}
+		clock := func(at time.Time) ratelimit.Option {
+			return ratelimit.WithClock(func() time.Time { return at })
+		}
+		stepped, ahead := ratelimit.WithRefillEvery(time.Minute), ratelimit.Must(ratelimit.NewTokenBucket(
+			s.Client, ratelimit.PerMinute(1), 3, clock(limitertest.Start.Add(time.Second))))
+		for name, l := range map[string]*ratelimit.TokenBucket{
+			"stepped": ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 3, stepped, ratelimit.WithOptions(s.Opts...))),
+			"behind":  ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 3, clock(limitertest.Start))),
+		} {
+			s.Wipe(t)
+			require.NoError(t, l.Preload(ctx))
+			if name == "behind" {
+				must(t)(ahead.TryAcquire(ctx, "k"))
+			} else {
+				must(t)(l.TryAcquire(ctx, "k"))
+			}
+			s.Advance(time.Millisecond)
+			r := reserve(t, l, 1, time.Hour)
+			reply = lost
+			require.ErrorIs(t, r.Cancel(ctx), lost, name)
+			reply = nil
+			require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "given back all the same")
+			require.Equal(t, 1, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+			require.NoError(t, r.Cancel(ctx))
+			require.Equal(t, 1, must(t)(l.Peek(ctx, "k")).Remaining, "%s: another call's permit", name)
+		}
+	})
 }
 
 // TestReservationsNeedNoLoadedScript: NOSCRIPT means that nothing was executed.

@@ -181,7 +181,12 @@ func (c *core) checkCharge(n int) error {
 // back the permits of all tickets of its key: settle a ticket before the Reset, or not at
 // all, because a bucket does not notice the Reset. A sliding window or log can mistake
 // permits of other calls for the ticket's, if they were taken in the same sub-window or at
-// the same instant after a Reset, or after the clock stepped back.
+// the same instant after a Reset, or after the clock stepped back. A calendar window can do so
+// if a limiter of another calendar on the key has begun the count again in between.
+//
+// A fixed or calendar window whose permits are all given back is forgotten. If the server's
+// clock then steps back over the start of an aligned or calendar window, the window before it
+// begins again.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.core == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")

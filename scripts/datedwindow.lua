@@ -147,12 +147,18 @@ out[size + 1] = start
 out[size + 2] = 0
 -- </ticket>
 -- <giveback>
--- needs: key back start used where
+-- By callers' clocks, an aligned window that is unused again stays for as long as their skew:
+-- otherwise a clock that is behind would begin the window before it again.
+-- needs: key back start used longest written margin offset where
 -- sets: given
 local given = 0
 if start == where + 0 then given = math.min(back, used) end
 if given > 0 and given == used then
-  redis.call('UNLINK', key)
+  if written == '' or offset == 'first' then
+    redis.call('UNLINK', key)
+  else
+    redis.call('SET', key, string.format('0/%d/%d%s', start, longest, written), 'PX', string.format('%d', margin + 3))
+  end
 elseif given > 0 then
   used = used - given
   -- <store/>

@@ -68,12 +68,20 @@ if state then
     last = math.max(latest, now)
   end
 end
--- needs: key back closes used where
+-- The count is of the ticket's permits only if it is kept for as long as their window:
+-- otherwise a shorter window of another rule has begun it again. By callers' clocks, a window
+-- that is unused again stays for as long as their skew: otherwise a clock that is behind would
+-- begin the window before it again.
+-- needs: key back closes keep used last written margin where
 -- sets: given
 local given = 0
-if closes == where + 0 then given = math.min(back, used) end
+if closes == where + 0 and keep >= closes then given = math.min(back, used) end
 if given > 0 and given == used then
-  redis.call('UNLINK', key)
+  if written == '' then
+    redis.call('UNLINK', key)
+  else
+    redis.call('SET', key, string.format('0/%d-%d%s', last, keep, written), 'PX', string.format('%d', margin + 3))
+  end
 elseif given > 0 then
   used = used - given
     -- needs: key now used last keep written margin
