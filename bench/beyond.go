@@ -27,7 +27,7 @@ func matches() []match {
 		{
 			"Several limits at once",
 			"A decision takes permits from three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all users together. " +
-				reference + " decides on three buckets.",
+				reference + " decides on three buckets. Aimed at: 5 × with 256 callers, 3 × with one.",
 			[]contestant{
 				{name: "AcquireAll", only: allowed, open: openAllAtOnce},
 				{name: "three calls of this library", only: allowed, open: openThreeCalls},
