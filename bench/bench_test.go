@@ -175,6 +175,12 @@ func TestReplaceSection(t *testing.T) {
 	}
 }
 
+func TestSectionOf(t *testing.T) {
+	require.Equal(t, "## B\n\nb", sectionOf("# A\n\n## B\n\nb\n\n## C\n\nc\n", "## B"))
+	require.Equal(t, "## C\n\nc", sectionOf("# A\n\n## B\n\nb\n\n## C\n\nc\n", "## C"))
+	require.Empty(t, sectionOf("# A\n", "## B"))
+}
+
 func TestParseOptions(t *testing.T) {
 	o, err := parseOptions([]string{"-rounds", "3", "-duration", "50ms", "-only", "bucket", "-out", "x"})
 	require.NoError(t, err)

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/tryacquire/ratelimit/internal/redistest"
@@ -76,6 +78,11 @@ func compare(ctx context.Context, h *host, o options) error {
 	if err := save(o, "throughput.svg", throughputChart(f.results, all)); err != nil {
 		return err
 	}
+	former, err := os.ReadFile(filepath.Join(o.out, "results.md"))
+	if err != nil && !os.IsNotExist(err) {
+		return err
+	}
+	r.paragraph("%s", sectionOf(string(former), beyondHeading)) // of another run
 	return r.finish(o, "results.md")
 }
 

@@ -49,6 +49,19 @@ func saveSection(o options, heading, section string) error {
 	return save(o, "results.md", replaceSection(string(former), heading, section))
 }
 
+// sectionOf is the section of text that begins with the heading, or "".
+func sectionOf(text, heading string) string {
+	begin := strings.Index(text, heading+"\n")
+	if begin < 0 {
+		return ""
+	}
+	section := text[begin:]
+	if next := strings.Index(section[len(heading):], "\n## "); next >= 0 {
+		section = section[:len(heading)+next]
+	}
+	return strings.TrimSpace(section)
+}
+
 // replaceSection replaces the section of text that begins with the heading, or adds it
 // at the end.
 func replaceSection(text, heading, section string) string {
