@@ -42,7 +42,7 @@ func (d Decision) RetryDelay() time.Duration { return rpclimit.Decision(d).Retry
 func (d Decision) Err() *connect.Error {
 	retry := &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryDelay())}
 	cause := d.Result.Err()
-	if integration.IsOutage(d.Result) {
+	if integration.IsOutageDenial(d.Result) {
 		return withDetails(connect.CodeUnavailable, rpclimit.TextUndecided, cause, retry)
 	}
 	subject, description := rpclimit.Decision(d).Violation()
@@ -106,7 +106,7 @@ func ServeInOutages(ctx context.Context, call Call, err error) error {
 }
 
 func withDetails(code connect.Code, text string, cause error, details ...proto.Message) *connect.Error {
-	err := connect.NewError(code, &hidden{text, rpclimit.Cause{Err: cause}})
+	err := connect.NewError(code, &hidden{text, rpclimit.Wrapped{Err: cause}})
 	for _, message := range details {
 		if detail, fault := connect.NewErrorDetail(message); fault == nil {
 			err.AddDetail(detail)
@@ -119,7 +119,7 @@ func withDetails(code connect.Code, text string, cause error, details ...proto.M
 // error inside a connect.Error.
 type hidden struct {
 	text string
-	rpclimit.Cause
+	rpclimit.Wrapped
 }
 
 func (e *hidden) Error() string { return e.text }

@@ -39,7 +39,7 @@ func (d Decision) RetryDelay() time.Duration { return rpclimit.Decision(d).Retry
 // fault of the client's: it is UNAVAILABLE, with RetryInfo alone.
 func (d Decision) Status() *status.Status {
 	retry := &errdetails.RetryInfo{RetryDelay: durationpb.New(d.RetryDelay())}
-	if integration.IsOutage(d.Result) {
+	if integration.IsOutageDenial(d.Result) {
 		return withDetails(codes.Unavailable, rpclimit.TextUndecided, retry)
 	}
 	subject, description := rpclimit.Decision(d).Violation()
@@ -64,7 +64,7 @@ func RetryAfter(err error) (wait time.Duration, ok bool) {
 // DefaultDenialHandler returns d.Status() as an error. The error matches
 // ratelimit.ErrDenied too, for the interceptors and callers in this process.
 func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
-	return &statusError{d.Status(), rpclimit.Cause{Err: d.Result.Err()}}
+	return &statusError{d.Status(), rpclimit.Wrapped{Err: d.Result.Err()}}
 }
 
 // DefaultErrorHandler returns the error of a call for which there is no decision. It never lets a
@@ -79,7 +79,7 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
 // which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	code, text := rpclimit.CodeOf(ctx, err)
-	return &statusError{status.New(codes.Code(code), text), rpclimit.Cause{Err: err}}
+	return &statusError{status.New(codes.Code(code), text), rpclimit.Wrapped{Err: err}}
 }
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that lets calls go on without a
@@ -109,7 +109,7 @@ func withDetails(code codes.Code, text string, details ...protoadapt.MessageV1) 
 // A statusError is a status for clients, and its cause for this process.
 type statusError struct {
 	status *status.Status
-	rpclimit.Cause
+	rpclimit.Wrapped
 }
 
 func (e *statusError) Error() string              { return e.status.Err().Error() }

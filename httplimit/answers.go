@@ -20,7 +20,7 @@ import (
 // client's: it is answered with 503 that names no policy.
 func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 	switch {
-	case integration.IsOutage(d.Result):
+	case integration.IsOutageDenial(d.Result):
 		writeProblem(w, problem{Status: http.StatusServiceUnavailable})
 	case d.unavailable():
 		writeProblem(w, problem{

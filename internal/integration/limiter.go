@@ -47,5 +47,5 @@ func IsNil(limiter any) bool {
 	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
-// IsOutage reports whether a Fallback has denied because of an outage.
-func IsOutage(r ratelimit.Result) bool { return !r.Allowed && r.Fallback && r.Limit == 0 }
+// IsOutageDenial reports whether a Fallback has denied because of an outage.
+func IsOutageDenial(r ratelimit.Result) bool { return !r.Allowed && r.Fallback && r.Limit == 0 }

@@ -25,7 +25,7 @@ func Acquire(ctx context.Context, limiter ratelimit.Limiter, key string, n int, 
 	}
 	begun := time.Now()
 	first, err := limiter.TryAcquireN(ctx, key, n)
-	if err != nil || first.Allowed || first.RetryAfter >= longest || IsOutage(first) {
+	if err != nil || first.Allowed || first.RetryAfter >= longest || IsOutageDenial(first) {
 		return first, err
 	}
 	bounded := ctx

@@ -50,10 +50,10 @@ func IsOutage(ctx context.Context, err error) bool {
 	return code == unavailable && !integration.IsKeyError(err)
 }
 
-// A Cause is the error behind one for clients. errors.Is and errors.As find it in this process, but
-// never io.EOF, which the cause may be when Redis closes a connection: handlers and callers would
+// A Wrapped is the error behind one for clients. errors.Is and errors.As find it in this process, but
+// never io.EOF, which the error may be when Redis closes a connection: handlers and callers would
 // take io.EOF for the end of a stream.
-type Cause struct{ Err error }
+type Wrapped struct{ Err error }
 
-func (c Cause) Is(target error) bool { return target != io.EOF && errors.Is(c.Err, target) }
-func (c Cause) As(target any) bool   { return errors.As(c.Err, target) }
+func (w Wrapped) Is(target error) bool { return target != io.EOF && errors.Is(w.Err, target) }
+func (w Wrapped) As(target any) bool   { return errors.As(w.Err, target) }

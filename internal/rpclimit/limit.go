@@ -62,18 +62,21 @@ type taker struct {
 	midway  bool          // for messages
 }
 
-// Begin takes the permits of a call of a client's, or in a tap handle. If there is no error, the
-// call goes on, and its messages take theirs from messages.
+// Begin takes the permits of a client's call, or of a call in a tap handle. If it returns no error,
+// the call goes on, and each of its messages takes its permit by messages.
 func (l *Limit[C]) Begin(ctx context.Context, call C) (messages *Messages[C], err error) {
 	key, limited, err := l.keyed(ctx, call)
 	if err != nil || !limited {
 		return nil, err
 	}
-	return l.messages(call, key), l.start(ctx, call, key)
+	if err = l.start(ctx, call, key); err != nil {
+		return nil, err
+	}
+	return l.messages(call, key), nil
 }
 
-// Serve runs work if a server's call gets its permits. Its permit in flight, if there is a limit of
-// such, is held meanwhile; ctx is cancelled if its lease is lost.
+// Serve runs work if a server's call gets its permits. If the limit has WithInFlight, the call holds
+// a permit of it while work runs, and the context of work is cancelled if the lease is lost.
 func (l *Limit[C]) Serve(ctx context.Context, call C, work func(ctx context.Context, messages *Messages[C]) error) error {
 	key, limited, err := l.keyed(ctx, call)
 	switch {

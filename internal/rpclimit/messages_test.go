@@ -5,26 +5,15 @@ import (
 	"errors"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/rpclimit"
 )
 
 type call struct{}
-
-// counter allows everything, and counts.
-type counter struct {
-	ratelimit.Limiter
-	asked int
-}
-
-func (c *counter) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
-	c.asked++
-	return ratelimit.Result{Allowed: true, Limit: 5, Remaining: 4, Window: time.Second}, nil
-}
 
 // TestAStreamThatHasFailedTakesNoPermits: whatever the program still sends or receives. io.EOF ends
 // one direction only.
@@ -44,7 +33,7 @@ func TestAStreamThatHasFailedTakesNoPermits(t *testing.T) {
 		"end of messages": {func(m *rpclimit.Messages[call]) error { return m.Receive(t.Context(), 1, fails(io.EOF)) }, io.EOF, nil, nil, 0, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
-			limiter := &counter{}
+			limiter := limitertest.Allowing()
 			limit, err := rpclimit.New(protocol, rpclimit.Server, ratelimit.AllowAll(), key, []rpclimit.Option[call]{
 				rpclimit.WithSent[call](limiter, 0), rpclimit.WithReceived[call](limiter, 0)})
 			require.NoError(t, err)
@@ -52,13 +41,12 @@ func TestAStreamThatHasFailedTakesNoPermits(t *testing.T) {
 			require.NoError(t, err)
 
 			require.ErrorIs(t, c.fail(m), c.err)
-			require.Equal(t, c.taken, limiter.asked)
+			require.Len(t, limiter.Asked(), c.taken)
 			require.Equal(t, c.ended, m.Ended())
 			require.False(t, m.Denied())
 
-			limiter.asked = 0
 			require.Equal(t, c.sent, m.Send(t.Context(), 2, fails(nil)))
-			require.Equal(t, c.onSend, limiter.asked)
+			require.Len(t, limiter.Asked(), c.onSend)
 		})
 	}
 }
