@@ -54,7 +54,7 @@ func (t singleCalls) ratio(a, b string) float64 { return stats.Median(t[a]) / st
 
 func (t singleCalls) table(order []contestant) table {
 	tab := table{
-		title: "One caller, 10,000 keys, allowed: a few calls of each in turn",
+		title: "One caller, 10,000 keys, allowed: the time of single calls",
 		note: fmt.Sprintf("How long a call takes when nothing else is in flight. Medians of single calls: each limiter makes %d calls in a row, and the order of the limiters is random each time, ", inARow) +
 			"so that all run under the same conditions. When limiters are measured one after the other, as in the tables above, their ranking changes from run to run.",
 		header: []string{"", "median", "× " + reference, "× " + returnOne, "mean", "its context"},

@@ -14,8 +14,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestAClientLimitsItself: a call that is denied is not sent, and fails as if a server had denied
@@ -128,8 +128,8 @@ func TestWaiting(t *testing.T) {
 	}
 }
 
-func waits(call func(context.Context, ratelimit.Limiter, time.Duration) error) middlewaretest.Waits {
-	return middlewaretest.Waits{Call: call, Denied: requireDenied, UntilDeadline: connectlimit.UntilDeadline}
+func waits(call func(context.Context, ratelimit.Limiter, time.Duration) error) integrationtest.Waits {
+	return integrationtest.Waits{Call: call, Denied: requireDenied, UntilDeadline: connectlimit.UntilDeadline}
 }
 
 func TestAWaitThatIsOver(t *testing.T) {

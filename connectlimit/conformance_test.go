@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis,
@@ -37,7 +37,7 @@ func TestTheConformanceSuiteOverConnect(t *testing.T) {
 				side, s, opts = "client", free, append([]connect.ClientOption{newClient(t, limiter, cost)}, protocol...)
 			}
 			t.Run(v.Name+" "+side+kind, func(t *testing.T) {
-				middlewaretest.Calls{
+				integrationtest.Calls{
 					Stage: stage, Variant: v, Denied: requireDenied,
 					Ask: func(n int) error {
 						costs := []connect.ClientOption{connect.WithInterceptors(sending{"Cost", strconv.Itoa(n)})}

@@ -121,7 +121,7 @@ func ExampleWithErrorHandler() {
 	// Output: unauthenticated: send an API key
 }
 
-// Each user who has logged in has a limit, and each address has one for all other calls.
+// A call is limited by its user. If nobody has logged in, it is limited by the client's address.
 func ExampleFirstOf() {
 	type userKey struct{}
 	user := ratelimit.Must(connectlimit.User(func(ctx context.Context) string {

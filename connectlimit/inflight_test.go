@@ -11,8 +11,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestCallsAtOnce: a call holds its place while its handler runs, and is denied without a permit
@@ -34,7 +34,7 @@ func TestCallsAtOnce(t *testing.T) {
 		<-entered
 		require.Equal(t, []string{"k 1"}, rate.Asked())
 		err := do(t.Context(), s)
-		requireDenied(t, err, "slow.inflight", 1, middlewaretest.AtOnce, 3*time.Second)
+		requireDenied(t, err, "slow.inflight", 1, integrationtest.AtOnce, 3*time.Second)
 		requirePushback(t, err, protocol, "3", "3000")
 		require.Empty(t, rate.Asked())
 		close(leave)
@@ -65,7 +65,7 @@ func TestCallsAtOnceInAnOutage(t *testing.T) {
 }
 
 func TestADeadlineIsNoOutage(t *testing.T) {
-	middlewaretest.DeadlinesAreNoOutages(t, connect.CodeResourceExhausted, connect.CodeDeadlineExceeded,
+	integrationtest.DeadlinesAreNoOutages(t, connect.CodeResourceExhausted, connect.CodeDeadlineExceeded,
 		func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) connect.Code {
 			opts := []connectlimit.Option{connectlimit.WithErrorHandler(connectlimit.ServeInOutages)}
 			if wait > 0 {

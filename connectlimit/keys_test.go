@@ -10,12 +10,12 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 func TestKeys(t *testing.T) {
-	middlewaretest.Keys[connectlimit.KeyFunc]{
+	integrationtest.Keys[connectlimit.KeyFunc]{
 		ClientIP: connectlimit.ClientIP, Header: connectlimit.Header, APIKey: connectlimit.APIKey, User: connectlimit.User,
 		Join: connectlimit.Join, FirstOf: connectlimit.FirstOf, Route: connectlimit.Procedure(), Everyone: connectlimit.Everyone(),
 		Reserved: "host", ErrNoKey: connectlimit.ErrNoKey, ErrBadKey: connectlimit.ErrBadKey,
@@ -24,7 +24,7 @@ func TestKeys(t *testing.T) {
 				return key(call.Spec.Procedure, call.Message.(string))
 			}
 		},
-		Ask: func(t testing.TB, key connectlimit.KeyFunc, c middlewaretest.Call) (string, error) {
+		Ask: func(t testing.TB, key connectlimit.KeyFunc, c integrationtest.Call) (string, error) {
 			call := connectlimit.Call{Spec: connect.Spec{Procedure: c.Route}, Peer: connect.Peer{Addr: c.From}, Header: http.Header{}, Message: c.Sent}
 			for i := 0; i < len(c.Header); i += 2 {
 				call.Header.Add(c.Header[i], c.Header[i+1])
@@ -53,20 +53,20 @@ func TestKeysOfClients(t *testing.T) {
 			require.ErrorIs(t, err, c.err)
 		})
 	}
-	got, err := ratelimit.Must(connectlimit.User(middlewaretest.UserOf))(middlewaretest.Call{User: "42"}.Context(t.Context()), own)
+	got, err := ratelimit.Must(connectlimit.User(integrationtest.UserOf))(integrationtest.Call{User: "42"}.Context(t.Context()), own)
 	require.NoError(t, err)
 	require.Equal(t, "user:42", got)
 }
 
 // TestKeysOfRealCalls: what connect makes of a call has what the key functions ask for.
 func TestKeysOfRealCalls(t *testing.T) {
-	join := ratelimit.Must(connectlimit.Join(ratelimit.Must(connectlimit.ClientIP(middlewaretest.Proxies)),
+	join := ratelimit.Must(connectlimit.Join(ratelimit.Must(connectlimit.ClientIP(integrationtest.Proxies)),
 		ratelimit.Must(connectlimit.APIKey("Authorization")), connectlimit.Procedure()))
 	eachKind(t, func(t *testing.T, kind, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
 		limiter := limitertest.Allowing()
 		s := serve(t, nil, ratelimit.Must(connectlimit.NewServer(limiter, join)))
 		require.NoError(t, do(t.Context(), s, connect.WithInterceptors(sending{"Authorization", "Bearer s3cret"})))
-		require.Equal(t, []string{"ip:127.0.0.1|apikey#" + middlewaretest.Hash("s3cret") + "|route:" + kind + " 1"}, limiter.Asked())
+		require.Equal(t, []string{"ip:127.0.0.1|apikey#" + integrationtest.Hash("s3cret") + "|route:" + kind + " 1"}, limiter.Asked())
 		requireError(t, do(t.Context(), s), connect.CodeInvalidArgument, "the call lacks what it is limited by")
 		require.Empty(t, limiter.Asked())
 	})

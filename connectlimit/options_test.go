@@ -4,14 +4,14 @@ import (
 	"testing"
 
 	"github.com/tryacquire/ratelimit/connectlimit"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 )
 
 func TestOptions(t *testing.T) {
-	middlewaretest.Options[connectlimit.Option, connectlimit.KeyFunc]{
-		Constructors: map[string]middlewaretest.Constructor[connectlimit.Option, connectlimit.KeyFunc]{
-			"NewServer": middlewaretest.Construct(connectlimit.NewServer),
-			"NewClient": middlewaretest.Construct(connectlimit.NewClient),
+	integrationtest.Options[connectlimit.Option, connectlimit.KeyFunc]{
+		Constructors: map[string]integrationtest.Constructor[connectlimit.Option, connectlimit.KeyFunc]{
+			"NewServer": integrationtest.Construct(connectlimit.NewServer),
+			"NewClient": integrationtest.Construct(connectlimit.NewClient),
 		},
 		Key:        connectlimit.Everyone(),
 		WithPolicy: connectlimit.WithPolicy, WithMaxWait: connectlimit.WithMaxWait, WithReceived: connectlimit.WithReceived, WithSent: connectlimit.WithSent,

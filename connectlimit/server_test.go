@@ -18,8 +18,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // requirePushback asserts what tells a client of the protocol when to retry.
@@ -158,7 +158,7 @@ func TestOutages(t *testing.T) {
 
 func TestErrorsHaveACodeAndNoText(t *testing.T) {
 	const mistake = "the rate limit is set up wrongly"
-	for _, c := range append(middlewaretest.Failures(), middlewaretest.Failure{
+	for _, c := range append(integrationtest.Failures(), integrationtest.Failure{
 		Err: connect.NewError(connect.CodeOutOfRange, errors.New("secret")), Code: uint32(connect.CodeUnavailable), Text: "the rate limit could not be decided",
 	}) {
 		code, wrapped := connect.Code(c.Code), fmt.Errorf("secret: %w", c.Err)
@@ -204,7 +204,7 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 
 // TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
 func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
-	for _, c := range middlewaretest.Failures() {
+	for _, c := range integrationtest.Failures() {
 		got := connectlimit.ServeInOutages(t.Context(), connectlimit.Call{}, c.Err)
 		require.Equal(t, c.IsOutage(), got == nil, c.Err)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 )
 
 // The service has one procedure of each kind, of strings. It needs no generated code.
@@ -246,7 +246,7 @@ func newClient(t testing.TB, limiter ratelimit.Limiter, opts ...connectlimit.Opt
 // requireDenied asserts the code, the text and all details of a denial.
 func requireDenied(t testing.TB, err error, policy string, limit int, window, delay time.Duration) {
 	t.Helper()
-	message, description := middlewaretest.DenialTexts(policy, limit, window, delay)
+	message, description := integrationtest.DenialTexts(policy, limit, window, delay)
 	requireError(t, err, connect.CodeResourceExhausted, message,
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)},
 		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{

@@ -14,8 +14,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestTheConformanceSuiteOverGRPC: every algorithm, storage and way to count, on miniredis, through
@@ -45,7 +45,7 @@ func TestTheConformanceSuiteOverGRPC(t *testing.T) {
 			for _, kind := range []string{unary, bidi} {
 				do := everyKind[kind]
 				t.Run(v.Name+" "+side+kind, func(t *testing.T) {
-					middlewaretest.Calls{
+					integrationtest.Calls{
 						Stage: stage, Variant: v, Denied: requireDenied,
 						Ask: func(n int) error {
 							return do(metadata.AppendToOutgoingContext(t.Context(), "cost", strconv.Itoa(n)), conn)

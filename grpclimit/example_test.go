@@ -115,8 +115,8 @@ func Example_retryPolicy() {
 	// OK
 }
 
-// Each user who has logged in has a limit, and each address has one for all other calls. Health checks
-// are free.
+// A call is limited by its user. If nobody has logged in, it is limited by the client's address. Health
+// checks are not limited.
 func ExampleFirstOf() {
 	client := redisForExamples()
 	type userKey struct{}

@@ -13,8 +13,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestCallsAtOnce: a call holds its place while its handler runs, and is denied without a permit
@@ -57,7 +57,7 @@ func TestCallsAtOnce(t *testing.T) {
 		<-entered
 		require.Equal(t, []string{"k 1"}, rate.Asked())
 		var trailer metadata.MD
-		requireDenied(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "slow.inflight", 1, middlewaretest.AtOnce, 3*time.Second)
+		requireDenied(t, do(t.Context(), conn, grpc.Trailer(&trailer)), "slow.inflight", 1, integrationtest.AtOnce, 3*time.Second)
 		require.Equal(t, []string{"3000"}, trailer["grpc-retry-pushback-ms"], kind)
 		require.Empty(t, rate.Asked())
 		close(leave)

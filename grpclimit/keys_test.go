@@ -12,7 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 )
 
 // incoming is the context of a call that a server has received.
@@ -25,7 +25,7 @@ func incoming(t testing.TB, from string, md ...string) context.Context {
 }
 
 func TestKeys(t *testing.T) {
-	middlewaretest.Keys[grpclimit.KeyFunc]{
+	integrationtest.Keys[grpclimit.KeyFunc]{
 		ClientIP: grpclimit.ClientIP, Header: grpclimit.Metadata, APIKey: grpclimit.APIKey, User: grpclimit.User,
 		Join: grpclimit.Join, FirstOf: grpclimit.FirstOf, Route: grpclimit.Method(), Everyone: grpclimit.Everyone(),
 		Reserved: ":authority", ErrNoKey: grpclimit.ErrNoKey, ErrBadKey: grpclimit.ErrBadKey,
@@ -34,7 +34,7 @@ func TestKeys(t *testing.T) {
 				return key(call.Method, call.Message.(string))
 			}
 		},
-		Ask: func(t testing.TB, key grpclimit.KeyFunc, c middlewaretest.Call) (string, error) {
+		Ask: func(t testing.TB, key grpclimit.KeyFunc, c integrationtest.Call) (string, error) {
 			return key(c.Context(incoming(t, c.From, c.Header...)), grpclimit.Call{Method: c.Route, Message: c.Sent})
 		},
 	}.Test(t)
@@ -43,7 +43,7 @@ func TestKeys(t *testing.T) {
 // TestKeysByMetadataAndPeer: what only gRPC has.
 func TestKeysByMetadataAndPeer(t *testing.T) {
 	direct, tenant := ratelimit.Must(grpclimit.ClientIP(nil)), ratelimit.Must(grpclimit.Metadata("X-Tenant"))
-	user := ratelimit.Must(grpclimit.User(middlewaretest.UserOf))
+	user := ratelimit.Must(grpclimit.User(integrationtest.UserOf))
 	received, own := grpclimit.Call{Method: unary}, grpclimit.Call{Client: true}
 	unix := peer.NewContext(t.Context(), &peer.Peer{Addr: &net.UnixAddr{Name: "/run/a.sock", Net: "unix"}})
 	for name, c := range map[string]struct {
@@ -61,7 +61,7 @@ func TestKeysByMetadataAndPeer(t *testing.T) {
 		"metadata, outgoing":        {tenant, metadata.AppendToOutgoingContext(incoming(t, "", "x-tenant", "caller"), "X-Tenant", "own"), own, "header:x-tenant:own", nil},
 		"metadata, only incoming":   {tenant, incoming(t, "", "x-tenant", "caller"), own, "", grpclimit.ErrNoKey},
 		"metadata, only outgoing":   {tenant, metadata.AppendToOutgoingContext(t.Context(), "x-tenant", "own"), received, "", grpclimit.ErrNoKey},
-		"user, of a client":         {user, middlewaretest.Call{User: "42"}.Context(t.Context()), own, "user:42", nil},
+		"user, of a client":         {user, integrationtest.Call{User: "42"}.Context(t.Context()), own, "user:42", nil},
 		"FirstOf, a mistake":        {ratelimit.Must(grpclimit.FirstOf(user, direct)), t.Context(), own, "", ratelimit.ErrInvalidConfig},
 	} {
 		t.Run(name, func(t *testing.T) {

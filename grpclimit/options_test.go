@@ -4,15 +4,15 @@ import (
 	"testing"
 
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 )
 
 func TestOptions(t *testing.T) {
-	middlewaretest.Options[grpclimit.Option, grpclimit.KeyFunc]{
-		Constructors: map[string]middlewaretest.Constructor[grpclimit.Option, grpclimit.KeyFunc]{
-			"NewServer": middlewaretest.Construct(grpclimit.NewServer),
-			"NewClient": middlewaretest.Construct(grpclimit.NewClient),
-			"NewTap":    middlewaretest.Construct(grpclimit.NewTap),
+	integrationtest.Options[grpclimit.Option, grpclimit.KeyFunc]{
+		Constructors: map[string]integrationtest.Constructor[grpclimit.Option, grpclimit.KeyFunc]{
+			"NewServer": integrationtest.Construct(grpclimit.NewServer),
+			"NewClient": integrationtest.Construct(grpclimit.NewClient),
+			"NewTap":    integrationtest.Construct(grpclimit.NewTap),
 		},
 		Key:        grpclimit.Everyone(),
 		WithPolicy: grpclimit.WithPolicy, WithMaxWait: grpclimit.WithMaxWait, WithReceived: grpclimit.WithReceived, WithSent: grpclimit.WithSent,

@@ -14,8 +14,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // retrying is an ordinary retry policy of grpc-go, which retries denials.
@@ -165,7 +165,7 @@ func TestAStreamDeniedMidwayIsNotReplayed(t *testing.T) {
 }
 
 func TestADeadlineIsNoOutage(t *testing.T) {
-	middlewaretest.DeadlinesAreNoOutages(t, codes.ResourceExhausted, codes.DeadlineExceeded,
+	integrationtest.DeadlinesAreNoOutages(t, codes.ResourceExhausted, codes.DeadlineExceeded,
 		func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) codes.Code {
 			opts := []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}
 			if wait > 0 {

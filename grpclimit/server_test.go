@@ -17,8 +17,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 func TestCallsOfEachKindAreAllowedAndDenied(t *testing.T) {
@@ -136,7 +136,7 @@ func TestOutages(t *testing.T) {
 }
 
 func TestErrorsHaveACodeAndNoText(t *testing.T) {
-	for _, c := range middlewaretest.Failures() {
+	for _, c := range integrationtest.Failures() {
 		wrapped := fmt.Errorf("secret: %w", c.Err)
 		want := status.New(codes.Code(c.Code), c.Text)
 
@@ -169,7 +169,7 @@ func TestErrorsHaveACodeAndNoText(t *testing.T) {
 
 // TestOpenIsNoWayAroundTheLimit: only an outage lets a call pass.
 func TestOpenIsNoWayAroundTheLimit(t *testing.T) {
-	for _, c := range middlewaretest.Failures() {
+	for _, c := range integrationtest.Failures() {
 		got := grpclimit.ServeInOutages(t.Context(), grpclimit.Call{}, c.Err)
 		require.Equal(t, c.IsOutage(), got == nil, c.Err)
 	}

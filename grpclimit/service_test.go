@@ -22,7 +22,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 )
 
 // The service has one method of each kind, of strings. It needs no generated code.
@@ -204,7 +204,7 @@ func newClient(t testing.TB, limiter ratelimit.Limiter, opts ...grpclimit.Option
 // requireDenied asserts all of a denial's status.
 func requireDenied(t testing.TB, err error, policy string, limit int, window, delay time.Duration) {
 	t.Helper()
-	message, description := middlewaretest.DenialTexts(policy, limit, window, delay)
+	message, description := integrationtest.DenialTexts(policy, limit, window, delay)
 	want, fault := status.New(codes.ResourceExhausted, message).WithDetails(
 		&errdetails.RetryInfo{RetryDelay: durationpb.New(delay)},
 		&errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{{

@@ -12,8 +12,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // counting counts the calls that a server has begun to serve.
@@ -60,7 +60,7 @@ func TestTheTapHandle(t *testing.T) {
 		if sendsOneMessage(kind) {
 			requireDenied(t, err, "flood", 5, time.Second, 2*time.Millisecond)
 		}
-		want := "ip:127.0.0.1|apikey#" + middlewaretest.Hash("s3cret") + "|route:" + kind + " 2"
+		want := "ip:127.0.0.1|apikey#" + integrationtest.Hash("s3cret") + "|route:" + kind + " 2"
 		require.Equal(t, []string{want, want, want}, limiter.Asked(), "the retry policy goes by its own backoff")
 		require.Equal(t, []bool{true, true, true}, deadlines)
 		require.Empty(t, trailer["grpc-retry-pushback-ms"])

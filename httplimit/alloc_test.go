@@ -10,8 +10,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // discard is a ResponseWriter that costs nothing.
@@ -34,14 +34,14 @@ type costCase struct {
 
 func costCases(t testing.TB) map[string]costCase {
 	of := func(from string, header ...string) *http.Request {
-		return requestOf(t.Context(), middlewaretest.Call{From: from, Header: header, User: "42"})
+		return requestOf(t.Context(), integrationtest.Call{From: from, Header: header, User: "42"})
 	}
 	return map[string]costCase{
 		"address":   {clientIP(t, nil), of("192.0.2.1:1234")},
 		"proxied":   {clientIP(t, proxies), of("10.0.0.1:1", "X-Forwarded-For", "198.51.100.1, 203.0.113.7, 10.0.0.2")},
 		"forwarded": {clientIP(t, proxies, httplimit.WithForwarded()), of("10.0.0.1:1", "Forwarded", `for=198.51.100.1, for="[2001:db8:1:2::3]:443";proto=https, for=10.0.0.2`)},
 		"header":    {ratelimit.Must(httplimit.Header("X-Tenant")), of("192.0.2.1:1234", "X-Tenant", "{acme}")},
-		"user":      {ratelimit.Must(httplimit.User(middlewaretest.UserOf)), of("192.0.2.1:1234")},
+		"user":      {ratelimit.Must(httplimit.User(integrationtest.UserOf)), of("192.0.2.1:1234")},
 		"browser":   {ratelimit.Must(httplimit.APIKey("Authorization")), of("192.0.2.1:1234", "Authorization", "Bearer "+strings.Repeat("s", 200), "Origin", "https://example.com")},
 	}
 }

@@ -6,11 +6,11 @@ import (
 	"testing"
 
 	"github.com/tryacquire/ratelimit/httplimit"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 )
 
 // requestOf is the request of a call.
-func requestOf(ctx context.Context, c middlewaretest.Call) *http.Request {
+func requestOf(ctx context.Context, c integrationtest.Call) *http.Request {
 	r := newRequest("GET", "/"+c.Sent).WithContext(c.Context(ctx))
 	r.RemoteAddr, r.Pattern = c.From, c.Route
 	for i := 0; i < len(c.Header); i += 2 {
@@ -24,14 +24,14 @@ func constantKey(key string, err error) httplimit.KeyFunc {
 }
 
 func TestKeys(t *testing.T) {
-	middlewaretest.Keys[httplimit.KeyFunc]{
+	integrationtest.Keys[httplimit.KeyFunc]{
 		ClientIP: httplimit.ClientIP, Header: httplimit.Header, APIKey: httplimit.APIKey, User: httplimit.User,
 		Join: httplimit.Join, FirstOf: httplimit.FirstOf, Route: httplimit.Pattern(), Everyone: httplimit.Everyone(),
 		Reserved: "host", ErrNoKey: httplimit.ErrNoKey, ErrBadKey: httplimit.ErrBadKey,
 		Own: func(key func(pattern, sent string) (string, error)) httplimit.KeyFunc {
 			return func(r *http.Request) (string, error) { return key(r.Pattern, r.URL.Path[1:]) }
 		},
-		Ask: func(t testing.TB, key httplimit.KeyFunc, c middlewaretest.Call) (string, error) {
+		Ask: func(t testing.TB, key httplimit.KeyFunc, c integrationtest.Call) (string, error) {
 			return key(requestOf(t.Context(), c))
 		},
 	}.Test(t)

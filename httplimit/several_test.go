@@ -16,8 +16,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // stages are where limiters on Redis are tested.
@@ -107,7 +107,7 @@ func TestSeveralLimitsAllOrNothing(t *testing.T) {
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{
 			"ratelimit:address:tokenbucket:ip:192.0.2.1", "ratelimit:address:tokenbucket:ip:192.0.2.2", "ratelimit:address:tokenbucket:ip:192.0.2.3",
-			"ratelimit:key:fixedwindow:apikey#" + middlewaretest.Hash("a"), "ratelimit:key:fixedwindow:apikey#" + middlewaretest.Hash("b"), "ratelimit:all:slidinglog:all",
+			"ratelimit:key:fixedwindow:apikey#" + integrationtest.Hash("a"), "ratelimit:key:fixedwindow:apikey#" + integrationtest.Hash("b"), "ratelimit:all:slidinglog:all",
 		}, keys)
 
 		s.Advance(10*time.Second - time.Microsecond)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/middlewaretest"
 )
 
 // TestARequestWaits for less than the bound, and is denied at once if it would have to wait longer.
@@ -185,7 +185,7 @@ func TestWaitingWithAnOutagePolicy(t *testing.T) {
 }
 
 func TestADeadlineIsNoOutage(t *testing.T) {
-	middlewaretest.DeadlinesAreNoOutages(t, 429, 503, func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) int {
+	integrationtest.DeadlinesAreNoOutages(t, 429, 503, func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) int {
 		opts := []httplimit.Option{httplimit.WithErrorHandler(httplimit.ServeInOutages)}
 		if wait > 0 {
 			opts = append(opts, httplimit.WithMaxWait(wait))

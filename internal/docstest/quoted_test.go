@@ -59,7 +59,7 @@ var quoted = []struct {
 const (
 	hotKey   = "256 callers, one hot key, allowed"
 	manyKeys = "256 callers, 10,000 keys, allowed"
-	oneByOne = "One caller, 10,000 keys, allowed: a few calls of each in turn"
+	oneByOne = "One caller, 10,000 keys, allowed: the time of single calls"
 )
 
 // TestQuotedFiguresAreThoseOfTheBench: -update brings these figures up to date, too.

@@ -4,9 +4,9 @@
 //
 //	go run ./internal/gotest . bench/ -- -short ./...
 //
-// It exits with 1 if a test failed, and in CI (the variable CI is set) also if one was left out for
-// lack of a server. It prints one line for a package that passes. For a
-// package that fails, and for every package with -v, it prints the output too.
+// It exits with 1 if a test failed. If the environment variable CI is set, it also exits with 1 if a
+// test was left out because a server is not installed. It prints one line for a package that passes.
+// For a package that fails, and for every package with -v, it prints the output too.
 package main
 
 import (

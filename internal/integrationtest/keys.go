@@ -1,4 +1,4 @@
-package middlewaretest
+package integrationtest
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package middlewaretest
+package integrationtest
 
 import (
 	"context"
@@ -15,7 +15,8 @@ const (
 	unavailable     = 14
 )
 
-// A Failure is an error in place of a decision, and all that the client is told of it.
+// A Failure is an error of a key function or a limiter, with the code and the text that the client
+// gets.
 type Failure struct {
 	Err  error
 	Code uint32

@@ -1,4 +1,4 @@
-// Package middlewaretest has the tests that httplimit, grpclimit and connectlimit share: of what they
+// Package integrationtest has the tests that httplimit, grpclimit and connectlimit share: of what they
 // promise alike, each with types of its own. The types and functions are parameters.
 //
 //	Keys                  the key functions of all three
@@ -7,4 +7,4 @@
 //	Waits                 calls of grpclimit and connectlimit that wait for their permits
 //	Failures              the errors of grpclimit and connectlimit without a decision
 //	DeadlinesAreNoOutages deadlines, in all three
-package middlewaretest
+package integrationtest
