@@ -112,6 +112,10 @@ func greatest(most int64, ok func(int64) bool) int64 {
 	return low
 }
 
+// evenUnits bounds the capacity of a bucket whose state is one number, so that a debt of
+// fifteen times as much fits beside it.
+const evenUnits = exact / 32
+
 // returnExactly makes giveback.lua give back only what a bucket cannot have refilled.
 const returnExactly = 1
 
@@ -122,7 +126,7 @@ func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 	if b.exactly {
 		a.which = func(int64, int64) int64 { return returnExactly }
 	}
-	if high, capacity := bits.Mul64(uint64(b.limit), uint64(b.permit)); b.every == 1 && high == 0 && capacity < exact/2 {
+	if high, capacity := bits.Mul64(uint64(b.limit), uint64(b.permit)); b.every == 1 && high == 0 && capacity < evenUnits {
 		e := evenBucket{b}
 		a.large = &algorithm{scripts: steppedBucketScripts, words: steppedWords, explainer: steppedBucket{b}, args: steppedArgs(b, mark)}
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e

@@ -17,7 +17,7 @@ type TokenBucket struct{ *core }
 // accepts instead. The error wraps ErrInvalidConfig. Redis is not asked.
 //
 // Any rate is exact to the microsecond. Let f be the greatest common divisor of the period
-// in microseconds and the rate's count. If burst × period / f is 2^52 or more, one number
+// in microseconds and the rate's count. If burst × period / f is 2^48 or more, one number
 // cannot hold the state, and a decision costs Redis about a quarter more time. So does a
 // decision of a bucket that refills in steps.
 func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
