@@ -32,10 +32,10 @@ type Settler interface {
 	// Allowed is true, Remaining is 0 while there is a debt. n is 1 to 1,000,000,000; with
 	// the storage ZSet 1 to 10,000, and no more than 20,000 permits can count at a time.
 	// ErrTooMuchDebt means that nothing was charged: n is above its bound, a bucket would
-	// take more than 71 years to repay its debt (or the numbers of its state would not be
-	// exact), or more than 4,000,000,000 permits would count in a window. The other errors
-	// are those of TryAcquire, and ErrInvalidPermits for n below 1. The call is not merged
-	// with others.
+	// take more than 71 years to repay its debt, or more than 4,000,000,000 permits would
+	// count in a window. The numbers of some buckets' states end before 71 years, but at no
+	// debt below 15 times the capacity. The other errors are those of TryAcquire, and
+	// ErrInvalidPermits for n below 1. The call is not merged with others.
 	Charge(ctx context.Context, key string, n int) (Result, error)
 }
 
@@ -183,6 +183,11 @@ func (c *core) checkCharge(n int) error {
 // permits of other calls for the ticket's, if they were taken in the same sub-window or at
 // the same instant after a Reset, or after the clock stepped back. A calendar window can do so
 // if a limiter of another calendar on the key has begun the count again in between.
+//
+// With [WithClock], the instant of what is given back stays in the state for as long as the
+// clocks may be apart, or a clock that is behind could use a window twice. Until the next
+// call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
+// that were given back.
 //
 // A fixed or calendar window whose permits are all given back is forgotten. If the server's
 // clock then steps back over the start of an aligned or calendar window, the window before it

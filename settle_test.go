@@ -49,35 +49,52 @@ func TestAnEstimateIsSettledBelowIt(t *testing.T) {
 	})
 }
 
-// TestGivingBackBeginsNoWindowAgain: callers' clocks are apart. One has begun the next window, and
-// gives back all that it took from it; the other is still in the window before, which is used up.
-func TestGivingBackBeginsNoWindowAgain(t *testing.T) {
+// TestGivingBackMovesNoClockBack: a caller whose clock is ahead begins what comes after the
+// window that another one has used up, and gives all of it back, again and again. The other
+// one gets what the rule allows up to the clock that is ahead, once.
+func TestGivingBackMovesNoClockBack(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
-		day := time.Date(2026, 11, 18, 0, 0, 0, 0, time.UTC)
-		var now time.Time
-		clock := func(ahead time.Duration) ratelimit.Option {
-			return ratelimit.WithClock(func() time.Time { return now.Add(ahead) })
+		calendar := func(c ratelimit.Client, limit int, _ time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			var of []ratelimit.CalendarWindowOption
+			for _, o := range opts {
+				of = append(of, o)
+			}
+			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), of...)
 		}
-		for name, at := range map[string]func(ratelimit.Option) settling{
-			"aligned": func(o ratelimit.Option) settling {
-				return ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 3, 24*time.Hour, o, ratelimit.WithAlignment(0)))
-			},
-			"calendar": func(o ratelimit.Option) settling {
-				return ratelimit.Must(ratelimit.NewCalendarWindow(s.Client, 3, ratelimit.Daily(time.UTC), o))
-			},
-		} {
-			s.Wipe(t)
-			ahead, behind := at(clock(time.Second)), at(clock(0))
-			now = day.Add(-time.Second)
-			require.True(t, must(t)(behind.TryAcquireN(ctx, "k", 3)).Allowed)
-			ticket, _, err := ahead.Estimate(ctx, "k", 2)
-			require.NoError(t, err)
-			require.NoError(t, ticket.Settle(ctx, 0))
-			unused := ratelimit.Result{Allowed: true, Limit: 3, Window: 24 * time.Hour, Remaining: 3}
-			require.Equal(t, unused, must(t)(ahead.Peek(ctx, "k")), name)
-			require.Equal(t, 1, must(t)(behind.TryAcquireN(ctx, "k", 2)).Remaining)
-			now = day.Add(time.Hour)
-			require.Equal(t, 1, must(t)(behind.Peek(ctx, "k")).Remaining, "%s: the permits were the new day's", name)
+		for _, k := range append(limitertest.Kinds(), limitertest.Kind{Name: "CalendarWindow", Build: calendar}) {
+			for skew, most := range map[time.Duration]int{6 * time.Minute: 11, 10 * time.Hour: 20} {
+				s.Wipe(t)
+				now := time.Date(2026, 11, 18, 20, 0, 0, 0, time.UTC)
+				at := func(ahead time.Duration) settling {
+					l, err := k.Build(s.Client, 10, time.Hour, ratelimit.WithMaxSkew(skew), ratelimit.WithClock(func() time.Time { return now.Add(ahead) }))
+					require.NoError(t, err)
+					return l.(settling)
+				}
+				ahead, behind := at(skew), at(0)
+				got := 0
+				for round := range 8 {
+					for must(t)(behind.TryAcquire(ctx, "k")).Allowed {
+						got++
+					}
+					var tickets [2]*ratelimit.Ticket
+					for i := range tickets {
+						var err error
+						tickets[i], _, err = ahead.Estimate(ctx, "k", 1+i)
+						require.NoError(t, err)
+					}
+					for i := range tickets {
+						if ticket := tickets[(i+round)%2]; ticket != nil { // the later one first, every other time
+							require.NoError(t, ticket.Settle(ctx, 0))
+						}
+					}
+				}
+				require.LessOrEqual(t, got, most, "%s, clocks %v apart", k.Name, skew)
+				require.GreaterOrEqual(t, got, most/10*10, "%s, clocks %v apart", k.Name, skew)
+				denied := must(t)(behind.TryAcquire(ctx, "k"))
+				require.False(t, denied.Allowed)
+				now = now.Add(denied.RetryAfter)
+				require.True(t, must(t)(behind.TryAcquire(ctx, "k")).Allowed, "%s, clocks %v apart: what was given back counts for nothing", k.Name, skew)
+			}
 		}
 	})
 }
@@ -90,14 +107,36 @@ func TestAnEstimateThatIsGivenBackIsAsIfNeverTaken(t *testing.T) {
 		require.NoError(t, ticket.Settle(ctx, 0))
 		require.Equal(t, unused, must(t)(l.Peek(ctx, "k")))
 		// A full bucket stays for as long as the skew, so that no clock goes back in time; by
-		// callers' clocks, so does a window that begins at a given time.
-		require.LessOrEqual(t, s.Admin.PTTL(ctx, v.Key).Val(), 3*time.Millisecond+s.MaxSkew)
-		begins := v.Name == "FixedWindow aligned" || v.Name == "CalendarWindow"
-		if !strings.Contains(v.Name, "Bucket") && (!begins || s.MaxSkew == 0) {
+		// callers' clocks, so does everything else.
+		require.LessOrEqual(t, s.Admin.PTTL(ctx, v.Key).Val(), 901*time.Millisecond+s.MaxSkew)
+		if !strings.Contains(v.Name, "Bucket") && s.MaxSkew == 0 {
 			require.Zero(t, s.Admin.Exists(ctx, v.Key).Val())
 		}
 		require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 	})
+}
+
+// TestAReturnAfterTheClockSteppedBack: the server's clock steps back into the slot of an
+// earlier entry, to which the later ones move; a ticket's permits are found among them.
+func TestAReturnAfterTheClockSteppedBack(t *testing.T) {
+	const window = 2 * time.Minute
+	s := limitertest.OnMiniredis(t)
+	for name, l := range map[string]settling{
+		"log":  ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 100, Window: window}}, ratelimit.WithResolution(window/10))),
+		"Hash": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10))),
+		"List": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10), ratelimit.WithStorage(ratelimit.List))),
+	} {
+		s.Wipe(t)
+		must(t)(l.TryAcquire(ctx, "k"))
+		s.Advance(window / 10)
+		must(t)(l.TryAcquire(ctx, "k"))
+		s.Advance(-window / 10)
+		ticket, r, err := l.Estimate(ctx, "k", 98)
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		require.NoError(t, ticket.Settle(ctx, 25))
+		require.Equal(t, 73, must(t)(l.Peek(ctx, "k")).Remaining, name)
+	}
 }
 
 func TestAnEstimateIsSettledAboveIt(t *testing.T) {

@@ -147,14 +147,14 @@ out[size + 1] = start
 out[size + 2] = 0
 -- </ticket>
 -- <giveback>
--- By callers' clocks, an aligned window that is unused again stays for as long as their skew:
--- otherwise a clock that is behind would begin the window before it again.
--- needs: key back start used longest written margin offset where
+-- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
+-- a clock that is behind would begin the window before it again.
+-- needs: key back start used longest written margin where
 -- sets: given
 local given = 0
 if start == where + 0 then given = math.min(back, used) end
 if given > 0 and given == used then
-  if written == '' or offset == 'first' then
+  if written == '' then
     redis.call('UNLINK', key)
   else
     redis.call('SET', key, string.format('0/%d/%d%s', start, longest, written), 'PX', string.format('%d', margin + 3))

@@ -17,8 +17,9 @@
 -- Rule     "<longest window>/<resolution>", and "@" if a caller's clock wrote the last
 --          entry. " <window>/<instant>" follows for every longer window of another
 --          limiter that uses the key: its entries are kept until that instant, when
---          the last permit that it took leaves its window. The limiter's own rule is in
---          ARGV, so that one comparison says that nobody else uses the key
+--          the last permit that it took leaves its window. "!" at the end: all permits of
+--          the last entry were given back. The limiter's own rule is in ARGV, so that one
+--          comparison says that nobody else uses the key
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -114,14 +115,14 @@ if said ~= rule or instant > slot then
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
     instant = now - now % coarse + coarse - 1
-    if oldest <= instant then
+    if oldest < instant then
       kept = 1
       local high = last
       while high - kept > 1 do
         local middle = math.floor((kept + high) / 2)
         local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
         if not at then return {err = corrupt} end
-        if at <= instant then kept = middle else high = middle end
+        if at < instant then kept = middle else high = middle end
       end
     else
       oldest = instant
@@ -388,6 +389,9 @@ if allowed > 0 or repair then
     else
       if recent == slot then
         redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
+      elseif text ~= said and string.sub(said, -1) == '!' then -- it has no permits
+        redis.call('LSET', key, '-2', string.format('%d', slot))
+        redis.call('LSET', key, '-1', sum)
       else
         redis.call('RPUSH', key, string.format('%d', slot), sum)
       end
@@ -450,7 +454,9 @@ out[size + 2] = 0
 
 -- <giveback>
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- If 8,192 entries or more came after it, nothing is given back.
+-- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
+-- its instant, a clock that is behind would find the windows of that time unused again.
+-- If 8,192 entries or more came after the ticket's, nothing is given back.
 -- needs: key call present exists said rule instant gone slack corrupt back where
 -- sets: given
 local given = 0
@@ -469,18 +475,20 @@ if exists then
   if latest[found] and tonumber(latest[found]) == where + 0 then
     local own = latest[found + 1] - latest[found - 1]
     given = math.min(back, own)
+    if given == 0 then return {0} end
+    local final = found == #latest - 1
+    local stays = final and given == own and string.find(said, '@', 1, true)
     local rest = {} -- behind the entry before the ticket's
     for i = found + 1, #latest, 2 do
-      if i > found + 1 or given < own then
+      if i > found + 1 or given < own or stays then
         rest[#rest + 1] = latest[i - 1]
         rest[#rest + 1] = string.format('%d', latest[i] - given)
       end
     end
-    if given == 0 then
-      rest = nil
-    elseif #rest == 0 and entries == 1 then
+    if stays then redis.call('LSET', key, '0', said .. '!') end
+    if #rest == 0 and entries == 1 then
       redis.call('UNLINK', key)
-    elseif #rest == 2 and found == #latest - 1 then
+    elseif #rest == 2 and final then
       redis.call('LSET', key, '-1', rest[2])
     else
       -- If the server is out of memory, this fails, before anything has changed.
@@ -489,10 +497,11 @@ if exists then
       for i = 1, #rest, 1000 do
         redis.call('RPUSH', key, unpack(rest, i, math.min(i + 999, #rest)))
       end
-      if #rest == 0 and said == rule then -- the last permit is an earlier one now
-        local ttl = (gone - instant + latest[found - 2] - present) / 1000
-        redis.call('PEXPIRE', key, math.max(ttl - ttl % 2, 0) + 901 + slack)
-      end
+    end
+    if final and given == own and said == rule then -- the last permit is an earlier one now
+      local ttl = 0
+      if entries > 1 then ttl = math.max(gone - instant + latest[found - 2] - present, 0) / 1000 end
+      redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
     end
   end
 end

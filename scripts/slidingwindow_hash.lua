@@ -19,8 +19,9 @@
 -- Rule     "<longest window>/<resolution>", and "@" if a caller's clock wrote the last
 --          entry. " <window>/<instant>" follows for every longer window of another
 --          limiter that uses the key: its entries are kept until that instant, when
---          the last permit that it took leaves its window. The limiter's own rule is in
---          ARGV, so that one comparison says that nobody else uses the key
+--          the last permit that it took leaves its window. "!" at the end: all permits of
+--          the last entry were given back. The limiter's own rule is in ARGV, so that one
+--          comparison says that nobody else uses the key
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -118,7 +119,7 @@ if said ~= rule or instant > slot then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
     instant = now - now % coarse + coarse - 1
-    if oldest <= instant then
+    if oldest < instant then
       kept = 1
       local high = last
       while high - kept > 1 do
@@ -126,7 +127,7 @@ if said ~= rule or instant > slot then
         local entry = call('HMGET', key, string.format('%d', first + middle))[1]
         local at = tonumber(string.match(entry or '', '^(%d+)/'))
         if not at then return {err = corrupt} end
-        if at <= instant then kept = middle else high = middle end
+        if at < instant then kept = middle else high = middle end
       end
     else
       oldest = instant
@@ -376,6 +377,13 @@ if allowed > 0 or repair then
         end
         local at, number = string.format('%d', slot), string.format('%d', first + last)
         local entry, following = string.format('%d/%d', instant, stored), string.format('%d', first + last + 1)
+        if text ~= said and string.sub(said, -1) == '!' then -- it has no permits, and this one replaces it
+          following = number
+          if oldest == instant then
+            oldest = slot
+            redis.call('HSET', key, 'oldest', at)
+          end
+        end
         if forget > 0 then
           redis.call('HSET', key, 'instant', at, 'total', sum, 'base', string.format('%d', base),
             'oldest', string.format('%d', oldest), 'first', string.format('%d', first + forget), 'last', following,
@@ -447,7 +455,9 @@ out[size + 2] = 0
 
 -- <giveback>
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- If 8,192 entries or more came after it, nothing is given back.
+-- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
+-- its instant, a clock that is behind would find the windows of that time unused again.
+-- If 8,192 entries or more came after the ticket's, nothing is given back.
 -- needs: key call bounds present exists said rule gone slack corrupt back where
 -- sets: given
 local given = 0
@@ -456,8 +466,8 @@ if exists then
   local ends = call('HMGET', key, 'instant', 'total', 'base')
   local at, sum, read = ends[1] + 0, ends[2] + 0, 0
   if not number then return {err = corrupt} end
-  local place, ats, sums, below = number, {}, {}, ends[3] + 0
-  -- The entries from the last one back to the ticket's, and the total before that.
+  local place, ats, sums, before, below = number, {}, {}, 0, ends[3] + 0
+  -- The entries from the last one back to the ticket's, and the one before that.
   while at and at > where + 0 and place > 1 and read < 8191 do
     ats[place] = at
     sums[place] = sum
@@ -471,17 +481,21 @@ if exists then
   if at == where + 0 then
     if place > 1 then
       local entry = call('HMGET', key, string.format('%d', zero + place - 1))[1]
-      below = tonumber(string.match(entry or '', '/(%d+)$'))
+      before, below = string.match(entry or '', '^(%d+)/(%d+)$')
+      before = tonumber(before)
+      below = tonumber(below)
       if not below then return {err = corrupt} end
     end
     ats[place] = at
     sums[place] = sum
-    given = math.min(back, sum - below)
+    local own = sum - below
+    given = math.min(back, own)
+    if given == 0 then return {0} end
+    local stays = place == number and given == own and string.find(said, '@', 1, true)
     local gap = 0 -- the ticket's entry goes
-    if given == sum - below then gap = 1 end
-    if given == 0 then
-      gap = 0
-    elseif gap == 1 and number == 1 then
+    if given == own and not stays then gap = 1 end
+    if stays then redis.call('HSET', key, 'rule', said .. '!') end
+    if gap == 1 and number == 1 then
       redis.call('UNLINK', key)
     else
       local final = number - gap
@@ -494,10 +508,8 @@ if exists then
       end
       local lastAt, lastSum = ats[number], sums[number] - given
       if place > final then -- the last entry goes
-        local entry = call('HMGET', key, string.format('%d', zero + final))[1]
-        lastAt = tonumber(string.match(entry or '', '^(%d+)/'))
+        lastAt = before
         lastSum = below
-        if not lastAt then return {err = corrupt} end
       end
       redis.call('HSET', key, 'instant', string.format('%d', lastAt), 'total', string.format('%d', lastSum),
         'last', string.format('%d', zero + final))
@@ -506,9 +518,10 @@ if exists then
         redis.call('HSET', key, unpack(moved, i, math.min(i + 999, #moved)))
       end
       if gap == 1 then redis.call('HDEL', key, string.format('%d', zero + final)) end
-      if place > final and said == rule then -- the last permit is an earlier one now
-        local ttl = (gone - at + lastAt - present) / 1000
-        redis.call('PEXPIRE', key, math.max(ttl - ttl % 2, 0) + 901 + slack)
+      if place == number and given == own and said == rule then -- the last permit is an earlier one now
+        local ttl = 0
+        if number > 1 then ttl = math.max(gone - at + before - present, 0) / 1000 end
+        redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
       end
     end
   end

@@ -12,7 +12,8 @@
 --          digits and counts up, so that of one instant the last name is the latest.
 --          The window is that of the rule which took the permit, the @ says that its
 --          instant is one of a caller's clock, and the rest is which longer windows are
---          needed until when.
+--          needed until when. A "!" behind it: this permit was given back, and its name
+--          stays, as the last one, because the callers' clocks may be apart
 -- Reply    the words of a run
 -- Words    requests allowed; microseconds from now to the last instant at which a
 --          permit was taken, this run's included; microseconds until the first denied
@@ -43,9 +44,10 @@ local limit, window = ARGV[2] + 0, ARGV[3] + 0
 --   longest, ends   the longest window that has to be kept; until when the key is needed
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
+--   returned        1 if the last permit was given back
 -- needs: call key now mark window
--- sets: at edge used stored newest number rule longest ends foreign repair
-local at, used, newest, ends, repair = now, 0, 0, 0, false
+-- sets: at edge used stored newest number rule longest ends foreign repair returned last
+local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
 local edge = string.format('%d', now - window)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -86,8 +88,9 @@ if last[1] then
     end
     newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
     edge = string.format('%d', ends > at and at - window or recent)
+    if string.sub(last[1], -1) == '!' then returned = 1 end
   end
-  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  used = math.max(call('ZCOUNT', key, '(' .. edge, '+inf') - returned, 0)
 end
 local stored = used
 -- </load>
@@ -110,13 +113,13 @@ if allowed > 0 then newest = at end
 -- </take>
 
 -- <wait>
--- needs: call key n times now limit window used stored newest allowed
+-- needs: call key n times now limit window used stored newest allowed returned
 -- sets: wait
 local wait = 0
 if allowed < times then
   local over, leaves = used + n - limit, newest -- so many permits have to leave
   if over <= stored then
-    local rank = over - stored - 1 -- from the end
+    local rank = over - stored - 1 - returned -- from the end
     leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
   end
   wait = leaves + window - now
@@ -125,7 +128,7 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now spare window at edge used stored number rule longest ends foreign repair
+  -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
   -- sets: number
   local score, missing = string.format('%d', at), used - stored
   if repair then
@@ -144,7 +147,7 @@ if allowed > 0 or repair then
     end
     redis.call('ZADD', key, unpack(members))
   end
-  if repair then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+  if repair or returned == 1 then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
   if longest > window then
     edge = string.format('%d', at - longest)
     redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000
@@ -201,24 +204,33 @@ out[size + 2] = number
 -- </ticket>
 -- <giveback>
 -- which is the number of the ticket's first member. Its members have neighbouring ranks.
--- needs: key call now mark spare window back where which
+-- The name of the last permit stays for as long as callers' clocks may be apart: without its
+-- instant, a clock that is behind would find the window of that time unused again.
+-- needs: key call now mark spare window last back where which
 -- sets: given
-local given, rank = 0, nil
+local given, rank, final = 0, nil, nil
 local members = call('ZRANGEBYSCORE', key, where, where)
 for i = 1, #members do
-  local name = tonumber(string.sub(members[i], 1, 10))
+  local name = tonumber(string.match(members[i], '^(%d+)/.*[^!]$') or '')
   if name and name >= which + 0 and name < which + back then
     if given == 0 then rank = call('ZCOUNT', key, '-inf', '(' .. where) + i - 1 end
     given = given + 1
+    final = members[i]
   end
 end
 if given > 0 then
+  local stays = final == last[1] and string.find(final, '@', 1, true)
+  if stays then redis.call('ZADD', key, where, final .. '!') end
   redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
-  local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
-    local ttl = math.max(top[2] + window - now, 0) / 1000
-    redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare)
+  local place = stays and -2 or -1 -- of the last permit
+  local top = call('ZRANGE', key, place, place, 'WITHSCORES')
+  local ttl
+  if stays and not top[1] then
+    ttl = 0
+  elseif top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+    ttl = math.max(top[2] + window - now, 0) / 1000
   end
+  if ttl then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
 end
 -- </giveback>
 ]]

@@ -54,7 +54,8 @@ type CalendarWindow struct {
 
 	limit    int
 	calendar Calendar
-	used     int // 0: never used
+	begun    bool // false: never used
+	used     int
 	window   [2]int64
 	near     [][2]int64 // windows that the walk has found
 }
@@ -90,7 +91,7 @@ func (c *CalendarWindow) decide(now int64, n int, peek, charge bool) Answer {
 	}
 	used = answer.count(used, n, peek, charge)
 	if !peek && (answer.Allowed || repaired) {
-		c.used, c.window = used, window
+		c.begun, c.used, c.window = true, used, window
 	}
 	return answer
 }
@@ -133,10 +134,10 @@ func (c *CalendarWindow) latest(second int64, step func(int64) int) int {
 }
 
 // Reset implements [Model].
-func (c *CalendarWindow) Reset() { c.used = 0 }
+func (c *CalendarWindow) Reset() { c.begun = false }
 
 // Unused implements [Model].
-func (c *CalendarWindow) Unused(now int64) bool { return c.used == 0 || now >= c.window[1] }
+func (c *CalendarWindow) Unused(now int64) bool { return !c.begun || now >= c.window[1] }
 
 // Max implements [Model].
 func (c *CalendarWindow) Max() int { return c.limit }

@@ -15,7 +15,8 @@ type ClockWindow struct {
 	window  int64
 	aligned bool
 	offset  int64
-	used    int // 0: never used
+	begun   bool // false: never used
+	used    int
 	start   int64
 }
 
@@ -57,7 +58,7 @@ func (c *ClockWindow) decide(now int64, n int, peek, charge bool) Answer {
 	answer.ResetAfter = micros(start + c.window - now)
 	used = answer.count(used, n, peek, charge)
 	if !peek && (answer.Allowed || repaired) {
-		c.used, c.start = used, start
+		c.begun, c.used, c.start = true, used, start
 	}
 	return answer
 }
@@ -77,10 +78,10 @@ func (c *ClockWindow) startAt(now int64) int64 {
 }
 
 // Reset implements [Model].
-func (c *ClockWindow) Reset() { c.used = 0 }
+func (c *ClockWindow) Reset() { c.begun = false }
 
 // Unused implements [Model].
-func (c *ClockWindow) Unused(now int64) bool { return c.used == 0 || now >= c.start+c.window }
+func (c *ClockWindow) Unused(now int64) bool { return !c.begun || now >= c.start+c.window }
 
 // Max implements [Model].
 func (c *ClockWindow) Max() int { return c.limit }

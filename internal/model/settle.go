@@ -1,5 +1,7 @@
 package model
 
+import "math"
+
 // A Settler is a model of a limiter that also charges, and takes permits back.
 type Settler interface {
 	Model
@@ -144,6 +146,7 @@ func (c *ClockWindow) Place(int64) int64 { return c.start }
 func (c *ClockWindow) GiveBack(now int64, n int, place int64) {
 	if !c.Unused(now) && c.start == place && (now >= c.start || c.CallersClock || c.justBefore(now)) {
 		c.used -= min(n, c.used)
+		c.begun = c.used > 0 || c.CallersClock
 	}
 }
 
@@ -159,10 +162,12 @@ func (c *CalendarWindow) Place(int64) int64 { return c.window[1] }
 func (c *CalendarWindow) GiveBack(now int64, n int, place int64) {
 	if !c.Unused(now) && c.window[1] == place && (now >= c.window[0] || c.CallersClock || c.at(now)[1] == c.window[0]) {
 		c.used -= min(n, c.used)
+		c.begun = c.used > 0 || c.CallersClock
 	}
 }
 
-// The place of a log's permits is the record, or the sub-window.
+// The place of a log's permits is the record, or the sub-window. The last one of a caller's
+// clock stays without permits.
 
 // Charge implements [Settler].
 func (s *SlidingWindow) Charge(now int64, n int) Answer { return s.decide(now, n, false, true) }
@@ -180,6 +185,8 @@ func (s *SlidingWindow) Place(now int64) int64 {
 func (s *SlidingWindow) GiveBack(now int64, n int, place int64) {
 	if s.counts[place] > n {
 		s.counts[place] -= n
+	} else if s.CallersClock && s.counts[place] > 0 && place == s.Place(math.MinInt64) {
+		s.counts[place] = 0
 	} else {
 		delete(s.counts, place)
 	}
@@ -194,12 +201,13 @@ func (l *SlidingLog) Place(int64) int64 { return l.key.last() }
 // GiveBack implements [Settler].
 func (l *SlidingLog) GiveBack(now int64, n int, place int64) {
 	var rest []Taken
+	last := l.key.last()
 	for _, t := range l.key.taken {
 		if t.At == place {
 			given := min(n, t.N)
 			n, t.N = n-given, t.N-given
 		}
-		if t.N > 0 {
+		if t.N > 0 || l.key.caller && t.At == last {
 			rest = append(rest, t)
 		}
 	}

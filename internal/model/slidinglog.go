@@ -163,6 +163,7 @@ func (l *SlidingLog) write(key logKey, now, present int64, n int) logKey {
 			key.resolution, key.caller = at-present+1, true
 		}
 	}
+	key.taken = slices.DeleteFunc(key.taken, func(t Taken) bool { return t.N == 0 })
 	key.taken, key.window, key.needs = append(key.taken, Taken{At: at, N: n}), longest, needs
 	for _, other := range needs {
 		longest = max(longest, other.window)

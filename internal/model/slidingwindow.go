@@ -70,6 +70,7 @@ func (s *SlidingWindow) decide(now int64, n int, peek, charge bool) Answer {
 	if used := s.used(counts, present); used+n <= s.limit || charge {
 		answer.Allowed = true
 		if !peek {
+			maps.DeleteFunc(counts, func(_ int64, count int) bool { return count == 0 })
 			counts[floorDiv(present, s.width)] += n
 		}
 	} else {
@@ -78,7 +79,11 @@ func (s *SlidingWindow) decide(now int64, n int, peek, charge bool) Answer {
 	used := s.used(counts, present)
 	answer.Remaining = max(0, s.limit-used)
 	if used > 0 {
-		answer.ResetAfter = s.freeAt(counts, present, s.limit) - micros(now)
+		last := int64(math.MinInt64)
+		for id := range counts {
+			last = max(last, id)
+		}
+		answer.ResetAfter = micros(s.leavesAt(last) - now)
 	}
 	if !peek && (answer.Allowed || repaired) {
 		for id := range counts {

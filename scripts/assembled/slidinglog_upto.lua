@@ -87,14 +87,14 @@ if said ~= rule or instant > slot then
     if length < 4 or length % 2 == 1 then return {err = corrupt} end
     last = length / 2 - 1
     instant = now - now % coarse + coarse - 1
-    if oldest <= instant then
+    if oldest < instant then
       kept = 1
       local high = last
       while high - kept > 1 do
         local middle = math.floor((kept + high) / 2)
         local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
         if not at then return {err = corrupt} end
-        if at <= instant then kept = middle else high = middle end
+        if at < instant then kept = middle else high = middle end
       end
     else
       oldest = instant
@@ -359,6 +359,9 @@ if allowed > 0 or repair then
       else
         if recent == slot then
           redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
+        elseif text ~= said and string.sub(said, -1) == '!' then -- it has no permits
+          redis.call('LSET', key, '-2', string.format('%d', slot))
+          redis.call('LSET', key, '-1', sum)
         else
           redis.call('RPUSH', key, string.format('%d', slot), sum)
         end

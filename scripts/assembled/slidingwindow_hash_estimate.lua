@@ -91,7 +91,7 @@ if said ~= rule or instant > slot then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
     instant = now - now % coarse + coarse - 1
-    if oldest <= instant then
+    if oldest < instant then
       kept = 1
       local high = last
       while high - kept > 1 do
@@ -99,7 +99,7 @@ if said ~= rule or instant > slot then
         local entry = call('HMGET', key, string.format('%d', first + middle))[1]
         local at = tonumber(string.match(entry or '', '^(%d+)/'))
         if not at then return {err = corrupt} end
-        if at <= instant then kept = middle else high = middle end
+        if at < instant then kept = middle else high = middle end
       end
     else
       oldest = instant
@@ -344,6 +344,13 @@ if allowed > 0 or repair then
           end
           local at, number = string.format('%d', slot), string.format('%d', first + last)
           local entry, following = string.format('%d/%d', instant, stored), string.format('%d', first + last + 1)
+          if text ~= said and string.sub(said, -1) == '!' then -- it has no permits, and this one replaces it
+            following = number
+            if oldest == instant then
+              oldest = slot
+              redis.call('HSET', key, 'oldest', at)
+            end
+          end
           if forget > 0 then
             redis.call('HSET', key, 'instant', at, 'total', sum, 'base', string.format('%d', base),
               'oldest', string.format('%d', oldest), 'first', string.format('%d', first + forget), 'last', following,

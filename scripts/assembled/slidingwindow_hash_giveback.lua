@@ -196,7 +196,9 @@ end
 local used, stored, recent = total - under, total, instant
 if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- If 8,192 entries or more came after it, nothing is given back.
+-- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
+-- its instant, a clock that is behind would find the windows of that time unused again.
+-- If 8,192 entries or more came after the ticket's, nothing is given back.
 -- needs: key call bounds present exists said rule gone slack corrupt back where
 -- sets: given
 local given = 0
@@ -205,8 +207,8 @@ if exists then
   local ends = call('HMGET', key, 'instant', 'total', 'base')
   local at, sum, read = ends[1] + 0, ends[2] + 0, 0
   if not number then return {err = corrupt} end
-  local place, ats, sums, below = number, {}, {}, ends[3] + 0
-  -- The entries from the last one back to the ticket's, and the total before that.
+  local place, ats, sums, before, below = number, {}, {}, 0, ends[3] + 0
+  -- The entries from the last one back to the ticket's, and the one before that.
   while at and at > where + 0 and place > 1 and read < 8191 do
     ats[place] = at
     sums[place] = sum
@@ -220,17 +222,21 @@ if exists then
   if at == where + 0 then
     if place > 1 then
       local entry = call('HMGET', key, string.format('%d', zero + place - 1))[1]
-      below = tonumber(string.match(entry or '', '/(%d+)$'))
+      before, below = string.match(entry or '', '^(%d+)/(%d+)$')
+      before = tonumber(before)
+      below = tonumber(below)
       if not below then return {err = corrupt} end
     end
     ats[place] = at
     sums[place] = sum
-    given = math.min(back, sum - below)
+    local own = sum - below
+    given = math.min(back, own)
+    if given == 0 then return {0} end
+    local stays = place == number and given == own and string.find(said, '@', 1, true)
     local gap = 0 -- the ticket's entry goes
-    if given == sum - below then gap = 1 end
-    if given == 0 then
-      gap = 0
-    elseif gap == 1 and number == 1 then
+    if given == own and not stays then gap = 1 end
+    if stays then redis.call('HSET', key, 'rule', said .. '!') end
+    if gap == 1 and number == 1 then
       redis.call('UNLINK', key)
     else
       local final = number - gap
@@ -243,10 +249,8 @@ if exists then
       end
       local lastAt, lastSum = ats[number], sums[number] - given
       if place > final then -- the last entry goes
-        local entry = call('HMGET', key, string.format('%d', zero + final))[1]
-        lastAt = tonumber(string.match(entry or '', '^(%d+)/'))
+        lastAt = before
         lastSum = below
-        if not lastAt then return {err = corrupt} end
       end
       redis.call('HSET', key, 'instant', string.format('%d', lastAt), 'total', string.format('%d', lastSum),
         'last', string.format('%d', zero + final))
@@ -255,9 +259,10 @@ if exists then
         redis.call('HSET', key, unpack(moved, i, math.min(i + 999, #moved)))
       end
       if gap == 1 then redis.call('HDEL', key, string.format('%d', zero + final)) end
-      if place > final and said == rule then -- the last permit is an earlier one now
-        local ttl = (gone - at + lastAt - present) / 1000
-        redis.call('PEXPIRE', key, math.max(ttl - ttl % 2, 0) + 901 + slack)
+      if place == number and given == own and said == rule then -- the last permit is an earlier one now
+        local ttl = 0
+        if number > 1 then ttl = math.max(gone - at + before - present, 0) / 1000 end
+        redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
       end
     end
   end

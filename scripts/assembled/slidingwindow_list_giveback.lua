@@ -193,7 +193,9 @@ end
 local used, stored, recent = total - under, total, instant
 if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- If 8,192 entries or more came after it, nothing is given back.
+-- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
+-- its instant, a clock that is behind would find the windows of that time unused again.
+-- If 8,192 entries or more came after the ticket's, nothing is given back.
 -- needs: key call present exists said rule instant gone slack corrupt back where
 -- sets: given
 local given = 0
@@ -212,18 +214,20 @@ if exists then
   if latest[found] and tonumber(latest[found]) == where + 0 then
     local own = latest[found + 1] - latest[found - 1]
     given = math.min(back, own)
+    if given == 0 then return {0} end
+    local final = found == #latest - 1
+    local stays = final and given == own and string.find(said, '@', 1, true)
     local rest = {} -- behind the entry before the ticket's
     for i = found + 1, #latest, 2 do
-      if i > found + 1 or given < own then
+      if i > found + 1 or given < own or stays then
         rest[#rest + 1] = latest[i - 1]
         rest[#rest + 1] = string.format('%d', latest[i] - given)
       end
     end
-    if given == 0 then
-      rest = nil
-    elseif #rest == 0 and entries == 1 then
+    if stays then redis.call('LSET', key, '0', said .. '!') end
+    if #rest == 0 and entries == 1 then
       redis.call('UNLINK', key)
-    elseif #rest == 2 and found == #latest - 1 then
+    elseif #rest == 2 and final then
       redis.call('LSET', key, '-1', rest[2])
     else
       -- If the server is out of memory, this fails, before anything has changed.
@@ -232,10 +236,11 @@ if exists then
       for i = 1, #rest, 1000 do
         redis.call('RPUSH', key, unpack(rest, i, math.min(i + 999, #rest)))
       end
-      if #rest == 0 and said == rule then -- the last permit is an earlier one now
-        local ttl = (gone - instant + latest[found - 2] - present) / 1000
-        redis.call('PEXPIRE', key, math.max(ttl - ttl % 2, 0) + 901 + slack)
-      end
+    end
+    if final and given == own and said == rule then -- the last permit is an earlier one now
+      local ttl = 0
+      if entries > 1 then ttl = math.max(gone - instant + latest[found - 2] - present, 0) / 1000 end
+      redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
     end
   end
 end

@@ -25,9 +25,10 @@ back = back + 0
 --   longest, ends   the longest window that has to be kept; until when the key is needed
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
+--   returned        1 if the last permit was given back
 -- needs: call key now mark window
--- sets: at edge used stored newest number rule longest ends foreign repair
-local at, used, newest, ends, repair = now, 0, 0, 0, false
+-- sets: at edge used stored newest number rule longest ends foreign repair returned last
+local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
 local edge = string.format('%d', now - window)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -60,28 +61,38 @@ if last[1] then
     end
     newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
     edge = string.format('%d', ends > at and at - window or recent)
+    if string.sub(last[1], -1) == '!' then returned = 1 end
   end
-  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  used = math.max(call('ZCOUNT', key, '(' .. edge, '+inf') - returned, 0)
 end
 local stored = used
 -- which is the number of the ticket's first member. Its members have neighbouring ranks.
--- needs: key call now mark spare window back where which
+-- The name of the last permit stays for as long as callers' clocks may be apart: without its
+-- instant, a clock that is behind would find the window of that time unused again.
+-- needs: key call now mark spare window last back where which
 -- sets: given
-local given, rank = 0, nil
+local given, rank, final = 0, nil, nil
 local members = call('ZRANGEBYSCORE', key, where, where)
 for i = 1, #members do
-  local name = tonumber(string.sub(members[i], 1, 10))
+  local name = tonumber(string.match(members[i], '^(%d+)/.*[^!]$') or '')
   if name and name >= which + 0 and name < which + back then
     if given == 0 then rank = call('ZCOUNT', key, '-inf', '(' .. where) + i - 1 end
     given = given + 1
+    final = members[i]
   end
 end
 if given > 0 then
+  local stays = final == last[1] and string.find(final, '@', 1, true)
+  if stays then redis.call('ZADD', key, where, final .. '!') end
   redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
-  local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
-    local ttl = math.max(top[2] + window - now, 0) / 1000
-    redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare)
+  local place = stays and -2 or -1 -- of the last permit
+  local top = call('ZRANGE', key, place, place, 'WITHSCORES')
+  local ttl
+  if stays and not top[1] then
+    ttl = 0
+  elseif top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+    ttl = math.max(top[2] + window - now, 0) / 1000
   end
+  if ttl then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
 end
 return {given}

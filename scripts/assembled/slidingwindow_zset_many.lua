@@ -30,9 +30,10 @@ local function decide(key, requests)
   --   longest, ends   the longest window that has to be kept; until when the key is needed
   --   foreign         the last permit is of another rule, or of a clock that is ahead
   --   repair          the server's clock stepped back
+  --   returned        1 if the last permit was given back
   -- needs: call key now mark window
-  -- sets: at edge used stored newest number rule longest ends foreign repair
-  local at, used, newest, ends, repair = now, 0, 0, 0, false
+  -- sets: at edge used stored newest number rule longest ends foreign repair returned last
+  local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
   local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
   local edge = string.format('%d', now - window)
   local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -73,8 +74,9 @@ local function decide(key, requests)
       end
       newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
       edge = string.format('%d', ends > at and at - window or recent)
+      if string.sub(last[1], -1) == '!' then returned = 1 end
     end
-    used = call('ZCOUNT', key, '(' .. edge, '+inf')
+    used = math.max(call('ZCOUNT', key, '(' .. edge, '+inf') - returned, 0)
   end
   local stored = used
   local change, begin = repair, 1
@@ -97,13 +99,13 @@ local function decide(key, requests)
     -- sets: used newest
     used = used + allowed * n
     if allowed > 0 then newest = at end
-    -- needs: call key n times now limit window used stored newest allowed
+    -- needs: call key n times now limit window used stored newest allowed returned
     -- sets: wait
     local wait = 0
     if allowed < times then
       local over, leaves = used + n - limit, newest -- so many permits have to leave
       if over <= stored then
-        local rank = over - stored - 1 -- from the end
+        local rank = over - stored - 1 - returned -- from the end
         leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
       end
       wait = leaves + window - now
@@ -118,7 +120,7 @@ local function decide(key, requests)
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then
-      -- needs: key now spare window at edge used stored number rule longest ends foreign repair
+      -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
       -- sets: number
       local score, missing = string.format('%d', at), used - stored
       if repair then
@@ -137,7 +139,7 @@ local function decide(key, requests)
         end
         redis.call('ZADD', key, unpack(members))
       end
-      if repair then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+      if repair or returned == 1 then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
       if longest > window then
         edge = string.format('%d', at - longest)
         redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000

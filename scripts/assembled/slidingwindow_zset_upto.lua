@@ -23,9 +23,10 @@ local out, size = {}, 0
 --   longest, ends   the longest window that has to be kept; until when the key is needed
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
+--   returned        1 if the last permit was given back
 -- needs: call key now mark window
--- sets: at edge used stored newest number rule longest ends foreign repair
-local at, used, newest, ends, repair = now, 0, 0, 0, false
+-- sets: at edge used stored newest number rule longest ends foreign repair returned last
+local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
 local edge = string.format('%d', now - window)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -66,8 +67,9 @@ if last[1] then
     end
     newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
     edge = string.format('%d', ends > at and at - window or recent)
+    if string.sub(last[1], -1) == '!' then returned = 1 end
   end
-  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  used = math.max(call('ZCOUNT', key, '(' .. edge, '+inf') - returned, 0)
 end
 local stored = used
 -- needs: n times limit used
@@ -81,13 +83,13 @@ end
 -- sets: used newest
 used = used + allowed * n
 if allowed > 0 then newest = at end
--- needs: call key n times now limit window used stored newest allowed
+-- needs: call key n times now limit window used stored newest allowed returned
 -- sets: wait
 local wait = 0
 if allowed < times then
   local over, leaves = used + n - limit, newest -- so many permits have to leave
   if over <= stored then
-    local rank = over - stored - 1 -- from the end
+    local rank = over - stored - 1 - returned -- from the end
     leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
   end
   wait = leaves + window - now
@@ -100,7 +102,7 @@ out[size + 3] = wait
 out[size + 4] = before
 size = size + 4
 if allowed > 0 or repair then
-    -- needs: key now spare window at edge used stored number rule longest ends foreign repair
+    -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
     -- sets: number
     local score, missing = string.format('%d', at), used - stored
     if repair then
@@ -119,7 +121,7 @@ if allowed > 0 or repair then
       end
       redis.call('ZADD', key, unpack(members))
     end
-    if repair then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+    if repair or returned == 1 then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
     if longest > window then
       edge = string.format('%d', at - longest)
       redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000
