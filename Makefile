@@ -6,8 +6,8 @@ TESTFLAGS  ?=
 MODFILE    ?=
 TAGS       ?=
 SOAK       ?= 10m
-# Tests that use no server, for -skip.
-SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestLimitersAnswerAsTheirModels|TestNoIntervalHoldsMoreThanTheRule)$$|/^miniredis
+# For -skip: tests that use no server, and those of other clients and decorators, to which all servers are alike.
+SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestLimitersAnswerAsTheirModels|TestNoIntervalHoldsMoreThanTheRule)$$|/^(miniredis|Redis_Ring|Redis,_.*AutoPipeliner|Choice$$|Shadow|DenyCache$$|an_HTTP_server)
 GOTEST      = go run ./internal/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 

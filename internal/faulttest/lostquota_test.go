@@ -116,7 +116,7 @@ type ringRig struct {
 
 func newRingRig(t *testing.T, limit int, tweak func(*redis.RingOptions)) *ringRig {
 	rig := &ringRig{shards: map[string]*redistest.Proxy{}, keys: map[string][]string{}}
-	o := &redis.RingOptions{Addrs: map[string]string{}, MaxRetries: -1, DialTimeout: time.Second, ReadTimeout: time.Second}
+	o := &redis.RingOptions{Addrs: map[string]string{}, MaxRetries: -1, DialTimeout: 10 * time.Second, ReadTimeout: 10 * time.Second}
 	names := map[string]string{} // by address
 	for _, name := range []string{"one", "two"} {
 		rig.shards[name] = redistest.NewProxy(t, redistest.Start(t).Addr())

@@ -216,7 +216,7 @@ func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 	})
 
 	t.Run("lost", func(t *testing.T) {
-		g.each(t, 200*time.Millisecond, func(t *testing.T, r *rig) {
+		g.each(t, 500*time.Millisecond, func(t *testing.T, r *rig) {
 			for _, a := range ample {
 				l, err := a.build(r.client, r.opts...)
 				require.NoError(t, err)
