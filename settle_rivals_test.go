@@ -12,6 +12,37 @@ import (
 	"github.com/tryacquire/ratelimit/internal/model"
 )
 
+// TestARuleWaitsBesideWhatWasGivenBack: the permits that a caller whose clock is ahead gives back
+// leave their instant behind. Its earlier permits deny a longer rule, whose RetryAfter holds.
+func TestARuleWaitsBesideWhatWasGivenBack(t *testing.T) {
+	for name, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			for _, k := range limitertest.Kinds() {
+				s.Wipe(t)
+				at := func(limit int, window, ahead time.Duration) settling {
+					l, err := k.Build(s.Client, limit, window, ratelimit.WithMaxSkew(30*time.Second),
+						ratelimit.WithClock(func() time.Time { return s.Now.Add(ahead) }))
+					require.NoError(t, err)
+					return l.(settling)
+				}
+				ahead, behind := at(5, 10*time.Second, 30*time.Second), at(1, 20*time.Second, 0)
+				require.True(t, must(t)(ahead.TryAcquireN(ctx, "k", 4)).Allowed)
+				s.Advance(2 * time.Second)
+				ticket, _, err := ahead.Estimate(ctx, "k", 1)
+				require.NoError(t, err)
+				require.NoError(t, ticket.Settle(ctx, 0))
+				denied := must(t)(behind.TryAcquire(ctx, "k"))
+				require.False(t, denied.Allowed, k.Name)
+				s.Advance(denied.RetryAfter - time.Microsecond)
+				require.False(t, must(t)(behind.TryAcquire(ctx, "k")).Allowed, "%s: before %v", k.Name, denied.RetryAfter)
+				s.Advance(time.Microsecond)
+				require.True(t, must(t)(behind.TryAcquire(ctx, "k")).Allowed, "%s: at %v", k.Name, denied.RetryAfter)
+			}
+		})
+	}
+}
+
 // TestSettlingBesideOtherRules: configurations of one algorithm that settle on the same key
 // never fail, every key expires, and windows and logs keep the bound of guarantee 8.
 func TestSettlingBesideOtherRules(t *testing.T) {
