@@ -148,8 +148,12 @@ func WithClock(now func() time.Time) Option {
 // again each time the key has expired. So can any skew after a Reset, which deletes the
 // state's instant too. d is 0 to 24h.
 //
-// A limiter without WithClock may share the key. While limiters with WithClock use the key, this
-// limiter too keeps it longer by their d, and its decisions cost Redis a little more.
+// A limiter without WithClock may share the key, and its decisions then cost Redis a little
+// more. It allows for no skew: only the state of a bucket, or of the window that a caller's
+// clock began, keeps d when it writes. If a caller's clock is behind the server's, the skew can
+// be spent again each time the key expires by the server's clock, and each time that this
+// limiter gives back the last permits of a window or a log. So let all limiters of a key have
+// WithClock, or none, except while a change is rolled out.
 func WithMaxSkew(d time.Duration) Option {
 	return common{func(s *settings) {
 		if d < 0 || d > mostMaxSkew {

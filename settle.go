@@ -187,7 +187,7 @@ func (c *core) checkCharge(n int) error {
 // With [WithClock], the instant of what is given back stays in the state for as long as the
 // clocks may be apart, or a clock that is behind could use a window twice. Until the next
 // call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
-// that were given back.
+// that were given back, and if other permits are left, the key can stay for as long.
 //
 // A fixed or calendar window whose permits are all given back is forgotten. If the server's
 // clock then steps back over the start of an aligned or calendar window, the window before it

@@ -12,6 +12,68 @@ import (
 	"github.com/tryacquire/ratelimit/internal/model"
 )
 
+// TestARuleWaitsBesideWhatWasGivenBack: the permits that a caller whose clock is ahead gives back
+// leave their instant behind. Its earlier permits deny a longer rule, whose RetryAfter holds.
+func TestARuleWaitsBesideWhatWasGivenBack(t *testing.T) {
+	for name, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			for _, k := range limitertest.Kinds() {
+				s.Wipe(t)
+				at := func(limit int, window, ahead time.Duration) settling {
+					l, err := k.Build(s.Client, limit, window, ratelimit.WithMaxSkew(30*time.Second),
+						ratelimit.WithClock(func() time.Time { return s.Now.Add(ahead) }))
+					require.NoError(t, err)
+					return l.(settling)
+				}
+				ahead, behind := at(5, 10*time.Second, 30*time.Second), at(1, 20*time.Second, 0)
+				require.True(t, must(t)(ahead.TryAcquireN(ctx, "k", 4)).Allowed)
+				s.Advance(2 * time.Second)
+				ticket, _, err := ahead.Estimate(ctx, "k", 1)
+				require.NoError(t, err)
+				require.NoError(t, ticket.Settle(ctx, 0))
+				denied := must(t)(behind.TryAcquire(ctx, "k"))
+				require.False(t, denied.Allowed, k.Name)
+				s.Advance(denied.RetryAfter - time.Microsecond)
+				require.False(t, must(t)(behind.TryAcquire(ctx, "k")).Allowed, "%s: before %v", k.Name, denied.RetryAfter)
+				s.Advance(time.Microsecond)
+				require.True(t, must(t)(behind.TryAcquire(ctx, "k")).Allowed, "%s: at %v", k.Name, denied.RetryAfter)
+			}
+		})
+	}
+}
+
+// TestGivingBackMakesNoWaitLonger: a bucket of a slow rule takes a permit back while a faster rule
+// has taken more than the slow one can hold. These are refilled at the faster rate as before.
+func TestGivingBackMakesNoWaitLonger(t *testing.T) {
+	for name, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			for _, k := range limitertest.Kinds() {
+				if k.Bound(1, time.Second).Rate.Count == 0 {
+					continue
+				}
+				s.Wipe(t)
+				slow := ratelimit.Must(k.Build(s.Client, 2, 100*time.Second)).(settling)
+				fast := ratelimit.Must(k.Build(s.Client, 50, 10*time.Second))
+				ticket, _, err := slow.Estimate(ctx, "k", 2)
+				require.NoError(t, err)
+				require.True(t, must(t)(fast.TryAcquireN(ctx, "k", 22)).Allowed)
+				denied := must(t)(slow.TryAcquireN(ctx, "k", 1))
+				require.NoError(t, ticket.Settle(ctx, 1))
+				after := must(t)(slow.TryAcquireN(ctx, "k", 1))
+				require.False(t, after.Allowed, k.Name)
+				require.LessOrEqual(t, after.RetryAfter, denied.RetryAfter, k.Name)
+				require.Equal(t, 27, must(t)(fast.Peek(ctx, "k")).Remaining, k.Name)
+				s.Advance(after.RetryAfter - time.Microsecond)
+				require.False(t, must(t)(slow.TryAcquire(ctx, "k")).Allowed, k.Name)
+				s.Advance(time.Microsecond)
+				require.True(t, must(t)(slow.TryAcquire(ctx, "k")).Allowed, k.Name)
+			}
+		})
+	}
+}
+
 // TestSettlingBesideOtherRules: configurations of one algorithm that settle on the same key
 // never fail, every key expires, and windows and logs keep the bound of guarantee 8.
 func TestSettlingBesideOtherRules(t *testing.T) {
@@ -80,14 +142,111 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 				if bounds[0].Rate.Count > 0 {
 					continue // full returns exceed it, see internal/model
 				}
-				var used []limitertest.AllowedCall
-				for _, g := range allowed {
-					if g.N > 0 {
-						used = append(used, g)
-					}
-				}
-				require.Empty(t, limitertest.Exceeded(bounds, used, 0), "%v: %v", bounds, used)
+				require.Empty(t, limitertest.Exceeded(bounds, allowed, 0), "%v: %v", bounds, allowed)
 			}
 		})
 	}
+}
+
+// TestSettlingWithClocksApart: guarantees 2, 4, 7 and 8 where rivals whose clocks are apart give
+// permits back, and charge. Permits that were given back count for nothing.
+func TestSettlingWithClocksApart(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for _, f := range limitertest.Families() {
+		t.Run(f.Name, func(t *testing.T) {
+			rng := model.Seeded(limitertest.Seed(t))
+			for range limitertest.Rounds(40, 3) {
+				c := drawRivals(t, s, rng, []limitertest.Family{f})
+				for c.beyond {
+					c = drawRivals(t, s, rng, []limitertest.Family{f})
+				}
+				c.playSettling(t, 60)
+			}
+		})
+	}
+}
+
+// playSettling makes random calls, of which many are estimates.
+func (c *contest) playSettling(t *testing.T, steps int) {
+	type held struct {
+		*ratelimit.Ticket
+		n, by, index int // of its call among the allowed ones
+	}
+	var tickets []held
+	var last ratelimit.Result
+	for range steps {
+		c.Advance(c.pause(last))
+		if c.Now.After(lastDay) {
+			break
+		}
+		if c.grain > time.Microsecond { // a TTL is whole milliseconds
+			c.Move(c.Now.Add(time.Millisecond - 1).Truncate(time.Millisecond))
+		}
+		by := c.rng.IntN(len(c.rivals))
+		r := c.rivals[by]
+		l := r.limiter.(settling)
+		late := time.Duration(0)
+		if r.late > 0 {
+			late = time.Duration(c.rng.Int64N(int64(r.late))).Truncate(time.Microsecond)
+		}
+		r.reads = c.Now.Add(r.ahead - late)
+		n := min(c.cost(r, last), 20)
+		last = ratelimit.Result{}
+		note := func(about string, of any) {
+			c.steps = append(c.steps, fmt.Sprintf("%d at %d, reads %d, %s: %+v", by, c.Now.UnixMicro(), r.reads.UnixMicro(), about, of))
+		}
+		moved := func() { c.latest = max(c.latest, r.reads.UnixMicro()) }
+		allowed := func(n int) {
+			moved()
+			c.allowedCalls = append(c.allowedCalls, limitertest.AllowedCall{At: c.Now.UnixMicro(), Instant: c.latest, By: by, N: n})
+		}
+		switch op := c.rng.IntN(10); {
+		case op < 4:
+			ticket, result, err := l.Estimate(ctx, "k", n)
+			require.NoError(t, err)
+			note(fmt.Sprintf("estimates %d", n), result)
+			if last = result; ticket != nil {
+				allowed(n)
+				tickets = append(tickets, held{ticket, n, by, len(c.allowedCalls) - 1})
+			}
+		case op < 7 && len(tickets) > 0:
+			j := c.rng.IntN(len(tickets))
+			h := tickets[j]
+			tickets = append(tickets[:j], tickets[j+1:]...)
+			by, r = h.by, c.rivals[h.by]
+			r.reads = c.Now.Add(r.ahead)
+			actual := c.rng.IntN(2) * c.rng.IntN(h.n+1)
+			if c.rng.IntN(10) == 0 && r.bound.Rate.Count == 0 { // a bucket's debt makes waits longer
+				actual = h.n + 1
+				moved()
+			}
+			note(fmt.Sprintf("settles %d of", actual), h.n)
+			require.NoError(t, h.Settle(ctx, actual))
+			c.allowedCalls[h.index].N = min(h.n, actual)
+		case op == 7:
+			taken, result, err := l.TryAcquireUpTo(ctx, "k", n)
+			require.NoError(t, err)
+			note(fmt.Sprintf("up to %d, got %d", n, taken), result)
+			if taken > 0 {
+				allowed(taken)
+			}
+		case op == 8:
+			last = c.call(t, by, late)[0]
+			n = 1
+		default:
+			last = c.call(t, by, late, n)[0]
+		}
+		for _, key := range c.Admin.Keys(ctx, "*").Val() {
+			if ttl := c.Admin.PTTL(ctx, key).Val(); ttl < 0 {
+				c.fail(t, "%s has no TTL", key)
+			}
+		}
+		if last.RetryAfter > 0 && c.rng.IntN(3) == 0 {
+			c.retry(t, by, late, n, last)
+		}
+	}
+	if c.bounds()[0].Rate.Count > 0 {
+		return // full returns exceed it, see internal/model
+	}
+	c.settle(t)
 }

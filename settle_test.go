@@ -116,6 +116,31 @@ func TestAnEstimateThatIsGivenBackIsAsIfNeverTaken(t *testing.T) {
 	})
 }
 
+// TestWhatIsGivenBackInAnyOrderLeavesNoKey: when two estimates have been given back, the later one
+// first or last, the key stays for no longer than the callers' clocks may be apart.
+func TestWhatIsGivenBackInAnyOrderLeavesNoKey(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for _, k := range limitertest.Kinds() {
+		for _, order := range [][2]int{{0, 1}, {1, 0}} {
+			s.Wipe(t)
+			l, err := k.Build(s.Client, 10, time.Hour, ratelimit.WithClock(func() time.Time { return s.Now }))
+			require.NoError(t, err)
+			var tickets [2]*ratelimit.Ticket
+			for i := range tickets {
+				s.Advance(10 * time.Minute)
+				tickets[i], _, err = l.(settling).Estimate(ctx, "k", 2)
+				require.NoError(t, err)
+			}
+			for _, i := range order {
+				require.NoError(t, tickets[i].Settle(ctx, 0))
+			}
+			for _, key := range s.Admin.Keys(ctx, "*").Val() {
+				require.LessOrEqual(t, s.Admin.PTTL(ctx, key).Val(), 1902*time.Millisecond, "%s, %v", k.Name, order)
+			}
+		}
+	}
+}
+
 // TestAReturnAfterTheClockSteppedBack: the server's clock steps back into the slot of an
 // earlier entry, to which the later ones move; a ticket's permits are found among them.
 func TestAReturnAfterTheClockSteppedBack(t *testing.T) {

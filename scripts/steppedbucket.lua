@@ -357,7 +357,7 @@ out[size + 2] = 0
 -- then whole steps count, as many as can have come.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
--- needs: writes back divide every flow part permit present repair since theirs where which whole
+-- needs: writes back divide every flow part permit present repair since state sub theirs where which whole
 -- sets: given
 local less, lessPart, given = back, 0, 0
 if which == '1' then
@@ -373,19 +373,31 @@ end
 if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
   given = math.min(less, whole)
   if lessPart > 0 and less < whole then given = given + 1 end
-  whole = whole - less
-  part = part - lessPart
-  if part < 0 then
-    whole = whole - 1
-    part = part + permit
+  if theirs then
+    -- Another rule's state stays its own, with fewer permits missing: under a slower rule they
+    -- would be a longer wait.
+    local at, level, rest = string.match(state, '^(%d+)/(%d+)(.*)$')
+    local unit, speed, step = string.match(rest, '^%+?%d*/(%d+)/(%d+)/?(%d*)')
+    if not repair then present = tonumber(at, 10) end
+    repair = true
+    local earlier = math.floor(back * unit / speed)
+    theirs.full = math.max(theirs.full - earlier + earlier % (tonumber(step) or 1), 0)
+    if sub(rest, 1, 1) == '+' then unit = 1 end -- permits, of steppedbucket.lua
+    state = string.format('%s/%d%s', at, math.max(level - back * unit, 0), rest)
+  else
+    whole = whole - less
+    part = part - lessPart
+    if part < 0 then
+      whole = whole - 1
+      part = part + permit
+    end
+    if whole < 0 or whole + part == 0 then
+      whole = 0
+      part = 0
+      since = present
+    end
+    repair = false
   end
-  if whole < 0 or whole + part == 0 then
-    whole = 0
-    part = 0
-    since = present
-  end
-  repair = false
-  theirs = nil
   -- <store/>
 end
 -- </giveback>

@@ -28,7 +28,7 @@ type AllowedCall struct {
 	At      int64 // the true time, microseconds
 	Instant int64 // the time at which it was decided: the latest that any call has read
 	By      int   // the number of the rival that called
-	N       int
+	N       int   // 0 if all were given back
 }
 
 // Exceeded describes how the permits that rivals took together break a bound, or is "".
@@ -105,7 +105,8 @@ func exceededWindow(bounds []Bound, calls []AllowedCall, skew time.Duration, mor
 
 // exceededLog: each allowed call's own rules hold over all permits that must still be
 // kept. A permit must be kept for as long as a configuration with a window that still
-// holds it has itself taken a permit within that window.
+// holds it has itself taken a permit within that window. A call whose permits were all given
+// back needs none, but it has dropped what nobody needed then.
 func exceededLog(bounds []Bound, calls []AllowedCall) string {
 	var kept []AllowedCall
 	needed := make([]int64, len(bounds)) // until when each configuration needs the log
@@ -128,6 +129,7 @@ func exceededLog(bounds []Bound, calls []AllowedCall) string {
 				return fmt.Sprintf("%d permits at %d by the rule of %d per %v", sum, g.Instant, r.Limit, r.Window)
 			}
 		}
+		until := needed[g.By]
 		needed[g.By] = g.Instant + bounds[g.By].Window.Microseconds()
 		longest := int64(0)
 		for i, until := range needed {
@@ -138,6 +140,9 @@ func exceededLog(bounds []Bound, calls []AllowedCall) string {
 		kept = append(kept, g)
 		for kept[0].Instant <= g.Instant-longest {
 			kept = kept[1:]
+		}
+		if g.N == 0 {
+			needed[g.By] = until
 		}
 	}
 	return ""

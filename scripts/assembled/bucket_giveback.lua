@@ -215,7 +215,7 @@ end
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
--- needs: back flow missing permit present repair theirs where which writes
+-- needs: back flow missing permit present repair state sub theirs where which writes
 -- sets: given
 local given, less = 0, back * permit
 if which == '1' then
@@ -225,9 +225,21 @@ end
 less = math.min(less, missing)
 if less > 0 and not string.find(writes, '!', 1, true) then
   given = math.ceil(less / permit)
-  missing = missing - less
-  repair = false
-  theirs = nil
+  if theirs then
+    -- Another rule's state stays its own, with fewer permits missing: under a slower rule they
+    -- would be a longer wait.
+    local at, level, rest = string.match(state, '^(%d+)/(%d+)(.*)$')
+    local unit, speed, step = string.match(rest, '^%+?%d*/(%d+)/(%d+)/?(%d*)')
+    if not repair then present = tonumber(at, 10) end
+    repair = true
+    local earlier = math.floor(back * unit / speed)
+    theirs.full = math.max(theirs.full - earlier + earlier % (tonumber(step) or 1), 0)
+    if sub(rest, 1, 1) == '+' then unit = 1 end -- permits, of steppedbucket.lua
+    state = string.format('%s/%d%s', at, math.max(level - back * unit, 0), rest)
+  else
+    missing = missing - less
+    repair = false
+  end
     -- needs: key flow sub state present missing repair theirs writes margin
     -- sets: ttl value
     local ttl, value = missing / flow / 1000 + margin

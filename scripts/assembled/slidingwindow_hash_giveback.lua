@@ -259,9 +259,12 @@ if exists then
         redis.call('HSET', key, unpack(moved, i, math.min(i + 999, #moved)))
       end
       if gap == 1 then redis.call('HDEL', key, string.format('%d', zero + final)) end
-      if place == number and given == own and said == rule then -- the last permit is an earlier one now
+      -- The last permit is an earlier one now, or there is none. An instant that stays before
+      -- other permits keeps its TTL: other rules count from it when the state ends.
+      local alone = given == own and (said == rule and number == 1 or said == rule .. '!' and number == 2)
+      if alone or place == number and given == own and said == rule and not stays then
         local ttl = 0
-        if number > 1 then ttl = math.max(gone - at + before - present, 0) / 1000 end
+        if not alone then ttl = math.max(gone - at + before - present, 0) / 1000 end
         redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
       end
     end

@@ -237,9 +237,12 @@ if exists then
         redis.call('RPUSH', key, unpack(rest, i, math.min(i + 999, #rest)))
       end
     end
-    if final and given == own and said == rule then -- the last permit is an earlier one now
+    -- The last permit is an earlier one now, or there is none. An instant that stays before
+    -- other permits keeps its TTL: other rules count from it when the state ends.
+    local alone = given == own and (said == rule and entries == 1 or said == rule .. '!' and entries == 2)
+    if alone or final and given == own and said == rule and not stays then
       local ttl = 0
-      if entries > 1 then ttl = math.max(gone - instant + latest[found - 2] - present, 0) / 1000 end
+      if not alone then ttl = math.max(gone - instant + latest[found - 2] - present, 0) / 1000 end
       redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
     end
   end

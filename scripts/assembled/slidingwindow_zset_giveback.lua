@@ -69,7 +69,7 @@ local stored = used
 -- which is the number of the ticket's first member. Its members have neighbouring ranks.
 -- The name of the last permit stays for as long as callers' clocks may be apart: without its
 -- instant, a clock that is behind would find the window of that time unused again.
--- needs: key call now mark spare window last back where which
+-- needs: key call now mark spare window at last returned back where which
 -- sets: given
 local given, rank, final = 0, nil, nil
 local members = call('ZRANGEBYSCORE', key, where, where)
@@ -85,13 +85,16 @@ if given > 0 then
   local stays = final == last[1] and string.find(final, '@', 1, true)
   if stays then redis.call('ZADD', key, where, final .. '!') end
   redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
-  local place = stays and -2 or -1 -- of the last permit
-  local top = call('ZRANGE', key, place, place, 'WITHSCORES')
+  -- An instant that stays before other permits keeps its TTL: other rules count from it when
+  -- the state ends.
   local ttl
-  if stays and not top[1] then
-    ttl = 0
-  elseif top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
-    ttl = math.max(top[2] + window - now, 0) / 1000
+  if stays or returned == 1 then
+    if call('ZCOUNT', key, '-inf', '+inf') == 1 then ttl = (at - now) / 1000 end
+  else
+    local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+    if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+      ttl = math.max(top[2] + window - now, 0) / 1000
+    end
   end
   if ttl then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
 end
