@@ -216,7 +216,9 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 			by, r = h.by, c.rivals[h.by]
 			r.reads = c.Now.Add(r.ahead)
 			actual := c.rng.IntN(2) * c.rng.IntN(h.n+1)
-			if c.rng.IntN(10) == 0 && r.bound.Rate.Count == 0 { // a bucket's debt makes waits longer
+			if r.bound.Rate.Count > 0 { // a return dates the bucket's state; a debt would make waits longer
+				moved()
+			} else if c.rng.IntN(10) == 0 {
 				actual = h.n + 1
 				moved()
 			}
