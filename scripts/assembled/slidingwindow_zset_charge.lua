@@ -70,7 +70,8 @@ if last[1] then
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
   end
-  used = math.max(call('ZCOUNT', key, '(' .. edge, '+inf') - returned, 0)
+  used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  if used > 0 then used = used - returned end
 end
 local stored = used
 -- A member is a permit: to remove more at once would take too long.

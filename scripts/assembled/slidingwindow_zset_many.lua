@@ -76,7 +76,8 @@ local function decide(key, requests)
       edge = string.format('%d', ends > at and at - window or recent)
       if string.sub(last[1], -1) == '!' then returned = 1 end
     end
-    used = math.max(call('ZCOUNT', key, '(' .. edge, '+inf') - returned, 0)
+    used = call('ZCOUNT', key, '(' .. edge, '+inf')
+    if used > 0 then used = used - returned end
   end
   local stored = used
   local change, begin = repair, 1
