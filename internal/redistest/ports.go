@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 )
 
 const (
@@ -23,10 +24,28 @@ var errNoPort = errors.New("redistest: found no free port")
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
+// claims are the sockets of claim, which the garbage collector would close.
+var claims sync.Map
+
+// claim takes a port for as long as this process runs, by the UDP port of the same number, which no server uses. So
+// no other test takes the port of a server that was stopped and will start again; to a cluster, that server would be
+// another node at the same address.
+func claim(port int) bool {
+	socket, err := net.ListenPacket("udp", loopback(port))
+	if err == nil {
+		claims.Store(port, socket)
+	}
+	return err == nil
+}
+
 // listen listens on a free loopback port.
 func listen() (net.Listener, error) {
 	for range portTries {
-		if l, err := net.Listen("tcp", loopback(lowestPort+rand.IntN(portCount))); err == nil {
+		port := lowestPort + rand.IntN(portCount)
+		if !claim(port) {
+			continue
+		}
+		if l, err := net.Listen("tcp", loopback(port)); err == nil {
 			return l, nil
 		}
 	}
@@ -42,7 +61,9 @@ func freePort(bus bool) (int, error) {
 			return 0, err
 		}
 		port := l.Addr().(*net.TCPAddr).Port
-		if bus {
+		if bus && !claim(port+busOffset) {
+			err = errNoPort
+		} else if bus {
 			var b net.Listener
 			if b, err = net.Listen("tcp", loopback(port+busOffset)); err == nil {
 				err = b.Close()
