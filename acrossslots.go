@@ -133,7 +133,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 	if f, ok := c.limiter.explainer.(*InFlight); ok {
 		a.hold, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
 	} else {
-		a.ticket, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)
+		a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)
 	}
 	returned = true
 }
@@ -174,7 +174,7 @@ func (a slotAnswer) giveBack(ctx context.Context) {
 	case evenBucket, steppedBucket:
 		a.ticket.which = returnExactly
 	}
-	_, _ = a.ticket.settle(ctx, 0)
+	_, _, _ = a.ticket.settle(ctx, 0)
 }
 
 // given makes the answer one of n permits that are given back.

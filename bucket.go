@@ -116,7 +116,7 @@ func greatest(most int64, ok func(int64) bool) int64 {
 // fifteen times as much fits beside it.
 const evenUnits = exact / 32
 
-// returnExactly makes giveback.lua give back only what a bucket cannot have refilled.
+// returnExactly makes the block giveback give back only what a bucket cannot have refilled.
 const returnExactly = 1
 
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.

@@ -62,7 +62,7 @@ type algorithm struct {
 	// mostCharge is the most permits that one charge can take, if that is less than
 	// maxCount.
 	mostCharge int
-	// which is what giveback.lua needs beside where the permits are: it is made of the
+	// which is what the block giveback needs beside where the permits are: it is made of the
 	// second word of a ticket and its permits.
 	which func(word, n int64) int64
 	explainer
@@ -88,6 +88,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			One:    scripts.one,
 			Peek:   scripts.peek,
 			Many:   scripts.many,
+
+			Operations: scripts.operations,
+
 			Words:  a.words,
 			Cost:   a.cost,
 			Unpack: a.unpack,
@@ -147,6 +150,14 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 		c.acquired(ctx, began, key, n, reply.Batch, r, err)
 	}
 	return r, err
+}
+
+// operate decides an operation on key. The caller calls Done on the reply.
+func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
+	if c.merger != nil {
+		return c.merger.Operate(ctx, key, o)
+	}
+	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.prefix+key, o) })
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.

@@ -103,8 +103,6 @@ func cause(err error) error {
 	switch {
 	case redisexec.IsCorrupt(err):
 		return errors.Join(ErrCorruptState, err)
-	case redisexec.IsDebt(err):
-		return ErrTooMuchDebt
 	case redis.HasErrorPrefix(err, "CROSSSLOT"):
 		return errors.Join(ErrCrossSlot, err)
 	}

@@ -96,7 +96,7 @@ func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
 			requests, times = append(requests, request), append(times, 1)
 		}
 	}
-	words, err := g.exec.DoMany(ctx, len(requests), func(i int) (*string, any) {
+	words, err := g.exec.DoMany(ctx, g.exec.Many, len(requests), func(i int) (*string, any) {
 		return &requests[i], fmt.Appendf(nil, "1x%d", times[i])
 	})
 	require.NoError(t, err)

@@ -175,7 +175,7 @@ func allScriptsOf(files []*script.File, args []int, tickets []bool) severalSet {
 func (g *group) wordsOf(i int) int {
 	words := 1 + g.given[i].exec.Words
 	if g.settle[i] {
-		words += ticketWords
+		words += redisexec.TicketWords
 	}
 	return words
 }
@@ -433,7 +433,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part}
 			if c.settle && !peek {
 				at := reply.Words[g.words[i]+1+c.limiter.exec.Words:]
-				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, at[:ticketWords])
+				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, 0, at[:redisexec.TicketWords])
 			}
 		}
 		if i == 0 {

@@ -102,7 +102,7 @@ func decideTogether(t testing.TB, c *core, calls []model.Step, keys []string) []
 		of[last].calls++
 		runs[name] = of
 	}
-	reply, err := c.exec.DoMany(ctx, len(names), func(i int) (*string, any) {
+	reply, err := c.exec.DoMany(ctx, c.exec.Many, len(names), func(i int) (*string, any) {
 		var requests []string
 		for _, r := range runs[names[i]] {
 			requests = append(requests, fmt.Sprintf("%dx%d", r.n, r.calls))

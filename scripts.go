@@ -15,18 +15,12 @@ var (
 	peekTemplate string
 	//go:embed scripts/many.lua
 	manyTemplate string
+	//go:embed scripts/operations.lua
+	operationsTemplate string
 	//go:embed scripts/reserve.lua
 	reserveTemplate string
 	//go:embed scripts/cancel.lua
 	cancelText string
-	//go:embed scripts/upto.lua
-	upToTemplate string
-	//go:embed scripts/charge.lua
-	chargeTemplate string
-	//go:embed scripts/estimate.lua
-	estimateTemplate string
-	//go:embed scripts/giveback.lua
-	giveBackTemplate string
 	//go:embed scripts/all.lua
 	allTemplate string
 	//go:embed scripts/all_common.lua
@@ -52,17 +46,11 @@ type scripts struct {
 	file, byCaller *script.File
 	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
 	locals         int              // local variables that a limiter adds to a script of several, see maxLocals
-
-	// The same for what fewer limiters need.
-	moreByServer, moreByCaller func() moreScripts
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
-// requests, and reserve permits, which is nil if the algorithm cannot.
-type scriptSet struct{ one, peek, many, reserve *script.Script }
-
-// moreScripts take as many permits as fit, charge, estimate and give back.
-type moreScripts struct{ upTo, charge, estimate, giveBack *script.Script }
+// requests, decide any operations, and reserve permits, which is nil if the algorithm cannot.
+type scriptSet struct{ one, peek, many, operations, reserve *script.Script }
 
 func newScripts(file *script.File, locals int) *scripts { return newScriptsOf(file, file, locals) }
 
@@ -72,9 +60,6 @@ func newScriptsOf(file, byCaller *script.File, locals int) *scripts {
 		file: file, byCaller: byCaller, locals: locals,
 		server: sync.OnceValue(func() scriptSet { return assemble(file) }),
 		caller: sync.OnceValue(func() scriptSet { return assemble(byCaller.With(callersClock)) }),
-
-		moreByServer: sync.OnceValue(func() moreScripts { return assembleMore(file) }),
-		moreByCaller: sync.OnceValue(func() moreScripts { return assembleMore(byCaller.With(callersClock)) }),
 	}
 }
 
@@ -86,24 +71,13 @@ func (s *scripts) get(byCaller bool) scriptSet {
 	return s.server()
 }
 
-// more is get for the other scripts.
-func (s *scripts) more(byCaller bool) moreScripts {
-	if byCaller {
-		return s.moreByCaller()
-	}
-	return s.moreByServer()
-}
-
-func assembleMore(file *script.File) moreScripts {
-	return moreScripts{
-		upTo: file.Fill(upToTemplate), charge: file.Fill(chargeTemplate), estimate: file.Fill(estimateTemplate),
-		giveBack: file.Without("rewind").Fill(giveBackTemplate), // it repairs nothing
-	}
-}
-
 func assemble(file *script.File) scriptSet {
-	// A Peek repairs nothing.
-	set := scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	set := scriptSet{
+		one:        file.Script(),
+		peek:       file.Without("rewind").Fill(peekTemplate), // it repairs nothing
+		many:       file.Fill(manyTemplate),
+		operations: file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n").Fill(operationsTemplate),
+	}
 	if _, ok := file.Blocks()["due"]; ok {
 		set.reserve = file.Fill(reserveTemplate)
 	}
@@ -140,9 +114,13 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	// settle adds the two words of a ticket, which a Peek has not.
 	settle := func(i int, file *script.File, ticket string) *script.File {
 		if !tickets[i] {
-			return file.Set("settle", "")
+			return file.Set("settle", "").Set("sealed", "")
 		}
-		return file.Set("settle", ticket+"size = size + 2\n")
+		sealed := ""
+		if seal, ok := file.Blocks()["seal"]; ok && ticket != noTicket {
+			ticket, sealed = "local tickets = {size}\n"+ticket, seal
+		}
+		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
 	nested := func(without int) string {
 		inner := ""
@@ -155,7 +133,7 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f.Without("rewind")), "out[size + 1] = 0\nout[size + 2] = 0\n").Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f.Without("rewind")), noTicket).Fill(body(allPeekLimiterTemplate)).Source
 	}
 	all := around.Set("limiters", nested(-1))
 	set := severalSet{scriptSet: scriptSet{
@@ -171,6 +149,9 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	return set
 }
+
+// noTicket is where a Peek has the words of a ticket.
+const noTicket = "out[size + 1] = 0\nout[size + 2] = 0\n"
 
 // body is a template without its header, which would be repeated for each limiter.
 func body(template string) string { return template[strings.Index(template, "do\n"):] }

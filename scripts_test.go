@@ -38,9 +38,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		if set.reserve != nil {
 			want[name+"_reserve.lua"] = set.reserve.Source
 		}
-		more := s.more(false)
-		want[name+"_upto.lua"], want[name+"_charge.lua"] = more.upTo.Source, more.charge.Source
-		want[name+"_estimate.lua"], want[name+"_giveback.lua"] = more.estimate.Source, more.giveBack.Source
+		want[name+"_operations.lua"] = set.operations.Source
 	}
 	want["inflight_peek.lua"] = inFlightByServer().peek.Source
 	// Of several limiters there is one example.

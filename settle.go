@@ -3,8 +3,9 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"sync/atomic"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose
@@ -71,7 +72,7 @@ type Ticket struct {
 	core         *core
 	key          string
 	n            int
-	where, which int64 // see scripts/giveback.lua
+	where, which int64 // see the block giveback of the scripts
 	caches       []*DenyCache
 	settled      atomic.Bool
 }
@@ -83,33 +84,33 @@ func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result
 		c.refused(ctx, began, o)
 		return nil, Result{}, o.Err
 	}
-	t, r, err := c.estimate(ctx, key, n)
+	t, sent, r, err := c.estimate(ctx, key, n)
 	o.Result, o.Err = r, err
-	c.asked(ctx, began, o)
+	c.decided(ctx, began, o, sent)
 	return t, r, err
 }
 
-func (c *core) estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
-	own := c.exec.Words
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.prefix+key, strconv.Itoa(n), own+ticketWords)
+func (c *core) estimate(ctx context.Context, key string, n int) (*Ticket, *redisexec.Batch, Result, error) {
+	reply, err := c.operate(ctx, key, redisexec.Operation{Op: redisexec.Estimate, N: n, Times: 1})
 	if err != nil {
-		return nil, Result{}, c.failed(ctx, key, err)
+		return nil, reply.Batch, Result{}, c.failed(ctx, key, err)
 	}
-	r := c.inRun(words[:own], int64(n), 0)
+	defer reply.Done()
+	own := c.exec.Words
+	r := c.inRun(reply.Words[:own], int64(n), reply.Index)
 	if !r.Allowed {
-		return nil, r, nil
+		return nil, reply.Batch, r, nil
 	}
-	return c.newTicket(key, n, words[own:]), r, nil
+	later := reply.Words[wordAllowed] - 1 - reply.Index // estimates of the run that were allowed after this one
+	return c.newTicket(key, n, later, reply.Words[own:]), reply.Batch, r, nil
 }
 
-// ticketWords is how many words say where permits are.
-const ticketWords = 2
-
-// newTicket is the ticket of n permits that were taken, of which words say where they are.
-func (c *core) newTicket(key string, n int, words []int64) *Ticket {
+// newTicket is the ticket of n permits that were taken. words are the ticket of the last one of
+// equal estimates, of which so many were allowed later.
+func (c *core) newTicket(key string, n int, later int64, words []int64) *Ticket {
 	t := &Ticket{core: c, key: key, n: n, where: words[0], which: words[1]}
 	if c.which != nil {
-		t.which = c.which(t.which, int64(n))
+		t.which = c.which(t.which, int64(n)*(later+1))
 	}
 	return t
 }
@@ -124,19 +125,24 @@ func (c *core) Charge(ctx context.Context, key string, n int) (Result, error) {
 		c.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	o.Result, o.Err = c.charge(ctx, key, n)
-	c.asked(ctx, began, o)
+	var sent *redisexec.Batch
+	o.Result, sent, o.Err = c.charge(ctx, key, n)
+	c.decided(ctx, began, o, sent)
 	return o.Result, o.Err
 }
 
-func (c *core) charge(ctx context.Context, key string, n int) (Result, error) {
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).charge, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+func (c *core) charge(ctx context.Context, key string, n int) (Result, *redisexec.Batch, error) {
+	reply, err := c.operate(ctx, key, redisexec.Operation{Op: redisexec.Charge, N: n, Times: 1})
 	if err != nil {
-		return Result{}, c.failed(ctx, key, err)
+		return Result{}, reply.Batch, c.failed(ctx, key, err)
 	}
-	r := c.inRun(words, int64(n), 0)
+	defer reply.Done()
+	if reply.Index >= reply.Words[wordAllowed] { // what a state can hold does not fit
+		return Result{}, reply.Batch, c.failed(ctx, key, ErrTooMuchDebt)
+	}
+	r := c.inRun(reply.Words, int64(n), reply.Index)
 	r.Remaining = max(r.Remaining, 0)
-	return r, nil
+	return r, reply.Batch, nil
 }
 
 func (c *core) checkCharge(n int) error {
@@ -201,8 +207,9 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 		t.core.refused(ctx, began, o) // or there is nothing to ask
 		return o.Err
 	}
-	o.Result, o.Err = t.settle(ctx, actual)
-	t.core.asked(ctx, began, o)
+	var sent *redisexec.Batch
+	o.Result, sent, o.Err = t.settle(ctx, actual)
+	t.core.decided(ctx, began, o, sent)
 	return o.Err
 }
 
@@ -228,21 +235,21 @@ func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 }
 
 // settle charges or gives back the difference. The Result is that of a charge.
-func (t *Ticket) settle(ctx context.Context, actual int) (Result, error) {
+func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Batch, error) {
 	c := t.core
-	switch {
-	case actual > t.n:
+	if actual > t.n {
 		return c.charge(ctx, t.key, actual-t.n)
-	case actual < t.n:
-		for _, cache := range t.caches {
-			defer cache.table.returnPermits(t.key)()
-		}
-		request := fmt.Sprintf("%d/%d/%d", t.n-actual, t.where, t.which)
-		if _, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).giveBack, c.prefix+t.key, request, 1); err != nil {
-			return Result{}, c.failed(ctx, t.key, err)
-		}
 	}
-	return Result{}, nil
+	for _, cache := range t.caches {
+		defer cache.table.returnPermits(t.key)()
+	}
+	back := redisexec.Operation{Op: redisexec.GiveBack, N: t.n - actual, Times: 1, Where: t.where, Which: t.which}
+	reply, err := c.operate(ctx, t.key, back)
+	if err != nil {
+		return Result{}, reply.Batch, c.failed(ctx, t.key, err)
+	}
+	reply.Done()
+	return Result{}, reply.Batch, nil
 }
 
 // SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around

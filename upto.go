@@ -2,7 +2,8 @@ package ratelimit
 
 import (
 	"context"
-	"strconv"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // A PartialTaker takes as many permits as are left. Every limiter of this package that
@@ -43,23 +44,27 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 		c.refused(ctx, began, o)
 		return 0, Result{}, o.Err
 	}
-	o.Taken, o.Result, o.Err = c.takeUpTo(ctx, key, n)
-	c.asked(ctx, began, o)
+	var sent *redisexec.Batch
+	o.Taken, o.Result, sent, o.Err = c.takeUpTo(ctx, key, n)
+	c.decided(ctx, began, o, sent)
 	return o.Taken, o.Result, o.Err
 }
 
-func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+// takeUpTo makes n requests for one permit each: as many are allowed as fit.
+func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Result, sent *redisexec.Batch, err error) {
 	n = min(n, c.most+1) // one request that is denied says when it fits
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+	reply, err := c.operate(ctx, key, redisexec.Operation{Op: redisexec.Take, N: 1, Times: n})
 	if err != nil {
-		return 0, Result{}, c.failed(ctx, key, err)
+		return 0, Result{}, reply.Batch, c.failed(ctx, key, err)
 	}
-	allowed := words[wordAllowed] // of n requests for one permit
-	r = c.inRun(words, 1, max(allowed-1, 0))
-	if allowed < int64(n) {
-		r.RetryAfter = c.inRun(words, 1, allowed).RetryAfter
+	defer reply.Done()
+	words := reply.Words // of a run, in which the requests from Index on are these
+	taken = int(min(max(words[wordAllowed]-reply.Index, 0), int64(n)))
+	r = c.inRun(words, 1, reply.Index+int64(max(taken-1, 0)))
+	if taken < n {
+		r.RetryAfter = c.inRun(words, 1, words[wordAllowed]).RetryAfter
 	}
-	return int(allowed), r, nil
+	return taken, r, reply.Batch, nil
 }
 
 // PartialTakerOf returns the PartialTaker of l, which is a limiter on Redis or a [DenyCache]

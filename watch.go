@@ -112,6 +112,14 @@ func (c *core) asked(ctx context.Context, began time.Time, o Observation) {
 	c.watch.end(ctx, began, o)
 }
 
+// decided reports a call that was sent to Redis as sent says.
+func (c *core) decided(ctx context.Context, began time.Time, o Observation, sent *redisexec.Batch) {
+	if c.watch != nil {
+		o.sent(began, sent)
+		c.watch.end(ctx, began, o)
+	}
+}
+
 // refused reports a call that failed before Redis was asked.
 func (c *core) refused(ctx context.Context, began time.Time, o Observation) {
 	if c != nil && c.watch != nil {

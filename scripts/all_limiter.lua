@@ -17,11 +17,12 @@ do
   end
   -- <take/>
   -- <wait?/>
+  -- <words/>
+  -- <settle/>
   if allowed > 0 or repair then
     -- <store/>
   else
     -- <expire?/>
   end
-  -- <words/>
-  -- <settle/>
+  -- <sealed/>
 end

@@ -1,9 +1,11 @@
--- One request to several limiters at once: all.lua for a single request, which replies
--- with an error if it failed.
+-- Equal requests to several limiters at once: all.lua for one line of requests, which replies
+-- with an error if they failed.
 local call = redis.pcall
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0
-local skipped, request, times, all = 0, configured + 1, 1, 1
+local skipped, request = 0, configured + 1
+local times = ARGV[request] + 0
+local all = times
 -- <limiters/>
 return out

@@ -235,7 +235,7 @@ end
 
 -- <fit>
 -- needs: n times capacity permit missing
--- sets: cost allowed before
+-- sets: allowed before cost room
 local cost, allowed, before = n * permit, times, missing
 local room = capacity - missing
 if cost * allowed > room then -- room is below 0 if a larger burst was used
@@ -321,11 +321,13 @@ if over > 0 then due = lag + (over + -over % flow) / flow end
 -- </due>
 
 -- <charge>
--- A debt takes 71 years at most, and the numbers stay exact.
--- needs: n permit flow missing
--- sets: cost allowed before
-local cost, allowed, before = n * permit, 1, missing
-if missing + cost >= 2 ^ 52 or missing + cost > 2 ^ 51 * flow then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
+-- numbers stay exact.
+-- needs: allowed cost flow missing room times
+-- sets: allowed
+room = math.min(2 ^ 52 - 1, 2 ^ 51 * flow) - missing
+allowed = times
+if cost * allowed > room then allowed = math.max((room - room % cost) / cost, 0) end
 -- </charge>
 
 -- <ticket>
@@ -341,7 +343,7 @@ out[size + 2] = 0
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
 -- needs: back flow missing permit present repair state sub theirs where which writes
--- sets: given
+-- sets: given missing present repair state
 local given, less = 0, back * permit
 if which == '1' then
   less = less - (present - where) * flow

@@ -141,10 +141,12 @@ out[size + 4] = lasts
 size = size + 4
 -- </words>
 -- <charge>
--- needs: n limit used
--- sets: allowed before
-local allowed, before = 1, math.max(limit - used, 0)
-if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for.
+-- needs: n times used allowed
+-- sets: allowed
+local room = 4e9 - used
+allowed = times
+if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 -- <ticket>
 -- The window's end.
@@ -159,7 +161,7 @@ out[size + 2] = 0
 -- that is unused again stays for as long as their skew: otherwise a clock that is behind would
 -- begin the window before it again.
 -- needs: key back closes keep used last written margin where
--- sets: given
+-- sets: given used
 local given = 0
 if closes == where + 0 and keep >= closes then given = math.min(back, used) end
 if given > 0 and given == used then

@@ -134,10 +134,12 @@ out[size + 3] = start + lasts - now
 size = size + 3
 -- </words>
 -- <charge>
--- needs: n limit used
--- sets: allowed before
-local allowed, before = 1, math.max(limit - used, 0)
-if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for.
+-- needs: n times used allowed
+-- sets: allowed
+local room = 4e9 - used
+allowed = times
+if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 -- <ticket>
 -- The window's start.
@@ -150,7 +152,7 @@ out[size + 2] = 0
 -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
 -- a clock that is behind would begin the window before it again.
 -- needs: key back start used longest written margin where
--- sets: given
+-- sets: given used
 local given = 0
 if start == where + 0 then given = math.min(back, used) end
 if given > 0 and given == used then

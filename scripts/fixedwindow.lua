@@ -142,28 +142,42 @@ out[size + 3] = left
 size = size + 3
 -- </words>
 -- <charge>
--- needs: n most room
--- sets: cost allowed before
-local cost, allowed, before = n * 1000000, 1, math.max(room, 0)
-if most - room + cost > 4e15 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for.
+-- needs: times most room cost allowed before
+-- sets: allowed before
+local debt = 4e15 - (most - room)
+allowed = times
+before = math.max(room, 0)
+if cost * allowed > debt then allowed = math.max((debt - debt % cost) / cost, 0) end
 -- </charge>
 -- <ticket>
--- The first of the milliseconds of which one is the end of the window, and how many follow:
--- the clock goes on while a script runs, on a busy machine by several.
--- needs: key out size
+-- Its place: seal fills it in.
+-- needs: out size
 -- sets:
-local time = redis.call('TIME')
-local ends = redis.call('PTTL', key)
-local after = redis.call('TIME')
-local first = time[1] * 1000 + math.floor(time[2] / 1000)
-out[size + 1] = first + ends
-out[size + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
+out[size + 1] = 0
+out[size + 2] = 0
 -- </ticket>
+-- <seal>
+-- After the store: the first of the milliseconds of which one is the end of the window, and
+-- how many follow. The clock goes on while a script runs, on a busy machine by several.
+-- needs: key out tickets
+-- sets:
+if tickets[1] then
+  local time = redis.call('TIME')
+  local ends = redis.call('PTTL', key)
+  local after = redis.call('TIME')
+  local first = time[1] * 1000 + math.floor(time[2] / 1000)
+  for i = 1, #tickets do
+    out[tickets[i] + 1] = first + ends
+    out[tickets[i] + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
+  end
+end
+-- </seal>
 -- <giveback>
 -- The window is the ticket's if it may end when that does, and no later window may: one
 -- that opens when it is over ends a window's length after it, or later.
 -- needs: back call key most open room taken where which window
--- sets: given
+-- sets: given taken
 local given = 0
 if open then
   local time = redis.call('TIME')

@@ -438,10 +438,12 @@ return out
 
 --[[ In the templates that settle:
 -- <charge>
--- needs: n rules bases stored
--- sets: allowed before
-local allowed, before = 1, stored
-if stored - bases[rules] + n > 4e9 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for.
+-- needs: allowed bases before n rules times
+-- sets: allowed
+local room = 4e9 - (before - bases[rules])
+allowed = times
+if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
 -- <ticket>
@@ -472,10 +474,10 @@ if exists then
   while latest[found] and tonumber(latest[found]) < where + 0 do
     found = found + 2
   end
-  if latest[found] and tonumber(latest[found]) == where + 0 then
-    local own = latest[found + 1] - latest[found - 1]
-    given = math.min(back, own)
-    if given == 0 then return {0} end
+  local own = 0
+  if latest[found] and tonumber(latest[found]) == where + 0 then own = latest[found + 1] - latest[found - 1] end
+  given = math.min(back, own)
+  if given > 0 then
     local final = found == #latest - 1
     local stays = final and given == own and string.find(said, '@', 1, true)
     local rest = {} -- behind the entry before the ticket's

@@ -250,7 +250,7 @@ if not (used >= 0) then return {err = corrupt} end -- "not", because it may be N
 
 -- <fit>
 -- needs: n times limit used
--- sets: allowed before
+-- sets: allowed before room
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
@@ -439,10 +439,12 @@ out[size + 4] = before
 size = size + 4
 -- </words>
 -- <charge>
--- needs: n used
--- sets: allowed before
-local allowed, before = 1, used
-if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for.
+-- needs: allowed n room times used
+-- sets: allowed
+room = 4e9 - used
+allowed = times
+if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
 -- <ticket>
@@ -478,6 +480,7 @@ if exists then
     at = tonumber(at)
     sum = tonumber(sum)
   end
+  local own = 0
   if at == where + 0 then
     if place > 1 then
       local entry = call('HMGET', key, string.format('%d', zero + place - 1))[1]
@@ -488,9 +491,10 @@ if exists then
     end
     ats[place] = at
     sums[place] = sum
-    local own = sum - below
-    given = math.min(back, own)
-    if given == 0 then return {0} end
+    own = sum - below
+  end
+  given = math.min(back, own)
+  if given > 0 then
     local stays = place == number and given == own and string.find(said, '@', 1, true)
     local gap = 0 -- the ticket's entry goes
     if given == own and not stays then gap = 1 end

@@ -244,7 +244,7 @@ if not (used >= 0) then return {err = corrupt} end -- "not", because it may be N
 
 -- <fit>
 -- needs: n times limit used
--- sets: allowed before
+-- sets: allowed before room
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
@@ -394,10 +394,12 @@ out[size + 4] = before
 size = size + 4
 -- </words>
 -- <charge>
--- needs: n used
--- sets: allowed before
-local allowed, before = 1, used
-if used + n > 4e9 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for.
+-- needs: allowed n room times used
+-- sets: allowed
+room = 4e9 - used
+allowed = times
+if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
 -- <ticket>
@@ -428,10 +430,10 @@ if exists then
   while latest[found] and tonumber(latest[found]) < where + 0 do
     found = found + 2
   end
-  if latest[found] and tonumber(latest[found]) == where + 0 then
-    local own = latest[found + 1] - latest[found - 1]
-    given = math.min(back, own)
-    if given == 0 then return {0} end
+  local own = 0
+  if latest[found] and tonumber(latest[found]) == where + 0 then own = latest[found + 1] - latest[found - 1] end
+  given = math.min(back, own)
+  if given > 0 then
     local final = found == #latest - 1
     local stays = final and given == own and string.find(said, '@', 1, true)
     local rest = {} -- behind the entry before the ticket's

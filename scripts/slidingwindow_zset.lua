@@ -98,7 +98,7 @@ local stored = used
 
 -- <fit>
 -- needs: n times limit used
--- sets: allowed before
+-- sets: allowed before room
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then
@@ -190,18 +190,21 @@ out[size + 4] = before
 size = size + 4
 -- </words>
 -- <charge>
--- A member is a permit: to remove more at once would take too long.
--- needs: n used
--- sets: allowed before
-local allowed, before = 1, used
-if used + n > 20000 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for. A member is a permit: to remove more
+-- at once would take too long.
+-- needs: allowed n room times used
+-- sets: allowed
+room = 20000 - used
+allowed = times
+if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 -- <ticket>
--- The members' score, and the number of the last one.
--- needs: out size at number
+-- The members' score, and the number that the store gives the last one.
+-- needs: out size at number used stored repair
 -- sets:
 out[size + 1] = at
-out[size + 2] = number
+out[size + 2] = number + used - stored
+if repair then out[size + 2] = out[size + 2] + 1 end -- the last permit gets another name
 -- </ticket>
 -- <giveback>
 -- which is the number of the ticket's first member. Its members have neighbouring ranks.

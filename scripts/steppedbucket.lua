@@ -337,11 +337,17 @@ end
 -- </due>
 
 -- <charge>
--- A debt takes 71 years at most, and the numbers stay exact.
--- needs: n permit flow every after whole part
--- sets: allowed wholeBefore partBefore
-local allowed, wholeBefore, partBefore = 1, whole, part
-if whole + n >= 2 ^ 52 or after(whole + n, part, permit, flow, every) > 2 ^ 51 then return {err = 'DEBT too much'} end
+-- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
+-- numbers stay exact.
+-- needs: n times permit flow every after whole part allowed
+-- sets: allowed
+local most = times + 1
+allowed = 0
+while most - allowed > 1 do
+  local middle = math.floor((allowed + most) / 2)
+  local debt = whole + n * middle
+  if debt < 2 ^ 52 and after(debt, part, permit, flow, every) <= 2 ^ 51 then allowed = middle else most = middle end
+end
 -- </charge>
 
 -- <ticket>
@@ -358,7 +364,7 @@ out[size + 2] = 0
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
 -- needs: writes back divide every flow part permit present repair since state sub theirs where which whole
--- sets: given
+-- sets: given part present repair since state whole
 local less, lessPart, given = back, 0, 0
 if which == '1' then
   local held = math.max(present - where, 0)

@@ -5,7 +5,6 @@ import (
 	"iter"
 	"math"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -16,6 +15,7 @@ import (
 type batch struct {
 	price redisexec.Cost // of what is added
 	apart bool           // each key has its own execution: the cost is not that of one
+	mixed bool           // not only takes: many.lua does not know it
 	cost  int            // estimate of the execution
 
 	runs   []run
@@ -33,29 +33,37 @@ type batch struct {
 	done chan struct{} // closed when the outcomes are known
 }
 
-// A run is calls for a key that follow one another and ask for the same number of
-// permits. It takes a cache line.
+// A run is operations of one kind on a key that follow one another and ask for the same
+// number of permits. It takes a cache line.
 type run struct {
-	key        string  // the key's name in Redis, in the key's first run; empty in the others
-	n          int32   // permits; at most a billion
-	calls      int32   // number of slots, which are numbered from 0
-	next       int32   // index of the key's next run; 0: none
+	key        string // the key's name in Redis, in the key's first run; empty in the others
+	n          int32  // permits; at most a billion
+	times      int32  // requests of its slots: one each, but as many as may be taken of one that takes up to a number
+	next       int32  // index of the key's next run; 0: none
+	op         redisexec.Op
 	words      []int64 // the outcome
 	exceptions *exceptions
 }
 
 // exceptions holds what few runs need.
 type exceptions struct {
-	left   []int     // slots whose callers left before the batch was sent
-	single [][]int64 // words of the first calls, if each of them was executed on its own
-	err    error     // the outcome of the other calls
+	where, which int64   // the ticket, if the run is one call that gives back
+	left         []place // of calls whose callers left before the batch was sent
+	err          error   // the outcome
 }
 
 // A slot is a call's place in a batch.
 type slot struct {
-	batch       *batch
-	run, number int
+	batch *batch
+	run   int
+	place
 }
+
+// A place is a call's in its run: so many requests, the first of which has this number.
+type place struct{ first, times int }
+
+// maxTimes keeps the requests of a run within its counter.
+const maxTimes = math.MaxInt32
 
 // noDeadline is later than any deadline.
 const noDeadline time.Duration = math.MaxInt64
@@ -66,11 +74,17 @@ func newBatch(price redisexec.Cost) *batch {
 
 // join gives a call a slot in the latest run, if that run is for the same key and as
 // many permits, as it often is with a hot key.
-func (b *batch) join(key string, n int, deadline time.Duration) (slot, bool) {
-	if b.calls == maxCalls || b.key != key || int(b.runs[b.latest].n) != n || !b.afford(n*b.price.Permit) {
+func (b *batch) join(key string, o redisexec.Operation, deadline time.Duration) (slot, bool) {
+	if b.calls == maxCalls || b.key != key || !b.runs[b.latest].takes(o) || !b.afford(o.N*o.Times*b.price.Permit) {
 		return slot{}, false
 	}
-	return b.newSlot(deadline), true
+	return b.newSlot(o.Times, deadline), true
+}
+
+// takes reports whether a call may join r. Tickets differ, so each that is given back has a run
+// of its own.
+func (r *run) takes(o redisexec.Operation) bool {
+	return int(r.n) == o.N && r.op == o.Op && o.Op != redisexec.GiveBack && int(r.times) <= maxTimes-o.Times
 }
 
 // afford adds to the cost of the batch, unless that would be more than maxCost. The
@@ -84,10 +98,10 @@ func (b *batch) afford(cost int) bool {
 }
 
 // newSlot gives a call a slot in the latest run.
-func (b *batch) newSlot(deadline time.Duration) slot {
+func (b *batch) newSlot(times int, deadline time.Duration) slot {
 	r := &b.runs[b.latest]
-	s := slot{b, b.latest, int(r.calls)}
-	r.calls++
+	s := slot{b, b.latest, place{int(r.times), times}}
+	r.times += int32(times)
 	b.calls++
 	b.callers++
 	b.deadline = max(b.deadline, deadline)
@@ -96,15 +110,18 @@ func (b *batch) newSlot(deadline time.Duration) slot {
 
 // add gives a call a slot, unless the batch has no room for the call or its key, or would
 // cost too much with it. last maps each key to its last run; the names of keys in Redis begin with prefix.
-func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline time.Duration, last map[string]int) (slot, bool) {
+func (b *batch) add(ctx context.Context, prefix, key string, o redisexec.Operation, deadline time.Duration, last map[string]int) (slot, bool) {
 	i, known := last[key]
-	joins := known && int(b.runs[i].n) == n
-	cost := n * b.price.Permit
+	joins := known && b.runs[i].takes(o)
+	cost := o.N * o.Times * b.price.Permit
 	if !known {
 		cost += b.price.Key
 	}
-	if !joins && (known || n > 1) {
+	if !joins && (known || o.N > 1) {
 		cost += b.price.Run
+	}
+	if o.Op == redisexec.GiveBack { // it is loaded on its own, and so is what comes after it
+		cost += 2*b.price.Key + b.price.Back
 	}
 	if b.calls == maxCalls || !b.apart && (!known && b.keys == maxKeys || !b.afford(cost)) {
 		return slot{}, false
@@ -113,7 +130,11 @@ func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline tim
 		b.first = ctx
 	}
 	if !joins {
-		r := run{n: int32(n)}
+		r := run{n: int32(o.N), op: o.Op}
+		if o.Op == redisexec.GiveBack {
+			r.exceptions = &exceptions{where: o.Where, which: o.Which}
+		}
+		b.mixed = b.mixed || o.Op != redisexec.Take
 		next := len(b.runs)
 		if known {
 			b.runs[i].next = int32(next)
@@ -129,37 +150,33 @@ func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline tim
 		i = next
 	}
 	b.key, b.latest = key, i
-	return b.newSlot(deadline), true
+	return b.newSlot(o.Times, deadline), true
 }
 
 // leave takes the call out of the batch, before the batch is sent.
 func (s slot) leave() {
 	e := s.batch.runs[s.run].except()
-	e.left = append(e.left, s.number)
+	e.left = append(e.left, s.place)
 	s.batch.callers--
 }
 
-// outcome is the outcome of the slot's call: the reply to its run with the call's index
-// in that run, or an error.
+// outcome is the outcome of the slot's call: the reply to its run with the index of the call's
+// first request in that run, or an error.
 func (s slot) outcome() (redisexec.Reply, error) {
 	r := &s.batch.runs[s.run]
 	if r.exceptions == nil {
-		return redisexec.Reply{Words: r.words, Index: int64(s.number)}, nil
-	}
-	place := s.number
-	for _, left := range r.exceptions.left {
-		if left < s.number {
-			place--
-		}
-	}
-	single := r.exceptions.single
-	if place < len(single) {
-		return redisexec.Reply{Words: single[place]}, nil
+		return redisexec.Reply{Words: r.words, Index: int64(s.first)}, nil
 	}
 	if err := r.exceptions.err; err != nil {
 		return redisexec.Reply{}, err
 	}
-	return redisexec.Reply{Words: r.words, Index: int64(place - len(single))}, nil
+	first := s.first
+	for _, left := range r.exceptions.left {
+		if left.first < s.first {
+			first -= left.times
+		}
+	}
+	return redisexec.Reply{Words: r.words, Index: int64(first)}, nil
 }
 
 // reply is the outcome, and how the call was sent.
@@ -176,17 +193,21 @@ func (r *run) except() *exceptions {
 	return r.exceptions
 }
 
-// pending counts the calls of r that have no outcome yet.
+// pending counts the requests of r that have no outcome yet.
 func (r *run) pending() int {
 	switch {
 	case r.words != nil:
 		return 0
 	case r.exceptions == nil:
-		return int(r.calls)
+		return int(r.times)
 	case r.exceptions.err != nil:
 		return 0
 	}
-	return int(r.calls) - len(r.exceptions.left) - len(r.exceptions.single)
+	times := int(r.times)
+	for _, left := range r.exceptions.left {
+		times -= left.times
+	}
+	return times
 }
 
 // runsOf yields the runs with pending calls of the key whose first run is at index
@@ -246,29 +267,36 @@ func (b *batch) context() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.Background(), epoch.Add(b.deadline))
 }
 
-// single reports whether just one call is pending for the key.
+// single reports whether just one request is pending for the key.
 func (b *batch) single(key int) bool {
-	calls := 0
+	requests := 0
 	for r := range b.runsOf(key) {
-		calls += r.pending()
+		requests += r.pending()
 	}
-	return calls == 1
+	return requests == 1
 }
 
-// requests is the permits of a key's pending calls, as many.lua reads them: runs of
-// equal requests.
+// operation is what the pending calls of r ask for.
+func (r *run) operation() redisexec.Operation {
+	o := redisexec.Operation{Op: r.op, N: int(r.n), Times: r.pending()}
+	if o.Op == redisexec.GiveBack {
+		o.Where, o.Which = r.exceptions.where, r.exceptions.which
+	}
+	return o
+}
+
+// requests is what a key's pending calls ask for, as many.lua and operations.lua read it: runs
+// of equal requests.
 func (b *batch) requests(key int) any {
-	if b.firstOf(key).n == 1 && b.single(key) {
-		return "1"
+	if !b.mixed && b.firstOf(key).n == 1 && b.single(key) {
+		return "1" // for many.lua
 	}
 	var runs []byte
 	for r := range b.runsOf(key) {
 		if runs != nil {
 			runs = append(runs, ',')
 		}
-		runs = strconv.AppendInt(runs, int64(r.n), 10)
-		runs = append(runs, 'x')
-		runs = strconv.AppendInt(runs, int64(r.pending()), 10)
+		runs = r.operation().Append(runs)
 	}
 	return runs
 }

@@ -17,39 +17,39 @@ func TestARunTakesACacheLine(t *testing.T) {
 // TestOnlyEqualRequestsForAKeyJoin the latest run.
 func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
 	b, last := newBatch(redisexec.Cost{}), map[string]int{}
-	_, ok := b.join("k", 1, 0)
+	_, ok := b.join("k", take(1), 0)
 	require.False(t, ok, "there is no run to join")
-	b.add(ctx, "", "k", 2, 0, last)
-	_, ok = b.join("k", 1, 0)
+	b.add(ctx, "", "k", take(2), 0, last)
+	_, ok = b.join("k", take(1), 0)
 	require.False(t, ok)
-	_, ok = b.join("l", 2, 0)
+	_, ok = b.join("l", take(2), 0)
 	require.False(t, ok)
-	s, ok := b.join("k", 2, 0)
+	s, ok := b.join("k", take(2), 0)
 	require.True(t, ok)
-	require.Equal(t, slot{b, 0, 1}, s)
-	s, _ = b.add(ctx, "", "l", 2, 0, last)
-	require.Equal(t, slot{b, 1, 0}, s)
-	_, ok = b.join("k", 2, 0)
+	require.Equal(t, slot{b, 0, place{1, 1}}, s)
+	s, _ = b.add(ctx, "", "l", take(2), 0, last)
+	require.Equal(t, slot{b, 1, place{0, 1}}, s)
+	_, ok = b.join("k", take(2), 0)
 	require.False(t, ok, "its run is not the latest")
-	s, _ = b.add(ctx, "", "k", 2, 0, last)
-	require.Equal(t, slot{b, 0, 2}, s)
-	s, ok = b.join("k", 2, 0)
+	s, _ = b.add(ctx, "", "k", take(2), 0, last)
+	require.Equal(t, slot{b, 0, place{2, 1}}, s)
+	s, ok = b.join("k", take(2), 0)
 	require.True(t, ok)
-	require.Equal(t, slot{b, 0, 3}, s)
+	require.Equal(t, slot{b, 0, place{3, 1}}, s)
 }
 
 func TestAFullBatchTakesNoCall(t *testing.T) {
 	b, last := newBatch(redisexec.Cost{}), map[string]int{}
-	_, ok := b.add(ctx, "", "k", 1, 0, last)
+	_, ok := b.add(ctx, "", "k", take(1), 0, last)
 	require.True(t, ok)
 	for i := 1; i < maxCalls; i++ {
-		s, ok := b.join("k", 1, 0)
+		s, ok := b.join("k", take(1), 0)
 		require.True(t, ok)
-		require.Equal(t, slot{b, 0, i}, s)
+		require.Equal(t, slot{b, 0, place{i, 1}}, s)
 	}
-	_, ok = b.join("k", 1, 0)
+	_, ok = b.join("k", take(1), 0)
 	require.False(t, ok)
-	_, ok = b.add(ctx, "", "k", 1, 0, last)
+	_, ok = b.add(ctx, "", "k", take(1), 0, last)
 	require.False(t, ok)
 }
 
@@ -76,11 +76,11 @@ func TestABatchCostsABoundedTime(t *testing.T) {
 			b, last, calls := newBatch(price), map[string]int{}, 0
 			for ; calls <= maxCalls; calls++ {
 				r := test.request(calls)
-				_, joined := b.join(r.key, r.n, 0)
+				_, joined := b.join(r.key, take(r.n), 0)
 				if joined {
 					continue
 				}
-				if _, ok := b.add(ctx, "", r.key, r.n, 0, last); !ok {
+				if _, ok := b.add(ctx, "", r.key, take(r.n), 0, last); !ok {
 					break
 				}
 			}

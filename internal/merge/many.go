@@ -49,14 +49,14 @@ func (m *Merger) batches(ctx context.Context, calls []Call) ([]*batch, []slot) {
 	for i, c := range calls {
 		var ok bool
 		if open != nil {
-			slots[i], ok = open.add(ctx, m.prefix, c.Key, c.N, noDeadline, last)
+			slots[i], ok = open.add(ctx, m.prefix, c.Key, take(c.N), noDeadline, last)
 		}
 		if !ok {
 			clear(last)
 			open = newBatch(m.sender.exec.Cost)
 			open.apart = m.sender.pipelined.Load()
 			batches = append(batches, open)
-			slots[i], _ = open.add(ctx, m.prefix, c.Key, c.N, noDeadline, last)
+			slots[i], _ = open.add(ctx, m.prefix, c.Key, take(c.N), noDeadline, last)
 		}
 	}
 	for _, b := range batches {
@@ -83,7 +83,7 @@ func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
 	commands, keys := make([]command, len(batches)), make([][]int, len(batches))
 	for i, b := range batches {
 		keys[i] = b.pendingKeys()
-		c, err := s.exec.CommandMany(len(keys[i]), func(j int) (*string, any) {
+		c, err := s.exec.CommandMany(s.exec.Many, len(keys[i]), func(j int) (*string, any) {
 			return &b.runs[keys[i][j]].key, b.requests(keys[i][j])
 		})
 		if err != nil { // the caller's clock is out of range

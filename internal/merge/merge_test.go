@@ -38,13 +38,13 @@ type server struct {
 	sent     []string          // the commands, in the order in which they came
 	contexts []context.Context // theirs
 	broken   map[string]int    // executions for many requests that will fail for a key
-	errs     map[string]error  // of the executions for one request of a key
+	errs     map[string]error  // of the executions for one run of a key
 }
 
 func newServer(permits int) *server {
 	s := &server{permits: permits, used: map[string]int{}, broken: map[string]int{}, errs: map[string]error{}}
 	s.Executor = &redisexec.Executor{
-		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Words: 2, Pooled: true,
+		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"), Words: 2, Pooled: true,
 	}
 	return s
 }
@@ -69,9 +69,9 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 			args = append(args, fmt.Sprint(arg))
 		}
 	}
-	many := args[1] == s.Many.BySHA[1]
+	many, operations := args[1] == s.Many.BySHA[1], args[1] == s.Operations.BySHA[1]
 	keys, requests := args[3:4], args[4:5]
-	if many {
+	if many || operations {
 		count := (len(args) - 4) / 2
 		keys, requests = args[3:3+count], args[4+count:]
 	}
@@ -102,7 +102,7 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 		}
 		for run := range strings.SplitSeq(requests[i], ",") {
 			n, calls := 1, 1
-			if many && run != "1" {
+			if (many || operations) && run != "1" {
 				fmt.Sscanf(run, "%dx%d", &n, &calls)
 			} else {
 				fmt.Sscan(run, &n)

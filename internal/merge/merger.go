@@ -61,7 +61,16 @@ func NewUnmerged(exec *redisexec.Executor, prefix string) *Merger {
 // Acquire takes n permits from key, in one execution with other calls that wait. It
 // returns the context's error as soon as ctx ends. The caller calls Done on the reply.
 func (m *Merger) Acquire(ctx context.Context, key string, n int) (redisexec.Reply, error) {
-	return m.queue(ctx, key).acquire(ctx, key, n)
+	return m.Operate(ctx, key, take(n))
+}
+
+func take(n int) redisexec.Operation {
+	return redisexec.Operation{Op: redisexec.Take, N: n, Times: 1}
+}
+
+// Operate is Acquire for an operation of any kind.
+func (m *Merger) Operate(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
+	return m.queue(ctx, key).operate(ctx, key, o)
 }
 
 func (m *Merger) newQueue() *queue { return &queue{sender: m.sender, prefix: m.prefix} }

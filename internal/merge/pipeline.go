@@ -26,10 +26,8 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 	}
 	var failed []int
 	s.sendCommands(ctx, commands, func(key int, words []int64, err error) {
-		if err == nil && !b.single(key) && keyFailed(words) {
+		if _, err = s.answer(b, key, words, err); err != nil {
 			failed = append(failed, key)
-		} else {
-			s.answer(b, key, words, err)
 		}
 	})
 	s.askAgain(ctx, b, failed)
@@ -38,9 +36,9 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 // command returns the command of a key.
 func (s *sender) command(b *batch, key int) (*redisexec.Command, error) {
 	if b.single(key) {
-		return s.exec.Command(b.runs[key].key, int(b.firstOf(key).n))
+		return s.exec.Command(b.runs[key].key, b.firstOf(key).operation())
 	}
-	return s.exec.CommandMany(1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })
+	return s.exec.CommandMany(s.scriptOf(b), 1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })
 }
 
 // sendCommands sends the commands in a pipeline, and those that were not executed again in

@@ -35,7 +35,7 @@ func sendBatch(t *testing.T, m *Merger, keys ...string) []slot {
 	b, last := newBatch(redisexec.Cost{}), map[string]int{}
 	var slots []slot
 	for _, key := range keys {
-		s, ok := b.add(ctx, m.prefix, key, 1, noDeadline, last)
+		s, ok := b.add(ctx, m.prefix, key, take(1), noDeadline, last)
 		require.True(t, ok)
 		slots = append(slots, s)
 	}

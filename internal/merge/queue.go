@@ -55,17 +55,17 @@ var epoch = time.Now()
 // Instant is the instant of a Batch's Sent.
 func Instant(sent time.Duration) time.Time { return epoch.Add(sent) }
 
-// acquire takes n permits from key.
-func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply, error) {
+// operate decides an operation on key.
+func (q *queue) operate(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	cancellable, deadline := ctx.Done() != nil, noDeadline
 	if cancellable {
 		if d, ok := ctx.Deadline(); ok {
 			deadline = d.Sub(epoch)
 		}
 	}
-	s, b, direct := q.enter(ctx, key, n, deadline)
+	s, b, direct := q.enter(ctx, key, o, deadline)
 	if direct {
-		return q.acquireDirectly(ctx, key, n)
+		return q.operateDirectly(ctx, key, o)
 	}
 	q.start(b)
 	if !cancellable {
@@ -80,23 +80,23 @@ func (q *queue) acquire(ctx context.Context, key string, n int) (redisexec.Reply
 	}
 }
 
-// acquireDirectly makes a call that enter has counted as in flight. The call stays in
+// operateDirectly makes a call that enter has counted as in flight. The call stays in
 // flight until its execution has ended, even if its caller leaves.
-func (q *queue) acquireDirectly(ctx context.Context, key string, n int) (redisexec.Reply, error) {
+func (q *queue) operateDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	if ctx.Done() == nil { // a closure would allocate
-		return q.sendDirectly(ctx, key, n)
+		return q.sendDirectly(ctx, key, o)
 	}
-	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, n) })
+	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, o) })
 }
 
-func (q *queue) sendDirectly(ctx context.Context, key string, n int) (redisexec.Reply, error) {
+func (q *queue) sendDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	defer func() { q.start(q.finishDirect()) }() // even if a hook of the client panics
-	return q.sender.sendOne(ctx, q.prefix+key, n)
+	return q.sender.sendOne(ctx, q.prefix+key, o)
 }
 
 // enter counts a call as in flight where it may be sent directly: direct is then true.
 // Otherwise it gives the call a slot, and returns the batch that can be sent now, if any.
-func (q *queue) enter(ctx context.Context, key string, n int, deadline time.Duration) (s slot, b *batch, direct bool) {
+func (q *queue) enter(ctx context.Context, key string, o redisexec.Operation, deadline time.Duration) (s slot, b *batch, direct bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.calls < FewCalls {
@@ -106,10 +106,10 @@ func (q *queue) enter(ctx context.Context, key string, n int, deadline time.Dura
 	}
 	joined := false
 	if q.open != nil {
-		s, joined = q.open.join(key, n, deadline)
+		s, joined = q.open.join(key, o, deadline)
 	}
 	if !joined {
-		s = q.add(ctx, key, n, deadline)
+		s = q.add(ctx, key, o, deadline)
 	}
 	q.callers++
 	if !joined || q.gathers == 0 { // otherwise it is sent in a moment; next would read the clock, which costs too much here
@@ -120,9 +120,9 @@ func (q *queue) enter(ctx context.Context, key string, n int, deadline time.Dura
 
 // add gives a call a slot in the open batch, or in a new one behind it. It is called
 // with mu held.
-func (q *queue) add(ctx context.Context, key string, n int, deadline time.Duration) slot {
+func (q *queue) add(ctx context.Context, key string, o redisexec.Operation, deadline time.Duration) slot {
 	if q.open != nil {
-		if s, ok := q.open.add(ctx, q.prefix, key, n, deadline, q.last); ok {
+		if s, ok := q.open.add(ctx, q.prefix, key, o, deadline, q.last); ok {
 			return s
 		}
 	}
@@ -132,7 +132,7 @@ func (q *queue) add(ctx context.Context, key string, n int, deadline time.Durati
 	clear(q.last)
 	q.open = newBatch(q.sender.exec.Cost)
 	q.waiting = append(q.waiting, q.open)
-	s, _ := q.open.add(ctx, q.prefix, key, n, deadline, q.last)
+	s, _ := q.open.add(ctx, q.prefix, key, o, deadline, q.last)
 	return s
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // A sender executes batches.
@@ -33,8 +34,8 @@ func (s *sender) learn(err error) {
 }
 
 // sendOne executes a call on its own.
-func (s *sender) sendOne(ctx context.Context, name string, n int) (redisexec.Reply, error) {
-	reply, err := s.exec.Do(ctx, s.exec.One, name, n)
+func (s *sender) sendOne(ctx context.Context, name string, o redisexec.Operation) (redisexec.Reply, error) {
+	reply, err := s.exec.Operate(ctx, name, o)
 	s.learn(err)
 	return reply, err
 }
@@ -55,7 +56,7 @@ func (s *sender) sendWith(ctx context.Context, b *batch) {
 	keys := b.pendingKeys()
 	switch {
 	case len(keys) == 1 && b.single(keys[0]):
-		words, err := s.askOne(ctx, b, keys[0])
+		words, err := s.askRun(ctx, b, keys[0])
 		s.answer(b, keys[0], words, err)
 	case s.pipelined.Load() && s.pipelines != nil:
 		s.sendPipelined(ctx, b, keys)
@@ -84,36 +85,29 @@ func (s *sender) settle(ctx context.Context, b *batch, keys []int, words []int64
 	}
 	var failed []int
 	for _, key := range keys {
-		if keyFailed(words) {
+		if words, err = s.answer(b, key, words, nil); err != nil {
 			failed = append(failed, key)
-			words = words[1:]
-			continue
 		}
-		words = s.answer(b, key, words, nil)
 	}
 	s.askAgain(ctx, b, failed)
 }
 
-// keyFailed reports whether the reply of many.lua goes on with a key that failed.
-func keyFailed(words []int64) bool { return len(words) > 0 && words[0] < 0 }
-
 // askAgain handles keys that an execution could not read or write, and left as they
-// were. It executes one call for each key on its own, to learn the error. That error is
-// the outcome of the other calls for the key too and, unless it is about what the key
+// were. It executes the first pending run of each key on its own, to learn the error. That
+// error is the outcome of the other calls for the key too and, unless it is about what the key
 // holds, of the pending calls for all keys.
 func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
 	for _, key := range keys {
 		for r := b.firstOf(key); r != nil; r = b.firstOf(key) {
-			words, err := s.askOne(ctx, b, key)
+			words, err := s.askRun(ctx, b, key)
 			if err != nil {
-				s.answer(b, key, nil, err)
+				_, _ = s.answer(b, key, nil, err)
 				if !redisexec.IsCorrupt(err) {
 					b.fail(err)
 				}
 				break
 			}
-			e := r.except() // the key has been repaired since the first execution
-			e.single = append(e.single, words)
+			r.words = words // the key has been repaired since the first execution
 			s.askRest(ctx, b, key)
 		}
 	}
@@ -126,34 +120,38 @@ func (s *sender) askRest(ctx context.Context, b *batch, key int) {
 		return
 	}
 	words, err := s.askMany(ctx, b, []int{key})
-	if err != nil || !keyFailed(words) {
-		s.answer(b, key, words, err)
-	}
+	_, _ = s.answer(b, key, words, err)
 }
 
 // answer gives the pending calls for a key their words of the reply, or the error, and
-// returns the rest of the reply.
-func (s *sender) answer(b *batch, key int, reply []int64, err error) []int64 {
+// returns the rest of the reply. It returns errKey, and leaves calls pending, if the reply
+// says that the key failed before they were decided.
+func (s *sender) answer(b *batch, key int, reply []int64, err error) (rest []int64, failed error) {
 	s.learn(err)
-	words := s.exec.Words
 	for r := range b.runsOf(key) {
+		words := s.exec.WordsOf(r.op)
 		switch {
 		case err != nil:
 			r.except().err = err
+		case len(reply) > 0 && reply[0] < 0:
+			return reply[1:], errKey
 		case len(reply) < words:
 			r.except().err = errShortReply
 		default:
 			r.words, reply = reply[:words], reply[words:]
 		}
 	}
-	return reply
+	return reply, nil
 }
+
+// errKey stands for an error that one run on its own replies.
+const errKey = redisexec.ReplyError("the key failed")
 
 const errShortReply = redisexec.ReplyError("a reply that ends too soon")
 
-// askOne executes the first pending call for a key on its own.
-func (s *sender) askOne(ctx context.Context, b *batch, key int) ([]int64, error) {
-	reply, err := s.exec.Do(ctx, s.exec.One, b.runs[key].key, int(b.firstOf(key).n))
+// askRun executes the first pending run for a key on its own.
+func (s *sender) askRun(ctx context.Context, b *batch, key int) ([]int64, error) {
+	reply, err := s.exec.Operate(ctx, b.runs[key].key, b.firstOf(key).operation())
 	if err != nil {
 		return nil, err
 	}
@@ -162,7 +160,15 @@ func (s *sender) askOne(ctx context.Context, b *batch, key int) ([]int64, error)
 
 // askMany executes the pending calls for the keys together.
 func (s *sender) askMany(ctx context.Context, b *batch, keys []int) ([]int64, error) {
-	return s.exec.DoMany(ctx, len(keys), func(i int) (*string, any) {
+	return s.exec.DoMany(ctx, s.scriptOf(b), len(keys), func(i int) (*string, any) {
 		return &b.runs[keys[i]].key, b.requests(keys[i])
 	})
+}
+
+// scriptOf is the script for the keys of b.
+func (s *sender) scriptOf(b *batch) *script.Script {
+	if b.mixed {
+		return s.exec.Operations
+	}
+	return s.exec.Many
 }

@@ -17,7 +17,7 @@ type Command struct {
 	exec   *Executor
 	script *script.Script
 	whole  bool // the command carries the script's source, not its digest
-	expect int  // the number of words of the reply, if not exec.Words
+	expect int  // the number of words of the reply; anyNumber if the caller counts them
 
 	// kind makes the go-redis command of a reply that is not just integers, or not words: the
 	// caller reads it. It is nil for all others.
@@ -74,25 +74,28 @@ func (c *Command) release() {
 	commands.Put(c)
 }
 
-// Command returns a command for n permits of a key, to be sent in a pipeline. key is
+// Command returns a command for an operation on a key, to be sent in a pipeline. key is
 // its name in Redis.
-func (e *Executor) Command(key string, n int) (*Command, error) {
+func (e *Executor) Command(key string, o Operation) (*Command, error) {
 	c := &Command{exec: e}
-	return c, c.one(e.One, key, n)
+	return c, c.operate(key, o)
 }
 
 // CommandMany returns a command for the requests of so many keys, to be sent in a
 // pipeline. Its parameters are those of [Executor.DoMany].
-func (e *Executor) CommandMany(keys int, request func(i int) (name *string, requests any)) (*Command, error) {
+func (e *Executor) CommandMany(s *script.Script, keys int, request func(i int) (name *string, requests any)) (*Command, error) {
 	c := &Command{exec: e}
-	return c, c.many(keys, request)
+	return c, c.many(s, keys, request)
 }
 
 // one makes c run One or Peek.
-func (c *Command) one(s *script.Script, key string, n int) error {
-	c.script, c.key, c.n = s, key, n
+func (c *Command) one(s *script.Script, key string, n int) error { return c.requests(s, key, n, 1) }
+
+// requests is one, for so many equal requests to several limiters.
+func (c *Command) requests(s *script.Script, key string, n, times int) error {
+	c.script, c.key, c.n, c.expect = s, key, n, c.exec.Words
 	if c.exec.Several != nil {
-		c.several(1, func(int) (string, any) { return key, "1" })
+		c.several(1, func(int) (string, any) { return key, count(times) })
 		return c.addClock()
 	}
 	c.args = append(append(c.args, s.BySHA...), "1", &c.key)
@@ -105,9 +108,12 @@ func (c *Command) one(s *script.Script, key string, n int) error {
 	return c.addClock()
 }
 
-// many makes c run Many.
-func (c *Command) many(keys int, request func(i int) (name *string, requests any)) error {
-	c.script = c.exec.Many
+// anyNumber is how many words a script for several keys replies.
+const anyNumber = -1
+
+// many makes c run Many or Operations.
+func (c *Command) many(s *script.Script, keys int, request func(i int) (name *string, requests any)) error {
+	c.script, c.expect = s, anyNumber
 	if c.exec.Several != nil {
 		c.several(keys, func(i int) (string, any) {
 			name, requests := request(i)

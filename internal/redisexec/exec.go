@@ -17,6 +17,7 @@ import (
 type Executor struct {
 	Client          Client
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
+	Operations      *script.Script // for operations of all kinds
 	Args            []any          // the algorithm's ARGV
 	Words           int            // of the reply to a run of equal requests
 	Several         []Limiter      // that each call is for, whose key is then a packed request; nil: one
@@ -56,6 +57,7 @@ type Cost struct {
 	Key    int // to load a key, decide one request for one permit, and store the key
 	Run    int // for each run beyond that: requests for several permits, or for as many as other ones
 	Permit int // for each permit that is taken
+	Back   int // for permits that are given back, beyond loading and storing the key twice
 }
 
 // A Reply is a script's reply to a run of equal requests, and the index of one request
@@ -121,13 +123,13 @@ func (e *Executor) Do(ctx context.Context, s *script.Script, key string, n int) 
 	return Reply{Words: c.words, command: c}, nil
 }
 
-// DoMany runs Many for the requests of so many keys. It waits for the client even after
+// DoMany runs Many or Operations for so many keys. It waits for the client even after
 // ctx has ended. request returns the name of key i in Redis and the requests for it, as
-// many.lua reads them. The caller may keep the words.
-func (e *Executor) DoMany(ctx context.Context, keys int, request func(i int) (name *string, requests any)) ([]int64, error) {
+// the script reads them. The caller may keep the words.
+func (e *Executor) DoMany(ctx context.Context, s *script.Script, keys int, request func(i int) (name *string, requests any)) ([]int64, error) {
 	c := e.newCommand()
 	defer c.release()
-	if err := c.many(keys, request); err != nil {
+	if err := c.many(s, keys, request); err != nil {
 		return nil, err
 	}
 	if err := c.run(ctx); err != nil {

@@ -52,7 +52,7 @@ func TestArguments(t *testing.T) {
 		require.Equal(t, []any{"evalsha", sha(e.Peek), "1", "k", "1", "10", "60"}, one(e.Peek, "k", 1))
 		many := func() []any {
 			names := []string{"a", "b"}
-			_, err := e.DoMany(ctx, 2, func(i int) (*string, any) { return &names[i], fmt.Sprint("1x", i+1) })
+			_, err := e.DoMany(ctx, e.Many, 2, func(i int) (*string, any) { return &names[i], fmt.Sprint("1x", i+1) })
 			require.NoError(t, err)
 			return got
 		}
@@ -69,11 +69,11 @@ func TestAClockThatFailsSendsNothing(t *testing.T) {
 	e.Now = func() (int64, error) { return 0, wrong }
 	_, err := e.Call(ctx, e.One, "k", 1)
 	require.ErrorIs(t, err, wrong)
-	_, err = e.DoMany(ctx, 1, func(int) (*string, any) { return new(string), "1" })
+	_, err = e.DoMany(ctx, e.Many, 1, func(int) (*string, any) { return new(string), "1" })
 	require.ErrorIs(t, err, wrong)
-	_, err = e.Command("k", 1)
+	_, err = e.Command("k", Operation{Op: Take, N: 1, Times: 1})
 	require.ErrorIs(t, err, wrong)
-	_, err = e.CommandMany(1, func(int) (*string, any) { return new(string), "1" })
+	_, err = e.CommandMany(e.Many, 1, func(int) (*string, any) { return new(string), "1" })
 	require.ErrorIs(t, err, wrong)
 }
 
@@ -106,7 +106,7 @@ func TestAnUnknownScriptIsSentOnce(t *testing.T) {
 		require.ErrorIs(t, err, last)
 		require.Equal(t, test.want, sent)
 		sent = nil
-		_, err = e.DoMany(ctx, 1, func(int) (*string, any) { return new(string), "1" })
+		_, err = e.DoMany(ctx, e.Many, 1, func(int) (*string, any) { return new(string), "1" })
 		require.ErrorIs(t, err, last)
 		require.Equal(t, test.want, sent)
 	}
@@ -126,7 +126,7 @@ func TestNothingPooledKeepsACaller(t *testing.T) {
 
 			one, many := e.newCommand(), e.newCommand()
 			require.NoError(t, one.one(e.One, key, 1))
-			require.NoError(t, many.many(1, func(int) (*string, any) { return &key, []byte(key) }))
+			require.NoError(t, many.many(e.Many, 1, func(int) (*string, any) { return &key, []byte(key) }))
 			for _, c := range []*Command{one, many} {
 				require.Equal(t, err, c.run(within))
 				c.release()
@@ -149,7 +149,7 @@ func TestNothingPooledKeepsACaller(t *testing.T) {
 func TestLargeBuffersAreNotPooled(t *testing.T) {
 	e := executor(client(func(cmd redis.Cmder) error { answer(cmd, 1, 2); return nil }), true)
 	c := e.newCommand()
-	require.NoError(t, c.many(2*maxPooledArgs, func(int) (*string, any) { return new(string), "1" }))
+	require.NoError(t, c.many(e.Many, 2*maxPooledArgs, func(int) (*string, any) { return new(string), "1" }))
 	c.release()
 	require.Zero(t, cap(c.args))
 }

@@ -77,12 +77,8 @@ func (c *Command) read() error {
 			c.arrange()
 			return nil
 		}
-		want := c.exec.Words
-		if c.expect > 0 {
-			want = c.expect
-		}
-		if got := len(c.words); c.script != c.exec.Many && got != want {
-			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(want))
+		if got := len(c.words); c.expect != anyNumber && got != c.expect {
+			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(c.expect))
 		}
 	}
 	return nil
@@ -105,9 +101,6 @@ func (c *Command) Reply(err error) ([]int64, error) {
 	}
 	return c.words, nil
 }
-
-// IsDebt reports whether err says that a charge would put a key too far into debt.
-func IsDebt(err error) bool { return redis.HasErrorPrefix(err, "DEBT") }
 
 // IsUnknown reports whether err says that Redis did not know the script, and so did not
 // execute it.

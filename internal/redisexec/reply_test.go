@@ -72,7 +72,7 @@ func TestRepliesAreChecked(t *testing.T) {
 func TestAReplyToManyHasAnyNumberOfWords(t *testing.T) {
 	for _, packed := range []bool{true, false} {
 		e := executor(client(func(cmd redis.Cmder) error { answer(cmd, 1, 2, 3); return nil }), packed)
-		words, err := e.DoMany(ctx, 1, func(int) (*string, any) { return new(string), "1" })
+		words, err := e.DoMany(ctx, e.Many, 1, func(int) (*string, any) { return new(string), "1" })
 		require.NoError(t, err)
 		require.Equal(t, []int64{1, 2, 3}, words)
 	}
@@ -97,9 +97,9 @@ func TestReplyOfAPipelinesCommand(t *testing.T) {
 	} {
 		for _, packed := range []bool{true, false} {
 			e := executor(nil, packed)
-			one, err := e.Command("k", 1)
+			one, err := e.Command("k", Operation{Op: Take, N: 1, Times: 1})
 			require.NoError(t, err)
-			many, err := e.CommandMany(1, func(int) (*string, any) { return new(string), "1" })
+			many, err := e.CommandMany(e.Many, 1, func(int) (*string, any) { return new(string), "1" })
 			require.NoError(t, err)
 			for _, c := range []*Command{one, many} {
 				c.once.Cmder = c.newCmd(ctx)

@@ -94,6 +94,19 @@ func (f *File) Without(block string) *File {
 	return Parse(f.name, f.With(&File{blocks: map[string]string{block: ""}}).text)
 }
 
+// Wrap returns f with text before and behind what is in the block of that name, if it has one.
+func (f *File) Wrap(block, before, behind string) *File {
+	inside, ok := f.blocks[block]
+	if !ok {
+		return f
+	}
+	wrapped := before
+	for line := range strings.Lines(inside) {
+		wrapped += "  " + line
+	}
+	return Parse(f.name, f.With(&File{blocks: map[string]string{block: wrapped + behind}}).text)
+}
+
 // Set returns f with one block more, or another text for it, for [File.Fill].
 func (f *File) Set(block, text string) *File {
 	set := &File{name: f.name, text: f.text, blocks: maps.Clone(f.blocks)}

@@ -23,10 +23,10 @@ const scriptsDir = "../../scripts"
 // templates are filled with the blocks of an algorithm. Those of several limiters are
 // parts of the last three, with places that the program fills.
 var (
-	templates     = []string{"many.lua", "peek.lua", "upto.lua", "estimate.lua", "charge.lua", "giveback.lua", "reserve.lua"}
+	templates     = []string{"many.lua", "operations.lua", "peek.lua", "reserve.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
 	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
-	filledByGo    = names{"request": true, "inner": true, "settle": true, "shape": true, "limiters": true}
+	filledByGo    = names{"request": true, "inner": true, "settle": true, "sealed": true, "shape": true, "limiters": true}
 )
 
 // fits reports whether a template can be filled from a file: only buckets reserve.

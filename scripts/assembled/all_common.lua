@@ -214,7 +214,7 @@ local function inner(skipped, request, times, all)
       end
     end
     -- needs: n times capacity permit missing
-    -- sets: cost allowed before
+    -- sets: allowed before cost room
     local cost, allowed, before = n * permit, times, missing
     local room = capacity - missing
     if cost * allowed > room then -- room is below 0 if a larger burst was used
@@ -311,6 +311,12 @@ local function inner(skipped, request, times, all)
           taken = taken + allowed * n
         end
       end
+      -- needs: out size allowed before left
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before / 1000000
+      out[size + 3] = left
+      size = size + 3
       if allowed > 0 or repair then
           -- needs: key most room lasts open taken
           -- sets:
@@ -322,12 +328,6 @@ local function inner(skipped, request, times, all)
           end
       else
       end
-      -- needs: out size allowed before left
-      -- sets: size
-      out[size + 1] = allowed
-      out[size + 2] = before / 1000000
-      out[size + 3] = left
-      size = size + 3
     end
     size = size + 1
     out[size] = allowed
@@ -350,6 +350,18 @@ local function inner(skipped, request, times, all)
       if allowed == times then wanted = capacity / permit end -- by a Peek
       late = -lag - theirs.wait(wanted)
     end
+    -- needs: out size allowed before late
+    -- sets: size
+    out[size + 1] = allowed
+    out[size + 2] = before
+    out[size + 3] = late
+    size = size + 3
+    -- The instant of the decision.
+    -- needs: out size present
+    -- sets:
+    out[size + 1] = present
+    out[size + 2] = 0
+    size = size + 2
     if allowed > 0 or repair then
         -- needs: key flow sub state present missing repair theirs writes margin
         -- sets: ttl value
@@ -374,18 +386,6 @@ local function inner(skipped, request, times, all)
           redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
         end
     end
-    -- needs: out size allowed before late
-    -- sets: size
-    out[size + 1] = allowed
-    out[size + 2] = before
-    out[size + 3] = late
-    size = size + 3
-    -- The instant of the decision.
-    -- needs: out size present
-    -- sets:
-    out[size + 1] = present
-    out[size + 2] = 0
-    size = size + 2
   end
   return nil, all
 end
@@ -603,7 +603,7 @@ local function decide()
     local request, sized = configured + 1 + i * (limiters + 1), size
     local n, times = ARGV[request + common] + 0, ARGV[request] + 0
     -- needs: n times limit used
-    -- sets: allowed before
+    -- sets: allowed before room
     local allowed, before = times, used
     local room = limit - used
     if n * allowed > room then

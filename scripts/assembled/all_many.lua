@@ -224,7 +224,7 @@ local function decide(skipped, request)
       end
     end
     -- needs: n times capacity permit missing
-    -- sets: cost allowed before
+    -- sets: allowed before cost room
     local cost, allowed, before = n * permit, times, missing
     local room = capacity - missing
     if cost * allowed > room then -- room is below 0 if a larger burst was used
@@ -513,7 +513,7 @@ local function decide(skipped, request)
         local used, stored, recent = total - under, total, instant
         if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
         -- needs: n times limit used
-        -- sets: allowed before
+        -- sets: allowed before room
         local allowed, before = times, used
         local room = limit - used
         if n * allowed > room then
@@ -592,6 +592,13 @@ local function decide(skipped, request)
           if wait > gone then wait = gone end
           wait = wait - now
         end
+        -- needs: out size now newest allowed before wait
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = newest - now
+        out[size + 3] = wait
+        out[size + 4] = before
+        size = size + 4
         if allowed > 0 or repair then
             -- needs: base bounds call corrupt exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
             -- sets: exists
@@ -679,13 +686,6 @@ local function decide(skipped, request)
               redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
             end
         end
-        -- needs: out size now newest allowed before wait
-        -- sets: size
-        out[size + 1] = allowed
-        out[size + 2] = newest - now
-        out[size + 3] = wait
-        out[size + 4] = before
-        size = size + 4
       end
       size = size + 1
       out[size] = allowed
@@ -704,6 +704,12 @@ local function decide(skipped, request)
           taken = taken + allowed * n
         end
       end
+      -- needs: out size allowed before left
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before / 1000000
+      out[size + 3] = left
+      size = size + 3
       if allowed > 0 or repair then
           -- needs: key most room lasts open taken
           -- sets:
@@ -715,12 +721,6 @@ local function decide(skipped, request)
           end
       else
       end
-      -- needs: out size allowed before left
-      -- sets: size
-      out[size + 1] = allowed
-      out[size + 2] = before / 1000000
-      out[size + 3] = left
-      size = size + 3
     end
     size = size + 1
     out[size] = allowed
@@ -743,6 +743,18 @@ local function decide(skipped, request)
       if allowed == times then wanted = capacity / permit end -- by a Peek
       late = -lag - theirs.wait(wanted)
     end
+    -- needs: out size allowed before late
+    -- sets: size
+    out[size + 1] = allowed
+    out[size + 2] = before
+    out[size + 3] = late
+    size = size + 3
+    -- The instant of the decision.
+    -- needs: out size present
+    -- sets:
+    out[size + 1] = present
+    out[size + 2] = 0
+    size = size + 2
     if allowed > 0 or repair then
         -- needs: key flow sub state present missing repair theirs writes margin
         -- sets: ttl value
@@ -767,18 +779,6 @@ local function decide(skipped, request)
           redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
         end
     end
-    -- needs: out size allowed before late
-    -- sets: size
-    out[size + 1] = allowed
-    out[size + 2] = before
-    out[size + 3] = late
-    size = size + 3
-    -- The instant of the decision.
-    -- needs: out size present
-    -- sets:
-    out[size + 1] = present
-    out[size + 2] = 0
-    size = size + 2
   end
 end
 

@@ -1,5 +1,5 @@
--- One request to several limiters at once: all.lua for a single request, which replies
--- with an error if it failed.
+-- Equal requests to several limiters at once: all.lua for one line of requests, which replies
+-- with an error if they failed.
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
@@ -7,7 +7,9 @@ local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 local limiters, configured = 3, 10
 local out, size = {}, 0
-local skipped, request, times, all = 0, configured + 1, 1, 1
+local skipped, request = 0, configured + 1
+local times = ARGV[request] + 0
+local all = times
 do
   local key, n, times = KEYS[skipped + 1], ARGV[request + 1] + 0, times
   -- needs:
@@ -210,7 +212,7 @@ do
     end
   end
   -- needs: n times capacity permit missing
-  -- sets: cost allowed before
+  -- sets: allowed before cost room
   local cost, allowed, before = n * permit, times, missing
   local room = capacity - missing
   if cost * allowed > room then -- room is below 0 if a larger burst was used
@@ -499,7 +501,7 @@ do
       local used, stored, recent = total - under, total, instant
       if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
       -- needs: n times limit used
-      -- sets: allowed before
+      -- sets: allowed before room
       local allowed, before = times, used
       local room = limit - used
       if n * allowed > room then
@@ -578,6 +580,13 @@ do
         if wait > gone then wait = gone end
         wait = wait - now
       end
+      -- needs: out size now newest allowed before wait
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = newest - now
+      out[size + 3] = wait
+      out[size + 4] = before
+      size = size + 4
       if allowed > 0 or repair then
           -- needs: base bounds call corrupt exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
           -- sets: exists
@@ -665,13 +674,6 @@ do
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
           end
       end
-      -- needs: out size now newest allowed before wait
-      -- sets: size
-      out[size + 1] = allowed
-      out[size + 2] = newest - now
-      out[size + 3] = wait
-      out[size + 4] = before
-      size = size + 4
     end
     size = size + 1
     out[size] = allowed
@@ -690,6 +692,12 @@ do
         taken = taken + allowed * n
       end
     end
+    -- needs: out size allowed before left
+    -- sets: size
+    out[size + 1] = allowed
+    out[size + 2] = before / 1000000
+    out[size + 3] = left
+    size = size + 3
     if allowed > 0 or repair then
         -- needs: key most room lasts open taken
         -- sets:
@@ -701,12 +709,6 @@ do
         end
     else
     end
-    -- needs: out size allowed before left
-    -- sets: size
-    out[size + 1] = allowed
-    out[size + 2] = before / 1000000
-    out[size + 3] = left
-    size = size + 3
   end
   size = size + 1
   out[size] = allowed
@@ -729,6 +731,18 @@ do
     if allowed == times then wanted = capacity / permit end -- by a Peek
     late = -lag - theirs.wait(wanted)
   end
+  -- needs: out size allowed before late
+  -- sets: size
+  out[size + 1] = allowed
+  out[size + 2] = before
+  out[size + 3] = late
+  size = size + 3
+  -- The instant of the decision.
+  -- needs: out size present
+  -- sets:
+  out[size + 1] = present
+  out[size + 2] = 0
+  size = size + 2
   if allowed > 0 or repair then
       -- needs: key flow sub state present missing repair theirs writes margin
       -- sets: ttl value
@@ -753,17 +767,5 @@ do
         redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
       end
   end
-  -- needs: out size allowed before late
-  -- sets: size
-  out[size + 1] = allowed
-  out[size + 2] = before
-  out[size + 3] = late
-  size = size + 3
-  -- The instant of the decision.
-  -- needs: out size present
-  -- sets:
-  out[size + 1] = present
-  out[size + 2] = 0
-  size = size + 2
 end
 return out

@@ -193,7 +193,7 @@ do
   local used, stored, recent = total - under, total, instant
   if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
   -- needs: n times limit used
-  -- sets: allowed before
+  -- sets: allowed before room
   local allowed, before = times, used
   local room = limit - used
   if n * allowed > room then
@@ -549,7 +549,7 @@ do
     end
   end
   -- needs: n times capacity permit missing
-  -- sets: cost allowed before
+  -- sets: allowed before cost room
   local cost, allowed, before = n * permit, times, missing
   local room = capacity - missing
   if cost * allowed > room then -- room is below 0 if a larger burst was used

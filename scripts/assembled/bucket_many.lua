@@ -227,7 +227,7 @@ local function decide(key, requests)
       begin = stop + 2
     end
     -- needs: n times capacity permit missing
-    -- sets: cost allowed before
+    -- sets: allowed before cost room
     local cost, allowed, before = n * permit, times, missing
     local room = capacity - missing
     if cost * allowed > room then -- room is below 0 if a larger burst was used

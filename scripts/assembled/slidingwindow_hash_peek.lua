@@ -191,7 +191,7 @@ end
 local used, stored, recent = total - under, total, instant
 if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
 -- needs: n times limit used
--- sets: allowed before
+-- sets: allowed before room
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then

@@ -231,7 +231,7 @@ local function decide(key, requests)
       begin = stop + 2
     end
     -- needs: n times limit used
-    -- sets: allowed before
+    -- sets: allowed before room
     local allowed, before = times, used
     local room = limit - used
     if n * allowed > room then

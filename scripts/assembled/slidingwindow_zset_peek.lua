@@ -63,7 +63,7 @@ if last[1] then
 end
 local stored = used
 -- needs: n times limit used
--- sets: allowed before
+-- sets: allowed before room
 local allowed, before = times, used
 local room = limit - used
 if n * allowed > room then

@@ -1,0 +1,198 @@
+-- Operations on several keys, decided as if made one after the other. The blocks of an
+-- algorithm's script replace the marked lines; a block whose name has a question mark is
+-- optional. A list of requests only is decided by many.lua, which does the same.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its operations, joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua):
+--          <permits>x<times>          so many equal requests
+--          <permits>e<times>          the same, and where the permits are: a ticket
+--          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
+--                                     is repaid before anybody is allowed again
+--          <permits>g<where>/<which>  give back what a ticket stands for
+-- Reply  for each key and operation:
+--          x, c  the algorithm's words of a run. The first word is the number of requests
+--                allowed, or charged: these are the first ones of the run
+--          e     the same, and the two words of a ticket of the last request allowed
+--          g     the permits given back, rounded up
+--        If a key fails, one -1 comes in place of all that was not done: the key is as it
+--        was before that (unless the user may not run a command that comes after the
+--        first command that writes). The error of a lone operation is replied as an error.
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs: now
+-- sets: limit opens ends after
+local limit, opens, ends, after = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
+if now < opens then
+  after = ends
+  ends = opens
+  opens = ARGV[3] + 0
+elseif now >= ends then
+  opens = ends
+  ends = after
+  after = ARGV[7] + 0
+end
+if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', now), outside = true} end
+local out, size, done = {}, 0, 0
+
+-- A give back writes on its own, so it is loaded on its own; the operations up to the next
+-- one are loaded once and stored once.
+local function decide(key, operations)
+  local begin = 1
+  repeat
+    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    -- The blocks after it use:
+    --   used     the permits taken, the last of them at the instant last
+    --   keep     when the windows of the rules that took them have ended
+    --   closes   when this rule's window ends, if it has taken any
+    --   lasts    how long this rule's window is
+    --   written  whose clock the state is of
+    --   margin   what the TTL is longer by, milliseconds
+    --   repair   the server's clock stepped back: the state is dated now, with its count
+    -- needs: call key now mark spare opens ends after
+    -- sets: state used last keep closes lasts written margin repair
+    local used, last, keep, closes, lasts, repair = 0, now, ends, ends, ends - opens, false
+    local written, margin = mark, spare
+    if mark == '@' then written = '@' .. spare end
+    local state = call('GET', key)
+    if state then
+      if state.err then return state end
+      local count, latest, till, by = string.match(state, '^(%d+)/(%d+)%-(%d+)(@?%d*)$')
+      if not count then return {err = 'CORRUPT no state of a calendar window'} end
+      latest = latest + 0
+      till = till + 0
+      if latest >= opens and now < till then
+        used = count + 0
+        keep = till
+        if by ~= '' then
+          margin = math.max(spare, string.sub(by, 2) + 0)
+          written = '@' .. margin
+        end
+        if latest >= ends then -- another caller's clock is ahead, or the server's stepped back
+          if mark == '' and by == '' and latest >= after then
+            keep = math.max(ends, till - (latest - now))
+            latest = now
+            repair = true
+          elseif latest < after then -- the window that has begun goes on, or it could allow its limit twice
+            closes = after
+            lasts = after - ends
+          else
+            closes = till
+          end
+        end
+        last = math.max(latest, now)
+      end
+    end
+    if back then
+      back = back + 0
+      begin = behind
+      -- The count is of the ticket's permits only if it is kept for as long as their window:
+      -- otherwise a shorter window of another rule has begun it again. By callers' clocks, a window
+      -- that is unused again stays for as long as their skew: otherwise a clock that is behind would
+      -- begin the window before it again.
+      -- needs: key back closes keep used last written margin where
+      -- sets: given used
+      local given = 0
+      if closes == where + 0 and keep >= closes then given = math.min(back, used) end
+      if given > 0 and given == used then
+        if written == '' then
+          redis.call('UNLINK', key)
+        else
+          redis.call('SET', key, string.format('0/%d-%d%s', last, keep, written), 'PX', string.format('%d', margin + 3))
+        end
+      elseif given > 0 then
+        used = used - given
+          -- needs: key now used last keep written margin
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (keep - now) / 1000
+          if margin > 0 then ttl = (keep - last) / 1000 end -- the margin is enough for a clock that is behind
+          redis.call('SET', key, string.format('%d/%d-%d%s', used, last, keep, written),
+            'PX', ttl - ttl % 2 + 3 + margin)
+      end
+      size = size + 1
+      out[size] = given
+    else
+      local change, tickets = repair, {}
+      repeat
+        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+        if not kind then break end
+        local n, times = permits + 0, calls + 0
+        begin = stop
+        -- needs: n times limit used
+        -- sets: allowed before
+        local allowed, before = times, math.max(limit - used, 0)
+        if n * allowed > before then
+          allowed = (before - before % n) / n
+        end
+        if kind == 'c' then
+          -- After fit: as many requests as the debt has room for.
+          -- needs: n times used allowed
+          -- sets: allowed
+          local room = 4e9 - used
+          allowed = times
+          if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
+        end
+        -- needs: n allowed used keep closes
+        -- sets: used keep
+        used = used + allowed * n
+        if allowed > 0 then keep = math.max(keep, closes) end
+        -- needs: out size now keep closes lasts allowed before
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = before
+        out[size + 3] = math.min(keep, closes) - now
+        out[size + 4] = lasts
+        size = size + 4
+        if kind == 'e' then
+          tickets[#tickets + 1] = size
+          -- The window's end.
+          -- needs: out size closes
+          -- sets:
+          out[size + 1] = closes
+          out[size + 2] = 0
+          size = size + 2
+        end
+        change = change or allowed > 0
+      until begin > #operations
+      if change then
+          -- needs: key now used last keep written margin
+          -- sets:
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl = (keep - now) / 1000
+          if margin > 0 then ttl = (keep - last) / 1000 end -- the margin is enough for a clock that is behind
+          redis.call('SET', key, string.format('%d/%d-%d%s', used, last, keep, written),
+            'PX', ttl - ttl % 2 + 3 + margin)
+      else
+          -- A key that has lost its TTL gets one.
+          -- needs: key now state keep margin
+          -- sets:
+          local ttl = (keep - now) / 1000
+          if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
+      end
+    end
+    done = size
+  until begin > #operations
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
+  return decide(KEYS[1], ARGV[ahead + 1]) or out
+end
+for i = 1, #KEYS do
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = done + 2, size do
+      out[j] = nil
+    end
+    size = done + 1
+    out[size] = -1
+    done = size
+  end
+end
+return out

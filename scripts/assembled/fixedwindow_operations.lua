@@ -1,0 +1,224 @@
+-- Operations on several keys, decided as if made one after the other. The blocks of an
+-- algorithm's script replace the marked lines; a block whose name has a question mark is
+-- optional. A list of requests only is decided by many.lua, which does the same.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its operations, joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua):
+--          <permits>x<times>          so many equal requests
+--          <permits>e<times>          the same, and where the permits are: a ticket
+--          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
+--                                     is repaid before anybody is allowed again
+--          <permits>g<where>/<which>  give back what a ticket stands for
+-- Reply  for each key and operation:
+--          x, c  the algorithm's words of a run. The first word is the number of requests
+--                allowed, or charged: these are the first ones of the run
+--          e     the same, and the two words of a ticket of the last request allowed
+--          g     the permits given back, rounded up
+--        If a key fails, one -1 comes in place of all that was not done: the key is as it
+--        was before that (unless the user may not run a command that comes after the
+--        first command that writes). The error of a lone operation is replied as an error.
+local call = redis.pcall
+-- needs:
+-- sets: most window
+local most, window = ARGV[2] + 0, ARGV[3] + 0
+local out, size, done = {}, 0, 0
+
+-- A give back writes on its own, so it is loaded on its own; the operations up to the next
+-- one are loaded once and stored once.
+local function decide(key, operations)
+  local begin = 1
+  repeat
+    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
+    -- is of a window of this length. The blocks after it use:
+    --   left   milliseconds left of the window
+    --   lasts  the same after a permit is taken under this rule
+    --   open   the key goes on to count, with the TTL that it has
+    --   taken  permits taken in this execution
+    -- needs: call key most window
+    -- sets: room left lasts open repair taken
+    local room, left, lasts, open, repair
+    local taken = 0
+    local state = call('GET', key)
+    if state then
+      if state.err then return state end
+      local value = tonumber(state) or -1
+      left = call('PTTL', key)
+      lasts = left
+      room = most - value
+      open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
+      if not open then
+        local theirs, slack, used = window, 1
+        if value >= 0 then
+          local code = value % 1000000
+          used = (value - code) / 1000000
+          if room % 1000000 ~= 0 then
+            local exponent = code % 10
+            theirs = (code - exponent) / 10 * 10 ^ exponent
+            if code >= 100000 then slack = 10 ^ exponent end -- of five digits, more may have been cut
+          end
+        else
+          local longest, margin
+          used, longest, margin = string.match(state, '^(%d+)/%d+/([1-9]%d*)@?(%d*)$') -- written by datedwindow.lua
+          if used then
+            theirs = longest / 1000
+            slack = 3
+            if left > 0 then left = math.max(left - 1 - (tonumber(margin) or 0), 0) end
+          end
+        end
+        if not used or used % 1 ~= 0 then return {err = 'CORRUPT no state of a fixed window'} end
+        lasts = left + window - theirs
+        if left == -1 or left >= theirs + slack then -- no TTL, or the clock stepped back
+          repair = true
+          left = window
+          lasts = window
+        elseif left <= 0 or lasts <= 0 then -- that window is over
+          used = 0
+          left = window
+          lasts = window
+        elseif theirs > window then -- it goes on for that rule, which has taken permits
+          left = lasts
+          open = value >= 0
+        end
+        left = math.min(left, window)
+        lasts = math.min(lasts, window)
+        room = most - most % 1000000 - used * 1000000
+      end
+    else
+      room = most - most % 1000000
+      left = window
+      lasts = window
+    end
+    if back then
+      back = back + 0
+      begin = behind
+      -- The window is the ticket's if it may end when that does, and no later window may: one
+      -- that opens when it is over ends a window's length after it, or later.
+      -- needs: back call key most open room taken where which window
+      -- sets: given taken
+      local given = 0
+      if open then
+        local time = redis.call('TIME')
+        local ends = call('PTTL', key)
+        local after = redis.call('TIME')
+        local earliest = ends + time[1] * 1000 + math.floor(time[2] / 1000)
+        local latest = ends + after[1] * 1000 + math.floor(after[2] / 1000)
+        -- Servers round the clock and TTLs to milliseconds in their own ways.
+        if latest >= where - 1 and earliest <= where + which + 1 and latest < where + window then
+          local used = math.floor((most - room) / 1000000)
+          given = math.min(back, used)
+          if given == used then
+            redis.call('UNLINK', key)
+          elseif given > 0 then
+            taken = -given
+              -- needs: key most room lasts open taken
+              -- sets:
+              if open then
+                redis.call('INCRBY', key, taken .. '000000')
+              else
+                redis.call('SET', key, string.format('%d', most - room),
+                  'PX', string.format('%d', lasts))
+              end
+          end
+        end
+      end
+      size = size + 1
+      out[size] = given
+    else
+      local change, tickets = repair, {}
+      repeat
+        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+        if not kind then break end
+        local n, times = permits + 0, calls + 0
+        begin = stop
+        -- needs: n times room
+        -- sets: cost allowed before
+        local cost, allowed, before = n * 1000000, times, room
+        if cost * allowed > room then
+          if room < 0 then before = 0 end -- the limit was lowered; permits taken stay taken
+          allowed = (before - before % cost) / cost
+        end
+        if kind == 'c' then
+          -- After fit: as many requests as the debt has room for.
+          -- needs: times most room cost allowed before
+          -- sets: allowed before
+          local debt = 4e15 - (most - room)
+          allowed = times
+          before = math.max(room, 0)
+          if cost * allowed > debt then allowed = math.max((debt - debt % cost) / cost, 0) end
+        end
+        -- needs: n cost allowed room left lasts taken
+        -- sets: room left taken
+        if allowed > 0 then
+          left = lasts
+          room = room - allowed * cost
+          if allowed == 1 and taken == 0 then
+            taken = n -- a string, as it came: a number would have to be formatted
+          else
+            taken = taken + allowed * n
+          end
+        end
+        -- needs: out size allowed before left
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = before / 1000000
+        out[size + 3] = left
+        size = size + 3
+        if kind == 'e' then
+          tickets[#tickets + 1] = size
+          -- Its place: seal fills it in.
+          -- needs: out size
+          -- sets:
+          out[size + 1] = 0
+          out[size + 2] = 0
+          size = size + 2
+        end
+        change = change or allowed > 0
+      until begin > #operations
+      if change then
+          -- needs: key most room lasts open taken
+          -- sets:
+          if open then
+            redis.call('INCRBY', key, taken .. '000000')
+          else
+            redis.call('SET', key, string.format('%d', most - room),
+              'PX', string.format('%d', lasts))
+          end
+      else
+      end
+      -- After the store: the first of the milliseconds of which one is the end of the window, and
+      -- how many follow. The clock goes on while a script runs, on a busy machine by several.
+      -- needs: key out tickets
+      -- sets:
+      if tickets[1] then
+        local time = redis.call('TIME')
+        local ends = redis.call('PTTL', key)
+        local after = redis.call('TIME')
+        local first = time[1] * 1000 + math.floor(time[2] / 1000)
+        for i = 1, #tickets do
+          out[tickets[i] + 1] = first + ends
+          out[tickets[i] + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
+        end
+      end
+    end
+    done = size
+  until begin > #operations
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
+  return decide(KEYS[1], ARGV[ahead + 1]) or out
+end
+for i = 1, #KEYS do
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = done + 2, size do
+      out[j] = nil
+    end
+    size = done + 1
+    out[size] = -1
+    done = size
+  end
+end
+return out

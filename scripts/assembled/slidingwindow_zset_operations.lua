@@ -1,0 +1,253 @@
+-- Operations on several keys, decided as if made one after the other. The blocks of an
+-- algorithm's script replace the marked lines; a block whose name has a question mark is
+-- optional. A list of requests only is decided by many.lua, which does the same.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its operations, joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua):
+--          <permits>x<times>          so many equal requests
+--          <permits>e<times>          the same, and where the permits are: a ticket
+--          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
+--                                     is repaid before anybody is allowed again
+--          <permits>g<where>/<which>  give back what a ticket stands for
+-- Reply  for each key and operation:
+--          x, c  the algorithm's words of a run. The first word is the number of requests
+--                allowed, or charged: these are the first ones of the run
+--          e     the same, and the two words of a ticket of the last request allowed
+--          g     the permits given back, rounded up
+--        If a key fails, one -1 comes in place of all that was not done: the key is as it
+--        was before that (unless the user may not run a command that comes after the
+--        first command that writes). The error of a lone operation is replied as an error.
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs:
+-- sets: limit window
+local limit, window = ARGV[2] + 0, ARGV[3] + 0
+local out, size, done = {}, 0, 0
+
+-- A give back writes on its own, so it is loaded on its own; the operations up to the next
+-- one are loaded once and stored once.
+local function decide(key, operations)
+  local begin = 1
+  repeat
+    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    -- The blocks after it use:
+    --   at              the instant of the decision: now, or the last permit's if a clock is ahead
+    --   edge            permits up to this instant have left the window
+    --   used, stored    permits in the window; those in the key
+    --   newest          instant at which the last permit counts as taken
+    --   number, rule    the last permit's number; the rest of a name
+    --   longest, ends   the longest window that has to be kept; until when the key is needed
+    --   foreign         the last permit is of another rule, or of a clock that is ahead
+    --   repair          the server's clock stepped back
+    --   returned        1 if the last permit was given back
+    -- needs: call key now mark window
+    -- sets: at edge used stored newest number rule longest ends foreign repair returned last
+    local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
+    local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
+    local edge = string.format('%d', now - window)
+    local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+    if last.err then return last end
+    if last[1] then
+      local recent = last[2] + 0
+      newest = recent
+      ends = recent + window
+      number = tonumber(string.sub(last[1], 1, 10))
+      foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+      if foreign then
+        local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
+        if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+        local step = 0
+        if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
+          at = recent
+          rule = '/' .. ARGV[3] .. kind
+        end
+        -- <rewind>
+    if not back then -- giving back repairs nothing
+          -- The server's clock stepped back: permits with later instants count from now.
+          -- needs: now at newest recent repair step
+          -- sets: newest repair step
+          if recent > at then
+            repair = true
+            step = recent - now
+            newest = now
+          end
+    end
+        -- </rewind>
+        others = '+' .. theirs .. '/' .. string.format('%d', recent + theirs) .. others
+        ends = 0
+        for width, final in string.gmatch(others, '%+(%d+)/(%d+)') do
+          final = final - step
+          if final > ends then ends = final end
+          if width + 0 > window and final > at then
+            rule = rule .. '+' .. width .. '/' .. string.format('%d', final)
+            longest = math.max(longest, width + 0)
+          end
+        end
+        newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
+        edge = string.format('%d', ends > at and at - window or recent)
+        if string.sub(last[1], -1) == '!' then returned = 1 end
+      end
+      used = call('ZCOUNT', key, '(' .. edge, '+inf')
+      if used > 0 then used = used - returned end
+    end
+    local stored = used
+    if back then
+      back = back + 0
+      begin = behind
+      -- which is the number of the ticket's first member. Its members have neighbouring ranks.
+      -- The name of the last permit stays for as long as callers' clocks may be apart: without its
+      -- instant, a clock that is behind would find the window of that time unused again.
+      -- needs: key call now mark spare window at last returned back where which
+      -- sets: given
+      local given, rank, final = 0, nil, nil
+      local members = call('ZRANGEBYSCORE', key, where, where)
+      for i = 1, #members do
+        local name = tonumber(string.match(members[i], '^(%d+)/.*[^!]$') or '')
+        if name and name >= which + 0 and name < which + back then
+          if given == 0 then rank = call('ZCOUNT', key, '-inf', '(' .. where) + i - 1 end
+          given = given + 1
+          final = members[i]
+        end
+      end
+      if given > 0 then
+        local stays = final == last[1] and string.find(final, '@', 1, true)
+        if stays then redis.call('ZADD', key, where, final .. '!') end
+        redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
+        -- An instant that stays before other permits keeps its TTL: other rules count from it when
+        -- the state ends.
+        local ttl
+        if stays or returned == 1 then
+          if call('ZCOUNT', key, '-inf', '+inf') == 1 then ttl = (at - now) / 1000 end
+        else
+          local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+          if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+            ttl = math.max(top[2] + window - now, 0) / 1000
+          end
+        end
+        if ttl then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
+      end
+      size = size + 1
+      out[size] = given
+    else
+      local change, tickets = repair, {}
+      repeat
+        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+        if not kind then break end
+        local n, times = permits + 0, calls + 0
+        begin = stop
+        -- needs: n times limit used
+        -- sets: allowed before room
+        local allowed, before = times, used
+        local room = limit - used
+        if n * allowed > room then
+          allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
+        end
+        if kind == 'c' then
+          -- After fit: as many requests as the debt has room for. A member is a permit: to remove more
+          -- at once would take too long.
+          -- needs: allowed n room times used
+          -- sets: allowed
+          room = 20000 - used
+          allowed = times
+          if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
+        end
+        -- needs: n at used newest allowed
+        -- sets: used newest
+        used = used + allowed * n
+        if allowed > 0 then newest = at end
+        -- needs: call key n times now limit window used stored newest allowed returned
+        -- sets: wait
+        local wait = 0
+        if allowed < times then
+          local over, leaves = used + n - limit, newest -- so many permits have to leave
+          if over <= stored then
+            local rank = over - stored - 1 - returned -- from the end
+            leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
+          end
+          wait = leaves + window - now
+        end
+        -- needs: out size now newest allowed before wait
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = newest - now
+        out[size + 3] = wait
+        out[size + 4] = before
+        size = size + 4
+        if kind == 'e' then
+          tickets[#tickets + 1] = size
+          -- The members' score, and the number that the store gives the last one.
+          -- needs: out size at number used stored repair
+          -- sets:
+          out[size + 1] = at
+          out[size + 2] = number + used - stored
+          if repair then out[size + 2] = out[size + 2] + 1 end -- the last permit gets another name
+          size = size + 2
+        end
+        change = change or allowed > 0
+      until begin > #operations
+      if change then
+          -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
+          -- sets: number
+          local score, missing = string.format('%d', at), used - stored
+          if repair then
+            local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')
+            for i = 1, #later do
+              redis.call('ZADD', key, score, later[i])
+            end
+            missing = missing + 1 -- the last permit gets another name
+          end
+          for first = 1, missing, 1000 do
+            local members = {}
+            for i = 1, math.min(missing - first + 1, 1000) do
+              number = number + 1
+              members[2 * i - 1] = score
+              members[2 * i] = number .. rule
+            end
+            redis.call('ZADD', key, unpack(members))
+          end
+          if repair or returned == 1 then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+          if longest > window then
+            edge = string.format('%d', at - longest)
+            redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000
+          end
+          redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          local ttl, left = window / 1000, -1
+          if foreign then
+            ttl = (math.max(ends, at + window) - now) / 1000
+            if not repair then left = redis.call('PTTL', key) end
+          end
+          if left < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
+      else
+          -- A key that has lost its TTL gets one.
+          -- needs: key now spare ends
+          -- sets:
+          local ttl = (ends - now) / 1000
+          if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
+      end
+    end
+    done = size
+  until begin > #operations
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
+  return decide(KEYS[1], ARGV[ahead + 1]) or out
+end
+for i = 1, #KEYS do
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = done + 2, size do
+      out[j] = nil
+    end
+    size = done + 1
+    out[size] = -1
+    done = size
+  end
+end
+return out

@@ -1,0 +1,417 @@
+-- Operations on several keys, decided as if made one after the other. The blocks of an
+-- algorithm's script replace the marked lines; a block whose name has a question mark is
+-- optional. A list of requests only is decided by many.lua, which does the same.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its operations, joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua):
+--          <permits>x<times>          so many equal requests
+--          <permits>e<times>          the same, and where the permits are: a ticket
+--          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
+--                                     is repaid before anybody is allowed again
+--          <permits>g<where>/<which>  give back what a ticket stands for
+-- Reply  for each key and operation:
+--          x, c  the algorithm's words of a run. The first word is the number of requests
+--                allowed, or charged: these are the first ones of the run
+--          e     the same, and the two words of a ticket of the last request allowed
+--          g     the permits given back, rounded up
+--        If a key fails, one -1 comes in place of all that was not done: the key is as it
+--        was before that (unless the user may not run a command that comes after the
+--        first command that writes). The error of a lone operation is replied as an error.
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs:
+-- sets: burst permit flow every rule sub divide after
+local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
+local sub = string.sub
+-- <arithmetic>
+-- needs:
+-- sets: divide after
+-- divide returns a * b / c as a whole number, and the remainder. A product beyond 2^53 is
+-- divided digit by digit of b; then c is below 2^51.
+local function divide(a, b, c)
+  local product = a * b
+  if product < 2 ^ 53 then
+    local remainder = product % c
+    return (product - remainder) / c, remainder
+  end
+  local base, top = 128, 1
+  if c >= 2 ^ 45 then base = 2 end
+  while top * base <= b do
+    top = top * base
+  end
+  local less = a % c
+  local quotient, remainder = 0, 0
+  while top >= 1 do
+    local sum = remainder * base + less * (math.floor(b / top) % base)
+    remainder = sum % c
+    quotient = quotient * base + (sum - remainder) / c
+    top = top / base
+  end
+  return quotient + (a - less) / c * b, remainder
+end
+-- after returns how many microseconds it takes to restore so many permits and units, in
+-- steps.
+local function after(permits, units, unit, speed, step)
+  local quotient, remainder = divide(permits, unit, speed)
+  local micros = quotient + math.ceil((remainder + units) / speed)
+  return micros + -micros % step
+end
+-- </arithmetic>
+local out, size, done = {}, 0, 0
+
+-- A give back writes on its own, so it is loaded on its own; the operations up to the next
+-- one are loaded once and stored once.
+local function decide(key, operations)
+  local begin = 1
+  repeat
+    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    -- The blocks after it use:
+    --   present      the instant that decides: now, or the state's if a caller's clock is ahead
+    --   whole, part  permits and units missing at present
+    --   since        the last step; present if the bucket is full
+    --   repair       the clock stepped back: the state's instant becomes now
+    --   theirs       another rule wrote the state, see inherit
+    --   writes       the rule as the store writes it
+    --   margin       what the TTL is longer by, milliseconds
+    -- needs: call key now mark spare burst permit flow every rule sub divide after
+    -- sets: state present whole part since lag repair theirs writes margin
+    local present, whole, part, since = now, 0, 0, now
+    local lag, repair, theirs, writes, margin = 0, false, nil, rule, spare
+    local state = call('GET', key)
+    if state then
+      if state.err then return state end
+      local at, level, rest
+      if #state < 100 and sub(state, -#rule) == rule then
+        at, level, rest = string.match(state, '^(%d+)/(%d+)%+(%d+)/')
+      end
+      at = tonumber(at, 10) -- without the base, leading zeros are octal in miniredis
+      if at and at + level < 2 ^ 53 and rest + 0 < permit then -- inherit refuses other numbers
+        if at > now then
+          if mark == '' then
+            repair = true
+            at = now
+          else
+            lag = at - now
+            present = at
+          end
+        end
+        local passed = (present - at) - (present - at) % every
+        local given, restored = divide(passed, flow, permit)
+        since = at + passed
+        whole = level - given
+        part = rest - restored
+        if part < 0 then
+          whole = whole - 1
+          part = part + permit
+        end
+        if whole < 0 or whole + part == 0 then -- full: the steps count from the next permit
+          whole = 0
+          part = 0
+          since = present
+        end
+      else
+        -- <inherit>
+        -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
+        -- by the faster of that rule and this one: whole and part, the permits and units
+        -- missing at present, are the less of what is missing by either. Parts of a permit are
+        -- rounded up, so that a changed rule never allows more. theirs is what the state says:
+        -- the instant up to which the refill is counted (since), the time until the bucket is
+        -- full by the writer's rule (full), and until so many permits fit (wait). same:
+        -- the rule is this one, but the state promises permits, and so does not end with it.
+        -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+        -- TTL is longer: callers whose clocks are behind use the key too.
+        -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+        -- what will be missing then: it restores nothing of what is promised to others.
+        -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
+        -- sets: present lag repair theirs writes margin whole part same
+        local written, permits, units, unit, speed, step, kind, promise =
+          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
+        if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
+        written = tonumber(written, 10)
+        permits = permits + 0
+        unit = unit + 0
+        speed = speed + 0
+        step = math.max(tonumber(step) or 1, 1)
+        if units == '' then -- a state of bucket.lua
+          units = permits % unit
+          permits = (permits - units) / unit
+        end
+        units = units + 0
+        promise = tonumber(promise) or 0
+        -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
+        local full = 2 ^ 53
+        if permits + unit + speed + step + promise < full and units < unit then
+          full = after(permits, units, unit, speed, step)
+        end
+        if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
+        if mark == '' and kind ~= '' then
+          writes = rule .. kind
+          margin = math.min(tonumber(sub(kind, 2)) or 1000, 86400000)
+        end
+        if written > now then
+          if mark == '' and kind == '' then -- the clock stepped back
+            repair = true
+            written = now
+          else -- a caller's clock is ahead
+            lag = written - now
+            present = written
+          end
+        end
+        local due, given, restored = written + promise
+        local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+        if promise > 0 and flow * unit > speed * permit then
+          given, restored = divide(promise - promise % step, speed, unit)
+          permits = permits - given
+          units = units - restored
+          if units < 0 then
+            permits = permits - 1
+            units = units + unit
+          end
+          if permits < 0 then
+            permits = 0
+            units = 0
+          end
+          written = due
+          full = after(permits, units, unit, speed, step)
+        end
+        local own, cut = divide(units, permit, unit) -- the units, in those of this rule
+        if cut > 0 then own = own + 1 end
+        local age = present - written -- below 0 while a slower rule's permits are promised
+        local passed = age - age % every
+        given, restored = divide(math.abs(passed), flow, permit)
+        if passed < 0 then
+          given = -given
+          restored = -restored
+        end
+        whole = permits - given
+        part = own - restored
+        if part < 0 then
+          whole = whole - 1
+          part = part + permit
+        end
+        if age >= 0 then
+          local theirPassed = age - age % step
+          given, restored = divide(theirPassed, speed, unit)
+          local theirWhole, theirPart = permits - given, units - restored
+          if theirPart < 0 then
+            theirWhole = theirWhole - 1
+            theirPart = theirPart + unit
+          end
+          theirPart, cut = divide(theirPart, permit, unit)
+          if cut > 0 then theirPart = theirPart + 1 end
+          if theirWhole < whole or theirWhole == whole and theirPart < part then
+            whole = theirWhole
+            part = theirPart
+            passed = theirPassed
+          end
+        end
+        if part >= permit then
+          whole = whole + 1
+          part = part - permit
+        end
+        local counted = present - (age - passed) % every -- a step of this rule's from then on
+        if whole < 0 or whole + part == 0 then
+          whole = 0
+          part = 0
+          counted = present
+        end
+        if due > present then
+          writes = writes .. string.format('!%d', due - counted)
+          -- The key lives as long as the promise, which may be another rule's.
+          local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
+          margin = margin + math.max(due - present - filled, 0) / 1000
+        end
+        theirs = {
+          since = counted,
+          full = full - age,
+          wait = function(wanted)
+            local over = permits + wanted - burst
+            if over < 0 then -- it fits before the last promised permit is due
+              local early, left = divide(-over, permit, flow)
+              early = early + math.floor((left - own) / flow)
+              return -age - (early - early % every)
+            end
+            return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+          end,
+        }
+        -- </inherit>
+        since = theirs.since
+        if same then theirs = nil end
+      end
+    end
+    if back then
+      back = back + 0
+      begin = behind
+      -- which is '1' if the bucket may have refilled what was held since the instant where:
+      -- then whole steps count, as many as can have come.
+      -- While permits are promised, nothing is given back: waiting callers know their instants, and
+      -- the next caller would get the same ones (reserve.lua).
+      -- needs: writes back divide every flow part permit present repair since state sub theirs where which whole
+      -- sets: given part present repair since state whole
+      local less, lessPart, given = back, 0, 0
+      if which == '1' then
+        local held = math.max(present - where, 0)
+        local restored, rest = divide(held + -held % every, flow, permit)
+        less = less - restored
+        if rest > 0 then
+          less = less - 1
+          lessPart = permit - rest
+        end
+        if present < where + 0 or theirs then less = -1 end -- how much was refilled is not known
+      end
+      if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
+        given = math.min(less, whole)
+        if lessPart > 0 and less < whole then given = given + 1 end
+        if theirs then
+          -- Another rule's state stays its own, with fewer permits missing: under a slower rule they
+          -- would be a longer wait.
+          local at, level, rest = string.match(state, '^(%d+)/(%d+)(.*)$')
+          local unit, speed, step = string.match(rest, '^%+?%d*/(%d+)/(%d+)/?(%d*)')
+          if not repair then present = tonumber(at, 10) end
+          repair = true
+          local earlier = math.floor(back * unit / speed)
+          theirs.full = math.max(theirs.full - earlier + earlier % (tonumber(step) or 1), 0)
+          if sub(rest, 1, 1) == '+' then unit = 1 end -- permits, of steppedbucket.lua
+          state = string.format('%s/%d%s', at, math.max(level - back * unit, 0), rest)
+        else
+          whole = whole - less
+          part = part - lessPart
+          if part < 0 then
+            whole = whole - 1
+            part = part + permit
+          end
+          if whole < 0 or whole + part == 0 then
+            whole = 0
+            part = 0
+            since = present
+          end
+          repair = false
+        end
+          -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+          -- sets: ttl value
+          local ttl, value
+          if repair then -- nothing was taken
+            ttl = after(whole, part, permit, flow, every)
+            if theirs then ttl = theirs.full end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            ttl = since + after(whole, part, permit, flow, every) - present
+            value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+          end
+          ttl = ttl / 1000 + margin
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+      end
+      size = size + 1
+      out[size] = given
+    else
+      local change, tickets = repair, {}
+      repeat
+        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+        if not kind then break end
+        local n, times = permits + 0, calls + 0
+        begin = stop
+        -- needs: n times burst whole part
+        -- sets: allowed wholeBefore partBefore
+        local allowed, wholeBefore, partBefore = times, whole, part
+        local room = burst - whole
+        if part > 0 then room = room - 1 end
+        if n * allowed > room then -- room is below 0 if a larger burst was used
+          allowed = math.max((room - room % n) / n, 0)
+        end
+        if kind == 'c' then
+          -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
+          -- numbers stay exact.
+          -- needs: n times permit flow every after whole part allowed
+          -- sets: allowed
+          local most = times + 1
+          allowed = 0
+          while most - allowed > 1 do
+            local middle = math.floor((allowed + most) / 2)
+            local debt = whole + n * middle
+            if debt < 2 ^ 52 and after(debt, part, permit, flow, every) <= 2 ^ 51 then allowed = middle else most = middle end
+          end
+        end
+        -- needs: n whole allowed repair theirs
+        -- sets: whole repair theirs
+        if allowed > 0 then -- the state becomes one of this rule
+          whole = whole + allowed * n
+          repair = false
+          theirs = nil
+        end
+        -- needs: n times allowed burst lag theirs
+        -- sets: wait
+        local wait = 0
+        if theirs then -- nothing was taken
+          local wanted = n
+          if allowed == times then wanted = burst end -- by a Peek
+          wait = lag + theirs.wait(wanted)
+        end
+        -- needs: out size now allowed since wait wholeBefore partBefore
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = wholeBefore
+        out[size + 3] = partBefore
+        out[size + 4] = now - since
+        out[size + 5] = wait
+        size = size + 5
+        if kind == 'e' then
+          tickets[#tickets + 1] = size
+          -- The instant of the decision.
+          -- needs: out size present
+          -- sets:
+          out[size + 1] = present
+          out[size + 2] = 0
+          size = size + 2
+        end
+        change = change or allowed > 0
+      until begin > #operations
+      if change then
+          -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+          -- sets: ttl value
+          local ttl, value
+          if repair then -- nothing was taken
+            ttl = after(whole, part, permit, flow, every)
+            if theirs then ttl = theirs.full end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            ttl = since + after(whole, part, permit, flow, every) - present
+            value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+          end
+          ttl = ttl / 1000 + margin
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+      else
+          -- A key that has lost its TTL gets one. One denial in sixteen looks.
+          -- needs: call key now permit flow every after present whole part since theirs margin
+          -- sets:
+          if now % 16 == 0 and call('PTTL', key) == -1 then
+            local ttl = since + after(whole, part, permit, flow, every) - present
+            if theirs then ttl = theirs.full end
+            ttl = ttl / 1000 + margin
+            redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+          end
+      end
+    end
+    done = size
+  until begin > #operations
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
+  return decide(KEYS[1], ARGV[ahead + 1]) or out
+end
+for i = 1, #KEYS do
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = done + 2, size do
+      out[j] = nil
+    end
+    size = done + 1
+    out[size] = -1
+    done = size
+  end
+end
+return out
