@@ -104,7 +104,13 @@ func (f *File) Wrap(block, before, behind string) *File {
 	for line := range strings.Lines(inside) {
 		wrapped += "  " + line
 	}
-	return Parse(f.name, f.With(&File{blocks: map[string]string{block: wrapped + behind}}).text)
+	parsed := Parse(f.name, f.With(&File{blocks: map[string]string{block: wrapped + behind}}).text)
+	for name, text := range f.blocks { // those that are not in its text
+		if _, ok := parsed.blocks[name]; !ok {
+			parsed.blocks[name] = text
+		}
+	}
+	return parsed
 }
 
 // Set returns f with one block more, or another text for it, for [File.Fill].

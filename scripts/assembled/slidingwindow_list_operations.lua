@@ -297,10 +297,13 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets = repair, {}
+      local change, tickets, from = repair, {}, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then break end
+        if not kind then -- permits to give back, which is a list of its own
+          if begin == from then return {err = 'ERR no operation'} end
+          break
+        end
         local n, times = permits + 0, calls + 0
         begin = stop
         -- needs: n times limit used
