@@ -92,8 +92,10 @@ func writeProblem(w http.ResponseWriter, p problem) {
 		body = nil
 	}
 	h := w.Header()
-	for _, name := range []string{"Cache-Control", "Content-Encoding", "Content-Length", "Etag", "Last-Modified"} {
-		delete(h, name) // set by a middleware outside, for the handler's answer
+	// A middleware outside has set these for the handler's answer. Content-Encoding stays: whoever has set
+	// it compresses this body too, see go.dev/issue/66343.
+	for _, name := range []string{"Content-Length", "Etag", "Last-Modified"} {
+		delete(h, name)
 	}
 	h["Cache-Control"] = []string{"no-store"} // as RFC 6585 asks for
 	h["Content-Type"] = []string{"application/problem+json"}

@@ -14,7 +14,10 @@ import (
 // New returns a middleware, which puts the limit in front of a handler. Each request takes a
 // permit of the key that the function key returns. If it gets one, the handler runs; otherwise
 // the denial handler does (see [WithDenialHandler]), or, if there is no decision, the error
-// handler (see [WithErrorHandler]). A CORS preflight takes none (see [WithPreflights]).
+// handler (see [WithErrorHandler]).
+//
+// A CORS preflight takes a permit like every other request, because any client can dress its request
+// as one. Put the CORS handler outside: it answers preflights itself, and they do not reach the limit.
 //
 // Mount each limit once: a request that passes it twice takes two permits, and the fields then
 // have the policy twice.
@@ -46,7 +49,6 @@ type middleware struct {
 	fields     []Fields
 	exposed    string // for browsers: the fields, and Retry-After
 	skip       func(*http.Request) bool
-	preflights bool          // are limited
 	maxWait    time.Duration // 0: none
 	denied     func(http.ResponseWriter, *http.Request, Decision)
 	failed     func(http.ResponseWriter, *http.Request, error, http.Handler)
@@ -75,7 +77,7 @@ func (m *middleware) wrap(next http.Handler) http.Handler {
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if m.skip != nil && m.skip(r) || !m.preflights && isPreflight(r) {
+		if m.skip != nil && m.skip(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -128,14 +130,4 @@ func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {
 	if r.Header["Origin"] != nil {
 		addField(h, nameExpose, []string{m.exposed})
 	}
-}
-
-// isPreflight reports whether r is what a browser asks on its own before it sends a request to
-// another origin. It brings neither a body nor credentials, so that a request that brings
-// them cannot pass for one.
-func isPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
-		r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil &&
-		r.Header["Authorization"] == nil && r.Header["Cookie"] == nil &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0
 }

@@ -476,7 +476,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		"WithMaxWait: several limits and permits in flight are not waited for":                 of(a, httplimit.WithMaxWait(time.Second)),
 		"NewAll: option 2 is empty":                                                            of(a, httplimit.Option{}),
 		"Limit: option 1 is empty":                                                             of(httplimit.Limit(window("a"), key, httplimit.Option{})),
-		"WithPreflights is given twice":                                                        of(a, httplimit.WithPreflights(), httplimit.WithPreflights()),
+		"WithFields is given twice":                                                            of(a, httplimit.WithFields(), httplimit.WithFields()),
 		"WithBucket is given twice":                                                            of(httplimit.Limit(window("a"), key, httplimit.WithBucket(), httplimit.WithBucket())),
 		"InFlight: permits in flight are given back when the handler returns, and have no":     of(httplimit.InFlight(inFlight, key, httplimit.WithReportedCost())),
 		"WithRetryAfter: the Retry-After of a *ratelimit.FixedWindow is exact":                 of(httplimit.Limit(window("a"), key, httplimit.WithRetryAfter(time.Second))),
