@@ -38,6 +38,9 @@ func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Hand
 			return nil, fmt.Errorf("%w (httplimit.New)", err)
 		}
 	}
+	if m.readFirst > 0 && m.maxWait == 0 {
+		return nil, errNoWait
+	}
 	m.limits = []*limit{l}
 	m.serve = m.serveOne
 	return m.wrap, nil
@@ -50,6 +53,7 @@ type middleware struct {
 	exposed    string // for browsers: the fields, and Retry-After
 	skip       func(*http.Request) bool
 	maxWait    time.Duration // 0: none
+	readFirst  int           // bytes of a body, before the wait
 	denied     func(http.ResponseWriter, *http.Request, Decision)
 	failed     func(http.ResponseWriter, *http.Request, error, http.Handler)
 	failedLate func(*http.Request, error) // or nil
@@ -103,7 +107,7 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	case l.settler != nil:
 		ticket, d.Result, err = l.settler.Estimate(r.Context(), key, cost)
 	default:
-		d.Result, err = integration.Acquire(r.Context(), l.limiter, key, cost, m.maxWait)
+		d.Result, err = m.acquire(r, l, key, cost)
 	}
 	if err != nil {
 		m.failed(w, r, err, next)
@@ -118,6 +122,13 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	default:
 		next.ServeHTTP(w, r)
 	}
+}
+
+func (m *middleware) acquire(r *http.Request, l *limit, key string, cost int) (ratelimit.Result, error) {
+	if m.readFirst == 0 {
+		return integration.Acquire(r.Context(), l.limiter, key, cost, m.maxWait)
+	}
+	return integration.AcquireReady(r.Context(), l.limiter, key, cost, m.maxWait, func() bool { return readBody(r, m.readFirst) })
 }
 
 func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {

@@ -122,6 +122,9 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 	case m.maxWait > 0:
 		return nil, invalidConfig("WithMaxWait: several limits and permits in flight are not waited for; give it to New")
 	}
+	if m.readFirst > 0 {
+		return nil, errNoWait
+	}
 	if err := m.check(); err != nil {
 		return nil, err
 	}
