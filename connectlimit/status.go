@@ -129,7 +129,8 @@ const (
 	namePushback   = "Grpc-Retry-Pushback-Ms"
 )
 
-// withMetadata is err with the metadata that tells clients of the call's protocol when to retry. It
+// withMetadata is err with the metadata that tells clients of the call's protocol when to retry, and
+// caches not to store it. It
 // changes a copy: a denial handler may return one error again and again.
 func withMetadata(_ context.Context, call Call, err error, delay time.Duration, pushback string) error {
 	var failure *connect.Error
@@ -146,6 +147,7 @@ func withMetadata(_ context.Context, call Call, err error, delay time.Duration, 
 		}
 	}
 	if call.Peer.Protocol == connect.ProtocolConnect {
+		copied.Meta()["Cache-Control"] = []string{"no-store"} // of a GET too, as RFC 6585 asks for
 		seconds := (delay-1)/time.Second + 1 // rounded up; delay is more than 0
 		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
 	} else {
