@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +136,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("k", -1), bucket.Claim("k", 2)}, ratelimit.ErrInvalidPermits, "-1"},
 		{[]ratelimit.Claim{bucket.Claim("k", 0), bucket.Claim("k", 1)}, ratelimit.ErrInvalidPermits, "0"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1e9), bucket.Claim("k", 1e9), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "2000000000"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1<<62)}, ratelimit.ErrExceedsLimit, "4611686018427387904"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", math.MaxInt/2+1)}, ratelimit.ErrExceedsLimit, fmt.Sprint(math.MaxInt/2 + 1)},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), twin.Claim("k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), elsewhere.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), byCaller.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},

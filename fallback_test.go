@@ -438,6 +438,8 @@ func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
 func TestFallbackConfigErrors(t *testing.T) {
 	var none *Fallback
 	ok := AllowAll()
+	above := int64(1 << 31) // as an int of 32 bits it is below 1
+	tooMany := int(above)
 	for _, c := range []struct {
 		name               string
 		primary, secondary Limiter
@@ -456,7 +458,7 @@ func TestFallbackConfigErrors(t *testing.T) {
 		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
 		{"two observers", ok, ok, []FallbackOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
 		{"no failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(0))}, "WithFailures: 0 is not between 1 and 2147483647"},
-		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(1 << 31))}, "WithFailures: 2147483648 is not between 1 and 2147483647"},
+		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(tooMany))}, fmt.Sprintf("WithFailures: %d is not between 1 and 2147483647", tooMany)},
 		{"failures twice", ok, ok, []FallbackOption{WithBreaker(WithFailures(1), WithFailures(1))}, "WithFailures is given twice"},
 		{"no pause", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(999 * time.Microsecond))}, "WithProbeEvery: 999µs is below 1ms; leave the option out for 200ms"},
 		{"pauses twice", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(milli), WithProbeEvery(milli))}, "WithProbeEvery is given twice"},

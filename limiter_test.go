@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -87,13 +88,13 @@ func TestMistakesOfTheCallerAreErrorsWithoutAskingRedis(t *testing.T) {
 		t.Run(v.Name, func(t *testing.T) {
 			l, err := v.Build(limitertest.Offline(t))
 			require.NoError(t, err, "a limiter needs no Redis to be built")
-			for _, n := range []int{0, -1, -1 << 62} {
+			for _, n := range []int{0, -1, math.MinInt / 2} {
 				r, err := l.TryAcquireN(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
 				require.ErrorContains(t, err, fmt.Sprint(n))
 				require.Zero(t, r)
 			}
-			for _, n := range []int{4, 1 << 62} {
+			for _, n := range []int{4, math.MaxInt/2 + 1} {
 				r, err := l.TryAcquireN(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 				require.ErrorContains(t, err, fmt.Sprint(n))

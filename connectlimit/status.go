@@ -148,7 +148,7 @@ func withMetadata(_ context.Context, call Call, err error, delay time.Duration, 
 	}
 	if call.Peer.Protocol == connect.ProtocolConnect {
 		copied.Meta()["Cache-Control"] = []string{"no-store"} // of a GET too, as RFC 6585 asks for
-		seconds := (delay-1)/time.Second + 1 // rounded up; delay is more than 0
+		seconds := (delay-1)/time.Second + 1                  // rounded up; delay is more than 0
 		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
 	} else {
 		copied.Meta()[namePushback] = []string{pushback}
