@@ -52,7 +52,7 @@ func NewAll(limiters ...Limiter) (*All, error) {
 			return nil, invalidConfig("NewAll: limiter %d %v", i+1, err)
 		}
 		for j, other := range cores[:i] {
-			if other.prefix == c.prefix {
+			if other.head == c.head {
 				return nil, invalidConfig("NewAll: limiters %d and %d are both the %s, and share their state; give each a name of its own", j+1, i+1, c.title)
 			}
 		}
@@ -379,7 +379,7 @@ next:
 			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
-			if other.key != c.key || other.limiter.prefix != c.limiter.prefix {
+			if other.key != c.key || other.limiter.head != c.limiter.head {
 				continue
 			}
 			if other.limiter != c.limiter {

@@ -71,7 +71,7 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 		}
 		// A permit of a server's clock that has stepped back since.
 		permit := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: "1000000500/1000000"}
-		if zset := "ratelimit:default:slidingwindow-zset:" + key; admin.Exists(ctx, zset).Val() > 0 {
+		if zset := "ratelimit:default:slidingwindow-zset{" + key + "}"; admin.Exists(ctx, zset).Val() > 0 {
 			if err := admin.ZAdd(ctx, zset, permit).Err(); err != nil {
 				return err
 			}
@@ -218,15 +218,15 @@ func TestPrivilegesOfReservations(t *testing.T) {
 		require.NoError(t, err)
 	}
 	cancel := strings.Fields(limitertest.CancelPrivilege)
-	state := admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val()
+	state := admin.Dump(ctx, "ratelimit:default:tokenbucket{k}").Val()
 	acl(t, admin, cancel[1])
 	require.ErrorContains(t, last.Cancel(ctx), "ratelimit: ")
-	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val())
+	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket{k}").Val())
 	acl(t, admin, cancel[0], "-"+cancel[1][1:])
 	last, err := l.Reserve(ctx, "k", 1, 2*time.Hour)
 	require.NoError(t, err)
 	require.NoError(t, last.Cancel(ctx), "the key has a state to go back to")
-	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val())
+	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket{k}").Val())
 	only := func() *ratelimit.Reservation {
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		r, err := l.Reserve(ctx, "k", 1, 0)
@@ -236,7 +236,7 @@ func TestPrivilegesOfReservations(t *testing.T) {
 	require.ErrorContains(t, only().Cancel(ctx), "ratelimit: ")
 	acl(t, admin, cancel[1])
 	require.NoError(t, only().Cancel(ctx))
-	require.Zero(t, admin.Exists(ctx, "ratelimit:default:tokenbucket:k").Val())
+	require.Zero(t, admin.Exists(ctx, "ratelimit:default:tokenbucket{k}").Val())
 }
 
 // TestAForbiddenReadFailsBeforeAnyWrite: a caller that gets an error was not
