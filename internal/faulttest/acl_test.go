@@ -203,6 +203,34 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 }
 
+// TestKeyPatternsOfOneLimiter: its name or its algorithm ends the pattern, and no colon behind
+// the algorithm, where most keys have a brace.
+func TestKeyPatternsOfOneLimiter(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.ACL("limiter", limitertest.LeastPrivilege()...))
+	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)
+	login := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1, ratelimit.WithName("login")))
+	other := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1, ratelimit.WithName("other")))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Second, ratelimit.WithName("login")))
+	keys := []string{"user:42", "{user:42}", "{user:42}:x", "}x"}
+	for pattern, allowed := range map[string][]string{
+		"~ratelimit:login:*":             keys,
+		"~ratelimit:login:tokenbucket*":  keys,
+		"~ratelimit:login:tokenbucket:*": {"{user:42}", "{user:42}:x"},
+		"~ratelimit:login:tokenbucket{*": {"user:42"},
+	} {
+		acl(t, admin, "resetkeys", pattern)
+		for _, key := range keys {
+			_, err := login.Peek(ctx, key)
+			require.Equal(t, slices.Contains(allowed, key), err == nil, "%s, %s: %v", pattern, key, err)
+			_, err = other.Peek(ctx, key)
+			require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%s, %s: %v", pattern, key, err)
+			_, err = window.Peek(ctx, key)
+			require.Equal(t, pattern != "~ratelimit:login:*", redis.HasErrorPrefix(err, "NOPERM"), "%s, %s: %v", pattern, key, err)
+		}
+	}
+}
+
 // TestPrivilegesOfReservations: a bucket's own are enough to reserve. To cancel takes two
 // more, and without them nothing is given back.
 func TestPrivilegesOfReservations(t *testing.T) {
