@@ -255,7 +255,7 @@ func (g *group) checkSlots(claims []Claim) error {
 	tag := keyname.Tag(claims[0].key)
 	for _, c := range claims[1:] {
 		if keyname.Tag(c.key) != tag {
-			return fmt.Errorf("%w: %s and %s; give the keys one hash tag, such as {42}", ErrCrossSlot, shortKey(claims[0].key), shortKey(c.key))
+			return fmt.Errorf("%w: %s and %s; give the keys one hash tag, such as {42} in {42}:user and {42}:tokens", ErrCrossSlot, shortKey(claims[0].key), shortKey(c.key))
 		}
 	}
 	return nil
