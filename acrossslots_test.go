@@ -133,7 +133,7 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 
 	for range 2 { // the second knows the script
 		trips.trips.Store(0)
-		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("{t}a", 1), window.Claim("{t}b", 1))
+		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("t", 1), window.Claim("{t}b", 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
@@ -152,7 +152,7 @@ func TestAcrossSlotsAfterAnError(t *testing.T) {
 	require.NoError(t, admin.FlushAll(ctx).Err())
 	bucket := ratelimit.Must(ratelimit.NewLeakyBucket(ring, ratelimit.PerHour(1), 2))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
-	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket:k", "x").Err())
+	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket{k}", "x").Err())
 	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("k", 1), window.Claim("w", 2))
 	require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 	require.Zero(t, r)

@@ -30,11 +30,8 @@ import (
 // The limiters are those of this package that decide on Redis, at most eight, of which at
 // most four may be sliding windows (Hash or List) or sliding logs; on one client, and by one
 // clock: the server's, or that of the first limiter if all have [WithClock]. Put decorators
-// ([DenyCache], [Fallback]) around the All. The keys of one call must be in one slot of a
-// Cluster and on one shard of a Ring: there a key needs a hash tag, such as {user:42};
-// without one the call returns ErrCrossSlot. A Ring behind a client of another type, such as
-// its AutoPipeliner, is not recognized: there, a call without a common tag takes all its
-// permits on the shard of one of the keys.
+// ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring the states of one key
+// are in one slot, on one shard, so an All works there with every key.
 type All struct{ group *group }
 
 var _ Limiter = (*All)(nil)
@@ -52,7 +49,7 @@ func NewAll(limiters ...Limiter) (*All, error) {
 			return nil, invalidConfig("NewAll: limiter %d %v", i+1, err)
 		}
 		for j, other := range cores[:i] {
-			if other.prefix == c.prefix {
+			if other.head == c.head {
 				return nil, invalidConfig("NewAll: limiters %d and %d are both the %s, and share their state; give each a name of its own", j+1, i+1, c.title)
 			}
 		}
@@ -113,8 +110,7 @@ func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
 }
 
 // TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
-// those of [Limiter], and ErrCrossSlot; ErrExceedsLimit if n is more than one of the
-// limiters can ever allow.
+// those of [Limiter]; ErrExceedsLimit if n is more than one of the limiters can ever allow.
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return a.decide(ctx, key, n, acquireAll)
 }
@@ -280,7 +276,13 @@ func (r AllResult) Part(name string) (Result, bool) {
 //
 // One script decides, in one round trip. What holds for [All] holds here too; claims of
 // one limiter for several keys are allowed, and several claims for one key count
-// together. At most eight limits can be claimed at once, of which at most four may be
+// together. Different keys must be in one slot of a Cluster and on one shard of a Ring, which
+// they are if they have one hash tag: {user:42}:search and {user:42}:export, or user:42 (a key
+// without braces is its own tag). Otherwise the call returns ErrCrossSlot, and nothing is
+// sent. A Ring behind a client of another type, such as its AutoPipeliner, is not recognized:
+// there, a call without a common tag takes all its permits on the shard of one of the keys.
+//
+// At most eight limits can be claimed at once, of which at most four may be
 // sliding windows in a hash or a list or sliding logs, because one script has to hold
 // them. The first call with a list of limiters makes their script; keep limiters, rather
 // than building them for each call.
@@ -379,7 +381,7 @@ next:
 			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
-			if other.key != c.key || other.limiter.prefix != c.limiter.prefix {
+			if other.key != c.key || other.limiter.head != c.limiter.head {
 				continue
 			}
 			if other.limiter != c.limiter {

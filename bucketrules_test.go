@@ -31,7 +31,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 	server.SetTime(limitertest.Start)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
-	const key = "ratelimit:default:tokenbucket:k"
+	const key = "ratelimit:default:tokenbucket{k}"
 	type one struct {
 		ratelimit.Limiter
 		about string
@@ -182,7 +182,7 @@ func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
 			}
 			most := burst + int((now.Sub(limitertest.Start)+skew)/time.Second) + 1 // of the step
 			require.LessOrEqual(t, taken, most, "after %v", now.Sub(limitertest.Start))
-			now = now.Add(server.TTL("ratelimit:default:tokenbucket:k") + time.Millisecond) // the key has expired
+			now = now.Add(server.TTL("ratelimit:default:tokenbucket{k}") + time.Millisecond) // the key has expired
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
@@ -28,7 +29,7 @@ type explainer interface {
 type core struct {
 	title  string           // the algorithm and the limiter's name, in errors
 	name   string           // the limiter's
-	prefix string           // of the keys in Redis
+	head   keyname.Head     // of the keys in Redis
 	clock  func() time.Time // nil: the server's
 	most   int              // permits that one call can get
 	exec   *redisexec.Executor
@@ -77,12 +78,12 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	}
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
-		title:  fmt.Sprintf("%s %q", a.title, s.name),
-		name:   s.name,
-		watch:  s.watch(s.name),
-		prefix: keyPrefix(s.prefix, s.name, a.id),
-		clock:  s.clock,
-		most:   a.most,
+		title: fmt.Sprintf("%s %q", a.title, s.name),
+		name:  s.name,
+		watch: s.watch(s.name),
+		head:  keyname.NewHead(s.prefix, s.name, a.id),
+		clock: s.clock,
+		most:  a.most,
 		exec: &redisexec.Executor{
 			Client: client,
 			One:    scripts.one,
@@ -114,7 +115,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		c.exec.Pooled = true
 		if !s.unmerged {
-			c.merger = merge.New(c.exec, c.prefix)
+			c.merger = merge.New(c.exec, c.head.Of)
 		}
 	}
 	return c, nil
@@ -140,7 +141,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	if c.merger != nil {
 		reply, err = c.merger.Acquire(ctx, key, n)
 	} else {
-		reply, err = c.exec.Call(ctx, c.exec.One, c.prefix+key, n)
+		reply, err = c.exec.Call(ctx, c.exec.One, c.head.Of(key), n)
 	}
 	r, err := c.result(ctx, key, n, reply, err)
 	if c.watch != nil {
@@ -179,7 +180,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (c *core) peek(ctx context.Context, key string) (Result, error) {
-	reply, err := c.exec.Call(ctx, c.exec.Peek, c.prefix+key, 1)
+	reply, err := c.exec.Call(ctx, c.exec.Peek, c.head.Of(key), 1)
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
@@ -198,7 +199,7 @@ func (c *core) Reset(ctx context.Context, key string) error {
 		c.refused(ctx, began, o)
 		return o.Err
 	}
-	if err := c.exec.Delete(ctx, c.prefix+key); err != nil {
+	if err := c.exec.Delete(ctx, c.head.Of(key)); err != nil {
 		o.Err = c.failed(ctx, key, err)
 	}
 	c.asked(ctx, began, o)

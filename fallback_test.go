@@ -334,8 +334,8 @@ func TestFallbackErrorWhereThePrimaryNeverAllows(t *testing.T) {
 // TestFallbackOneBadKeyIsNoOutage: whatever is wrong with it.
 func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
 	s := onMini(t)
-	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket:set", "x").Err())
-	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket:junk", "abcdefghijklmnop/1000000", 0).Err())
+	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket{set}", "x").Err())
+	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket{junk}", "abcdefghijklmnop/1000000", 0).Err())
 	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker())
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -140,12 +141,12 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 	}
 	f := &InFlight{
 		core: &core{
-			title:  fmt.Sprintf("in-flight limiter %q", s.name),
-			prefix: keyPrefix(s.prefix, s.name, idInFlight),
-			clock:  s.clock,
-			name:   s.name,
-			watch:  s.watch(s.name),
-			most:   min(limit, maxHold),
+			title: fmt.Sprintf("in-flight limiter %q", s.name),
+			head:  keyname.NewHead(s.prefix, s.name, keyname.InFlight),
+			clock: s.clock,
+			name:  s.name,
+			watch: s.watch(s.name),
+			most:  min(limit, maxHold),
 			exec: &redisexec.Executor{
 				Client: c, Words: heldWords,
 				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule and the id come below
@@ -323,7 +324,7 @@ func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key str
 		}
 		args = append(args, f.spare, now)
 	}
-	return f.core.exec.Run(ctx, s, words, f.core.prefix+key, args...)
+	return f.core.exec.Run(ctx, s, words, f.core.head.Of(key), args...)
 }
 
 func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {

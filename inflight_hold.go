@@ -180,7 +180,7 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 // remove takes the hold's permits out of Redis. It may be sent several times.
 func (h *Hold) remove(ctx context.Context) error {
 	args := make([]any, 2, 2+h.n)
-	args[0], args[1] = "zrem", h.limiter.core.prefix+h.key
+	args[0], args[1] = "zrem", h.limiter.core.head.Of(h.key)
 	for i := 1; i <= h.n; i++ {
 		args = append(args, strconv.Itoa(i)+"/"+h.id+h.limiter.rule)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-const inFlightKey = "ratelimit:default:inflight:k"
+const inFlightKey = "ratelimit:default:inflight{k}"
 
 // inFlightStages are where the tests of InFlight run. With callers' clocks leases end later
 // by twice MaxSkew.

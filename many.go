@@ -54,7 +54,7 @@ func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer 
 	}
 	m := c.merger
 	if m == nil {
-		m = merge.NewUnmerged(c.exec, c.prefix)
+		m = merge.NewUnmerged(c.exec, c.head.Of)
 	}
 	for i, o := range m.AcquireMany(ctx, calls) {
 		at := places[i]

@@ -203,7 +203,7 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 		return false, nil
 	}
 	defer r.caches.returnPermits(r.key)()
-	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
+	if err := r.core.waits.cancel(ctx, r.core.head.Of(r.key), r.receipt); err != nil {
 		return true, r.core.failed(ctx, r.key, err)
 	}
 	return true, nil
@@ -257,9 +257,9 @@ func (c *core) reserve(ctx context.Context, timing timing, key string, n int, ma
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 		defer cancel()
 		defer caches.returnPermits(key)()
-		_ = c.waits.cancel(within, c.prefix+key, receipt)
+		_ = c.waits.cancel(within, c.head.Of(key), receipt)
 	}
-	reserved, explainer, err := c.waits.reserve(ctx, c.prefix+key, n, min(maxWait.Microseconds(), maxMicros), undo)
+	reserved, explainer, err := c.waits.reserve(ctx, c.head.Of(key), n, min(maxWait.Microseconds(), maxMicros), undo)
 	if err != nil {
 		return nil, c.failed(ctx, key, err)
 	}

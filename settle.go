@@ -91,7 +91,7 @@ func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result
 
 func (c *core) estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	own := c.exec.Words
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.prefix+key, strconv.Itoa(n), own+ticketWords)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).estimate, c.head.Of(key), strconv.Itoa(n), own+ticketWords)
 	if err != nil {
 		return nil, Result{}, c.failed(ctx, key, err)
 	}
@@ -130,7 +130,7 @@ func (c *core) Charge(ctx context.Context, key string, n int) (Result, error) {
 }
 
 func (c *core) charge(ctx context.Context, key string, n int) (Result, error) {
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).charge, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).charge, c.head.Of(key), strconv.Itoa(n), c.exec.Words)
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
@@ -238,7 +238,7 @@ func (t *Ticket) settle(ctx context.Context, actual int) (Result, error) {
 			defer cache.table.returnPermits(t.key)()
 		}
 		request := fmt.Sprintf("%d/%d/%d", t.n-actual, t.where, t.which)
-		if _, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).giveBack, c.prefix+t.key, request, 1); err != nil {
+		if _, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).giveBack, c.head.Of(t.key), request, 1); err != nil {
 			return Result{}, c.failed(ctx, t.key, err)
 		}
 	}

@@ -50,7 +50,7 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 
 func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	n = min(n, c.most+1) // one request that is denied says when it fits
-	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.prefix+key, strconv.Itoa(n), c.exec.Words)
+	words, err := c.exec.Ask(ctx, c.scripts.more(c.clock != nil).upTo, c.head.Of(key), strconv.Itoa(n), c.exec.Words)
 	if err != nil {
 		return 0, Result{}, c.failed(ctx, key, err)
 	}

@@ -86,7 +86,7 @@ func TestARealLimiterThroughTheMiddleware(t *testing.T) {
 	require.Equal(t, 204, ask("192.0.2.2:1").Code, "another client")
 	keys, err := stage.Admin.Keys(t.Context(), "*").Result()
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"ratelimit:api:tokenbucket:ip:192.0.2.1", "ratelimit:api:tokenbucket:ip:192.0.2.2"}, keys)
+	require.ElementsMatch(t, []string{"ratelimit:api:tokenbucket{ip:192.0.2.1}", "ratelimit:api:tokenbucket{ip:192.0.2.2}"}, keys)
 }
 
 // TestOutages: an error is 503, and so is a closed policy; an open one lets requests through.

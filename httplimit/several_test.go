@@ -106,8 +106,8 @@ func TestSeveralLimitsAllOrNothing(t *testing.T) {
 		keys, err := s.Admin.Keys(t.Context(), "*").Result()
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{
-			"ratelimit:address:tokenbucket:ip:192.0.2.1", "ratelimit:address:tokenbucket:ip:192.0.2.2", "ratelimit:address:tokenbucket:ip:192.0.2.3",
-			"ratelimit:key:fixedwindow:apikey#" + integrationtest.Hash("a"), "ratelimit:key:fixedwindow:apikey#" + integrationtest.Hash("b"), "ratelimit:all:slidinglog:all",
+			"ratelimit:address:tokenbucket{ip:192.0.2.1}", "ratelimit:address:tokenbucket{ip:192.0.2.2}", "ratelimit:address:tokenbucket{ip:192.0.2.3}",
+			"ratelimit:key:fixedwindow{apikey#" + integrationtest.Hash("a") + "}", "ratelimit:key:fixedwindow{apikey#" + integrationtest.Hash("b") + "}", "ratelimit:all:slidinglog{all}",
 		}, keys)
 
 		s.Advance(10*time.Second - time.Microsecond)

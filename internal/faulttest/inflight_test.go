@@ -220,7 +220,7 @@ func TestAFailoverForgetsOnlyHoldsThatWereNotReplicated(t *testing.T) {
 	}
 	replicated := []*ratelimit.Hold{acquire(), acquire()}
 	eventually(t, "two holds on the replica", func() bool {
-		return other.ZCard(ctx, "ratelimit:default:inflight:k").Val() == 2
+		return other.ZCard(ctx, "ratelimit:default:inflight{k}").Val() == 2
 	})
 	require.NoError(t, other.ConfigSet(ctx, "masterauth", "wrong").Err())
 	require.NoError(t, admin.Do(ctx, "CLIENT", "KILL", "TYPE", "replica").Err())

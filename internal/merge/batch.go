@@ -95,8 +95,8 @@ func (b *batch) newSlot(deadline time.Duration) slot {
 }
 
 // add gives a call a slot, unless the batch has no room for the call or its key, or would
-// cost too much with it. last maps each key to its last run; the names of keys in Redis begin with prefix.
-func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline time.Duration, last map[string]int) (slot, bool) {
+// cost too much with it. last maps each key to its last run; name is what a key is named in Redis.
+func (b *batch) add(ctx context.Context, name func(key string) string, key string, n int, deadline time.Duration, last map[string]int) (slot, bool) {
 	i, known := last[key]
 	joins := known && int(b.runs[i].n) == n
 	cost := n * b.price.Permit
@@ -118,7 +118,7 @@ func (b *batch) add(ctx context.Context, prefix, key string, n int, deadline tim
 		if known {
 			b.runs[i].next = int32(next)
 		} else {
-			r.key = prefix + key
+			r.key = name(key)
 			b.keys++
 		}
 		if next == cap(b.runs) {
