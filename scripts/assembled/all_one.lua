@@ -381,7 +381,7 @@ do
             while high - kept > 1 do
               local middle = math.floor((kept + high) / 2)
               local entry = call('HMGET', key, string.format('%d', first + middle))[1]
-              local at = tonumber(string.match(entry or '', '^(%d+)/'))
+              local at = tonumber((string.match(entry or '', '^(%d+)/')))
               if not at then return {err = corrupt} end
               if at < instant then kept = middle else high = middle end
             end
@@ -469,7 +469,7 @@ do
               at = tonumber(at)
               upto = tonumber(sum)
               alive = instant
-              if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+              if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
               if not (at and upto and alive) then return {err = corrupt} end
               if at > edge then
                 high = guess
@@ -536,7 +536,7 @@ do
               local number = first + guess
               local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
               local sum = belowSum
-              if guess > below then sum = tonumber(string.match(pair[1] or '', '/(%d+)$')) end
+              if guess > below then sum = tonumber((string.match(pair[1] or '', '/(%d+)$'))) end
               local after = stored
               leaves = recent
               if guess + 1 < last then
@@ -575,8 +575,8 @@ do
         if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
           local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
           forget = 1000
-          base = tonumber(string.match(pair[1] or '', '/(%d+)$'))
-          oldest = tonumber(string.match(pair[2] or '', '^(%d+)/'))
+          base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
+          oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
           if not (base and oldest) then return {err = corrupt} end
         end
       end

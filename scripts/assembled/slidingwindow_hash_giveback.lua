@@ -165,7 +165,7 @@ if exists and alive <= present - window then -- more entries have left the windo
         at = tonumber(at)
         upto = tonumber(sum)
         alive = instant
-        if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+        if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
         if not (at and upto and alive) then return {err = corrupt} end
         if at > edge then
           high = guess
