@@ -291,7 +291,9 @@ func (r AllResult) Part(name string) (Result, bool) {
 // [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
 // settles what the work has cost. Calls with such claims are not merged with others. After an
 // error, the permits in flight are given back in the background, as those of
-// [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken.
+// [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken. After
+// ErrCorruptState nothing was taken from any of them. If Redis refuses one of the writes (a key
+// that its user may not write), the limiters written before it keep what they took.
 //
 // The errors are those of [Limiter]; ErrCrossSlot if the client is a Cluster or a Ring and
 // the keys do not have the same hash tag; ErrInvalidConfig if there is no claim, if the

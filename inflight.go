@@ -40,7 +40,7 @@ var (
 type inFlightScripts struct{ one, peek, extend *script.Script }
 
 func cutInFlight(file, extend *script.File) inFlightScripts {
-	return inFlightScripts{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), extend: extend.Script()}
+	return inFlightScripts{one: file.Script(), peek: file.Fill(peekTemplate), extend: extend.Script()}
 }
 
 const (

@@ -102,8 +102,7 @@ func assembleMore(file *script.File) moreScripts {
 }
 
 func assemble(file *script.File) scriptSet {
-	// A Peek repairs nothing.
-	set := scriptSet{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), many: file.Fill(manyTemplate)}
+	set := scriptSet{one: file.Script(), peek: file.Fill(peekTemplate), many: file.Fill(manyTemplate)}
 	if _, ok := file.Blocks()["due"]; ok {
 		set.reserve = file.Fill(reserveTemplate)
 	}
@@ -155,7 +154,7 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f.Without("rewind")), "out[size + 1] = 0\nout[size + 2] = 0\n").Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f), "out[size + 1] = 0\nout[size + 2] = 0\n").Fill(body(allPeekLimiterTemplate)).Source
 	}
 	all := around.Set("limiters", nested(-1))
 	set := severalSet{scriptSet: scriptSet{

@@ -12,6 +12,7 @@ local call = redis.pcall
 local out, size = {}, 0
 -- <load/>
 -- <charge/>
+-- <seek?/>
 -- <take/>
 -- <wait?/>
 -- <words/>

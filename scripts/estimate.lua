@@ -12,6 +12,7 @@ local call = redis.pcall
 local out, size = {}, 0
 -- <load/>
 -- <fit/>
+-- <seek?/>
 -- <take/>
 -- <wait?/>
 -- <words/>

@@ -48,6 +48,7 @@ local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
 if last.err then return last end
 if last[1] then
   ends = last[2] + 0
+  if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of permits in flight'} end
   local theirs, kind = lease, mark
   if string.sub(last[1], -#rule) ~= rule then
     theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
@@ -76,6 +77,18 @@ local allowed = times
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- </fit>
 
+-- <seek>
+-- needs: allowed call edge key limit longest margin n now repair times used
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
+  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
+  if repair then leaves = math.min(leaves, now + longest) end
+  wait = leaves + margin - now
+end
+-- </seek>
+
 -- <take>
 -- needs: n times now lease margin used held ends allowed taken
 -- sets: used ends taken
@@ -85,18 +98,6 @@ if allowed > 0 then
   ends = math.max(ends, now + lease + margin)
 end
 -- </take>
-
--- <wait>
--- needs: call key n now times limit margin edge used longest repair allowed
--- sets: wait
-local wait = 0
-if allowed < times then
-  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
-  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
-  if repair then leaves = math.min(leaves, now + longest) end
-  wait = leaves + margin - now
-end
--- </wait>
 
 if allowed > 0 or repair then
   -- <store>

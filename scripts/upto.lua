@@ -11,6 +11,7 @@ local call = redis.pcall
 local out, size = {}, 0
 -- <load/>
 -- <fit/>
+-- <seek?/>
 -- <take/>
 -- <wait?/>
 -- <words/>

@@ -113,10 +113,15 @@ func (f *InFlight) Peek(c Call) Held {
 	live := f.live(c.edge())
 	h := Held{Used: permits(live)}
 	h.Allowed = h.Used < c.Limit
+	latest, present := f.latest()
+	repair, longest := f.steppedBack(c), max(c.Lease, latest.Length)
 	if !h.Allowed {
-		h.Wait = f.wait(c, live, h.Used+1-c.Limit, false, 0)
+		h.Wait = f.wait(c, live, h.Used+1-c.Limit, repair, longest)
 	}
-	if latest, ok := f.latest(); ok {
+	if repair {
+		latest.Ends = c.Now + longest
+	}
+	if present {
 		h.Reset = max(latest.Ends+c.Spare-c.Now, 0)
 	}
 	return h

@@ -28,6 +28,7 @@ local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
 if last.err then return last end
 if last[1] then
   ends = last[2] + 0
+  if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of permits in flight'} end
   local theirs, kind = lease, mark
   if string.sub(last[1], -#rule) ~= rule then
     theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
@@ -35,6 +36,13 @@ if last[1] then
     theirs = theirs + 0
   end
   -- <rewind>
+  -- needs: now mark lease ends longest repair theirs kind
+  -- sets: ends longest repair
+  if ends > now + theirs and mark == '' and kind == '' then
+    repair = true
+    longest = math.max(lease, theirs)
+    ends = now + longest
+  end
   -- </rewind>
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
   held = call('ZSCORE', key, '1/' .. id .. rule)
@@ -44,7 +52,7 @@ end
 -- sets: allowed
 local allowed = times
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
--- needs: call key n now times limit margin edge used longest repair allowed
+-- needs: allowed call edge key limit longest margin n now repair times used
 -- sets: wait
 local wait = 0
 if allowed < times then

@@ -57,7 +57,10 @@ if tail[1] then
   said = head[1]
   base = tonumber(head[2])
   oldest = tonumber(head[3])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -219,6 +222,7 @@ for r = most, 1, -1 do
   alives[r] = alive
   if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
 end
+if gone >= 2 ^ 53 then return {err = corrupt} end
 local stored, recent = total, instant
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without

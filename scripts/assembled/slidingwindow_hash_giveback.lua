@@ -21,7 +21,7 @@ local corrupt = 'CORRUPT no state of a log in a hash'
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
-  if first and final and final > first then
+  if first and final and first >= 0 and final > first and final < 2 ^ 53 then
     return first, final - first
   end
 end
@@ -61,7 +61,10 @@ if fields[2] or fields[3] then
   total = tonumber(fields[3])
   base = tonumber(fields[4])
   oldest = tonumber(fields[5])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -162,7 +165,7 @@ if exists and alive <= present - window then -- more entries have left the windo
         at = tonumber(at)
         upto = tonumber(sum)
         alive = instant
-        if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+        if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
         if not (at and upto and alive) then return {err = corrupt} end
         if at > edge then
           high = guess
@@ -194,7 +197,7 @@ if exists and alive <= present - window then -- more entries have left the windo
   under = upto
 end
 local used, stored, recent = total - under, total, instant
-if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.

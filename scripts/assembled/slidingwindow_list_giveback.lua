@@ -53,7 +53,10 @@ if tail[1] then
   said = head[1]
   base = tonumber(head[2])
   oldest = tonumber(head[3])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -191,7 +194,7 @@ if exists and alive <= present - window then -- more entries have left the windo
   under = upto
 end
 local used, stored, recent = total - under, total, instant
-if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.

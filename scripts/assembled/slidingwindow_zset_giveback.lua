@@ -26,7 +26,7 @@ back = back + 0
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
 --   returned        1 if the last permit was given back
--- needs: call key now mark window
+-- needs: call key mark now window
 -- sets: at edge used stored newest number rule longest ends foreign repair returned last
 local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
@@ -38,10 +38,12 @@ if last[1] then
   newest = recent
   ends = recent + window
   number = tonumber(string.sub(last[1], 1, 10))
-  foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+  foreign = recent > now or recent < 0 or not number or string.sub(last[1], 11) ~= rule
   if foreign then
     local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
-    if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+    if not theirs or recent < 0 or recent + theirs >= 2 ^ 53 then
+      return {err = 'CORRUPT no state of a sliding window in a sorted set'}
+    end
     local step = 0
     if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
       at = recent
@@ -59,6 +61,7 @@ if last[1] then
         longest = math.max(longest, width + 0)
       end
     end
+    if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
     newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
