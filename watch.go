@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
@@ -106,7 +107,7 @@ func (c *core) asked(ctx context.Context, began time.Time, o Observation) {
 	if c == nil || c.watch == nil {
 		return
 	}
-	if !mistake(o.Err) {
+	if !errclass.IsMistake(o.Err) {
 		o.Source, o.Batch = SourceRedis, max(o.Batch, 1)
 	}
 	c.watch.end(ctx, began, o)
@@ -132,7 +133,7 @@ func (c *core) acquired(ctx context.Context, began time.Time, key string, n int,
 // sent stores how a call that began at began was sent to Redis.
 func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
 	switch {
-	case mistake(o.Err):
+	case errclass.IsMistake(o.Err):
 	case batch == nil:
 		o.Source, o.Batch = SourceRedis, 1
 	case batch.Calls == 0: // it was not sent, because the caller left before
@@ -146,12 +147,6 @@ func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
 // hold counts n more permits, or none, as held by this process.
 func (o *Observation) hold(f *InFlight, n int) {
 	o.HeldChange, o.Held = n, int(f.held.Add(int64(n)))
-}
-
-// mistake reports whether err is about the call, so that nothing was asked.
-func mistake(err error) bool {
-	return err != nil && (errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidPermits) ||
-		errors.Is(err, ErrExceedsLimit) || errors.Is(err, ErrInvalidConfig))
 }
 
 // nameOf is the name of the limiter that decides in l, "default" if l has none.

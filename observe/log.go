@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // A Log writes a sample of the denials and failures to a [slog.Logger]: one line for a limiter
@@ -138,7 +139,7 @@ func (l *Log) Observe(ctx context.Context, o ratelimit.Observation) {
 			slog.String("from", o.From.String()), slog.String("to", o.Breaker.String()))
 	case o.Outcome == ratelimit.OutcomeFailed:
 		kind := ErrorType(o.Err)
-		if kind == canceled {
+		if kind == errclass.TypeCanceled {
 			return
 		}
 		l.write(ctx, slog.LevelError, "rate limiter failed", subject{o.Limiter, o.Call, kind}, func() []slog.Attr {
