@@ -110,6 +110,9 @@ type DeniedError struct {
 
 // Error says when to try again.
 func (e *DeniedError) Error() string {
+	if e == nil {
+		return ErrDenied.Error()
+	}
 	if e.Key == "" {
 		return fmt.Sprintf("ratelimit: denied, retry after %v", e.Result.RetryAfter)
 	}
@@ -129,6 +132,9 @@ type WaitError struct {
 
 // Error says how long the wait would have been.
 func (e *WaitError) Error() string {
+	if e == nil {
+		return ErrWaitTooLong.Error()
+	}
 	return fmt.Sprintf("ratelimit: %s would have to wait %v, which is too long", shortKey(e.Key), e.Wait)
 }
 

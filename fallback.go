@@ -10,6 +10,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
 	"github.com/tryacquire/ratelimit/internal/errclass"
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A Fallback is a [Limiter] that asks a secondary limiter when its primary could
@@ -98,7 +99,7 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.shared != nil && hasBreaker(primary, s.shared) {
 		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, nameOf(primary))}
+	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
 	f.watch = s.watch(f.name)
 	if s.own != nil {
 		f.breaker = s.own.build(f.watch)
@@ -166,6 +167,15 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 		return fmt.Errorf("ratelimit: fallback: reset of %s: secondary: %w", shortKey(key), secondary)
 	}
 	return nil
+}
+
+// Name returns the name of WithName, and without it the primary's: clients and observers know the limit by it, whoever
+// answers.
+func (f *Fallback) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.name
 }
 
 func (f *Fallback) ceiling() int { return f.most }

@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"slices"
 	"strings"
+
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // The keys of a limiter are named prefix:name:algorithm:key. A name has no colon,
@@ -12,7 +14,7 @@ import (
 
 const (
 	defaultPrefix = "ratelimit"
-	defaultName   = "default"
+	defaultName   = limitername.Default
 )
 
 // The ids of the algorithms in keys. A changed state format gets a new id: the old one

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A Shadow is a [Limiter] that decides by one limiter and asks another one, on trial, what
@@ -155,11 +157,29 @@ func (s *Shadow) Reset(ctx context.Context, key string) error {
 
 // Dropped is how many calls the trial was not asked about, because too many trials were
 // under way.
-func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
+func (s *Shadow) Dropped() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.dropped.Load()
+}
 
 // Panicked is how many calls of report have panicked. If the trial itself panics, report gets
 // that as the Err of a Trial.
-func (s *Shadow) Panicked() int64 { return s.failed.Load() }
+func (s *Shadow) Panicked() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.failed.Load()
+}
+
+// Name returns the enforced limiter's name, "default" if that has none.
+func (s *Shadow) Name() string {
+	if s == nil || s.enforced == nil {
+		return ""
+	}
+	return limitername.Of(s.enforced)
+}
 
 func (s *Shadow) ceiling() int { return ceilingOf(s.enforced) }
 

@@ -86,9 +86,9 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
 	switch l := l.(type) {
 	case *TokenBucket:
-		return l.core, caches, true
+		return l.decider(), caches, true
 	case *LeakyBucket:
-		return l.core, caches, true
+		return l.decider(), caches, true
 	case *DenyCache:
 		// A denial from memory says only that n permits do not fit now.
 		return bucketIn(l.limiter, append(caches, l.table))

@@ -149,37 +149,6 @@ func (o *Observation) hold(f *InFlight, n int) {
 	o.HeldChange, o.Held = n, int(f.held.Add(int64(n)))
 }
 
-// nameOf is the name of the limiter that decides in l, "default" if l has none.
-func nameOf(l Limiter) string {
-	switch l := l.(type) {
-	case *All:
-		if l != nil && l.group != nil {
-			return l.group.name
-		}
-	case *LocalTokenBucket:
-		if l != nil && l.name != "" {
-			return l.name
-		}
-	case *DenyCache:
-		if l != nil && l.name != "" {
-			return l.name
-		}
-	case *Fallback:
-		if l != nil && l.name != "" {
-			return l.name
-		}
-	case *Shadow:
-		if l != nil && l.enforced != nil {
-			return nameOf(l.enforced)
-		}
-	default:
-		if c, err := redisCore(l); err == nil {
-			return c.name
-		}
-	}
-	return defaultName
-}
-
 // changes holds the changes of a breaker's state until they can be delivered. gobreaker
 // announces them with its lock held: there a slow observer would stop every decision, and an
 // observer that calls the Fallback would never return.
