@@ -13,6 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // A watch reports the calls of one limiter to its observers. It is nil for a limiter without
@@ -69,9 +70,37 @@ func (w *watch) report(ctx context.Context, o Observation) {
 	if o.Limiter == "" {
 		o.Limiter = w.name
 	}
+	if wait := waiting.In(ctx); wait != nil {
+		w.attempted(wait.Leave(ctx), wait, o)
+		return
+	}
 	for _, observe := range w.observers {
 		w.call(ctx, observe, &o)
 	}
+}
+
+// attempted reports an attempt of a call that may wait. A denial is held back, because the caller
+// may get the permits yet.
+func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation) {
+	if wait.Polls && o.Call == CallAcquire {
+		o.Call = CallWait
+		before := wait.Before(o.Latency)
+		o.Waited += before
+		o.Latency += before
+	}
+	if o.Outcome != OutcomeDenied && o.Outcome != OutcomeUntaken {
+		w.report(ctx, o)
+		return
+	}
+	wait.Hold(w, func(end error) {
+		if end != nil {
+			o.Err = end
+			if !errors.Is(end, ErrWaitTooLong) {
+				o.Outcome, o.Result = OutcomeFailed, Result{}
+			}
+		}
+		w.report(ctx, o)
+	})
 }
 
 // call calls an observer, whose panic goes no further.

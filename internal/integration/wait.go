@@ -8,6 +8,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // LeastWait is the shortest wait that a middleware takes.
@@ -24,10 +25,13 @@ func Acquire(ctx context.Context, limiter ratelimit.Limiter, key string, n int, 
 		return limiter.TryAcquireN(ctx, key, n)
 	}
 	begun := time.Now()
-	first, err := limiter.TryAcquireN(ctx, key, n)
+	call, attempt := waiting.Begin(ctx, false)
+	first, err := limiter.TryAcquireN(attempt, key, n)
 	if err != nil || first.Allowed || first.RetryAfter >= longest || IsOutageDenial(first) {
+		call.End(nil)
 		return first, err
 	}
+	call.Again() // WaitN is what is observed
 	bounded := ctx
 	if longest != UntilDeadline {
 		var cancel context.CancelFunc
