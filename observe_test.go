@@ -634,7 +634,7 @@ func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
 		{shadow, "window", nil},
 		{choice, "default", nil},
 		{ratelimit.AllowAll(), "default", nil},
-		{struct{ *ratelimit.TokenBucket }{bucket}, "default", nil},
+		{struct{ *ratelimit.TokenBucket }{bucket}, "bucket", nil},
 		{bucket, "mine", []ratelimit.FallbackOption{ratelimit.WithName("mine")}},
 	} {
 		rec := &recorder{}

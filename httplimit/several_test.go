@@ -538,7 +538,7 @@ func TestThePolicyIsTheLimitersName(t *testing.T) {
 	}
 	require.Equal(t, `"api";q=10;w=60`, policy(window))
 	require.Equal(t, `"public";q=10;w=60`, policy(window, httplimit.WithPolicy("public")))
-	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
+	require.Equal(t, `"api";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
 	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute))))
 	_, err := httplimit.New(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute, ratelimit.WithName("é"))), clientIP(t, nil))
 	require.ErrorContains(t, err, "give WithPolicy")
