@@ -67,29 +67,17 @@ func redisCore(l Limiter) (*core, error) {
 	var c *core
 	switch l := l.(type) {
 	case *FixedWindow:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *CalendarWindow:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *SlidingWindow:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *SlidingLog:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *TokenBucket:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *LeakyBucket:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *DenyCache, *Fallback, *Shadow, *Choice:
 		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)
 	case *All:
@@ -164,6 +152,14 @@ func (a *All) Preload(ctx context.Context) error {
 		return fmt.Errorf("ratelimit: all of several limiters: preload: %w", ended(ctx, err))
 	}
 	return nil
+}
+
+// Name is the names of the limiters, joined by "+".
+func (a *All) Name() string {
+	if a == nil || a.group == nil {
+		return ""
+	}
+	return a.group.name
 }
 
 func (a *All) ceiling() int {

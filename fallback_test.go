@@ -137,7 +137,7 @@ func TestFallbackAnswers(t *testing.T) {
 		}{
 			{name: "the primary decides", want: byPrimary},
 			{name: "an outage", primary: errDown, want: substituted, asked: true, reported: true},
-			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, reported: true},
+			{name: "a corrupt key", primary: corrupt, same: corrupt},
 			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, reported: true},
 			{name: "an empty key", primary: ErrInvalidKey, same: ErrInvalidKey},
 			{name: "no permits", primary: permits, same: permits},
@@ -340,8 +340,8 @@ func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {
 			r, err := f.TryAcquire(ctx, key)
-			require.NoError(t, err)
-			require.True(t, r.Fallback)
+			require.ErrorIs(t, err, ErrCorruptState)
+			require.Equal(t, Result{}, r, "the secondary is not asked")
 		}
 	}
 	require.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second},

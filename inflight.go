@@ -401,7 +401,7 @@ func (f *InFlight) Name() string {
 	if f == nil {
 		return ""
 	}
-	return f.core.name
+	return f.core.Name()
 }
 
 // Claim returns a claim for n permits of key, for [AcquireAll], whose PartResult then has a

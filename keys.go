@@ -4,11 +4,12 @@ import (
 	"strings"
 
 	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 const (
 	defaultPrefix = "ratelimit"
-	defaultName   = "default"
+	defaultName   = limitername.Default
 )
 
 // checkKeyPart refuses a prefix or a name with which the keys of two limiters could

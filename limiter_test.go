@@ -409,7 +409,7 @@ func TestMustPanicsAtAnError(t *testing.T) {
 
 func TestZeroValueIsAnError(t *testing.T) {
 	for _, l := range []ratelimit.Limiter{
-		ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, ratelimit.LeakyBucket{},
+		&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{},
 		&ratelimit.DenyCache{}, (*ratelimit.DenyCache)(nil), &ratelimit.Fallback{}, (*ratelimit.Fallback)(nil), &ratelimit.LocalTokenBucket{}, (*ratelimit.LocalTokenBucket)(nil),
 		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.TokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.TokenBucket{}, ratelimit.AllowAll())),
 		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.LocalTokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.LocalTokenBucket{}, ratelimit.AllowAll())),
@@ -421,7 +421,7 @@ func TestZeroValueIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorIs(t, l.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
 	}
-	for _, l := range []limitertest.Preloader{ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, ratelimit.LeakyBucket{}} {
+	for _, l := range []limitertest.Preloader{&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{}} {
 		require.ErrorIs(t, l.Preload(ctx), ratelimit.ErrInvalidConfig)
 	}
 }

@@ -225,6 +225,14 @@ func (l *LocalTokenBucket) shard(key string) *localShard {
 	return &l.shards[maphash.String(l.seed, key)&uint64(len(l.shards)-1)]
 }
 
+// Name returns the limiter's name, see [WithName].
+func (l *LocalTokenBucket) Name() string {
+	if l == nil {
+		return ""
+	}
+	return l.name
+}
+
 func (l *LocalTokenBucket) ceiling() int {
 	if l.bucket == nil {
 		return 0

@@ -54,7 +54,7 @@ var (
 // A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
 // and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserveObserved(ctx, key, n, maxWait)
+	return l.decider().reserveObserved(ctx, key, n, maxWait)
 }
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
@@ -62,7 +62,7 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 // place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserveObserved(ctx, key, n, maxWait)
+	return l.decider().reserveObserved(ctx, key, n, maxWait)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or

@@ -125,7 +125,7 @@ func TestErrorsHaveAStatusAndNoText(t *testing.T) {
 	for err, code := range map[error]int{
 		httplimit.ErrNoKey: 400, httplimit.ErrBadKey: 400, ratelimit.ErrExceedsLimit: 400,
 		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrInvalidKey: 500, ratelimit.ErrInvalidPermits: 500, ratelimit.ErrCrossSlot: 500,
-		ratelimit.ErrCorruptState: 503, context.Canceled: 503, errors.New("dial"): 503,
+		ratelimit.ErrCorruptState: 500, ratelimit.ErrDenied: 429, context.Canceled: 503, errors.New("dial"): 503,
 	} {
 		wrapped := fmt.Errorf("secret: %w", err)
 		want := fmt.Sprintf(`{"title":%q,"status":%d}`, http.StatusText(code), code)

@@ -378,7 +378,7 @@ func TestOutagesOfSeveralLimits(t *testing.T) {
 	require.Equal(t, 503, do(open, from("192.0.2.1", "a").WithContext(gone)).Code, "the client's end is no outage")
 
 	for err, code := range map[error]int{
-		errors.New("dial"): 204, ratelimit.ErrCorruptState: 204,
+		errors.New("dial"): 204, ratelimit.ErrCorruptState: 500,
 		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrExceedsLimit: 400, httplimit.ErrNoKey: 400,
 	} {
 		w := serve(t, &limitertest.Stub{Err: err}, newRequest("GET", "/"), httplimit.WithErrorHandler(httplimit.ServeInOutages))
@@ -538,7 +538,7 @@ func TestThePolicyIsTheLimitersName(t *testing.T) {
 	}
 	require.Equal(t, `"api";q=10;w=60`, policy(window))
 	require.Equal(t, `"public";q=10;w=60`, policy(window, httplimit.WithPolicy("public")))
-	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
+	require.Equal(t, `"api";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
 	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute))))
 	_, err := httplimit.New(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute, ratelimit.WithName("é"))), clientIP(t, nil))
 	require.ErrorContains(t, err, "give WithPolicy")

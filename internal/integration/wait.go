@@ -8,6 +8,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // LeastWait is the shortest wait that a middleware takes.
@@ -31,10 +32,13 @@ func AcquireReady(ctx context.Context, limiter ratelimit.Limiter, key string, n 
 		return limiter.TryAcquireN(ctx, key, n)
 	}
 	begun := time.Now()
-	first, err := limiter.TryAcquireN(ctx, key, n)
+	call, attempt := waiting.Begin(ctx, false)
+	first, err := limiter.TryAcquireN(attempt, key, n)
 	if err != nil || first.Allowed || first.RetryAfter >= longest || IsOutageDenial(first) || !ready() {
+		call.End(nil)
 		return first, err
 	}
+	call.Again() // WaitN is what is observed
 	bounded := ctx
 	if longest != UntilDeadline {
 		var cancel context.CancelFunc

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -107,7 +108,7 @@ func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
 			words, err := s.askOne(ctx, b, key)
 			if err != nil {
 				s.answer(b, key, nil, err)
-				if !redisexec.IsCorrupt(err) {
+				if !errclass.Is(err, errclass.Damaged) {
 					b.fail(err)
 				}
 				break

@@ -106,18 +106,8 @@ func (c *Command) Reply(err error) ([]int64, error) {
 	return c.words, nil
 }
 
-// IsDebt reports whether err says that a charge would put a key too far into debt.
-func IsDebt(err error) bool { return redis.HasErrorPrefix(err, "DEBT") }
-
 // IsUnknown reports whether err says that Redis did not know the script, and so did not
 // execute it.
 func IsUnknown(err error) bool {
 	return err != nil && (errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT"))
-}
-
-// IsCorrupt reports whether err is about what a key holds. CORRUPT is the scripts' own
-// error; the last one is INCRBY's, for a number in a form that INCRBY does not write.
-func IsCorrupt(err error) bool {
-	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "WRONGTYPE") ||
-		redis.HasErrorPrefix(err, "value is not an integer")
 }
