@@ -218,7 +218,7 @@ func TestEveryBlockHasAPlace(t *testing.T) {
 func TestSharedBlocksAreTheSameText(t *testing.T) {
 	files := luaFiles(t)
 	for _, same := range []struct{ a, b, blocks string }{
-		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit ticket"},
+		{"bucket.lua", "steppedbucket.lua", "clock arithmetic inherit lower"},
 		{"slidingwindow_list.lua", "slidinglog.lua", "clock open writer rewind others search reach store expire ticket giveback"},
 		{"slidingwindow_list.lua", "slidingwindow_hash.lua", "clock writer others fit take expire words answer charge ticket"},
 		{"slidingwindow_list.lua", "slidingwindow_zset.lua", "clock fit words answer"},

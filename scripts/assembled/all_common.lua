@@ -207,6 +207,11 @@ local function inner(skipped, request, times, all)
             end
             return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
           end,
+          less = function(back)
+            local left = permits - back
+            if left < 0 then return 0 end
+            return after(left, units, unit, speed, step) - age
+          end,
         }
         -- </inherit>
         missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
@@ -342,13 +347,12 @@ local function inner(skipped, request, times, all)
       repair = false
       theirs = nil
     end
-    -- needs: n times capacity permit allowed lag theirs
-    -- sets: late
-    local late = lag
+    -- needs: n capacity permit lag theirs
+    -- sets: late filled
+    local late, filled = lag, 0
     if theirs then -- nothing was taken
-      local wanted = n
-      if allowed == times then wanted = capacity / permit end -- by a Peek
-      late = -lag - theirs.wait(wanted)
+      late = lag + theirs.wait(n)
+      filled = lag + theirs.wait(capacity / permit)
     end
     if allowed > 0 or repair then
         -- needs: key flow sub state present missing repair theirs writes margin
@@ -374,13 +378,14 @@ local function inner(skipped, request, times, all)
           redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
         end
     end
-    -- needs: out size allowed before late
+    -- needs: out size allowed before late filled
     -- sets: size
     out[size + 1] = allowed
     out[size + 2] = before
     out[size + 3] = late
-    size = size + 3
-    -- The instant of the decision.
+    out[size + 4] = filled
+    size = size + 4
+    -- The instant up to which the refill is counted.
     -- needs: out size present
     -- sets:
     out[size + 1] = present

@@ -214,6 +214,11 @@ if state then
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
+      less = function(back)
+        local left = permits - back
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
+      end,
     }
     -- </inherit>
     since = theirs.since
@@ -228,20 +233,19 @@ if part > 0 then room = room - 1 end
 if n * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % n) / n, 0)
 end
--- needs: n times allowed burst lag theirs
--- sets: wait
-local wait = 0
+-- needs: n now burst since lag theirs
+-- sets: passed wait
+local passed, wait = now - since, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = burst end -- by a Peek
-  wait = lag + theirs.wait(wanted)
+  passed = -lag - theirs.wait(burst)
+  wait = math.max(lag + theirs.wait(n), 1)
 end
--- needs: out size now allowed since wait wholeBefore partBefore
+-- needs: out size allowed passed wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = wholeBefore
 out[size + 3] = partBefore
-out[size + 4] = now - since
+out[size + 4] = passed
 out[size + 5] = wait
 size = size + 5
 return out
