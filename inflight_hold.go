@@ -237,13 +237,15 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 		return ErrLeaseLost
 	}
 	if h.Left() == 0 {
-		h.leave(ctx)
+		go h.leave(ctx)
 		return h.leaseLost()
 	}
 	k := newKeeper(ctx, h)
 	defer func() {
-		if k.stop() {
+		if k.stop() { // then nobody needs the release
 			err = errors.Join(err, h.leaseLost())
+			go h.leave(ctx)
+			return
 		}
 		h.leave(ctx)
 	}()
@@ -252,6 +254,7 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 
 // leave is Release, for a second at most, whatever has become of ctx.
 func (h *Hold) leave(ctx context.Context) {
+	defer func() { _ = recover() }() // of the client's hooks; in the background nobody could
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
 	_ = h.Release(ctx)

@@ -54,7 +54,7 @@ func templatesOf(name string) []string {
 
 // luaGlobals are those of Redis that the scripts use.
 var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
-	"type": true, "unpack": true, "pcall": true}
+	"type": true, "unpack": true, "pcall": true, "table": true}
 
 // names is a set of them.
 type names map[string]bool

@@ -44,13 +44,31 @@ end
 -- sets: allowed
 local allowed = times
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
--- needs: call key n now times limit margin edge used longest repair allowed
--- sets: wait
+-- The lease that ends last does not say whether the server's clock has stepped back since a
+-- shorter one began. So where there are leases of several lengths, each is looked at: the
+-- thousand that end last.
+-- needs: call key n now mark times limit rule margin edge used ends longest repair allowed last
+-- sets: ends repair wait
 local wait = 0
 if allowed < times then
-  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
-  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
+  local rank = used + n * times - limit - 1 -- of the last lease that has to end
+  local blocking = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', string.format('%d', rank), '1')
+  local leaves = blocking[2] + 0
   if repair then leaves = math.min(leaves, now + longest) end
+  if mark == '' and (string.sub(last[1], -#rule) ~= rule or string.sub(blocking[1], -#rule) ~= rule) then
+    local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
+    for i = 1, #later, 2 do
+      local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
+      if theirs and stops > now + theirs then
+        repair = true
+        stops = now + theirs
+      end
+      if stops > now then final[#final + 1] = stops end
+    end
+    table.sort(final)
+    leaves = math.min(leaves, final[rank + 1] or leaves)
+    if #later < 2000 then ends = final[#final] end
+  end
   wait = leaves + margin - now
 end
 -- needs: out size now margin used ends allowed wait

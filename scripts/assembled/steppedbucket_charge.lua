@@ -194,7 +194,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -242,18 +243,18 @@ if allowed > 0 then -- the state becomes one of this rule
   theirs = nil
 end
 -- needs: n now burst since lag theirs
--- sets: passed wait
-local passed, wait = now - since, 0
+-- sets: ago wait
+local ago, wait = now - since, 0
 if theirs then -- nothing was taken
-  passed = -lag - theirs.wait(burst)
+  ago = -lag - theirs.wait(burst)
   wait = math.max(lag + theirs.wait(n), 1)
 end
--- needs: out size allowed passed wait wholeBefore partBefore
+-- needs: out size allowed ago wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = wholeBefore
 out[size + 3] = partBefore
-out[size + 4] = passed
+out[size + 4] = ago
 out[size + 5] = wait
 size = size + 5
   -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
