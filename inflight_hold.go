@@ -208,7 +208,8 @@ func (h *Hold) giveBack(ctx context.Context) {
 // errors.Is(err, ErrDenied) matches. If TryAcquire returns an error, work does not run, and
 // Do returns that error. Otherwise Do returns what work returns, joined with an error that
 // wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
-// given back within a second is free when its lease ends; Do does not report that.
+// given back within a second is free when its lease ends; Do does not report that. If the lease
+// is over, Do gives the permit back in the background, and does not wait for it.
 func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork

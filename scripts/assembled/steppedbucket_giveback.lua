@@ -220,8 +220,8 @@ if state then
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
-      less = function(back)
-        local left = permits - back
+      less = function(fewer)
+        local left = permits - fewer
         if left < 0 then return 0 end
         return after(left, units, unit, speed, step) - age
       end,
@@ -234,7 +234,7 @@ end
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
--- needs: writes back divide flow part permit present repair since state theirs where which whole
+-- needs: writes back divide flow part permit present repair since state sub theirs where which whole
 -- sets: given
 local less, lessPart, given = back, 0, 0
 if which == '1' then
@@ -261,7 +261,7 @@ if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(wr
     part = 0
     since = present
   end
-  since = since - present
+  if not repair then since = since - present + tonumber(sub(state, 1, 16), 10) end -- as present below
   -- <lower>
   -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
   -- slower rule, or of now, it would take from a faster rule what has been refilled since.
@@ -288,7 +288,6 @@ if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(wr
   repair = true
   state = string.format('%s/%d%s%s', at, level, units, rest)
   -- </lower>
-  since = since + present
     -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
     -- sets: ttl value
     local ttl, value = since + after(whole, part, permit, flow, every) - present

@@ -222,8 +222,8 @@ if state then
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
-      less = function(back)
-        local left = permits - back
+      less = function(fewer)
+        local left = permits - fewer
         if left < 0 then return 0 end
         return after(left, units, unit, speed, step) - age
       end,
