@@ -211,11 +211,14 @@ func (w *World) giveBack(r *Rules, h held) {
 	w.restore(r, h.by, max(restored, 0))
 }
 
-// restore takes units off what is missing.
+// restore takes units off what is missing. The state keeps its rule and its instant.
 func (w *World) restore(r *Rules, b int8, units int) {
 	if !w.key.exists || units == 0 {
 		return
 	}
-	missing, later := w.key.repaired().load(r, b)
-	w.store(r, b, max(missing-units, 0), later)
+	found := w.key.repaired()
+	if missing, _ := found.load(r, b); missing > 0 {
+		found.missing = max(found.missing-int8(units), 0)
+		w.key = found
+	}
 }
