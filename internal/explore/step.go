@@ -148,7 +148,9 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 		if r.Return != Full {
 			restored = max(restored-r.Buckets[h.by].Flow*int(h.age), 0)
 		}
-		if _, later := w.key.repaired().load(r, h.by); r.Return == Exact && later > 0 {
+		// How much a rule of another rate has refilled is not known.
+		others := r.Return == Exact && w.key.exists && r.Buckets[w.key.by].Flow != r.Buckets[h.by].Flow
+		if _, later := w.key.repaired().load(r, h.by); others || r.Return == Exact && later > 0 {
 			restored = 0
 		}
 		w.restore(r, h.by, restored)
