@@ -1,6 +1,6 @@
 -- What Redis gives to a script.
 std = { read_globals = {
-  "redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "unpack", "pcall",
+  "redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "unpack", "pcall", "table",
 } }
 max_comment_line_length = false
 ignore = {
@@ -17,5 +17,6 @@ files["scripts/assembled/*_upto.lua"] = { ignore = { "542" } }
 files["scripts/assembled/*_estimate.lua"] = { ignore = { "542" } }
 files["scripts/assembled/*_charge.lua"] = { ignore = { "2..", "3.." } }
 files["scripts/assembled/*_giveback.lua"] = { ignore = { "2..", "3.." } }
+files["scripts/bucket.lua"] = { ignore = { "231/late" } } -- its words have it
 -- Each limiter is inside the scope of the one before it, and hides its names.
 files["scripts/assembled/all_*.lua"] = { ignore = { "2..", "3..", "4..", "542", "631" } }

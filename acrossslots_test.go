@@ -267,3 +267,29 @@ func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		return next(ctx, cmd)
 	}
 }
+
+// TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs: no step comes between a denied call and its
+// second round trip, so the bucket has refilled nothing of what it gets back.
+func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
+	for name, opts := range map[string][]ratelimit.TokenBucketOption{"even": nil, "stepped": {ratelimit.WithRefillEvery(time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
+			var clock sync.Mutex
+			ring.AddHook(before{func() {
+				clock.Lock()
+				defer clock.Unlock()
+				s.Advance(100 * time.Microsecond)
+			}})
+			gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
+			shared := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerMinute(600), 600, opts...))
+			require.True(t, must(t)(gate.TryAcquire(ctx, "user")).Allowed)
+			for range 600 {
+				r, err := ratelimit.AcquireAcrossSlots(ctx, gate.Claim("user", 1), shared.Claim("all", 1))
+				require.NoError(t, err)
+				require.False(t, r.Allowed)
+			}
+			require.Equal(t, 600, must(t)(shared.Peek(ctx, "all")).Remaining)
+		})
+	}
+}

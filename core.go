@@ -13,6 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // wordAllowed is the position, in every algorithm's reply to a run of equal requests,
@@ -58,6 +59,9 @@ type algorithm struct {
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
+	// inWords is the script for a single request whose reply is always the words, for what
+	// one integer does not hold. It is nil if that holds all.
+	inWords func() *script.Script
 	// large is the same algorithm without a bound of its numbers, to reserve with; nil if
 	// there is none.
 	large *algorithm
@@ -98,6 +102,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		mostCharge: cmp.Or(a.mostCharge, maxCount),
 		which:      a.which,
 		scripts:    a.scripts,
+	}
+	if a.inWords != nil {
+		c.exec.InWords = a.inWords()
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)

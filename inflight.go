@@ -90,7 +90,9 @@ const (
 //     working for a moment before it notices that its lease has ended.
 //   - Reset makes all permits free, although holds still have them.
 //
-// If the server's clock steps back, no lease becomes longer. With [WithClock] the
+// If the server's clock steps back, no lease becomes longer; where limiters of several leases
+// use the key, this is so for the thousand leases that end last, from the next denial that
+// meets a lease of another length. With [WithClock] the
 // limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and the
 // permits of a process that crashed are free again later, by twice WithMaxSkew. Processes
 // with and without WithClock may share a key; the server's clock is then one of the clocks.

@@ -274,7 +274,7 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 		taken = int64(n)
 		l.store(s, b, key, present, level{missing.permits + taken, missing.units})
 	}
-	return l.bucket.result(missing, int64(n), taken, allowed, present-now, 0), nil
+	return l.bucket.result(missing, int64(n), taken, allowed, present-now), nil
 }
 
 // store notes what is missing from key at now. b is the key's bucket, or nil for a new

@@ -11,7 +11,8 @@
 --          their first permit; last spare and the caller's clock, if that decides
 --          (callersclock.lua)
 -- State    "<permits used>/<start>/<longest window>", microseconds, and "@<spare>" if
---          the start is an instant of a caller's clock
+--          the start is an instant of a caller's clock. The start is below 0 if the
+--          window began before 1970
 -- Reply    the words of a run
 -- Words    requests allowed, permits left before the run, microseconds left of the
 --          window
@@ -50,7 +51,7 @@ end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, from, theirs, by = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)$')
+  local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
   if not count then
     local digits, exponent -- written by fixedwindow.lua: the TTL is its end
     count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')

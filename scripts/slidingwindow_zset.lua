@@ -9,7 +9,8 @@
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; last spare and the
 --          caller's clock, if that decides (callersclock.lua)
 -- State    members "<number>/<window>[@][+<longer window>/<until>]…". The number has ten
---          digits and counts up, so that of one instant the last name is the latest.
+--          digits and counts up, so that of one instant the last name is the latest; at a
+--          later instant it begins again, once the half of all numbers is used.
 --          The window is that of the rule which took the permit, the @ says that its
 --          instant is one of a caller's clock, and the rest is which longer windows are
 --          needed until when. A "!" behind it: this permit was given back, and its name
@@ -93,6 +94,8 @@ if last[1] then
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
   end
+  -- The numbers begin again before they have another digit, and at an instant of their own.
+  if number >= 5000000000 and recent < at then number = 1000000000 end
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
   if used > 0 then used = used - returned end
 end

@@ -24,6 +24,11 @@ var (
 // of a full bucket.
 const noReply = math.MinInt64
 
+// Beside is the reply of a One whose words one integer does not hold: nothing was taken.
+const Beside = -1 << 53
+
+var errBeside = ReplyError("a reply that is not in words")
+
 // newCmd returns the go-redis command for c.
 func (c *Command) newCmd(ctx context.Context) redis.Cmder {
 	if c.kind != nil {
@@ -65,6 +70,9 @@ func (c *Command) read() error {
 	}
 	switch cmd := c.once.Cmder.(type) {
 	case *redis.IntCmd:
+		if c.exec.InWords != nil && cmd.Val() == Beside {
+			return errBeside
+		}
 		if cap(c.room) < c.exec.Words {
 			c.room = make([]int64, c.exec.Words)
 		}

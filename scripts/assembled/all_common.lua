@@ -183,7 +183,8 @@ local function inner(skipped, request, times, all)
           whole = whole + 1
           part = part - permit
         end
-        local counted = present - (age - passed) % every -- a step of this rule's from then on
+        -- A step of this rule's from then on; no state holds an instant before 1970.
+        local counted = math.max(present - (age - passed) % every, 0)
         if whole < 0 or whole + part == 0 then
           whole = 0
           part = 0
@@ -206,6 +207,11 @@ local function inner(skipped, request, times, all)
               return -age - (early - early % every)
             end
             return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+          end,
+          less = function(fewer)
+            local left = permits - fewer
+            if left < 0 then return 0 end
+            return after(left, units, unit, speed, step) - age
           end,
         }
         -- </inherit>
@@ -343,13 +349,12 @@ local function inner(skipped, request, times, all)
       repair = false
       theirs = nil
     end
-    -- needs: n times capacity permit allowed lag theirs
-    -- sets: late
-    local late = lag
+    -- needs: n capacity permit lag theirs
+    -- sets: late filled
+    local late, filled = lag, 0
     if theirs then -- nothing was taken
-      local wanted = n
-      if allowed == times then wanted = capacity / permit end -- by a Peek
-      late = -lag - theirs.wait(wanted)
+      late = lag + theirs.wait(n)
+      filled = lag + theirs.wait(capacity / permit)
     end
     if allowed > 0 or repair then
         -- needs: key flow sub state present missing repair theirs writes margin
@@ -375,13 +380,14 @@ local function inner(skipped, request, times, all)
           redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
         end
     end
-    -- needs: out size allowed before late
+    -- needs: out size allowed before late filled
     -- sets: size
     out[size + 1] = allowed
     out[size + 2] = before
     out[size + 3] = late
-    size = size + 3
-    -- The instant of the decision.
+    out[size + 4] = filled
+    size = size + 4
+    -- The instant up to which the refill is counted.
     -- needs: out size present
     -- sets:
     out[size + 1] = present

@@ -33,7 +33,7 @@ end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, from, theirs, by = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)$')
+  local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
   if not count then
     local digits, exponent -- written by fixedwindow.lua: the TTL is its end
     count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')

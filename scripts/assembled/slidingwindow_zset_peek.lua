@@ -69,6 +69,8 @@ if last[1] then
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
   end
+  -- The numbers begin again before they have another digit, and at an instant of their own.
+  if number >= 5000000000 and recent < at then number = 1000000000 end
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
   if used > 0 then used = used - returned end
 end
