@@ -1,11 +1,11 @@
 -- What Redis gives to a script.
 std = { read_globals = {
-  "redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "unpack", "pcall",
+  "redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "unpack", "pcall", "table",
 } }
 max_comment_line_length = false
 ignore = {
   "581", -- not (a >= b): it is true even where one of them is NaN
-  "311/size", -- a block adds to it for the next run of requests
+  "311/size", "311/used", -- a block adds to it for the next run of requests
 }
 -- These are filled with the blocks of other files, and checked in scripts/assembled.
 exclude_files = { "scripts/many.lua", "scripts/operations.lua", "scripts/peek.lua", "scripts/reserve.lua", "scripts/all*.lua",
@@ -14,5 +14,6 @@ exclude_files = { "scripts/many.lua", "scripts/operations.lua", "scripts/peek.lu
 files["scripts/assembled/*_many.lua"] = { ignore = { "542" } } -- nothing to keep
 files["scripts/assembled/*_peek.lua"] = { ignore = { "2..", "3.." } }
 files["scripts/assembled/*_operations.lua"] = { ignore = { "2..", "3..", "4..", "542", "631" } } -- giving back and the others share a load
+files["scripts/bucket.lua"] = { ignore = { "231/late" } } -- its words have it
 -- Each limiter is inside the scope of the one before it, and hides its names.
 files["scripts/assembled/all_*.lua"] = { ignore = { "2..", "3..", "4..", "542", "631" } }

@@ -32,12 +32,15 @@ conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on anot
 	@go test -count=1 -skip '$(SERVERLESS)' $(TESTFLAGS) . ./internal/faulttest || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
 	@echo "passed on $${REDISTEST_SERVER:-redis-server}"
 
-lint: ## gofmt, vet and staticcheck on every module, luacheck on the scripts
+lint: platforms ## gofmt, vet and staticcheck on every module, platforms, luacheck on the scripts
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
 	@grep -qx 'go 1.25.0' go.mod || { echo "go.mod: the go line must stay at 1.25.0, it forces its Go on every user"; exit 1; }
 	go vet -race -modfile=.ci/newest.mod -tags=newest ./... # -race: compiled as for the tests
 	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
 	luacheck --quiet scripts
+
+platforms: ## check that every package and test compiles for windows, darwin and 32 bits
+	go run ./internal/platforms $(MODULES)
 
 bench: ## compare with other limiters on a real redis-server; takes minutes
 	cd bench && go run . -out .
@@ -52,4 +55,4 @@ soak: ## run all faults in random order for SOAK=10m
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done
 
-.PHONY: help quickstart quick test servers conformance lint bench cover soak fuzz
+.PHONY: help quickstart quick test servers conformance lint platforms bench cover soak fuzz

@@ -14,8 +14,8 @@ import (
 // No script reaches several slots, so the decision is not atomic: AcquireAcrossSlots takes
 // the permits of all claims at the same time, with one script each, and if one claim is
 // denied it gives the permits of the others back. Where one script can decide, it calls
-// AcquireAll: on a single server, or if the keys have the same hash tag, and if the limiters
-// can be decided together.
+// AcquireAll: on a single server, or if all keys are one or have the same hash tag, and if the
+// limiters can be decided together.
 //
 // No limit is ever exceeded, in any interval: permits are taken before the call is allowed,
 // and a limiter gets back only what cannot have been refilled since (a bucket gets back as

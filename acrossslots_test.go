@@ -133,7 +133,7 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 
 	for range 2 { // the second knows the script
 		trips.trips.Store(0)
-		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("{t}a", 1), window.Claim("{t}b", 1))
+		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("t", 1), window.Claim("{t}b", 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
@@ -152,7 +152,7 @@ func TestAcrossSlotsAfterAnError(t *testing.T) {
 	require.NoError(t, admin.FlushAll(ctx).Err())
 	bucket := ratelimit.Must(ratelimit.NewLeakyBucket(ring, ratelimit.PerHour(1), 2))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
-	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket:k", "x").Err())
+	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket{k}", "x").Err())
 	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("k", 1), window.Claim("w", 2))
 	require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 	require.Zero(t, r)
@@ -265,5 +265,31 @@ func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		b.do()
 		return next(ctx, cmd)
+	}
+}
+
+// TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs: no step comes between a denied call and its
+// second round trip, so the bucket has refilled nothing of what it gets back.
+func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
+	for name, opts := range map[string][]ratelimit.TokenBucketOption{"even": nil, "stepped": {ratelimit.WithRefillEvery(time.Second)}} {
+		t.Run(name, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
+			var clock sync.Mutex
+			ring.AddHook(before{func() {
+				clock.Lock()
+				defer clock.Unlock()
+				s.Advance(100 * time.Microsecond)
+			}})
+			gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
+			shared := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerMinute(600), 600, opts...))
+			require.True(t, must(t)(gate.TryAcquire(ctx, "user")).Allowed)
+			for range 600 {
+				r, err := ratelimit.AcquireAcrossSlots(ctx, gate.Claim("user", 1), shared.Claim("all", 1))
+				require.NoError(t, err)
+				require.False(t, r.Allowed)
+			}
+			require.Equal(t, 600, must(t)(shared.Peek(ctx, "all")).Remaining)
+		})
 	}
 }

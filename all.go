@@ -30,11 +30,8 @@ import (
 // The limiters are those of this package that decide on Redis, at most eight, of which at
 // most four may be sliding windows (Hash or List) or sliding logs; on one client, and by one
 // clock: the server's, or that of the first limiter if all have [WithClock]. Put decorators
-// ([DenyCache], [Fallback]) around the All. The keys of one call must be in one slot of a
-// Cluster and on one shard of a Ring: there a key needs a hash tag, such as {user:42};
-// without one the call returns ErrCrossSlot. A Ring behind a client of another type, such as
-// its AutoPipeliner, is not recognized: there, a call without a common tag takes all its
-// permits on the shard of one of the keys.
+// ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring the states of one key
+// are in one slot, on one shard, so an All works there with every key.
 type All struct{ group *group }
 
 var _ Limiter = (*All)(nil)
@@ -52,7 +49,7 @@ func NewAll(limiters ...Limiter) (*All, error) {
 			return nil, invalidConfig("NewAll: limiter %d %v", i+1, err)
 		}
 		for j, other := range cores[:i] {
-			if other.prefix == c.prefix {
+			if other.head == c.head {
 				return nil, invalidConfig("NewAll: limiters %d and %d are both the %s, and share their state; give each a name of its own", j+1, i+1, c.title)
 			}
 		}
@@ -70,29 +67,17 @@ func redisCore(l Limiter) (*core, error) {
 	var c *core
 	switch l := l.(type) {
 	case *FixedWindow:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *CalendarWindow:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *SlidingWindow:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *SlidingLog:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *TokenBucket:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *LeakyBucket:
-		if l != nil {
-			c = l.core
-		}
+		c = l.decider()
 	case *DenyCache, *Fallback, *Shadow, *Choice:
 		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)
 	case *All:
@@ -113,8 +98,7 @@ func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
 }
 
 // TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
-// those of [Limiter], and ErrCrossSlot; ErrExceedsLimit if n is more than one of the
-// limiters can ever allow.
+// those of [Limiter]; ErrExceedsLimit if n is more than one of the limiters can ever allow.
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return a.decide(ctx, key, n, acquireAll)
 }
@@ -168,6 +152,14 @@ func (a *All) Preload(ctx context.Context) error {
 		return fmt.Errorf("ratelimit: all of several limiters: preload: %w", ended(ctx, err))
 	}
 	return nil
+}
+
+// Name is the names of the limiters, joined by "+".
+func (a *All) Name() string {
+	if a == nil || a.group == nil {
+		return ""
+	}
+	return a.group.name
 }
 
 func (a *All) ceiling() int {
@@ -280,7 +272,13 @@ func (r AllResult) Part(name string) (Result, bool) {
 //
 // One script decides, in one round trip. What holds for [All] holds here too; claims of
 // one limiter for several keys are allowed, and several claims for one key count
-// together. At most eight limits can be claimed at once, of which at most four may be
+// together. Different keys must be in one slot of a Cluster and on one shard of a Ring, which
+// they are if they have one hash tag: {user:42}:search and {user:42}:export, or user:42 (a key
+// without braces is its own tag). Otherwise the call returns ErrCrossSlot, and nothing is
+// sent. A Ring behind a client of another type, such as its AutoPipeliner, is not recognized:
+// there, a call without a common tag takes all its permits on the shard of one of the keys.
+//
+// At most eight limits can be claimed at once, of which at most four may be
 // sliding windows in a hash or a list or sliding logs, because one script has to hold
 // them. The first call with a list of limiters makes their script; keep limiters, rather
 // than building them for each call.
@@ -289,7 +287,9 @@ func (r AllResult) Part(name string) (Result, bool) {
 // [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
 // settles what the work has cost. Calls with such claims are not merged with others. After an
 // error, the permits in flight are given back in the background, as those of
-// [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken.
+// [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken. After
+// ErrCorruptState nothing was taken from any of them. If Redis refuses one of the writes (a key
+// that its user may not write), the limiters written before it keep what they took.
 //
 // The errors are those of [Limiter]; ErrCrossSlot if the client is a Cluster or a Ring and
 // the keys do not have the same hash tag; ErrInvalidConfig if there is no claim, if the
@@ -379,7 +379,7 @@ next:
 			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
-			if other.key != c.key || other.limiter.prefix != c.limiter.prefix {
+			if other.key != c.key || other.limiter.head != c.limiter.head {
 				continue
 			}
 			if other.limiter != c.limiter {

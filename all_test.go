@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -135,7 +136,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("k", -1), bucket.Claim("k", 2)}, ratelimit.ErrInvalidPermits, "-1"},
 		{[]ratelimit.Claim{bucket.Claim("k", 0), bucket.Claim("k", 1)}, ratelimit.ErrInvalidPermits, "0"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1e9), bucket.Claim("k", 1e9), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "2000000000"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1<<62)}, ratelimit.ErrExceedsLimit, "4611686018427387904"},
+		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", math.MaxInt/2+1)}, ratelimit.ErrExceedsLimit, fmt.Sprint(math.MaxInt/2 + 1)},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), twin.Claim("k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), elsewhere.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), byCaller.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},
@@ -293,7 +294,7 @@ func TestAllKeepsKeysForTheLargestSkew(t *testing.T) {
 	narrow := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1, clock, ratelimit.WithName("narrow")))
 	wide := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1, clock, ratelimit.WithMaxSkew(time.Hour), ratelimit.WithName("wide")))
 	lives := func(name string) time.Duration {
-		ttl, err := s.Admin.PTTL(ctx, "ratelimit:"+name+":tokenbucket:k").Result()
+		ttl, err := s.Admin.PTTL(ctx, "ratelimit:"+name+":tokenbucket{k}").Result()
 		require.NoError(t, err)
 		return ttl
 	}
@@ -347,12 +348,12 @@ func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 // that all have in common.
 func TestMergedClaimsOfACorruptKey(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
-	for _, corrupt := range []string{"ratelimit:user:tokenbucket:7", "ratelimit:global:slidingwindow-hash:all"} {
+	for _, corrupt := range []string{"ratelimit:user:tokenbucket{7}", "ratelimit:global:slidingwindow-hash{all}"} {
 		require.NoError(t, client.FlushAll(ctx).Err())
 		require.NoError(t, client.SAdd(ctx, corrupt, "x").Err())
 		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 50, ratelimit.WithName("user")))
 		global := ratelimit.Must(ratelimit.NewSlidingWindow(client, 10_000, time.Hour, ratelimit.WithName("global")))
-		common := strings.HasSuffix(corrupt, "all")
+		common := strings.HasSuffix(corrupt, "{all}")
 		var callers sync.WaitGroup
 		for range 64 {
 			callers.Go(func() {
@@ -383,8 +384,8 @@ func TestMergedClaimsOfACorruptKey(t *testing.T) {
 	}
 }
 
-// On a Cluster and a Ring keys without a common hash tag are refused before anything is
-// sent.
+// On a Cluster and a Ring keys whose names have no common hash tag are refused before
+// anything is sent.
 func TestAllInOneSlot(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Shared(t).Addr()}})
@@ -393,7 +394,7 @@ func TestAllInOneSlot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 20, ratelimit.WithPrefix("slots")))
 			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 30, time.Hour, ratelimit.WithPrefix("slots")))
-			for _, keys := range [][2]string{{"a", "a"}, {"{a}", "{b}"}, {"{a}", "a"}, {"{}a", "{}a"}, {"{a", "{a"}, {"a}", "a}"}} {
+			for _, keys := range [][2]string{{"a", "b"}, {"{a}", "{b}"}, {"{a}", "a:x"}, {"a", "{}a"}, {"a{", "a"}, {"a}", "}a"}, {"}", "{"}} {
 				_, err := ratelimit.AcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
 				require.ErrorIs(t, err, ratelimit.ErrCrossSlot, keys)
 				require.EqualError(t, ratelimit.CheckAll(bucket.Claim(keys[0], 1), window.Claim(keys[1], 1)), err.Error())
@@ -404,12 +405,34 @@ func TestAllInOneSlot(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, 19, r.Remaining)
 			}
+			both := ratelimit.Must(ratelimit.NewAll(bucket, window))
+			for _, key := range []string{"user:42", "{user:43}", "{user:44}:x", "{}x", "{", "}", "}{", "}x{y}", "a}b", "a{b", ";", ":"} {
+				require.Equal(t, 19, must(t)(both.TryAcquire(ctx, key)).Remaining, key)
+				require.Equal(t, 19, must(t)(bucket.Peek(ctx, key)).Remaining, key)
+				require.Equal(t, 29, must(t)(window.Peek(ctx, key)).Remaining, key)
+				require.Equal(t, 19, must(t)(both.Peek(ctx, key)).Remaining, key)
+				require.NoError(t, both.Reset(ctx, key))
+			}
+			for _, keys := range [][2]string{{"user:7", "{user:7}:x"}, {"x{user:8}", "user:8"}, {"{}a", "{}b"}, {"}a", "}b"}, {"}a", ";"}, {"{}", "{{}"}, {"a}b", "a"}} {
+				_, err := ratelimit.AcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
+				require.NoError(t, err, keys)
+				require.Equal(t, 29, must(t)(window.Peek(ctx, keys[1])).Remaining, keys)
+				require.NoError(t, bucket.Reset(ctx, keys[0]))
+				require.NoError(t, window.Reset(ctx, keys[1]))
+			}
+			running := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, ratelimit.WithPrefix("slots")))
+			held, err := ratelimit.AcquireAll(ctx, running.Claim("user:9", 1), window.Claim("user:9", 1), bucket.Claim("{user:9}", 1).Estimate())
+			require.NoError(t, err)
+			require.True(t, held.Allowed)
+			require.Equal(t, 1, must(t)(running.Peek(ctx, "user:9")).Remaining)
+			require.NoError(t, held.Release(ctx))
+			require.Equal(t, 2, must(t)(running.Peek(ctx, "user:9")).Remaining)
 			var callers sync.WaitGroup
 			for caller := range 32 {
 				callers.Go(func() {
 					for i := range 8 {
-						tag := fmt.Sprintf("{%d}", (caller+i)%8)
-						if _, err := ratelimit.AcquireAll(ctx, bucket.Claim(tag+":user", 1), window.Claim("x"+tag, 1)); err != nil {
+						user := fmt.Sprint((caller + i) % 8)
+						if _, err := ratelimit.AcquireAll(ctx, bucket.Claim(user, 1), window.Claim("x{"+user+"}", 1)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -417,7 +440,7 @@ func TestAllInOneSlot(t *testing.T) {
 			}
 			callers.Wait()
 			for tag := range 8 { // 32 calls for each, of which 20 are allowed
-				require.Zero(t, must(t)(bucket.Peek(ctx, fmt.Sprintf("{%d}:user", tag))).Remaining)
+				require.Zero(t, must(t)(bucket.Peek(ctx, fmt.Sprint(tag))).Remaining)
 				require.Equal(t, 10, must(t)(window.Peek(ctx, fmt.Sprintf("x{%d}", tag))).Remaining)
 			}
 		})

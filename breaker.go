@@ -39,7 +39,13 @@ func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
 // that begins or ends after the time of WithProbeEvery, and not at that time itself.
-func (b *Breaker) State() BreakerState { return BreakerState(b.state.Load()) }
+// It is StateClosed for a breaker that NewBreaker did not make.
+func (b *Breaker) State() BreakerState {
+	if b == nil {
+		return StateClosed
+	}
+	return BreakerState(b.state.Load())
+}
 
 // A BreakerOption is [WithFailures], [WithProbeEvery] or, for NewBreaker, [WithObserver] and
 // [WithName].

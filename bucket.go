@@ -7,6 +7,7 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -21,8 +22,10 @@ var (
 
 	bucketFile = script.Parse("bucket.lua", bucketText)
 	// By the caller's clock the reply is words, because it includes the clock's lag.
-	bucketScripts        = newScriptsOf(bucketFile, bucketFile.AnswerInWords(), 20)
-	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText), 25)
+	bucketScripts = newScriptsOf(bucketFile, bucketFile.AnswerInWords(), 21)
+	// A reply of one integer does not hold what another rule's state says.
+	bucketInWords        = sync.OnceValue(func() *script.Script { return bucketFile.AnswerInWords().Script() })
+	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText), 26)
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It counts
@@ -132,7 +135,7 @@ func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
 		a.args = withRule(integers(b.size*b.permit, b.permit, b.flow), mark)
 		if mark == "" {
-			a.unpack = e.unpack
+			a.unpack, a.inWords = e.unpack, bucketInWords
 		}
 	} else {
 		a.scripts, a.words, a.explainer = steppedBucketScripts, steppedWords, steppedBucket{b}
@@ -162,58 +165,37 @@ func integers(all ...int64) []string {
 // The words of a reply of bucket.lua, after wordAllowed.
 const (
 	wordMissing = 1 // units missing before the run
-	wordLate    = 2 // microseconds of the clock's lag, or minus those of another rule, see result
-	evenWords   = 3
+	wordLate    = 2 // microseconds of the clock's lag, or until another rule's state lets the request fit
+	wordFull    = 3 // microseconds until another rule's state is full, or 0
+	evenWords   = 4
 )
 
 // evenBucket explains the replies of bucket.lua.
 type evenBucket struct{ *bucket }
 
-// otherRule is what a reply of one integer is lower by if the state of another rule denies:
-// units missing are below it.
-const otherRule = exact / 2
-
 // unpack reads a reply of one integer: the units missing before the call, negative when
 // the call was denied. 0 means that it was allowed: of a full bucket no call is denied.
 func (b evenBucket) unpack(reply int64, words []int64) {
 	words[wordAllowed], words[wordMissing] = 1, reply
-	switch {
-	case reply < -otherRule:
-		words[wordAllowed], words[wordMissing], words[wordLate] = 0, -1, reply+otherRule
-	case reply < 0:
+	if reply < 0 {
 		words[wordAllowed], words[wordMissing] = 0, -reply
 	}
 }
 
 func (b evenBucket) explain(words []int64, n, taken int64, allowed bool) Result {
-	lag, wait := max(words[wordLate], 0), max(-words[wordLate], 0)
 	missing := level{words[wordMissing] / b.permit, words[wordMissing] % b.permit}
-	if words[wordMissing] < 0 {
-		missing = b.missingFor(n, wait)
+	if full := words[wordFull]; full > 0 && taken == 0 {
+		return b.beside(missing, allowed, words[wordLate], full)
 	}
-	return b.result(missing, n, taken, allowed, lag, wait)
-}
-
-// missingFor is what is missing if n permits fit after so many microseconds, by b's own
-// rate.
-func (b *bucket) missingFor(n, wait int64) level {
-	high, low := bits.Mul64(uint64(wait), uint64(b.flow))
-	if high >= uint64(b.permit) {
-		return level{permits: b.size}
-	}
-	permits, units := bits.Div64(high, low, uint64(b.permit))
-	if permits >= uint64(n) {
-		return level{permits: b.size}
-	}
-	return level{b.size - n + int64(permits), int64(units)}
+	return b.result(missing, n, taken, allowed, words[wordLate])
 }
 
 // The words of a reply of steppedbucket.lua, after wordAllowed.
 const (
 	wordMissingPermits = 1 // missing before the run
 	wordMissingUnits   = 2
-	wordSince          = 3 // microseconds since the last step, less the clock's lag
-	wordWait           = 4 // microseconds of another rule, see result, or 0
+	wordSince          = 3 // microseconds since the last step, less the clock's lag; or minus those until another rule's state is full
+	wordWait           = 4 // microseconds until another rule's state lets the request fit, or 0
 	steppedWords       = 5
 )
 
@@ -222,40 +204,46 @@ type steppedBucket struct{ *bucket }
 
 func (b steppedBucket) explain(words []int64, n, taken int64, allowed bool) Result {
 	missing := level{words[wordMissingPermits], words[wordMissingUnits]}
-	return b.result(missing, n, taken, allowed, -words[wordSince], words[wordWait])
+	if wait := words[wordWait]; wait > 0 && taken == 0 {
+		return b.beside(missing, allowed, wait, -words[wordSince])
+	}
+	return b.result(missing, n, taken, allowed, -words[wordSince])
 }
 
 // result is the answer to a request for n permits. missing is what was missing before the
 // run, of which so many permits have been taken since. late is added to every time until
-// something is restored. wait, if it is not 0, is what another rule makes of it: the time
-// until the first denied request fits or, if a Peek is allowed, until the bucket is full.
-func (b *bucket) result(missing level, n, taken int64, allowed bool, late, wait int64) Result {
+// something is restored.
+func (b *bucket) result(missing level, n, taken int64, allowed bool, late int64) Result {
 	missing.permits += taken
-	r := Result{
-		Allowed:   allowed,
-		Limit:     int(b.limit),
-		Window:    b.window,
-		Remaining: int(max(b.size-missing.ceil(), 0)),
-	}
-	switch {
-	case missing == (level{}):
-	case allowed && wait > 0 && taken == 0:
-		r.ResetAfter = micros(wait)
-	default:
+	r := b.left(missing)
+	r.Allowed = allowed
+	if missing != (level{}) {
 		r.ResetAfter = micros(b.restores(missing) + late)
 	}
 	if !allowed {
-		// By another rule, or behind a debt whose units are too many for a reply: what is
-		// missing then is restored by this one. ResetAfter may be a microsecond too long.
-		if wait > 0 {
-			r.ResetAfter = micros(wait + b.restores(level{permits: b.size - n}))
-		} else {
-			wait = b.restores(level{missing.permits + n - b.size, missing.units}) + late
-		}
+		r.RetryAfter = micros(max(b.restores(level{missing.permits + n - b.size, missing.units})+late, 1))
+		r.ResetAfter = max(r.ResetAfter, r.RetryAfter)
+	}
+	return r
+}
+
+// beside is the answer to a request that has taken nothing, while the state is one of another
+// rule: the microseconds until the request fits and until the bucket is full count by the
+// faster of the two rules, which the reply does not name.
+func (b *bucket) beside(missing level, allowed bool, wait, full int64) Result {
+	r := b.left(missing)
+	r.Allowed = allowed
+	r.ResetAfter = micros(max(full, 0))
+	if !allowed {
 		r.RetryAfter = micros(max(wait, 1))
 		r.ResetAfter = max(r.ResetAfter, r.RetryAfter)
 	}
 	return r
+}
+
+// left is a Result that says what is left.
+func (b *bucket) left(missing level) Result {
+	return Result{Limit: int(b.limit), Window: b.window, Remaining: int(max(b.size-missing.ceil(), 0))}
 }
 
 // ceil is l in whole permits, rounded up.

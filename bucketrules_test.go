@@ -31,7 +31,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 	server.SetTime(limitertest.Start)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
-	const key = "ratelimit:default:tokenbucket:k"
+	const key = "ratelimit:default:tokenbucket{k}"
 	type one struct {
 		ratelimit.Limiter
 		about string
@@ -182,7 +182,7 @@ func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
 			}
 			most := burst + int((now.Sub(limitertest.Start)+skew)/time.Second) + 1 // of the step
 			require.LessOrEqual(t, taken, most, "after %v", now.Sub(limitertest.Start))
-			now = now.Add(server.TTL("ratelimit:default:tokenbucket:k") + time.Millisecond) // the key has expired
+			now = now.Add(server.TTL("ratelimit:default:tokenbucket{k}") + time.Millisecond) // the key has expired
 		}
 	}
 }
@@ -230,4 +230,28 @@ func TestARuleThatWaitsForAMuchLargerBurst(t *testing.T) {
 		s.Advance(time.Microsecond)
 		require.True(t, must(t)(small.TryAcquireN(ctx, "k", n)).Allowed)
 	}
+}
+
+// TestADenialBesideAFasterRule: a slow rule's Remaining is what is left, and its ResetAfter the
+// time until the faster rule, which wrote the state, has filled the bucket.
+func TestADenialBesideAFasterRule(t *testing.T) {
+	eachBucket(t, func(t *testing.T, s *limitertest.Stage, slow, fast bucketKind) {
+		s.Wipe(t)
+		slowly := slow.build(s.Client, ratelimit.Per(1, 100*time.Second), 10)
+		quickly := fast.build(s.Client, ratelimit.PerSecond(1), 10)
+		require.True(t, must(t)(quickly.TryAcquireN(ctx, "k", 10)).Allowed)
+		denied := func(remaining int, retryAfter, resetAfter time.Duration) ratelimit.Result {
+			return ratelimit.Result{Limit: 10, Window: 1000 * time.Second, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
+		}
+		require.Equal(t, denied(0, time.Second, 10*time.Second), must(t)(slowly.Peek(ctx, "k")))
+		require.Equal(t, denied(0, time.Second, 10*time.Second), must(t)(slowly.TryAcquire(ctx, "k")))
+		require.Equal(t, denied(0, 9*time.Second, 10*time.Second), must(t)(slowly.TryAcquireN(ctx, "k", 9)))
+		s.Advance(3 * time.Second)
+		require.Equal(t, denied(3, 6*time.Second, 7*time.Second), must(t)(slowly.TryAcquireN(ctx, "k", 9)))
+		many := slowly.TryAcquireMany(ctx, []ratelimit.Request{{Key: "k", N: 9}, {Key: "k", N: 4}})
+		require.Equal(t, denied(3, 6*time.Second, 7*time.Second), must(t)(many[0].Result, many[0].Err))
+		require.Equal(t, denied(3, 1*time.Second, 7*time.Second), must(t)(many[1].Result, many[1].Err))
+		_, estimate, err := slowly.Estimate(ctx, "k", 9)
+		require.Equal(t, denied(3, 6*time.Second, 7*time.Second), must(t)(estimate, err))
+	})
 }

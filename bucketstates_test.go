@@ -15,7 +15,7 @@ import (
 )
 
 // bucketKey is where a token bucket without a name keeps the state of "k".
-const bucketKey = "ratelimit:default:tokenbucket:k"
+const bucketKey = "ratelimit:default:tokenbucket{k}"
 
 // readers are token buckets that read each other's states: even, in steps, too large for
 // one number, of the slowest and of the fastest rate.

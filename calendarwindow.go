@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -72,7 +73,7 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...CalendarWindow
 	}
 	own := limit - s.headroom
 	inner, err := newCore(c, s, algorithm{
-		title: "calendar window", id: idCalendarWindow, most: own,
+		title: "calendar window", id: keyname.CalendarWindow, most: own,
 		scripts:  calendarWindowScripts,
 		args:     []string{strconv.Itoa(own)},
 		instants: (&calendarInstants{calendar: cal}).around,

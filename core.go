@@ -9,8 +9,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/errclass"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // wordAllowed is the position, in every algorithm's reply to a run of equal requests,
@@ -28,7 +31,7 @@ type explainer interface {
 type core struct {
 	title  string           // the algorithm and the limiter's name, in errors
 	name   string           // the limiter's
-	prefix string           // of the keys in Redis
+	head   keyname.Head     // of the keys in Redis
 	clock  func() time.Time // nil: the server's
 	most   int              // permits that one call can get
 	exec   *redisexec.Executor
@@ -56,6 +59,9 @@ type algorithm struct {
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
+	// inWords is the script for a single request whose reply is always the words, for what
+	// one integer does not hold. It is nil if that holds all.
+	inWords func() *script.Script
 	// large is the same algorithm without a bound of its numbers, to reserve with; nil if
 	// there is none.
 	large *algorithm
@@ -77,12 +83,12 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	}
 	scripts := a.scripts.get(s.clock != nil)
 	c := &core{
-		title:  fmt.Sprintf("%s %q", a.title, s.name),
-		name:   s.name,
-		watch:  s.watch(s.name),
-		prefix: keyPrefix(s.prefix, s.name, a.id),
-		clock:  s.clock,
-		most:   a.most,
+		title: fmt.Sprintf("%s %q", a.title, s.name),
+		name:  s.name,
+		watch: s.watch(s.name),
+		head:  keyname.NewHead(s.prefix, s.name, a.id),
+		clock: s.clock,
+		most:  a.most,
 		exec: &redisexec.Executor{
 			Client: client,
 			One:    scripts.one,
@@ -99,6 +105,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		mostCharge: cmp.Or(a.mostCharge, maxCount),
 		which:      a.which,
 		scripts:    a.scripts,
+	}
+	if a.inWords != nil {
+		c.exec.InWords = a.inWords()
 	}
 	for _, arg := range a.args {
 		c.exec.Args = append(c.exec.Args, arg)
@@ -117,7 +126,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		c.exec.Pooled = true
 		if !s.unmerged {
-			c.merger = merge.New(c.exec, c.prefix)
+			c.merger = merge.New(c.exec, c.head.Of)
 		}
 	}
 	return c, nil
@@ -143,7 +152,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	if c.merger != nil {
 		reply, err = c.merger.Acquire(ctx, key, n)
 	} else {
-		reply, err = c.exec.Call(ctx, c.exec.One, c.prefix+key, n)
+		reply, err = c.exec.Call(ctx, c.exec.One, c.head.Of(key), n)
 	}
 	r, err := c.result(ctx, key, n, reply, err)
 	if c.watch != nil {
@@ -157,7 +166,7 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 	if c.merger != nil {
 		return c.merger.Operate(ctx, key, o)
 	}
-	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.prefix+key, o) })
+	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) })
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.
@@ -190,7 +199,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (c *core) peek(ctx context.Context, key string) (Result, error) {
-	reply, err := c.exec.Call(ctx, c.exec.Peek, c.prefix+key, 1)
+	reply, err := c.exec.Call(ctx, c.exec.Peek, c.head.Of(key), 1)
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
@@ -209,7 +218,7 @@ func (c *core) Reset(ctx context.Context, key string) error {
 		c.refused(ctx, began, o)
 		return o.Err
 	}
-	if err := c.exec.Delete(ctx, c.prefix+key); err != nil {
+	if err := c.exec.Delete(ctx, c.head.Of(key)); err != nil {
 		o.Err = c.failed(ctx, key, err)
 	}
 	c.asked(ctx, began, o)
@@ -254,7 +263,7 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, cause(err)))
+	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, errclass.Matchable(err)))
 }
 
 // ended joins err with the context's error, if the context has ended.

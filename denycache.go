@@ -5,6 +5,8 @@ import (
 	"context"
 	"math"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A DenyCache is a [Limiter] that denies calls from memory while they can only be
@@ -103,11 +105,19 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	if err := checkCached(l); err != nil {
 		return nil, err
 	}
-	c := &DenyCache{name: cmp.Or(s.name, nameOf(l)), limiter: l, table: newDenyTable(s.size, s.max)}
+	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: newDenyTable(s.size, s.max)}
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
 	c.table.noteDecided(ceilingOf(l))
 	return c, nil
+}
+
+// Name returns the name of WithName, and without it the limiter's.
+func (c *DenyCache) Name() string {
+	if c == nil {
+		return ""
+	}
+	return c.name
 }
 
 func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
@@ -275,7 +285,7 @@ func (c *DenyCache) refused(ctx context.Context, began time.Time, o Observation)
 func (c *DenyCache) fromMemory(ctx context.Context, began time.Time, limiter Limiter, o Observation) {
 	o.Source, o.Limiter = SourceMemory, c.watch.name
 	if o.Limiter == "" {
-		o.Limiter = nameOf(limiter)
+		o.Limiter = limitername.Of(limiter)
 	}
 	c.watch.end(ctx, began, o)
 }

@@ -46,9 +46,11 @@
 //
 // Numbers are whole, so that rates such as 7 per minute neither leak nor lose a permit.
 //
-// Every key expires. One decision of one limiter touches one key, whose name is
-// prefix:name:algorithm:key, so that it works on a cluster. [NewAll] and [AcquireAll] touch
-// several keys, which need a common hash tag on a cluster.
+// Every key expires. One decision of one limiter touches one key in Redis, whose name is
+// prefix:name:algorithm{key}. The braces are a hash tag, so that all limiters of one key are
+// in one slot of a cluster, and [NewAll] works there as it is; a key with a tag of its own
+// keeps it: prefix:name:algorithm:{user:42}:x. An [AcquireAll] of different keys needs a
+// common tag on a cluster.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one
 // algorithm that must hold at the same time need two names, see [WithName]. [NewAll] makes

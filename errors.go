@@ -5,78 +5,80 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // The errors that a caller can match with errors.Is. Any other error means that
 // there is no decision (if a reply was lost, the permits may have been taken). It
 // wraps its cause, names the limiter and the key, and is joined with the context's
 // error if the context had ended. Errors of the server keep their code:
-// redis.HasErrorPrefix(err, "OOM") is true if the server is out of memory.
+// redis.HasErrorPrefix(err, "OOM") is true if the server is out of memory. What each of them
+// means to a Fallback, a breaker, an observer and an integration is in one table, in
+// internal/errclass.
 var (
 	// ErrInvalidConfig: a constructor got a value that cannot work. The error
 	// names the value and what would be right. Methods return it for a limiter
 	// that its constructor did not make, when the clock of WithClock is out of
-	// range, for a maxWait below 0, for a Choice that picked nil, and for claims that
-	// cannot be decided together.
-	ErrInvalidConfig = errors.New("ratelimit: invalid configuration")
+	// range, for a maxWait below 0, for a Choice that picked nil, for claims that
+	// cannot be decided together, and if Redis cannot compile the script.
+	ErrInvalidConfig = errclass.ErrInvalidConfig
 
 	// ErrInvalidKey: the key is empty, or longer than 4,096 bytes. Use a hash of
 	// longer keys, such as SHA-256 in hexadecimal. The error has the key's length, not
 	// the key.
-	ErrInvalidKey = errors.New("ratelimit: invalid key")
+	ErrInvalidKey = errclass.ErrInvalidKey
 
 	// ErrInvalidPermits: fewer than one permit was asked for, or Settle got a number
 	// below 0.
-	ErrInvalidPermits = errors.New("ratelimit: invalid number of permits")
+	ErrInvalidPermits = errclass.ErrInvalidPermits
 
 	// ErrExceedsLimit: more permits were asked for than the limiter can ever
 	// allow, so that waiting does not help.
-	ErrExceedsLimit = errors.New("ratelimit: more permits than the limit")
+	ErrExceedsLimit = errclass.ErrExceedsLimit
 
 	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of
-	// a cluster, or on several shards of a ring. Nothing was sent.
-	ErrCrossSlot = errors.New("ratelimit: keys in several slots")
+	// a cluster, or on several shards of a ring. It is a mistake of the caller, never an
+	// outage: nothing was sent, or nothing was executed.
+	ErrCrossSlot = errclass.ErrCrossSlot
 
 	// ErrTooMuchDebt: a charge was refused, because the state of the key cannot hold so
 	// large a debt. Nothing was charged.
-	ErrTooMuchDebt = errors.New("ratelimit: too much debt")
+	ErrTooMuchDebt = errclass.ErrTooMuchDebt
 
 	// ErrSettled: the ticket has been settled before, or an earlier Settle returned an
 	// error after which it may have been settled.
-	ErrSettled = errors.New("ratelimit: already settled")
+	ErrSettled = errclass.ErrSettled
 
 	// ErrDenied: the call was denied. errors.Is(err, ErrDenied) is true for every
 	// *DeniedError, and for no other error of this package.
-	ErrDenied = errors.New("ratelimit: denied")
+	ErrDenied = errclass.ErrDenied
 
 	// ErrWaitTooLong: the permits would come later than the context's deadline, or than
 	// maxWait. errors.Is(err, ErrWaitTooLong) is true for every *WaitError.
-	ErrWaitTooLong = errors.New("ratelimit: the wait is too long")
+	ErrWaitTooLong = errclass.ErrWaitTooLong
 
 	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
 	// of another type (WRONGTYPE) or not a state. Nothing was changed; Reset
-	// deletes it. Detection is incomplete: any sorted set is accepted as a set of
+	// deletes it. It is about one key, and neither a mistake nor an outage: a [Fallback]
+	// returns it. Detection is incomplete: any sorted set is accepted as a set of
 	// permits, and a hash without the fields of a log as an unused key.
-	ErrCorruptState = errors.New("ratelimit: corrupt state")
+	ErrCorruptState = errclass.ErrCorruptState
 
 	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold
 	// needed the place, it was released, the key was reset, or Redis has forgotten it, as
 	// after a failover before the hold was replicated. [InFlight.Do] also cancels the
 	// work's context, with this error as its cause, when the lease may have ended and
 	// Redis cannot be reached.
-	ErrLeaseLost = errors.New("ratelimit: the lease is lost")
+	ErrLeaseLost = errclass.ErrLeaseLost
 
 	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
 	// longer than the budget, or as many abandoned calls as a Fallback allows are still
 	// running.
-	ErrOverBudget = errors.New("ratelimit: over budget")
+	ErrOverBudget = errclass.ErrOverBudget
 
 	// ErrBreakerOpen is why a [Fallback] did not ask its primary: the last calls
 	// failed, and it is not yet time to try again, or another call is trying.
-	ErrBreakerOpen = errors.New("ratelimit: the breaker is open")
+	ErrBreakerOpen = errclass.ErrBreakerOpen
 )
 
 var (
@@ -98,17 +100,6 @@ var (
 	errNeutral = errors.New("says nothing about the primary")
 )
 
-// cause makes the errors of the scripts and of the server those that a caller can match.
-func cause(err error) error {
-	switch {
-	case redisexec.IsCorrupt(err):
-		return errors.Join(ErrCorruptState, err)
-	case redis.HasErrorPrefix(err, "CROSSSLOT"):
-		return errors.Join(ErrCrossSlot, err)
-	}
-	return err
-}
-
 func errTooFew(n int) error { return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n) }
 
 // A DeniedError is a denial as an error, see [Result.Err].
@@ -119,6 +110,9 @@ type DeniedError struct {
 
 // Error says when to try again.
 func (e *DeniedError) Error() string {
+	if e == nil {
+		return ErrDenied.Error()
+	}
 	if e.Key == "" {
 		return fmt.Sprintf("ratelimit: denied, retry after %v", e.Result.RetryAfter)
 	}
@@ -138,6 +132,9 @@ type WaitError struct {
 
 // Error says how long the wait would have been.
 func (e *WaitError) Error() string {
+	if e == nil {
+		return ErrWaitTooLong.Error()
+	}
 	return fmt.Sprintf("ratelimit: %s would have to wait %v, which is too long", shortKey(e.Key), e.Wait)
 }
 

@@ -118,14 +118,14 @@ func TestLogIsCompact(t *testing.T) {
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
 	}
 	require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-	require.Equal(t, int64(2*entries+2), client.LLen(ctx, "ratelimit:default:slidinglog:k").Val())
-	bytes := client.MemoryUsage(ctx, "ratelimit:default:slidinglog:k", 0).Val()
+	require.Equal(t, int64(2*entries+2), client.LLen(ctx, "ratelimit:default:slidinglog{k}").Val())
+	bytes := client.MemoryUsage(ctx, "ratelimit:default:slidinglog{k}", 0).Val()
 	t.Logf("%d entries take %d bytes, %.2f each", entries, bytes, float64(bytes)/entries)
 	require.LessOrEqual(t, float64(bytes)/entries, 16.0)
 
 	s.Advance(time.Hour) // all but a base are dropped by the next allowed call
 	require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-	require.Equal(t, int64(4), client.LLen(ctx, "ratelimit:default:slidinglog:k").Val())
+	require.Equal(t, int64(4), client.LLen(ctx, "ratelimit:default:slidinglog{k}").Val())
 }
 
 // TestLogReadsFewEntries counts the commands of a decision: O(log limit) for

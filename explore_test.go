@@ -25,7 +25,8 @@ func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 	clock.Clock, clock.Calls = true, 4
 	bursts := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 1, Flow: 1}, {Burst: 3, Flow: 1}}, Reserving: true, Longest: 4, Pause: 2, Calls: 4}
 	back := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 2, Flow: 1}}, Reserving: true, Returns: true, Settling: true, Longest: 4, Pause: 2, Calls: 4}
-	for name, rules := range map[string]explore.Rules{"two bursts": bursts, "giving back": back, "one bucket": one, "burst 1": small, "two rates": two, "two rates and the clock": clock} {
+	slow := explore.Rules{Permit: 2, Buckets: []explore.Bucket{{Burst: 2, Flow: 1}, {Burst: 2, Flow: 2}}, Returns: true, Longest: 4, Pause: 2, Calls: 4}
+	for name, rules := range map[string]explore.Rules{"a slower rule gives back": slow, "two bursts": bursts, "giving back": back, "one bucket": one, "burst 1": small, "two rates": two, "two rates and the clock": clock} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rng := model.Seeded(limitertest.Seed(t))

@@ -113,3 +113,27 @@ func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
 	}
 	return all
 }
+
+// AllMergedAllowed makes calls of AcquireAll, with claims of the same limiters, in one
+// execution, each a request of its own. It returns which are allowed, and which failed.
+func AllMergedAllowed(t testing.TB, calls [][]Claim) (allowed, failed []bool) {
+	t.Helper()
+	g, err := groupOf(calls[0])
+	require.NoError(t, err)
+	words, err := g.exec.DoMany(ctx, g.exec.Many, len(calls), func(i int) (*string, any) {
+		request, err := g.pack(ctx, calls[i])
+		require.NoError(t, err)
+		return &request, "1"
+	})
+	require.NoError(t, err)
+	for range calls {
+		if words[0] < 0 {
+			allowed, failed, words = append(allowed, false), append(failed, true), words[1:]
+			continue
+		}
+		allowed, failed = append(allowed, words[1+wordAllowed] > 0), append(failed, false)
+		words = words[g.exec.Words:]
+	}
+	require.Empty(t, words)
+	return allowed, failed
+}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/errclass"
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A Fallback is a [Limiter] that asks a secondary limiter when its primary could
@@ -28,9 +30,15 @@ import (
 // its Redis wants both, and [WithSharedBreaker] if it has several limiters there.
 //
 // An outage is any error of the primary except these, which are returned as they
-// are: a caller's mistake, which is ErrInvalidConfig, ErrInvalidKey,
-// ErrInvalidPermits or ErrExceedsLimit; ErrDenied, which is a decision; and any
-// error after the caller's context has ended, cancelled or expired.
+// are:
+//
+//   - a caller's mistake: ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits,
+//     ErrExceedsLimit, ErrCrossSlot, ErrSettled;
+//   - a decision: ErrDenied, ErrWaitTooLong, ErrTooMuchDebt, ErrLeaseLost;
+//   - ErrCorruptState. The primary works, and one key is damaged: a secondary such as
+//     AllowAll would take the limit off that key until somebody notices. Reset mends the
+//     key, and otherwise it mends itself if what it holds expires;
+//   - any error after the caller's context has ended, cancelled or expired.
 //
 // When a call was over budget, or its reply was lost, the permits may have been taken
 // from the primary as well. The primary never allows more than its rule; in addition,
@@ -91,7 +99,7 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.shared != nil && hasBreaker(primary, s.shared) {
 		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, nameOf(primary))}
+	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
 	f.watch = s.watch(f.name)
 	if s.own != nil {
 		f.breaker = s.own.build(f.watch)
@@ -110,11 +118,12 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // TryAcquireN takes n permits from key, all or none. The Result is the
 // primary's, or the secondary's, which has Fallback set.
 //
-// An error means that neither decided. For a caller's mistake it is the primary's own
-// error. If the context ended, it wraps the context's error. Otherwise it wraps both
-// the reason for asking the secondary (the primary's error, ErrOverBudget or
-// ErrBreakerOpen) and the secondary's error; only the text of a secondary's
-// ErrInvalidConfig is included, and errors.Is does not match it.
+// An error means that neither decided. For a caller's mistake and for a damaged key it is
+// the primary's own error, or the secondary's if that one was asked. If the context ended, it
+// wraps the context's error. Otherwise it wraps both the reason for asking the secondary (the
+// primary's error, ErrOverBudget or ErrBreakerOpen) and the secondary's error, so that a
+// secondary's ErrCorruptState is found; only the text of a secondary's ErrInvalidConfig is
+// included, and errors.Is does not match it.
 //
 // A call for more permits than the secondary can ever allow is denied, because the primary
 // may be able to allow it. RetryAfter is then the time until the primary is asked again:
@@ -158,6 +167,15 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 		return fmt.Errorf("ratelimit: fallback: reset of %s: secondary: %w", shortKey(key), secondary)
 	}
 	return nil
+}
+
+// Name returns the name of WithName, and without it the primary's: clients and observers know the limit by it, whoever
+// answers.
+func (f *Fallback) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.name
 }
 
 func (f *Fallback) ceiling() int { return f.most }
@@ -204,7 +222,7 @@ func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error
 	if err == nil {
 		return r, nil
 	}
-	if !outage(err) {
+	if !errclass.Is(err, errclass.Outage) {
 		return Result{}, err
 	}
 	if end := deadline.Ended(ctx); end != nil {
@@ -231,10 +249,10 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Res
 	}
 	switch {
 	case err == nil:
-	case errors.Is(err, ErrInvalidKey), errors.Is(err, ErrInvalidPermits): // the primary would have returned the same
-		r = Result{}
-	case !outage(err):
+	case errors.Is(err, ErrInvalidConfig): // of the secondary; why there is no decision is the primary's outage
 		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", shortKey(q.key), why, err)
+	case errclass.IsMistake(err): // the call's own; a primary may have returned the same
+		r = Result{}
 	default:
 		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", shortKey(q.key), why, err)
 	}
@@ -285,11 +303,4 @@ func (f *Fallback) gone(ctx context.Context, q question, end error) error {
 	err := fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)
 	f.report(ctx, q, Observation{Err: err})
 	return err
-}
-
-// outage reports whether err means that the primary made no decision, for another
-// reason than the caller's arguments.
-func outage(err error) bool {
-	return err != nil && !errors.Is(err, ErrInvalidKey) && !errors.Is(err, ErrInvalidPermits) &&
-		!errors.Is(err, ErrExceedsLimit) && !errors.Is(err, ErrInvalidConfig) && !errors.Is(err, ErrDenied)
 }

@@ -2,10 +2,10 @@ package ratelimit
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // BreakerState is the state of a [Breaker].
@@ -41,7 +41,7 @@ func (s BreakerState) String() string {
 //
 // A failure is an outage, as [Fallback] defines it, or a call over budget. A caller's
 // mistake counts neither as failure nor as success, nor does ErrCorruptState, which is
-// about one key. A call whose caller has left is judged by the primary: with a budget
+// about one key and is returned to the caller. A call whose caller has left is judged by the primary: with a budget
 // the call goes on, and counts when it ends or when the budget is over; without a
 // budget it counts as a failure if the primary took 250ms or longer, and not at all
 // otherwise.
@@ -143,11 +143,14 @@ func (f *Fallback) askJudged(ctx context.Context, q question, done func(error)) 
 
 // verdictOn is how a call that the primary answered with err counts for a breaker.
 func verdictOn(err error) error {
-	switch {
-	case err == nil || errors.Is(err, ErrDenied):
+	if err == nil {
 		return nil
-	case !outage(err) || errors.Is(err, ErrCorruptState):
-		return errNeutral
 	}
-	return errFailed
+	switch class := errclass.Of(err).Class; {
+	case class.Answered():
+		return nil
+	case class == errclass.Outage:
+		return errFailed
+	}
+	return errNeutral
 }

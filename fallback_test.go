@@ -137,7 +137,7 @@ func TestFallbackAnswers(t *testing.T) {
 		}{
 			{name: "the primary decides", want: byPrimary},
 			{name: "an outage", primary: errDown, want: substituted, asked: true, reported: true},
-			{name: "a corrupt key", primary: corrupt, want: substituted, asked: true, reported: true},
+			{name: "a corrupt key", primary: corrupt, same: corrupt},
 			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, reported: true},
 			{name: "an empty key", primary: ErrInvalidKey, same: ErrInvalidKey},
 			{name: "no permits", primary: permits, same: permits},
@@ -334,14 +334,14 @@ func TestFallbackErrorWhereThePrimaryNeverAllows(t *testing.T) {
 // TestFallbackOneBadKeyIsNoOutage: whatever is wrong with it.
 func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
 	s := onMini(t)
-	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket:set", "x").Err())
-	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket:junk", "abcdefghijklmnop/1000000", 0).Err())
+	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket{set}", "x").Err())
+	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket{junk}", "abcdefghijklmnop/1000000", 0).Err())
 	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker())
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {
 			r, err := f.TryAcquire(ctx, key)
-			require.NoError(t, err)
-			require.True(t, r.Fallback)
+			require.ErrorIs(t, err, ErrCorruptState)
+			require.Equal(t, Result{}, r, "the secondary is not asked")
 		}
 	}
 	require.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second},
@@ -438,6 +438,8 @@ func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
 func TestFallbackConfigErrors(t *testing.T) {
 	var none *Fallback
 	ok := AllowAll()
+	above := int64(1 << 31) // as an int of 32 bits it is below 1
+	tooMany := int(above)
 	for _, c := range []struct {
 		name               string
 		primary, secondary Limiter
@@ -456,7 +458,7 @@ func TestFallbackConfigErrors(t *testing.T) {
 		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
 		{"two observers", ok, ok, []FallbackOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
 		{"no failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(0))}, "WithFailures: 0 is not between 1 and 2147483647"},
-		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(1 << 31))}, "WithFailures: 2147483648 is not between 1 and 2147483647"},
+		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(tooMany))}, fmt.Sprintf("WithFailures: %d is not between 1 and 2147483647", tooMany)},
 		{"failures twice", ok, ok, []FallbackOption{WithBreaker(WithFailures(1), WithFailures(1))}, "WithFailures is given twice"},
 		{"no pause", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(999 * time.Microsecond))}, "WithProbeEvery: 999µs is below 1ms; leave the option out for 200ms"},
 		{"pauses twice", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(milli), WithProbeEvery(milli))}, "WithProbeEvery is given twice"},

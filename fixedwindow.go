@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -82,7 +83,7 @@ func countedWindow(f *fixed) algorithm {
 		scripts, unpack = wideWindowScripts, nil
 	}
 	return algorithm{
-		title: "fixed window", id: idFixedWindow, most: int(f.own),
+		title: "fixed window", id: keyname.FixedWindow, most: int(f.own),
 		scripts: scripts,
 		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(f.window.Milliseconds(), 10)},
 		words:   fixedWords, cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f,
@@ -94,7 +95,7 @@ func countedWindow(f *fixed) algorithm {
 func datedWindow(f *fixed, start string) algorithm {
 	f.unit = time.Microsecond
 	return algorithm{
-		title: "fixed window", id: idFixedWindow, most: int(f.own),
+		title: "fixed window", id: keyname.FixedWindow, most: int(f.own),
 		scripts: datedWindowScripts,
 		args:    append(integers(f.own, f.window.Microseconds()), start),
 		words:   fixedWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f,

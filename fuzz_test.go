@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"fmt"
+	"math"
 	"testing"
 	"time"
 
@@ -20,7 +21,7 @@ func FuzzConstructors(f *testing.F) {
 	f.Add(10, int64(time.Second), 10, 0, int64(0))
 	f.Add(0, int64(0), 0, 1, int64(1))
 	f.Add(-1, int64(-1), -1, 2, int64(-1))
-	f.Add(1<<62, int64(1<<62), 1<<62, 3, int64(1<<62))
+	f.Add(math.MaxInt/2+1, int64(1<<62), math.MaxInt/2+1, 3, int64(1<<62))
 	f.Add(999_999_937, int64(time.Hour), 999_999_937, 1, int64(time.Minute))
 	s := limitertest.OnMiniredis(f)
 	f.Fuzz(func(t *testing.T, n int, period int64, m, storage int, extra int64) {

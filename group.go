@@ -12,6 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/errclass"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -27,7 +29,7 @@ type group struct {
 	nested []int   // the indices in given, in the order of the script: by algorithm, so that there are few scripts
 	words  []int   // where the reply has the words of each limiter in given
 	most   int     // permits that one call can get from each of them
-	slots  bool    // the keys must have one hash tag
+	slots  bool    // the names of the keys must have one hash tag
 	name   string  // of all limiters
 	seen   bool    // one of them at least is observed
 	ids    []idArg // of the limiters whose permits are in flight
@@ -108,7 +110,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 		g.slots = true
 	}
 	if merged {
-		g.merger = merge.New(g.exec, "")
+		g.merger = merge.New(g.exec, asPacked)
 	}
 	return g, nil
 }
@@ -241,7 +243,7 @@ func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
 	var parts [maxGroup]redisexec.Part
 	for i, at := range g.nested {
 		c := claims[at]
-		parts[i] = redisexec.Part{Prefix: c.limiter.prefix, Key: c.key, N: c.n}
+		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n}
 	}
 	return redisexec.Pack(parts[:len(claims)]), nil
 }
@@ -251,27 +253,17 @@ func (g *group) checkSlots(claims []Claim) error {
 	if !g.slots || len(claims) == 1 {
 		return nil
 	}
-	tag := hashTag(claims[0].key)
-	for _, c := range claims {
-		if t := hashTag(c.key); t == "" || t != tag {
-			return fmt.Errorf("%w: %s and %s; give the keys one hash tag, such as {42}", ErrCrossSlot, shortKey(claims[0].key), shortKey(c.key))
+	tag := keyname.Tag(claims[0].key)
+	for _, c := range claims[1:] {
+		if keyname.Tag(c.key) != tag {
+			return fmt.Errorf("%w: %s and %s; give the keys one hash tag, such as {42} in {42}:user and {42}:tokens", ErrCrossSlot, shortKey(claims[0].key), shortKey(c.key))
 		}
 	}
 	return nil
 }
 
-// hashTag is the part of a key that decides its slot, "" if that is the whole.
-func hashTag(key string) string {
-	_, tag, found := strings.Cut(key, "{")
-	if !found {
-		return ""
-	}
-	tag, _, found = strings.Cut(tag, "}")
-	if !found {
-		return ""
-	}
-	return tag
-}
+// asPacked is the name of a packed request, which holds the names of its keys.
+func asPacked(request string) string { return request }
 
 // ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
 // the order of g.ids.
@@ -476,5 +468,5 @@ func (g *group) failed(ctx context.Context, claims []Claim, err error) error {
 	for _, c := range claims {
 		about = append(about, fmt.Sprintf("%s, key %s", c.limiter.title, shortKey(c.key)))
 	}
-	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, cause(err)))
+	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, errclass.Matchable(err)))
 }

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -174,7 +175,7 @@ func TestAHeadroomThatLeavesNothingIsRefused(t *testing.T) {
 		_, want, _ := strings.Cut(name, ": ")
 		require.NoError(t, build(0))
 		require.NoError(t, build(2))
-		for _, x := range []int{3, 1 << 62} {
+		for _, x := range []int{3, math.MaxInt/2 + 1} {
 			err := build(x)
 			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 			require.ErrorContains(t, err, want+"; choose at most 2")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -39,7 +40,7 @@ var (
 type inFlightScripts struct{ one, peek, extend *script.Script }
 
 func cutInFlight(file, extend *script.File) inFlightScripts {
-	return inFlightScripts{one: file.Script(), peek: file.Without("rewind").Fill(peekTemplate), extend: extend.Script()}
+	return inFlightScripts{one: file.Script(), peek: file.Fill(peekTemplate), extend: extend.Script()}
 }
 
 const (
@@ -89,7 +90,9 @@ const (
 //     working for a moment before it notices that its lease has ended.
 //   - Reset makes all permits free, although holds still have them.
 //
-// If the server's clock steps back, no lease becomes longer. With [WithClock] the
+// If the server's clock steps back, no lease becomes longer; where limiters of several leases
+// use the key, this is so for the thousand leases that end last, from the next denial that
+// meets a lease of another length. With [WithClock] the
 // limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and the
 // permits of a process that crashed are free again later, by twice WithMaxSkew. Processes
 // with and without WithClock may share a key; the server's clock is then one of the clocks.
@@ -140,12 +143,12 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 	}
 	f := &InFlight{
 		core: &core{
-			title:  fmt.Sprintf("in-flight limiter %q", s.name),
-			prefix: keyPrefix(s.prefix, s.name, idInFlight),
-			clock:  s.clock,
-			name:   s.name,
-			watch:  s.watch(s.name),
-			most:   min(limit, maxHold),
+			title: fmt.Sprintf("in-flight limiter %q", s.name),
+			head:  keyname.NewHead(s.prefix, s.name, keyname.InFlight),
+			clock: s.clock,
+			name:  s.name,
+			watch: s.watch(s.name),
+			most:  min(limit, maxHold),
 			exec: &redisexec.Executor{
 				Client: c, Words: heldWords,
 				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule and the id come below
@@ -323,7 +326,7 @@ func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key str
 		}
 		args = append(args, f.spare, now)
 	}
-	return f.core.exec.Run(ctx, s, words, f.core.prefix+key, args...)
+	return f.core.exec.Run(ctx, s, words, f.core.head.Of(key), args...)
 }
 
 func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {
@@ -400,7 +403,7 @@ func (f *InFlight) Name() string {
 	if f == nil {
 		return ""
 	}
-	return f.core.name
+	return f.core.Name()
 }
 
 // Claim returns a claim for n permits of key, for [AcquireAll], whose PartResult then has a

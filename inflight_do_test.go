@@ -143,6 +143,7 @@ func TestDoCancelsWorkWhenTheLeaseCannotBeProven(t *testing.T) {
 				require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
 				require.ErrorIs(t, err, context.Canceled)
 				require.ErrorContains(t, err, `ratelimit: in-flight limiter "default", key "k": ratelimit: the lease is lost`)
+				synctest.Wait()
 				require.Zero(t, m.held(), "released, though the lease may have been over")
 				tries := 0
 				for _, c := range m.commands() {
@@ -448,4 +449,27 @@ func TestDoOfAHoldThatIsOlder(t *testing.T) {
 			}, m.commands())
 		})
 	}
+}
+
+// TestDoDoesNotWaitForAReleaseAfterTheLease: Redis hangs until the lease is over. Nothing depends
+// on the release any more, so it is sent in the background.
+func TestDoDoesNotWaitForAReleaseAfterTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, f := newModelRedis(t)
+		var ended time.Time
+		err := f.Do(t.Context(), "k", func(ctx context.Context) error {
+			m.mu.Lock()
+			m.fault = func(string) (time.Duration, bool, error) { return time.Hour, true, errDown }
+			m.mu.Unlock()
+			<-ctx.Done()
+			ended = time.Now()
+			return nil
+		})
+		require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+		require.Zero(t, time.Since(ended))
+		synctest.Wait()
+		commands := m.commands()
+		require.Equal(t, "release 29.97s", commands[len(commands)-1])
+		time.Sleep(2 * time.Hour) // what hangs
+	})
 }

@@ -180,7 +180,7 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 // remove takes the hold's permits out of Redis. It may be sent several times.
 func (h *Hold) remove(ctx context.Context) error {
 	args := make([]any, 2, 2+h.n)
-	args[0], args[1] = "zrem", h.limiter.core.prefix+h.key
+	args[0], args[1] = "zrem", h.limiter.core.head.Of(h.key)
 	for i := 1; i <= h.n; i++ {
 		args = append(args, strconv.Itoa(i)+"/"+h.id+h.limiter.rule)
 	}
@@ -208,7 +208,8 @@ func (h *Hold) giveBack(ctx context.Context) {
 // errors.Is(err, ErrDenied) matches. If TryAcquire returns an error, work does not run, and
 // Do returns that error. Otherwise Do returns what work returns, joined with an error that
 // wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
-// given back within a second is free when its lease ends; Do does not report that.
+// given back within a second is free when its lease ends; Do does not report that. If the lease
+// is over, Do gives the permit back in the background, and does not wait for it.
 func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork
@@ -237,13 +238,15 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 		return ErrLeaseLost
 	}
 	if h.Left() == 0 {
-		h.leave(ctx)
+		go h.leave(ctx)
 		return h.leaseLost()
 	}
 	k := newKeeper(ctx, h)
 	defer func() {
-		if k.stop() {
+		if k.stop() { // then nobody needs the release
 			err = errors.Join(err, h.leaseLost())
+			go h.leave(ctx)
+			return
 		}
 		h.leave(ctx)
 	}()
@@ -252,6 +255,7 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 
 // leave is Release, for a second at most, whatever has become of ctx.
 func (h *Hold) leave(ctx context.Context) {
+	defer func() { _ = recover() }() // of the client's hooks; in the background nobody could
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
 	_ = h.Release(ctx)

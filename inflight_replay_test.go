@@ -87,7 +87,7 @@ func (r *replay) event(t *testing.T, h int, e leases.Event) {
 	}
 	slices.Sort(want) // the ends have equally many digits
 	var got []string
-	stored := "replay:default:inflight:" + name
+	stored := "replay:default:inflight{" + name + "}"
 	for _, z := range r.client.ZRangeWithScores(ctx, stored, 0, -1).Val() {
 		got = append(got, fmt.Sprintf("%.0f %s", z.Score, z.Member))
 	}

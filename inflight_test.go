@@ -16,7 +16,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
-const inFlightKey = "ratelimit:default:inflight:k"
+const inFlightKey = "ratelimit:default:inflight{k}"
 
 // inFlightStages are where the tests of InFlight run. With callers' clocks leases end later
 // by twice MaxSkew.
@@ -463,5 +463,35 @@ func TestInFlightOnACluster(t *testing.T) {
 		require.NoError(t, hold.Release(ctx))
 		require.Equal(t, 2, must(t)(f.Peek(ctx, key)).Remaining)
 		require.NoError(t, f.Reset(ctx, key))
+	}
+}
+
+// TestAStepOfTheClockMakesNoLeaseLonger: of leases of two lengths, the one that ends last tells
+// nothing about the others.
+func TestAStepOfTheClockMakesNoLeaseLonger(t *testing.T) {
+	for name, on := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		for about, before := range map[string]time.Duration{"the long lease is new": 0, "the long lease is old": 20 * time.Minute} {
+			t.Run(name+", "+about, func(t *testing.T) {
+				s := on(t)
+				long, short := newInFlight(t, s, 2, time.Hour), newInFlight(t, s, 2, time.Second)
+				_, _ = take(t, long, 1)
+				s.Advance(before)
+				_, _ = take(t, short, 1)
+				s.Advance(-10 * time.Minute)
+				reset := min(time.Hour, 70*time.Minute-before)
+				for _, f := range []*ratelimit.InFlight{short, long} {
+					_, r := take(t, f, 1)
+					require.Equal(t, ratelimit.Result{Limit: 2, Window: r.Window, RetryAfter: time.Second, ResetAfter: reset}, r)
+					_, r = take(t, f, 2)
+					require.Equal(t, ratelimit.Result{Limit: 2, Window: r.Window, RetryAfter: reset, ResetAfter: reset}, r)
+				}
+				s.Advance(time.Second - time.Microsecond)
+				_, r := take(t, long, 1)
+				require.Equal(t, time.Microsecond, r.RetryAfter)
+				s.Advance(time.Microsecond)
+				_, r = take(t, long, 1)
+				require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Window: time.Hour, ResetAfter: time.Hour}, r)
+			})
+		}
 	}
 }

@@ -89,7 +89,7 @@ func decideTogether(t testing.TB, c *core, calls []model.Step, keys []string) []
 	type place struct{ run, index int }
 	places := make([]place, len(calls)) // of each call among its key's
 	for i, call := range calls {
-		name := c.prefix + keys[i]
+		name := c.head.Of(keys[i])
 		of := runs[name]
 		if len(of) == 0 {
 			names = append(names, name)
@@ -118,7 +118,7 @@ func decideTogether(t testing.TB, c *core, calls []model.Step, keys []string) []
 	require.Len(t, reply, words)
 	results := make([]Result, len(calls))
 	for i, call := range calls {
-		of := reply[first[c.prefix+keys[i]]+places[i].run*c.exec.Words:][:c.exec.Words]
+		of := reply[first[c.head.Of(keys[i])]+places[i].run*c.exec.Words:][:c.exec.Words]
 		results[i] = c.inRun(of, int64(call.N), int64(places[i].index))
 	}
 	return results
@@ -141,7 +141,7 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 		first := newGate(outside)
 		exec := *c.exec
 		exec.Client, exec.Cost = first, redisexec.Cost{}
-		m := merge.New(&exec, c.prefix)
+		m := merge.New(&exec, c.head.Of)
 		for range merge.FewCalls {
 			go func() { _, _ = m.Acquire(context.Background(), "first", 1) }()
 		}

@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func (k *lastKey) Process(_ context.Context, cmd redis.Cmder) error {
 // are the same key in Redis.
 func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 	segments := []string{"api", "tokenbucket", "leakybucket", "tokenbucket2", "x", ""}
-	keys := joined(segments, 3)
+	keys := joined(append(segments, "{", "}", "{x}"), 3)
 	owners := map[string]string{}
 	limiters := 0
 	for _, prefix := range joined(segments, 2) {
@@ -61,12 +62,15 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 					continue
 				}
 				limiters++
-				_, _ = l.TryAcquire(ctx, "k")
-				begin := strings.TrimSuffix(string(sent), "k")
 				for _, key := range keys {
-					owner, taken := owners[begin+key]
-					require.False(t, taken, "%q is a key of %q and of %q", begin+key, owner, begin)
-					owners[begin+key] = begin
+					if key == "" {
+						continue
+					}
+					_, _ = l.TryAcquire(ctx, key)
+					of := fmt.Sprintf("%s:%s, %T, %q", prefix, name, l, key)
+					owner, taken := owners[string(sent)]
+					require.False(t, taken, "%q is a key of %q and of %q", sent, owner, of)
+					owners[string(sent)] = of
 				}
 			}
 		}
@@ -102,7 +106,7 @@ func TestPrefixAndNameAreErrorsWhereKeysCouldMeet(t *testing.T) {
 func TestErrorsNameTheLimiterAndTheKey(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName("login")))
-	require.NoError(t, s.Admin.SAdd(ctx, "ratelimit:login:tokenbucket:k", "x").Err())
+	require.NoError(t, s.Admin.SAdd(ctx, "ratelimit:login:tokenbucket{k}", "x").Err())
 	_, err := l.TryAcquire(ctx, "k")
 	require.ErrorContains(t, err, `ratelimit: token bucket "login", key "k": `)
 	_, err = l.TryAcquireN(ctx, "k", 4)

@@ -1,5 +1,7 @@
 package ratelimit
 
+import "github.com/tryacquire/ratelimit/internal/keyname"
+
 // A LeakyBucket holds up to capacity permits and drains at a rate: a call is allowed
 // if its permits fit. It decides as the token bucket does, and queues no calls; only
 // [Wait] and Reserve let a call wait: with a capacity of 1, waiting callers go on one by
@@ -25,7 +27,7 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption
 	if err := b.set(&s, "capacity"); err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", idLeakyBucket, b, s.mark()))
+	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", keyname.LeakyBucket, b, s.mark()))
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/limitertest"
 )
 
@@ -87,13 +89,13 @@ func TestMistakesOfTheCallerAreErrorsWithoutAskingRedis(t *testing.T) {
 		t.Run(v.Name, func(t *testing.T) {
 			l, err := v.Build(limitertest.Offline(t))
 			require.NoError(t, err, "a limiter needs no Redis to be built")
-			for _, n := range []int{0, -1, -1 << 62} {
+			for _, n := range []int{0, -1, math.MinInt / 2} {
 				r, err := l.TryAcquireN(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
 				require.ErrorContains(t, err, fmt.Sprint(n))
 				require.Zero(t, r)
 			}
-			for _, n := range []int{4, 1 << 62} {
+			for _, n := range []int{4, math.MaxInt/2 + 1} {
 				r, err := l.TryAcquireN(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 				require.ErrorContains(t, err, fmt.Sprint(n))
@@ -320,7 +322,7 @@ func TestCorruptInstantOfABucket(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 3, ratelimit.WithoutMerging()))
 	together := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 3))
-	const name = "ratelimit:default:tokenbucket:k"
+	const name = "ratelimit:default:tokenbucket{k}"
 	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                ", "             inf", "            1e99"} {
 		require.NoError(t, s.Admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
 		before := s.Look(t, name)
@@ -365,12 +367,12 @@ func TestABadKeyDoesNotHarmTheKeysDecidedWithIt(t *testing.T) {
 }
 
 func TestAnyKeyWorks(t *testing.T) {
-	keys := []string{" ", "a b", "user:{42}:x", "\x00\xff\r\n", "日本", strings.Repeat("k", 4096), "*", "1x1,2x2"}
+	keys := []string{" ", "a b", "user:{42}:x", "\x00\xff\r\n", "日本", strings.Repeat("k", 4096), "*", "1x1,2x2", "{", "}", "}x{", "{}x", "a}b"}
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		for _, key := range keys {
 			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, key)).Remaining)
 			require.Equal(t, 0, must(t)(l.TryAcquireN(ctx, key, 2)).Remaining)
-			require.Equal(t, int64(1), s.Admin.Exists(ctx, strings.TrimSuffix(v.Key, "k")+key).Val())
+			require.Equal(t, int64(1), s.Admin.Exists(ctx, keyname.Head(strings.TrimSuffix(v.Key, "{k}")).Of(key)).Val(), key)
 		}
 	})
 }
@@ -407,7 +409,7 @@ func TestMustPanicsAtAnError(t *testing.T) {
 
 func TestZeroValueIsAnError(t *testing.T) {
 	for _, l := range []ratelimit.Limiter{
-		ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, ratelimit.LeakyBucket{},
+		&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{},
 		&ratelimit.DenyCache{}, (*ratelimit.DenyCache)(nil), &ratelimit.Fallback{}, (*ratelimit.Fallback)(nil), &ratelimit.LocalTokenBucket{}, (*ratelimit.LocalTokenBucket)(nil),
 		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.TokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.TokenBucket{}, ratelimit.AllowAll())),
 		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.LocalTokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.LocalTokenBucket{}, ratelimit.AllowAll())),
@@ -419,7 +421,7 @@ func TestZeroValueIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorIs(t, l.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
 	}
-	for _, l := range []limitertest.Preloader{ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, ratelimit.LeakyBucket{}} {
+	for _, l := range []limitertest.Preloader{&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{}} {
 		require.ErrorIs(t, l.Preload(ctx), ratelimit.ErrInvalidConfig)
 	}
 }

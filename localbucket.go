@@ -225,6 +225,14 @@ func (l *LocalTokenBucket) shard(key string) *localShard {
 	return &l.shards[maphash.String(l.seed, key)&uint64(len(l.shards)-1)]
 }
 
+// Name returns the limiter's name, see [WithName].
+func (l *LocalTokenBucket) Name() string {
+	if l == nil {
+		return ""
+	}
+	return l.name
+}
+
 func (l *LocalTokenBucket) ceiling() int {
 	if l.bucket == nil {
 		return 0
@@ -266,7 +274,7 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 		taken = int64(n)
 		l.store(s, b, key, present, level{missing.permits + taken, missing.units})
 	}
-	return l.bucket.result(missing, int64(n), taken, allowed, present-now, 0), nil
+	return l.bucket.result(missing, int64(n), taken, allowed, present-now), nil
 }
 
 // store notes what is missing from key at now. b is the key's bucket, or nil for a new

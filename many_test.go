@@ -140,7 +140,7 @@ func TestManyRequestsWhereSomeFail(t *testing.T) {
 			l := ratelimit.Must(ratelimit.NewSlidingWindow(client.(ratelimit.Client), 5, 24*time.Hour, ratelimit.WithPrefix(prefix)))
 			for _, i := range []int{7, 300} {
 				_ = l.Reset(ctx, requests[i].Key)
-				_ = client.SAdd(ctx, prefix+":default:slidingwindow-hash:"+requests[i].Key, "x").Err() // on another node it is an error
+				_ = client.SAdd(ctx, prefix+":default:slidingwindow-hash{"+requests[i].Key+"}", "x").Err() // on another node it is an error
 			}
 			for i, a := range l.TryAcquireMany(ctx, requests) {
 				switch {

@@ -174,7 +174,7 @@ func TestAHungMasterHarmsOnlyItsKeys(t *testing.T) {
 	for i := 0; len(well) < 20 || len(ill) < 20; i++ {
 		key := fmt.Sprint("k", i)
 		must(t)(l.TryAcquire(ctx, key))
-		if cluster.NodeFor("ratelimit:default:tokenbucket:"+key) == sick {
+		if cluster.NodeFor("ratelimit:default:tokenbucket{"+key+"}") == sick {
 			ill = append(ill, key)
 		} else {
 			well = append(well, key)

@@ -36,8 +36,10 @@ type Observer func(ctx context.Context, o Observation)
 //     the permits and another one denied the call. Claims of one limiter for one key are one
 //     call. Claims that cannot be decided together are not reported.
 //   - With a [Choice], the picked limiter reports; with a [Shadow], both limiters do.
-//   - Wait on a bucket is reported as one call. On other limiters each attempt of Wait is
-//     reported, as a call of TryAcquireN.
+//   - Wait is reported as one call, a [CallWait], however often it asks: an attempt that is
+//     denied is no denial while its caller waits. If the wait ends without permits, the
+//     limiters that denied its last attempt report that. The integrations report a request
+//     that may wait as one call too. Failures of a primary are reported each.
 //   - [InFlight.Do] is reported as its parts: a [CallHold], a [CallExtend] for each
 //     extension, and a [CallRelease].
 //
@@ -149,7 +151,7 @@ type Observation struct {
 
 	// Waited is the part of Latency in which the call was not under way: in this process,
 	// until the batch that it was merged into was sent; of a [CallWait], until its permits
-	// were due. Of a [CallReserve], whose caller does the waiting, it is the time until the
+	// were due, or until the attempt that ended the wait was under way. Of a [CallReserve], whose caller does the waiting, it is the time until the
 	// permits are due, which is no part of Latency.
 	Waited time.Duration
 
@@ -176,7 +178,7 @@ const (
 	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, TryAcquireMany, All, AcquireAll, AcquireAcrossSlots
 	CallUpTo                     // TryAcquireUpTo
 	CallReserve                  // Reserve
-	CallWait                     // Wait and WaitN on a bucket
+	CallWait                     // Wait and WaitN
 	CallEstimate                 // Estimate, also as a claim
 	CallHold                     // TryAcquire, TryAcquireN and Do of an InFlight, also as a claim
 	CallCharge                   // Charge

@@ -38,7 +38,7 @@ func (s slow) Process(ctx context.Context, cmd redis.Cmder) error {
 func inQueue(t *testing.T, l *TokenBucket, observe *Observer, gone map[string]bool) map[string]Observation {
 	t.Helper()
 	require.NoError(t, l.Preload(ctx))
-	return inQueueOf(t, l.exec, func(exec *redisexec.Executor) { l.merger = merge.New(exec, l.prefix) },
+	return inQueueOf(t, l.exec, func(exec *redisexec.Executor) { l.merger = merge.New(exec, l.head.Of) },
 		func(ctx context.Context, key string) error {
 			_, err := l.TryAcquire(ctx, key)
 			return err
@@ -122,7 +122,7 @@ func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
 			all := Must(NewFixedWindow(client, 1_000_000, time.Hour))
 			g, err := groupOf([]Claim{perUser.Claim("k", 1), all.Claim("all", 1)})
 			require.NoError(t, err)
-			seen := inQueueOf(t, g.exec, func(exec *redisexec.Executor) { g.exec, g.merger = exec, merge.New(exec, "") },
+			seen := inQueueOf(t, g.exec, func(exec *redisexec.Executor) { g.exec, g.merger = exec, merge.New(exec, asPacked) },
 				func(ctx context.Context, key string) error {
 					n := 1
 					if key == "b" {
@@ -170,7 +170,7 @@ func TestCallsThatLeaveTheirBatchReportIt(t *testing.T) {
 		}
 		exec := *l.exec
 		exec.Client = slow{outside, milli}
-		l.merger = merge.New(&exec, l.prefix)
+		l.merger = merge.New(&exec, l.head.Of)
 		for range merge.FewCalls {
 			go func() { _, _ = l.TryAcquire(context.Background(), "first") }()
 		}
@@ -208,7 +208,7 @@ func TestAPanicOfAnObserverHarmsNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exec := *l.exec
 		exec.Client = slow{outside, milli}
-		l.merger = merge.New(&exec, l.prefix)
+		l.merger = merge.New(&exec, l.head.Of)
 		remaining := make([]int, 20)
 		var called sync.WaitGroup
 		for i := range remaining {

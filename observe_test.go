@@ -267,8 +267,8 @@ func TestReservationsAndWaitsAreObserved(t *testing.T) {
 	}
 }
 
-// Where there is nothing to reserve, each attempt is a call.
-func TestAttemptsOfAWaitAreObserved(t *testing.T) {
+// Where there is nothing to reserve, a wait is one call too.
+func TestAPolledWaitIsObservedAsOneCall(t *testing.T) {
 	rec := &recorder{}
 	l := observed(limitertest.OnMiniredis(t).Client, rec)["fixed window"]
 	soon, cancel := context.WithTimeout(ctx, time.Minute)
@@ -278,8 +278,8 @@ func TestAttemptsOfAWaitAreObserved(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrWaitTooLong)
 	got := rec.took(t)
 	require.Len(t, got, 2)
-	require.Equal(t, saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 3, 3, first, nil), got[0])
-	require.Equal(t, saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 3, 0, got[1].Result, nil), got[1])
+	require.Equal(t, saw(ratelimit.CallWait, ratelimit.OutcomeAllowed, 3, 3, first, nil), got[0])
+	require.Equal(t, saw(ratelimit.CallWait, ratelimit.OutcomeDenied, 3, 0, got[1].Result, err), got[1])
 }
 
 func TestHoldsAreObserved(t *testing.T) {
@@ -634,7 +634,7 @@ func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
 		{shadow, "window", nil},
 		{choice, "default", nil},
 		{ratelimit.AllowAll(), "default", nil},
-		{struct{ *ratelimit.TokenBucket }{bucket}, "default", nil},
+		{struct{ *ratelimit.TokenBucket }{bucket}, "bucket", nil},
 		{bucket, "mine", []ratelimit.FallbackOption{ratelimit.WithName("mine")}},
 	} {
 		rec := &recorder{}

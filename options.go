@@ -98,9 +98,10 @@ func WithName(name string) NameOption {
 }
 
 // WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
-// key in Redis is prefix:name:algorithm:key. Use a prefix to separate services, environments
-// or tests that share one Redis. It may hold colons, but no brace, and none of its segments
-// may be the id of an algorithm, such as "tokenbucket".
+// key in Redis is prefix:name:algorithm{key}, or prefix:name:algorithm:key if the key has a
+// hash tag. Use a prefix to separate services, environments or tests that share one Redis.
+// It may hold colons, but no brace, and none of its segments may be the id of an algorithm,
+// such as "tokenbucket".
 func WithPrefix(prefix string) Option {
 	return common{func(s *settings) {
 		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)

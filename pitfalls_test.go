@@ -40,7 +40,7 @@ func TestPitfall2ShortLivedStateExpiresToo(t *testing.T) {
 			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 1, ratelimit.WithOptions(s.Opts...)))
 			key := fmt.Sprint("k", i)
 			require.True(t, must(t)(l.TryAcquire(ctx, key)).Allowed)
-			ttl := s.Admin.PTTL(ctx, "ratelimit:default:tokenbucket:"+key).Val()
+			ttl := s.Admin.PTTL(ctx, "ratelimit:default:tokenbucket{"+key+"}").Val()
 			require.NotEqual(t, time.Duration(-1), ttl, "no TTL")
 			require.LessOrEqual(t, ttl, time.Second+s.MaxSkew)
 		}

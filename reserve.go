@@ -54,7 +54,7 @@ var (
 // A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
 // and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserveObserved(ctx, key, n, maxWait)
+	return l.decider().reserveObserved(ctx, key, n, maxWait)
 }
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
@@ -62,7 +62,7 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 // place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.core.reserveObserved(ctx, key, n, maxWait)
+	return l.decider().reserveObserved(ctx, key, n, maxWait)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
@@ -203,7 +203,7 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 		return false, nil
 	}
 	defer r.caches.returnPermits(r.key)()
-	if err := r.core.waits.cancel(ctx, r.core.prefix+r.key, r.receipt); err != nil {
+	if err := r.core.waits.cancel(ctx, r.core.head.Of(r.key), r.receipt); err != nil {
 		return true, r.core.failed(ctx, r.key, err)
 	}
 	return true, nil
@@ -257,9 +257,9 @@ func (c *core) reserve(ctx context.Context, timing timing, key string, n int, ma
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 		defer cancel()
 		defer caches.returnPermits(key)()
-		_ = c.waits.cancel(within, c.prefix+key, receipt)
+		_ = c.waits.cancel(within, c.head.Of(key), receipt)
 	}
-	reserved, explainer, err := c.waits.reserve(ctx, c.prefix+key, n, min(maxWait.Microseconds(), maxMicros), undo)
+	reserved, explainer, err := c.waits.reserve(ctx, c.head.Of(key), n, min(maxWait.Microseconds(), maxMicros), undo)
 	if err != nil {
 		return nil, c.failed(ctx, key, err)
 	}

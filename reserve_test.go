@@ -24,7 +24,7 @@ func shapers(s *limitertest.Stage) map[string]ratelimit.Reserver {
 	}
 }
 
-var shaperKeys = map[string]string{"TokenBucket": bucketKey, "TokenBucket stepped": bucketKey, "LeakyBucket": "ratelimit:default:leakybucket:k"}
+var shaperKeys = map[string]string{"TokenBucket": bucketKey, "TokenBucket stepped": bucketKey, "LeakyBucket": "ratelimit:default:leakybucket{k}"}
 
 // still is a clock by which no time passes between a reply and Delay.
 func still() time.Time { return limitertest.Start }

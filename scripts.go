@@ -74,7 +74,7 @@ func (s *scripts) get(byCaller bool) scriptSet {
 func assemble(file *script.File) scriptSet {
 	set := scriptSet{
 		one:        file.Script(),
-		peek:       file.Without("rewind").Fill(peekTemplate), // it repairs nothing
+		peek:       file.Fill(peekTemplate),
 		many:       file.Fill(manyTemplate),
 		operations: file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n").Fill(operationsTemplate),
 	}
@@ -133,7 +133,7 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f.Without("rewind")), noTicket).Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f), noTicket).Fill(body(allPeekLimiterTemplate)).Source
 	}
 	all := around.Set("limiters", nested(-1))
 	set := severalSet{scriptSet: scriptSet{

@@ -51,8 +51,8 @@ var (
 
 // WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
 // refilled while the ticket was held: of n permits held for h, n − rate × h, rounded down to
-// the units in which the bucket counts (with WithRefillEvery, n less the most that the steps
-// in h can bring), and nothing if a limiter of another rate has written the state. The
+// the units in which the bucket counts (with WithRefillEvery, n less what the steps in h have
+// brought), and nothing if a limiter of another rate has written the state. The
 // permits used then never exceed the bucket's bound in any interval, if a ticket's use
 // counts at the instant of its estimate, all limiters of the key have this rate, and the
 // clock does not step back while the ticket is held. Without this option everything is given

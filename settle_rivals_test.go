@@ -252,3 +252,50 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 	}
 	c.settle(t)
 }
+
+// TestGivingBackTakesNothingFromAFasterRule: what a slow rule took is refilled at the rate of a
+// faster one as before, whether the slow rule gives to its own state or to that of another.
+func TestGivingBackTakesNothingFromAFasterRule(t *testing.T) {
+	eachBucket(t, func(t *testing.T, s *limitertest.Stage, slow, fast bucketKind) {
+		s.Wipe(t)
+		slowly := slow.build(s.Client, ratelimit.PerHour(1), 10)
+		quickly := fast.build(s.Client, ratelimit.PerSecond(1), 10)
+		first, _, err := slowly.Estimate(ctx, "k", 5)
+		require.NoError(t, err)
+		_, _, err = slowly.Estimate(ctx, "k", 5)
+		require.NoError(t, err)
+		s.Advance(10 * time.Second)
+		full := ratelimit.Result{Allowed: true, Limit: 10, Window: 10 * time.Second, Remaining: 10}
+		require.Equal(t, full, must(t)(quickly.Peek(ctx, "k")))
+		require.NoError(t, first.Settle(ctx, 0))
+		require.Equal(t, full, must(t)(quickly.Peek(ctx, "k")))
+		left := must(t)(slowly.Peek(ctx, "k"))
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 10, Window: left.Window, Remaining: 5, ResetAfter: 5*time.Hour - 10*time.Second}, left)
+		require.True(t, must(t)(quickly.TryAcquireN(ctx, "k", 10)).Allowed)
+	})
+}
+
+// A bucketKind builds buckets that refill evenly or in steps of a second.
+type bucketKind struct {
+	name string
+	opts []ratelimit.TokenBucketOption
+}
+
+func (k bucketKind) build(c ratelimit.Client, rate ratelimit.Rate, burst int) *ratelimit.TokenBucket {
+	return ratelimit.Must(ratelimit.NewTokenBucket(c, rate, burst, k.opts...))
+}
+
+// eachBucket runs a test with each two kinds of a bucket, on miniredis and on Redis.
+func eachBucket(t *testing.T, test func(t *testing.T, s *limitertest.Stage, a, b bucketKind)) {
+	kinds := []bucketKind{{"even", nil}, {"stepped", []ratelimit.TokenBucketOption{ratelimit.WithRefillEvery(time.Second)}}}
+	for name, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := open(t)
+			for _, a := range kinds {
+				for _, b := range kinds {
+					t.Run(a.name+" beside "+b.name, func(t *testing.T) { test(t, s, a, b) })
+				}
+			}
+		})
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,7 +239,7 @@ func TestAsManyAsThereAreAreTaken(t *testing.T) {
 		require.Equal(t, 3, taken)
 		require.Zero(t, r.RetryAfter)
 		require.NoError(t, l.Reset(ctx, "k"))
-		taken, r = upTo(1 << 62)
+		taken, r = upTo(math.MaxInt/2 + 1)
 		require.Equal(t, 3, taken, "at most the limit")
 		require.Positive(t, r.RetryAfter)
 	})
@@ -325,7 +326,7 @@ func TestTheLargestDebt(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		build func() settling
-		most  int // permits of debt, and of what is in the bucket
+		most  int64 // permits of debt, and of what is in the bucket
 	}{
 		{"by the time to repay it", func() settling { // a permit in 2^41 µs
 			return ratelimit.Must(ratelimit.NewTokenBucket(clients.Client, ratelimit.Per(1, longest/1024), 3))
@@ -361,7 +362,7 @@ func TestTheLargestDebt(t *testing.T) {
 				if test.name == "ZSet" {
 					n = min(left, 10_000)
 				}
-				must(t)(l.Charge(ctx, "k", n))
+				must(t)(l.Charge(ctx, "k", int(n)))
 				left -= n
 			}
 			key := clients.Admin.Keys(ctx, "*").Val()[0]

@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/limitername"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // A Shadow is a [Limiter] that decides by one limiter and asks another one, on trial, what
@@ -29,8 +33,11 @@ import (
 // limiter has, if both are of one algorithm. It is asked about each call that the enforced
 // limiter has decided, allowed or denied, and not about a call that got an error. Calls for
 // one key are asked in about the order of their decisions. At most 256 trials (see
-// [WithMaxTrials]) are under way at a time, each for at most a second. While as many are
-// under way, the trial is not asked about further calls; [Shadow.Dropped] counts these.
+// [WithMaxTrials]) are under way at a time, and report gets the answer of each within a second:
+// then its context ends. If the trial's client does not honour contexts, a call that hangs
+// stays under way until the client's timeouts end it; without timeouts, until the connection
+// does. While as many are under way, the trial is not asked about further calls;
+// [Shadow.Dropped] counts these.
 //
 // Put a [DenyCache] around the enforced limiter, not around the Shadow: the trial would not
 // be asked about calls that the cache denies. NewDenyCache refuses that. A call takes some
@@ -102,8 +109,8 @@ type shadowOption func(*shadowSettings)
 func (f shadowOption) setShadow(s *shadowSettings) { f(s) }
 
 // WithMaxTrials allows n trials to be under way at a time; without it, 256. n is 1 to
-// 1,048,576. While the trial's Redis hangs, up to n goroutines wait for it, each for at most
-// a second.
+// 1,048,576. While the trial's Redis hangs, up to n goroutines wait for it, and those of the few
+// executions into which the trial's limiter merges calls.
 func WithMaxTrials(n int) ShadowOption {
 	return shadowOption(func(s *shadowSettings) {
 		if n < 1 || n > mostMaxTrials {
@@ -155,11 +162,29 @@ func (s *Shadow) Reset(ctx context.Context, key string) error {
 
 // Dropped is how many calls the trial was not asked about, because too many trials were
 // under way.
-func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
+func (s *Shadow) Dropped() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.dropped.Load()
+}
 
 // Panicked is how many calls of report have panicked. If the trial itself panics, report gets
 // that as the Err of a Trial.
-func (s *Shadow) Panicked() int64 { return s.failed.Load() }
+func (s *Shadow) Panicked() int64 {
+	if s == nil {
+		return 0
+	}
+	return s.failed.Load()
+}
+
+// Name returns the enforced limiter's name, "default" if that has none.
+func (s *Shadow) Name() string {
+	if s == nil || s.enforced == nil {
+		return ""
+	}
+	return limitername.Of(s.enforced)
+}
 
 func (s *Shadow) ceiling() int { return ceilingOf(s.enforced) }
 
@@ -167,14 +192,26 @@ func (s *Shadow) ceiling() int { return ceilingOf(s.enforced) }
 func (s *Shadow) try(ctx context.Context, t Trial) {
 	select {
 	case s.running <- struct{}{}:
-		go s.run(context.WithoutCancel(ctx), t) // the caller may be gone by then
+		go s.run(waiting.Without(context.WithoutCancel(ctx)), t) // the caller may be gone by then
 	default:
 		s.dropped.Add(1)
 	}
 }
 
 func (s *Shadow) run(ctx context.Context, t Trial) {
-	defer func() { <-s.running }()
+	// The trial is under way for as long as one of its goroutines is: that of a client which does
+	// not honour contexts ends with the client's timeouts only.
+	var users atomic.Int64
+	use := func() (ended func()) {
+		users.Add(1)
+		return func() {
+			if users.Add(-1) == 0 {
+				<-s.running
+			}
+		}
+	}
+	defer use()()
+	ctx = redisexec.CountLeft(ctx, use)
 	s.ask(ctx, &t)
 	if t.N == 0 && t.Err == nil {
 		return

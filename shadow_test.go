@@ -5,10 +5,12 @@ import (
 	"errors"
 	"math"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -221,4 +223,48 @@ func TestADryRun(t *testing.T) {
 	_, err := dry.TryAcquireN(ctx, "k", 3)
 	require.NoError(t, err)
 	require.ErrorIs(t, (<-trials).Err, ratelimit.ErrExceedsLimit)
+}
+
+// hanging is a client whose server never answers, and which has no timeouts.
+type hanging struct {
+	calls atomic.Int64
+	back  chan struct{} // closed when the server answers
+}
+
+func (h *hanging) Process(_ context.Context, cmd redis.Cmder) error {
+	h.calls.Add(1)
+	<-h.back
+	cmd.SetErr(redis.ErrClosed)
+	return redis.ErrClosed
+}
+
+// TestATrialOnAHangingClientKeepsItsPlace: a call that its context cannot end is under way until the
+// client returns.
+func TestATrialOnAHangingClientKeepsItsPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client := &hanging{back: make(chan struct{})}
+		trial := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Minute))
+		var reports []error
+		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), trial, func(trial ratelimit.Trial) {
+			reports = append(reports, trial.Err)
+		}, ratelimit.WithMaxTrials(1)))
+		for range 5 {
+			_, err := s.TryAcquire(ctx, "k")
+			require.NoError(t, err)
+			time.Sleep(2 * time.Second) // of the bubble's clock
+			synctest.Wait()
+		}
+		require.Len(t, reports, 1)
+		require.ErrorIs(t, reports[0], context.DeadlineExceeded, "after its second")
+		require.EqualValues(t, 1, client.calls.Load())
+		require.EqualValues(t, 4, s.Dropped())
+		close(client.back)
+		synctest.Wait()
+		for range 2 { // the place is free again, each time
+			_, err := s.TryAcquire(ctx, "k")
+			require.NoError(t, err)
+			synctest.Wait()
+			require.EqualValues(t, 4, s.Dropped())
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -56,7 +57,7 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		scripts = listWindowScripts
 	}
-	inner, err := newCore(c, s, logAlgorithm("sliding log", idSlidingLog, scripts, resolution, logExplainer{sorted, s.headroom}, s.clock != nil))
+	inner, err := newCore(c, s, logAlgorithm("sliding log", keyname.SlidingLog, scripts, resolution, logExplainer{sorted, s.headroom}, s.clock != nil))
 	if err != nil {
 		return nil, err
 	}

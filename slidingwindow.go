@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -71,7 +72,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d; a SlidingLog is as exact, for any limit", limit, maxZSet)
 		}
 		a = algorithm{
-			title: "sliding window", id: idSlidingWindowZSet, most: rules.own(0),
+			title: "sliding window", id: keyname.SlidingWindowZSet, most: rules.own(0),
 			scripts: zsetWindowScripts,
 			args:    integers(int64(rules.own(0)), window.Microseconds()),
 			words:   wordUsed + 1, cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3}, explainer: rules,
@@ -87,9 +88,9 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 			return nil, invalidConfig("the window %v is not divisible into %d sub-windows of whole microseconds; "+
 				"choose another number with WithSubWindows", window, subWindows)
 		}
-		id, scripts := idSlidingWindowHash, hashWindowScripts
+		id, scripts := keyname.SlidingWindowHash, hashWindowScripts
 		if s.storage == List {
-			id, scripts = idSlidingWindowList, listWindowScripts
+			id, scripts = keyname.SlidingWindowList, listWindowScripts
 		}
 		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules, s.clock != nil)
 	}

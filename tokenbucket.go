@@ -1,5 +1,7 @@
 package ratelimit
 
+import "github.com/tryacquire/ratelimit/internal/keyname"
+
 // A TokenBucket holds up to burst tokens and gains tokens at a rate; a permit takes
 // one. In any interval t it allows at most burst + rate × t permits, exactly: a rate
 // such as 7 per minute neither leaks nor loses a permit.
@@ -32,7 +34,7 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err := b.set(&s, "burst"); err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("token bucket", idTokenBucket, b, s.mark()))
+	inner, err := newCore(c, s, bucketAlgorithm("token bucket", keyname.TokenBucket, b, s.mark()))
 	if err != nil {
 		return nil, err
 	}

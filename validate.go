@@ -133,17 +133,17 @@ func isNil(l Limiter) bool {
 func ceilingOf(l Limiter) int {
 	switch l := l.(type) {
 	case *FixedWindow:
-		return l.ceiling()
+		return l.decider().ceiling()
 	case *CalendarWindow:
-		return l.ceiling()
+		return l.decider().ceiling()
 	case *SlidingWindow:
-		return l.ceiling()
+		return l.decider().ceiling()
 	case *SlidingLog:
-		return l.ceiling()
+		return l.decider().ceiling()
 	case *TokenBucket:
-		return l.ceiling()
+		return l.decider().ceiling()
 	case *LeakyBucket:
-		return l.ceiling()
+		return l.decider().ceiling()
 	case *All:
 		return l.ceiling()
 	case *LocalTokenBucket:

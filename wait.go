@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // Wait waits until l allows one permit of key, and takes it. It is WaitN(ctx, l, key, 1).
@@ -86,9 +88,9 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
 	switch l := l.(type) {
 	case *TokenBucket:
-		return l.core, caches, true
+		return l.decider(), caches, true
 	case *LeakyBucket:
-		return l.core, caches, true
+		return l.decider(), caches, true
 	case *DenyCache:
 		// A denial from memory says only that n permits do not fit now.
 		return bucketIn(l.limiter, append(caches, l.table))
@@ -106,21 +108,27 @@ func (w waiter) left(ctx context.Context) time.Duration {
 
 // poll asks until l allows the call.
 func (w waiter) poll(ctx context.Context, l Limiter, key string, n int) (Result, error) {
+	call, attempt := waiting.Begin(ctx, true)
 	for {
-		r, err := l.TryAcquireN(ctx, key, n)
+		call.Again()
+		r, err := l.TryAcquireN(attempt, key, n)
 		if err != nil || r.Allowed {
 			return r, err
 		}
 		left := w.left(ctx)
 		if r.RetryAfter >= left {
-			return Result{}, &WaitError{Key: key, Wait: r.RetryAfter}
+			err := &WaitError{Key: key, Wait: r.RetryAfter}
+			call.End(err)
+			return Result{}, err
 		}
 		pause := max(r.RetryAfter, leastPause)
 		if late := w.jitter(min(r.RetryAfter/10, mostJitter)); pause+late < left {
 			pause += late
 		}
 		if err := w.sleep(ctx, pause); err != nil {
-			return Result{}, fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(key), err)
+			err = fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(key), err)
+			call.End(err)
+			return Result{}, err
 		}
 	}
 }

@@ -10,8 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // A watch reports the calls of one limiter to its observers. It is nil for a limiter without
@@ -68,9 +70,37 @@ func (w *watch) report(ctx context.Context, o Observation) {
 	if o.Limiter == "" {
 		o.Limiter = w.name
 	}
+	if wait := waiting.In(ctx); wait != nil {
+		w.attempted(wait.Leave(ctx), wait, o)
+		return
+	}
 	for _, observe := range w.observers {
 		w.call(ctx, observe, &o)
 	}
+}
+
+// attempted reports an attempt of a call that may wait. A denial is held back, because the caller
+// may get the permits yet.
+func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation) {
+	if wait.Polls && o.Call == CallAcquire {
+		o.Call = CallWait
+		before := wait.Before(o.Latency)
+		o.Waited += before
+		o.Latency += before
+	}
+	if o.Outcome != OutcomeDenied && o.Outcome != OutcomeUntaken {
+		w.report(ctx, o)
+		return
+	}
+	wait.Hold(w, func(end error) {
+		if end != nil {
+			o.Err = end
+			if !errors.Is(end, ErrWaitTooLong) {
+				o.Outcome, o.Result = OutcomeFailed, Result{}
+			}
+		}
+		w.report(ctx, o)
+	})
 }
 
 // call calls an observer, whose panic goes no further.
@@ -106,7 +136,7 @@ func (c *core) asked(ctx context.Context, began time.Time, o Observation) {
 	if c == nil || c.watch == nil {
 		return
 	}
-	if !mistake(o.Err) {
+	if !errclass.IsMistake(o.Err) {
 		o.Source, o.Batch = SourceRedis, max(o.Batch, 1)
 	}
 	c.watch.end(ctx, began, o)
@@ -140,7 +170,7 @@ func (c *core) acquired(ctx context.Context, began time.Time, key string, n int,
 // sent stores how a call that began at began was sent to Redis.
 func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
 	switch {
-	case mistake(o.Err):
+	case errclass.IsMistake(o.Err):
 	case batch == nil:
 		o.Source, o.Batch = SourceRedis, 1
 	case batch.Calls == 0: // it was not sent, because the caller left before
@@ -154,43 +184,6 @@ func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
 // hold counts n more permits, or none, as held by this process.
 func (o *Observation) hold(f *InFlight, n int) {
 	o.HeldChange, o.Held = n, int(f.held.Add(int64(n)))
-}
-
-// mistake reports whether err is about the call, so that nothing was asked.
-func mistake(err error) bool {
-	return err != nil && (errors.Is(err, ErrInvalidKey) || errors.Is(err, ErrInvalidPermits) ||
-		errors.Is(err, ErrExceedsLimit) || errors.Is(err, ErrInvalidConfig))
-}
-
-// nameOf is the name of the limiter that decides in l, "default" if l has none.
-func nameOf(l Limiter) string {
-	switch l := l.(type) {
-	case *All:
-		if l != nil && l.group != nil {
-			return l.group.name
-		}
-	case *LocalTokenBucket:
-		if l != nil && l.name != "" {
-			return l.name
-		}
-	case *DenyCache:
-		if l != nil && l.name != "" {
-			return l.name
-		}
-	case *Fallback:
-		if l != nil && l.name != "" {
-			return l.name
-		}
-	case *Shadow:
-		if l != nil && l.enforced != nil {
-			return nameOf(l.enforced)
-		}
-	default:
-		if c, err := redisCore(l); err == nil {
-			return c.name
-		}
-	}
-	return defaultName
 }
 
 // changes holds the changes of a breaker's state until they can be delivered. gobreaker

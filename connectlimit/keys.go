@@ -104,7 +104,9 @@ func ofHeader(of func(string) (httplimit.KeyFunc, error), name string) (KeyFunc,
 // before. The error wraps ratelimit.ErrInvalidConfig: user is nil.
 func User(user func(context.Context) string) (KeyFunc, error) { return rpclimit.User[Call](user) }
 
-// Everyone limits all calls together, by the key "all".
+// Everyone limits all calls together, by the key "all". On a Redis Cluster all limits of that key
+// are in one slot, on one master. A KeyFunc that returns a constant of its own for each limit, such
+// as "all:search", spreads them.
 func Everyone() KeyFunc {
 	return func(context.Context, Call) (string, error) { return "all", nil }
 }

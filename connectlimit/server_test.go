@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -74,6 +75,25 @@ func TestADenialOnTheWire(t *testing.T) {
 	require.Empty(t, body)
 	require.Equal(t, "8", resp.Trailer.Get("Grpc-Status"))
 	require.Equal(t, "1500", resp.Trailer.Get("Grpc-Retry-Pushback-Ms"))
+}
+
+// TestNoCacheStoresADenial: clients may call what has no side effects by GET, and a cache between would
+// go on denying when the permits are there.
+func TestNoCacheStoresADenial(t *testing.T) {
+	handler := connect.NewUnaryHandler(unary, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
+		return connect.NewResponse(r.Msg), nil
+	}, connect.WithIdempotency(connect.IdempotencyNoSideEffects), connect.WithInterceptors(newServer(t, limitertest.Denying(5, time.Second, 1500*time.Millisecond))))
+	for _, r := range []*http.Request{
+		httptest.NewRequest("GET", unary+`?connect=v1&encoding=json&message=%22a%22`, nil),
+		httptest.NewRequest("POST", unary, strings.NewReader(`"a"`)),
+	} {
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		handler.ServeHTTP(w, r)
+		require.Equal(t, 429, w.Code, r.Method)
+		require.Equal(t, []string{"2"}, w.Header().Values("Retry-After"), r.Method)
+		require.Equal(t, []string{"no-store"}, w.Header().Values("Cache-Control"), r.Method)
+	}
 }
 
 // TestThePolicyIsTheLimitersName, if no other is given.

@@ -80,7 +80,9 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return 
 //
 //	canceled, deadline_exceeded  the call's own context has ended
 //	invalid_argument  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
-//	internal          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
+//	resource_exhausted  a limiter that returns its denials as errors: ratelimit.ErrDenied, ErrWaitTooLong
+//	internal          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot;
+//	                  a key in Redis that is damaged: ratelimit.ErrCorruptState
 //	unavailable       everything else: Redis is down, for example
 //
 // For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
@@ -94,7 +96,7 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 // limit while there is no decision because of Redis or the network: those that
 // [DefaultErrorHandler] answers with unavailable. It answers all other errors as
 // DefaultErrorHandler does, and also every error of a key function, so that no call without a key
-// goes on, and none after a mistake of the service.
+// goes on, none after a mistake of the service, and none whose key in Redis is damaged.
 //
 // Set the client's timeouts: a call goes on only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
@@ -129,7 +131,8 @@ const (
 	namePushback   = "Grpc-Retry-Pushback-Ms"
 )
 
-// withMetadata is err with the metadata that tells clients of the call's protocol when to retry. It
+// withMetadata is err with the metadata that tells clients of the call's protocol when to retry, and
+// caches not to store it. It
 // changes a copy: a denial handler may return one error again and again.
 func withMetadata(_ context.Context, call Call, err error, delay time.Duration, pushback string) error {
 	var failure *connect.Error
@@ -146,7 +149,8 @@ func withMetadata(_ context.Context, call Call, err error, delay time.Duration, 
 		}
 	}
 	if call.Peer.Protocol == connect.ProtocolConnect {
-		seconds := (delay-1)/time.Second + 1 // rounded up; delay is more than 0
+		copied.Meta()["Cache-Control"] = []string{"no-store"} // of a GET too, as RFC 6585 asks for
+		seconds := (delay-1)/time.Second + 1                  // rounded up; delay is more than 0
 		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
 	} else {
 		copied.Meta()[namePushback] = []string{pushback}

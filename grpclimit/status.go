@@ -72,7 +72,9 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error {
 //
 //	CANCELLED, DEADLINE_EXCEEDED  the call's own context has ended
 //	INVALID_ARGUMENT  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
-//	INTERNAL          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
+//	RESOURCE_EXHAUSTED  a limiter that returns its denials as errors: ratelimit.ErrDenied, ErrWaitTooLong
+//	INTERNAL          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot;
+//	                  a key in Redis that is damaged: ratelimit.ErrCorruptState
 //	UNAVAILABLE       everything else: Redis is down, for example
 //
 // For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
@@ -86,7 +88,7 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 // limit while there is no decision because of Redis or the network: those that
 // [DefaultErrorHandler] answers with UNAVAILABLE. It answers all other errors as
 // DefaultErrorHandler does, and also every error of a key function, so that no call without a key
-// goes on, and none after a mistake of the service.
+// goes on, none after a mistake of the service, and none whose key in Redis is damaged.
 //
 // Set the client's timeouts: a call goes on only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.

@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
@@ -43,7 +44,9 @@ func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 // behind the limit, and the client learns only the status of the error:
 //
 //	400  ErrNoKey and ErrBadKey; ratelimit.ErrExceedsLimit: a cost that no wait would help
-//	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot
+//	429  a limiter that returns its denials as errors: ratelimit.ErrDenied, ErrWaitTooLong
+//	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot;
+//	     a key in Redis that is damaged: ratelimit.ErrCorruptState
 //	503  everything else: Redis is down, for example
 func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ http.Handler) {
 	writeProblem(w, problem{Status: statusOf(err)})
@@ -51,14 +54,14 @@ func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ ht
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that serves requests without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with 503. It answers all other errors as DefaultErrorHandler does, and also every error
-// of a key function, so that no request without a key is served, and none after a mistake of the
-// service.
+// answers with 503, but for ratelimit.ErrLeaseLost. It answers all other errors as DefaultErrorHandler does, and also every error
+// of a key function, so that no request without a key is served, none after a mistake of the
+// service, and none whose key in Redis is damaged.
 //
 // Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
 // a [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
-	if statusOf(err) == http.StatusServiceUnavailable && !integration.IsKeyError(err) && deadline.Ended(r.Context()) == nil {
+	if errclass.Is(err, errclass.Outage) && !integration.IsKeyError(err) && deadline.Ended(r.Context()) == nil {
 		next.ServeHTTP(w, r)
 		return
 	}
@@ -66,11 +69,13 @@ func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http
 }
 
 func statusOf(err error) int {
-	switch integration.CauseOf(err) {
-	case integration.Mistake:
+	switch errclass.Of(err).Class {
+	case errclass.Mistake, errclass.Damaged:
 		return http.StatusInternalServerError
-	case integration.NoKey, integration.TooMuch:
+	case errclass.NoKey, errclass.TooMuch:
 		return http.StatusBadRequest
+	case errclass.Decision:
+		return http.StatusTooManyRequests
 	}
 	return http.StatusServiceUnavailable
 }
@@ -92,8 +97,10 @@ func writeProblem(w http.ResponseWriter, p problem) {
 		body = nil
 	}
 	h := w.Header()
-	for _, name := range []string{"Cache-Control", "Content-Encoding", "Content-Length", "Etag", "Last-Modified"} {
-		delete(h, name) // set by a middleware outside, for the handler's answer
+	// A middleware outside has set these for the handler's answer. Content-Encoding stays: whoever has set
+	// it compresses this body too, see go.dev/issue/66343.
+	for _, name := range []string{"Content-Length", "Etag", "Last-Modified"} {
+		delete(h, name)
 	}
 	h["Cache-Control"] = []string{"no-store"} // as RFC 6585 asks for
 	h["Content-Type"] = []string{"application/problem+json"}

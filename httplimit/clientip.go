@@ -10,7 +10,10 @@ import (
 // ClientIP limits by the client's address, with keys such as "ip:192.0.2.7" and
 // "ip:2001:db8:1:2::/64". An IPv6 client can choose among the addresses of a /64, so the whole
 // /64 is one client; see [WithIPv6Prefix]. An IPv4 address in IPv6 form (::ffff:192.0.2.7) is the
-// IPv4 address.
+// IPv4 address. A client whose IPv6 address has an IPv4 address inside has the key of that IPv4 address:
+// NAT64's 64:ff9b::/96, 6to4, Teredo, and the forms ::192.0.2.7 and ::ffff:0:192.0.2.7. In 64:ff9b:1::/48, of
+// local translators, each address is one client. A translator with a prefix of the network's own looks
+// like any /64.
 //
 // trusted are the networks of the proxies in front of the service, and nothing else: whoever
 // sends from a trusted network chooses the key. Without any, the address is that of the
@@ -154,7 +157,8 @@ func (c *clientIP) walk(
 func (c *clientIP) keyOf(a netip.Addr) string {
 	var space [64]byte
 	b := append(space[:0], "ip:"...)
-	if a.Is4() || c.ipv6Bits == 128 {
+	a = embedded(a)
+	if a.Is4() || c.ipv6Bits == 128 || localNAT64.Contains(a) {
 		return string(a.AppendTo(b))
 	}
 	p, _ := a.Prefix(c.ipv6Bits) // the bits were checked
@@ -254,12 +258,24 @@ func parseForwarded(element string) (addr netip.Addr, found bool) {
 }
 
 // parseNode reads the value of "for". RFC 7239 wants IPv6 in brackets and quotes, and a port in
-// quotes; proxies leave out either, and what is meant is clear all the same.
+// quotes; proxies leave out either, and what is meant is clear all the same. The port may be
+// obfuscated, as in 203.0.113.7:_x.
 func parseNode(value string) (netip.Addr, bool) {
 	if len(value) >= 2 && value[0] == '"' && value[len(value)-1] == '"' {
 		value = value[1 : len(value)-1]
 	}
+	if host, port, found := strings.Cut(value, ":_"); found {
+		if !isObfuscated(port) {
+			return netip.Addr{}, false
+		}
+		value = host + ":65535" // any port, but with five digits, which no part of an IPv6 address has
+	}
 	return parseHost(value)
+}
+
+// isObfuscated reports whether s is what stands behind the underscore of an obfuscated port.
+func isObfuscated(s string) bool {
+	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == ""
 }
 
 // shorten cuts what a client may have chosen, so that it cannot flood a log.

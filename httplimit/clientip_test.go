@@ -111,6 +111,17 @@ func TestForwarded(t *testing.T) {
 	for element, want := range map[string]string{
 		`for=203.0.113.7;proto=http;by=10.0.0.1`:                   "ip:203.0.113.7",
 		`proto=http;FOR=203.0.113.7`:                               "ip:203.0.113.7",
+		`for="203.0.113.7:_x"`:                                     "ip:203.0.113.7", // an obfuscated port
+		`for="203.0.113.7:_A.b-9_"`:                                "ip:203.0.113.7",
+		`for="[2001:db8:1:2::9]:_x"`:                               "ip:2001:db8:1:2::/64",
+		`for="203.0.113.7:_"`:                                      "",
+		`for="203.0.113.7:_x y"`:                                   "",
+		`for="203.0.113.7:80:_x"`:                                  "",
+		`for="203.0.113.7:_x:_y"`:                                  "",
+		`for="2001:db8:1:2::9:_x"`:                                 "", // no brackets
+		`for="[203.0.113.7]:_x"`:                                   "",
+		`for="unknown:_x"`:                                         "",
+		`for="_hidden:_x"`:                                         "",
 		`For="203.0.113.7"`:                                        "ip:203.0.113.7",
 		`for=192.0.2.1, host="a,for=192.0.2.2,";for=203.0.113.7`:   "ip:203.0.113.7", // a client chooses the host
 		`for=192.0.2.1, for=203.0.113.7;host="\",for=192.0.2.2"`:   "ip:203.0.113.7",
@@ -141,6 +152,61 @@ func TestForwarded(t *testing.T) {
 			require.ErrorIs(t, err, httplimit.ErrBadKey, element)
 		}
 	}
+}
+
+// TestAnIPv4AddressInside: a client that has an IPv4 address inside of an IPv6 address is that IPv4
+// address. By its /64, everybody behind a translator would be one client, and a network of 6to4
+// would be 65,536.
+func TestAnIPv4AddressInside(t *testing.T) {
+	for peer, want := range map[string]string{
+		"64:ff9b::cb00:7107":                   "ip:203.0.113.7", // NAT64, RFC 6052
+		"64:ff9b::203.0.113.8":                 "ip:203.0.113.8",
+		"64:ff9b::1:cb00:7107":                 "ip:64:ff9b::/64", // not in the /96
+		"64:ff9b:1::cb00:7107":                 "ip:64:ff9b:1::cb00:7107",
+		"64:ff9b:1:cb00:71:700::":              "ip:64:ff9b:1:cb00:71:700::", // RFC 8215, at another place
+		"64:ff9b:2::cb00:7107":                 "ip:64:ff9b:2::/64",
+		"2002:cb00:7107::1":                    "ip:203.0.113.7", // 6to4, RFC 3056
+		"2002:cb00:7107:ffff:1:2:3:4":          "ip:203.0.113.7",
+		"2003:cb00:7107:ffff:1:2:3:4":          "ip:2003:cb00:7107:ffff::/64",
+		"2001:0:4136:e378:8000:63bf:34ff:8ef8": "ip:203.0.113.7", // all bits of it turned: Teredo, RFC 4380
+		"2001:1:4136:e378:8000:63bf:34ff:8ef8": "ip:2001:1:4136:e378::/64",
+		"::203.0.113.7":                        "ip:203.0.113.7",
+		"::ffff:0:203.0.113.7":                 "ip:203.0.113.7", // translated, RFC 2765
+		"::1":                                  "ip:::/64",
+		"::2":                                  "ip:::/64",
+		"::1:203.0.113.7":                      "ip:::/64",
+		"64:ff9b::":                            "ip:64:ff9b::/64", // 0.0.0.0/8 is nobody's
+		"2002::1":                              "ip:2002::/64",
+		"2001:0:4136:e378:8000:63bf:ffff:ffff": "ip:2001:0:4136:e378::/64",
+		"2001:db8:1:203::203.0.113.7":          "ip:2001:db8:1:203::/64",
+	} {
+		r := newRequest("GET", "/")
+		r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(peer), 1).String()
+		got, err := clientIP(t, nil)(r)
+		require.NoError(t, err, peer)
+		require.Equal(t, want, got, peer)
+
+		// Each address on its own, or large groups, change nothing about the IPv4 address.
+		for _, bits := range []int{16, 128} {
+			got, err = clientIP(t, nil, httplimit.WithIPv6Prefix(bits))(r)
+			require.NoError(t, err, peer)
+			if netip.MustParsePrefix("64:ff9b:1::/48").Contains(netip.MustParseAddr(peer)) || !strings.Contains(want, "/") {
+				require.Equal(t, want, got, "%s by /%d", peer, bits)
+			} else {
+				require.NotContains(t, got, ".", "%s by /%d", peer, bits)
+			}
+		}
+	}
+
+	// It is the client's for the key alone: who trusts 10.0.0.0/8 does not trust a translator.
+	r := newRequest("GET", "/")
+	r.RemoteAddr, r.Header["X-Forwarded-For"] = "[64:ff9b::10.0.0.1]:1", []string{"203.0.113.7"}
+	got, err := clientIP(t, proxies)(r)
+	require.NoError(t, err)
+	require.Equal(t, "ip:10.0.0.1", got)
+	got, err = clientIP(t, prefixes("64:ff9b::10.0.0.0/104"))(r)
+	require.NoError(t, err)
+	require.Equal(t, "ip:203.0.113.7", got)
 }
 
 func TestIPv6Prefixes(t *testing.T) {

@@ -38,6 +38,7 @@ var (
 	errNoHandler = invalidConfig("the handler behind the limit is nil")
 
 	errTwoSettle     = invalidConfig("WithSettle and WithReportedCost both say what a request has cost; give one")
+	errNoWait        = invalidConfig("WithReadFirst: no request waits without WithMaxWait; give it to New")
 	errWaitAndSettle = invalidConfig("WithMaxWait: an estimate is not waited for; leave out WithSettle and WithReportedCost, or the wait")
 
 	errNoPrefix     = errors.New("is not valid")

@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -36,6 +37,7 @@ func denied(limit int, window time.Duration, remaining int, retry, reset time.Du
 
 func TestDraft11HasExactValues(t *testing.T) {
 	const year = 365 * 24 * time.Hour
+	most := min(int64(math.MaxInt), 999_999_999_999_999) // that the fields can hold
 	for name, c := range map[string]struct {
 		result             ratelimit.Result
 		bucket             bool
@@ -69,8 +71,8 @@ func TestDraft11HasExactValues(t *testing.T) {
 		"nothing is allowed":       {result: ratelimit.Result{RetryAfter: time.Second, ResetAfter: time.Second}, wait: "1"},
 
 		// No limiter of ours answers so.
-		"a foreign limiter's numbers": {bucket: true, result: allowed(math.MaxInt64, math.MaxInt64, -1, -1), policy: `"api";q=999999999999999;w=9223372037`, rate: `"api";r=0;t=1`},
-		"more left than the limit":    {bucket: true, result: allowed(1, math.MaxInt64, math.MaxInt64, 0), policy: `"api";q=1;w=9223372037`, rate: `"api";r=999999999999999;t=9223372037`},
+		"a foreign limiter's numbers": {bucket: true, result: allowed(math.MaxInt, math.MaxInt64, -1, -1), policy: fmt.Sprintf(`"api";q=%d;w=9223372037`, most), rate: `"api";r=0;t=1`},
+		"more left than the limit":    {bucket: true, result: allowed(1, math.MaxInt64, math.MaxInt, 0), policy: `"api";q=1;w=9223372037`, rate: fmt.Sprintf(`"api";r=%d;t=9223372037`, most)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts := []httplimit.Option{httplimit.WithPolicy("api")}

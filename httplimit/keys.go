@@ -97,7 +97,9 @@ func User(user func(context.Context) string) (KeyFunc, error) {
 	}, nil
 }
 
-// Everyone limits all requests together, by the key "all".
+// Everyone limits all requests together, by the key "all". On a Redis Cluster all limits of that key are
+// in one slot, on one master. A KeyFunc that returns a constant of its own for each limit, such as
+// "all:search", spreads them.
 func Everyone() KeyFunc {
 	return func(*http.Request) (string, error) { return "all", nil }
 }
@@ -222,8 +224,9 @@ func part(kind, value string) string {
 	return string(b)
 }
 
-// escaped: braces would be a hash tag of Redis Cluster; "|" separates parts; "%" begins an
-// escape, so that no two values become one.
+// escaped: braces would be a hash tag of Redis Cluster, by which a client could choose the slot of
+// its key, or that of another's; "|" separates parts; "%" begins an escape, so that no two values
+// become one, and url.PathUnescape gives back the value.
 const (
 	escaped  = "{}|%"
 	upperHex = "0123456789ABCDEF"

@@ -7,6 +7,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A limit is one of a middleware's limits.
@@ -54,7 +55,7 @@ func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middlewar
 		d.Bucket = d.Bucket || isBucket(limiter)
 	}
 	if d.Policy == "" {
-		d.Policy = integration.NameOf(limiter)
+		d.Policy = limitername.Of(limiter)
 		if !integration.IsPolicyName(d.Policy) {
 			return nil, invalidConfig("%s: %q, the limiter's name, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
 				what, d.Policy, integration.MostPolicyName)

@@ -14,7 +14,10 @@ import (
 // New returns a middleware, which puts the limit in front of a handler. Each request takes a
 // permit of the key that the function key returns. If it gets one, the handler runs; otherwise
 // the denial handler does (see [WithDenialHandler]), or, if there is no decision, the error
-// handler (see [WithErrorHandler]). A CORS preflight takes none (see [WithPreflights]).
+// handler (see [WithErrorHandler]).
+//
+// A CORS preflight takes a permit like every other request, because any client can dress its request
+// as one. Put the CORS handler outside: it answers preflights itself, and they do not reach the limit.
 //
 // Mount each limit once: a request that passes it twice takes two permits, and the fields then
 // have the policy twice.
@@ -35,6 +38,9 @@ func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Hand
 			return nil, fmt.Errorf("%w (httplimit.New)", err)
 		}
 	}
+	if m.readFirst > 0 && m.maxWait == 0 {
+		return nil, errNoWait
+	}
 	m.limits = []*limit{l}
 	m.serve = m.serveOne
 	return m.wrap, nil
@@ -46,8 +52,8 @@ type middleware struct {
 	fields     []Fields
 	exposed    string // for browsers: the fields, and Retry-After
 	skip       func(*http.Request) bool
-	preflights bool          // are limited
 	maxWait    time.Duration // 0: none
+	readFirst  int           // bytes of a body, before the wait
 	denied     func(http.ResponseWriter, *http.Request, Decision)
 	failed     func(http.ResponseWriter, *http.Request, error, http.Handler)
 	failedLate func(*http.Request, error) // or nil
@@ -75,7 +81,7 @@ func (m *middleware) wrap(next http.Handler) http.Handler {
 		})
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if m.skip != nil && m.skip(r) || !m.preflights && isPreflight(r) {
+		if m.skip != nil && m.skip(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -101,7 +107,7 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	case l.settler != nil:
 		ticket, d.Result, err = l.settler.Estimate(r.Context(), key, cost)
 	default:
-		d.Result, err = integration.Acquire(r.Context(), l.limiter, key, cost, m.maxWait)
+		d.Result, err = m.acquire(r, l, key, cost)
 	}
 	if err != nil {
 		m.failed(w, r, err, next)
@@ -118,6 +124,13 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	}
 }
 
+func (m *middleware) acquire(r *http.Request, l *limit, key string, cost int) (ratelimit.Result, error) {
+	if m.readFirst == 0 {
+		return integration.Acquire(r.Context(), l.limiter, key, cost, m.maxWait)
+	}
+	return integration.AcquireReady(r.Context(), l.limiter, key, cost, m.maxWait, func() bool { return readBody(r, m.readFirst) })
+}
+
 func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {
 	for _, f := range m.fields {
 		f.write(h, d)
@@ -128,14 +141,4 @@ func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {
 	if r.Header["Origin"] != nil {
 		addField(h, nameExpose, []string{m.exposed})
 	}
-}
-
-// isPreflight reports whether r is what a browser asks on its own before it sends a request to
-// another origin. It brings neither a body nor credentials, so that a request that brings
-// them cannot pass for one.
-func isPreflight(r *http.Request) bool {
-	return r.Method == http.MethodOptions &&
-		r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil &&
-		r.Header["Authorization"] == nil && r.Header["Cookie"] == nil &&
-		r.ContentLength == 0 && len(r.TransferEncoding) == 0
 }

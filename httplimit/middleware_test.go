@@ -2,6 +2,7 @@ package httplimit_test
 
 import (
 	"bufio"
+	"compress/gzip"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -85,7 +86,7 @@ func TestARealLimiterThroughTheMiddleware(t *testing.T) {
 	require.Equal(t, 204, ask("192.0.2.2:1").Code, "another client")
 	keys, err := stage.Admin.Keys(t.Context(), "*").Result()
 	require.NoError(t, err)
-	require.ElementsMatch(t, []string{"ratelimit:api:tokenbucket:ip:192.0.2.1", "ratelimit:api:tokenbucket:ip:192.0.2.2"}, keys)
+	require.ElementsMatch(t, []string{"ratelimit:api:tokenbucket{ip:192.0.2.1}", "ratelimit:api:tokenbucket{ip:192.0.2.2}"}, keys)
 }
 
 // TestOutages: an error is 503, and so is a closed policy; an open one lets requests through.
@@ -124,7 +125,7 @@ func TestErrorsHaveAStatusAndNoText(t *testing.T) {
 	for err, code := range map[error]int{
 		httplimit.ErrNoKey: 400, httplimit.ErrBadKey: 400, ratelimit.ErrExceedsLimit: 400,
 		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrInvalidKey: 500, ratelimit.ErrInvalidPermits: 500, ratelimit.ErrCrossSlot: 500,
-		ratelimit.ErrCorruptState: 503, context.Canceled: 503, errors.New("dial"): 503,
+		ratelimit.ErrCorruptState: 500, ratelimit.ErrDenied: 429, context.Canceled: 503, errors.New("dial"): 503,
 	} {
 		wrapped := fmt.Errorf("secret: %w", err)
 		want := fmt.Sprintf(`{"title":%q,"status":%d}`, http.StatusText(code), code)
@@ -197,37 +198,76 @@ func TestCostAndSkip(t *testing.T) {
 	require.Equal(t, []string{"ip:192.0.2.1 1"}, limiter.Asked())
 }
 
-// TestPreflights: what a browser sends on its own costs nothing, and what a client can do with a
-// forged one is not worth it.
-func TestPreflights(t *testing.T) {
-	preflight := func(change func(*http.Request)) *http.Request {
-		r := newRequest("OPTIONS", "/")
-		r.Header.Set("Origin", "https://example.com")
-		r.Header.Set("Access-Control-Request-Method", "POST")
-		change(r)
-		return r
+// TestPreflightsAreLimited: a CORS preflight takes a permit like every other request, because any
+// client can dress its request as one, and a pattern without a method serves OPTIONS too.
+func TestPreflightsAreLimited(t *testing.T) {
+	server := limitertest.OnMiniredis(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(server.Client, ratelimit.Per(1, time.Hour), 1, ratelimit.WithName("api")))
+	body := strings.Repeat("a", 1<<10)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
+	limited := limit(t, bucket)(mux)
+	ran := 0
+	for range 100 {
+		if w := do(limited, newPreflight()); w.Code == 200 {
+			ran++
+			require.Equal(t, body, w.Body.String())
+		} else {
+			require.Equal(t, 429, w.Code)
+			require.Equal(t, quotaExceeded, w.Body.String())
+			require.Equal(t, "3600", w.Header().Get("Retry-After"))
+		}
 	}
-	for name, c := range map[string]struct {
-		free   bool
-		change func(*http.Request)
-	}{
-		"a preflight":          {true, func(*http.Request) {}},
-		"POST":                 {false, func(r *http.Request) { r.Method = "POST" }},
-		"no Origin":            {false, func(r *http.Request) { r.Header.Del("Origin") }},
-		"no method asked for":  {false, func(r *http.Request) { r.Header.Del("Access-Control-Request-Method") }},
-		"with credentials":     {false, func(r *http.Request) { r.Header.Set("Authorization", "Bearer x") }},
-		"with a cookie":        {false, func(r *http.Request) { r.Header.Set("Cookie", "a=b") }},
-		"with a body":          {false, func(r *http.Request) { r.ContentLength = 1 }},
-		"with a chunked body":  {false, func(r *http.Request) { r.ContentLength, r.TransferEncoding = -1, []string{"chunked"} }},
-		"a body of any length": {false, func(r *http.Request) { r.ContentLength = -1 }},
-	} {
-		limiter := limitertest.Denying(5, time.Second, 1)
-		w := serve(t, limiter, preflight(c.change))
-		require.Equal(t, c.free, w.Code == 204, name)
-		require.Equal(t, c.free, len(limiter.Asked()) == 0, name)
-	}
-	w := serve(t, &limitertest.Stub{Result: denied(5, time.Second, 0, 1, 1)}, preflight(func(*http.Request) {}), httplimit.WithPreflights())
+	require.Equal(t, 1, ran)
+	require.Equal(t, 0, peek(t, bucket, "ip:192.0.2.1").Remaining)
+}
+
+// TestPreflightsAreFreeWhereCORSIsOutside: the CORS handler answers them itself, so that neither the
+// limit nor the handler's work is reached.
+func TestPreflightsAreFreeWhereCORSIsOutside(t *testing.T) {
+	limiter := limitertest.Denying(5, time.Second, time.Second)
+	h := cors(limit(t, limiter, httplimit.WithPolicy("api"))(served))
+	w := do(h, newPreflight())
+	require.Equal(t, 204, w.Code)
+	require.Equal(t, http.Header{
+		"Access-Control-Allow-Origin": {"https://example.com"}, "Access-Control-Allow-Methods": {"GET, POST"},
+		"Access-Control-Max-Age": {"600"}, "Vary": {"Origin"},
+	}, w.Header())
+	require.Empty(t, limiter.Asked())
+
+	r := newRequest("POST", "/")
+	r.Header.Set("Origin", "https://example.com")
+	w = do(h, r)
 	require.Equal(t, 429, w.Code)
+	require.Equal(t, []string{"ip:192.0.2.1 1"}, limiter.Asked())
+	require.Equal(t, "https://example.com", w.Header().Get("Access-Control-Allow-Origin"))
+	require.Equal(t, "Ratelimit, Ratelimit-Policy, Retry-After", w.Header().Get("Access-Control-Expose-Headers"))
+}
+
+// newPreflight is what a browser sends on its own before a POST to another origin.
+func newPreflight() *http.Request {
+	r := newRequest("OPTIONS", "/")
+	r.Header.Set("Origin", "https://example.com")
+	r.Header.Set("Access-Control-Request-Method", "POST")
+	return r
+}
+
+// cors is a CORS handler as docs/http.md has it.
+func cors(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Add("Vary", "Origin")
+		if r.Header.Get("Origin") == "https://example.com" {
+			h.Set("Access-Control-Allow-Origin", "https://example.com")
+		}
+		if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
+			h.Set("Access-Control-Allow-Methods", "GET, POST")
+			h.Set("Access-Control-Max-Age", "600")
+			w.WriteHeader(http.StatusNoContent) // answered here: no permit, and no work
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // TestNestedLimits: each adds its policy, and the body names the one that denied.
@@ -249,7 +289,7 @@ func TestNestedLimits(t *testing.T) {
 
 func TestADenialKeepsNoHeaderOfTheAnswerThatIsNot(t *testing.T) {
 	w := httptest.NewRecorder()
-	for _, name := range []string{"Content-Length", "Content-Encoding", "ETag", "Last-Modified"} {
+	for _, name := range []string{"Content-Length", "ETag", "Last-Modified"} {
 		w.Header().Set(name, "1")
 	}
 	w.Header().Set("Cache-Control", "max-age=60")
@@ -260,6 +300,49 @@ func TestADenialKeepsNoHeaderOfTheAnswerThatIsNot(t *testing.T) {
 		"X-Content-Type-Options": {"nosniff"}, "X-Request-Id": {"7"},
 	}, w.Header())
 }
+
+// TestADenialInsideCompression: a middleware that sets Content-Encoding before it knows the answer
+// compresses what the limit writes too, so the header must stay.
+func TestADenialInsideCompression(t *testing.T) {
+	denying := limit(t, &limitertest.Stub{Result: denied(5, time.Second, 0, time.Second, time.Second)}, httplimit.WithPolicy("api"))
+	failing := limit(t, &limitertest.Stub{Err: errors.New("down")})
+	mux := http.NewServeMux()
+	mux.Handle("/denied", compress(denying(served)))
+	mux.Handle("/failed", compress(failing(served)))
+	server := startServer(t, mux, false)
+	for path, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"/denied": {429, quotaExceeded},
+		"/failed": {503, `{"title":"Service Unavailable","status":503}`},
+	} {
+		response, text := request(t, server, "GET", path, nil) // the transport asks for gzip, and undoes it
+		require.Equal(t, want.status, response.StatusCode)
+		require.True(t, response.Uncompressed, path)
+		require.Equal(t, want.body, text)
+		require.Equal(t, "application/problem+json", response.Header.Get("Content-Type"))
+		require.Equal(t, "no-store", response.Header.Get("Cache-Control"))
+	}
+}
+
+// compress sets the header first, as many middlewares do.
+func compress(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Set("Vary", "Accept-Encoding")
+		z := gzip.NewWriter(w)
+		defer z.Close()
+		next.ServeHTTP(compressed{w, z}, r)
+	})
+}
+
+type compressed struct {
+	http.ResponseWriter
+	z *gzip.Writer
+}
+
+func (c compressed) Write(b []byte) (int, error) { return c.z.Write(b) }
 
 func TestTheResponseWriterIsNotWrapped(t *testing.T) {
 	w := httptest.NewRecorder()

@@ -162,24 +162,13 @@ func WithFields(fields ...Fields) Option {
 
 // WithSkip serves the requests for which skip is true without a limit and without fields:
 // health checks, for example. It is asked before the key function. It must not depend on anything that
-// a client can forge.
+// a client can forge, such as a method or a header that makes a request look like a CORS preflight.
 func WithSkip(skip func(*http.Request) bool) Option {
 	return aboutWhole("WithSkip", func(m *middleware) error {
 		if skip == nil {
 			return invalidConfig("WithSkip: the function is nil")
 		}
 		m.skip = skip
-		return nil
-	})
-}
-
-// WithPreflights limits CORS preflights as all other requests. Without it they take no permit, because
-// a browser sends them on its own. A preflight is a request of the method OPTIONS with Origin and
-// Access-Control-Request-Method, and with no body, no Authorization and no Cookie, as browsers send
-// it. Use this option if the handler does work for OPTIONS.
-func WithPreflights() Option {
-	return aboutWhole("WithPreflights", func(m *middleware) error {
-		m.preflights = true
 		return nil
 	})
 }

@@ -23,9 +23,10 @@ import (
 // such as [WithFields]. The fields have each limit under the name of its policy, and the body of a
 // denial names the limits that denied. Retry-After is the longest that one of these needs.
 //
-// The limits are decided by ratelimit.AcquireAcrossSlots: on a single server by one script, in one
-// round trip; on a Cluster or a Ring, where the keys are in several slots, by one script for each
-// limit, and permits that were taken are given back if one limit denies. No limit is ever
+// The limits are decided by ratelimit.AcquireAcrossSlots: on a single server, or if the
+// keys are in one slot, as one key is, by one script, in one round trip; on a Cluster or a Ring, where
+// different keys are in several slots, by one script for each limit, and permits that were taken are
+// given back if one limit denies. No limit is ever
 // exceeded, and no limit stays charged for a request that another one denies.
 //
 // The error wraps ratelimit.ErrInvalidConfig: no limit, more than 8, two of one policy, an option
@@ -121,6 +122,9 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 		return nil, invalidConfig("NewAll: %d limits; give 1 to %d", len(m.limits), mostLimits)
 	case m.maxWait > 0:
 		return nil, invalidConfig("WithMaxWait: several limits and permits in flight are not waited for; give it to New")
+	}
+	if m.readFirst > 0 {
+		return nil, errNoWait
 	}
 	if err := m.check(); err != nil {
 		return nil, err

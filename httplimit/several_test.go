@@ -106,8 +106,8 @@ func TestSeveralLimitsAllOrNothing(t *testing.T) {
 		keys, err := s.Admin.Keys(t.Context(), "*").Result()
 		require.NoError(t, err)
 		require.ElementsMatch(t, []string{
-			"ratelimit:address:tokenbucket:ip:192.0.2.1", "ratelimit:address:tokenbucket:ip:192.0.2.2", "ratelimit:address:tokenbucket:ip:192.0.2.3",
-			"ratelimit:key:fixedwindow:apikey#" + integrationtest.Hash("a"), "ratelimit:key:fixedwindow:apikey#" + integrationtest.Hash("b"), "ratelimit:all:slidinglog:all",
+			"ratelimit:address:tokenbucket{ip:192.0.2.1}", "ratelimit:address:tokenbucket{ip:192.0.2.2}", "ratelimit:address:tokenbucket{ip:192.0.2.3}",
+			"ratelimit:key:fixedwindow{apikey#" + integrationtest.Hash("a") + "}", "ratelimit:key:fixedwindow{apikey#" + integrationtest.Hash("b") + "}", "ratelimit:all:slidinglog{all}",
 		}, keys)
 
 		s.Advance(10*time.Second - time.Microsecond)
@@ -378,7 +378,7 @@ func TestOutagesOfSeveralLimits(t *testing.T) {
 	require.Equal(t, 503, do(open, from("192.0.2.1", "a").WithContext(gone)).Code, "the client's end is no outage")
 
 	for err, code := range map[error]int{
-		errors.New("dial"): 204, ratelimit.ErrCorruptState: 204,
+		errors.New("dial"): 204, ratelimit.ErrCorruptState: 500,
 		ratelimit.ErrInvalidConfig: 500, ratelimit.ErrExceedsLimit: 400, httplimit.ErrNoKey: 400,
 	} {
 		w := serve(t, &limitertest.Stub{Err: err}, newRequest("GET", "/"), httplimit.WithErrorHandler(httplimit.ServeInOutages))
@@ -476,7 +476,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		"WithMaxWait: several limits and permits in flight are not waited for":                 of(a, httplimit.WithMaxWait(time.Second)),
 		"NewAll: option 2 is empty":                                                            of(a, httplimit.Option{}),
 		"Limit: option 1 is empty":                                                             of(httplimit.Limit(window("a"), key, httplimit.Option{})),
-		"WithPreflights is given twice":                                                        of(a, httplimit.WithPreflights(), httplimit.WithPreflights()),
+		"WithFields is given twice":                                                            of(a, httplimit.WithFields(), httplimit.WithFields()),
 		"WithBucket is given twice":                                                            of(httplimit.Limit(window("a"), key, httplimit.WithBucket(), httplimit.WithBucket())),
 		"InFlight: permits in flight are given back when the handler returns, and have no":     of(httplimit.InFlight(inFlight, key, httplimit.WithReportedCost())),
 		"WithRetryAfter: the Retry-After of a *ratelimit.FixedWindow is exact":                 of(httplimit.Limit(window("a"), key, httplimit.WithRetryAfter(time.Second))),
@@ -538,7 +538,7 @@ func TestThePolicyIsTheLimitersName(t *testing.T) {
 	}
 	require.Equal(t, `"api";q=10;w=60`, policy(window))
 	require.Equal(t, `"public";q=10;w=60`, policy(window, httplimit.WithPolicy("public")))
-	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
+	require.Equal(t, `"api";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewDenyCache(window))))
 	require.Equal(t, `"default";q=10;w=60`, policy(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute))))
 	_, err := httplimit.New(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute, ratelimit.WithName("é"))), clientIP(t, nil))
 	require.ErrorContains(t, err, "give WithPolicy")

@@ -151,7 +151,7 @@ func TestWaitingForABucketOnRedis(t *testing.T) {
 	minutes := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1, ratelimit.WithName("minutes")))
 	h = limit(t, minutes, httplimit.WithMaxWait(time.Hour))(served)
 	require.Equal(t, 204, do(h, newRequest("GET", "/")).Code)
-	before := s.Look(t, "ratelimit:minutes:tokenbucket:ip:192.0.2.1")
+	before := s.Look(t, "ratelimit:minutes:tokenbucket{ip:192.0.2.1}")
 	ctx, leave := context.WithCancel(t.Context())
 	waiting := make(chan *httptest.ResponseRecorder)
 	go func() { waiting <- do(h, newRequest("GET", "/").WithContext(ctx)) }()
@@ -163,13 +163,13 @@ func TestWaitingForABucketOnRedis(t *testing.T) {
 	require.Eventually(t, func() bool { // in the background, if the reply was still on its way
 		return peek(t, minutes, "ip:192.0.2.1").RetryAfter == time.Minute
 	}, 10*time.Second, time.Millisecond)
-	require.Equal(t, before, s.Look(t, "ratelimit:minutes:tokenbucket:ip:192.0.2.1"))
+	require.Equal(t, before, s.Look(t, "ratelimit:minutes:tokenbucket{ip:192.0.2.1}"))
 
 	h = limit(t, minutes, httplimit.WithMaxWait(time.Minute))(served)
 	w = do(h, newRequest("GET", "/"))
 	require.Equal(t, 429, w.Code)
 	require.Equal(t, "60", w.Header().Get("Retry-After"))
-	require.Equal(t, before, s.Look(t, "ratelimit:minutes:tokenbucket:ip:192.0.2.1"), "nothing was reserved")
+	require.Equal(t, before, s.Look(t, "ratelimit:minutes:tokenbucket{ip:192.0.2.1}"), "nothing was reserved")
 }
 
 // TestWaitingWithAnOutagePolicy: a closed one denies at once, with 503.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // A Log writes a sample of the denials and failures to a [slog.Logger]: one line for a limiter
@@ -30,11 +31,12 @@ import (
 // Keys are left out unless [WithKeys] says otherwise. The texts of errors are always left out,
 // because they hold the key.
 //
-// At most 100 lines (see [WithMaxLines]) are written in any minute, not counting those of
-// breakers. Denials and failures that are left out because of this bound are counted too:
-// others_left_out in the next line is how many of them, of other limiters or keys, were not
-// logged. So an attack with many keys does not fill the log, and the memory is bounded: 200
-// bytes for each of these lines. The logger is called without a lock held. Log is safe for
+// At most 100 lines (see [WithMaxLines]) about denials are written in any minute, and as many
+// about failures and fallbacks, not counting those of breakers. The two have a bound each, so
+// that a flood of denied keys does not hide an outage. What is left out because of a bound is
+// counted too: others_left_out in the next line of the same bound is how many denials, or
+// failures and fallbacks, of other limiters, keys or kinds were not logged. So an attack with
+// many keys does not fill the log, and the memory is bounded: 200 bytes for each of these lines. The logger is called without a lock held. Log is safe for
 // concurrent use.
 type Log struct {
 	logger *slog.Logger
@@ -44,11 +46,18 @@ type Log struct {
 	now    func() time.Time
 	seed   maphash.Seed
 
-	mu      sync.Mutex               // guards what follows
+	mu                sync.Mutex // guards what follows
+	denials, troubles samples    // failures and fallbacks are troubles
+}
+
+// samples are the lines of one budget: a flood of denied keys leaves that of an outage alone.
+type samples struct {
 	known   map[uint64]*list.Element // by hash, so that no key is kept
 	order   *list.List               // of *line, the one that was written the longest ago first
 	leftOut int                      // of those that are not known
 }
+
+func newSamples() samples { return samples{known: map[uint64]*list.Element{}, order: list.New()} }
 
 // A line is what was written about a limiter and a key.
 type line struct {
@@ -72,8 +81,8 @@ func WithEvery(d time.Duration) LogOption {
 	}
 }
 
-// WithMaxLines writes at most n lines in any interval of WithEvery; without it, 100. n is 1 to
-// 1,000,000.
+// WithMaxLines writes at most n lines about denials in any interval of WithEvery, and at most n
+// about failures and fallbacks; without it, 100. n is 1 to 1,000,000.
 func WithMaxLines(n int) LogOption {
 	return func(l *Log) error {
 		if n < 1 || n > 1_000_000 {
@@ -117,7 +126,7 @@ func NewLog(logger *slog.Logger, opts ...LogOption) (*Log, error) {
 	}
 	l := &Log{
 		logger: logger, every: time.Minute, most: 100, now: time.Now,
-		seed: maphash.MakeSeed(), known: map[uint64]*list.Element{}, order: list.New(),
+		seed: maphash.MakeSeed(), denials: newSamples(), troubles: newSamples(),
 	}
 	for i, o := range opts {
 		if o == nil {
@@ -132,13 +141,16 @@ func NewLog(logger *slog.Logger, opts ...LogOption) (*Log, error) {
 
 // Observe is the observer, for [ratelimit.WithObserver].
 func (l *Log) Observe(ctx context.Context, o ratelimit.Observation) {
+	if l == nil || l.logger == nil { // NewLog did not make it
+		return
+	}
 	switch {
 	case o.Call == ratelimit.CallBreaker:
 		l.logger.LogAttrs(ctx, slog.LevelWarn, "circuit breaker changed", slog.String("limiter", o.Limiter),
 			slog.String("from", o.From.String()), slog.String("to", o.Breaker.String()))
 	case o.Outcome == ratelimit.OutcomeFailed:
 		kind := ErrorType(o.Err)
-		if kind == canceled {
+		if kind == errclass.TypeCanceled {
 			return
 		}
 		l.write(ctx, slog.LevelError, "rate limiter failed", subject{o.Limiter, o.Call, kind}, func() []slog.Attr {
@@ -184,7 +196,7 @@ func (l *Log) write(ctx context.Context, level slog.Level, message string, about
 	if !l.logger.Enabled(ctx, level) {
 		return
 	}
-	leftOut, others, ok := l.sample(maphash.Comparable(l.seed, about))
+	leftOut, others, ok := l.sample(about)
 	if !ok {
 		return
 	}
@@ -198,15 +210,23 @@ func (l *Log) write(ctx context.Context, level slog.Level, message string, about
 	l.logger.LogAttrs(ctx, level, message, all...)
 }
 
-// sample reports whether a line about what has this hash is to be written, and how many
+// sample reports whether a line about it is to be written, and how many
 // were left out since the last one, of the same and of others that are not known.
-func (l *Log) sample(hash uint64) (leftOut, others int, ok bool) {
+func (l *Log) sample(about subject) (leftOut, others int, ok bool) {
+	hash := maphash.Comparable(l.seed, about)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
+	of := &l.denials
+	if about.call != 0 {
+		of = &l.troubles
+	}
+	return of.sample(hash, l.now(), l.every, l.most)
+}
+
+func (l *samples) sample(hash uint64, now time.Time, every time.Duration, most int) (leftOut, others int, ok bool) {
 	e := l.known[hash]
 	if e == nil {
-		if len(l.known) == l.most {
+		if len(l.known) == most {
 			oldest := l.order.Front().Value.(*line)
 			if now.Before(oldest.until) {
 				l.leftOut++
@@ -225,7 +245,7 @@ func (l *Log) sample(hash uint64) (leftOut, others int, ok bool) {
 		return 0, 0, false
 	}
 	leftOut, others = written.leftOut, l.leftOut
-	written.until, written.leftOut, l.leftOut = now.Add(l.every), 0, 0
+	written.until, written.leftOut, l.leftOut = now.Add(every), 0, 0
 	l.order.MoveToBack(e)
 	return leftOut, others, true
 }

@@ -278,3 +278,38 @@ func TestErrorTypes(t *testing.T) {
 		require.Equal(t, test.want, observe.ErrorType(test.err), "%v", test.err)
 	}
 }
+
+// TestAFloodOfDenialsHidesNoOutage: failures and fallbacks have lines of their own.
+func TestAFloodOfDenialsHidesNoOutage(t *testing.T) {
+	l := newLogged()
+	log := ratelimit.Must(observe.NewLog(l.logger, observe.WithMaxLines(2)))
+	for i := range 1000 {
+		log.Observe(ctx, denial("api", fmt.Sprint("key ", i)))
+	}
+	require.Len(t, l.took(), 2)
+	log.Observe(ctx, failure("api", io.EOF))
+	fallback := denial("api", "one more")
+	fallback.Source, fallback.Reason = ratelimit.SourceFallback, ratelimit.ErrBreakerOpen
+	log.Observe(ctx, fallback)
+	require.Equal(t, []string{
+		`level=ERROR msg="rate limiter failed" limiter=api call=acquire source=redis error.type=connection`,
+		`level=WARN msg="rate limiter uses its fallback" limiter=api error.type=breaker_open`,
+	}, l.took())
+	log.Observe(ctx, failure("other", io.EOF))
+	require.Empty(t, l.took(), "these have a bound too")
+}
+
+// TestNilAndZeroObservers do nothing.
+func TestNilAndZeroObservers(t *testing.T) {
+	for _, l := range []*observe.Log{nil, {}} {
+		l.Observe(ctx, denial("api", "k"))
+	}
+	for _, top := range []*observe.Top{nil, {}} {
+		top.Observe(ctx, denial("api", "k"))
+		require.Empty(t, top.Top(1))
+		n, since := top.Denials()
+		require.Zero(t, n)
+		require.Zero(t, since)
+		top.Reset()
+	}
+}

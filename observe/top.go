@@ -63,10 +63,13 @@ func NewTop(size int) (*Top, error) {
 
 // Observe is the observer, for [ratelimit.WithObserver].
 func (t *Top) Observe(_ context.Context, o ratelimit.Observation) {
-	if o.Outcome == ratelimit.OutcomeDenied {
+	if o.Outcome == ratelimit.OutcomeDenied && t.made() {
 		t.add(topKey{o.Limiter, o.Key})
 	}
 }
+
+// made is false for a Top that NewTop did not make, which counts nothing.
+func (t *Top) made() bool { return t != nil && t.size > 0 }
 
 func (t *Top) add(key topKey) {
 	t.mu.Lock()
@@ -103,6 +106,9 @@ type TopKey struct {
 // Top returns the n keys with the most denials, in descending order, or all keys if there
 // are fewer. Keys of equal counts are in the order of limiter and key.
 func (t *Top) Top(n int) []TopKey {
+	if !t.made() {
+		return nil
+	}
 	t.mu.Lock()
 	all := make([]TopKey, len(t.least))
 	for i, c := range t.least {
@@ -117,6 +123,9 @@ func (t *Top) Top(n int) []TopKey {
 
 // Denials returns the number of denials of all keys, and since when they are counted.
 func (t *Top) Denials() (n uint64, since time.Time) {
+	if !t.made() {
+		return 0, time.Time{}
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.denials, t.since
@@ -124,6 +133,9 @@ func (t *Top) Denials() (n uint64, since time.Time) {
 
 // Reset forgets all counts. Call it every hour or so to see which keys are denied now.
 func (t *Top) Reset() {
+	if !t.made() {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.counts)

@@ -286,3 +286,10 @@ func BenchmarkObserve(b *testing.B) {
 		m.Observe(ctx, o)
 	}
 }
+
+// TestNilAndZeroMetrics record nothing.
+func TestNilAndZeroMetrics(t *testing.T) {
+	for _, m := range []*otellimit.Metrics{nil, {}} {
+		require.NotPanics(t, func() { m.Observe(t.Context(), ratelimit.Observation{Call: ratelimit.CallAcquire}) })
+	}
+}

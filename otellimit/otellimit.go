@@ -202,6 +202,9 @@ func newSet(l labels) *set {
 
 // Observe is the observer, for [ratelimit.WithObserver].
 func (m *Metrics) Observe(ctx context.Context, o ratelimit.Observation) {
+	if m == nil || m.sets.Load() == nil { // New did not make it
+		return
+	}
 	l := labels{policy: o.Limiter, outcome: o.Outcome, source: o.Source}
 	if o.Outcome == ratelimit.OutcomeFailed {
 		l.failure = observe.ErrorType(o.Err)

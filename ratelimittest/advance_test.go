@@ -352,7 +352,7 @@ func TestKeysExpire(t *testing.T) {
 		window := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 10, time.Minute, ratelimit.WithName("api")))
 		allow(t, window, "k")
 		env.Advance(time.Minute - time.Millisecond)
-		require.Equal(t, []string{"ratelimit:api:fixedwindow:k"}, env.Miniredis().Keys())
+		require.Equal(t, []string{"ratelimit:api:fixedwindow{k}"}, env.Miniredis().Keys())
 		env.Advance(time.Millisecond)
 		require.Empty(t, env.Miniredis().Keys())
 	})

@@ -71,7 +71,7 @@ func (e *Env) Dial(_ context.Context, _, _ string) (net.Conn, error) { return e.
 
 // Miniredis returns the server, so that a test can look at keys or set states. Its SetTime
 // changes only the time of Redis, and not that of decorators; in a bubble use [Env.Advance].
-func (e *Env) Miniredis() *miniredis.Miniredis { return e.server }
+func (e *Env) Miniredis() *Miniredis { return &Miniredis{e.server, e.t} }
 
 // Advance lets d pass, for everything in the bubble: the server's clock and TTLs, denials in
 // memory, breakers and their probes, budgets, leases, local limiters, reservations, callers that

@@ -174,7 +174,7 @@ func TestSlowAtTheEndOutsideOfABubble(t *testing.T) {
 func TestMiniredis(t *testing.T) {
 	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 10, ratelimit.WithName("api")))
-		require.NoError(t, env.Miniredis().Set("ratelimit:api:tokenbucket:k", "garbage"))
+		require.NoError(t, env.Miniredis().Set("ratelimit:api:tokenbucket{k}", "garbage"))
 		_, err := bucket.TryAcquire(ctx, "k")
 		require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 	})

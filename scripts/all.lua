@@ -9,8 +9,8 @@
 -- Reply  for each request and each limiter, from the last limiter to the first: how many
 --        of the equal requests this limiter alone would allow, then its words of a run,
 --        whose first one is the number that all limiters allow. For a request that
---        failed there is one -1 instead, and its keys were left as they were (unless the
---        user may not run a command that comes after the first command that writes)
+--        failed there is one -1 instead, and its keys were left as they were (unless Redis
+--        refused a command that comes after the first command that writes)
 local call = redis.pcall
 -- <clock?/>
 -- <shape/>

@@ -17,11 +17,28 @@ local function decide()
   -- <config/>
   -- <load/>
   local change = repair
-  for i = 0, #KEYS / limiters - 1 do
-    local request, sized = configured + 1 + i * (limiters + 1), size
+  -- A request that fails returns before it has taken anything.
+  local function answer(i)
+    local request = configured + 1 + i * (limiters + 1)
     local n, times = ARGV[request + common] + 0, ARGV[request] + 0
     -- <fit/>
-    local ok, failed, all = pcall(inner, i * limiters, request, times, allowed)
+    -- <seek?/>
+    local failed, all = inner(i * limiters, request, times, allowed)
+    if failed then return failed end
+    size = size + 1
+    out[size] = allowed
+    if allowed > all then -- another limiter allows fewer, and this one denies nothing
+      allowed = all
+      times = all
+    end
+    -- <take/>
+    -- <wait?/>
+    -- <words/>
+    change = change or allowed > 0
+  end
+  for i = 0, #KEYS / limiters - 1 do
+    local sized = size
+    local ok, failed = pcall(answer, i)
     if not ok or failed then
       if ok and failed.outside then return failed end -- of calendarwindow.lua: nothing was done
       for j = sized + 2, size do
@@ -29,17 +46,6 @@ local function decide()
       end
       size = sized + 1
       out[size] = -1
-    else
-      size = size + 1
-      out[size] = allowed
-      if allowed > all then -- another limiter allows fewer, and this one denies nothing
-        allowed = all
-        times = all
-      end
-      -- <take/>
-      -- <wait?/>
-      -- <words/>
-      change = change or allowed > 0
     end
   end
   if change then

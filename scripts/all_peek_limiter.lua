@@ -4,6 +4,7 @@ do
   -- <config/>
   -- <load/>
   -- <fit/>
+  -- <seek?/>
   -- <wait?/>
   size = size + 1
   out[size] = allowed

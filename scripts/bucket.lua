@@ -12,12 +12,12 @@
 --          caller's clock wrote it, then spare if not 1000; then "!" and for how many
 --          microseconds after the instant permits are promised, if they are. That, and a
 --          state of steppedbucket.lua, is another rule's.
--- Reply    units missing before the call, negative when denied; if another rule's state
---          denies, minus 2^52 and the time until the request fits, microseconds
+-- Reply    units missing before the call, negative when denied; -2^53 if another rule's
+--          state denies: then the caller asks for the words
 -- Words    requests allowed; units missing before the run; the lag of the caller's
---          clock behind the state, microseconds, or if another rule wrote the state and
---          nothing was taken, minus the time until the first denied request fits or, of
---          a Peek that would be allowed, until the bucket is full
+--          clock behind the state, microseconds; 0. If another rule wrote the state and
+--          nothing was taken, the last two are the times until the first denied request
+--          fits and until the bucket is full
 local key, n, times = KEYS[1], ARGV[1], 1 -- n stays a string: arithmetic takes it
 local call = redis.pcall
 
@@ -201,7 +201,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -224,6 +225,11 @@ if state then
           return -age - (early - early % every)
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+      end,
+      less = function(fewer)
+        local left = permits - fewer
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
       end,
     }
     -- </inherit>
@@ -254,13 +260,12 @@ end
 -- </take>
 
 -- <wait>
--- needs: n times capacity permit allowed lag theirs
--- sets: late
-local late = lag
+-- needs: n capacity permit lag theirs
+-- sets: late filled
+local late, filled = lag, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = capacity / permit end -- by a Peek
-  late = -lag - theirs.wait(wanted)
+  late = lag + theirs.wait(n)
+  filled = lag + theirs.wait(capacity / permit)
 end
 -- </wait>
 
@@ -294,21 +299,21 @@ else
 end
 
 -- <answer>
--- needs: allowed before late
+-- needs: allowed before filled
 -- sets:
 if allowed > 0 then return before end
-if late < 0 then return math.max(late, -2 ^ 52) - 2 ^ 52 end
-return -before
+return filled > 0 and -2 ^ 53 or -before
 -- </answer>
 
 --[[ In place of the answer when a run of requests is decided:
 -- <words>
--- needs: out size allowed before late
+-- needs: out size allowed before late filled
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = before
 out[size + 3] = late
-size = size + 3
+out[size + 4] = filled
+size = size + 4
 -- </words>
 
 -- <due>
@@ -331,7 +336,7 @@ if cost * allowed > room then allowed = math.max((room - room % cost) / cost, 0)
 -- </charge>
 
 -- <ticket>
--- The instant of the decision.
+-- The instant up to which the refill is counted.
 -- needs: out size present
 -- sets:
 out[size + 1] = present
@@ -342,31 +347,45 @@ out[size + 2] = 0
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
--- needs: back flow missing permit present repair state sub theirs where which writes
+-- needs: back flow missing permit present repair state theirs where which writes
 -- sets: given missing present repair state
-local given, less = 0, back * permit
+local less, given = back * permit, 0
 if which == '1' then
   less = less - (present - where) * flow
   if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
 end
-less = math.min(less, missing)
-if less > 0 and not string.find(writes, '!', 1, true) then
-  given = math.ceil(less / permit)
-  if theirs then
-    -- Another rule's state stays its own, with fewer permits missing: under a slower rule they
-    -- would be a longer wait.
-    local at, level, rest = string.match(state, '^(%d+)/(%d+)(.*)$')
-    local unit, speed, step = string.match(rest, '^%+?%d*/(%d+)/(%d+)/?(%d*)')
-    if not repair then present = tonumber(at, 10) end
-    repair = true
-    local earlier = math.floor(back * unit / speed)
-    theirs.full = math.max(theirs.full - earlier + earlier % (tonumber(step) or 1), 0)
-    if sub(rest, 1, 1) == '+' then unit = 1 end -- permits, of steppedbucket.lua
-    state = string.format('%s/%d%s', at, math.max(level - back * unit, 0), rest)
+if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
+  given = math.ceil(math.min(less, missing) / permit)
+  if theirs then theirs.full = math.max(theirs.less(back), 0) end
+  missing = math.max(missing - less, 0)
+  local lessPart = less % permit
+  less = (less - lessPart) / permit
+  -- <lower>
+  -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+  -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+  -- needs: less lessPart present repair state
+  -- sets:
+  local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
+  local unit = string.match(rest, '%d+') + 0
+  if units == '' then -- a state of bucket.lua
+    level = math.max(level - less * unit - lessPart, 0)
   else
-    missing = missing - less
-    repair = false
+    level = level - less
+    units = units - lessPart
+    if units < 0 then
+      level = level - 1
+      units = units + unit
+    end
+    if level < 0 then
+      level = 0
+      units = 0
+    end
+    units = string.format('+%d', units)
   end
+  if not repair then present = tonumber(at, 10) end
+  repair = true
+  state = string.format('%s/%d%s%s', at, level, units, rest)
+  -- </lower>
   -- <store/>
 end
 -- </giveback>

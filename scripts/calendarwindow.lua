@@ -28,7 +28,7 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 
 -- <config>
 -- needs: now
--- sets: limit opens ends after
+-- sets: after ends limit opens
 local limit, opens, ends, after = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
 if now < opens then
   after = ends
@@ -51,7 +51,7 @@ if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', n
 --   written  whose clock the state is of
 --   margin   what the TTL is longer by, milliseconds
 --   repair   the server's clock stepped back: the state is dated now, with its count
--- needs: call key now mark spare opens ends after
+-- needs: after call ends key mark now opens spare
 -- sets: state used last keep closes lasts written margin repair
 local used, last, keep, closes, lasts, repair = 0, now, ends, ends, ends - opens, false
 local written, margin = mark, spare
@@ -63,11 +63,14 @@ if state then
   if not count then return {err = 'CORRUPT no state of a calendar window'} end
   latest = latest + 0
   till = till + 0
+  if latest >= till or till + count >= 2 ^ 53 then return {err = 'CORRUPT no state of a calendar window'} end
   if latest >= opens and now < till then
     used = count + 0
     keep = till
     if by ~= '' then
-      margin = math.max(spare, string.sub(by, 2) + 0)
+      local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
+      if longer > 86400000 then return {err = 'CORRUPT no state of a calendar window'} end -- more than a day
+      margin = math.max(spare, longer)
       written = '@' .. margin
     end
     if latest >= ends then -- another caller's clock is ahead, or the server's stepped back

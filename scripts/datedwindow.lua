@@ -11,7 +11,8 @@
 --          their first permit; last spare and the caller's clock, if that decides
 --          (callersclock.lua)
 -- State    "<permits used>/<start>/<longest window>", microseconds, and "@<spare>" if
---          the start is an instant of a caller's clock
+--          the start is an instant of a caller's clock. The start is below 0 if the
+--          window began before 1970
 -- Reply    the words of a run
 -- Words    requests allowed, permits left before the run, microseconds left of the
 --          window
@@ -27,7 +28,7 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 
 -- <config>
 -- needs:
--- sets: limit window offset
+-- sets: limit offset window
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 -- </config>
 
@@ -39,7 +40,7 @@ local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 --   written      whose clock the start is of, as the state has it
 --   margin       what the TTL is longer by, milliseconds
 --   repair       the server's clock stepped back: the window starts again, with its count
--- needs: call key now mark spare window offset
+-- needs: call key mark now offset spare window
 -- sets: state start used lasts longest written margin repair
 local start, used, lasts, longest, repair = now, 0, window, window, false
 local written, margin = mark, spare
@@ -50,7 +51,7 @@ end
 local state = call('GET', key)
 if state then
   if state.err then return state end
-  local count, from, theirs, by = string.match(state, '^(%d+)/(%d+)/([1-9]%d*)(@?%d*)$')
+  local count, from, theirs, by = string.match(state, '^(%d+)/(%-?%d+)/([1-9]%d*)(@?%d*)$')
   if not count then
     local digits, exponent -- written by fixedwindow.lua: the TTL is its end
     count, digits, exponent = string.match(state, '^(%d+)(%d%d%d%d%d)(%d)$')
@@ -67,8 +68,11 @@ if state then
     used = count + 0
     lasts = ends
     longest = math.max(window, theirs)
+    if start + longest >= 2 ^ 53 or used >= 2 ^ 53 then return {err = 'CORRUPT no state of a fixed window'} end
     if by ~= '' then
-      margin = math.max(spare, string.sub(by, 2) + 0)
+      local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
+      if longer > 86400000 then return {err = 'CORRUPT no state of a fixed window'} end -- more than a day
+      margin = math.max(spare, longer)
       written = '@' .. margin
     end
     -- The server's clock stepped back, but not just over the start of an aligned window:

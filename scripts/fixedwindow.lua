@@ -42,12 +42,13 @@ if state then
   left = call('PTTL', key)
   lasts = left
   room = most - value
-  open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
+  -- INCRBY refuses a number of another form, such as 3e6: it has not so many digits.
+  open = value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
   if not open then
     local theirs, slack, used = window, 1
     if value >= 0 then
       local code = value % 1000000
-      used = (value - code) / 1000000
+      if value < 2 ^ 53 and not string.find(state, '%D') then used = (value - code) / 1000000 end
       if room % 1000000 ~= 0 then
         local exponent = code % 10
         theirs = (code - exponent) / 10 * 10 ^ exponent

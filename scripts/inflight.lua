@@ -41,13 +41,14 @@ local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
 --   repair   the server's clock stepped back: no lease is longer than from now on
 --   taken    permits of this hold that are to be stored
 -- needs: call key now mark spare lease rule id
--- sets: margin edge used held ends longest repair taken
+-- sets: margin edge used held ends last longest repair taken
 local margin, used, ends, longest, held, repair, taken = spare * 1000, 0, 0, lease, nil, false, 0
 local edge = string.format('%d', now - margin)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
 if last.err then return last end
 if last[1] then
   ends = last[2] + 0
+  if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of permits in flight'} end
   local theirs, kind = lease, mark
   if string.sub(last[1], -#rule) ~= rule then
     theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
@@ -76,6 +77,37 @@ local allowed = times
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- </fit>
 
+-- <seek>
+-- The lease that ends last does not say whether the server's clock has stepped back since a
+-- shorter one began. So where there are leases of several lengths, each is looked at: the
+-- thousand that end last.
+-- needs: allowed call edge ends key last limit longest margin mark n now repair rule times used
+-- sets: ends repair wait
+local wait = 0
+if allowed < times then
+  local rank = used + n * times - limit - 1 -- of the last lease that has to end
+  local skipped = string.format('%d', rank)
+  local blocking = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', skipped, '1')
+  local leaves = blocking[2] + 0
+  if repair then leaves = math.min(leaves, now + longest) end
+  if mark == '' and (string.sub(last[1], -#rule) ~= rule or string.sub(blocking[1], -#rule) ~= rule) then
+    local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
+    for i = 1, #later, 2 do
+      local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
+      if theirs and stops > now + theirs then
+        repair = true
+        stops = now + theirs
+      end
+      if stops > now then final[#final + 1] = stops end
+    end
+    table.sort(final)
+    leaves = math.min(leaves, final[rank + 1] or leaves)
+    if #later < 2000 then ends = final[#final] end
+  end
+  wait = leaves + margin - now
+end
+-- </seek>
+
 -- <take>
 -- needs: n times now lease margin used held ends allowed taken
 -- sets: used ends taken
@@ -85,18 +117,6 @@ if allowed > 0 then
   ends = math.max(ends, now + lease + margin)
 end
 -- </take>
-
--- <wait>
--- needs: call key n now times limit margin edge used longest repair allowed
--- sets: wait
-local wait = 0
-if allowed < times then
-  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
-  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
-  if repair then leaves = math.min(leaves, now + longest) end
-  wait = leaves + margin - now
-end
--- </wait>
 
 if allowed > 0 or repair then
   -- <store>

@@ -8,8 +8,8 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- <clock?/>
 -- <config/>
@@ -27,6 +27,7 @@ local function decide(key, requests)
       begin = stop + 2
     end
     -- <fit/>
+    -- <seek?/>
     -- <take/>
     -- <wait?/>
     -- <words/>

@@ -50,6 +50,7 @@ local function decide(key, operations)
         if kind == 'c' then
           -- <charge/>
         end
+        -- <seek?/>
         -- <take/>
         -- <wait?/>
         -- <words/>

@@ -8,6 +8,7 @@ local call = redis.pcall
 local out, size = {}, 0
 -- <load/>
 -- <fit/>
+-- <seek?/>
 -- <wait?/>
 -- <words/>
 return out

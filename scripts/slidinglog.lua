@@ -83,7 +83,10 @@ if tail[1] then
   said = head[1]
   base = tonumber(head[2])
   oldest = tonumber(head[3])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -269,6 +272,7 @@ for r = most, 1, -1 do
   alives[r] = alive
   if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
 end
+if gone >= 2 ^ 53 then return {err = corrupt} end
 local stored, recent = total, instant
 -- </load>
 
@@ -284,26 +288,16 @@ for r = 1, rules do
 end
 -- </fit>
 
--- <take>
--- needs: n longest slot total allowed others newest gone
--- sets: total newest gone
-total = total + allowed * n
-if allowed > 0 then
-  newest = slot
-  gone = slot + longest
-  if others > gone then gone = others end
-end
--- </take>
-
--- <wait>
--- Computes, for each rule that blocks, when the entry leaves its window that makes
--- room. It is an entry of this execution if the stored ones are not enough.
--- needs: call key n times now rules limits windows corrupt slot total gone last left bases alives stored recent allowed
--- sets: wait blocking
+-- <seek>
+-- Computes, for each rule that blocks the first denied request, when the entry leaves its
+-- window that makes room. It is an entry of this execution if the stored ones are not
+-- enough.
+-- needs: alives allowed bases call corrupt gone key last left limits n now recent rules slot stored times total windows
+-- sets: blocking wait
 local wait, blocking = 0, 0
 if allowed < times then
   for r = 1, rules do
-    local over = total - bases[r] + n - limits[r] -- so many permits have to leave
+    local over = total - bases[r] + (allowed + 1) * n - limits[r] -- so many permits have to leave
     if over > 0 then
       local leaves = slot
       if bases[r] + over <= stored then
@@ -352,7 +346,7 @@ if allowed < times then
         end
       end
       local blocked = leaves + windows[r]
-      if blocked > gone then blocked = gone end
+      if allowed == 0 and blocked > gone then blocked = gone end
       blocked = blocked - now
       if blocked > wait then
         wait = blocked
@@ -361,7 +355,18 @@ if allowed < times then
     end
   end
 end
--- </wait>
+-- </seek>
+
+-- <take>
+-- needs: n longest slot total allowed others newest gone
+-- sets: total newest gone
+total = total + allowed * n
+if allowed > 0 then
+  newest = slot
+  gone = slot + longest
+  if others > gone then gone = others end
+end
+-- </take>
 
 if allowed > 0 or repair then
   -- <store>

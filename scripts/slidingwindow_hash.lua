@@ -47,7 +47,7 @@ local corrupt = 'CORRUPT no state of a log in a hash'
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
-  if first and final and final > first then
+  if first and final and first >= 0 and final > first and final < 2 ^ 53 then
     return first, final - first
   end
 end
@@ -88,7 +88,10 @@ if fields[2] or fields[3] then
   total = tonumber(fields[3])
   base = tonumber(fields[4])
   oldest = tonumber(fields[5])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -125,7 +128,7 @@ if said ~= rule or instant > slot then
       while high - kept > 1 do
         local middle = math.floor((kept + high) / 2)
         local entry = call('HMGET', key, string.format('%d', first + middle))[1]
-        local at = tonumber(string.match(entry or '', '^(%d+)/'))
+        local at = tonumber((string.match(entry or '', '^(%d+)/')))
         if not at then return {err = corrupt} end
         if at < instant then kept = middle else high = middle end
       end
@@ -213,7 +216,7 @@ if exists and alive <= present - window then -- more entries have left the windo
         at = tonumber(at)
         upto = tonumber(sum)
         alive = instant
-        if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+        if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
         if not (at and upto and alive) then return {err = corrupt} end
         if at > edge then
           high = guess
@@ -245,7 +248,7 @@ if exists and alive <= present - window then -- more entries have left the windo
   under = upto
 end
 local used, stored, recent = total - under, total, instant
-if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
 -- </load>
 
 -- <fit>
@@ -258,26 +261,15 @@ if n * allowed > room then
 end
 -- </fit>
 
--- <take>
--- needs: n longest slot used total allowed others newest gone
--- sets: used total newest gone
-used = used + allowed * n
-total = total + allowed * n
-if allowed > 0 then
-  newest = slot
-  gone = slot + longest
-  if others > gone then gone = others end
-end
--- </take>
-
--- <wait>
+-- <seek>
 -- Computes when the entry leaves the window that makes room. It is an entry of this
--- execution if the stored ones are not enough.
--- needs: alive allowed bounds call corrupt first gone key last left limit n now recent slot stored times under used window
--- sets: first last wait
+-- execution if the stored ones are not enough. Reads what the store needs too: after
+-- this block nothing is found to be corrupt.
+-- needs: alive allowed base bounds call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
+-- sets: base first forget last oldest wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, slot -- so many permits have to leave
+  local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
   if under + over <= stored then
     leaves = alive
     if over > 1 then
@@ -297,7 +289,7 @@ if allowed < times then
         local number = first + guess
         local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
         local sum = belowSum
-        if guess > below then sum = tonumber(string.match(pair[1] or '', '/(%d+)$')) end
+        if guess > below then sum = tonumber((string.match(pair[1] or '', '/(%d+)$'))) end
         local after = stored
         leaves = recent
         if guess + 1 < last then
@@ -325,14 +317,39 @@ if allowed < times then
     end
   end
   wait = leaves + window
-  if wait > gone then wait = gone end
+  if allowed == 0 and wait > gone then wait = gone end
   wait = wait - now
 end
--- </wait>
+if allowed > 0 and exists then
+  if recent ~= slot and not last then -- the last entry gets a field of its own
+    first, last = bounds(key)
+    if not last then return {err = corrupt} end
+  end
+  if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
+    local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
+    forget = 1000
+    base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
+    oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
+    if not (base and oldest) then return {err = corrupt} end
+  end
+end
+-- </seek>
+
+-- <take>
+-- needs: n longest slot used total allowed others newest gone
+-- sets: used total newest gone
+used = used + allowed * n
+total = total + allowed * n
+if allowed > 0 then
+  newest = slot
+  gone = slot + longest
+  if others > gone then gone = others end
+end
+-- </take>
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: base bounds call corrupt exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
+  -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
   -- sets: exists
   if repair then
     redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
@@ -357,13 +374,6 @@ if allowed > 0 or repair then
         'first', '0', 'last', '1')
     else
       if text ~= said then redis.call('HSET', key, 'rule', text) end
-      if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
-        local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
-        forget = 1000
-        base = tonumber(string.match(pair[1] or '', '/(%d+)$'))
-        oldest = tonumber(string.match(pair[2] or '', '^(%d+)/'))
-        if not (base and oldest) then return {err = corrupt} end
-      end
       if recent == slot then
         redis.call('HSET', key, 'total', sum)
         if forget > 0 then
@@ -371,10 +381,6 @@ if allowed > 0 or repair then
             'first', string.format('%d', first + forget))
         end
       else -- the last entry gets a field of its own
-        if not last then
-          first, last = bounds(key)
-          if not last then return {err = corrupt} end
-        end
         local at, number = string.format('%d', slot), string.format('%d', first + last)
         local entry, following = string.format('%d/%d', instant, stored), string.format('%d', first + last + 1)
         if text ~= said and string.sub(said, -1) == '!' then -- it has no permits, and this one replaces it

@@ -9,7 +9,8 @@
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; last spare and the
 --          caller's clock, if that decides (callersclock.lua)
 -- State    members "<number>/<window>[@][+<longer window>/<until>]…". The number has ten
---          digits and counts up, so that of one instant the last name is the latest.
+--          digits and counts up, so that of one instant the last name is the latest; at a
+--          later instant it begins again, once the half of all numbers is used.
 --          The window is that of the rule which took the permit, the @ says that its
 --          instant is one of a caller's clock, and the rest is which longer windows are
 --          needed until when. A "!" behind it: this permit was given back, and its name
@@ -45,7 +46,7 @@ local limit, window = ARGV[2] + 0, ARGV[3] + 0
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
 --   returned        1 if the last permit was given back
--- needs: call key now mark window
+-- needs: call key mark now window
 -- sets: at edge used stored newest number rule longest ends foreign repair returned last
 local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
@@ -57,10 +58,12 @@ if last[1] then
   newest = recent
   ends = recent + window
   number = tonumber(string.sub(last[1], 1, 10))
-  foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+  foreign = recent > now or recent < 0 or not number or string.sub(last[1], 11) ~= rule
   if foreign then
     local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
-    if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+    if not theirs or recent < 0 or recent + theirs >= 2 ^ 53 then
+      return {err = 'CORRUPT no state of a sliding window in a sorted set'}
+    end
     local step = 0
     if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
       at = recent
@@ -86,10 +89,13 @@ if last[1] then
         longest = math.max(longest, width + 0)
       end
     end
+    if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
     newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
   end
+  -- The numbers begin again before they have another digit, and at an instant of their own.
+  if number >= 5000000000 and recent < at then number = 1000000000 end
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
   if used > 0 then used = used - returned end
 end
@@ -106,26 +112,29 @@ if n * allowed > room then
 end
 -- </fit>
 
+-- <seek>
+-- Computes when the permit leaves the window that makes room. It is one of this execution
+-- if the stored ones are not enough.
+-- needs: allowed at call key limit n newest now returned stored times used window
+-- sets: wait
+local wait = 0
+if allowed < times then
+  local over, leaves = used + (allowed + 1) * n - limit, newest -- so many permits have to leave
+  if allowed > 0 then leaves = at end
+  if over <= stored then
+    local rank = over - stored - 1 - returned -- from the end
+    leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, leaves)
+  end
+  wait = leaves + window - now
+end
+-- </seek>
+
 -- <take>
 -- needs: n at used newest allowed
 -- sets: used newest
 used = used + allowed * n
 if allowed > 0 then newest = at end
 -- </take>
-
--- <wait>
--- needs: call key n times now limit window used stored newest allowed returned
--- sets: wait
-local wait = 0
-if allowed < times then
-  local over, leaves = used + n - limit, newest -- so many permits have to leave
-  if over <= stored then
-    local rank = over - stored - 1 - returned -- from the end
-    leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
-  end
-  wait = leaves + window - now
-end
--- </wait>
 
 if allowed > 0 or repair then
   -- <store>

@@ -14,9 +14,9 @@
 --          bucket.lua, is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
---          the last step; if another rule wrote the state and nothing was taken, the time,
---          microseconds, until the first denied request fits or, of a Peek that would be
---          allowed, until the bucket is full; else 0
+--          the last step; 0. If another rule wrote the state and nothing was taken, the
+--          last two are minus the time until the bucket is full, and the time until the
+--          first denied request fits
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 
@@ -213,7 +213,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -236,6 +237,11 @@ if state then
           return -age - (early - early % every)
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+      end,
+      less = function(fewer)
+        local left = permits - fewer
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
       end,
     }
     -- </inherit>
@@ -267,13 +273,12 @@ end
 -- </take>
 
 -- <wait>
--- needs: n times allowed burst lag theirs
--- sets: wait
-local wait = 0
+-- needs: n now burst since lag theirs
+-- sets: ago wait
+local ago, wait = now - since, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = burst end -- by a Peek
-  wait = lag + theirs.wait(wanted)
+  ago = -lag - theirs.wait(burst)
+  wait = math.max(lag + theirs.wait(n), 1)
 end
 -- </wait>
 
@@ -281,13 +286,11 @@ if allowed > 0 or repair then
   -- <store>
   -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
   -- sets: ttl value
-  local ttl, value
+  local ttl, value = since + after(whole, part, permit, flow, every) - present
   if repair then -- nothing was taken
-    ttl = after(whole, part, permit, flow, every)
     if theirs then ttl = theirs.full end
     value = string.format('%016d', present) .. sub(state, 17)
   else
-    ttl = since + after(whole, part, permit, flow, every) - present
     value = string.format('%016d/%d+%d%s', since, whole, part, writes)
   end
   ttl = ttl / 1000 + margin
@@ -308,19 +311,19 @@ else
 end
 
 -- <answer>
--- needs: now allowed since wait wholeBefore partBefore
+-- needs: allowed ago wait wholeBefore partBefore
 -- sets:
-return {allowed, wholeBefore, partBefore, now - since, wait}
+return {allowed, wholeBefore, partBefore, ago, wait}
 -- </answer>
 
 --[[ In place of the answer when a run of requests is decided:
 -- <words>
--- needs: out size now allowed since wait wholeBefore partBefore
+-- needs: out size allowed ago wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = wholeBefore
 out[size + 3] = partBefore
-out[size + 4] = now - since
+out[size + 4] = ago
 out[size + 5] = wait
 size = size + 5
 -- </words>
@@ -351,59 +354,71 @@ end
 -- </charge>
 
 -- <ticket>
--- The instant of the decision.
--- needs: out size present
+-- The instant up to which the refill is counted.
+-- needs: out size since
 -- sets:
-out[size + 1] = present
+out[size + 1] = since
 out[size + 2] = 0
 -- </ticket>
 
 -- <giveback>
--- which is '1' if the bucket may have refilled what was held since the instant where:
--- then whole steps count, as many as can have come.
+-- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (reserve.lua).
--- needs: writes back divide every flow part permit present repair since state sub theirs where which whole
+-- needs: writes back divide flow part permit present repair since state sub theirs where which whole
 -- sets: given part present repair since state whole
 local less, lessPart, given = back, 0, 0
 if which == '1' then
-  local held = math.max(present - where, 0)
-  local restored, rest = divide(held + -held % every, flow, permit)
+  local restored, rest = divide(math.max(since - where, 0), flow, permit)
   less = less - restored
   if rest > 0 then
     less = less - 1
     lessPart = permit - rest
   end
-  if present < where + 0 or theirs then less = -1 end -- how much was refilled is not known
+  if since < where + 0 or theirs then less = -1 end -- how much was refilled is not known
 end
 if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
   given = math.min(less, whole)
   if lessPart > 0 and less < whole then given = given + 1 end
-  if theirs then
-    -- Another rule's state stays its own, with fewer permits missing: under a slower rule they
-    -- would be a longer wait.
-    local at, level, rest = string.match(state, '^(%d+)/(%d+)(.*)$')
-    local unit, speed, step = string.match(rest, '^%+?%d*/(%d+)/(%d+)/?(%d*)')
-    if not repair then present = tonumber(at, 10) end
-    repair = true
-    local earlier = math.floor(back * unit / speed)
-    theirs.full = math.max(theirs.full - earlier + earlier % (tonumber(step) or 1), 0)
-    if sub(rest, 1, 1) == '+' then unit = 1 end -- permits, of steppedbucket.lua
-    state = string.format('%s/%d%s', at, math.max(level - back * unit, 0), rest)
-  else
-    whole = whole - less
-    part = part - lessPart
-    if part < 0 then
-      whole = whole - 1
-      part = part + permit
-    end
-    if whole < 0 or whole + part == 0 then
-      whole = 0
-      part = 0
-      since = present
-    end
-    repair = false
+  if theirs then theirs.full = math.max(theirs.less(back), 0) end
+  whole = whole - less
+  part = part - lessPart
+  if part < 0 then
+    whole = whole - 1
+    part = part + permit
   end
+  if whole < 0 or whole + part == 0 then
+    whole = 0
+    part = 0
+    since = present
+  end
+  if not repair then since = since - present + tonumber(sub(state, 1, 16), 10) end -- as present below
+  -- <lower>
+  -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+  -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+  -- needs: less lessPart present repair state
+  -- sets:
+  local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
+  local unit = string.match(rest, '%d+') + 0
+  if units == '' then -- a state of bucket.lua
+    level = math.max(level - less * unit - lessPart, 0)
+  else
+    level = level - less
+    units = units - lessPart
+    if units < 0 then
+      level = level - 1
+      units = units + unit
+    end
+    if level < 0 then
+      level = 0
+      units = 0
+    end
+    units = string.format('+%d', units)
+  end
+  if not repair then present = tonumber(at, 10) end
+  repair = true
+  state = string.format('%s/%d%s%s', at, level, units, rest)
+  -- </lower>
   -- <store/>
 end
 -- </giveback>

@@ -386,3 +386,63 @@ func TestTheContextOutsideOfTheLimitGoesOn(t *testing.T) {
 	require.Equal(t, 200, answer.StatusCode)
 	require.ErrorIs(t, inside.Err(), context.Canceled)
 }
+
+// TestADenialHandlerThatOnlyWrites, or does nothing at all, answers with the fields and Retry-After,
+// as it does on net/http.
+func TestADenialHandlerThatOnlyWrites(t *testing.T) {
+	onEach(t, func(t *testing.T, client *redis.Client, start func(wrapper, *service) string) {
+		for name, c := range map[string]struct {
+			denied func(http.ResponseWriter, *http.Request, httplimit.Decision)
+			status int
+			body   string
+		}{
+			"writes": {func(w http.ResponseWriter, _ *http.Request, _ httplimit.Decision) {
+				_, _ = io.WriteString(w, "slow down")
+			}, 200, "slow down"},
+			"nothing": {func(http.ResponseWriter, *http.Request, httplimit.Decision) {}, 200, ""},
+			"writes twice": {func(w http.ResponseWriter, _ *http.Request, _ httplimit.Decision) {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				_, _ = io.WriteString(w, "slow ")
+				w.Header().Set("X-Late", "1")
+				_, _ = io.WriteString(w, "down")
+			}, 503, "slow down"},
+		} {
+			t.Run(name, func(t *testing.T) {
+				window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Minute, ratelimit.WithName(strings.ReplaceAll(name, " ", "-"))))
+				s := newService()
+				url := start(ratelimit.Must(httplimit.New(window, httplimit.Everyone(), httplimit.WithDenialHandler(c.denied), httplimit.WithPolicy("api"))), s)
+				response, _ := get(t, url+"/hello")
+				require.Equal(t, 200, response.StatusCode)
+				require.Equal(t, int32(1), s.served.Load())
+				response, body := get(t, url+"/hello")
+				require.Equal(t, c.status, response.StatusCode)
+				require.Equal(t, c.body, body)
+				require.Equal(t, []string{"60"}, response.Header.Values("Retry-After"))
+				require.Equal(t, []string{`"api";q=1;w=60`}, response.Header.Values("RateLimit-Policy"))
+				require.Equal(t, []string{`"api";r=0;t=60`}, response.Header.Values("RateLimit"))
+				require.Empty(t, response.Header.Values("X-Late"))
+				require.Equal(t, int32(1), s.served.Load())
+			})
+		}
+	})
+}
+
+// TestPreflightsAreLimited: no client passes the limit by dressing its request as a CORS preflight.
+func TestPreflightsAreLimited(t *testing.T) {
+	onEach(t, func(t *testing.T, client *redis.Client, start func(wrapper, *service) string) {
+		window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Minute, ratelimit.WithName("api")))
+		url := start(ratelimit.Must(httplimit.New(window, httplimit.Everyone())), newService())
+		get(t, url+"/hello")
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, url+"/hello", nil)
+		require.NoError(t, err)
+		r.Header.Set("Origin", "https://example.com")
+		r.Header.Set("Access-Control-Request-Method", "POST")
+		response, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		require.Equal(t, 429, response.StatusCode)
+		require.Equal(t, problem, string(body))
+	})
+}

@@ -34,13 +34,14 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 		for name, value := range c.Request().Header.All() {
 			r.Header.Add(string(name), string(value)) // copied: fasthttp uses the request's memory again
 		}
-		answer := &fiberWriter{c, http.Header{}}
+		answer := &fiberWriter{c: c, header: http.Header{}}
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-			answer.setHeader()
+			answer.sendHeader()
 			defer c.SetContext(c.Context()) // the limit's context ends with the handler
 			c.SetContext(r.Context())
 			err = c.Next()
 		})).ServeHTTP(answer, r.WithContext(c.Context()))
+		answer.sendHeader()
 		return err
 	}
 }
@@ -49,21 +50,30 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 type fiberWriter struct {
 	c      fiber.Ctx
 	header http.Header
+	sent   bool // the header: what is set later has no effect, as in net/http
 }
 
 func (w *fiberWriter) Header() http.Header { return w.header }
 
 func (w *fiberWriter) WriteHeader(status int) {
-	w.setHeader()
+	if status < 200 || w.sent { // fasthttp sends no 1xx
+		return
+	}
+	w.sendHeader()
 	w.c.Status(status)
 }
 
 func (w *fiberWriter) Write(b []byte) (int, error) {
+	w.sendHeader()
 	w.c.Response().AppendBody(b)
 	return len(b), nil
 }
 
-func (w *fiberWriter) setHeader() {
+func (w *fiberWriter) sendHeader() {
+	if w.sent {
+		return
+	}
+	w.sent = true
 	for name, values := range w.header {
 		for _, value := range values {
 			w.c.Response().Header.Add(name, value)

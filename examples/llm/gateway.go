@@ -42,7 +42,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	used := countTokens(prompt)
-	key := "{tenant:" + tenant + "}" // one slot of a Cluster for all three limits
+	key := "tenant:" + tenant // of all three limits, so that a Cluster has them in one slot
 	answer, err := ratelimit.AcquireAll(r.Context(),
 		g.running.Claim(key, 1), g.requests.Claim(key, 1), g.tokens.Claim(key, used+most).Estimate())
 	switch {

@@ -20,7 +20,7 @@ import (
 
 func init() { log.SetOutput(io.Discard) }
 
-const key = "{tenant:acme}"
+const key = "tenant:acme"
 
 // A site is a gateway and a client of it.
 type site struct {

@@ -148,7 +148,9 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 		if r.Return != Full {
 			restored = max(restored-r.Buckets[h.by].Flow*int(h.age), 0)
 		}
-		if _, later := w.key.repaired().load(r, h.by); r.Return == Exact && later > 0 {
+		// How much a rule of another rate has refilled is not known.
+		others := r.Return == Exact && w.key.exists && r.Buckets[w.key.by].Flow != r.Buckets[h.by].Flow
+		if _, later := w.key.repaired().load(r, h.by); others || r.Return == Exact && later > 0 {
 			restored = 0
 		}
 		w.restore(r, h.by, restored)
@@ -211,11 +213,14 @@ func (w *World) giveBack(r *Rules, h held) {
 	w.restore(r, h.by, max(restored, 0))
 }
 
-// restore takes units off what is missing.
+// restore takes units off what is missing. The state keeps its rule and its instant.
 func (w *World) restore(r *Rules, b int8, units int) {
 	if !w.key.exists || units == 0 {
 		return
 	}
-	missing, later := w.key.repaired().load(r, b)
-	w.store(r, b, max(missing-units, 0), later)
+	found := w.key.repaired()
+	if missing, _ := found.load(r, b); missing > 0 {
+		found.missing = max(found.missing-int8(units), 0)
+		w.key = found
+	}
 }

@@ -71,7 +71,7 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 		}
 		// A permit of a server's clock that has stepped back since.
 		permit := redis.Z{Score: float64(time.Now().Add(time.Hour).UnixMicro()), Member: "1000000500/1000000"}
-		if zset := "ratelimit:default:slidingwindow-zset:" + key; admin.Exists(ctx, zset).Val() > 0 {
+		if zset := "ratelimit:default:slidingwindow-zset{" + key + "}"; admin.Exists(ctx, zset).Val() > 0 {
 			if err := admin.ZAdd(ctx, zset, permit).Err(); err != nil {
 				return err
 			}
@@ -203,6 +203,34 @@ func TestEveryPrivilegeIsNeededAndNoOther(t *testing.T) {
 	require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%v", err)
 }
 
+// TestKeyPatternsOfOneLimiter: its name or its algorithm ends the pattern, and no colon behind
+// the algorithm, where most keys have a brace.
+func TestKeyPatternsOfOneLimiter(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.ACL("limiter", limitertest.LeastPrivilege()...))
+	admin, client := server.Client(t), server.Client(t, limitertest.AsLimiter)
+	login := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1, ratelimit.WithName("login")))
+	other := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1, ratelimit.WithName("other")))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Second, ratelimit.WithName("login")))
+	keys := []string{"user:42", "{user:42}", "{user:42}:x", "}x"}
+	for pattern, allowed := range map[string][]string{
+		"~ratelimit:login:*":             keys,
+		"~ratelimit:login:tokenbucket*":  keys,
+		"~ratelimit:login:tokenbucket:*": {"{user:42}", "{user:42}:x"},
+		"~ratelimit:login:tokenbucket{*": {"user:42"},
+	} {
+		acl(t, admin, "resetkeys", pattern)
+		for _, key := range keys {
+			_, err := login.Peek(ctx, key)
+			require.Equal(t, slices.Contains(allowed, key), err == nil, "%s, %s: %v", pattern, key, err)
+			_, err = other.Peek(ctx, key)
+			require.True(t, redis.HasErrorPrefix(err, "NOPERM"), "%s, %s: %v", pattern, key, err)
+			_, err = window.Peek(ctx, key)
+			require.Equal(t, pattern != "~ratelimit:login:*", redis.HasErrorPrefix(err, "NOPERM"), "%s, %s: %v", pattern, key, err)
+		}
+	}
+}
+
 // TestPrivilegesOfReservations: a bucket's own are enough to reserve. To cancel takes two
 // more, and without them nothing is given back.
 func TestPrivilegesOfReservations(t *testing.T) {
@@ -218,15 +246,15 @@ func TestPrivilegesOfReservations(t *testing.T) {
 		require.NoError(t, err)
 	}
 	cancel := strings.Fields(limitertest.CancelPrivilege)
-	state := admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val()
+	state := admin.Dump(ctx, "ratelimit:default:tokenbucket{k}").Val()
 	acl(t, admin, cancel[1])
 	require.ErrorContains(t, last.Cancel(ctx), "ratelimit: ")
-	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val())
+	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket{k}").Val())
 	acl(t, admin, cancel[0], "-"+cancel[1][1:])
 	last, err := l.Reserve(ctx, "k", 1, 2*time.Hour)
 	require.NoError(t, err)
 	require.NoError(t, last.Cancel(ctx), "the key has a state to go back to")
-	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket:k").Val())
+	require.Equal(t, state, admin.Dump(ctx, "ratelimit:default:tokenbucket{k}").Val())
 	only := func() *ratelimit.Reservation {
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		r, err := l.Reserve(ctx, "k", 1, 0)
@@ -236,7 +264,7 @@ func TestPrivilegesOfReservations(t *testing.T) {
 	require.ErrorContains(t, only().Cancel(ctx), "ratelimit: ")
 	acl(t, admin, cancel[1])
 	require.NoError(t, only().Cancel(ctx))
-	require.Zero(t, admin.Exists(ctx, "ratelimit:default:tokenbucket:k").Val())
+	require.Zero(t, admin.Exists(ctx, "ratelimit:default:tokenbucket{k}").Val())
 }
 
 // TestAForbiddenReadFailsBeforeAnyWrite: a caller that gets an error was not

@@ -66,7 +66,7 @@ func (s steppedServer) blocked(l ratelimit.Limiter, q quota, key string, denial 
 
 	// Any call repairs the TTL after the step, even one that is denied.
 	client := s.Client(s.t)
-	names := client.Keys(ctx, q.name+":default:*:"+key).Val()
+	names := client.Keys(ctx, q.name+":default:*{"+key+"}").Val()
 	require.Len(s.t, names, 1)
 	ttl := client.PTTL(ctx, names[0]).Val()
 	require.Positive(s.t, ttl)

@@ -58,7 +58,7 @@ func setScene(t testing.TB, server *redistest.Server) *scene {
 
 // in is the name of a key of this variant in Redis.
 func (c sceneCase) in(key string) string {
-	return c.Name + strings.TrimSuffix(strings.TrimPrefix(c.Key, "ratelimit"), "k") + key
+	return c.Name + strings.TrimSuffix(strings.TrimPrefix(c.Key, "ratelimit"), "{k}") + "{" + key + "}"
 }
 
 // dump is what Redis holds under the variant's keys, bit by bit.
@@ -451,9 +451,9 @@ func TestEachKeyHasItsOwnError(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	gate := limitertest.NewGate(client)
 	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, ratelimit.WithPrefix(t.Name())))
-	key := t.Name() + ":default:tokenbucket:"
-	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
-	require.NoError(t, client.Set(ctx, key+"garbage", "x", 0).Err())
+	key := t.Name() + ":default:tokenbucket"
+	require.NoError(t, client.RPush(ctx, key+"{list}", "x").Err())
+	require.NoError(t, client.Set(ctx, key+"{garbage}", "x", 0).Err())
 	var left []int
 	for _, r := range gate.Together(t, l, "list", "garbage", "good") {
 		switch r.Key {
@@ -473,9 +473,9 @@ func TestEachKeyHasItsOwnError(t *testing.T) {
 	require.ElementsMatch(t, []int{2, 1, 0}, left)
 
 	fixed := ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Minute, ratelimit.WithPrefix(t.Name())))
-	key = t.Name() + ":default:fixedwindow:"
-	require.NoError(t, client.Set(ctx, key+"real", "1000064.0", time.Minute).Err())
-	require.NoError(t, client.RPush(ctx, key+"list", "x").Err())
+	key = t.Name() + ":default:fixedwindow"
+	require.NoError(t, client.Set(ctx, key+"{real}", "1000064.0", time.Minute).Err())
+	require.NoError(t, client.RPush(ctx, key+"{list}", "x").Err())
 	for _, r := range gate.Together(t, fixed, "real", "list") {
 		require.ErrorIs(t, r.Err, ratelimit.ErrCorruptState)
 		require.Equal(t, r.Key == "list", strings.Contains(r.Err.Error(), "WRONGTYPE"))

@@ -131,7 +131,7 @@ func newRingRig(t *testing.T, limit int, tweak func(*redis.RingOptions)) *ringRi
 	require.NoError(t, err)
 	for i := range 200 {
 		key := fmt.Sprint("user:", i)
-		shard, err := rig.ring.GetShardClientForKey("ratelimit:api:fixedwindow:" + key)
+		shard, err := rig.ring.GetShardClientForKey("ratelimit:api:fixedwindow{" + key + "}")
 		require.NoError(t, err)
 		name := names[shard.Options().Addr]
 		rig.keys[name] = append(rig.keys[name], key)

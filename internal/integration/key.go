@@ -5,12 +5,13 @@ import (
 	"fmt"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // The errors of key functions that are about the caller; package httplimit explains them.
 var (
-	ErrNoKey  = errors.New("httplimit: the request has no key")
-	ErrBadKey = errors.New("httplimit: the request's key is malformed")
+	ErrNoKey  = errclass.ErrNoKey
+	ErrBadKey = errclass.ErrBadKey
 )
 
 var errEmptyKey = fmt.Errorf("%w: the key function returned an empty one and no error", ratelimit.ErrInvalidKey)

@@ -12,19 +12,6 @@ import (
 // MostPolicyName is how many bytes the name of a policy has at most.
 const MostPolicyName = 128
 
-const defaultPolicy = "default"
-
-// NameOf is the name that the limiter was given, and "default" for one that has none, as a
-// decorator.
-func NameOf(limiter any) string {
-	if l, ok := limiter.(interface{ Name() string }); ok {
-		if name := l.Name(); name != "" {
-			return name
-		}
-	}
-	return defaultPolicy
-}
-
 // IsPrintable reports whether name is printable ASCII.
 func IsPrintable(name string) bool {
 	for i := range len(name) {

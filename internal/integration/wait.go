@@ -8,6 +8,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
 // LeastWait is the shortest wait that a middleware takes.
@@ -20,14 +21,24 @@ const UntilDeadline = time.Duration(math.MaxInt64)
 // it waits: a call that need not wait costs what TryAcquireN costs, and a denial has the limiter's
 // whole answer.
 func Acquire(ctx context.Context, limiter ratelimit.Limiter, key string, n int, longest time.Duration) (ratelimit.Result, error) {
+	return AcquireReady(ctx, limiter, key, n, longest, func() bool { return true })
+}
+
+// AcquireReady is Acquire for a call that has something to do before it waits: ready does it, and its
+// time counts towards the wait. If ready returns false, the call is not made to wait, and its denial
+// stands.
+func AcquireReady(ctx context.Context, limiter ratelimit.Limiter, key string, n int, longest time.Duration, ready func() bool) (ratelimit.Result, error) {
 	if longest == 0 {
 		return limiter.TryAcquireN(ctx, key, n)
 	}
 	begun := time.Now()
-	first, err := limiter.TryAcquireN(ctx, key, n)
-	if err != nil || first.Allowed || first.RetryAfter >= longest || IsOutageDenial(first) {
+	call, attempt := waiting.Begin(ctx, false)
+	first, err := limiter.TryAcquireN(attempt, key, n)
+	if err != nil || first.Allowed || first.RetryAfter >= longest || IsOutageDenial(first) || !ready() {
+		call.End(nil)
 		return first, err
 	}
+	call.Again() // WaitN is what is observed
 	bounded := ctx
 	if longest != UntilDeadline {
 		var cancel context.CancelFunc

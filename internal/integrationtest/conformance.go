@@ -54,6 +54,6 @@ func (c Calls) Conform(t *testing.T) {
 	if v.Corrupt != nil {
 		stage.Wipe(t)
 		require.NoError(t, v.Corrupt(stage.Admin, v.Key))
-		require.EqualValues(t, unavailable, c.Code(c.Ask(1)))
+		require.EqualValues(t, internal, c.Code(c.Ask(1)))
 	}
 }

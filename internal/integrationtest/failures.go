@@ -10,9 +10,10 @@ import (
 
 // The codes of errors, which are gRPC's and connect's.
 const (
-	invalidArgument = 3
-	internal        = 13
-	unavailable     = 14
+	invalidArgument   = 3
+	resourceExhausted = 8
+	internal          = 13
+	unavailable       = 14
 )
 
 // A Failure is an error of a key function or a limiter, with the code and the text that the client
@@ -42,7 +43,8 @@ func Failures() []Failure {
 		{ratelimit.ErrInvalidKey, internal, mistake},
 		{ratelimit.ErrInvalidPermits, internal, mistake},
 		{ratelimit.ErrCrossSlot, internal, mistake},
-		{ratelimit.ErrCorruptState, unavailable, undecided},
+		{ratelimit.ErrCorruptState, internal, undecided},
+		{ratelimit.ErrWaitTooLong, resourceExhausted, "the limit is used up"},
 		{context.Canceled, unavailable, undecided},         // not the call's own
 		{context.DeadlineExceeded, unavailable, undecided}, // Redis was too slow, for example
 		{errors.New("dial"), unavailable, undecided},

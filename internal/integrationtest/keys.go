@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"errors"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -13,6 +15,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 )
 
 // Proxies are the networks of the proxies in front of the service.
@@ -76,6 +79,7 @@ func (k Keys[F]) Test(t *testing.T) {
 	t.Run("each", k.testEach)
 	t.Run("Join and FirstOf", k.testJoinAndFirstOf)
 	t.Run("Join is unambiguous", k.testJoinIsUnambiguous)
+	t.Run("clients choose no slot", k.testClientsChooseNoSlot)
 	t.Run("what cannot work", k.testRefusals)
 }
 
@@ -229,6 +233,37 @@ func (k Keys[F]) testJoinIsUnambiguous(t *testing.T) {
 	require.Len(t, longest, 8*(len("header:")+64+1+3*128)+7)
 	_, err = ratelimit.AllowAll().TryAcquire(t.Context(), longest)
 	require.NoError(t, err)
+}
+
+// testClientsChooseNoSlot: a client's value is in the key without braces, so that the hash tag of
+// the key's name is the whole key; the value can be read again, and no two make one key.
+func (k Keys[F]) testClientsChooseNoSlot(t *testing.T) {
+	must := ratelimit.Must[F]
+	header, user := must(k.Header("X-Tenant")), must(k.User(UserOf))
+	seen := map[string]string{}
+	values := []string{""}
+	for range 3 {
+		for _, shorter := range values {
+			for _, more := range []string{"{", "}", "%", "|", "a", ":", ";", "%7B", "%7D"} {
+				values = append(values, shorter+more)
+			}
+		}
+		values = slices.Compact(slices.Sorted(slices.Values(values)))
+	}
+	for _, value := range values[1:] { // all but the empty one
+		for kind, key := range map[string]string{
+			"header:x-tenant:": k.ask(t, header, Call{Header: []string{"X-Tenant", value}}),
+			"user:":            k.ask(t, user, Call{User: value}),
+		} {
+			require.NotContains(t, seen, key, "%q", value)
+			seen[key] = value
+			require.Equal(t, key, keyname.Tag(key), "%q", value)
+			read, err := url.PathUnescape(strings.TrimPrefix(key, kind))
+			require.NoError(t, err)
+			require.Equal(t, value, read)
+		}
+	}
+	require.Greater(t, len(seen), 1000)
 }
 
 func (k Keys[F]) testRefusals(t *testing.T) {

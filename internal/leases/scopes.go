@@ -19,6 +19,9 @@ func Scopes() map[string]Scope {
 		"a long and a short lease": {
 			Processes: 2, Operations: 6, Usual: 5, Limit: 1, Permits: one, Leases: [3]int{3, 1}, Steps: []int{-1},
 		},
+		"leases of two lengths": {
+			Processes: 3, Operations: 6, Usual: 4, Limit: 2, Permits: one, Leases: [3]int{3, 1, 3}, Steps: []int{-2},
+		},
 		"callers' clocks": {
 			Processes: 2, Operations: 5, Usual: 3, Limit: 1, Permits: one, Leases: two, ByCaller: true, Skew: 1, Apart: 1,
 		},

@@ -280,7 +280,7 @@ func drawBucket(rng *rand.Rand) (ratelimit.Rate, int) {
 	rate := pick(rng,
 		ratelimit.Per(77_777, 24*time.Hour), ratelimit.Per(2_999, 720*time.Hour), ratelimit.Per(1_000_003, 24*time.Hour),
 		ratelimit.Per(99_999_999, 31_535_999_999*time.Millisecond), ratelimit.Per(100_000_000, 999*time.Millisecond),
-		ratelimit.Per(1+rng.IntN(1e8), time.Duration(1+rng.IntN(31_536_000_000))*time.Millisecond),
+		ratelimit.Per(1+rng.IntN(1e8), time.Duration(1+rng.Int64N(31_536_000_000))*time.Millisecond),
 		ratelimit.Per(999_999_937, 2_160_000_000_000_001*time.Microsecond))
 	return rate, pick(rng, rate.Count, 1+rng.IntN(rate.Count), min(10*rate.Count, 999_999_937))
 }

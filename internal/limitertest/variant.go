@@ -55,7 +55,7 @@ func Variants() []Variant {
 	thirds := [3]time.Duration{333_334 * us, 666_667 * us, s}
 	variants := []Variant{
 		{
-			Name: "FixedWindow", Key: "ratelimit:default:fixedwindow:k",
+			Name: "FixedWindow", Key: "ratelimit:default:fixedwindow{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewFixedWindow(c, 3, s, ratelimit.WithOptions(o...))
 			},
@@ -63,7 +63,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("three"),
 		},
 		{
-			Name: "FixedWindow aligned", Key: "ratelimit:default:fixedwindow:k",
+			Name: "FixedWindow aligned", Key: "ratelimit:default:fixedwindow{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewFixedWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithAlignment(-250*time.Millisecond))
 			},
@@ -72,7 +72,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("1/2/3/4"),
 		},
 		{
-			Name: "CalendarWindow", Key: "ratelimit:default:calendarwindow:k",
+			Name: "CalendarWindow", Key: "ratelimit:default:calendarwindow{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewCalendarWindow(c, 3, ratelimit.Daily(EndOfDay), ratelimit.WithOptions(o...))
 			},
@@ -80,7 +80,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("1/2"),
 		},
 		{
-			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash:k",
+			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...))
 			},
@@ -88,7 +88,7 @@ func Variants() []Variant {
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
 		},
 		{
-			Name: "SlidingWindow List", Key: "ratelimit:default:slidingwindow-list:k",
+			Name: "SlidingWindow List", Key: "ratelimit:default:slidingwindow-list{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List))
 			},
@@ -96,7 +96,7 @@ func Variants() []Variant {
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
 		},
 		{
-			Name: "SlidingWindow of one sub-window", Key: "ratelimit:default:slidingwindow-hash:k",
+			Name: "SlidingWindow of one sub-window", Key: "ratelimit:default:slidingwindow-hash{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(1))
 			},
@@ -106,14 +106,14 @@ func Variants() []Variant {
 			},
 		},
 		{
-			Name: "SlidingWindow ZSet", Key: "ratelimit:default:slidingwindow-zset:k",
+			Name: "SlidingWindow ZSet", Key: "ratelimit:default:slidingwindow-zset{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.ZSet))
 			},
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 		},
 		{
-			Name: "SlidingLog", Key: "ratelimit:default:slidinglog:k",
+			Name: "SlidingLog", Key: "ratelimit:default:slidinglog{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, ratelimit.WithOptions(o...))
 			},
@@ -121,7 +121,7 @@ func Variants() []Variant {
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "0", "0", "x", "1").Err() },
 		},
 		{
-			Name: "SlidingLog with a resolution", Key: "ratelimit:default:slidinglog:k",
+			Name: "SlidingLog with a resolution", Key: "ratelimit:default:slidinglog{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, ratelimit.WithOptions(o...), ratelimit.WithResolution(50*time.Millisecond))
 			},
@@ -129,7 +129,7 @@ func Variants() []Variant {
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "1", "2", "3").Err() },
 		},
 		{
-			Name: "TokenBucket", Key: "ratelimit:default:tokenbucket:k",
+			Name: "TokenBucket", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
 			},
@@ -137,7 +137,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("full"),
 		},
 		{
-			Name: "TokenBucket in an All", Key: "ratelimit:default:tokenbucket:k",
+			Name: "TokenBucket in an All", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				l, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
 				if err != nil {
@@ -149,7 +149,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("full"),
 		},
 		{
-			Name: "TokenBucket stepped", Key: "ratelimit:default:tokenbucket:k",
+			Name: "TokenBucket stepped", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(s))
 			},
@@ -157,7 +157,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("0/0+1"),
 		},
 		{
-			Name: "LeakyBucket", Key: "ratelimit:default:leakybucket:k",
+			Name: "LeakyBucket", Key: "ratelimit:default:leakybucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
 			},
@@ -165,7 +165,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("1763670000123456/1x"),
 		},
 		{
-			Name: "TokenBucket with headroom", Key: "ratelimit:default:tokenbucket:k",
+			Name: "TokenBucket with headroom", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 5, ratelimit.WithOptions(o...), ratelimit.WithHeadroom(2))
 			},
@@ -174,7 +174,7 @@ func Variants() []Variant {
 			Corrupt: corruptString("full"),
 		},
 		{
-			Name: "SlidingLog with headroom", Key: "ratelimit:default:slidinglog:k",
+			Name: "SlidingLog with headroom", Key: "ratelimit:default:slidinglog{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: s}}, ratelimit.WithOptions(o...), ratelimit.WithHeadroom(2))
 			},

@@ -109,8 +109,8 @@ func (b *batch) newSlot(times int, deadline time.Duration) slot {
 }
 
 // add gives a call a slot, unless the batch has no room for the call or its key, or would
-// cost too much with it. last maps each key to its last run; the names of keys in Redis begin with prefix.
-func (b *batch) add(ctx context.Context, prefix, key string, o redisexec.Operation, deadline time.Duration, last map[string]int) (slot, bool) {
+// cost too much with it. last maps each key to its last run; name is what a key is named in Redis.
+func (b *batch) add(ctx context.Context, name func(key string) string, key string, o redisexec.Operation, deadline time.Duration, last map[string]int) (slot, bool) {
 	i, known := last[key]
 	joins := known && b.runs[i].takes(o)
 	cost := o.N * o.Times * b.price.Permit
@@ -139,7 +139,7 @@ func (b *batch) add(ctx context.Context, prefix, key string, o redisexec.Operati
 		if known {
 			b.runs[i].next = int32(next)
 		} else {
-			r.key = prefix + key
+			r.key = name(key)
 			b.keys++
 		}
 		if next == cap(b.runs) {

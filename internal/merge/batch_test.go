@@ -19,7 +19,7 @@ func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
 	b, last := newBatch(redisexec.Cost{}), map[string]int{}
 	_, ok := b.join("k", take(1), 0)
 	require.False(t, ok, "there is no run to join")
-	b.add(ctx, "", "k", take(2), 0, last)
+	b.add(ctx, asGiven, "k", take(2), 0, last)
 	_, ok = b.join("k", take(1), 0)
 	require.False(t, ok)
 	_, ok = b.join("l", take(2), 0)
@@ -27,11 +27,11 @@ func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
 	s, ok := b.join("k", take(2), 0)
 	require.True(t, ok)
 	require.Equal(t, slot{b, 0, place{1, 1}}, s)
-	s, _ = b.add(ctx, "", "l", take(2), 0, last)
+	s, _ = b.add(ctx, asGiven, "l", take(2), 0, last)
 	require.Equal(t, slot{b, 1, place{0, 1}}, s)
 	_, ok = b.join("k", take(2), 0)
 	require.False(t, ok, "its run is not the latest")
-	s, _ = b.add(ctx, "", "k", take(2), 0, last)
+	s, _ = b.add(ctx, asGiven, "k", take(2), 0, last)
 	require.Equal(t, slot{b, 0, place{2, 1}}, s)
 	s, ok = b.join("k", take(2), 0)
 	require.True(t, ok)
@@ -40,7 +40,7 @@ func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
 
 func TestAFullBatchTakesNoCall(t *testing.T) {
 	b, last := newBatch(redisexec.Cost{}), map[string]int{}
-	_, ok := b.add(ctx, "", "k", take(1), 0, last)
+	_, ok := b.add(ctx, asGiven, "k", take(1), 0, last)
 	require.True(t, ok)
 	for i := 1; i < maxCalls; i++ {
 		s, ok := b.join("k", take(1), 0)
@@ -49,7 +49,7 @@ func TestAFullBatchTakesNoCall(t *testing.T) {
 	}
 	_, ok = b.join("k", take(1), 0)
 	require.False(t, ok)
-	_, ok = b.add(ctx, "", "k", take(1), 0, last)
+	_, ok = b.add(ctx, asGiven, "k", take(1), 0, last)
 	require.False(t, ok)
 }
 
@@ -80,7 +80,7 @@ func TestABatchCostsABoundedTime(t *testing.T) {
 				if joined {
 					continue
 				}
-				if _, ok := b.add(ctx, "", r.key, take(r.n), 0, last); !ok {
+				if _, ok := b.add(ctx, asGiven, r.key, take(r.n), 0, last); !ok {
 					break
 				}
 			}

@@ -49,14 +49,14 @@ func (m *Merger) batches(ctx context.Context, calls []Call) ([]*batch, []slot) {
 	for i, c := range calls {
 		var ok bool
 		if open != nil {
-			slots[i], ok = open.add(ctx, m.prefix, c.Key, take(c.N), noDeadline, last)
+			slots[i], ok = open.add(ctx, m.name, c.Key, take(c.N), noDeadline, last)
 		}
 		if !ok {
 			clear(last)
 			open = newBatch(m.sender.exec.Cost)
 			open.apart = m.sender.pipelined.Load()
 			batches = append(batches, open)
-			slots[i], _ = open.add(ctx, m.prefix, c.Key, take(c.N), noDeadline, last)
+			slots[i], _ = open.add(ctx, m.name, c.Key, take(c.N), noDeadline, last)
 		}
 	}
 	for _, b := range batches {

@@ -25,6 +25,10 @@ func TestMain(m *testing.M) {
 	m.Run()
 }
 
+// How the keys of these tests are named in Redis.
+func asGiven(key string) string { return key }
+func behindP(key string) string { return "p:" + key }
+
 // A server is a client that decides as a script would: each key has permits, and the
 // first of equal requests get theirs. The words are how many were allowed, and the
 // permits that were left before.
@@ -200,7 +204,7 @@ func held(t *testing.T, permits int, test func(t *testing.T, s *server, m *Merge
 		epoch = time.Now() // in the bubble
 		s := newServer(permits)
 		s.hold = make(chan error)
-		test(t, s, New(s.Executor, ""))
+		test(t, s, New(s.Executor, asGiven))
 		close(s.hold)
 		synctest.Wait()
 	})

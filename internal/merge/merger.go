@@ -18,7 +18,7 @@ import (
 // A Merger sends the calls of one limiter. Each server has a queue, so that calls for
 // different servers do not wait for one another.
 type Merger struct {
-	prefix string
+	name   func(key string) string
 	sender *sender
 
 	// route returns the server of a key, by the key's name in Redis. It is nil if there
@@ -34,10 +34,10 @@ type Merger struct {
 	}
 }
 
-// New returns a merger whose calls exec executes. The names of keys in Redis begin with
-// prefix.
-func New(exec *redisexec.Executor, prefix string) *Merger {
-	m := &Merger{prefix: prefix, sender: newSender(exec)}
+// New returns a merger whose calls exec executes. name is what the keys of the calls are
+// named in Redis.
+func New(exec *redisexec.Executor, name func(key string) string) *Merger {
+	m := &Merger{name: name, sender: newSender(exec)}
 	m.common = m.newQueue()
 	switch client := exec.Client.(type) {
 	case *redis.ClusterClient:
@@ -52,8 +52,8 @@ func New(exec *redisexec.Executor, prefix string) *Merger {
 }
 
 // NewUnmerged returns a merger that executes each key on its own, for AcquireMany.
-func NewUnmerged(exec *redisexec.Executor, prefix string) *Merger {
-	m := &Merger{prefix: prefix, sender: newSender(exec)}
+func NewUnmerged(exec *redisexec.Executor, name func(key string) string) *Merger {
+	m := &Merger{name: name, sender: newSender(exec)}
 	m.sender.pipelined.Store(true)
 	return m
 }
@@ -73,14 +73,14 @@ func (m *Merger) Operate(ctx context.Context, key string, o redisexec.Operation)
 	return m.queue(ctx, key).operate(ctx, key, o)
 }
 
-func (m *Merger) newQueue() *queue { return &queue{sender: m.sender, prefix: m.prefix} }
+func (m *Merger) newQueue() *queue { return &queue{sender: m.sender, name: m.name} }
 
 // queue is the queue of the calls for a key.
 func (m *Merger) queue(ctx context.Context, key string) *queue {
 	if m.route == nil || !m.sender.answered.Load() {
 		return m.common
 	}
-	server, err := m.route(ctx, m.sender.exec.Route(m.prefix+key))
+	server, err := m.route(ctx, m.sender.exec.Route(m.name(key)))
 	if err != nil {
 		return m.common
 	}

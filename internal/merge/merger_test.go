@@ -11,7 +11,7 @@ import (
 
 // Queues of removed servers are dropped, and those in use are not.
 func TestQueuesOfRemovedServersAreDropped(t *testing.T) {
-	m := New(newServer(1).Executor, "")
+	m := New(newServer(1).Executor, asGiven)
 	var servers []*redis.Client
 	m.route = func(_ context.Context, name string) (*redis.Client, error) {
 		servers = append(servers, redis.NewClient(&redis.Options{Addr: name}))

@@ -50,23 +50,23 @@ func (s *sender) sendCommands(ctx context.Context, commands []command, replied f
 			c.Queue(ctx, pipe)
 		}
 		_, unsent := pipe.Exec(ctx)
-		var unknown, outside []command
+		var unknown, again []command
 		for _, c := range commands {
 			words, err := c.Reply(unsent)
 			switch {
 			case c.Unknown(err):
 				unknown = append(unknown, c)
-			case c.Outside(err):
-				outside = append(outside, c)
+			case c.Outside(err), c.Beside(err):
+				again = append(again, c)
 			default:
 				replied(c.of, words, err)
 			}
 		}
-		// None of these was executed. The first unknown one now carries its script's source;
+		// None of these has taken anything. The first unknown one now carries its script's source;
 		// the commands behind it in its server's pipeline find the script there.
 		if len(unknown) > 0 {
 			unknown[0].SendSource()
 		}
-		commands = append(unknown, outside...)
+		commands = append(unknown, again...)
 	}
 }

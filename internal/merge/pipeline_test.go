@@ -35,7 +35,7 @@ func sendBatch(t *testing.T, m *Merger, keys ...string) []slot {
 	b, last := newBatch(redisexec.Cost{}), map[string]int{}
 	var slots []slot
 	for _, key := range keys {
-		s, ok := b.add(ctx, m.prefix, key, take(1), noDeadline, last)
+		s, ok := b.add(ctx, m.name, key, take(1), noDeadline, last)
 		require.True(t, ok)
 		slots = append(slots, s)
 	}
@@ -48,7 +48,7 @@ func sendBatch(t *testing.T, m *Merger, keys ...string) []slot {
 // sends each script to each of them once, and takes the permits of each call once.
 func TestUnknownScriptsGoToEachServerOnce(t *testing.T) {
 	cluster := redistest.StartCluster(t)
-	m := New(counting(cluster.Client(t)), "p:")
+	m := New(counting(cluster.Client(t)), behindP)
 	var keys []string
 	for i := range 60 {
 		for range 1 + i%2 { // one call for half of the keys, two for the others
@@ -118,7 +118,7 @@ func TestAPipelineThatWasNotSentIsAnError(t *testing.T) {
 			if packed {
 				exec.Unpack = func(int64, []int64) {}
 			}
-			for _, s := range sendBatch(t, New(exec, ""), "a", "b", "b", "c", "d") {
+			for _, s := range sendBatch(t, New(exec, asGiven), "a", "b", "b", "c", "d") {
 				_, err := s.outcome()
 				if hooked == nil {
 					require.EqualError(t, err, "the client did not send the command")
@@ -141,7 +141,7 @@ func TestAScriptThatStaysUnknownIsAnError(t *testing.T) {
 		}
 		return redis.ErrNoScript
 	}})
-	m := New(counting(client), "")
+	m := New(counting(client), asGiven)
 	m.sender.pipelined.Store(true)
 	for _, s := range sendBatch(t, m, "a", "b", "b", "c") {
 		_, err := s.outcome()
@@ -163,7 +163,7 @@ func TestAServerOfAClusterIsSentAPipeline(t *testing.T) {
 		refusals++
 		return serverError("CROSSSLOT Keys in request don't hash to the same slot")
 	}})
-	m := New(counting(client), "")
+	m := New(counting(client), asGiven)
 	for round := range 2 {
 		for i, s := range sendBatch(t, m, "a", "b", "b") {
 			reply, err := s.outcome()

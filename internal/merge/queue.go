@@ -19,7 +19,7 @@ import (
 // call waits.
 type queue struct {
 	sender *sender
-	prefix string // of keys in Redis
+	name   func(key string) string // of a key in Redis
 
 	mu       sync.Mutex     // guards all below, and batches until they are sent
 	waiting  []*batch       // in the order of their first calls
@@ -91,7 +91,7 @@ func (q *queue) operateDirectly(ctx context.Context, key string, o redisexec.Ope
 
 func (q *queue) sendDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	defer func() { q.start(q.finishDirect()) }() // even if a hook of the client panics
-	return q.sender.sendOne(ctx, q.prefix+key, o)
+	return q.sender.sendOne(ctx, q.name(key), o)
 }
 
 // enter counts a call as in flight where it may be sent directly: direct is then true.
@@ -122,7 +122,7 @@ func (q *queue) enter(ctx context.Context, key string, o redisexec.Operation, de
 // with mu held.
 func (q *queue) add(ctx context.Context, key string, o redisexec.Operation, deadline time.Duration) slot {
 	if q.open != nil {
-		if s, ok := q.open.add(ctx, q.prefix, key, o, deadline, q.last); ok {
+		if s, ok := q.open.add(ctx, q.name, key, o, deadline, q.last); ok {
 			return s
 		}
 	}
@@ -132,7 +132,7 @@ func (q *queue) add(ctx context.Context, key string, o redisexec.Operation, dead
 	clear(q.last)
 	q.open = newBatch(q.sender.exec.Cost)
 	q.waiting = append(q.waiting, q.open)
-	s, _ := q.open.add(ctx, q.prefix, key, o, deadline, q.last)
+	s, _ := q.open.add(ctx, q.name, key, o, deadline, q.last)
 	return s
 }
 

@@ -450,7 +450,7 @@ func TestABatchEndsWithTheLatestOfItsDeadlines(t *testing.T) {
 func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(1_000_000)
-		m := New(s.Executor, "")
+		m := New(s.Executor, asGiven)
 		within, cancel := context.WithCancel(ctx)
 		defer cancel()
 		var wg sync.WaitGroup
@@ -476,7 +476,7 @@ func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 func TestAPanicInACallersGoroutineLeavesTheQueueAsItWas(t *testing.T) {
 	s := newServer(10)
 	s.Client = panicking{}
-	m := New(s.Executor, "")
+	m := New(s.Executor, asGiven)
 	for range 2 * maxInFlight {
 		require.Panics(t, func() { _, _ = m.Acquire(ctx, "k", 1) })
 	}
@@ -486,7 +486,7 @@ func TestAPanicInACallersGoroutineLeavesTheQueueAsItWas(t *testing.T) {
 // aQueue is one whose timer never fires, and whose last send was just now for as long
 // as the test takes.
 func aQueue(batches int) *queue {
-	q := New(&redisexec.Executor{}, "p:").common
+	q := New(&redisexec.Executor{}, behindP).common
 	q.batches, q.calls = batches, FewCalls
 	q.timerSet = true
 	justSent(q)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -102,7 +103,7 @@ func (s *sender) askAgain(ctx context.Context, b *batch, keys []int) {
 			words, err := s.askRun(ctx, b, key)
 			if err != nil {
 				_, _ = s.answer(b, key, nil, err)
-				if !redisexec.IsCorrupt(err) {
+				if !errclass.Is(err, errclass.Damaged) {
 					b.fail(err)
 				}
 				break

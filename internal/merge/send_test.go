@@ -193,7 +193,7 @@ func TestAClockThatFailsIsAnError(t *testing.T) {
 func TestPermitsOfOverlappingCallsAddUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(300)
-		m := New(s.Executor, "")
+		m := New(s.Executor, asGiven)
 		calls := make([][]*call, 8)
 		for i := range calls {
 			go func() {

@@ -84,7 +84,9 @@ func (f *InFlight) Acquire(c Call, id string, n int) Held {
 	}
 	h := Held{Allowed: cost == 0 || used+cost <= c.Limit, Used: used}
 	if !h.Allowed {
-		h.Wait = f.wait(c, live, used+n-c.Limit, repair, longest)
+		var stepped bool
+		h.Wait, ends, stepped = f.wait(c, live, used+n-c.Limit, repair, longest, ends)
+		repair = repair || stepped
 	}
 	if h.Allowed {
 		h.Used += cost
@@ -113,11 +115,18 @@ func (f *InFlight) Peek(c Call) Held {
 	live := f.live(c.edge())
 	h := Held{Used: permits(live)}
 	h.Allowed = h.Used < c.Limit
-	if !h.Allowed {
-		h.Wait = f.wait(c, live, h.Used+1-c.Limit, false, 0)
+	latest, present := f.latest()
+	ends, longest := latest.Ends, c.Lease
+	repair := f.steppedBack(c)
+	if repair {
+		longest = max(longest, latest.Length)
+		ends = c.Now + longest
 	}
-	if latest, ok := f.latest(); ok {
-		h.Reset = max(latest.Ends+c.Spare-c.Now, 0)
+	if !h.Allowed {
+		h.Wait, ends, _ = f.wait(c, live, h.Used+1-c.Limit, repair, longest, ends)
+	}
+	if present {
+		h.Reset = max(ends+c.Spare-c.Now, 0)
 	}
 	return h
 }
@@ -203,18 +212,36 @@ func permits(leases []Lease) (sum int) {
 	return sum
 }
 
-// wait is the time until so many permits of the leases are free at the latest.
-func (f *InFlight) wait(c Call, live []Lease, over int, repair bool, longest int64) int64 {
-	for _, l := range live {
-		if over -= l.Permits; over <= 0 {
-			leaves := l.Ends
-			if repair {
-				leaves = min(leaves, c.Now+longest)
-			}
-			return leaves + c.Spare - c.Now
+// wait is the time until so many permits of the leases are free at the latest, and when the
+// last lease ends. Where there are leases of several lengths it looks at each, and stepped
+// reports whether one ends later than the server's clock would let it end now.
+func (f *InFlight) wait(c Call, live []Lease, over int, repair bool, longest, ends int64) (wait, last int64, stepped bool) {
+	blocking, left := live[0], over
+	for _, blocking = range live {
+		if left -= blocking.Permits; left <= 0 {
+			break
 		}
 	}
-	panic("the limit is below the permits of one call")
+	leaves := blocking.Ends
+	if repair {
+		leaves = min(leaves, c.Now+longest)
+	}
+	other := func(l Lease) bool { return l.Length != c.Lease || l.ByCaller }
+	if latest, _ := f.latest(); !c.ByCaller && (other(latest) || other(blocking)) {
+		var final []int64 // of each permit
+		for _, l := range f.Leases {
+			stops := l.Ends
+			if !l.ByCaller && stops > c.Now+l.Length {
+				stops, stepped = c.Now+l.Length, true
+			}
+			if stops > c.Now {
+				final = append(final, slices.Repeat([]int64{stops}, l.Permits)...)
+			}
+		}
+		slices.Sort(final)
+		leaves, ends = min(leaves, final[over-1]), final[len(final)-1]
+	}
+	return leaves + c.Spare - c.Now, ends, stepped
 }
 
 func (f *InFlight) latest() (Lease, bool) {

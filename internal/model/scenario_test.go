@@ -1,6 +1,7 @@
 package model
 
 import (
+	"math"
 	"math/big"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func TestScenarioReachesTheBoundaries(t *testing.T) {
 }
 
 func TestScenarioOfTheSmallestShape(t *testing.T) {
-	for _, shape := range []Shape{{Max: 1, Span: 1}, {Max: 1, Span: us, Start: 5, Back: true}, {Max: 1 << 40, Span: 1000 * time.Hour, Back: true}} {
+	for _, shape := range []Shape{{Max: 1, Span: 1}, {Max: 1, Span: us, Start: 5, Back: true}, {Max: math.MaxInt >> 23, Span: 1000 * time.Hour, Back: true}} {
 		scenario := NewScenario(Seeded(1), shape)
 		for range 5000 {
 			s := scenario.Next(Answer{})

@@ -27,8 +27,9 @@ var (
 	_ Settler = (*SlidingLog)(nil)
 )
 
-// The place of a bucket's permits is the instant at which they were taken. With
-// ExactReturns a bucket takes back only what it cannot have refilled since then.
+// The place of a bucket's permits is the instant up to which it had refilled when they were
+// taken. With ExactReturns a bucket takes back only what it has not refilled since then. What
+// it takes back is not missing any more at the instant of its state, which stays.
 
 // Charge implements [Settler].
 func (b *TokenBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
@@ -42,20 +43,20 @@ func (b *TokenBucket) GiveBack(now int64, n int, place int64) {
 		return
 	}
 	present, _ := presentAt(now, b.at, b.CallersClock)
-	given, tokens, burst := rat(int64(n)), b.tokensAt(present), rat(int64(b.burst))
+	given, burst := rat(int64(n)), rat(int64(b.burst))
 	if b.ExactReturns {
 		given = sub(given, quo(rat(present-place), b.perToken))
 		if present < place {
 			return
 		}
 	}
-	if given.Sign() <= 0 || !less(tokens, burst) {
+	if given.Sign() <= 0 || !less(b.tokensAt(present), burst) {
 		return
 	}
-	if tokens = add(tokens, given); less(burst, tokens) {
-		tokens = burst
+	if b.tokens = add(b.tokens, given); less(burst, b.tokens) {
+		b.tokens = burst
 	}
-	b.tokens, b.at = tokens, present
+	b.at = min(b.at, present)
 	b.change()
 }
 
@@ -70,11 +71,11 @@ func (b *LeakyBucket) GiveBack(now int64, n int, place int64) {
 	if b.empty == nil {
 		return
 	}
-	clock, empty := now, b.empty
+	clock, empty, drained := now, b.empty, b.drained
 	if back := b.drained - now; back > 0 && b.CallersClock {
 		clock = b.drained
 	} else if back > 0 {
-		empty = sub(empty, rat(back))
+		empty, drained = sub(empty, rat(back)), now
 	}
 	sooner := quo(rat(int64(n)), b.rate)
 	if b.ExactReturns {
@@ -83,7 +84,9 @@ func (b *LeakyBucket) GiveBack(now int64, n int, place int64) {
 		}
 	}
 	if sooner.Sign() > 0 && less(rat(clock), empty) {
-		b.empty, b.drained = sub(empty, sooner), clock
+		if b.empty, b.drained = sub(empty, sooner), drained; less(b.empty, rat(drained)) {
+			b.empty = rat(drained)
+		}
 		b.change()
 	}
 }
@@ -92,10 +95,7 @@ func (b *LeakyBucket) GiveBack(now int64, n int, place int64) {
 func (b *SteppedBucket) Charge(now int64, n int) Answer { return b.decide(now, n, false, true) }
 
 // Place implements [Settler].
-func (b *SteppedBucket) Place(now int64) int64 {
-	present, _ := presentAt(now, b.last, b.CallersClock)
-	return present
-}
+func (b *SteppedBucket) Place(int64) int64 { return b.last }
 
 // GiveBack implements [Settler].
 func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
@@ -106,18 +106,17 @@ func (b *SteppedBucket) GiveBack(now int64, n int, place int64) {
 	level, last := b.load(present)
 	given, full := rat(int64(n)), rat(int64(b.burst))
 	if b.ExactReturns {
-		steps := -floorDiv(place-present, b.every) // rounded up
-		if given = sub(given, mul(rat(steps), b.step)); present < place {
+		if given = sub(given, mul(quo(rat(last-place), rat(b.every)), b.step)); last < place {
 			return
 		}
 	}
 	if given.Sign() <= 0 || !less(level, full) {
 		return
 	}
-	if level = add(level, given); !less(level, full) {
-		level, last = full, present
+	if b.level = add(b.level, given); less(full, b.level) {
+		b.level = full
 	}
-	b.level, b.last = level, last
+	b.last = min(b.last, present)
 	b.change()
 }
 

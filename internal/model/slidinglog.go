@@ -13,8 +13,8 @@ import (
 // they stop counting at exactly r + window.
 //
 // When the server's clock is set back to a time earlier than the slot of the last record,
-// records after the slot that it is in now count as made in that slot. A Peek leaves the
-// records as they are.
+// records after the slot that it is in now count as made in that slot, also for a Peek, which
+// writes nothing.
 //
 // With CallersClock the clock is the caller's, and no record ever moves: a call whose clock is
 // earlier than the slot of the last record is decided as at the beginning of that slot,
@@ -84,7 +84,7 @@ func (l *SlidingLog) Take(now int64, n int, peek bool) Answer {
 
 // decide is Take. If charge is true, the permits are taken whether they are there or not.
 func (l *SlidingLog) decide(now int64, n int, peek, charge bool) Answer {
-	key, repaired := l.load(now, peek)
+	key, repaired := l.load(now)
 	present := l.present(now, key)
 	if key.gone() <= present && !l.Keep {
 		key = logKey{}
@@ -123,10 +123,10 @@ func (l *SlidingLog) decide(now int64, n int, peek, charge bool) Answer {
 
 // load returns a copy of the key as it counts at now, and whether that differs from what
 // is stored.
-func (l *SlidingLog) load(now int64, peek bool) (key logKey, repaired bool) {
+func (l *SlidingLog) load(now int64) (key logKey, repaired bool) {
 	key = *l.key
 	key.taken, key.needs = slices.Clone(key.taken), slices.Clone(key.needs)
-	if peek || l.CallersClock || key.caller || key.begun() <= now {
+	if l.CallersClock || key.caller || key.begun() <= now {
 		return key, false
 	}
 	latest := endOfSlot(now, key.resolution)

@@ -12,10 +12,10 @@ import (
 // last microsecond has left the window.
 //
 // When the server's clock is set back to a time earlier than a sub-window, the permits of
-// that sub-window count as taken in the current one, but for a Peek, which leaves them
-// where they are. With CallersClock the clock is the caller's, and nothing moves: a call whose
-// clock is earlier than the last sub-window is decided as at the beginning of that one. As
-// with [SlidingLog], every allowed call deletes the sub-windows that have left the window,
+// that sub-window count as taken in the current one, also for a Peek, which writes nothing.
+// With CallersClock the clock is the caller's, and nothing moves: a call whose clock is
+// earlier than the last sub-window is decided as at the beginning of that one. As with
+// [SlidingLog], every allowed call deletes the sub-windows that have left the window,
 // unless Keep is set.
 type SlidingWindow struct {
 	Keep         bool
@@ -55,14 +55,13 @@ func (s *SlidingWindow) decide(now int64, n int, peek, charge bool) Answer {
 	present, repaired := now, false
 	for id, count := range s.counts {
 		if current := floorDiv(now, s.width); id > current {
-			switch {
-			case s.CallersClock:
+			if s.CallersClock {
 				present = max(present, id*s.width)
-			case !peek:
-				delete(counts, id)
-				counts[current] += count
-				repaired = true
+				continue
 			}
+			delete(counts, id)
+			counts[current] += count
+			repaired = true
 		}
 	}
 	answer := Answer{Limit: s.limit, Window: s.Span()}

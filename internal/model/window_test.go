@@ -160,9 +160,9 @@ func TestSlidingLogWhenTheClockIsSetBack(t *testing.T) {
 	one := []row{
 		{1000, 1, false, allowed(2, 100*us)},
 		{1050, 1, false, allowed(1, 100*us)},
-		{1020, 2, true, denied(1, 80*us, 130*us)}, // peek repairs nothing
+		{1020, 2, true, denied(1, 80*us, 100*us)}, // 1050 is 1020, but a peek writes nothing
 		{1149, 3, true, denied(2, 1*us, 1*us)},
-		{1020, 2, false, denied(1, 80*us, 100*us)}, // 1050 is 1020
+		{1020, 2, false, denied(1, 80*us, 100*us)}, // now it is
 		{1119, 3, true, denied(2, 1*us, 1*us)},
 		{1120, 3, true, allowed(3, 0)},
 		{500, 1, false, allowed(0, 100*us)}, // all at 500
@@ -177,7 +177,7 @@ func TestSlidingLogWhenTheClockIsSetBack(t *testing.T) {
 	slots := []row{
 		{1019, 1, false, allowed(2, 100*us)},      // recorded at 1019
 		{1000, 1, false, allowed(1, 119*us)},      // back within the slot: no difference
-		{999, 2, true, denied(1, 120*us, 120*us)}, // peek repairs nothing
+		{999, 2, true, denied(1, 100*us, 100*us)}, // in [980, 1000)
 		{999, 1, false, allowed(0, 100*us)},
 		{1098, 1, false, denied(0, 1*us, 1*us)},
 		{1099, 3, false, allowed(0, 100*us)}, // in [1080, 1100), recorded at 1099

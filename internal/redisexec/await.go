@@ -25,13 +25,28 @@ func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) {
 	select {
 	case <-done:
 	case <-ctx.Done():
+		left, counted := ctx.Value(leftKey{}).(func() func())
+		if counted {
+			t.ended = left()
+		}
 		if !t.over.Swap(true) {
 			return Reply{}, ctx.Err()
+		}
+		if counted { // it has returned in this moment
+			t.ended()
 		}
 	}
 	reply, err := t.reply, t.err
 	t.release()
 	return reply, err
+}
+
+type leftKey struct{}
+
+// CountLeft returns a context in which Await calls left when it leaves an f that still runs, and
+// what left returns when that f has returned.
+func CountLeft(ctx context.Context, left func() (ended func())) context.Context {
+	return context.WithValue(ctx, leftKey{}, left)
 }
 
 // A task runs a function in a goroutine of its own, so that the caller can leave. Both
@@ -44,6 +59,7 @@ type task struct {
 	f     func() (Reply, error)
 	done  chan struct{} // closed when f has returned, unless the caller has left
 	over  atomic.Bool
+	ended func() // see CountLeft; nil: nobody counts
 
 	reply Reply
 	err   error
@@ -73,7 +89,11 @@ func (t *task) run() {
 			return
 		}
 		t.reply.Done()
+		ended := t.ended
 		t.release()
+		if ended != nil {
+			ended()
+		}
 	}()
 	t.reply, t.err = t.f()
 	returned = true
@@ -81,7 +101,7 @@ func (t *task) run() {
 
 // release puts t into the pool. t then refers to nothing of the caller's.
 func (t *task) release() {
-	t.f, t.done, t.reply, t.err = nil, nil, Reply{}, nil
+	t.f, t.done, t.ended, t.reply, t.err = nil, nil, nil, Reply{}, nil
 	t.over.Store(false)
 	tasks.Put(t)
 }

@@ -155,16 +155,17 @@ func (c *Command) addClock() (err error) {
 	return nil
 }
 
-// run executes c and reads its reply. After two errors, which say that nothing was
-// executed, it sends the command again, each time once: if Redis does not know the script,
-// with the script's source; and if the instants were too far off, with others.
+// run executes c and reads its reply. After three errors, which say that nothing was
+// taken, it sends the command again, each time once: if Redis does not know the script,
+// with the script's source; if the instants were too far off, with others; and if one integer
+// does not hold the words, with the script that replies with them.
 func (c *Command) run(ctx context.Context) error {
 	for {
 		err := c.send(ctx)
 		switch {
 		case c.Unknown(err):
 			c.SendSource()
-		case !c.Outside(err):
+		case !c.Outside(err) && !c.Beside(err):
 			return err
 		}
 	}
@@ -192,4 +193,15 @@ func (c *Command) Unknown(err error) bool { return IsUnknown(err) && !c.whole }
 func (c *Command) SendSource() {
 	c.whole = true
 	copy(c.args, c.script.Whole)
+}
+
+// Beside reports whether err says that one integer does not hold the words, and makes c run
+// the script that replies with them when it is sent again.
+func (c *Command) Beside(err error) bool {
+	if err != errBeside {
+		return false
+	}
+	c.script, c.whole = c.exec.InWords, false
+	copy(c.args, c.script.BySHA)
+	return true
 }

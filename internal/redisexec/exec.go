@@ -27,6 +27,10 @@ type Executor struct {
 	// nil, the reply is an array of the words, as that of Peek always is.
 	Unpack func(reply int64, words []int64)
 
+	// InWords is One, but its reply is an array of the words. If One replies Beside, which
+	// means that nothing was taken, InWords decides. It is nil if One never replies so.
+	InWords *script.Script
+
 	// Now reads the caller's clock, in microseconds. If it is nil, the server's clock
 	// decides.
 	Now func() (int64, error)
@@ -161,6 +165,9 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
 	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
+	if e.InWords != nil {
+		scripts = append(scripts, e.InWords)
+	}
 	for _, l := range e.Several {
 		scripts = append(scripts, l.Common)
 	}

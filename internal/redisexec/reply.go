@@ -24,6 +24,11 @@ var (
 // of a full bucket.
 const noReply = math.MinInt64
 
+// Beside is the reply of a One whose words one integer does not hold: nothing was taken.
+const Beside = -1 << 53
+
+var errBeside = ReplyError("a reply that is not in words")
+
 // newCmd returns the go-redis command for c.
 func (c *Command) newCmd(ctx context.Context) redis.Cmder {
 	if c.kind != nil {
@@ -65,6 +70,9 @@ func (c *Command) read() error {
 	}
 	switch cmd := c.once.Cmder.(type) {
 	case *redis.IntCmd:
+		if c.exec.InWords != nil && cmd.Val() == Beside {
+			return errBeside
+		}
 		if cap(c.room) < c.exec.Words {
 			c.room = make([]int64, c.exec.Words)
 		}
@@ -106,11 +114,4 @@ func (c *Command) Reply(err error) ([]int64, error) {
 // execute it.
 func IsUnknown(err error) bool {
 	return err != nil && (errors.Is(err, redis.ErrNoScript) || redis.HasErrorPrefix(err, "NOSCRIPT"))
-}
-
-// IsCorrupt reports whether err is about what a key holds. CORRUPT is the scripts' own
-// error; the last one is INCRBY's, for a number in a form that INCRBY does not write.
-func IsCorrupt(err error) bool {
-	return redis.HasErrorPrefix(err, "CORRUPT") || redis.HasErrorPrefix(err, "WRONGTYPE") ||
-		redis.HasErrorPrefix(err, "value is not an integer")
 }

@@ -133,14 +133,3 @@ func TestOnlyNoscriptMeansNotExecuted(t *testing.T) {
 		require.False(t, IsUnknown(err), "%v", err)
 	}
 }
-
-func TestWhatAKeyHoldsIsCorrupt(t *testing.T) {
-	for _, err := range []error{
-		serverError("CORRUPT a state"), serverError("WRONGTYPE Operation against a key"), serverError("ERR value is not an integer or out of range"),
-	} {
-		require.True(t, IsCorrupt(err), "%v", err)
-	}
-	for _, err := range []error{nil, errors.New("WRONGTYPE"), serverError("OOM"), serverError("ERR")} {
-		require.False(t, IsCorrupt(err), "%v", err)
-	}
-}

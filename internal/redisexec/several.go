@@ -1,6 +1,10 @@
 package redisexec
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/tryacquire/ratelimit/internal/keyname"
+)
 
 // A request to several limiters at once goes through this package, and through package
 // merge, as the name of one key does. It is packed into one string: the names of its
@@ -10,25 +14,25 @@ import "encoding/binary"
 // packedNumber is the size of each number behind the names.
 const packedNumber = 4
 
-// A Part is what a request asks of one limiter: so many permits of a key, whose name in
-// Redis is the prefix and the key.
+// A Part is what a request asks of one limiter: so many permits of a key.
 type Part struct {
-	Prefix, Key string
-	N           int
+	Head keyname.Head
+	Key  string
+	N    int
 }
 
 // Pack packs a request.
 func Pack(parts []Part) string {
 	size := 0
 	for _, p := range parts {
-		size += len(p.Prefix) + len(p.Key) + 2*packedNumber
+		size += p.Head.Size(p.Key) + 2*packedNumber
 	}
 	packed := make([]byte, 0, size)
 	for _, p := range parts {
-		packed = append(append(packed, p.Prefix...), p.Key...)
+		packed = p.Head.Append(packed, p.Key)
 	}
 	for _, p := range parts {
-		packed = binary.BigEndian.AppendUint32(packed, uint32(len(p.Prefix)+len(p.Key)))
+		packed = binary.BigEndian.AppendUint32(packed, uint32(p.Head.Size(p.Key)))
 		packed = binary.BigEndian.AppendUint32(packed, uint32(p.N))
 	}
 	return string(packed)

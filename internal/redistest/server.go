@@ -124,7 +124,7 @@ func (s *Server) Pause() {
 	s.own()
 	p := s.process()
 	s.paused.Store(true)
-	pause(p.cmd.Process)
+	PauseProcess(p.cmd.Process)
 	if err := poll("pause", func(context.Context) error {
 		if !p.exited() && !stopped(p.pid()) {
 			return errors.New("still running")
@@ -139,7 +139,7 @@ func (s *Server) Pause() {
 func (s *Server) Resume() {
 	s.own()
 	s.paused.Store(false)
-	resume(s.process().cmd.Process)
+	ResumeProcess(s.process().cmd.Process)
 }
 
 // StepClock moves the clock of a server started with Faketime by d, which may be negative, and waits until the

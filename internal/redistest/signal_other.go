@@ -14,5 +14,9 @@ func processAttributes() *syscall.SysProcAttr { return nil }
 func stopped(int) bool                        { return true }
 func killGroup(p *os.Process)                 { _ = p.Kill() }
 func terminate(p *os.Process)                 { _ = p.Kill() }
-func pause(*os.Process)                       {}
-func resume(*os.Process)                      {}
+
+// PauseProcess does nothing.
+func PauseProcess(*os.Process) {}
+
+// ResumeProcess does nothing.
+func ResumeProcess(*os.Process) {}

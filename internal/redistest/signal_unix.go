@@ -18,5 +18,8 @@ func terminate(p *os.Process) {
 	_ = p.Signal(syscall.SIGCONT)
 }
 
-func pause(p *os.Process)  { _ = p.Signal(syscall.SIGSTOP) }
-func resume(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }
+// PauseProcess stops a process of a test, until ResumeProcess.
+func PauseProcess(p *os.Process) { _ = p.Signal(syscall.SIGSTOP) }
+
+// ResumeProcess ends a PauseProcess.
+func ResumeProcess(p *os.Process) { _ = p.Signal(syscall.SIGCONT) }

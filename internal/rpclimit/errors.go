@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/integration"
 )
 
@@ -13,11 +14,12 @@ import (
 type Code uint32
 
 const (
-	canceled         Code = 1
-	invalidArgument  Code = 3
-	deadlineExceeded Code = 4
-	internal         Code = 13
-	unavailable      Code = 14
+	canceled          Code = 1
+	invalidArgument   Code = 3
+	deadlineExceeded  Code = 4
+	resourceExhausted Code = 8
+	internal          Code = 13
+	unavailable       Code = 14
 )
 
 // TextUndecided is the message for clients where Redis or the network was at fault.
@@ -26,13 +28,17 @@ const TextUndecided = "the rate limit could not be decided"
 // CodeOf returns the code and the message for clients of a call for which there is no decision. The
 // message says nothing of err.
 func CodeOf(ctx context.Context, err error) (Code, string) {
-	switch integration.CauseOf(err) {
-	case integration.Mistake:
+	switch errclass.Of(err).Class {
+	case errclass.Mistake:
 		return internal, "the rate limit is set up wrongly"
-	case integration.NoKey:
+	case errclass.Damaged:
+		return internal, TextUndecided
+	case errclass.NoKey:
 		return invalidArgument, "the call lacks what it is limited by"
-	case integration.TooMuch:
+	case errclass.TooMuch:
 		return invalidArgument, "the call takes more than the rate limit can ever allow"
+	case errclass.Decision:
+		return resourceExhausted, "the limit is used up"
 	}
 	switch end := deadline.Ended(ctx); {
 	case errors.Is(end, context.DeadlineExceeded):
@@ -46,8 +52,7 @@ func CodeOf(ctx context.Context, err error) (Code, string) {
 // IsOutage reports whether there is no decision because of Redis or the network. A call without a
 // key never counts as an outage, whatever the key function returned.
 func IsOutage(ctx context.Context, err error) bool {
-	code, _ := CodeOf(ctx, err)
-	return code == unavailable && !integration.IsKeyError(err)
+	return errclass.Is(err, errclass.Outage) && deadline.Ended(ctx) == nil && !integration.IsKeyError(err)
 }
 
 // A Wrapped is the error behind one for clients. errors.Is and errors.As find it in this process, but

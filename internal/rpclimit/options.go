@@ -6,6 +6,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // An Option is what the functions With… return. The packages document them.
@@ -62,7 +63,7 @@ func New[C any](p *Protocol[C], side Side, limiter ratelimit.Limiter, key func(c
 		return nil, p.InvalidConfig("WithRetryAfter: nothing limits the calls at once, and the RetryAfter of other denials is exact; leave it out")
 	}
 	if l.call.policy == "" {
-		if l.call.policy = integration.NameOf(limiter); !integration.IsPolicyName(l.call.policy) {
+		if l.call.policy = limitername.Of(limiter); !integration.IsPolicyName(l.call.policy) {
 			return nil, p.InvalidConfig("%v: the limiter's name, %q, is no name for its policy (1 to %d printable ASCII characters); give WithPolicy",
 				side, shorten(l.call.policy), integration.MostPolicyName)
 		}

@@ -181,7 +181,8 @@ do
         whole = whole + 1
         part = part - permit
       end
-      local counted = present - (age - passed) % every -- a step of this rule's from then on
+      -- A step of this rule's from then on; no state holds an instant before 1970.
+      local counted = math.max(present - (age - passed) % every, 0)
       if whole < 0 or whole + part == 0 then
         whole = 0
         part = 0
@@ -204,6 +205,11 @@ do
             return -age - (early - early % every)
           end
           return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+        end,
+        less = function(fewer)
+          local left = permits - fewer
+          if left < 0 then return 0 end
+          return after(left, units, unit, speed, step) - age
         end,
       }
       -- </inherit>
@@ -241,12 +247,13 @@ do
       left = call('PTTL', key)
       lasts = left
       room = most - value
-      open = value >= 0 and room % 1000000 == 0 and left > 0 and left <= window
+      -- INCRBY refuses a number of another form, such as 3e6: it has not so many digits.
+      open = value < 10 ^ #state and value >= 10 ^ (#state - 1) and room % 1000000 == 0 and left > 0 and left <= window
       if not open then
         local theirs, slack, used = window, 1
         if value >= 0 then
           local code = value % 1000000
-          used = (value - code) / 1000000
+          if value < 2 ^ 53 and not string.find(state, '%D') then used = (value - code) / 1000000 end
           if room % 1000000 ~= 0 then
             local exponent = code % 10
             theirs = (code - exponent) / 10 * 10 ^ exponent
@@ -304,7 +311,7 @@ do
       local function bounds(log)
         local numbers = call('HMGET', log, 'first', 'last')
         local first, final = tonumber(numbers[1]), tonumber(numbers[2])
-        if first and final and final > first then
+        if first and final and first >= 0 and final > first and final < 2 ^ 53 then
           return first, final - first
         end
       end
@@ -342,7 +349,10 @@ do
         total = tonumber(fields[3])
         base = tonumber(fields[4])
         oldest = tonumber(fields[5])
-        if not (instant and total and base and oldest) then return {err = corrupt} end
+        -- A comparison with NaN is false.
+        if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+          return {err = corrupt}
+        end
       end
       -- </open>
 
@@ -379,7 +389,7 @@ do
             while high - kept > 1 do
               local middle = math.floor((kept + high) / 2)
               local entry = call('HMGET', key, string.format('%d', first + middle))[1]
-              local at = tonumber(string.match(entry or '', '^(%d+)/'))
+              local at = tonumber((string.match(entry or '', '^(%d+)/')))
               if not at then return {err = corrupt} end
               if at < instant then kept = middle else high = middle end
             end
@@ -467,7 +477,7 @@ do
               at = tonumber(at)
               upto = tonumber(sum)
               alive = instant
-              if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+              if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
               if not (at and upto and alive) then return {err = corrupt} end
               if at > edge then
                 high = guess
@@ -499,7 +509,7 @@ do
         under = upto
       end
       local used, stored, recent = total - under, total, instant
-      if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+      if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
       -- needs: n times limit used
       -- sets: allowed before room
       local allowed, before = times, used
@@ -507,29 +517,14 @@ do
       if n * allowed > room then
         allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
       end
-      if allowed < all then all = allowed end
-      size = size + 1
-      out[size] = allowed
-      if allowed > all then -- another limiter allows fewer, and this one denies nothing
-        allowed = all
-        times = all
-      end
-      -- needs: n longest slot used total allowed others newest gone
-      -- sets: used total newest gone
-      used = used + allowed * n
-      total = total + allowed * n
-      if allowed > 0 then
-        newest = slot
-        gone = slot + longest
-        if others > gone then gone = others end
-      end
       -- Computes when the entry leaves the window that makes room. It is an entry of this
-      -- execution if the stored ones are not enough.
-      -- needs: alive allowed bounds call corrupt first gone key last left limit n now recent slot stored times under used window
-      -- sets: first last wait
+      -- execution if the stored ones are not enough. Reads what the store needs too: after
+      -- this block nothing is found to be corrupt.
+      -- needs: alive allowed base bounds call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
+      -- sets: base first forget last oldest wait
       local wait = 0
       if allowed < times then
-        local over, leaves = used + n - limit, slot -- so many permits have to leave
+        local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
         if under + over <= stored then
           leaves = alive
           if over > 1 then
@@ -549,7 +544,7 @@ do
               local number = first + guess
               local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
               local sum = belowSum
-              if guess > below then sum = tonumber(string.match(pair[1] or '', '/(%d+)$')) end
+              if guess > below then sum = tonumber((string.match(pair[1] or '', '/(%d+)$'))) end
               local after = stored
               leaves = recent
               if guess + 1 < last then
@@ -577,8 +572,37 @@ do
           end
         end
         wait = leaves + window
-        if wait > gone then wait = gone end
+        if allowed == 0 and wait > gone then wait = gone end
         wait = wait - now
+      end
+      if allowed > 0 and exists then
+        if recent ~= slot and not last then -- the last entry gets a field of its own
+          first, last = bounds(key)
+          if not last then return {err = corrupt} end
+        end
+        if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
+          local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
+          forget = 1000
+          base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
+          oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
+          if not (base and oldest) then return {err = corrupt} end
+        end
+      end
+      if allowed < all then all = allowed end
+      size = size + 1
+      out[size] = allowed
+      if allowed > all then -- another limiter allows fewer, and this one denies nothing
+        allowed = all
+        times = all
+      end
+      -- needs: n longest slot used total allowed others newest gone
+      -- sets: used total newest gone
+      used = used + allowed * n
+      total = total + allowed * n
+      if allowed > 0 then
+        newest = slot
+        gone = slot + longest
+        if others > gone then gone = others end
       end
       -- needs: out size now newest allowed before wait
       -- sets: size
@@ -588,7 +612,7 @@ do
       out[size + 4] = before
       size = size + 4
       if allowed > 0 or repair then
-          -- needs: base bounds call corrupt exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
+          -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
           -- sets: exists
           if repair then
             redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
@@ -613,13 +637,6 @@ do
                 'first', '0', 'last', '1')
             else
               if text ~= said then redis.call('HSET', key, 'rule', text) end
-              if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
-                local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
-                forget = 1000
-                base = tonumber(string.match(pair[1] or '', '/(%d+)$'))
-                oldest = tonumber(string.match(pair[2] or '', '^(%d+)/'))
-                if not (base and oldest) then return {err = corrupt} end
-              end
               if recent == slot then
                 redis.call('HSET', key, 'total', sum)
                 if forget > 0 then
@@ -627,10 +644,6 @@ do
                     'first', string.format('%d', first + forget))
                 end
               else -- the last entry gets a field of its own
-                if not last then
-                  first, last = bounds(key)
-                  if not last then return {err = corrupt} end
-                end
                 local at, number = string.format('%d', slot), string.format('%d', first + last)
                 local entry, following = string.format('%d/%d', instant, stored), string.format('%d', first + last + 1)
                 if text ~= said and string.sub(said, -1) == '!' then -- it has no permits, and this one replaces it
@@ -723,21 +736,21 @@ do
     repair = false
     theirs = nil
   end
-  -- needs: n times capacity permit allowed lag theirs
-  -- sets: late
-  local late = lag
+  -- needs: n capacity permit lag theirs
+  -- sets: late filled
+  local late, filled = lag, 0
   if theirs then -- nothing was taken
-    local wanted = n
-    if allowed == times then wanted = capacity / permit end -- by a Peek
-    late = -lag - theirs.wait(wanted)
+    late = lag + theirs.wait(n)
+    filled = lag + theirs.wait(capacity / permit)
   end
-  -- needs: out size allowed before late
+  -- needs: out size allowed before late filled
   -- sets: size
   out[size + 1] = allowed
   out[size + 2] = before
   out[size + 3] = late
-  size = size + 3
-  -- The instant of the decision.
+  out[size + 4] = filled
+  size = size + 4
+  -- The instant up to which the refill is counted.
   -- needs: out size present
   -- sets:
   out[size + 1] = present

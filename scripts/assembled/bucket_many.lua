@@ -8,8 +8,8 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
@@ -187,7 +187,8 @@ local function decide(key, requests)
         whole = whole + 1
         part = part - permit
       end
-      local counted = present - (age - passed) % every -- a step of this rule's from then on
+      -- A step of this rule's from then on; no state holds an instant before 1970.
+      local counted = math.max(present - (age - passed) % every, 0)
       if whole < 0 or whole + part == 0 then
         whole = 0
         part = 0
@@ -210,6 +211,11 @@ local function decide(key, requests)
             return -age - (early - early % every)
           end
           return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+        end,
+        less = function(fewer)
+          local left = permits - fewer
+          if left < 0 then return 0 end
+          return after(left, units, unit, speed, step) - age
         end,
       }
       -- </inherit>
@@ -240,20 +246,20 @@ local function decide(key, requests)
       repair = false
       theirs = nil
     end
-    -- needs: n times capacity permit allowed lag theirs
-    -- sets: late
-    local late = lag
+    -- needs: n capacity permit lag theirs
+    -- sets: late filled
+    local late, filled = lag, 0
     if theirs then -- nothing was taken
-      local wanted = n
-      if allowed == times then wanted = capacity / permit end -- by a Peek
-      late = -lag - theirs.wait(wanted)
+      late = lag + theirs.wait(n)
+      filled = lag + theirs.wait(capacity / permit)
     end
-    -- needs: out size allowed before late
+    -- needs: out size allowed before late filled
     -- sets: size
     out[size + 1] = allowed
     out[size + 2] = before
     out[size + 3] = late
-    size = size + 3
+    out[size + 4] = filled
+    size = size + 4
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then

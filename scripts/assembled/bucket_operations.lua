@@ -200,7 +200,8 @@ local function decide(key, operations)
           whole = whole + 1
           part = part - permit
         end
-        local counted = present - (age - passed) % every -- a step of this rule's from then on
+        -- A step of this rule's from then on; no state holds an instant before 1970.
+        local counted = math.max(present - (age - passed) % every, 0)
         if whole < 0 or whole + part == 0 then
           whole = 0
           part = 0
@@ -224,6 +225,11 @@ local function decide(key, operations)
             end
             return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
           end,
+          less = function(fewer)
+            local left = permits - fewer
+            if left < 0 then return 0 end
+            return after(left, units, unit, speed, step) - age
+          end,
         }
         -- </inherit>
         missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
@@ -236,31 +242,45 @@ local function decide(key, operations)
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (reserve.lua).
-      -- needs: back flow missing permit present repair state sub theirs where which writes
+      -- needs: back flow missing permit present repair state theirs where which writes
       -- sets: given missing present repair state
-      local given, less = 0, back * permit
+      local less, given = back * permit, 0
       if which == '1' then
         less = less - (present - where) * flow
         if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
       end
-      less = math.min(less, missing)
-      if less > 0 and not string.find(writes, '!', 1, true) then
-        given = math.ceil(less / permit)
-        if theirs then
-          -- Another rule's state stays its own, with fewer permits missing: under a slower rule they
-          -- would be a longer wait.
-          local at, level, rest = string.match(state, '^(%d+)/(%d+)(.*)$')
-          local unit, speed, step = string.match(rest, '^%+?%d*/(%d+)/(%d+)/?(%d*)')
-          if not repair then present = tonumber(at, 10) end
-          repair = true
-          local earlier = math.floor(back * unit / speed)
-          theirs.full = math.max(theirs.full - earlier + earlier % (tonumber(step) or 1), 0)
-          if sub(rest, 1, 1) == '+' then unit = 1 end -- permits, of steppedbucket.lua
-          state = string.format('%s/%d%s', at, math.max(level - back * unit, 0), rest)
+      if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
+        given = math.ceil(math.min(less, missing) / permit)
+        if theirs then theirs.full = math.max(theirs.less(back), 0) end
+        missing = math.max(missing - less, 0)
+        local lessPart = less % permit
+        less = (less - lessPart) / permit
+        -- <lower>
+        -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+        -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+        -- needs: less lessPart present repair state
+        -- sets:
+        local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
+        local unit = string.match(rest, '%d+') + 0
+        if units == '' then -- a state of bucket.lua
+          level = math.max(level - less * unit - lessPart, 0)
         else
-          missing = missing - less
-          repair = false
+          level = level - less
+          units = units - lessPart
+          if units < 0 then
+            level = level - 1
+            units = units + unit
+          end
+          if level < 0 then
+            level = 0
+            units = 0
+          end
+          units = string.format('+%d', units)
         end
+        if not repair then present = tonumber(at, 10) end
+        repair = true
+        state = string.format('%s/%d%s%s', at, level, units, rest)
+        -- </lower>
           -- needs: key flow sub state present missing repair theirs writes margin
           -- sets: ttl value
           local ttl, value = missing / flow / 1000 + margin
@@ -309,23 +329,23 @@ local function decide(key, operations)
           repair = false
           theirs = nil
         end
-        -- needs: n times capacity permit allowed lag theirs
-        -- sets: late
-        local late = lag
+        -- needs: n capacity permit lag theirs
+        -- sets: late filled
+        local late, filled = lag, 0
         if theirs then -- nothing was taken
-          local wanted = n
-          if allowed == times then wanted = capacity / permit end -- by a Peek
-          late = -lag - theirs.wait(wanted)
+          late = lag + theirs.wait(n)
+          filled = lag + theirs.wait(capacity / permit)
         end
-        -- needs: out size allowed before late
+        -- needs: out size allowed before late filled
         -- sets: size
         out[size + 1] = allowed
         out[size + 2] = before
         out[size + 3] = late
-        size = size + 3
+        out[size + 4] = filled
+        size = size + 4
         if kind == 'e' then
           tickets[#tickets + 1] = size
-          -- The instant of the decision.
+          -- The instant up to which the refill is counted.
           -- needs: out size present
           -- sets:
           out[size + 1] = present

@@ -177,7 +177,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -201,6 +202,11 @@ if state then
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
+      less = function(fewer)
+        local left = permits - fewer
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
+      end,
     }
     -- </inherit>
     missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
@@ -214,18 +220,18 @@ local room = capacity - missing
 if cost * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % cost) / cost, 0)
 end
--- needs: n times capacity permit allowed lag theirs
--- sets: late
-local late = lag
+-- needs: n capacity permit lag theirs
+-- sets: late filled
+local late, filled = lag, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = capacity / permit end -- by a Peek
-  late = -lag - theirs.wait(wanted)
+  late = lag + theirs.wait(n)
+  filled = lag + theirs.wait(capacity / permit)
 end
--- needs: out size allowed before late
+-- needs: out size allowed before late filled
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = before
 out[size + 3] = late
-size = size + 3
+out[size + 4] = filled
+size = size + 4
 return out

@@ -184,7 +184,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -207,6 +208,11 @@ if state then
           return -age - (early - early % every)
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+      end,
+      less = function(fewer)
+        local left = permits - fewer
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
       end,
     }
     -- </inherit>
@@ -236,20 +242,20 @@ if allowed > 0 then -- the state becomes one of this rule
   repair = false
   theirs = nil
 end
--- needs: n times capacity permit allowed lag theirs
--- sets: late
-local late = lag
+-- needs: n capacity permit lag theirs
+-- sets: late filled
+local late, filled = lag, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = capacity / permit end -- by a Peek
-  late = -lag - theirs.wait(wanted)
+  late = lag + theirs.wait(n)
+  filled = lag + theirs.wait(capacity / permit)
 end
--- needs: out size allowed before late
+-- needs: out size allowed before late filled
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = before
 out[size + 3] = late
-size = size + 3
+out[size + 4] = filled
+size = size + 4
 if allowed > 0 or repair then
   if allowed > 0 and due > 0 then
     local promise = now + due - stamp

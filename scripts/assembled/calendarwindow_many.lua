@@ -8,15 +8,15 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- needs: now
--- sets: limit opens ends after
+-- sets: after ends limit opens
 local limit, opens, ends, after = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
 if now < opens then
   after = ends
@@ -39,7 +39,7 @@ local function decide(key, requests)
   --   written  whose clock the state is of
   --   margin   what the TTL is longer by, milliseconds
   --   repair   the server's clock stepped back: the state is dated now, with its count
-  -- needs: call key now mark spare opens ends after
+  -- needs: after call ends key mark now opens spare
   -- sets: state used last keep closes lasts written margin repair
   local used, last, keep, closes, lasts, repair = 0, now, ends, ends, ends - opens, false
   local written, margin = mark, spare
@@ -51,11 +51,14 @@ local function decide(key, requests)
     if not count then return {err = 'CORRUPT no state of a calendar window'} end
     latest = latest + 0
     till = till + 0
+    if latest >= till or till + count >= 2 ^ 53 then return {err = 'CORRUPT no state of a calendar window'} end
     if latest >= opens and now < till then
       used = count + 0
       keep = till
       if by ~= '' then
-        margin = math.max(spare, string.sub(by, 2) + 0)
+        local longer = tonumber(string.sub(by, 2)) or 2 ^ 53
+        if longer > 86400000 then return {err = 'CORRUPT no state of a calendar window'} end -- more than a day
+        margin = math.max(spare, longer)
         written = '@' .. margin
       end
       if latest >= ends then -- another caller's clock is ahead, or the server's stepped back

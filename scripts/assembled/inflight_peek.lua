@@ -21,13 +21,14 @@ local out, size = {}, 0
 --   repair   the server's clock stepped back: no lease is longer than from now on
 --   taken    permits of this hold that are to be stored
 -- needs: call key now mark spare lease rule id
--- sets: margin edge used held ends longest repair taken
+-- sets: margin edge used held ends last longest repair taken
 local margin, used, ends, longest, held, repair, taken = spare * 1000, 0, 0, lease, nil, false, 0
 local edge = string.format('%d', now - margin)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
 if last.err then return last end
 if last[1] then
   ends = last[2] + 0
+  if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of permits in flight'} end
   local theirs, kind = lease, mark
   if string.sub(last[1], -#rule) ~= rule then
     theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
@@ -35,6 +36,13 @@ if last[1] then
     theirs = theirs + 0
   end
   -- <rewind>
+  -- needs: now mark lease ends longest repair theirs kind
+  -- sets: ends longest repair
+  if ends > now + theirs and mark == '' and kind == '' then
+    repair = true
+    longest = math.max(lease, theirs)
+    ends = now + longest
+  end
   -- </rewind>
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
   held = call('ZSCORE', key, '1/' .. id .. rule)
@@ -44,13 +52,32 @@ end
 -- sets: allowed
 local allowed = times
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
--- needs: call key n now times limit margin edge used longest repair allowed
--- sets: wait
+-- The lease that ends last does not say whether the server's clock has stepped back since a
+-- shorter one began. So where there are leases of several lengths, each is looked at: the
+-- thousand that end last.
+-- needs: allowed call edge ends key last limit longest margin mark n now repair rule times used
+-- sets: ends repair wait
 local wait = 0
 if allowed < times then
-  local rank = string.format('%d', used + n * times - limit - 1) -- of the last lease that has to end
-  local leaves = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', rank, '1')[2] + 0
+  local rank = used + n * times - limit - 1 -- of the last lease that has to end
+  local skipped = string.format('%d', rank)
+  local blocking = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', skipped, '1')
+  local leaves = blocking[2] + 0
   if repair then leaves = math.min(leaves, now + longest) end
+  if mark == '' and (string.sub(last[1], -#rule) ~= rule or string.sub(blocking[1], -#rule) ~= rule) then
+    local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
+    for i = 1, #later, 2 do
+      local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
+      if theirs and stops > now + theirs then
+        repair = true
+        stops = now + theirs
+      end
+      if stops > now then final[#final + 1] = stops end
+    end
+    table.sort(final)
+    leaves = math.min(leaves, final[rank + 1] or leaves)
+    if #later < 2000 then ends = final[#final] end
+  end
   wait = leaves + margin - now
 end
 -- needs: out size now margin used ends allowed wait

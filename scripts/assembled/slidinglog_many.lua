@@ -8,8 +8,8 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
@@ -62,7 +62,10 @@ local function decide(key, requests)
     said = head[1]
     base = tonumber(head[2])
     oldest = tonumber(head[3])
-    if not (instant and total and base and oldest) then return {err = corrupt} end
+    -- A comparison with NaN is false.
+    if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+      return {err = corrupt}
+    end
   end
   -- </open>
 
@@ -248,6 +251,7 @@ local function decide(key, requests)
     alives[r] = alive
     if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
   end
+  if gone >= 2 ^ 53 then return {err = corrupt} end
   local stored, recent = total, instant
   local change, begin = repair, 1
   repeat
@@ -267,22 +271,15 @@ local function decide(key, requests)
         allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
       end
     end
-    -- needs: n longest slot total allowed others newest gone
-    -- sets: total newest gone
-    total = total + allowed * n
-    if allowed > 0 then
-      newest = slot
-      gone = slot + longest
-      if others > gone then gone = others end
-    end
-    -- Computes, for each rule that blocks, when the entry leaves its window that makes
-    -- room. It is an entry of this execution if the stored ones are not enough.
-    -- needs: call key n times now rules limits windows corrupt slot total gone last left bases alives stored recent allowed
-    -- sets: wait blocking
+    -- Computes, for each rule that blocks the first denied request, when the entry leaves its
+    -- window that makes room. It is an entry of this execution if the stored ones are not
+    -- enough.
+    -- needs: alives allowed bases call corrupt gone key last left limits n now recent rules slot stored times total windows
+    -- sets: blocking wait
     local wait, blocking = 0, 0
     if allowed < times then
       for r = 1, rules do
-        local over = total - bases[r] + n - limits[r] -- so many permits have to leave
+        local over = total - bases[r] + (allowed + 1) * n - limits[r] -- so many permits have to leave
         if over > 0 then
           local leaves = slot
           if bases[r] + over <= stored then
@@ -331,7 +328,7 @@ local function decide(key, requests)
             end
           end
           local blocked = leaves + windows[r]
-          if blocked > gone then blocked = gone end
+          if allowed == 0 and blocked > gone then blocked = gone end
           blocked = blocked - now
           if blocked > wait then
             wait = blocked
@@ -339,6 +336,14 @@ local function decide(key, requests)
           end
         end
       end
+    end
+    -- needs: n longest slot total allowed others newest gone
+    -- sets: total newest gone
+    total = total + allowed * n
+    if allowed > 0 then
+      newest = slot
+      gone = slot + longest
+      if others > gone then gone = others end
     end
     -- needs: out size now rules bases newest allowed before wait blocking
     -- sets: size

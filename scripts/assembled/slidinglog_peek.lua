@@ -52,7 +52,10 @@ if tail[1] then
   said = head[1]
   base = tonumber(head[2])
   oldest = tonumber(head[3])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -75,6 +78,30 @@ if said ~= rule or instant > slot then
   end
   -- </writer>
   -- <rewind>
+  -- The server's clock stepped back before the slot of the last entry: permits taken after
+  -- that slot's present one count as taken in it. Not for a Peek, which repairs nothing.
+  -- needs: call key now mark coarse signed instant oldest last corrupt kept repair
+  -- sets: instant oldest last kept repair
+  if instant - coarse >= now and mark == '' and signed == '' then
+    local length = call('LLEN', key)
+    if length < 4 or length % 2 == 1 then return {err = corrupt} end
+    last = length / 2 - 1
+    instant = now - now % coarse + coarse - 1
+    if oldest < instant then
+      kept = 1
+      local high = last
+      while high - kept > 1 do
+        local middle = math.floor((kept + high) / 2)
+        local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
+        if not at then return {err = corrupt} end
+        if at < instant then kept = middle else high = middle end
+      end
+    else
+      oldest = instant
+    end
+    last = kept + 1
+    repair = true
+  end
   -- </rewind>
   -- <others>
   -- What others need is kept. The last entry is never moved back: permits are dated at its
@@ -214,6 +241,7 @@ for r = most, 1, -1 do
   alives[r] = alive
   if not (total >= upto) then return {err = corrupt} end -- "not", because it may be NaN
 end
+if gone >= 2 ^ 53 then return {err = corrupt} end
 local stored, recent = total, instant
 -- needs: n times rules limits total bases
 -- sets: allowed before
@@ -224,14 +252,15 @@ for r = 1, rules do
     allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
   end
 end
--- Computes, for each rule that blocks, when the entry leaves its window that makes
--- room. It is an entry of this execution if the stored ones are not enough.
--- needs: call key n times now rules limits windows corrupt slot total gone last left bases alives stored recent allowed
--- sets: wait blocking
+-- Computes, for each rule that blocks the first denied request, when the entry leaves its
+-- window that makes room. It is an entry of this execution if the stored ones are not
+-- enough.
+-- needs: alives allowed bases call corrupt gone key last left limits n now recent rules slot stored times total windows
+-- sets: blocking wait
 local wait, blocking = 0, 0
 if allowed < times then
   for r = 1, rules do
-    local over = total - bases[r] + n - limits[r] -- so many permits have to leave
+    local over = total - bases[r] + (allowed + 1) * n - limits[r] -- so many permits have to leave
     if over > 0 then
       local leaves = slot
       if bases[r] + over <= stored then
@@ -280,7 +309,7 @@ if allowed < times then
         end
       end
       local blocked = leaves + windows[r]
-      if blocked > gone then blocked = gone end
+      if allowed == 0 and blocked > gone then blocked = gone end
       blocked = blocked - now
       if blocked > wait then
         wait = blocked

@@ -8,8 +8,8 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
@@ -25,7 +25,7 @@ local corrupt = 'CORRUPT no state of a log in a hash'
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
-  if first and final and final > first then
+  if first and final and first >= 0 and final > first and final < 2 ^ 53 then
     return first, final - first
   end
 end
@@ -66,7 +66,10 @@ local function decide(key, requests)
     total = tonumber(fields[3])
     base = tonumber(fields[4])
     oldest = tonumber(fields[5])
-    if not (instant and total and base and oldest) then return {err = corrupt} end
+    -- A comparison with NaN is false.
+    if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+      return {err = corrupt}
+    end
   end
   -- </open>
 
@@ -103,7 +106,7 @@ local function decide(key, requests)
         while high - kept > 1 do
           local middle = math.floor((kept + high) / 2)
           local entry = call('HMGET', key, string.format('%d', first + middle))[1]
-          local at = tonumber(string.match(entry or '', '^(%d+)/'))
+          local at = tonumber((string.match(entry or '', '^(%d+)/')))
           if not at then return {err = corrupt} end
           if at < instant then kept = middle else high = middle end
         end
@@ -191,7 +194,7 @@ local function decide(key, requests)
           at = tonumber(at)
           upto = tonumber(sum)
           alive = instant
-          if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+          if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
           if not (at and upto and alive) then return {err = corrupt} end
           if at > edge then
             high = guess
@@ -223,7 +226,7 @@ local function decide(key, requests)
     under = upto
   end
   local used, stored, recent = total - under, total, instant
-  if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+  if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
   local change, begin = repair, 1
   repeat
     local n, times = 1, 1
@@ -240,22 +243,14 @@ local function decide(key, requests)
     if n * allowed > room then
       allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
     end
-    -- needs: n longest slot used total allowed others newest gone
-    -- sets: used total newest gone
-    used = used + allowed * n
-    total = total + allowed * n
-    if allowed > 0 then
-      newest = slot
-      gone = slot + longest
-      if others > gone then gone = others end
-    end
     -- Computes when the entry leaves the window that makes room. It is an entry of this
-    -- execution if the stored ones are not enough.
-    -- needs: alive allowed bounds call corrupt first gone key last left limit n now recent slot stored times under used window
-    -- sets: first last wait
+    -- execution if the stored ones are not enough. Reads what the store needs too: after
+    -- this block nothing is found to be corrupt.
+    -- needs: alive allowed base bounds call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
+    -- sets: base first forget last oldest wait
     local wait = 0
     if allowed < times then
-      local over, leaves = used + n - limit, slot -- so many permits have to leave
+      local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
       if under + over <= stored then
         leaves = alive
         if over > 1 then
@@ -275,7 +270,7 @@ local function decide(key, requests)
             local number = first + guess
             local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
             local sum = belowSum
-            if guess > below then sum = tonumber(string.match(pair[1] or '', '/(%d+)$')) end
+            if guess > below then sum = tonumber((string.match(pair[1] or '', '/(%d+)$'))) end
             local after = stored
             leaves = recent
             if guess + 1 < last then
@@ -303,8 +298,30 @@ local function decide(key, requests)
         end
       end
       wait = leaves + window
-      if wait > gone then wait = gone end
+      if allowed == 0 and wait > gone then wait = gone end
       wait = wait - now
+    end
+    if allowed > 0 and exists then
+      if recent ~= slot and not last then -- the last entry gets a field of its own
+        first, last = bounds(key)
+        if not last then return {err = corrupt} end
+      end
+      if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
+        local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
+        forget = 1000
+        base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
+        oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
+        if not (base and oldest) then return {err = corrupt} end
+      end
+    end
+    -- needs: n longest slot used total allowed others newest gone
+    -- sets: used total newest gone
+    used = used + allowed * n
+    total = total + allowed * n
+    if allowed > 0 then
+      newest = slot
+      gone = slot + longest
+      if others > gone then gone = others end
     end
     -- needs: out size now newest allowed before wait
     -- sets: size
@@ -316,7 +333,7 @@ local function decide(key, requests)
     change = change or allowed > 0
   until requests == '1' or begin > #requests
   if change then
-      -- needs: base bounds call corrupt exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
+      -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
       -- sets: exists
       if repair then
         redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
@@ -341,13 +358,6 @@ local function decide(key, requests)
             'first', '0', 'last', '1')
         else
           if text ~= said then redis.call('HSET', key, 'rule', text) end
-          if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
-            local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
-            forget = 1000
-            base = tonumber(string.match(pair[1] or '', '/(%d+)$'))
-            oldest = tonumber(string.match(pair[2] or '', '^(%d+)/'))
-            if not (base and oldest) then return {err = corrupt} end
-          end
           if recent == slot then
             redis.call('HSET', key, 'total', sum)
             if forget > 0 then
@@ -355,10 +365,6 @@ local function decide(key, requests)
                 'first', string.format('%d', first + forget))
             end
           else -- the last entry gets a field of its own
-            if not last then
-              first, last = bounds(key)
-              if not last then return {err = corrupt} end
-            end
             local at, number = string.format('%d', slot), string.format('%d', first + last)
             local entry, following = string.format('%d/%d', instant, stored), string.format('%d', first + last + 1)
             if text ~= said and string.sub(said, -1) == '!' then -- it has no permits, and this one replaces it

@@ -17,7 +17,7 @@ local corrupt = 'CORRUPT no state of a log in a hash'
 local function bounds(log)
   local numbers = call('HMGET', log, 'first', 'last')
   local first, final = tonumber(numbers[1]), tonumber(numbers[2])
-  if first and final and final > first then
+  if first and final and first >= 0 and final > first and final < 2 ^ 53 then
     return first, final - first
   end
 end
@@ -56,7 +56,10 @@ if fields[2] or fields[3] then
   total = tonumber(fields[3])
   base = tonumber(fields[4])
   oldest = tonumber(fields[5])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -79,6 +82,30 @@ if said ~= rule or instant > slot then
   end
   -- </writer>
   -- <rewind>
+  -- The server's clock stepped back before the slot of the last entry: permits taken after
+  -- that slot's present one count as taken in it. Not for a Peek, which repairs nothing.
+  -- needs: bounds call coarse corrupt first instant kept key last mark now oldest repair signed
+  -- sets: first instant last oldest repair
+  if instant - coarse >= now and mark == '' and signed == '' then
+    first, last = bounds(key)
+    if not last then return {err = corrupt} end
+    instant = now - now % coarse + coarse - 1
+    if oldest < instant then
+      kept = 1
+      local high = last
+      while high - kept > 1 do
+        local middle = math.floor((kept + high) / 2)
+        local entry = call('HMGET', key, string.format('%d', first + middle))[1]
+        local at = tonumber((string.match(entry or '', '^(%d+)/')))
+        if not at then return {err = corrupt} end
+        if at < instant then kept = middle else high = middle end
+      end
+    else
+      oldest = instant
+    end
+    last = kept + 1
+    repair = true
+  end
   -- </rewind>
   -- <others>
   -- What others need is kept. The last entry is never moved back: permits are dated at its
@@ -157,7 +184,7 @@ if exists and alive <= present - window then -- more entries have left the windo
         at = tonumber(at)
         upto = tonumber(sum)
         alive = instant
-        if guess + 1 < last then alive = tonumber(string.match(pair[2] or '', '^(%d+)/')) end
+        if guess + 1 < last then alive = tonumber((string.match(pair[2] or '', '^(%d+)/'))) end
         if not (at and upto and alive) then return {err = corrupt} end
         if at > edge then
           high = guess
@@ -189,7 +216,7 @@ if exists and alive <= present - window then -- more entries have left the windo
   under = upto
 end
 local used, stored, recent = total - under, total, instant
-if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
 -- needs: n times limit used
 -- sets: allowed before room
 local allowed, before = times, used
@@ -198,12 +225,13 @@ if n * allowed > room then
   allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
 -- Computes when the entry leaves the window that makes room. It is an entry of this
--- execution if the stored ones are not enough.
--- needs: alive allowed bounds call corrupt first gone key last left limit n now recent slot stored times under used window
--- sets: first last wait
+-- execution if the stored ones are not enough. Reads what the store needs too: after
+-- this block nothing is found to be corrupt.
+-- needs: alive allowed base bounds call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
+-- sets: base first forget last oldest wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, slot -- so many permits have to leave
+  local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
   if under + over <= stored then
     leaves = alive
     if over > 1 then
@@ -223,7 +251,7 @@ if allowed < times then
         local number = first + guess
         local pair = call('HMGET', key, string.format('%d', number), string.format('%d', number + 1))
         local sum = belowSum
-        if guess > below then sum = tonumber(string.match(pair[1] or '', '/(%d+)$')) end
+        if guess > below then sum = tonumber((string.match(pair[1] or '', '/(%d+)$'))) end
         local after = stored
         leaves = recent
         if guess + 1 < last then
@@ -251,8 +279,21 @@ if allowed < times then
     end
   end
   wait = leaves + window
-  if wait > gone then wait = gone end
+  if allowed == 0 and wait > gone then wait = gone end
   wait = wait - now
+end
+if allowed > 0 and exists then
+  if recent ~= slot and not last then -- the last entry gets a field of its own
+    first, last = bounds(key)
+    if not last then return {err = corrupt} end
+  end
+  if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
+    local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
+    forget = 1000
+    base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
+    oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
+    if not (base and oldest) then return {err = corrupt} end
+  end
 end
 -- needs: out size now newest allowed before wait
 -- sets: size

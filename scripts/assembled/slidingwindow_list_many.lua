@@ -8,8 +8,8 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
@@ -58,7 +58,10 @@ local function decide(key, requests)
     said = head[1]
     base = tonumber(head[2])
     oldest = tonumber(head[3])
-    if not (instant and total and base and oldest) then return {err = corrupt} end
+    -- A comparison with NaN is false.
+    if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+      return {err = corrupt}
+    end
   end
   -- </open>
 
@@ -220,7 +223,7 @@ local function decide(key, requests)
     under = upto
   end
   local used, stored, recent = total - under, total, instant
-  if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+  if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
   local change, begin = repair, 1
   repeat
     local n, times = 1, 1
@@ -237,22 +240,13 @@ local function decide(key, requests)
     if n * allowed > room then
       allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
     end
-    -- needs: n longest slot used total allowed others newest gone
-    -- sets: used total newest gone
-    used = used + allowed * n
-    total = total + allowed * n
-    if allowed > 0 then
-      newest = slot
-      gone = slot + longest
-      if others > gone then gone = others end
-    end
     -- Computes when the entry leaves the window that makes room. It is an entry of this
     -- execution if the stored ones are not enough.
-    -- needs: call key n times now limit window corrupt slot gone left under alive last used stored recent allowed
+    -- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
     -- sets: wait
     local wait = 0
     if allowed < times then
-      local over, leaves = used + n - limit, slot -- so many permits have to leave
+      local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
       if under + over <= stored then
         leaves = alive
         if over > 1 then
@@ -299,8 +293,17 @@ local function decide(key, requests)
         end
       end
       wait = leaves + window
-      if wait > gone then wait = gone end
+      if allowed == 0 and wait > gone then wait = gone end
       wait = wait - now
+    end
+    -- needs: n longest slot used total allowed others newest gone
+    -- sets: used total newest gone
+    used = used + allowed * n
+    total = total + allowed * n
+    if allowed > 0 then
+      newest = slot
+      gone = slot + longest
+      if others > gone then gone = others end
     end
     -- needs: out size now newest allowed before wait
     -- sets: size

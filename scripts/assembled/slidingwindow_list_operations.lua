@@ -71,7 +71,10 @@ local function decide(key, operations)
       said = head[1]
       base = tonumber(head[2])
       oldest = tonumber(head[3])
-      if not (instant and total and base and oldest) then return {err = corrupt} end
+      -- A comparison with NaN is false.
+      if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+        return {err = corrupt}
+      end
     end
     -- </open>
 
@@ -235,7 +238,7 @@ local function decide(key, operations)
       under = upto
     end
     local used, stored, recent = total - under, total, instant
-    if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+    if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
     if back then
       back = back + 0
       begin = behind
@@ -321,22 +324,13 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
-        -- needs: n longest slot used total allowed others newest gone
-        -- sets: used total newest gone
-        used = used + allowed * n
-        total = total + allowed * n
-        if allowed > 0 then
-          newest = slot
-          gone = slot + longest
-          if others > gone then gone = others end
-        end
         -- Computes when the entry leaves the window that makes room. It is an entry of this
         -- execution if the stored ones are not enough.
-        -- needs: call key n times now limit window corrupt slot gone left under alive last used stored recent allowed
+        -- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
         -- sets: wait
         local wait = 0
         if allowed < times then
-          local over, leaves = used + n - limit, slot -- so many permits have to leave
+          local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
           if under + over <= stored then
             leaves = alive
             if over > 1 then
@@ -383,8 +377,17 @@ local function decide(key, operations)
             end
           end
           wait = leaves + window
-          if wait > gone then wait = gone end
+          if allowed == 0 and wait > gone then wait = gone end
           wait = wait - now
+        end
+        -- needs: n longest slot used total allowed others newest gone
+        -- sets: used total newest gone
+        used = used + allowed * n
+        total = total + allowed * n
+        if allowed > 0 then
+          newest = slot
+          gone = slot + longest
+          if others > gone then gone = others end
         end
         -- needs: out size now newest allowed before wait
         -- sets: size

@@ -48,7 +48,10 @@ if tail[1] then
   said = head[1]
   base = tonumber(head[2])
   oldest = tonumber(head[3])
-  if not (instant and total and base and oldest) then return {err = corrupt} end
+  -- A comparison with NaN is false.
+  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
+    return {err = corrupt}
+  end
 end
 -- </open>
 
@@ -71,6 +74,30 @@ if said ~= rule or instant > slot then
   end
   -- </writer>
   -- <rewind>
+  -- The server's clock stepped back before the slot of the last entry: permits taken after
+  -- that slot's present one count as taken in it. Not for a Peek, which repairs nothing.
+  -- needs: call key now mark coarse signed instant oldest last corrupt kept repair
+  -- sets: instant oldest last kept repair
+  if instant - coarse >= now and mark == '' and signed == '' then
+    local length = call('LLEN', key)
+    if length < 4 or length % 2 == 1 then return {err = corrupt} end
+    last = length / 2 - 1
+    instant = now - now % coarse + coarse - 1
+    if oldest < instant then
+      kept = 1
+      local high = last
+      while high - kept > 1 do
+        local middle = math.floor((kept + high) / 2)
+        local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
+        if not at then return {err = corrupt} end
+        if at < instant then kept = middle else high = middle end
+      end
+    else
+      oldest = instant
+    end
+    last = kept + 1
+    repair = true
+  end
   -- </rewind>
   -- <others>
   -- What others need is kept. The last entry is never moved back: permits are dated at its
@@ -186,7 +213,7 @@ if exists and alive <= present - window then -- more entries have left the windo
   under = upto
 end
 local used, stored, recent = total - under, total, instant
-if not (used >= 0) then return {err = corrupt} end -- "not", because it may be NaN
+if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
 -- needs: n times limit used
 -- sets: allowed before room
 local allowed, before = times, used
@@ -196,11 +223,11 @@ if n * allowed > room then
 end
 -- Computes when the entry leaves the window that makes room. It is an entry of this
 -- execution if the stored ones are not enough.
--- needs: call key n times now limit window corrupt slot gone left under alive last used stored recent allowed
+-- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
 -- sets: wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, slot -- so many permits have to leave
+  local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
   if under + over <= stored then
     leaves = alive
     if over > 1 then
@@ -247,7 +274,7 @@ if allowed < times then
     end
   end
   wait = leaves + window
-  if wait > gone then wait = gone end
+  if allowed == 0 and wait > gone then wait = gone end
   wait = wait - now
 end
 -- needs: out size now newest allowed before wait

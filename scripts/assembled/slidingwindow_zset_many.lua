@@ -8,8 +8,8 @@
 --        commas; last spare and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each key and run the algorithm's words. The first word is the number of
 --        requests allowed; these are the first ones of the run. For a key that failed
---        there is one -1 instead, and the key was left as it was (unless the user
---        may not run a command that comes after the first command that writes).
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
 local call = redis.pcall
 -- needs:
 -- sets: now mark spare
@@ -31,7 +31,7 @@ local function decide(key, requests)
   --   foreign         the last permit is of another rule, or of a clock that is ahead
   --   repair          the server's clock stepped back
   --   returned        1 if the last permit was given back
-  -- needs: call key now mark window
+  -- needs: call key mark now window
   -- sets: at edge used stored newest number rule longest ends foreign repair returned last
   local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
   local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
@@ -43,10 +43,12 @@ local function decide(key, requests)
     newest = recent
     ends = recent + window
     number = tonumber(string.sub(last[1], 1, 10))
-    foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+    foreign = recent > now or recent < 0 or not number or string.sub(last[1], 11) ~= rule
     if foreign then
       local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
-      if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+      if not theirs or recent < 0 or recent + theirs >= 2 ^ 53 then
+        return {err = 'CORRUPT no state of a sliding window in a sorted set'}
+      end
       local step = 0
       if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
         at = recent
@@ -72,10 +74,13 @@ local function decide(key, requests)
           longest = math.max(longest, width + 0)
         end
       end
+      if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
       newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
       edge = string.format('%d', ends > at and at - window or recent)
       if string.sub(last[1], -1) == '!' then returned = 1 end
     end
+    -- The numbers begin again before they have another digit, and at an instant of their own.
+    if number >= 5000000000 and recent < at then number = 1000000000 end
     used = call('ZCOUNT', key, '(' .. edge, '+inf')
     if used > 0 then used = used - returned end
   end
@@ -96,21 +101,24 @@ local function decide(key, requests)
     if n * allowed > room then
       allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
     end
+    -- Computes when the permit leaves the window that makes room. It is one of this execution
+    -- if the stored ones are not enough.
+    -- needs: allowed at call key limit n newest now returned stored times used window
+    -- sets: wait
+    local wait = 0
+    if allowed < times then
+      local over, leaves = used + (allowed + 1) * n - limit, newest -- so many permits have to leave
+      if allowed > 0 then leaves = at end
+      if over <= stored then
+        local rank = over - stored - 1 - returned -- from the end
+        leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, leaves)
+      end
+      wait = leaves + window - now
+    end
     -- needs: n at used newest allowed
     -- sets: used newest
     used = used + allowed * n
     if allowed > 0 then newest = at end
-    -- needs: call key n times now limit window used stored newest allowed returned
-    -- sets: wait
-    local wait = 0
-    if allowed < times then
-      local over, leaves = used + n - limit, newest -- so many permits have to leave
-      if over <= stored then
-        local rank = over - stored - 1 - returned -- from the end
-        leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
-      end
-      wait = leaves + window - now
-    end
     -- needs: out size now newest allowed before wait
     -- sets: size
     out[size + 1] = allowed

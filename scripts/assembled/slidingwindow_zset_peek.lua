@@ -21,7 +21,7 @@ local out, size = {}, 0
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
 --   returned        1 if the last permit was given back
--- needs: call key now mark window
+-- needs: call key mark now window
 -- sets: at edge used stored newest number rule longest ends foreign repair returned last
 local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
@@ -33,16 +33,26 @@ if last[1] then
   newest = recent
   ends = recent + window
   number = tonumber(string.sub(last[1], 1, 10))
-  foreign = recent > now or not number or string.sub(last[1], 11) ~= rule
+  foreign = recent > now or recent < 0 or not number or string.sub(last[1], 11) ~= rule
   if foreign then
     local theirs, kind, others = string.match(last[1], '^[1-9]%d%d%d%d%d%d%d%d%d/(%d+)(@?)(.*)$')
-    if not theirs then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
+    if not theirs or recent < 0 or recent + theirs >= 2 ^ 53 then
+      return {err = 'CORRUPT no state of a sliding window in a sorted set'}
+    end
     local step = 0
     if recent > now and (mark == '@' or kind == '@') then -- behind the clock that dated the permit
       at = recent
       rule = '/' .. ARGV[3] .. kind
     end
     -- <rewind>
+    -- The server's clock stepped back: permits with later instants count from now.
+    -- needs: now at newest recent repair step
+    -- sets: newest repair step
+    if recent > at then
+      repair = true
+      step = recent - now
+      newest = now
+    end
     -- </rewind>
     others = '+' .. theirs .. '/' .. string.format('%d', recent + theirs) .. others
     ends = 0
@@ -54,10 +64,13 @@ if last[1] then
         longest = math.max(longest, width + 0)
       end
     end
+    if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of a sliding window in a sorted set'} end
     newest = math.min(newest, ends - window) -- when the key expires, its permits are forgotten
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
   end
+  -- The numbers begin again before they have another digit, and at an instant of their own.
+  if number >= 5000000000 and recent < at then number = 1000000000 end
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
   if used > 0 then used = used - returned end
 end
@@ -69,14 +82,17 @@ local room = limit - used
 if n * allowed > room then
   allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
 end
--- needs: call key n times now limit window used stored newest allowed returned
+-- Computes when the permit leaves the window that makes room. It is one of this execution
+-- if the stored ones are not enough.
+-- needs: allowed at call key limit n newest now returned stored times used window
 -- sets: wait
 local wait = 0
 if allowed < times then
-  local over, leaves = used + n - limit, newest -- so many permits have to leave
+  local over, leaves = used + (allowed + 1) * n - limit, newest -- so many permits have to leave
+  if allowed > 0 then leaves = at end
   if over <= stored then
     local rank = over - stored - 1 - returned -- from the end
-    leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, newest)
+    leaves = math.min(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2] + 0, leaves)
   end
   wait = leaves + window - now
 end

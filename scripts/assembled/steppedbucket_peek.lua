@@ -190,7 +190,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -214,6 +215,11 @@ if state then
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
       end,
+      less = function(fewer)
+        local left = permits - fewer
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
+      end,
     }
     -- </inherit>
     since = theirs.since
@@ -228,20 +234,19 @@ if part > 0 then room = room - 1 end
 if n * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % n) / n, 0)
 end
--- needs: n times allowed burst lag theirs
--- sets: wait
-local wait = 0
+-- needs: n now burst since lag theirs
+-- sets: ago wait
+local ago, wait = now - since, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = burst end -- by a Peek
-  wait = lag + theirs.wait(wanted)
+  ago = -lag - theirs.wait(burst)
+  wait = math.max(lag + theirs.wait(n), 1)
 end
--- needs: out size now allowed since wait wholeBefore partBefore
+-- needs: out size allowed ago wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = wholeBefore
 out[size + 3] = partBefore
-out[size + 4] = now - since
+out[size + 4] = ago
 out[size + 5] = wait
 size = size + 5
 return out

@@ -197,7 +197,8 @@ if state then
       whole = whole + 1
       part = part - permit
     end
-    local counted = present - (age - passed) % every -- a step of this rule's from then on
+    -- A step of this rule's from then on; no state holds an instant before 1970.
+    local counted = math.max(present - (age - passed) % every, 0)
     if whole < 0 or whole + part == 0 then
       whole = 0
       part = 0
@@ -220,6 +221,11 @@ if state then
           return -age - (early - early % every)
         end
         return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+      end,
+      less = function(fewer)
+        local left = permits - fewer
+        if left < 0 then return 0 end
+        return after(left, units, unit, speed, step) - age
       end,
     }
     -- </inherit>
@@ -252,20 +258,19 @@ if allowed > 0 then -- the state becomes one of this rule
   repair = false
   theirs = nil
 end
--- needs: n times allowed burst lag theirs
--- sets: wait
-local wait = 0
+-- needs: n now burst since lag theirs
+-- sets: ago wait
+local ago, wait = now - since, 0
 if theirs then -- nothing was taken
-  local wanted = n
-  if allowed == times then wanted = burst end -- by a Peek
-  wait = lag + theirs.wait(wanted)
+  ago = -lag - theirs.wait(burst)
+  wait = math.max(lag + theirs.wait(n), 1)
 end
--- needs: out size now allowed since wait wholeBefore partBefore
+-- needs: out size allowed ago wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
 out[size + 2] = wholeBefore
 out[size + 3] = partBefore
-out[size + 4] = now - since
+out[size + 4] = ago
 out[size + 5] = wait
 size = size + 5
 if allowed > 0 or repair then
@@ -281,13 +286,11 @@ if allowed > 0 or repair then
   local kept = call('PTTL', key)
     -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
     -- sets: ttl value
-    local ttl, value
+    local ttl, value = since + after(whole, part, permit, flow, every) - present
     if repair then -- nothing was taken
-      ttl = after(whole, part, permit, flow, every)
       if theirs then ttl = theirs.full end
       value = string.format('%016d', present) .. sub(state, 17)
     else
-      ttl = since + after(whole, part, permit, flow, every) - present
       value = string.format('%016d/%d+%d%s', since, whole, part, writes)
     end
     ttl = ttl / 1000 + margin

@@ -1,0 +1,117 @@
+package ratelimit
+
+import "context"
+
+// The methods that the buckets share with the other limiters on Redis; windowmethods.go says why they are here.
+
+func (l *TokenBucket) decider() *core {
+	if l == nil {
+		return nil
+	}
+	return l.core
+}
+
+// Name returns the limiter's name, see [WithName].
+func (l *TokenBucket) Name() string { return l.decider().Name() }
+
+// TryAcquire is that of [Limiter].
+func (l *TokenBucket) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return l.decider().TryAcquire(ctx, key)
+}
+
+// TryAcquireN is that of [Limiter].
+func (l *TokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	return l.decider().TryAcquireN(ctx, key, n)
+}
+
+// Peek is that of [Limiter].
+func (l *TokenBucket) Peek(ctx context.Context, key string) (Result, error) {
+	return l.decider().Peek(ctx, key)
+}
+
+// Reset is that of [Limiter].
+func (l *TokenBucket) Reset(ctx context.Context, key string) error {
+	return l.decider().Reset(ctx, key)
+}
+
+// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+func (l *TokenBucket) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
+
+// Claim is what [AcquireAll] takes.
+func (l *TokenBucket) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
+
+// TryAcquireMany is that of [Batcher].
+func (l *TokenBucket) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
+	return l.decider().TryAcquireMany(ctx, requests)
+}
+
+// TryAcquireUpTo is that of [PartialTaker].
+func (l *TokenBucket) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	return l.decider().TryAcquireUpTo(ctx, key, n)
+}
+
+// Estimate is that of [Settler].
+func (l *TokenBucket) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+	return l.decider().Estimate(ctx, key, n)
+}
+
+// Charge is that of [Settler].
+func (l *TokenBucket) Charge(ctx context.Context, key string, n int) (Result, error) {
+	return l.decider().Charge(ctx, key, n)
+}
+
+func (l *LeakyBucket) decider() *core {
+	if l == nil {
+		return nil
+	}
+	return l.core
+}
+
+// Name returns the limiter's name, see [WithName].
+func (l *LeakyBucket) Name() string { return l.decider().Name() }
+
+// TryAcquire is that of [Limiter].
+func (l *LeakyBucket) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return l.decider().TryAcquire(ctx, key)
+}
+
+// TryAcquireN is that of [Limiter].
+func (l *LeakyBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	return l.decider().TryAcquireN(ctx, key, n)
+}
+
+// Peek is that of [Limiter].
+func (l *LeakyBucket) Peek(ctx context.Context, key string) (Result, error) {
+	return l.decider().Peek(ctx, key)
+}
+
+// Reset is that of [Limiter].
+func (l *LeakyBucket) Reset(ctx context.Context, key string) error {
+	return l.decider().Reset(ctx, key)
+}
+
+// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+func (l *LeakyBucket) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
+
+// Claim is what [AcquireAll] takes.
+func (l *LeakyBucket) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
+
+// TryAcquireMany is that of [Batcher].
+func (l *LeakyBucket) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
+	return l.decider().TryAcquireMany(ctx, requests)
+}
+
+// TryAcquireUpTo is that of [PartialTaker].
+func (l *LeakyBucket) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	return l.decider().TryAcquireUpTo(ctx, key, n)
+}
+
+// Estimate is that of [Settler].
+func (l *LeakyBucket) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+	return l.decider().Estimate(ctx, key, n)
+}
+
+// Charge is that of [Settler].
+func (l *LeakyBucket) Charge(ctx context.Context, key string, n int) (Result, error) {
+	return l.decider().Charge(ctx, key, n)
+}

@@ -1,0 +1,162 @@
+// Package errclass says what an error means: whose fault it is, and its short name for metrics and logs. Its two tables
+// hold every error that can be matched, and every error of a server that is not simply an outage, so that limiters,
+// Fallback, breakers, observers, HTTP and RPC agree. The packages that export the errors document them.
+package errclass
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Class is whose fault it is that there is no permit.
+type Class int
+
+const (
+	// Outage: Redis or the network. Only of this class do a Fallback ask its secondary, a breaker
+	// count a failure, and ServeInOutages let a call pass. It is also the class of unknown errors.
+	Outage Class = iota
+	// Mistake: the program's. Nothing was decided, and it fails again until the program is changed.
+	Mistake
+	// NoKey: the client's, which lacks what its limit's key is made of.
+	NoKey
+	// TooMuch: a call for more permits than the limiter can ever allow.
+	TooMuch
+	// Decision: there is a decision, against the caller.
+	Decision
+	// Lost: permits that a hold had are gone, as Redis or the clock says.
+	Lost
+	// Damaged: one key holds what no limiter of its kind wrote. Redis works, so it is no outage:
+	// a secondary that allowed everything would take the limit off this key for good.
+	Damaged
+)
+
+// Answered reports whether Redis has answered.
+func (c Class) Answered() bool { return c == Decision || c == Lost }
+
+// IsMistake reports whether the call itself was wrong, so that nothing was decided.
+func (c Class) IsMistake() bool { return c == Mistake || c == NoKey || c == TooMuch }
+
+// A Kind is what is known of an error.
+type Kind struct {
+	Class Class
+	Type  string // a short name, which holds nothing of the error's text
+}
+
+// The types that others ask for.
+const (
+	TypeCanceled = "context_canceled"
+	TypeOther    = "_OTHER"
+)
+
+// sentinels are the errors that errors.Is recognizes. The first match counts: an error that joins
+// an outage with a mistake or a damaged key, as that of a Fallback both of whose limiters failed,
+// is never treated as an outage alone.
+var sentinels = []struct {
+	is error
+	Kind
+}{
+	{ErrCorruptState, Kind{Damaged, "corrupt_state"}},
+	{ErrNoKey, Kind{NoKey, "no_key"}},
+	{ErrBadKey, Kind{NoKey, "bad_key"}},
+	{ErrInvalidKey, Kind{Mistake, "invalid_key"}},
+	{ErrInvalidPermits, Kind{Mistake, "invalid_permits"}},
+	{ErrExceedsLimit, Kind{TooMuch, "exceeds_limit"}},
+	{ErrInvalidConfig, Kind{Mistake, "invalid_config"}},
+	{ErrCrossSlot, Kind{Mistake, "cross_slot"}},
+	{ErrSettled, Kind{Mistake, "settled"}},
+	{ErrDenied, Kind{Decision, "denied"}},
+	{ErrWaitTooLong, Kind{Decision, "wait_too_long"}},
+	{ErrTooMuchDebt, Kind{Decision, "too_much_debt"}},
+	{ErrLeaseLost, Kind{Lost, "lease_lost"}},
+	{ErrOverBudget, Kind{Outage, "over_budget"}},
+	{ErrBreakerOpen, Kind{Outage, "breaker_open"}},
+	{context.Canceled, Kind{Outage, TypeCanceled}}, // whether it is the caller's own, the context says
+	{context.DeadlineExceeded, Kind{Outage, "context_deadline_exceeded"}},
+	{redis.ErrPoolTimeout, Kind{Outage, "pool_timeout"}},
+	{redis.ErrClosed, Kind{Outage, "client_closed"}},
+	{io.EOF, Kind{Outage, "connection"}},
+	{io.ErrUnexpectedEOF, Kind{Outage, "connection"}},
+}
+
+// replies are the errors of servers and of the scripts, by the words that they begin with. is is
+// the error that a caller can match.
+var replies = []struct {
+	words string
+	is    error
+	Kind
+}{
+	{"CORRUPT", ErrCorruptState, Kind{Damaged, "corrupt_state"}}, // the scripts' own
+	{"WRONGTYPE", ErrCorruptState, Kind{Damaged, "corrupt_state"}},
+	{"value is not an integer", ErrCorruptState, Kind{Damaged, "corrupt_state"}},  // INCRBY's, for a number that INCRBY does not write
+	{"DEBT", ErrTooMuchDebt, Kind{Decision, "too_much_debt"}},                     // the scripts' own
+	{"CROSSSLOT", ErrCrossSlot, Kind{Mistake, "cross_slot"}},                      // of a node of a cluster
+	{"Error compiling script", ErrInvalidConfig, Kind{Mistake, "invalid_config"}}, // such as one of too many limiters
+	{"BUSY", nil, Kind{Outage, "redis_busy"}},
+	{"CLUSTERDOWN", nil, Kind{Outage, "redis_clusterdown"}},
+	{"LOADING", nil, Kind{Outage, "redis_loading"}},
+	{"MASTERDOWN", nil, Kind{Outage, "redis_masterdown"}},
+	{"MISCONF", nil, Kind{Outage, "redis_misconf"}},
+	{"NOAUTH", nil, Kind{Outage, "redis_noauth"}},
+	{"NOPERM", nil, Kind{Outage, "redis_noperm"}},
+	{"NOREPLICAS", nil, Kind{Outage, "redis_noreplicas"}},
+	{"OOM", nil, Kind{Outage, "redis_oom"}},
+	{"READONLY", nil, Kind{Outage, "redis_readonly"}},
+	{"TRYAGAIN", nil, Kind{Outage, "redis_tryagain"}},
+	{"WRONGPASS", nil, Kind{Outage, "redis_wrongpass"}},
+	{"", nil, Kind{Outage, "redis"}}, // any other
+}
+
+// Of returns what is known of err, which is not nil.
+func Of(err error) Kind {
+	for i := range sentinels {
+		if errors.Is(err, sentinels[i].is) {
+			return sentinels[i].Kind
+		}
+	}
+	if kind, _, ok := ofReply(err); ok {
+		return kind
+	}
+	var network net.Error
+	switch {
+	case errors.As(err, &network) && network.Timeout():
+		return Kind{Outage, "timeout"}
+	case errors.As(err, &network), errors.As(err, new(*net.OpError)):
+		return Kind{Outage, "connection"}
+	}
+	return Kind{Outage, TypeOther}
+}
+
+// Is reports whether err is an error of this class. nil is of none.
+func Is(err error, class Class) bool { return err != nil && Of(err).Class == class }
+
+// IsMistake reports whether err says that the call itself was wrong.
+func IsMistake(err error) bool { return err != nil && Of(err).Class.IsMistake() }
+
+// Matchable returns err, of a server or a script, joined with the error that a caller can match, if
+// there is one.
+func Matchable(err error) error {
+	if _, is, _ := ofReply(err); is != nil {
+		return errors.Join(is, err)
+	}
+	return err
+}
+
+// ofReply finds a server's error. go-redis removes no "ERR " in front of the words.
+func ofReply(err error) (kind Kind, is error, ok bool) {
+	var reply redis.Error
+	if !errors.As(err, &reply) {
+		return Kind{}, nil, false
+	}
+	text := strings.TrimPrefix(reply.Error(), "ERR ")
+	for _, r := range replies {
+		if rest, found := strings.CutPrefix(text, r.words); found && (r.words == "" || rest == "" || rest[0] == ' ') {
+			return r.Kind, r.is, true
+		}
+	}
+	return Kind{}, nil, false
+}

@@ -1,0 +1,53 @@
+package ratelimit_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+)
+
+// TestTheNumbersOfAZSetBeginAgain before they have more than ten digits, in a key that has been
+// in use without a pause. Names keep their order, and a ticket finds its permits.
+func TestTheNumbersOfAZSetBeginAgain(t *testing.T) {
+	const key = "ratelimit:default:slidingwindow-zset:k"
+	for number, want := range map[string]string{
+		"9999999999": "9999999999 1000000002 1000000003 1000000005 1000000006",
+		"4999999999": "4999999999 5000000001 5000000002 1000000002 1000000003",
+	} {
+		for stage, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+			t.Run(stage+", "+number, func(t *testing.T) {
+				s := open(t)
+				build := func(window time.Duration) *ratelimit.SlidingWindow {
+					return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10, window, ratelimit.WithStorage(ratelimit.ZSet)))
+				}
+				l, longer := build(time.Minute), build(time.Hour)
+				add := func(number string) {
+					member := redis.Z{Score: float64(s.Now.UnixMicro()), Member: number + "/60000000"}
+					require.NoError(t, s.Admin.ZAdd(ctx, key, member).Err())
+					require.NoError(t, s.Admin.PExpire(ctx, key, 2*time.Minute).Err())
+				}
+				add(number)
+				s.Advance(time.Second)
+				for used := 2; used <= 4; used += 2 {
+					ticket, r, err := l.Estimate(ctx, "k", 2)
+					require.Equal(t, allowedBy(10, time.Minute, 9-used, time.Minute), must(t)(r, err))
+					require.Equal(t, allowedBy(10, time.Hour, 8-used, time.Hour), must(t)(longer.TryAcquire(ctx, "k")))
+					require.NoError(t, ticket.Settle(ctx, 1))
+					s.Advance(time.Second)
+				}
+				require.Equal(t, 5, must(t)(l.Peek(ctx, "k")).Remaining)
+				var names []string
+				for _, member := range s.Admin.ZRange(ctx, key, 0, -1).Val() {
+					names = append(names, member[:10])
+				}
+				require.Equal(t, want, strings.Join(names, " "))
+			})
+		}
+	}
+}
