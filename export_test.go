@@ -137,3 +137,27 @@ func AllMergedAllowed(t testing.TB, calls [][]Claim) (allowed, failed []bool) {
 	require.Empty(t, words)
 	return allowed, failed
 }
+
+// DecideList decides a list of operations on a key in one execution, and returns the words of the
+// reply.
+func DecideList(l Limiter, key string, list []byte) ([]int64, error) {
+	c, err := redisCore(l)
+	if err != nil {
+		return nil, err
+	}
+	name := c.head.Of(key)
+	return c.exec.DoMany(ctx, c.exec.Operations, 1, func(int) (*string, any) { return &name, list })
+}
+
+// TicketOf is where the last n permits are of which a reply has these words, as it is given back.
+func TicketOf(l Limiter, n int, words []int64) [2]int64 {
+	c, _ := redisCore(l)
+	t := c.newTicket("", n, 0, words)
+	return [2]int64{t.where, t.which}
+}
+
+// NameOf is what a key of l is named in Redis.
+func NameOf(l Limiter, key string) string {
+	c, _ := redisCore(l)
+	return c.head.Of(key)
+}

@@ -1,0 +1,197 @@
+package ratelimit_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A history is operations on two keys that must end alike: the lists of one of them are
+// decided in one execution each, and the other key gets the same operations one by one.
+type history struct {
+	t      *testing.T
+	client *redis.Client
+	random *rand.Rand
+
+	tickets [2][][2]int64 // where and which, on either key
+	sizes   []int         // the permits of each ticket
+
+	kinds map[redisexec.Op]int // how many operations were compared
+}
+
+var historyKeys = [2]string{"together", "one by one"}
+
+// draw returns up to seven operations, and the tickets that they settle.
+func (h *history) draw() (ops []redisexec.Operation, settled []int) {
+	for range 1 + h.random.IntN(7) {
+		o := redisexec.Operation{Op: redisexec.Take, N: 1 + h.random.IntN(3), Times: 1 + h.random.IntN(3)}
+		ticket := -1
+		switch h.random.IntN(12) {
+		case 0, 1, 2, 3:
+			o.Op = redisexec.Estimate
+		case 4:
+			o.Op, o.N = redisexec.Charge, 1+h.random.IntN(6)
+		case 5, 6, 7, 8:
+			if len(h.sizes) > 0 {
+				ticket = h.random.IntN(len(h.sizes))
+				o = redisexec.Operation{Op: redisexec.GiveBack, N: 1 + h.random.IntN(h.sizes[ticket]), Times: 1}
+			}
+		}
+		ops, settled = append(ops, o), append(settled, ticket)
+	}
+	return ops, settled
+}
+
+// play decides a list on both keys, and compares all words and what the keys hold.
+func (h *history) play(l ratelimit.Limiter) {
+	ops, settled := h.draw()
+	var lists [2][]redisexec.Operation
+	for key := range historyKeys {
+		for i, o := range ops {
+			if settled[i] >= 0 {
+				where := h.tickets[key][settled[i]]
+				o.Where, o.Which = where[0], where[1]
+			}
+			lists[key] = append(lists[key], o)
+		}
+	}
+	var text []byte
+	for i, o := range lists[0] {
+		if i > 0 {
+			text = append(text, ',')
+		}
+		text = o.Append(text)
+	}
+	together, err := ratelimit.DecideList(l, historyKeys[0], text)
+	require.NoError(h.t, err, "%s", text)
+	for i, o := range lists[1] {
+		words, err := ratelimit.DecideList(l, historyKeys[1], o.Append(nil))
+		require.NoError(h.t, err)
+		own := len(words)
+		require.GreaterOrEqual(h.t, len(together), own)
+		compared := own
+		if o.Op == redisexec.Estimate {
+			compared -= redisexec.TicketWords
+		}
+		require.Equal(h.t, words[:compared], together[:compared], "operation %d of %s", i+1, text)
+		if o.Op == redisexec.Estimate && words[0] == int64(o.Times) {
+			h.sizes = append(h.sizes, o.N)
+			for key, reply := range [][]int64{together, words} {
+				h.tickets[key] = append(h.tickets[key], ratelimit.TicketOf(l, o.N, reply[compared:own]))
+			}
+		}
+		together = together[own:]
+		h.kinds[o.Op]++
+	}
+	require.Empty(h.t, together)
+	require.Equal(h.t, h.state(l, historyKeys[1]), h.state(l, historyKeys[0]), "after %s", text)
+}
+
+// state is what a key holds.
+func (h *history) state(l ratelimit.Limiter, key string) string {
+	name := ratelimit.NameOf(l, key)
+	var held any
+	var err error
+	switch kind := h.client.Type(ctx, name).Val(); kind {
+	case "none":
+		return "nothing"
+	case "string":
+		held, err = h.client.Get(ctx, name).Result()
+	case "list":
+		held, err = h.client.LRange(ctx, name, 0, -1).Result()
+	case "hash":
+		held, err = h.client.HGetAll(ctx, name).Result()
+	case "zset":
+		held, err = h.client.ZRangeWithScores(ctx, name, 0, -1).Result()
+	default:
+		h.t.Fatalf("the key holds a %s", kind)
+	}
+	require.NoError(h.t, err)
+	return fmt.Sprint(held)
+}
+
+// historyRules are limiters of one name, by their rules.
+func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]ratelimit.Limiter {
+	window := func(storage ratelimit.Storage) []ratelimit.Limiter {
+		var all []ratelimit.Limiter
+		for _, n := range []int{6, 9} {
+			opts := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(o...), ratelimit.WithStorage(storage)}
+			if storage != ratelimit.ZSet {
+				opts = append(opts, ratelimit.WithSubWindows(n))
+			}
+			all = append(all, ratelimit.Must(ratelimit.NewSlidingWindow(c, n, time.Duration(n)*300*time.Millisecond, opts...)))
+		}
+		return all
+	}
+	return map[string][]ratelimit.Limiter{
+		"fixed":    {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, ratelimit.WithOptions(o...)))},
+		"aligned":  {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0))), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))},
+		"calendar": {ratelimit.Must(ratelimit.NewCalendarWindow(c, 7, ratelimit.Daily(time.UTC), ratelimit.WithOptions(o...)))},
+		"hash":     window(ratelimit.Hash),
+		"list":     window(ratelimit.List),
+		"zset":     window(ratelimit.ZSet),
+		"log": {ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}, {Limit: 8, Window: 3 * time.Second}}, ratelimit.WithOptions(o...))),
+			ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 7, Window: 2 * time.Second}}, ratelimit.WithOptions(o...)))},
+		"token":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(7), 9, ratelimit.WithOptions(o...)))},
+		"exact":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...), ratelimit.WithExactReturns()))},
+		"stepped": {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(time.Second))), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 8, ratelimit.WithOptions(o...)))},
+		"leaky":   {ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(2), 9, ratelimit.WithOptions(o...)))},
+	}
+}
+
+// TestAListIsDecidedAsItsOperationsOneByOne: the same words, and the same state.
+func TestAListIsDecidedAsItsOperationsOneByOne(t *testing.T) {
+	t.Run("miniredis", func(t *testing.T) {
+		server := miniredis.RunT(t)
+		server.ClockTTL(true)
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = client.Close() })
+		listsAgree(t, client, server.SetTime)
+	})
+	t.Run("Redis", func(t *testing.T) {
+		server, client := limitertest.HeldServer(t)
+		listsAgree(t, client, server.HoldClock)
+	})
+}
+
+// listsAgree plays histories. setTime sets the server's clock.
+func listsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
+	now := limitertest.Start
+	clocks := map[string][]ratelimit.Option{"server's clock": nil, "caller's clock": {ratelimit.WithClock(func() time.Time { return now })}}
+	for clock, o := range clocks {
+		for name, limiters := range historyRules(client, o...) {
+			t.Run(name+", "+clock, func(t *testing.T) {
+				seed := limitertest.Seed(t)
+				kinds := map[redisexec.Op]int{}
+				for round := range limitertest.Rounds(40, 5) {
+					now = limitertest.Start
+					require.NoError(t, client.FlushDB(ctx).Err())
+					h := &history{t: t, client: client, random: model.Seeded(seed + uint64(round)), kinds: kinds}
+					for range 40 {
+						now = now.Add(time.Duration(h.random.IntN(600)) * time.Millisecond)
+						// Back, but for a sorted set: a denied call of a longer rule repairs it as if it had taken
+						// the last permit.
+						if h.random.IntN(25) == 0 && name != "zset" {
+							now = now.Add(-time.Duration(h.random.IntN(3000)) * time.Millisecond)
+						}
+						setTime(now)
+						h.play(limiters[h.random.IntN(len(limiters))])
+					}
+				}
+				for _, op := range []redisexec.Op{redisexec.Take, redisexec.Estimate, redisexec.Charge, redisexec.GiveBack} {
+					require.Greater(t, kinds[op], 20, "%c", op)
+				}
+			})
+		}
+	}
+}
