@@ -166,32 +166,35 @@ func TestAListIsDecidedAsItsOperationsOneByOne(t *testing.T) {
 
 // listsAgree plays histories. setTime sets the server's clock.
 func listsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
-	now := limitertest.Start
+	now, kinds := limitertest.Start, map[redisexec.Op]int{}
 	clocks := map[string][]ratelimit.Option{"server's clock": nil, "caller's clock": {ratelimit.WithClock(func() time.Time { return now })}}
 	for clock, o := range clocks {
 		for name, limiters := range historyRules(client, o...) {
 			t.Run(name+", "+clock, func(t *testing.T) {
 				seed := limitertest.Seed(t)
-				kinds := map[redisexec.Op]int{}
 				for round := range limitertest.Rounds(40, 5) {
 					now = limitertest.Start
 					require.NoError(t, client.FlushDB(ctx).Err())
+					// A denied call that repairs the state after a step back may say another wait when it is
+					// repeated, if the state is of another rule. So there are several rules or steps back.
+					rules := limiters
+					if round%2 == 1 {
+						rules = limiters[:1]
+					}
 					h := &history{t: t, client: client, random: model.Seeded(seed + uint64(round)), kinds: kinds}
 					for range 40 {
 						now = now.Add(time.Duration(h.random.IntN(600)) * time.Millisecond)
-						// Back, but for a sorted set: a denied call of a longer rule repairs it as if it had taken
-						// the last permit.
-						if h.random.IntN(25) == 0 && name != "zset" {
+						if round%2 == 1 && h.random.IntN(25) == 0 { // back
 							now = now.Add(-time.Duration(h.random.IntN(3000)) * time.Millisecond)
 						}
 						setTime(now)
-						h.play(limiters[h.random.IntN(len(limiters))])
+						h.play(rules[h.random.IntN(len(rules))])
 					}
-				}
-				for _, op := range []redisexec.Op{redisexec.Take, redisexec.Estimate, redisexec.Charge, redisexec.GiveBack} {
-					require.Greater(t, kinds[op], 20, "%c", op)
 				}
 			})
 		}
+	}
+	for _, op := range []redisexec.Op{redisexec.Take, redisexec.Estimate, redisexec.Charge, redisexec.GiveBack} {
+		require.Greater(t, kinds[op], 1000, "%c", op)
 	}
 }
