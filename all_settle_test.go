@@ -66,6 +66,43 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 	}
 }
 
+// Calls with estimates that are decided in one execution have a ticket each: for equal calls, and
+// where they only have the key of one limiter in common.
+func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(t)
+			for _, clock := range [][]ratelimit.Option{nil, {ratelimit.WithClock(func() time.Time { return s.Now })}} {
+				for _, v := range limitertest.Variants() {
+					l, err := v.Build(s.Client, clock...)
+					require.NoError(t, err)
+					settling, ok := l.(claimer)
+					if !ok {
+						continue
+					}
+					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 9, Window: time.Minute}}, ratelimit.WithOptions(clock...), ratelimit.WithName("gate")))
+					for _, others := range [][3]string{{"g", "g", "g"}, {"g1", "g2", "g3"}} {
+						s.Wipe(t)
+						var calls [][]ratelimit.Claim
+						for _, other := range others {
+							calls = append(calls, []ratelimit.Claim{gate.Claim(other, 1), settling.Claim("k", 1).Estimate()})
+						}
+						answers := ratelimit.AllMerged(t, calls)
+						for i, left := range []int{2, 1, 0} {
+							require.True(t, answers[i].Allowed, v.Name)
+							require.Equal(t, left, answers[i].Parts[1].Result.Remaining, v.Name)
+						}
+						for settled, i := range []int{1, 0, 2} {
+							require.NoError(t, answers[i].Parts[1].Ticket.Settle(ctx, 0))
+							require.Equal(t, settled+1, must(t)(l.Peek(ctx, "k")).Remaining, "%s, %v", v.Name, others)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
 func TestEstimatesThatCannotBeClaimed(t *testing.T) {
 	c := limitertest.Offline(t)
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 5))

@@ -149,10 +149,10 @@ func DecideList(l Limiter, key string, list []byte) ([]int64, error) {
 	return c.exec.DoMany(ctx, c.exec.Operations, 1, func(int) (*string, any) { return &name, list })
 }
 
-// TicketOf is where the last n permits are of which a reply has these words, as it is given back.
+// TicketOf is where the n permits of the last estimate are that a reply says is allowed.
 func TicketOf(l Limiter, n int, words []int64) [2]int64 {
 	c, _ := redisCore(l)
-	t := c.newTicket("", n, 0, words)
+	t := c.newTicket("", n, words[wordAllowed]-1, words)
 	return [2]int64{t.where, t.which}
 }
 

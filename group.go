@@ -278,7 +278,7 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 		reply, err = g.exec.Call(ctx, g.exec.Peek, request, 1)
 	case g.ids != nil:
 		reply, err = g.take(ctx, request, holds)
-	case g.merger != nil && !slices.Contains(g.settle, true) && !dear(claims):
+	case g.merger != nil && !dear(claims):
 		reply, err = g.merger.Acquire(ctx, request, 1)
 	default:
 		reply, err = g.exec.Call(ctx, g.exec.One, request, 1)
@@ -424,8 +424,8 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 		if parts != nil {
 			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part}
 			if c.settle && !peek {
-				at := reply.Words[g.words[i]+1+c.limiter.exec.Words:]
-				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, 0, at[:redisexec.TicketWords])
+				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
+				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, reply.Index, words)
 			}
 		}
 		if i == 0 {

@@ -87,7 +87,7 @@ func (h *history) play(l ratelimit.Limiter) {
 		if o.Op == redisexec.Estimate && words[0] == int64(o.Times) {
 			h.sizes = append(h.sizes, o.N)
 			for key, reply := range [][]int64{together, words} {
-				h.tickets[key] = append(h.tickets[key], ratelimit.TicketOf(l, o.N, reply[compared:own]))
+				h.tickets[key] = append(h.tickets[key], ratelimit.TicketOf(l, o.N, reply[:own]))
 			}
 		}
 		together = together[own:]

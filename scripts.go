@@ -111,14 +111,15 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
 		return file.MoveArguments(configured[i]-1).Set("request", request)
 	}
-	// settle adds the two words of a ticket, which a Peek has not.
-	settle := func(i int, file *script.File, ticket string) *script.File {
+	// settle adds the two words of a ticket, which a Peek has not. place notes where they are, for
+	// a ticket that is filled in after the store.
+	settle := func(i int, file *script.File, ticket, place string) *script.File {
 		if !tickets[i] {
 			return file.Set("settle", "").Set("sealed", "")
 		}
 		sealed := ""
 		if seal, ok := file.Blocks()["seal"]; ok && ticket != noTicket {
-			ticket, sealed = "local tickets = {size}\n"+ticket, seal
+			ticket, sealed = place+ticket, seal
 		}
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
@@ -126,14 +127,14 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 		inner := ""
 		for i, f := range slices.Backward(files) {
 			if i != without {
-				inner = settle(i, moved(i, f), f.Blocks()["ticket"]).Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+				inner = settle(i, moved(i, f), f.Blocks()["ticket"], "local tickets = {size}\n").Set("inner", inner).Fill(body(allLimiterTemplate)).Source
 			}
 		}
 		return inner
 	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f), noTicket).Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f), noTicket, "").Fill(body(allPeekLimiterTemplate)).Source
 	}
 	all := around.Set("limiters", nested(-1))
 	set := severalSet{scriptSet: scriptSet{
@@ -141,7 +142,10 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}}
 	for i, f := range files {
 		common := fmt.Sprintf("local common = %d\n", i+1)
-		f = moved(i, f).Set("limiters", nested(i)).Set("shape", shape+common)
+		if _, sealed := f.Blocks()["seal"]; sealed && tickets[i] {
+			common += "local tickets = {}\n"
+		}
+		f = settle(i, moved(i, f), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("limiters", nested(i)).Set("shape", shape+common)
 		if clock, ok := around.Blocks()["clock"]; ok {
 			f = f.Set("clock", clock)
 		}

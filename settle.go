@@ -101,16 +101,17 @@ func (c *core) estimate(ctx context.Context, key string, n int) (*Ticket, *redis
 	if !r.Allowed {
 		return nil, reply.Batch, r, nil
 	}
-	later := reply.Words[wordAllowed] - 1 - reply.Index // estimates of the run that were allowed after this one
-	return c.newTicket(key, n, later, reply.Words[own:]), reply.Batch, r, nil
+	return c.newTicket(key, n, reply.Index, reply.Words), reply.Batch, r, nil
 }
 
-// newTicket is the ticket of n permits that were taken. words are the ticket of the last one of
-// equal estimates, of which so many were allowed later.
-func (c *core) newTicket(key string, n int, later int64, words []int64) *Ticket {
-	t := &Ticket{core: c, key: key, n: n, where: words[0], which: words[1]}
+// newTicket is the ticket of estimate i, from 0, of a run of equal estimates of n permits. The
+// last two words are the ticket of the last one that was allowed.
+func (c *core) newTicket(key string, n int, i int64, words []int64) *Ticket {
+	own := c.exec.Words
+	t := &Ticket{core: c, key: key, n: n, where: words[own], which: words[own+1]}
 	if c.which != nil {
-		t.which = c.which(t.which, int64(n)*(later+1))
+		since := words[wordAllowed] - i // so many were allowed from this one on
+		t.which = c.which(t.which, int64(n)*since)
 	}
 	return t
 }

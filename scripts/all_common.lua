@@ -34,6 +34,7 @@ local function decide()
     -- <take/>
     -- <wait?/>
     -- <words/>
+    -- <settle/>
     change = change or allowed > 0
   end
   for i = 0, #KEYS / limiters - 1 do
@@ -53,6 +54,7 @@ local function decide()
   else
     -- <expire?/>
   end
+  -- <sealed/>
 end
 
 local ok, failed = pcall(decide)
