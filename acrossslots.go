@@ -131,7 +131,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 		}
 	}()
 	if f, ok := c.limiter.explainer.(*InFlight); ok {
-		a.hold, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
+		a.hold, _, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
 	} else {
 		a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)
 	}

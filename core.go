@@ -122,14 +122,19 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if scripts.reserve != nil {
 		c.waits = newReserving(c, s, a)
 	}
-	switch client.(type) {
+	c.connect(s)
+	return c, nil
+}
+
+// connect lets calls wait for one another, if the client and the options allow it.
+func (c *core) connect(s settings) {
+	switch c.exec.Client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		c.exec.Pooled = true
 		if !s.unmerged {
 			c.merger = merge.New(c.exec, c.head.Of)
 		}
 	}
-	return c, nil
 }
 
 // TryAcquire takes one permit from key, if one is available now. It is
@@ -166,7 +171,7 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 	if c.merger != nil {
 		return c.merger.Operate(ctx, key, o)
 	}
-	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) })
+	return redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) }, o.Late)
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.

@@ -64,7 +64,10 @@ func HoldOf(f *InFlight, key, id string, n int) *Hold {
 }
 
 // Take takes the hold's permits, and returns the words of the reply.
-func (h *Hold) Take(ctx context.Context) ([]int64, error) { return h.limiter.acquire(ctx, h) }
+func (h *Hold) Take(ctx context.Context) ([]int64, error) {
+	reply, err := h.limiter.acquire(ctx, h)
+	return reply.Words, err
+}
 
 // Find extends the hold's lease in Redis, and reports whether it was there, however long that
 // took.
@@ -161,3 +164,13 @@ func NameOf(l Limiter, key string) string {
 	c, _ := redisCore(l)
 	return c.head.Of(key)
 }
+
+// DecideHolds decides a list of holds and releases on a key in one execution, and returns the words
+// of the reply.
+func DecideHolds(f *InFlight, key string, list []byte) ([]int64, error) {
+	name := f.core.head.Of(key)
+	return f.core.exec.DoMany(ctx, f.core.exec.Operations, 1, func(int) (*string, any) { return &name, list })
+}
+
+// NameOfHolds is what a key of f is named in Redis.
+func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }

@@ -23,11 +23,13 @@ var (
 	inFlightText string
 	//go:embed scripts/inflight_extend.lua
 	inFlightExtendText string
+	//go:embed scripts/holds.lua
+	holdsTemplate string
 
 	inFlightFile       = script.Parse("inflight.lua", inFlightText)
 	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
 
-	inFlightShape = newScripts(inFlightFile, 29) // for a script of several limiters
+	inFlightShape = newScripts(inFlightFile, 32) // for a script of several limiters
 
 	inFlightByServer = sync.OnceValue(func() inFlightScripts { return cutInFlight(inFlightFile, inFlightExtendFile) })
 	inFlightByCaller = sync.OnceValue(func() inFlightScripts {
@@ -35,12 +37,12 @@ var (
 	})
 )
 
-// inFlightScripts take permits, look at them, and extend a hold's lease. A release needs no
-// script.
-type inFlightScripts struct{ one, peek, extend *script.Script }
+// inFlightScripts take the permits of a hold, look at them, take and release those of many holds,
+// and extend a hold's lease. A release on its own needs no script.
+type inFlightScripts struct{ one, peek, holds, extend *script.Script }
 
 func cutInFlight(file, extend *script.File) inFlightScripts {
-	return inFlightScripts{one: file.Script(), peek: file.Fill(peekTemplate), extend: extend.Script()}
+	return inFlightScripts{one: file.Script(), peek: file.Fill(peekTemplate), holds: file.Fill(holdsTemplate), extend: extend.Script()}
 }
 
 const (
@@ -151,7 +153,8 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 			most:  min(limit, maxHold),
 			exec: &redisexec.Executor{
 				Client: c, Words: heldWords,
-				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule and the id come below
+				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule comes below, the id with each call
+				Cost: redisexec.Cost{Key: 10, Run: 8, Permit: 1},
 			},
 			scripts: inFlightShape,
 		},
@@ -165,8 +168,10 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 		f.scripts = inFlightByCaller()
 		f.core.exec.Now, f.core.exec.Spare = f.core.now, f.spare
 	}
-	f.core.exec.Args[argRule] = f.rule
+	f.core.exec.Args[argRule], f.core.exec.HoldRule = f.rule, f.rule
+	f.core.exec.One, f.core.exec.Peek, f.core.exec.Operations = f.scripts.one, f.scripts.peek, f.scripts.holds
 	f.core.explainer = f
+	f.core.connect(s)
 	return f, nil
 }
 
@@ -198,32 +203,35 @@ func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, R
 		f.refused(ctx, began, o)
 		return nil, Result{}, o.Err
 	}
-	h, r, err := f.tryAcquireN(ctx, key, n)
+	h, batch, r, err := f.tryAcquireN(ctx, key, n)
 	if f.core.watch != nil {
 		if o.Result, o.Err = r, err; h != nil {
 			o.hold(f, n)
+		} else {
+			o.Held = int(f.held.Load())
 		}
-		f.asked(ctx, began, o)
+		f.core.decided(ctx, began, o, batch)
 	}
 	return h, r, err
 }
 
-func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
+func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, *redisexec.Batch, Result, error) {
 	h := newHold(f, key, n)
 	sent := time.Now()
-	words, err := f.acquire(ctx, h)
+	reply, err := f.acquire(ctx, h)
 	if err != nil {
-		return nil, Result{}, f.core.failed(ctx, key, err)
+		return nil, reply.Batch, Result{}, f.core.failed(ctx, key, err)
 	}
-	r := f.explain(words, 0, 0, words[wordAllowed] > 0)
+	defer reply.Done()
+	r := f.explain(reply.Words, 0, 0, reply.Words[wordAllowed] > 0)
 	if !r.Allowed {
-		return nil, r, nil
+		return nil, reply.Batch, r, nil
 	}
 	if h.believe(sent); h.Left() == 0 {
 		go h.giveBack(ctx)
-		return nil, Result{}, f.core.failed(ctx, key, errLateReply)
+		return nil, reply.Batch, Result{}, f.core.failed(ctx, key, errLateReply)
 	}
-	return h, r, nil
+	return h, reply.Batch, r, nil
 }
 
 // Peek returns the state of key, and takes and changes nothing: Remaining is how many permits
@@ -261,7 +269,7 @@ func (f *InFlight) Preload(ctx context.Context) error {
 	if err := f.check(ctx, "preload", 1); err != nil {
 		return err
 	}
-	if err := redisexec.Load(ctx, f.core.exec.Client, f.scripts.one, f.scripts.peek, f.scripts.extend); err != nil {
+	if err := redisexec.Load(ctx, f.core.exec.Client, f.scripts.one, f.scripts.peek, f.scripts.holds, f.scripts.extend); err != nil {
 		return fmt.Errorf("ratelimit: %s: preload: %w", f.core.title, ended(ctx, err))
 	}
 	return nil
@@ -330,9 +338,8 @@ func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key str
 }
 
 func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {
-	return f.await(ctx, func() ([]int64, error) {
-		return f.run(ctx, f.scripts.peek, heldWords, key, 1, f.limit, f.lease.Microseconds(), f.rule, "")
-	})
+	reply, err := f.core.exec.Call(ctx, f.core.exec.Peek, f.core.head.Of(key), 1)
+	return reply.Words, err
 }
 
 // await returns as soon as the context ends. do may still be running then.
@@ -345,11 +352,17 @@ func (f *InFlight) await(ctx context.Context, do func() ([]int64, error)) ([]int
 }
 
 // acquire takes the permits of h. What the caller does not get is given back.
-func (f *InFlight) acquire(ctx context.Context, h *Hold) ([]int64, error) {
-	return takeHolds(ctx, h.giveBack, func() ([]int64, bool, error) {
-		words, err := f.run(ctx, f.scripts.one, heldWords, h.key, h.n, f.limit, f.lease.Microseconds(), f.rule, h.id)
-		return words, err == nil && words[wordAllowed] > 0, err
-	})
+func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error) {
+	late := func(reply redisexec.Reply, err error) { // the caller has left
+		if mayHold(err) || err == nil && reply.Words[wordAllowed] > 0 {
+			h.giveBack(ctx)
+		}
+	}
+	reply, err := f.core.operate(ctx, h.key, redisexec.Operation{Op: redisexec.Hold, N: h.n, Times: 1, ID: h.id, Late: late})
+	if !reply.Late && mayHold(err) {
+		go h.giveBack(ctx)
+	}
+	return reply, err
 }
 
 // takeHolds returns the reply of take, which says whether holds have their permits. If the

@@ -61,7 +61,7 @@ func (m *modelRedis) Process(_ context.Context, cmd redis.Cmder) error {
 	if !lost {
 		switch kind {
 		case "acquire":
-			h := m.key.Acquire(c, args[8].(string), 1)
+			h := m.key.Acquire(c, *args[8].(*string), 1)
 			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[h.Allowed], int64(h.Used), h.Wait, h.Reset})
 		case "extend":
 			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[m.key.Extend(c, args[7].(string), 1)]})

@@ -5,12 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
@@ -161,38 +158,33 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 	if gone {
 		return false, nil
 	}
-	send := context.WithoutCancel(ctx)
 	if ctx.Err() != nil {
-		bounded, cancel := context.WithTimeout(send, giveBackTime)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 		defer cancel()
 		ctx = bounded
 	}
-	_, err = h.limiter.await(ctx, func() ([]int64, error) { return nil, h.remove(send) })
+	back := redisexec.Operation{Op: redisexec.Release, N: h.n, Times: 1, ID: h.id}
+	reply, err := h.limiter.core.operate(ctx, h.key, back)
 	if err != nil {
+		if reply.Batch != nil || reply.Late { // in a batch it was sent at most once, or not at all
+			go h.giveBack(ctx)
+		}
 		return true, h.limiter.core.failed(ctx, h.key, err)
 	}
+	reply.Done()
 	h.mu.Lock()
 	h.gone = true
 	h.mu.Unlock()
 	return true, nil
 }
 
-// remove takes the hold's permits out of Redis. It may be sent several times.
-func (h *Hold) remove(ctx context.Context) error {
-	args := make([]any, 2, 2+h.n)
-	args[0], args[1] = "zrem", h.limiter.core.head.Of(h.key)
-	for i := 1; i <= h.n; i++ {
-		args = append(args, strconv.Itoa(i)+"/"+h.id+h.limiter.rule)
-	}
-	return redisexec.Send(ctx, h.limiter.core.exec.Client, redis.NewIntCmd(ctx, args...))
-}
-
-// giveBack removes permits that no caller knows of.
+// giveBack takes permits out of Redis that no caller knows of, by a command of its own.
 func (h *Hold) giveBack(ctx context.Context) {
 	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
-	_ = h.remove(ctx)
+	c := h.limiter.core
+	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), redisexec.Operation{Op: redisexec.Release, N: h.n, Times: 1, ID: h.id})
 }
 
 // Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or

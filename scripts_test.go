@@ -40,7 +40,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		}
 		want[name+"_operations.lua"] = set.operations.Source
 	}
-	want["inflight_peek.lua"] = inFlightByServer().peek.Source
+	want["inflight_peek.lua"], want["inflight_holds.lua"] = inFlightByServer().peek.Source, inFlightByServer().holds.Source
 	// Of several limiters there is one example.
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
 	want["all_one.lua"], want["all_peek.lua"], want["all_many.lua"] = all.one.Source, all.peek.Source, all.many.Source

@@ -34,15 +34,14 @@ local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
 -- The blocks after it use:
 --   margin   how far a caller's clock may be ahead, microseconds
 --   edge     leases up to this instant have ended
---   used     permits of the leases that have not
---   held     when the lease ends that this hold has already, nil if it has none
+--   used     permits of the leases that have not; stored are those of them in the key
 --   ends     when the last lease does
 --   longest  the lease, or a longer one of the last permit's
 --   repair   the server's clock stepped back: no lease is longer than from now on
---   taken    permits of this hold that are to be stored
--- needs: call key now mark spare lease rule id
--- sets: margin edge used held ends last longest repair taken
-local margin, used, ends, longest, held, repair, taken = spare * 1000, 0, 0, lease, nil, false, 0
+--   members  permits that are to be stored, each with its score before it
+-- needs: call key lease mark now rule spare
+-- sets: edge ends last longest margin members repair stored used
+local margin, used, ends, longest, repair, members = spare * 1000, 0, 0, lease, false, {}
 local edge = string.format('%d', now - margin)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
 if last.err then return last end
@@ -65,14 +64,15 @@ if last[1] then
   end
   -- </rewind>
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
-  held = call('ZSCORE', key, '1/' .. id .. rule)
-  held = held and held + 0 > now - margin and held + 0 or nil
 end
+local stored = used
 -- </load>
 
 -- <fit>
--- needs: n times limit used held
--- sets: allowed
+-- needs: call id key last limit margin n now rule times used
+-- sets: allowed held
+local held = last[1] and call('ZSCORE', key, '1/' .. id .. rule) -- when the lease ends that this hold has already
+held = held and held + 0 > now - margin and held + 0 or nil
 local allowed = times
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- </fit>
@@ -81,16 +81,22 @@ if not held and used + n * times > limit then allowed = 0 end -- held: the same 
 -- The lease that ends last does not say whether the server's clock has stepped back since a
 -- shorter one began. So where there are leases of several lengths, each is looked at: the
 -- thousand that end last.
--- needs: allowed call edge ends key last limit longest margin mark n now repair rule times used
+-- needs: allowed call edge ends key last lease limit longest margin mark n now repair rule stored times used
 -- sets: ends repair wait
 local wait = 0
 if allowed < times then
   local rank = used + n * times - limit - 1 -- of the last lease that has to end
-  local skipped = string.format('%d', rank)
-  local blocking = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', skipped, '1')
-  local leaves = blocking[2] + 0
+  local new, leaves = used - stored, now + lease + margin -- permits of this execution, and when their leases end
+  local sooner, name = rank + 1, rule
+  if new > 0 then sooner = call('ZCOUNT', key, '(' .. edge, string.format('%d', leaves)) end
+  if rank < sooner or rank >= sooner + new then
+    local skipped = string.format('%d', rank < sooner and rank or rank - new)
+    local blocking = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', skipped, '1')
+    name = blocking[1]
+    leaves = blocking[2] + 0
+  end
   if repair then leaves = math.min(leaves, now + longest) end
-  if mark == '' and (string.sub(last[1], -#rule) ~= rule or string.sub(blocking[1], -#rule) ~= rule) then
+  if mark == '' and (last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
     local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
     for i = 1, #later, 2 do
       local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
@@ -99,6 +105,9 @@ if allowed < times then
         stops = now + theirs
       end
       if stops > now then final[#final + 1] = stops end
+    end
+    for _ = 1, new do
+      final[#final + 1] = now + lease
     end
     table.sort(final)
     leaves = math.min(leaves, final[rank + 1] or leaves)
@@ -109,18 +118,24 @@ end
 -- </seek>
 
 -- <take>
--- needs: n times now lease margin used held ends allowed taken
--- sets: used ends taken
+-- needs: allowed ends held id lease margin mark members n now rule times used
+-- sets: ends used
 if allowed > 0 then
-  taken = n * times
-  if not held then used = used + taken end
-  ends = math.max(ends, now + lease + margin)
+  local score = now + lease + margin
+  ends = math.max(ends, score)
+  if held and mark == '@' then score = math.max(score, held) end
+  score = string.format('%d', score)
+  for i = 1, n * times do -- no hold has more than 1,000
+    members[#members + 1] = score
+    members[#members + 1] = i .. '/' .. id .. rule
+  end
+  if not held then used = used + n * times end
 end
 -- </take>
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now spare limit lease rule id margin used held ends repair mark taken
+  -- needs: ends key lease limit members now repair spare used
   -- sets:
   local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
   if repair then
@@ -132,27 +147,21 @@ if allowed > 0 or repair then
       end
     end
   end
-  if taken > 0 then
-    local score = now + lease + margin
-    if held and mark == '@' then score = math.max(score, held) end
-    score = string.format('%d', score)
-    local members = {}
-    for i = 1, taken do -- no hold has more than 1,000
-      members[2 * i - 1] = score
-      members[2 * i] = i .. '/' .. id .. rule
+  if members[1] then
+    for first = 1, #members, 2000 do
+      redis.call('ZADD', key, unpack(members, first, math.min(first + 1999, #members)))
     end
-    redis.call('ZADD', key, unpack(members))
     -- At most a thousand leases that have ended are dropped at a time, which is at least as
     -- many as there are permits beyond the limit.
-    local stored = redis.call('ZCARD', key)
-    if stored > limit and stored > used then
-      redis.call('ZREMRANGEBYRANK', key, '0', math.min(stored - used, 1000) - 1)
+    local all = redis.call('ZCARD', key)
+    if all > limit and all > used then
+      redis.call('ZREMRANGEBYRANK', key, '0', math.min(all - used, 1000) - 1)
     end
   end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.
   if left == -1 then ttl = math.max(ttl, math.min((ends - now) / 1000, 2 ^ 41) + spare) end -- it was lost
-  if left == -1 or taken > 0 and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
+  if left == -1 or members[1] and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
   -- </store>
 else
   -- <expire>

@@ -48,6 +48,7 @@ type run struct {
 // exceptions holds what few runs need.
 type exceptions struct {
 	where, which int64   // the ticket, if the run is one call that gives back
+	id           string  // of the hold, if it is one call about that
 	left         []place // of calls whose callers left before the batch was sent
 	err          error   // the outcome
 }
@@ -81,10 +82,9 @@ func (b *batch) join(key string, o redisexec.Operation, deadline time.Duration) 
 	return b.newSlot(o.Times, deadline), true
 }
 
-// takes reports whether a call may join r. Tickets differ, so each that is given back has a run
-// of its own.
+// takes reports whether a call may join r.
 func (r *run) takes(o redisexec.Operation) bool {
-	return int(r.n) == o.N && r.op == o.Op && o.Op != redisexec.GiveBack && int(r.times) <= maxTimes-o.Times
+	return int(r.n) == o.N && r.op == o.Op && !o.Op.Own() && int(r.times) <= maxTimes-o.Times
 }
 
 // afford adds to the cost of the batch, unless that would be more than maxCost. The
@@ -131,8 +131,8 @@ func (b *batch) add(ctx context.Context, name func(key string) string, key strin
 	}
 	if !joins {
 		r := run{n: int32(o.N), op: o.Op}
-		if o.Op == redisexec.GiveBack {
-			r.exceptions = &exceptions{where: o.Where, which: o.Which}
+		if o.Op.Own() {
+			r.exceptions = &exceptions{where: o.Where, which: o.Which, id: o.ID}
 		}
 		b.mixed = b.mixed || o.Op != redisexec.Take
 		next := len(b.runs)
@@ -279,8 +279,8 @@ func (b *batch) single(key int) bool {
 // operation is what the pending calls of r ask for.
 func (r *run) operation() redisexec.Operation {
 	o := redisexec.Operation{Op: r.op, N: int(r.n), Times: r.pending()}
-	if o.Op == redisexec.GiveBack {
-		o.Where, o.Which = r.exceptions.where, r.exceptions.which
+	if o.Op.Own() {
+		o.Where, o.Which, o.ID = r.exceptions.where, r.exceptions.which, r.exceptions.id
 	}
 	return o
 }

@@ -35,7 +35,7 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 
 // command returns the command of a key.
 func (s *sender) command(b *batch, key int) (*redisexec.Command, error) {
-	if b.single(key) {
+	if b.single(key) && b.firstOf(key).op != redisexec.Release { // which on its own is no script
 		return s.exec.Command(b.runs[key].key, b.firstOf(key).operation())
 	}
 	return s.exec.CommandMany(s.scriptOf(b), 1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })

@@ -76,7 +76,14 @@ func (q *queue) operate(ctx context.Context, key string, o redisexec.Operation) 
 	case <-s.batch.done:
 		return s.reply()
 	case <-ctx.Done():
-		return redisexec.Reply{Batch: q.leave(s)}, ctx.Err()
+		sent := q.leave(s)
+		if o.Late != nil && sent != redisexec.Unsent {
+			go func() {
+				<-s.batch.done
+				o.Late(s.reply())
+			}()
+		}
+		return redisexec.Reply{Batch: sent, Late: true}, ctx.Err()
 	}
 }
 
@@ -86,7 +93,7 @@ func (q *queue) operateDirectly(ctx context.Context, key string, o redisexec.Ope
 	if ctx.Done() == nil { // a closure would allocate
 		return q.sendDirectly(ctx, key, o)
 	}
-	return redisexec.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, o) })
+	return redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, o) }, o.Late)
 }
 
 func (q *queue) sendDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {

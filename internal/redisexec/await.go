@@ -14,13 +14,17 @@ import (
 // and never notices a cancellation. An f that is still running then ends with the
 // client's timeouts. A panic in f is returned as an error, because it would end the
 // process.
-func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) {
+func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) { return AwaitOr(ctx, f, nil) }
+
+// AwaitOr is Await. If the context ends first, the Reply says that it is late, and late gets what f
+// returns, unless late is nil.
+func AwaitOr(ctx context.Context, f func() (Reply, error), late func(Reply, error)) (Reply, error) {
 	if ctx.Done() == nil {
 		return f()
 	}
 	t := newTask()
 	done := make(chan struct{})
-	t.f, t.done = f, done
+	t.f, t.done, t.late = f, done, late
 	go t.start()
 	select {
 	case <-done:
@@ -30,7 +34,7 @@ func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) {
 			t.ended = left()
 		}
 		if !t.over.Swap(true) {
-			return Reply{}, ctx.Err()
+			return Reply{Late: true}, ctx.Err()
 		}
 		if counted { // it has returned in this moment
 			t.ended()
@@ -60,6 +64,7 @@ type task struct {
 	done  chan struct{} // closed when f has returned, unless the caller has left
 	over  atomic.Bool
 	ended func() // see CountLeft; nil: nobody counts
+	late  func(Reply, error)
 
 	reply Reply
 	err   error
@@ -88,6 +93,9 @@ func (t *task) run() {
 			close(done)
 			return
 		}
+		if t.late != nil {
+			t.late(t.reply, t.err)
+		}
 		t.reply.Done()
 		ended := t.ended
 		t.release()
@@ -101,7 +109,7 @@ func (t *task) run() {
 
 // release puts t into the pool. t then refers to nothing of the caller's.
 func (t *task) release() {
-	t.f, t.done, t.ended, t.reply, t.err = nil, nil, nil, Reply{}, nil
+	t.f, t.done, t.ended, t.late, t.reply, t.err = nil, nil, nil, nil, Reply{}, nil
 	t.over.Store(false)
 	tasks.Put(t)
 }

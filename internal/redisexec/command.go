@@ -25,6 +25,7 @@ type Command struct {
 
 	once Once
 	key  string
+	id   string // of a hold
 	n    int
 
 	names   []string // of the keys of packed requests
@@ -65,7 +66,7 @@ func (c *Command) release() {
 		c.args = nil
 	}
 	c.exec, c.script, c.whole, c.expect, c.common = nil, nil, false, 0, 0
-	c.once.Cmder, c.key, c.words = nil, "", nil
+	c.once.Cmder, c.key, c.id, c.words = nil, "", "", nil
 	clear(c.names)
 	c.names, c.permits = c.names[:0], c.permits[:0]
 	if cap(c.names) > maxPooledArgs {

@@ -31,6 +31,9 @@ type Executor struct {
 	// means that nothing was taken, InWords decides. It is nil if One never replies so.
 	InWords *script.Script
 
+	// HoldRule is what the names of permits in flight end with.
+	HoldRule string
+
 	// Now reads the caller's clock, in microseconds. If it is nil, the server's clock
 	// decides.
 	Now func() (int64, error)
@@ -70,6 +73,7 @@ type Reply struct {
 	Words []int64
 	Index int64  // of the request, from 0
 	Batch *Batch // nil: the call was sent on its own
+	Late  bool   // the caller has left, and the operation's Late gets the reply
 
 	command *Command // holds Words; nil: nothing to release
 }

@@ -3,6 +3,8 @@ package redisexec
 import (
 	"context"
 	"strconv"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // An Op is what a call does to a key: the letter that operations.lua reads.
@@ -13,20 +15,33 @@ const (
 	Estimate Op = 'e' // the same; the reply ends with the two words of a ticket
 	Charge   Op = 'c' // permits, whether they fit or not
 	GiveBack Op = 'g' // permits for which a ticket stands
+	Hold     Op = 'h' // permits in flight, see holds.lua
+	Release  Op = 'r' // the permits of a hold
 )
+
+// Own reports whether each such operation is a run of its own, as tickets and holds differ.
+func (o Op) Own() bool { return o == GiveBack || o == Hold || o == Release }
 
 // An Operation is what one call, or several equal ones, do.
 type Operation struct {
 	Op           Op
-	N            int   // permits of each request
-	Times        int   // equal requests, of which as many are allowed as fit
-	Where, Which int64 // the ticket of a GiveBack
+	N            int    // permits of each request
+	Times        int    // equal requests, of which as many are allowed as fit
+	Where, Which int64  // the ticket of a GiveBack
+	ID           string // of a Hold or Release
+
+	// Late gets the outcome of an operation that was sent and whose caller has left before; nil:
+	// nobody needs it.
+	Late func(Reply, error)
 }
 
 // Append adds o as many.lua and operations.lua read it.
 func (o Operation) Append(to []byte) []byte {
 	to = append(strconv.AppendInt(to, int64(o.N), 10), byte(o.Op))
-	if o.Op != GiveBack {
+	switch o.Op {
+	case Hold, Release:
+		return append(to, o.ID...)
+	case Take, Estimate, Charge:
 		return strconv.AppendInt(to, int64(o.Times), 10)
 	}
 	to = append(strconv.AppendInt(to, o.Where, 10), '/')
@@ -40,7 +55,7 @@ const TicketWords = 2
 // WordsOf is the number of words of the reply to a run of such operations.
 func (e *Executor) WordsOf(op Op) int {
 	switch op {
-	case GiveBack:
+	case GiveBack, Release:
 		return 1
 	case Estimate:
 		return e.Words + TicketWords
@@ -51,6 +66,9 @@ func (e *Executor) WordsOf(op Op) int {
 // Operate runs an operation on its own. key is its name in Redis. It waits for the client even
 // after ctx has ended. The caller calls Done on the reply.
 func (e *Executor) Operate(ctx context.Context, key string, o Operation) (Reply, error) {
+	if o.Op == Release {
+		return Reply{Words: released}, e.release(ctx, key, o)
+	}
 	c := e.newCommand()
 	err := c.operate(key, o)
 	if err == nil {
@@ -69,8 +87,28 @@ func (c *Command) operate(key string, o Operation) error {
 		return c.requests(c.exec.One, key, o.N, o.Times)
 	}
 	c.script, c.key, c.expect = c.exec.Operations, key, c.exec.WordsOf(o.Op)
+	if o.Op == Hold {
+		c.script, c.n, c.id = c.exec.One, o.N, o.ID
+		c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, &c.n)
+		c.addConfig()
+		c.args[len(c.args)-1] = &c.id // the last argument of inflight.lua
+		return c.addClock()
+	}
 	c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, "")
 	c.addConfig()
 	c.args = append(c.args, o.Append(nil))
 	return c.addClock()
+}
+
+// released are the words of a release.
+var released = []int64{1}
+
+// release removes the permits of a hold. It may be sent several times.
+func (e *Executor) release(ctx context.Context, key string, o Operation) error {
+	args := make([]any, 2, 2+o.N)
+	args[0], args[1] = "zrem", key
+	for i := 1; i <= o.N; i++ {
+		args = append(args, strconv.Itoa(i)+"/"+o.ID+e.HoldRule)
+	}
+	return Send(ctx, e.Client, redis.NewIntCmd(ctx, args...))
 }

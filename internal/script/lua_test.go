@@ -23,16 +23,22 @@ const scriptsDir = "../../scripts"
 // templates are filled with the blocks of an algorithm. Those of several limiters are
 // parts of the last three, with places that the program fills.
 var (
-	templates     = []string{"many.lua", "operations.lua", "peek.lua", "reserve.lua"}
+	templates     = []string{"many.lua", "operations.lua", "peek.lua", "reserve.lua", "holds.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
 	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
 	filledByGo    = names{"request": true, "inner": true, "settle": true, "sealed": true, "shape": true, "limiters": true}
 )
 
-// fits reports whether a template can be filled from a file: only buckets reserve.
+// fits reports whether a template can be filled from a file: only buckets reserve, and only permits
+// in flight are held.
 func fits(template string, f *File) bool {
-	_, reserves := f.Blocks()["due"]
-	return template != "reserve.lua" || reserves
+	switch _, reserves := f.Blocks()["due"]; template {
+	case "reserve.lua":
+		return reserves
+	case "holds.lua":
+		return f.Name() == "inflight.lua"
+	}
+	return true
 }
 
 // isTemplate reports whether the file is not one of an algorithm.
@@ -45,11 +51,11 @@ func isTemplate(name string) bool {
 func templatesOf(name string) []string {
 	switch name {
 	case "inflight.lua":
-		return []string{"peek.lua"}
+		return []string{"peek.lua", "holds.lua"}
 	case "inflight_extend.lua":
 		return nil
 	}
-	return templates
+	return slices.DeleteFunc(slices.Clone(templates), func(template string) bool { return template == "holds.lua" })
 }
 
 // luaGlobals are those of Redis that the scripts use.

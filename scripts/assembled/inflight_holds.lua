@@ -1,0 +1,206 @@
+-- Holds and releases of several keys, decided as if made one after the other, the releases of a
+-- key before its holds. The blocks of inflight.lua replace the marked lines.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused; [2] limit; [3] lease; [4] rule; [5] unused; then for each key, joined by
+--        commas, "<permits>h<id>" for a hold and "<permits>r<id>" for a release; last spare
+--        and the caller's clock, if that decides (callersclock.lua)
+-- Reply  for each hold its words, for each release 1. If a key fails there is one -1 instead:
+--        its permits were released, and none was taken (unless the user may not run a command
+--        that comes after the first command that writes). The error of a lone operation is
+--        replied as an error
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- needs:
+-- sets: limit lease rule id
+local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
+local out, size = {}, 0
+
+local function decide(key, operations)
+  local names, holds = {}, false
+  local released = size
+  for permits, kind, hold in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
+    if kind == 'h' then
+      holds = true
+    else
+      released = released + 1
+      out[released] = 1
+      for i = 1, permits + 0 do
+        names[#names + 1] = i .. '/' .. hold .. rule
+      end
+    end
+  end
+  for first = 1, #names, 2000 do
+    redis.call('ZREM', key, unpack(names, first, math.min(first + 1999, #names)))
+  end
+  if not holds then
+    size = released
+    return
+  end
+  -- The blocks after it use:
+  --   margin   how far a caller's clock may be ahead, microseconds
+  --   edge     leases up to this instant have ended
+  --   used     permits of the leases that have not; stored are those of them in the key
+  --   ends     when the last lease does
+  --   longest  the lease, or a longer one of the last permit's
+  --   repair   the server's clock stepped back: no lease is longer than from now on
+  --   members  permits that are to be stored, each with its score before it
+  -- needs: call key lease mark now rule spare
+  -- sets: edge ends last longest margin members repair stored used
+  local margin, used, ends, longest, repair, members = spare * 1000, 0, 0, lease, false, {}
+  local edge = string.format('%d', now - margin)
+  local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  if last.err then return last end
+  if last[1] then
+    ends = last[2] + 0
+    if ends >= 2 ^ 53 then return {err = 'CORRUPT no state of permits in flight'} end
+    local theirs, kind = lease, mark
+    if string.sub(last[1], -#rule) ~= rule then
+      theirs, kind = string.match(last[1], '^[1-9]%d*/%w+/([1-9]%d*)(@?)%d*$')
+      if not theirs then return {err = 'CORRUPT no state of permits in flight'} end
+      theirs = theirs + 0
+    end
+    -- <rewind>
+    -- needs: now mark lease ends longest repair theirs kind
+    -- sets: ends longest repair
+    if ends > now + theirs and mark == '' and kind == '' then
+      repair = true
+      longest = math.max(lease, theirs)
+      ends = now + longest
+    end
+    -- </rewind>
+    used = call('ZCOUNT', key, '(' .. edge, '+inf')
+  end
+  local stored = used
+  local change = repair
+  for permits, kind, hold in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
+    if kind == 'r' then
+      size = size + 1
+      out[size] = 1
+    else
+      local n, times = permits + 0, 1
+      id = hold
+      -- needs: call id key last limit margin n now rule times used
+      -- sets: allowed held
+      local held = last[1] and call('ZSCORE', key, '1/' .. id .. rule) -- when the lease ends that this hold has already
+      held = held and held + 0 > now - margin and held + 0 or nil
+      local allowed = times
+      if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
+      -- The lease that ends last does not say whether the server's clock has stepped back since a
+      -- shorter one began. So where there are leases of several lengths, each is looked at: the
+      -- thousand that end last.
+      -- needs: allowed call edge ends key last lease limit longest margin mark n now repair rule stored times used
+      -- sets: ends repair wait
+      local wait = 0
+      if allowed < times then
+        local rank = used + n * times - limit - 1 -- of the last lease that has to end
+        local new, leaves = used - stored, now + lease + margin -- permits of this execution, and when their leases end
+        local sooner, name = rank + 1, rule
+        if new > 0 then sooner = call('ZCOUNT', key, '(' .. edge, string.format('%d', leaves)) end
+        if rank < sooner or rank >= sooner + new then
+          local skipped = string.format('%d', rank < sooner and rank or rank - new)
+          local blocking = call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', skipped, '1')
+          name = blocking[1]
+          leaves = blocking[2] + 0
+        end
+        if repair then leaves = math.min(leaves, now + longest) end
+        if mark == '' and (last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
+          local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
+          for i = 1, #later, 2 do
+            local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
+            if theirs and stops > now + theirs then
+              repair = true
+              stops = now + theirs
+            end
+            if stops > now then final[#final + 1] = stops end
+          end
+          for _ = 1, new do
+            final[#final + 1] = now + lease
+          end
+          table.sort(final)
+          leaves = math.min(leaves, final[rank + 1] or leaves)
+          if #later < 2000 then ends = final[#final] end
+        end
+        wait = leaves + margin - now
+      end
+      -- needs: allowed ends held id lease margin mark members n now rule times used
+      -- sets: ends used
+      if allowed > 0 then
+        local score = now + lease + margin
+        ends = math.max(ends, score)
+        if held and mark == '@' then score = math.max(score, held) end
+        score = string.format('%d', score)
+        for i = 1, n * times do -- no hold has more than 1,000
+          members[#members + 1] = score
+          members[#members + 1] = i .. '/' .. id .. rule
+        end
+        if not held then used = used + n * times end
+      end
+      -- needs: out size now margin used ends allowed wait
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = used
+      out[size + 3] = wait
+      out[size + 4] = math.max(ends + margin - now, 0)
+      size = size + 4
+      change = change or allowed > 0
+    end
+  end
+  if change then
+      -- needs: ends key lease limit members now repair spare used
+      -- sets:
+      local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
+      if repair then
+        local later = redis.call('ZRANGE', key, '-1000', '-1', 'WITHSCORES') -- the next call goes on
+        for i = 1, #later, 2 do
+          local theirs = string.match(later[i], '/(%d+)$') -- none of a caller's clock
+          if theirs and later[i + 1] + 0 > now + theirs then
+            redis.call('ZADD', key, string.format('%d', now + theirs), later[i])
+          end
+        end
+      end
+      if members[1] then
+        for first = 1, #members, 2000 do
+          redis.call('ZADD', key, unpack(members, first, math.min(first + 1999, #members)))
+        end
+        -- At most a thousand leases that have ended are dropped at a time, which is at least as
+        -- many as there are permits beyond the limit.
+        local all = redis.call('ZCARD', key)
+        if all > limit and all > used then
+          redis.call('ZREMRANGEBYRANK', key, '0', math.min(all - used, 1000) - 1)
+        end
+      end
+      -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+      -- as 1e+8.
+      if left == -1 then ttl = math.max(ttl, math.min((ends - now) / 1000, 2 ^ 41) + spare) end -- it was lost
+      if left == -1 or members[1] and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
+  else
+      -- A key that has lost its TTL gets one.
+      -- needs: key now spare ends
+      -- sets:
+      if redis.call('PTTL', key) == -1 then
+        local ttl = math.max(math.min((ends - now) / 1000, 2 ^ 41), 0) + spare
+        redis.call('PEXPIRE', key, ttl - ttl % 2 + 951)
+      end
+  end
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
+  return decide(KEYS[1], ARGV[ahead + 1]) or out
+end
+for i = 1, #KEYS do
+  local before = size
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = #out, before + 2, -1 do
+      out[j] = nil
+    end
+    size = before + 1
+    out[size] = -1
+  end
+end
+return out
