@@ -111,7 +111,7 @@ type damaged struct {
 }
 
 func damagedLimiters(t *testing.T) []damaged {
-	all := []damaged{{"InFlight", "ratelimit:damaged:inflight:k", func(c ratelimit.Client, o ...ratelimit.Option) claims {
+	all := []damaged{{"InFlight", "ratelimit:damaged:inflight{k}", func(c ratelimit.Client, o ...ratelimit.Option) claims {
 		return ratelimit.Must(ratelimit.NewInFlight(c, 3, time.Minute, ratelimit.WithOptions(append(o, ratelimit.WithName("damaged"))...)))
 	}}}
 	for _, v := range limitertest.Variants() {
