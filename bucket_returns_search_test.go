@@ -51,7 +51,7 @@ func TestNoGiveBackTakesFromAnyRule(t *testing.T) {
 			}
 			most := 1_500
 			if os.Getenv("RATELIMIT_LONG") != "" {
-				most = 60_000
+				most = 10_000
 			}
 			start := settling{searched: searched{now: 1_763_670_000_000_000}}
 			known := map[string]bool{start.key(): true}
