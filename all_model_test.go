@@ -2,7 +2,9 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,18 +23,58 @@ type claimer interface {
 }
 
 // A party is limiters that are claimed together, each for one of two keys of its own, and
-// the models of these keys.
+// the models of these keys, of which one may be damaged.
 type party struct {
-	about  string
-	pairs  []limitertest.Pair
-	models [][2]model.Model
-	grain  time.Duration
+	about   string
+	pairs   []limitertest.Pair
+	models  [][2]model.Model
+	grain   time.Duration
+	damaged *struct{ limiter, key int }
+}
+
+// damage damages a key in some way, if there is one.
+func (p *party) damage(t *testing.T, rng *rand.Rand, s *limitertest.Stage) (how string) {
+	t.Helper()
+	limiter, key := rng.IntN(len(p.pairs)), rng.IntN(2)
+	keys := s.Admin.Keys(ctx, "*{"+keyOf(limiter, key)+"}").Val()
+	if len(keys) == 0 {
+		return ""
+	}
+	ways := damages(t, s.Admin, keys[0])
+	all := slices.Sorted(maps.Keys(ways))
+	if rng.IntN(2) == 0 { // something is lost
+		all = slices.DeleteFunc(all, func(how string) bool { return !strings.HasPrefix(how, "without") && !strings.HasPrefix(how, "of ") })
+	}
+	how = all[rng.IntN(len(all))]
+	ways[how]()
+	p.damaged = &struct{ limiter, key int }{limiter, key}
+	return fmt.Sprintf("%s is damaged: %s", keys[0], how)
+}
+
+// restore makes the damaged key an unused one.
+func (p *party) restore(t *testing.T) {
+	t.Helper()
+	if d := p.damaged; d != nil {
+		require.NoError(t, p.pairs[d.limiter].Limiter.Reset(ctx, keyOf(d.limiter, d.key)))
+		p.models[d.limiter][d.key] = p.pairs[d.limiter].Model()
+		p.damaged = nil
+	}
+}
+
+// isDamaged reports whether a key of limiter i is.
+func (p *party) isDamaged(i, key int) bool {
+	return p.damaged != nil && *p.damaged == struct{ limiter, key int }{i, key}
+}
+
+// meets reports whether a call claims a damaged key.
+func (p *party) meets(d demand) bool {
+	return p.damaged != nil && d[p.damaged.limiter].n > 0 && p.isDamaged(p.damaged.limiter, d[p.damaged.limiter].key)
 }
 
 // drawParty draws two to four limiters.
-func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) party {
+func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) *party {
 	t.Helper()
-	p := party{grain: time.Microsecond}
+	p := &party{grain: time.Microsecond}
 	families := limitertest.Families()
 	for range 2 + rng.IntN(3) {
 		f := families[rng.IntN(len(families))]
@@ -54,7 +96,7 @@ type demand []struct{ key, n int } // n is 0: the limiter is left out
 // keyOf is a key of limiter i: limiters of one algorithm would otherwise share states.
 func keyOf(i, key int) string { return fmt.Sprintf("k%d%c", i, 'a'+key) }
 
-func (p party) claims(d demand) []ratelimit.Claim {
+func (p *party) claims(d demand) []ratelimit.Claim {
 	var claims []ratelimit.Claim
 	for i, c := range d {
 		if c.n > 0 {
@@ -64,24 +106,33 @@ func (p party) claims(d demand) []ratelimit.Claim {
 	return claims
 }
 
-// answer is what the models say: the permits are taken from all or from none.
-func (p party) answer(now int64, d demand, peek bool) ratelimit.AllResult {
+// answer is what the models say: the permits are taken from all or from none. Of a damaged key
+// they say nothing, if got is an answer all the same.
+func (p *party) answer(now int64, d demand, peek bool, got ratelimit.AllResult) ratelimit.AllResult {
 	var all ratelimit.AllResult
 	allowed := true
 	for i, c := range d {
 		if c.n > 0 {
-			allowed = p.models[i][c.key].Take(now, c.n, true).Allowed && allowed
+			all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key)})
+			part := &all.Parts[len(all.Parts)-1]
+			if p.isDamaged(i, c.key) {
+				part.Result = got.Parts[len(all.Parts)-1].Result
+			} else {
+				part.Result = limitertest.ResultOf(p.models[i][c.key].Take(now, c.n, true))
+			}
+			allowed = part.Result.Allowed && allowed
 		}
 	}
+	parts := all.Parts
 	for i, c := range d {
 		if c.n == 0 {
 			continue
 		}
-		m := p.models[i][c.key]
-		look := peek || !allowed && m.Take(now, c.n, true).Allowed
-		all.Parts = append(all.Parts, ratelimit.PartResult{
-			Name: "default", Key: keyOf(i, c.key), Result: limitertest.ResultOf(m.Take(now, c.n, look)),
-		})
+		part := &parts[0]
+		parts = parts[1:]
+		if look := peek || !allowed && part.Result.Allowed; !look && !p.isDamaged(i, c.key) {
+			part.Result = limitertest.ResultOf(p.models[i][c.key].Take(now, c.n, false))
+		}
 	}
 	// The whole is the first part that governs.
 	all.Result = all.Parts[0].Result
@@ -98,7 +149,7 @@ func (p party) answer(now int64, d demand, peek bool) ratelimit.AllResult {
 }
 
 // demand draws what a call claims, of the limiters of like if that is not nil.
-func (p party) demand(rng *rand.Rand, like demand) demand {
+func (p *party) demand(rng *rand.Rand, like demand) demand {
 	d := make(demand, len(p.models))
 	for {
 		claimed := 0
@@ -111,6 +162,10 @@ func (p party) demand(rng *rand.Rand, like demand) demand {
 				claimed++
 			}
 		}
+		if h := p.damaged; h != nil && rng.IntN(3) > 0 && (like == nil || like[h.limiter].n > 0) { // it is claimed
+			d[h.limiter].n, d[h.limiter].key = max(d[h.limiter].n, 1), h.key
+			claimed++
+		}
 		if claimed > 0 {
 			return d
 		}
@@ -119,7 +174,7 @@ func (p party) demand(rng *rand.Rand, like demand) demand {
 
 // demands draws calls that are sent together. In half of the cases all have one key of a
 // limiter in common, and in some they are equal.
-func (p party) demands(rng *rand.Rand) []demand {
+func (p *party) demands(rng *rand.Rand) []demand {
 	all := []demand{p.demand(rng, nil)}
 	common := rng.IntN(2 * len(p.models))
 	for range rng.IntN(6) {
@@ -135,7 +190,7 @@ func (p party) demands(rng *rand.Rand) []demand {
 	return all
 }
 
-func (p party) pause(rng *rand.Rand, last ratelimit.AllResult) time.Duration {
+func (p *party) pause(rng *rand.Rand, last ratelimit.AllResult) time.Duration {
 	span := p.models[rng.IntN(len(p.models))][0].Span()
 	switch rng.IntN(10) {
 	case 0, 1, 2, 3, 4:
@@ -152,14 +207,15 @@ func (p party) pause(rng *rand.Rand, last ratelimit.AllResult) time.Duration {
 
 // TestSeveralLimitersAnswerAsTheirModels: random limiters of all algorithms are claimed
 // together, on their own and merged, with their own costs, and answer as their models do
-// that take from all or from none.
+// that take from all or from none. Now and then a key is damaged: a request that finds it so
+// takes nothing, of any limiter, and the others are decided as before.
 func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 	for server, stage := range map[string]struct {
 		open        func(testing.TB) *limitertest.Stage
 		usual, full int
 		steps       int
 	}{
-		"miniredis": {limitertest.OnMiniredis, 40, 200, 60},
+		"miniredis": {limitertest.OnMiniredis, 80, 400, 60},
 		"Redis":     {limitertest.OnHeldRedis, 10, 50, 40},
 	} {
 		t.Run(server, func(t *testing.T) {
@@ -174,6 +230,7 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 				p := drawParty(t, rng, s.Client, opts...)
 				var steps []string
 				var last ratelimit.AllResult
+				damages := 5 * rng.IntN(2) // of ten steps without a damaged key
 				for range stage.steps {
 					at := s.Now.Add(p.pause(rng, last))
 					if at.After(lastDay) {
@@ -184,15 +241,35 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 					}
 					s.Move(at)
 					now := s.Now.UnixMicro()
+					damaged := p.damaged != nil
+					switch {
+					case damaged && rng.IntN(3) == 0:
+						p.restore(t)
+						damaged = false
+					case !damaged && rng.IntN(10) < damages:
+						steps = append(steps, p.damage(t, rng, s))
+						damaged = p.damaged != nil
+					}
 					calls := []demand{p.demand(rng, nil)}
 					var got, want []ratelimit.AllResult
+					failed := []bool{false}
 					what := ""
+					before := map[string]string{}
+					if damaged {
+						before = everything(t, s)
+					}
+					one := func(r ratelimit.AllResult, err error) {
+						got = append(got, r)
+						if failed[0] = err != nil && p.meets(calls[0]); failed[0] {
+							require.ErrorIs(t, err, ratelimit.ErrCorruptState, p.about)
+							return
+						}
+						require.NoError(t, err, p.about)
+					}
 					switch claims := p.claims(calls[0]); rng.IntN(4) {
 					case 0:
 						what = "peek"
-						r, err := ratelimit.PeekAll(ctx, claims...)
-						require.NoError(t, err, p.about)
-						got = append(got, r)
+						one(ratelimit.PeekAll(ctx, claims...))
 					case 1, 2:
 						what = "merged"
 						calls = p.demands(rng)
@@ -200,17 +277,28 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 						for _, d := range calls {
 							together = append(together, p.claims(d))
 						}
-						got = ratelimit.AllMerged(t, together)
+						got, failed = ratelimit.AllMerged(t, together)
 					default:
-						r, err := ratelimit.AcquireAll(ctx, claims...)
-						require.NoError(t, err, p.about)
-						got = append(got, r)
+						one(ratelimit.AcquireAll(ctx, claims...))
 					}
-					for _, d := range calls {
-						want = append(want, p.answer(now, d, what == "peek"))
+					steps = append(steps, fmt.Sprintf("%d %s %v: %+v, failed %v", now, what, calls, got, failed))
+					about := func() string { return p.about + "\n" + strings.Join(steps[max(0, len(steps)-10):], "\n") }
+					for i, d := range calls {
+						if failed[i] {
+							require.True(t, p.meets(d), about())
+							want = append(want, ratelimit.AllResult{})
+							continue
+						}
+						want = append(want, p.answer(now, d, what == "peek", got[i]))
 					}
-					steps = append(steps, fmt.Sprintf("%d %s %v: %+v", now, what, calls, got))
-					require.Equal(t, want, got, "%s\n%s", p.about, strings.Join(steps[max(0, len(steps)-10):], "\n"))
+					require.Equal(t, want, got, about())
+					if !slices.Contains(failed, false) {
+						require.Equal(t, before, everything(t, s), about())
+					}
+					if damaged { // what a damaged key answers may be anything
+						last = ratelimit.AllResult{}
+						continue
+					}
 					last = got[len(got)-1]
 				}
 			}

@@ -87,7 +87,7 @@ func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
 						for _, other := range others {
 							calls = append(calls, []ratelimit.Claim{gate.Claim(other, 1), settling.Claim("k", 1).Estimate()})
 						}
-						answers := ratelimit.AllMerged(t, calls)
+						answers, _ := ratelimit.AllMerged(t, calls)
 						for i, left := range []int{2, 1, 0} {
 							require.True(t, answers[i].Allowed, v.Name)
 							require.Equal(t, left, answers[i].Parts[1].Result.Remaining, v.Name)

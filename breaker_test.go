@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -191,7 +192,7 @@ func TestSharedBreakerRaces(t *testing.T) {
 		time.Sleep(100 * time.Microsecond)
 		asking.Add(-1)
 		if probes.Add(1)%3 == 0 {
-			return Result{}, ErrCorruptState // says nothing: another call may probe
+			return Result{}, ErrCorruptState // of one key: another call may probe, and no secondary answers
 		}
 		return Result{}, errDown
 	}
@@ -199,7 +200,8 @@ func TestSharedBreakerRaces(t *testing.T) {
 	for i := range 32 {
 		wg.Go(func() {
 			for probes.Load() < 30 {
-				if r, err := all[i%len(all)].TryAcquire(context.Background(), "k"); err != nil || r != substituted {
+				r, err := all[i%len(all)].TryAcquire(context.Background(), "k")
+				if err == nil && r != substituted || err != nil && !errors.Is(err, ErrCorruptState) {
 					t.Error(r, err)
 				}
 				_ = b.State()

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -9,6 +10,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 	lua "github.com/yuin/gopher-lua"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // TestNoOrderOfCallsExceedsTheBound tries every order of calls of a few buckets on one
@@ -92,12 +96,12 @@ type searchCall struct {
 	rate     Rate
 	burst    int
 	every    time.Duration
+	exactly  bool
 	byCaller bool
 	lag      int64 // of the caller's clock, ticks
 
-	script *lua.FunctionProto
-	args   []string
-	unpack bool
+	algorithm
+	one, peek, operations *lua.FunctionProto
 }
 
 // searched is a state of the key, and what was taken before.
@@ -163,19 +167,18 @@ func (s *search) command(t *testing.T, l *lua.LState) lua.LValue {
 func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
 	b, err := newBucket(c.rate, c.burst, "burst", c.every)
 	require.NoError(t, err)
+	b.exactly = c.exactly
 	mark := ""
 	if c.byCaller {
 		mark = fmt.Sprintf("@%d", tick.Milliseconds())
 	}
-	a := bucketAlgorithm("", "", b, mark)
-	set := assemble(a.scripts.file)
-	c.unpack = a.unpack != nil
-	if c.byCaller {
-		set = a.scripts.get(true)
+	c.algorithm = bucketAlgorithm("", "", b, mark)
+	set := c.scripts.get(c.byCaller)
+	for to, from := range map[**lua.FunctionProto]*script.Script{&c.one: set.one, &c.peek: set.peek, &c.operations: set.operations} {
+		fn, err := s.l.LoadString(from.Source)
+		require.NoError(t, err)
+		*to = fn.Proto
 	}
-	fn, err := s.l.LoadString(set.one.Source)
-	require.NoError(t, err)
-	c.script, c.args = fn.Proto, a.args
 	if c.byCaller {
 		c.args = append(c.args, strconv.FormatInt(tick.Milliseconds(), 10))
 	}
@@ -184,13 +187,42 @@ func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
 
 // run makes a call for n permits, and reports whether it was allowed.
 func (s *search) run(t *testing.T, state *searched, c searchCall, n int) bool {
+	switch reply := s.eval(t, state, c, c.one, strconv.Itoa(n)).(type) {
+	case *lua.LTable:
+		return lua.LVAsNumber(reply.RawGetInt(1)) > 0
+	default:
+		require.NotNil(t, c.unpack, state.path)
+		return !strings.HasPrefix(reply.String(), "-")
+	}
+}
+
+// words are the integers that a script replies.
+func (s *search) words(t *testing.T, state *searched, c searchCall, script *lua.FunctionProto, first string) (words []int64) {
+	s.eval(t, state, c, script, first).(*lua.LTable).ForEach(func(_, word lua.LValue) {
+		words = append(words, int64(lua.LVAsNumber(word)))
+	})
+	return words
+}
+
+// operate decides an operation, and returns the words of the reply.
+func (s *search) operate(t *testing.T, state *searched, c searchCall, o redisexec.Operation) []int64 {
+	end := len(c.args)
+	if c.byCaller {
+		end-- // spare comes after the operations
+	}
+	c.args = slices.Insert(slices.Clone(c.args), end, string(o.Append(nil)))
+	return s.words(t, state, c, c.operations, "")
+}
+
+// eval runs a script of c, whose first argument is given.
+func (s *search) eval(t *testing.T, state *searched, c searchCall, script *lua.FunctionProto, first string) lua.LValue {
 	if state.expires <= state.now {
 		state.value = ""
 	}
 	s.state = state
 	keys, args := s.l.NewTable(), s.l.NewTable()
 	keys.Append(lua.LString("k"))
-	args.Append(lua.LString(strconv.Itoa(n)))
+	args.Append(lua.LString(first))
 	for _, arg := range c.args {
 		args.Append(lua.LString(arg))
 	}
@@ -199,14 +231,12 @@ func (s *search) run(t *testing.T, state *searched, c searchCall, n int) bool {
 	}
 	s.l.SetGlobal("KEYS", keys)
 	s.l.SetGlobal("ARGV", args)
-	s.l.Push(s.l.NewFunctionFromProto(c.script))
+	s.l.Push(s.l.NewFunctionFromProto(script))
 	require.NoError(t, s.l.PCall(0, 1, nil), state.path)
 	reply := s.l.Get(-1)
 	s.l.Pop(1)
 	if words, ok := reply.(*lua.LTable); ok {
 		require.Equal(t, lua.LNil, words.RawGetString("err"), state.path)
-		return lua.LVAsNumber(words.RawGetInt(1)) > 0
 	}
-	require.True(t, c.unpack, state.path)
-	return !strings.HasPrefix(reply.String(), "-")
+	return reply
 }

@@ -268,11 +268,13 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, errclass.Matchable(err)))
+	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
 }
 
-// ended joins err with the context's error, if the context has ended.
+// ended joins err with the error that a caller can match, and with the context's error if the
+// context has ended.
 func ended(ctx context.Context, err error) error {
+	err = errclass.Matchable(err)
 	if end := ctx.Err(); end != nil && !errors.Is(err, end) {
 		return errors.Join(err, end)
 	}

@@ -111,7 +111,7 @@ type damaged struct {
 }
 
 func damagedLimiters(t *testing.T) []damaged {
-	all := []damaged{{"InFlight", "ratelimit:damaged:inflight:k", func(c ratelimit.Client, o ...ratelimit.Option) claims {
+	all := []damaged{{"InFlight", "ratelimit:damaged:inflight{k}", func(c ratelimit.Client, o ...ratelimit.Option) claims {
 		return ratelimit.Must(ratelimit.NewInFlight(c, 3, time.Minute, ratelimit.WithOptions(append(o, ratelimit.WithName("damaged"))...)))
 	}}}
 	for _, v := range limitertest.Variants() {
@@ -250,15 +250,15 @@ func TestMergedRequestsBesideADamagedLogTakeWhatIsAnswered(t *testing.T) {
 					for i, n := range []int{1, 7, 1, 6, 1, 2} { // the second, the fourth and the last are too many
 						calls = append(calls, []ratelimit.Claim{log.Claim("k", n), bucket.Claim(fmt.Sprint("user", i), n)})
 					}
-					allowed, failed := ratelimit.AllMergedAllowed(t, calls)
+					answers, failed := ratelimit.AllMerged(t, calls)
 					taken := 0
 					for i, n := range []int{1, 7, 1, 6, 1, 2} {
 						want := 100
-						if allowed[i] {
+						if answers[i].Allowed {
 							taken += n
 							want -= n
 						}
-						require.Equal(t, want, must(t)(bucket.Peek(ctx, fmt.Sprint("user", i))).Remaining, "%s: request %d of %v, %v", about, i, allowed, failed)
+						require.Equal(t, want, must(t)(bucket.Peek(ctx, fmt.Sprint("user", i))).Remaining, "%s: request %d of %v, %v", about, i, answers, failed)
 					}
 					if taken == 0 {
 						require.Equal(t, untouched, s.Look(t, key), about)

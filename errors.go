@@ -60,8 +60,9 @@ var (
 	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
 	// of another type (WRONGTYPE) or not a state. Nothing was changed; Reset
 	// deletes it. It is about one key, and neither a mistake nor an outage: a [Fallback]
-	// returns it. Detection is incomplete: any sorted set is accepted as a set of
-	// permits, and a hash without the fields of a log as an unused key.
+	// returns it. Detection is incomplete, because a call checks only what it reads: of a
+	// sorted set the last member, of a log its ends and the entries that decide. A hash
+	// without the fields instant and total counts as an unused key.
 	ErrCorruptState = errclass.ErrCorruptState
 
 	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold

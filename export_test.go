@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -82,9 +83,9 @@ func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) { retu
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
 func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
 
-// AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution.
-// Equal calls that follow one another are one request.
-func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
+// AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution, and
+// returns which of them failed. Equal calls that follow one another are one request.
+func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 	t.Helper()
 	g, err := groupOf(calls[0])
 	require.NoError(t, err)
@@ -103,42 +104,22 @@ func AllMerged(t testing.TB, calls [][]Claim) []AllResult {
 		return &requests[i], fmt.Appendf(nil, "1x%d", times[i])
 	})
 	require.NoError(t, err)
-	require.Len(t, words, len(requests)*g.exec.Words)
-	var all []AllResult
 	for _, n := range times {
+		if words[0] < 0 {
+			words = words[1:]
+			all, failed = append(all, make([]AllResult, n)...), append(failed, slices.Repeat([]bool{true}, n)...)
+			continue
+		}
 		for i := range n {
 			claims := calls[len(all)]
 			r := AllResult{Parts: make([]PartResult, len(claims))}
 			r.Result = g.explain(redisexec.Reply{Words: words[:g.exec.Words], Index: int64(i)}, claims, false, r.Parts)
-			all = append(all, r)
+			all, failed = append(all, r), append(failed, false)
 		}
-		words = words[g.exec.Words:]
-	}
-	return all
-}
-
-// AllMergedAllowed makes calls of AcquireAll, with claims of the same limiters, in one
-// execution, each a request of its own. It returns which are allowed, and which failed.
-func AllMergedAllowed(t testing.TB, calls [][]Claim) (allowed, failed []bool) {
-	t.Helper()
-	g, err := groupOf(calls[0])
-	require.NoError(t, err)
-	words, err := g.exec.DoMany(ctx, g.exec.Many, len(calls), func(i int) (*string, any) {
-		request, err := g.pack(ctx, calls[i])
-		require.NoError(t, err)
-		return &request, "1"
-	})
-	require.NoError(t, err)
-	for range calls {
-		if words[0] < 0 {
-			allowed, failed, words = append(allowed, false), append(failed, true), words[1:]
-			continue
-		}
-		allowed, failed = append(allowed, words[1+wordAllowed] > 0), append(failed, false)
 		words = words[g.exec.Words:]
 	}
 	require.Empty(t, words)
-	return allowed, failed
+	return all, failed
 }
 
 // DecideList decides a list of operations on a key in one execution, and returns the words of the

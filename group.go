@@ -12,7 +12,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -468,5 +467,5 @@ func (g *group) failed(ctx context.Context, claims []Claim, err error) error {
 	for _, c := range claims {
 		about = append(about, fmt.Sprintf("%s, key %s", c.limiter.title, shortKey(c.key)))
 	}
-	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, errclass.Matchable(err)))
+	return fmt.Errorf("ratelimit: %s: %w", strings.Join(about, "; "), ended(ctx, err))
 }

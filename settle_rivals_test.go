@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -216,14 +217,16 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 			by, r = h.by, c.rivals[h.by]
 			r.reads = c.Now.Add(r.ahead)
 			actual := c.rng.IntN(2) * c.rng.IntN(h.n+1)
-			if r.bound.Rate.Count > 0 { // a return dates the bucket's state; a debt would make waits longer
-				moved()
-			} else if c.rng.IntN(10) == 0 {
+			if r.bound.Rate.Count == 0 && c.rng.IntN(10) == 0 { // a bucket's debt would make waits longer
 				actual = h.n + 1
 				moved()
 			}
 			note(fmt.Sprintf("settles %d of", actual), h.n)
+			before := c.written()
 			require.NoError(t, h.Settle(ctx, actual))
+			if r.bound.Rate.Count > 0 && c.written() != before {
+				c.fail(t, "what is given back changes a bucket's instant or rule, %v", before)
+			}
 			c.allowedCalls[h.index].N = min(h.n, actual)
 		case op == 7:
 			taken, result, err := l.TryAcquireUpTo(ctx, "k", n)
@@ -251,6 +254,16 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 		return // full returns exceed it, see internal/model
 	}
 	c.settle(t)
+}
+
+// written is the instant of a bucket's state and the rule that wrote it.
+func (c *contest) written() [2]string {
+	for _, key := range c.Admin.Keys(ctx, "*").Val() {
+		instant, rest, _ := strings.Cut(c.Admin.Get(ctx, key).Val(), "/")
+		_, rule, _ := strings.Cut(rest, "/")
+		return [2]string{instant, rule}
+	}
+	return [2]string{}
 }
 
 // TestGivingBackTakesNothingFromAFasterRule: what a slow rule took is refilled at the rate of a

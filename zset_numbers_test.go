@@ -15,7 +15,7 @@ import (
 // TestTheNumbersOfAZSetBeginAgain before they have more than ten digits, in a key that has been
 // in use without a pause. Names keep their order, and a ticket finds its permits.
 func TestTheNumbersOfAZSetBeginAgain(t *testing.T) {
-	const key = "ratelimit:default:slidingwindow-zset:k"
+	const key = "ratelimit:default:slidingwindow-zset{k}"
 	for number, want := range map[string]string{
 		"9999999999": "9999999999 1000000002 1000000003 1000000005 1000000006",
 		"4999999999": "4999999999 5000000001 5000000002 1000000002 1000000003",

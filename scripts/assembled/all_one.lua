@@ -376,7 +376,7 @@ do
         -- </writer>
         -- <rewind>
         -- The server's clock stepped back before the slot of the last entry: permits taken after
-        -- that slot's present one count as taken in it. Not for a Peek, which repairs nothing.
+        -- that slot's present one count as taken in it.
         -- needs: bounds call coarse corrupt first instant kept key last mark now oldest repair signed
         -- sets: first instant last oldest repair
         if instant - coarse >= now and mark == '' and signed == '' then

@@ -99,7 +99,7 @@ local function decide(key, operations)
       -- <rewind>
     if not back then -- giving back repairs nothing
         -- The server's clock stepped back before the slot of the last entry: permits taken after
-        -- that slot's present one count as taken in it. Not for a Peek, which repairs nothing.
+        -- that slot's present one count as taken in it.
         -- needs: call key now mark coarse signed instant oldest last corrupt kept repair
         -- sets: instant oldest last kept repair
         if instant - coarse >= now and mark == '' and signed == '' then
