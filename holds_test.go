@@ -53,11 +53,17 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 				var holds []held
 				for step := range 40 {
 					now = now.Add(time.Duration(random.IntN(1500)) * time.Millisecond)
-					if random.IntN(25) == 0 { // back
+					// Steps back are with one length of leases: with two, a list may see a step that a call
+					// after its first hold does not.
+					stepping := round%2 == 1
+					if stepping && random.IntN(25) == 0 { // back
 						now = now.Add(-time.Duration(random.IntN(6000)) * time.Millisecond)
 					}
 					setTime(now)
 					f := limiters[random.IntN(2)]
+					if stepping {
+						f = limiters[0]
+					}
 					var list []byte
 					var first, then []redisexec.Operation
 					var kinds []redisexec.Op
@@ -84,7 +90,7 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 						released++
 					}
 					var words []int64
-					for i, op := range then {
+					for _, op := range then {
 						one, err := ratelimit.DecideHolds(f, "one by one", op.Append(nil))
 						require.NoError(t, err)
 						words = append(words, one...)
@@ -94,7 +100,6 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 						} else {
 							denied++
 						}
-						_ = i
 					}
 					var want []int64
 					for _, kind := range kinds {
