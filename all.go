@@ -27,20 +27,18 @@ import (
 // else takes permits. ResetAfter is the longest of all. [All.Claims] and [AcquireAll]
 // give the Result of each limiter.
 //
-// The limiters are those of this package that decide on Redis, at most eight, of which at
-// most four may be sliding windows (Hash or List) or sliding logs; on one client, and by one
-// clock: the server's, or that of the first limiter if all have [WithClock]. Put decorators
-// ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring the states of one key
-// are in one slot, on one shard, so an All works there with every key.
+// The limiters are those of this package that decide on Redis, at most eight, of any kind; on
+// one client, and by one clock: the server's, or that of the first limiter if all have
+// [WithClock]. Put decorators ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring
+// the states of one key are in one slot, on one shard, so an All works there with every key.
 type All struct{ group *group }
 
 var _ Limiter = (*All)(nil)
 
 // NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
-// ErrInvalidConfig: no limiter, more than eight or too many for one script, a limiter that
-// does not decide on Redis, one that is given twice or has the name and the algorithm of
-// another, limiters on several clients, or some with WithClock and some without. Redis is
-// not asked.
+// ErrInvalidConfig: no limiter, more than eight, a limiter that does not decide on Redis, one
+// that is given twice or has the name and the algorithm of another, limiters on several
+// clients, or some with WithClock and some without. Redis is not asked.
 func NewAll(limiters ...Limiter) (*All, error) {
 	cores := make([]*core, len(limiters))
 	for i, l := range limiters {
@@ -278,10 +276,8 @@ func (r AllResult) Part(name string) (Result, bool) {
 // sent. A Ring behind a client of another type, such as its AutoPipeliner, is not recognized:
 // there, a call without a common tag takes all its permits on the shard of one of the keys.
 //
-// At most eight limits can be claimed at once, of which at most four may be
-// sliding windows in a hash or a list or sliding logs, because one script has to hold
-// them. The first call with a list of limiters makes their script; keep limiters, rather
-// than building them for each call.
+// At most eight limits can be claimed at once, of any kind. The first call with a list of
+// limiters makes their script; keep limiters, rather than building them for each call.
 //
 // If the call is allowed, the part of each claim of an [InFlight] has a Hold, which
 // [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which

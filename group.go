@@ -51,7 +51,6 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	first := limiters[0]
 	g := &group{given: limiters, settle: settle, most: maxCount, words: make([]int, len(limiters))}
 	merged := true
-	locals := 0
 	for i, c := range limiters {
 		if i > 0 && !same(c.exec.Client, first.exec.Client) {
 			return nil, errClients(first, c)
@@ -67,10 +66,6 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 		g.name += c.name
 		g.most = min(g.most, c.most)
 		merged = merged && c.merger != nil
-		locals += c.scripts.locals
-	}
-	if locals > maxLocals {
-		return nil, errTooManyLimiters(len(limiters))
 	}
 	slices.SortStableFunc(g.nested, func(a, b int) int {
 		one, other := limiters[a], limiters[b]
@@ -129,17 +124,12 @@ func (g *group) addInstants(c *core) {
 	}
 }
 
-// maxLocals is how many local variables limiters may add to a script of several: Lua
-// allows 200 in a function, and 35 are for the script and for what only one limiter at a
-// time needs.
-const maxLocals = 200 - 35
-
 func errClients(a, b *core) error {
 	return invalidConfig("the %s and the %s have different clients; limiters that decide together share one", a.title, b.title)
 }
 
 func errTooManyLimiters(n int) error {
-	return invalidConfig("%d limiters are too many for one script, which holds at most %d; at most four of them may be sliding windows (Hash or List) or sliding logs", n, maxGroup)
+	return invalidConfig("%d limiters are too many for one script, which holds at most %d", n, maxGroup)
 }
 
 // longer compares two whole numbers in decimal.

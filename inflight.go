@@ -27,7 +27,7 @@ var (
 	inFlightFile       = script.Parse("inflight.lua", inFlightText)
 	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
 
-	inFlightShape = newScripts(inFlightFile, 29) // for a script of several limiters
+	inFlightShape = newScripts(inFlightFile) // for a script of several limiters
 
 	inFlightByServer = sync.OnceValue(func() inFlightScripts { return cutInFlight(inFlightFile, inFlightExtendFile) })
 	inFlightByCaller = sync.OnceValue(func() inFlightScripts {

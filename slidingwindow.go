@@ -17,9 +17,9 @@ var (
 	//go:embed scripts/slidingwindow_zset.lua
 	zsetWindowText string
 
-	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText), 40)
-	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText), 38)
-	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText), 20)
+	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText))
+	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText))
+	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
 )
 
 // A SlidingWindow allows at most limit permits in any interval of one window.

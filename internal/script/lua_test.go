@@ -24,7 +24,7 @@ const scriptsDir = "../../scripts"
 // parts of the last three, with places that the program fills.
 var (
 	templates     = []string{"many.lua", "peek.lua", "upto.lua", "estimate.lua", "charge.lua", "giveback.lua", "reserve.lua"}
-	ofSeveral     = []string{"all_limiter.lua", "all_peek_limiter.lua"}
+	ofSeveral     = []string{"all_limiter.lua", "all_closure.lua", "all_peek_limiter.lua"}
 	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
 	filledByGo    = names{"request": true, "inner": true, "settle": true, "shape": true, "limiters": true}
 )
