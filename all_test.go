@@ -328,6 +328,49 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 	}
 }
 
+// One call stores at most 10,000 permits, in all its limiters together, each of which is a
+// member of a sorted set. Other limiters count them, however many there are.
+func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
+	s := limitertest.OnRedis(t)
+	window := func(name string, storage ratelimit.Storage) *ratelimit.SlidingWindow {
+		return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10_000, time.Hour, ratelimit.WithStorage(storage), ratelimit.WithName(name), ratelimit.WithOptions(s.Opts...)))
+	}
+	a, b, hash := window("a", ratelimit.ZSet), window("b", ratelimit.ZSet), window("hash", ratelimit.Hash)
+	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1000, time.Minute, ratelimit.WithOptions(s.Opts...)))
+	const message = "ratelimit: more permits than the limit: 10001 permits in one call of limiters that store each of them (the storage ZSet, in flight), " +
+		"which are 10000 together at most; take fewer in a call, or use the storage Hash or List, or a sliding log"
+	for _, claims := range [][]ratelimit.Claim{
+		{a.Claim("k", 5000), b.Claim("k", 5001)},
+		{a.Claim("k", 5000), a.Claim("other", 5001)},
+		{a.Claim("k", 4000), hash.Claim("k", 10_000), a.Claim("k", 1000), b.Claim("k", 5001)},
+		{a.Claim("k", 9500), flights.Claim("k", 501)},
+		{a.Claim("k", 5000), b.Claim("k", 5001).Estimate()},
+	} {
+		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){
+			ratelimit.AcquireAll, ratelimit.PeekAll, ratelimit.AcquireAcrossSlots,
+		} {
+			r, err := ask(ctx, claims...)
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			require.EqualError(t, err, message)
+			require.Zero(t, r)
+		}
+		require.EqualError(t, ratelimit.CheckAll(claims...), message)
+	}
+	require.Empty(t, s.Admin.Keys(ctx, "*").Val(), "nothing was sent")
+
+	both := ratelimit.Must(ratelimit.NewAll(a, b, hash))
+	_, err := both.TryAcquireN(ctx, "k", 5001)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	cached := ratelimit.Must(ratelimit.NewFallback(both, ratelimit.DenyAll()))
+	_, err = cached.TryAcquireN(ctx, "k", 5001)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.Equal(t, 5000, must(t)(both.TryAcquireN(ctx, "k", 5000)).Remaining)
+	r, err := ratelimit.AcquireAll(ctx, a.Claim("k", 5000), hash.Claim("k", 5000), b.Claim("k", 5000))
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.Equal(t, 10_000, must(t)(a.TryAcquireN(ctx, "alone", 10_000)).Limit)
+}
+
 // A key that cannot be read leaves the others as they were, and so does one that cannot
 // be written.
 func TestAllLeavesTheOthersAloneIfOneFails(t *testing.T) {

@@ -50,7 +50,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	}
 	first := limiters[0]
 	g := &group{given: limiters, settle: settle, most: maxCount, words: make([]int, len(limiters))}
-	merged := true
+	merged, storing := true, 0
 	for i, c := range limiters {
 		if i > 0 && !same(c.exec.Client, first.exec.Client) {
 			return nil, errClients(first, c)
@@ -65,6 +65,10 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 		}
 		g.name += c.name
 		g.most = min(g.most, c.most)
+		if c.stores() {
+			storing++
+			g.most = min(g.most, maxStored/storing)
+		}
 		merged = merged && c.merger != nil
 	}
 	slices.SortStableFunc(g.nested, func(a, b int) int {
@@ -227,6 +231,9 @@ func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
 			return "", err
 		}
 	}
+	if err := checkStored(claims); err != nil {
+		return "", err
+	}
 	if err := g.checkSlots(claims); err != nil {
 		return "", err
 	}
@@ -236,6 +243,24 @@ func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
 		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n}
 	}
 	return redisexec.Pack(parts[:len(claims)]), nil
+}
+
+// stores reports whether c keeps something for each permit, so that a call for many is dear.
+func (c *core) stores() bool { return c.exec.Cost.Permit > 0 }
+
+// checkStored refuses claims for more permits than one script should store, see maxStored.
+func checkStored(claims []Claim) error {
+	stored := 0
+	for _, c := range claims {
+		if c.limiter.stores() {
+			stored += c.n
+		}
+	}
+	if stored > maxStored {
+		return fmt.Errorf("%w: %d permits in one call of limiters that store each of them (the storage ZSet, in flight), which are %d together at most; "+
+			"take fewer in a call, or use the storage Hash or List, or a sliding log", ErrExceedsLimit, stored, maxStored)
+	}
+	return nil
 }
 
 // checkSlots refuses keys of which a cluster or a ring may have each in another place.

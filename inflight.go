@@ -150,7 +150,7 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 			watch: s.watch(s.name),
 			most:  min(limit, maxHold),
 			exec: &redisexec.Executor{
-				Client: c, Words: heldWords,
+				Client: c, Words: heldWords, Cost: redisexec.Cost{Permit: 3},
 				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule and the id come below
 			},
 			scripts: inFlightShape,
