@@ -52,6 +52,10 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 			return AllResult{}, errClients(joined[0].limiter, c.limiter)
 		}
 	}
+	if err := checkStored(joined); err != nil {
+		reportRefused(ctx, began, joined, err)
+		return AllResult{}, err
+	}
 	if g, err := groupOf(joined); err == nil && g.checkSlots(joined) == nil {
 		r, err := decideAll(ctx, claims, acquireOrSplit)
 		if !errors.Is(err, ErrCrossSlot) { // which a client of another type gets from a Cluster: nothing was taken

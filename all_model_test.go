@@ -71,12 +71,16 @@ func (p *party) meets(d demand) bool {
 	return p.damaged != nil && d[p.damaged.limiter].n > 0 && p.isDamaged(p.damaged.limiter, d[p.damaged.limiter].key)
 }
 
-// drawParty draws two to four limiters.
+// drawParty draws two to four limiters, or up to eight, which may need a function of their own.
 func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) *party {
 	t.Helper()
 	p := &party{grain: time.Microsecond}
 	families := limitertest.Families()
-	for range 2 + rng.IntN(3) {
+	size := 2 + rng.IntN(3)
+	if rng.IntN(3) == 0 {
+		size = 5 + rng.IntN(4)
+	}
+	for range size {
 		f := families[rng.IntN(len(families))]
 		pair, err := f.Draw(rng, c, opts...)
 		require.NoError(t, err)

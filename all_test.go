@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -113,13 +115,10 @@ func TestClaimsThatCannotWork(t *testing.T) {
 	byCaller := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithClock(time.Now)))
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1))
 	var nine []ratelimit.Claim
-	var nineLimiters, logs []ratelimit.Limiter
+	var nineLimiters []ratelimit.Limiter
 	for i := range 9 {
 		l := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithName(fmt.Sprint("n", i))))
 		nine, nineLimiters = append(nine, l.Claim("k", 1)), append(nineLimiters, l)
-		if i < 5 {
-			logs = append(logs, ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithName(fmt.Sprint("n", i)))))
-		}
 	}
 	for _, row := range []struct {
 		claims []ratelimit.Claim
@@ -167,7 +166,6 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Limiter{bucket, window, twin}, `limiters 1 and 3 are both the token bucket "default"`},
 		{[]ratelimit.Limiter{bucket, elsewhere}, "different clients"},
 		{nineLimiters, "9 limiters are too many for one script"},
-		{logs, "5 limiters are too many for one script"},
 	} {
 		all, err := ratelimit.NewAll(row.limiters...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
@@ -215,8 +213,7 @@ type tagged struct {
 
 type wrapped struct{ ratelimit.Client }
 
-// As many limiters as are accepted fit into one script of Redis, of each algorithm, by both
-// clocks.
+// Up to eight limiters of any algorithm decide together, by both clocks, and a ninth is refused.
 func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
 	raceflag.SkipSequential(t)
 	s := limitertest.OnRedis(t)
@@ -232,16 +229,146 @@ func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
 				require.NoError(t, err)
 				limiters = append(limiters, l)
 				all, err := ratelimit.NewAll(limiters...)
-				if err != nil {
-					require.ErrorContains(t, err, "too many for one script")
-					require.GreaterOrEqual(t, i, 4, v.Name)
+				if i == 8 {
+					require.EqualError(t, err, "ratelimit: invalid configuration: 9 limiters are too many for one script, which holds at most 8 (NewAll)")
 					break
 				}
+				require.NoError(t, err, "%d of %s", i+1, v.Name)
 				require.NoError(t, all.Preload(ctx), "%d of %s", i+1, v.Name)
 				require.Equal(t, 2, must(t)(all.TryAcquire(ctx, fmt.Sprint(i))).Remaining, v.Name)
 			}
 		}
 	}
+}
+
+// Eight limiters of several kinds decide together, with estimates and without: all take their
+// permits or none. Many of these groups need more local variables than a function has.
+func TestEightOfAnyKindsDecideTogether(t *testing.T) {
+	variants := map[string]limitertest.Variant{}
+	for _, v := range limitertest.Variants() {
+		variants[v.Name] = v
+	}
+	for server, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis} {
+		t.Run(server, func(t *testing.T) {
+			s := stage(t)
+			for _, clock := range [][]ratelimit.Option{s.Opts, {ratelimit.WithClock(func() time.Time { return limitertest.Start })}} {
+				for _, group := range []map[string]int{
+					{"TokenBucket stepped": 1, "SlidingWindow ZSet": 7},
+					{"TokenBucket": 3, "TokenBucket stepped": 1, "SlidingWindow ZSet": 4},
+					{"TokenBucket stepped": 2, "SlidingWindow List": 3},
+					{"SlidingWindow Hash": 4, "FixedWindow": 1},
+					{"TokenBucket stepped": 7},
+					{"SlidingLog": 3, "SlidingWindow Hash": 3, "SlidingWindow List": 2},
+				} {
+					for _, estimate := range []bool{false, true} {
+						s.Wipe(t)
+						var claims []ratelimit.Claim
+						var limiters []ratelimit.Limiter
+						lastKey := ""
+						for _, name := range slices.Sorted(maps.Keys(group)) {
+							require.Contains(t, variants, name)
+							for range group[name] {
+								l, err := variants[name].Build(s.Client, append(clock, ratelimit.WithName(fmt.Sprint("n", len(claims))))...)
+								require.NoError(t, err)
+								c := l.(claimer).Claim("k", 1)
+								if estimate {
+									c = c.Estimate()
+								}
+								lastKey = strings.Replace(variants[name].Key, "default", fmt.Sprint("n", len(claims)), 1)
+								limiters, claims = append(limiters, l), append(claims, c)
+							}
+						}
+						last := limiters[len(limiters)-1]
+						require.True(t, must(t)(last.TryAcquire(ctx, "k")).Allowed)
+						for call := range 3 {
+							r, err := ratelimit.AcquireAll(ctx, claims...)
+							require.NoError(t, err, "%v", group)
+							require.Equal(t, call < 2, r.Allowed, "%v", group)
+							for i, part := range r.Parts {
+								require.Equal(t, i < len(claims)-1 || call < 2, part.Result.Allowed)
+								require.Equal(t, estimate && call < 2, part.Ticket != nil)
+							}
+							if part := r.Parts[0]; part.Ticket != nil {
+								require.NoError(t, part.Ticket.Settle(ctx, 0), "%v", group)
+							}
+						}
+						for i, l := range limiters {
+							left := 1
+							switch {
+							case i == len(limiters)-1:
+								left = 0
+							case i == 0 && estimate:
+								left = 3
+							}
+							require.Equal(t, left, must(t)(l.Peek(ctx, "k")).Remaining, "%v: %d, estimates %t", group, i, estimate)
+						}
+
+						// The last limiter finds its key corrupt: nothing is taken from the others.
+						require.NoError(t, s.Admin.Del(ctx, lastKey).Err())
+						require.NoError(t, s.Admin.SAdd(ctx, lastKey, "x").Err())
+						r, err := ratelimit.AcquireAll(ctx, claims...)
+						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
+						require.Zero(t, r)
+						_, err = ratelimit.PeekAll(ctx, claims...)
+						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
+						var others []ratelimit.Claim
+						for _, l := range limiters {
+							others = append(others, l.(claimer).Claim("other", 1))
+						}
+						if !estimate {
+							answers, failed := ratelimit.AllMerged(t, [][]ratelimit.Claim{others, claims, others})
+							require.Equal(t, []bool{false, true, false}, failed, "%v", group)
+							require.True(t, answers[0].Allowed && answers[2].Allowed, "%v", group)
+						}
+						require.Equal(t, map[bool]int{false: 1, true: 3}[estimate], must(t)(limiters[0].Peek(ctx, "k")).Remaining)
+					}
+				}
+			}
+		})
+	}
+}
+
+// One call stores at most 10,000 permits, in all its limiters together, each of which is a
+// member of a sorted set. Other limiters count them, however many there are.
+func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
+	s := limitertest.OnRedis(t)
+	window := func(name string, storage ratelimit.Storage) *ratelimit.SlidingWindow {
+		return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10_000, time.Hour, ratelimit.WithStorage(storage), ratelimit.WithName(name), ratelimit.WithOptions(s.Opts...)))
+	}
+	a, b, hash := window("a", ratelimit.ZSet), window("b", ratelimit.ZSet), window("hash", ratelimit.Hash)
+	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1000, time.Minute, ratelimit.WithOptions(s.Opts...)))
+	const message = "ratelimit: more permits than the limit: 10001 permits in one call of limiters that store each of them (the storage ZSet, in flight), " +
+		"which are 10000 together at most; take fewer in a call, or use the storage Hash or List, or a sliding log"
+	for _, claims := range [][]ratelimit.Claim{
+		{a.Claim("k", 5000), b.Claim("k", 5001)},
+		{a.Claim("k", 5000), a.Claim("other", 5001)},
+		{a.Claim("k", 4000), hash.Claim("k", 10_000), a.Claim("k", 1000), b.Claim("k", 5001)},
+		{a.Claim("k", 9500), flights.Claim("k", 501)},
+		{a.Claim("k", 5000), b.Claim("k", 5001).Estimate()},
+	} {
+		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){
+			ratelimit.AcquireAll, ratelimit.PeekAll, ratelimit.AcquireAcrossSlots,
+		} {
+			r, err := ask(ctx, claims...)
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+			require.EqualError(t, err, message)
+			require.Zero(t, r)
+		}
+		require.EqualError(t, ratelimit.CheckAll(claims...), message)
+	}
+	require.Empty(t, s.Admin.Keys(ctx, "*").Val(), "nothing was sent")
+
+	both := ratelimit.Must(ratelimit.NewAll(a, b, hash))
+	_, err := both.TryAcquireN(ctx, "k", 5001)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	cached := ratelimit.Must(ratelimit.NewFallback(both, ratelimit.DenyAll()))
+	_, err = cached.TryAcquireN(ctx, "k", 5001)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	require.Equal(t, 5000, must(t)(both.TryAcquireN(ctx, "k", 5000)).Remaining)
+	r, err := ratelimit.AcquireAll(ctx, a.Claim("k", 5000), hash.Claim("k", 5000), b.Claim("k", 5000))
+	require.NoError(t, err)
+	require.True(t, r.Allowed)
+	require.Equal(t, 10_000, must(t)(a.TryAcquireN(ctx, "alone", 10_000)).Limit)
 }
 
 // A key that cannot be read leaves the others as they were, and so does one that cannot

@@ -22,10 +22,10 @@ var (
 
 	bucketFile = script.Parse("bucket.lua", bucketText)
 	// By the caller's clock the reply is words, because it includes the clock's lag.
-	bucketScripts = newScriptsOf(bucketFile, bucketFile.AnswerInWords(), 21)
+	bucketScripts = newScriptsOf(bucketFile, bucketFile.AnswerInWords())
 	// A reply of one integer does not hold what another rule's state says.
 	bucketInWords        = sync.OnceValue(func() *script.Script { return bucketFile.AnswerInWords().Script() })
-	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText), 26)
+	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText))
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It counts

@@ -14,7 +14,7 @@ var (
 	//go:embed scripts/calendarwindow.lua
 	calendarWindowText string
 
-	calendarWindowScripts = newScripts(script.Parse("calendarwindow.lua", calendarWindowText), 18)
+	calendarWindowScripts = newScripts(script.Parse("calendarwindow.lua", calendarWindowText))
 )
 
 // A CalendarWindow allows up to limit permits in each day, week or month of a time zone, for

@@ -71,15 +71,22 @@ func ExampleReservation_Cancel() {
 	client := redisForExamples()
 	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 1, ratelimit.WithName("jobs")))
 	ctx := context.Background()
-	r, err := limiter.Reserve(ctx, "backup", 1, 0)
-	if err != nil {
-		fmt.Println(err)
-		return
+	limiter.TryAcquire(ctx, "backup")
+	reserve := func() *ratelimit.Reservation {
+		r, err := limiter.Reserve(ctx, "backup", 1, 2*time.Hour)
+		if err != nil {
+			fmt.Println(err)
+			return nil
+		}
+		fmt.Println("run in", r.Delay().Round(time.Hour))
+		return r
 	}
+	r := reserve()
 	fmt.Println("nothing to back up", r.Cancel(ctx))
-	result, _ := limiter.Peek(ctx, "backup")
-	fmt.Println(result.Remaining)
+	r = reserve() // the same hour
+	defer r.Cancel(ctx)
 	// Output:
+	// run in 1h0m0s
 	// nothing to back up <nil>
-	// 1
+	// run in 1h0m0s
 }

@@ -118,7 +118,7 @@ func (p *bucketReplay) play(t *testing.T, h explore.History) {
 			held = append(held[:m.Held], held[m.Held+1:]...)
 		case explore.Cancel:
 			if !m.Lost {
-				require.NoError(t, held[m.Held].Cancel(ctx))
+				require.NoError(t, held[m.Held].GiveBack(ctx))
 			}
 			held = append(held[:m.Held], held[m.Held+1:]...)
 		case explore.Leave:

@@ -59,6 +59,13 @@ func (c *core) checkedReserve(clock timing, key string, n int, maxWait time.Dura
 	return c.reserve(ctx, clock, key, n, maxWait, nil)
 }
 
+// GiveBack is what a Wait that fails does with its permits, due or not. Cancel gives back only
+// permits that are not due.
+func (r *Reservation) GiveBack(ctx context.Context) error {
+	_, err := r.cancel(ctx)
+	return err
+}
+
 // HoldOf is a hold of this id, whether Redis has it or not.
 func HoldOf(f *InFlight, key, id string, n int) *Hold {
 	return &Hold{limiter: f, key: key, id: id, n: n}

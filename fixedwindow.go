@@ -17,10 +17,10 @@ var (
 	datedWindowText string
 
 	fixedWindowFile    = script.Parse("fixedwindow.lua", fixedWindowText)
-	fixedWindowScripts = newScripts(fixedWindowFile, 15)
+	fixedWindowScripts = newScripts(fixedWindowFile)
 	// For rules whose answer in one integer could be beyond 2^53.
-	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords(), 15)
-	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText), 16)
+	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords())
+	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText))
 )
 
 // A FixedWindow allows up to limit permits per window, and so up to twice that

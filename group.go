@@ -49,8 +49,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	}
 	first := limiters[0]
 	g := &group{given: limiters, settle: settle, most: maxCount, words: make([]int, len(limiters))}
-	merged := true
-	locals := 0
+	merged, storing := true, 0
 	for i, c := range limiters {
 		if i > 0 && !same(c.exec.Client, first.exec.Client) {
 			return nil, errClients(first, c)
@@ -65,11 +64,11 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 		}
 		g.name += c.name
 		g.most = min(g.most, c.most)
+		if c.stores() {
+			storing++
+			g.most = min(g.most, maxStored/storing)
+		}
 		merged = merged && c.merger != nil
-		locals += c.scripts.locals
-	}
-	if locals > maxLocals {
-		return nil, errTooManyLimiters(len(limiters))
 	}
 	slices.SortStableFunc(g.nested, func(a, b int) int {
 		one, other := limiters[a], limiters[b]
@@ -128,17 +127,12 @@ func (g *group) addInstants(c *core) {
 	}
 }
 
-// maxLocals is how many local variables limiters may add to a script of several: Lua
-// allows 200 in a function, and 35 are for the script and for what only one limiter at a
-// time needs.
-const maxLocals = 200 - 35
-
 func errClients(a, b *core) error {
 	return invalidConfig("the %s and the %s have different clients; limiters that decide together share one", a.title, b.title)
 }
 
 func errTooManyLimiters(n int) error {
-	return invalidConfig("%d limiters are too many for one script, which holds at most %d; at most four of them may be sliding windows (Hash or List) or sliding logs", n, maxGroup)
+	return invalidConfig("%d limiters are too many for one script, which holds at most %d", n, maxGroup)
 }
 
 // longer compares two whole numbers in decimal.
@@ -236,6 +230,9 @@ func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
 			return "", err
 		}
 	}
+	if err := checkStored(claims); err != nil {
+		return "", err
+	}
 	if err := g.checkSlots(claims); err != nil {
 		return "", err
 	}
@@ -245,6 +242,24 @@ func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
 		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n}
 	}
 	return redisexec.Pack(parts[:len(claims)]), nil
+}
+
+// stores reports whether c keeps something for each permit, so that a call for many is dear.
+func (c *core) stores() bool { return c.exec.Cost.Permit > 0 }
+
+// checkStored refuses claims for more permits than one script should store, see maxStored.
+func checkStored(claims []Claim) error {
+	stored := 0
+	for _, c := range claims {
+		if c.limiter.stores() {
+			stored += c.n
+		}
+	}
+	if stored > maxStored {
+		return fmt.Errorf("%w: %d permits in one call of limiters that store each of them (the storage ZSet, in flight), which are %d together at most; "+
+			"take fewer in a call, or use the storage Hash or List, or a sliding log", ErrExceedsLimit, stored, maxStored)
+	}
+	return nil
 }
 
 // checkSlots refuses keys of which a cluster or a ring may have each in another place.

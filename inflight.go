@@ -29,7 +29,7 @@ var (
 	inFlightFile       = script.Parse("inflight.lua", inFlightText)
 	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
 
-	inFlightShape = newScripts(inFlightFile, 32) // for a script of several limiters
+	inFlightShape = newScripts(inFlightFile) // for a script of several limiters
 
 	inFlightByServer = sync.OnceValue(func() inFlightScripts { return cutInFlight(inFlightFile, inFlightExtendFile) })
 	inFlightByCaller = sync.OnceValue(func() inFlightScripts {
@@ -154,7 +154,7 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 			exec: &redisexec.Executor{
 				Client: c, Words: heldWords,
 				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule comes below, the id with each call
-				Cost: redisexec.Cost{Key: 10, Run: 8, Permit: 1},
+				Cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3},
 			},
 			scripts: inFlightShape,
 		},

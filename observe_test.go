@@ -407,17 +407,18 @@ func waitedNothing(all []ratelimit.Observation) []ratelimit.Observation {
 	return all
 }
 
-// Five sliding windows are too many for one script, so each is asked on its own.
+// The keys may be on several shards of a Ring, so each limiter is asked on its own.
 func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
+	ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
 	rec := &recorder{}
 	var claims []ratelimit.Claim
 	for i := range 5 {
-		l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 2-i/4, time.Hour, ratelimit.WithName(fmt.Sprint("window-", i)), rec.option()))
-		claims = append(claims, l.Claim("k", 1))
+		l := ratelimit.Must(ratelimit.NewSlidingWindow(ring, 2-i/4, time.Hour, ratelimit.WithName(fmt.Sprint("window-", i)), rec.option()))
+		claims = append(claims, l.Claim(fmt.Sprint("k", i), 1))
 	}
-	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Minute, ratelimit.WithName("flights"), rec.option()))
-	claims = append(claims, flights.Claim("k", 1))
+	flights := ratelimit.Must(ratelimit.NewInFlight(ring, 5, time.Minute, ratelimit.WithName("flights"), rec.option()))
+	claims = append(claims, flights.Claim("k5", 1))
 	for _, allowed := range []bool{true, false} {
 		r, err := ratelimit.AcquireAcrossSlots(ctx, claims...)
 		require.NoError(t, err)
@@ -425,7 +426,7 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 		var want []ratelimit.Observation
 		for i, part := range r.Parts {
 			o := saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, part.Result, nil)
-			o.Limiter = part.Name
+			o.Limiter, o.Key = part.Name, part.Key
 			if i == 5 {
 				o.Call = ratelimit.CallHold
 				if o.Held = 1; allowed {

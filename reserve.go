@@ -66,7 +66,8 @@ func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
-// sleep for Delay; call Cancel if the permits will not be used. It is safe for concurrent use.
+// sleep for Delay; call Cancel if the permits will not be used. A deferred Cancel is safe: once
+// the permits may be used, it does nothing. A Reservation is safe for concurrent use.
 // A nil Reservation, which Reserve returns with an error, has no permits.
 type Reservation struct {
 	core    *core
@@ -124,7 +125,8 @@ func (r *Reservation) Result() Result {
 
 // Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
 // cancels the reservation and returns an error that wraps the context's. If the permits are
-// not due before the deadline of ctx, it cancels at once and returns a *[WaitError].
+// not due before the deadline of ctx, it cancels at once and returns a *[WaitError]. Do not use
+// the permits after an error: Wait gives them back even if they have become due meanwhile.
 //
 // If Redis is slow, the cancel takes up to 100 ms beyond the context's end. Wait does not
 // report whether the cancel gave the permits back.
@@ -164,18 +166,22 @@ func (r *Reservation) Wait(ctx context.Context) error {
 // the callers: time restores it.
 const cancelTime = 100 * time.Millisecond
 
-// Cancel gives the permits back; do not use them afterwards. It gives back all of them if no
-// other permits have been taken from the key since, and otherwise none: later reservations
-// already have their instants, at which the permits given back could be used too. It returns
-// nil in both cases. If it returns an error, the permits may have been given back or not: time
-// restores those that were not. Once Cancel has asked Redis, Wait returns an error, even if the
-// call of Wait began before.
+// Cancel gives the permits back before they are due; do not use them afterwards. It gives back
+// all of them if no other permits have been taken from the key since, and otherwise none: later
+// reservations already have their instants, at which the permits given back could be used too.
+// It returns nil in both cases. If it returns an error, the permits may have been given back or
+// not: time restores those that were not. Once Cancel has asked Redis, Wait returns an error,
+// even if the call of Wait began before.
+//
+// Once Delay is 0, Cancel asks nobody and returns nil, whatever ctx is: the permits may have
+// been used, as with a Cancel that is deferred. So a reservation that was due at once is never
+// cancelled by Cancel; take such permits with an Estimate, whose Ticket gives them back.
 //
 // It asks Redis at most once. After Wait has returned nil, and after another Cancel that has
-// asked Redis, it does nothing and returns nil. If ctx has ended, it returns an error and does
-// not ask Redis: use context.WithoutCancel to cancel because ctx ended.
+// asked Redis, it does nothing and returns nil. If ctx has ended before the permits are due, it
+// returns an error and does not ask Redis: use context.WithoutCancel to cancel because ctx ended.
 func (r *Reservation) Cancel(ctx context.Context) error {
-	if r == nil || r.core == nil {
+	if r.Delay() == 0 {
 		return nil
 	}
 	began, o := r.core.begin(), Observation{Call: CallCancel, Key: r.key, N: r.n}
@@ -190,7 +196,8 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	return o.Err
 }
 
-// cancel is Cancel. asked reports whether Redis was asked.
+// cancel is Cancel of permits that nobody has used, due or not. asked reports whether Redis was
+// asked.
 func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 	if r.ended.Load() != 0 {
 		return false, nil

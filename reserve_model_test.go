@@ -93,7 +93,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 							pick = rng.IntN(len(held))
 						}
 						held[pick].cancel()
-						require.NoError(t, held[pick].real.Cancel(ctx))
+						require.NoError(t, held[pick].real.GiveBack(ctx))
 						held = append(held[:pick], held[pick+1:]...)
 						cancelled++
 					case op < 7:

@@ -105,7 +105,7 @@ func TestReservationsOfSeveralRulesKeepTheBound(t *testing.T) {
 				if rng.IntN(3) == 0 {
 					i = open[rng.IntN(len(open))]
 				}
-				require.NoError(t, acts[i].real.Cancel(ctx))
+				require.NoError(t, acts[i].real.GiveBack(ctx))
 				if server.Exists(bucketKey) { // miniredis cuts what is left of a TTL to milliseconds, Redis its clock
 					server.SetTTL(bucketKey, server.TTL(bucketKey)+2*time.Millisecond)
 				}

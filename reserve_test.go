@@ -85,7 +85,7 @@ func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
 	eachShaper(t, func(t *testing.T, s *limitertest.Stage, l ratelimit.Reserver, name string) {
 		look := func() string { return s.Look(t, shaperKeys[name]) }
 		only := reserve(t, l, 2, 0)
-		require.NoError(t, only.Cancel(ctx))
+		require.NoError(t, only.GiveBack(ctx))
 		require.Equal(t, "none <nil> does not expire", look())
 
 		reserve(t, l, 3, 0)
@@ -373,7 +373,7 @@ func TestReservationsOfACorruptState(t *testing.T) {
 				continue
 			}
 			require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%q", corrupt)
-			require.NoError(t, r.Cancel(ctx))
+			require.NoError(t, r.GiveBack(ctx))
 			require.Equal(t, corrupt, s.Admin.Get(ctx, shaperKeys[name]).Val())
 		}
 		require.NoError(t, s.Admin.Del(ctx, shaperKeys[name]).Err())
@@ -435,10 +435,10 @@ func TestLostRepliesOfReservations(t *testing.T) {
 
 	r := reserve(t, l, 1, time.Hour)
 	reply = lost
-	require.ErrorIs(t, r.Cancel(ctx), lost)
+	require.ErrorIs(t, r.GiveBack(ctx), lost)
 	reply = nil
 	require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "given back")
-	require.NoError(t, r.Cancel(ctx), "it does not ask again")
+	require.NoError(t, r.GiveBack(ctx), "it does not ask again")
 	require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "once")
 }
 
@@ -468,11 +468,11 @@ func TestACancelIsSentOnce(t *testing.T) {
 			s.Advance(time.Millisecond)
 			r := reserve(t, l, 1, time.Hour)
 			reply = lost
-			require.ErrorIs(t, r.Cancel(ctx), lost, name)
+			require.ErrorIs(t, r.GiveBack(ctx), lost, name)
 			reply = nil
 			require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, "given back all the same")
 			require.Equal(t, 1, must(t)(l.TryAcquire(ctx, "k")).Remaining)
-			require.NoError(t, r.Cancel(ctx))
+			require.NoError(t, r.GiveBack(ctx))
 			require.Equal(t, 1, must(t)(l.Peek(ctx, "k")).Remaining, "%s: another call's permit", name)
 		}
 	})
@@ -486,7 +486,7 @@ func TestReservationsNeedNoLoadedScript(t *testing.T) {
 		require.NoError(t, s.Admin.ScriptFlush(ctx).Err())
 		r := reserve(t, l, 3, time.Hour)
 		require.NoError(t, s.Admin.ScriptFlush(ctx).Err())
-		require.NoError(t, r.Cancel(ctx))
+		require.NoError(t, r.GiveBack(ctx))
 		require.Equal(t, 3, must(t)(l.Peek(ctx, "k")).Remaining)
 	}
 }

@@ -31,6 +31,8 @@ var (
 	allPeekTemplate string
 	//go:embed scripts/all_limiter.lua
 	allLimiterTemplate string
+	//go:embed scripts/all_closure.lua
+	allClosureTemplate string
 	//go:embed scripts/all_peek_limiter.lua
 	allPeekLimiterTemplate string
 	//go:embed scripts/callersclock.lua
@@ -45,19 +47,18 @@ var (
 type scripts struct {
 	file, byCaller *script.File
 	server, caller func() scriptSet // by the clock that decides: the server's or the caller's
-	locals         int              // local variables that a limiter adds to a script of several, see maxLocals
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
 // requests, decide any operations, and reserve permits, which is nil if the algorithm cannot.
 type scriptSet struct{ one, peek, many, operations, reserve *script.Script }
 
-func newScripts(file *script.File, locals int) *scripts { return newScriptsOf(file, file, locals) }
+func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
 
 // newScriptsOf makes the scripts that decide by the caller's clock of a file of their own.
-func newScriptsOf(file, byCaller *script.File, locals int) *scripts {
+func newScriptsOf(file, byCaller *script.File) *scripts {
 	return &scripts{
-		file: file, byCaller: byCaller, locals: locals,
+		file: file, byCaller: byCaller,
 		server: sync.OnceValue(func() scriptSet { return assemble(file) }),
 		caller: sync.OnceValue(func() scriptSet { return assemble(byCaller.With(callersClock)) }),
 	}
@@ -89,6 +90,10 @@ type severalSet struct {
 	scriptSet
 	common []*script.Script // many, for requests that have the key of this limiter in common
 }
+
+// maxLocals is how many local variables a function of a script may have. Lua allows 200;
+// miniredis counts among them up to eight values that an expression needs.
+const maxLocals = 200 - 8
 
 // assembleAll makes the scripts of limiters that decide together. args are the numbers
 // of their arguments; tickets says which of them also say where their permits are, so that
@@ -123,12 +128,21 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 		}
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
+	// nested is the limiters one inside the other, in as few functions as hold their variables.
+	room := maxLocals - script.Locals(around.Set("limiters", "").Fill(allOneTemplate).Source)
 	nested := func(without int) string {
 		inner := ""
 		for i, f := range slices.Backward(files) {
-			if i != without {
-				inner = settle(i, moved(i, f), f.Blocks()["ticket"], "local tickets = {size}\n").Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+			if i == without {
+				continue
 			}
+			f = settle(i, moved(i, f), f.Blocks()["ticket"], "local tickets = {size}\n")
+			whole := f.Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+			if script.Locals(whole) > room {
+				inner = f.Set("inner", inner).Fill(body(allClosureTemplate)).Source
+				whole = f.Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+			}
+			inner = whole
 		}
 		return inner
 	}

@@ -17,9 +17,9 @@ var (
 	//go:embed scripts/slidingwindow_zset.lua
 	zsetWindowText string
 
-	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText), 40)
-	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText), 38)
-	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText), 20)
+	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText))
+	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText))
+	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
 )
 
 // A SlidingWindow allows at most limit permits in any interval of one window.
@@ -39,13 +39,19 @@ var (
 //
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
 // for n permits is O(n log limit), some 2 µs a permit, and in that time Redis serves
-// nothing else. So its limit is at most 10,000. A [SlidingLog] is as exact, takes an eighth
-// of the memory, and accepts any limit and n.
+// nothing else. So its limit is at most 10,000, and so are the permits that one call of
+// [AcquireAll] or [All] takes from all its windows of this kind. A [SlidingLog] is as exact,
+// takes an eighth of the memory, and accepts any limit and n.
 type SlidingWindow struct{ *core }
 
-// maxZSet bounds what one call does, all in one execution: to add as many members, or to
-// remove them, takes 20 ms. The script keeps at most as many for a longer window.
-const maxZSet = 10_000
+// maxStored is how many permits one call can take, from all its limiters together, of those
+// that store each permit. All is done in one execution: to add as many members takes 20 ms, to
+// remove them 2 ms.
+const maxStored = 10_000
+
+// maxZSet is the highest limit with ZSet. The script keeps at most as many members for a longer
+// window.
+const maxZSet = maxStored
 
 // NewSlidingWindow returns a sliding window. The bounds of limit and window are those of
 // a [Rule]; with ZSet the limit is at most 10,000, and otherwise each sub-window is a

@@ -273,6 +273,53 @@ func TestWaitOfAReservation(t *testing.T) {
 	require.Equal(t, 600*time.Millisecond, must(t)(l.Peek(ctx, "k")).ResetAfter)
 }
 
+// TestCancelAfterItsTimeDoesNothing: the permits may be used from then on, so that a deferred
+// Cancel gives none back that were.
+func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
+	for name, row := range map[string]struct {
+		passes time.Duration // since the reply
+		calls  int           // of Redis, by Cancel
+		left   int           // permits, a second after the reservation
+	}{
+		"a nanosecond before it is due": {time.Second - time.Nanosecond, 1, 1},
+		"when it is due":                {time.Second, 0, 0},
+		"later":                         {time.Hour, 0, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			room := newWaitingRoom(t)
+			l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
+			must(t)(l.TryAcquire(ctx, "k"))
+			r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+			require.NoError(t, err)
+			require.Equal(t, time.Second, r.Delay())
+			room.server.SetTime(start.Add(time.Second)) // the clock of Redis, which Cancel does not ask
+			room.now, room.calls = start.Add(row.passes), 0
+			require.NoError(t, r.Cancel(ctx))
+			require.Equal(t, row.calls, room.calls)
+			require.Equal(t, row.left, must(t)(l.Peek(ctx, "k")).Remaining)
+			if row.calls == 0 {
+				require.NoError(t, r.Wait(ctx), "the permits may still be used")
+			}
+		})
+	}
+
+	// One that need not wait is due at once.
+	room := newWaitingRoom(t)
+	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
+	r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, 0, nil)
+	require.NoError(t, err)
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	require.NoError(t, r.Cancel(ended), "it has nothing to ask")
+	require.Zero(t, must(t)(l.Peek(ctx, "k")).Remaining)
+
+	// A Wait that fails has not handed the permits out, so that it gives them back even then.
+	require.ErrorIs(t, r.Wait(ended), context.Canceled)
+	require.Equal(t, 1, must(t)(l.Peek(ctx, "k")).Remaining)
+	require.NoError(t, r.Cancel(ctx))
+	require.EqualError(t, r.Wait(ctx), `ratelimit: token bucket "default", key "k": the reservation was cancelled`)
+}
+
 // TestPermitsAreNotUsedAndGivenBack: of a Cancel and a Wait at the same time, only one has
 // the permits.
 func TestPermitsAreNotUsedAndGivenBack(t *testing.T) {

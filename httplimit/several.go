@@ -30,8 +30,8 @@ import (
 // exceeded, and no limit stays charged for a request that another one denies.
 //
 // The error wraps ratelimit.ErrInvalidConfig: no limit, more than 8, two of one policy, an option
-// that is about one limit, or limiters that cannot decide together: several clients, clocks of
-// both kinds, or more than four sliding windows and logs. Redis is not asked.
+// that is about one limit, or limiters that cannot decide together: several clients, or clocks of
+// both kinds. Redis is not asked.
 //
 // While Redis is down the error handler answers, see [WithErrorHandler] and [ServeInOutages]: a
 // ratelimit.Fallback cannot be one of several.

@@ -451,7 +451,6 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 	for message, opts := range map[string][]httplimit.Option{
 		"NewAll: 0 limits; give 1 to 8":                                                        nil,
 		"NewAll: 9 limits; give 1 to 8":                                                        windows(9),
-		"are too many for one script":                                                          logs(5),
 		"Limit: the key function is nil; ClientIP and User return such":                        of(httplimit.Limit(window("a"), nil)),
 		"Limit: the limiter is nil":                                                            of(httplimit.Limit(nil, key)),
 		"Limit: the limiter is nil (limit 1)":                                                  of(httplimit.Limit((*ratelimit.TokenBucket)(nil), key)),
@@ -516,7 +515,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 	require.ErrorContains(t, err, "NewInFlight: Limit is one of several limits")
 
 	all(t, windows(8)...)
-	all(t, logs(4)...)
+	all(t, logs(8)...)
 	all(t, a, httplimit.Limit(window("a"), constantKey("b", nil), httplimit.WithPolicy("b")))
 }
 

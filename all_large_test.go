@@ -1,0 +1,128 @@
+package ratelimit
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
+
+	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// kindsOfScripts are those that decide together, in the order of a group's script.
+func kindsOfScripts() []*scripts {
+	return []*scripts{
+		bucketScripts, calendarWindowScripts, datedWindowScripts, fixedWindowScripts, inFlightShape, slidingLogScripts,
+		hashWindowScripts, listWindowScripts, zsetWindowScripts, steppedBucketScripts,
+	}
+}
+
+// A largeGroup is how many limiters of each kind decide together.
+type largeGroup struct {
+	counts            []int
+	byCaller, tickets bool
+}
+
+func (l largeGroup) assemble() (set severalSet, about string) {
+	var files []*script.File
+	var args []int
+	var tickets []bool
+	for i, s := range kindsOfScripts() {
+		f := s.file
+		if l.byCaller {
+			f = s.byCaller.With(callersClock)
+		}
+		for range l.counts[i] {
+			files, args, tickets = append(files, f), append(args, 4), append(tickets, l.tickets && s != inFlightShape)
+		}
+		if l.counts[i] > 0 {
+			about += fmt.Sprintf("%d %s, ", l.counts[i], f.Name())
+		}
+	}
+	return assembleAll(files, args, tickets), fmt.Sprintf("%sby caller's clock %t, tickets %t", about, l.byCaller, l.tickets)
+}
+
+// Eight limiters of any kinds compile, by either clock, with tickets and without: of each two
+// kinds the largest groups that need no closure, the smallest that need one, and eight; and
+// eight of many kinds. miniredis counts more variables than Redis does.
+func TestEveryGroupCompiles(t *testing.T) {
+	raceflag.SkipSequential(t)
+	server := redistest.Start(t).Client(t)
+	kinds := kindsOfScripts()
+	groups, closures, every, random := 0, 0, 24, 4
+	if os.Getenv("RATELIMIT_LONG") != "" {
+		every, random = 1, 100
+	}
+	compile := func(l largeGroup) {
+		set, about := l.assemble()
+		all, first := []*script.Script{set.one, set.many, set.peek}, 0
+		for _, n := range l.counts { // those of one kind differ only in numbers
+			if n > 0 {
+				all = append(all, set.common[first])
+			}
+			first += n
+		}
+		for _, s := range all {
+			chunk, err := parse.Parse(strings.NewReader(s.Source), about)
+			require.NoError(t, err, about)
+			_, err = lua.Compile(chunk, about)
+			require.NoError(t, err, about)
+			require.NoError(t, server.ScriptLoad(ctx, s.Source).Err(), about)
+		}
+		groups++
+		if hasClosure(set) {
+			closures++
+		}
+		require.NoError(t, server.ScriptFlush(ctx).Err())
+	}
+	for variant := range 4 {
+		rng := model.Seeded(uint64(variant))
+		l := largeGroup{byCaller: variant&1 > 0, tickets: variant&2 > 0}
+		for a := range kinds {
+			for b := range a {
+				if rng.IntN(every) > 0 {
+					continue
+				}
+				y := maxGroup
+				for x := range maxGroup + 1 {
+					of := func(y int) largeGroup {
+						l.counts = make([]int, len(kinds))
+						l.counts[a], l.counts[b] = x, y
+						return l
+					}
+					for y = min(y, maxGroup-x); y > 0; y-- {
+						if set, _ := of(y).assemble(); !hasClosure(set) {
+							break
+						}
+					}
+					if x+y > 0 {
+						compile(of(y))
+					}
+					if x+y < maxGroup {
+						compile(of(y + 1))
+					}
+					if x+y+1 < maxGroup {
+						compile(of(maxGroup - x))
+					}
+				}
+			}
+		}
+		for range random {
+			l.counts = make([]int, len(kinds))
+			for range maxGroup {
+				l.counts[rng.IntN(len(kinds))]++
+			}
+			compile(l)
+		}
+	}
+	t.Logf("%d groups, %d of them with a closure", groups, closures)
+}
+
+func hasClosure(set severalSet) bool { return strings.Contains(set.one.Source, "= (function()") }
