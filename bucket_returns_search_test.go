@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -18,6 +19,7 @@ import (
 // microsecond earlier. What is taken and not given back, from an instant at which no ticket is
 // held, stays within the largest burst + the fastest rate × (time + skew) + one longest step.
 func TestNoGiveBackTakesFromAnyRule(t *testing.T) {
+	raceflag.SkipSequential(t)
 	const tick = 100 * time.Millisecond
 	slow, fast := Per(1, 4*tick), Per(1, 2*tick)
 	for _, test := range []struct {
@@ -51,8 +53,11 @@ func TestNoGiveBackTakesFromAnyRule(t *testing.T) {
 			if test.back > 0 {
 				moves = append(moves, -test.back)
 			}
-			most := 1_500
-			if os.Getenv("RATELIMIT_LONG") != "" {
+			most := 1_500 // states
+			switch {
+			case testing.Short():
+				most = 150
+			case os.Getenv("RATELIMIT_LONG") != "":
 				most = 10_000
 			}
 			start := settling{searched: searched{now: 1_763_670_000_000_000}}

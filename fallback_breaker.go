@@ -41,10 +41,10 @@ func (s BreakerState) String() string {
 //
 // A failure is an outage, as [Fallback] defines it, or a call over budget. A caller's
 // mistake counts neither as failure nor as success, nor does ErrCorruptState, which is
-// about one key and is returned to the caller. A call whose caller has left is judged by the primary: with a budget
-// the call goes on, and counts when it ends or when the budget is over; without a
-// budget it counts as a failure if the primary took 250ms or longer, and not at all
-// otherwise.
+// about one key and is returned to the caller. A call whose caller has left is judged by
+// the primary: with a budget the call goes on, and counts when it ends or when the budget
+// is over; without a budget it counts as a failure if the primary took 250ms or longer,
+// and not at all otherwise.
 //
 // Calls in flight at the same time also fail at the same time: if there are always
 // more than 5, one pause of Redis that is longer than the budget opens the breaker, for

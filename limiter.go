@@ -33,8 +33,8 @@ type Limiter interface {
 	// and Allowed and RetryAfter are those of a call for one permit. On an unused key
 	// of a limit of 10 it returns Allowed, 10 Remaining and a ResetAfter of 0.
 	// RetryAfter is as exact as that of a denial, and is what a denied call would answer at
-	// that instant, also after the server's clock has stepped back. Its errors are those of TryAcquire;
-	// after an error, too, nothing was taken.
+	// that instant, even after the server's clock has stepped back. Its errors are those of
+	// TryAcquire; after an error, too, nothing was taken.
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it

@@ -151,7 +151,8 @@ type Observation struct {
 
 	// Waited is the part of Latency in which the call was not under way: in this process,
 	// until the batch that it was merged into was sent; of a [CallWait], until its permits
-	// were due, or until the attempt that ended the wait was under way. Of a [CallReserve], whose caller does the waiting, it is the time until the
+	// were due, or, on a limiter that is asked again and again, until its last attempt was
+	// under way. Of a [CallReserve], whose caller does the waiting, it is the time until the
 	// permits are due, which is no part of Latency.
 	Waited time.Duration
 

@@ -54,9 +54,9 @@ func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ ht
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that serves requests without a limit
 // while there is no decision because of Redis or the network: those that [DefaultErrorHandler]
-// answers with 503, but for ratelimit.ErrLeaseLost. It answers all other errors as DefaultErrorHandler does, and also every error
-// of a key function, so that no request without a key is served, none after a mistake of the
-// service, and none whose key in Redis is damaged.
+// answers with 503, but for ratelimit.ErrLeaseLost. It answers all other errors as
+// DefaultErrorHandler does, and also every error of a key function, so that no request without a
+// key is served, none after a mistake of the service, and none whose key in Redis is damaged.
 //
 // Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
 // a [ratelimit.Fallback] also has a budget, a breaker, and other policies.

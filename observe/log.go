@@ -36,8 +36,8 @@ import (
 // that a flood of denied keys does not hide an outage. What is left out because of a bound is
 // counted too: others_left_out in the next line of the same bound is how many denials, or
 // failures and fallbacks, of other limiters, keys or kinds were not logged. So an attack with
-// many keys does not fill the log, and the memory is bounded: 200 bytes for each of these lines. The logger is called without a lock held. Log is safe for
-// concurrent use.
+// many keys does not fill the log, and the memory is bounded: 200 bytes for each of these lines.
+// The logger is called without a lock held. Log is safe for concurrent use.
 type Log struct {
 	logger *slog.Logger
 	every  time.Duration

@@ -13,7 +13,7 @@ import (
 // they stop counting at exactly r + window.
 //
 // When the server's clock is set back to a time earlier than the slot of the last record,
-// records after the slot that it is in now count as made in that slot, also for a Peek, which
+// records after the slot that it is in now count as made in that slot, even for a Peek, which
 // writes nothing.
 //
 // With CallersClock the clock is the caller's, and no record ever moves: a call whose clock is

@@ -12,7 +12,7 @@ import (
 // last microsecond has left the window.
 //
 // When the server's clock is set back to a time earlier than a sub-window, the permits of
-// that sub-window count as taken in the current one, also for a Peek, which writes nothing.
+// that sub-window count as taken in the current one, even for a Peek, which writes nothing.
 // With CallersClock the clock is the caller's, and nothing moves: a call whose clock is
 // earlier than the last sub-window is decided as at the beginning of that one. As with
 // [SlidingLog], every allowed call deletes the sub-windows that have left the window,
