@@ -104,9 +104,11 @@ const (
 // lease of the limiter that made it.
 //
 // InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
-// is released. So it cannot be put into a [DenyCache]. Every call is sent on its own,
-// with or without [WithoutMerging]. A permit that is held takes 50 bytes of Redis, and 140
-// where a key has more than 128 permits. InFlight is immutable and safe for concurrent use.
+// is released. So it cannot be put into a [DenyCache]. Holds and releases that wait at the same
+// time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; those
+// claimed with other limiters and extensions are sent on their own. A permit that is held takes 50
+// bytes of Redis, and 140 where a key has more than 128 permits. InFlight is immutable and safe for
+// concurrent use.
 type InFlight struct {
 	core    *core
 	limit   int

@@ -1,0 +1,104 @@
+package ratelimit
+
+import (
+	"context"
+	"io"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A turnstile is a client whose first few commands fail when few opens, and whose next command
+// waits for batch, is executed, and returns lost. Later commands pass.
+type turnstile struct {
+	redisexec.Client
+	commands   atomic.Int32
+	few, batch chan struct{}
+	lost       error
+}
+
+func (c *turnstile) Process(ctx context.Context, cmd redis.Cmder) error {
+	switch number := c.commands.Add(1); {
+	case number <= merge.FewCalls:
+		<-c.few
+		cmd.SetErr(redis.ErrPoolTimeout) // nothing is given back
+		return cmd.Err()
+	case number == merge.FewCalls+1:
+		<-c.batch
+		err := c.Client.Process(ctx, cmd)
+		if c.lost != nil {
+			cmd.SetErr(c.lost)
+			err = c.lost
+		}
+		return err
+	}
+	return c.Client.Process(ctx, cmd)
+}
+
+// holdTogether makes three holds of one permit of a key, of which two are free, in one batch. The
+// caller of the second leaves while the batch is in flight. It returns the holds, the errors, and
+// what the key holds in the end.
+func holdTogether(t *testing.T, lost error) (holds [3]*Hold, errs [3]error, members []string) {
+	s := onMini(t)
+	f := Must(NewInFlight(s.client, 2, time.Minute))
+	outside := newRelay(s.client)
+	defer outside.stop()
+	synctest.Test(t, func(t *testing.T) {
+		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
+		exec := *f.core.exec
+		exec.Client = c
+		f.core.exec, f.core.merger = &exec, merge.New(&exec, f.core.head.Of)
+		for range merge.FewCalls {
+			go func() { _, _, _ = f.TryAcquire(context.Background(), "other") }()
+		}
+		synctest.Wait()
+		leaving, leave := context.WithCancel(context.Background())
+		defer leave()
+		for i, ctx := range []context.Context{context.Background(), leaving, context.Background()} {
+			go func() { holds[i], _, errs[i] = f.TryAcquire(ctx, "k") }()
+			synctest.Wait()
+		}
+		close(c.few)
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		close(c.batch)
+		synctest.Wait()
+		for range 3 { // what is given back in the background goes over a network
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+	})
+	members, err := s.admin.ZRange(ctx, f.core.head.Of("k"), 0, -1).Result()
+	require.NoError(t, err)
+	return holds, errs, members
+}
+
+// A merged hold whose caller leaves is given back when the batch is done.
+func TestAMergedHoldWhoseCallerLeavesIsGivenBack(t *testing.T) {
+	holds, errs, members := holdTogether(t, nil)
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], context.Canceled)
+	require.NoError(t, errs[2])
+	require.NotNil(t, holds[0])
+	require.Nil(t, holds[1])
+	require.Nil(t, holds[2], "it was denied, because the second was taken before it")
+	require.Equal(t, []string{"1/" + holds[0].id + holds[0].limiter.rule}, members)
+}
+
+// Merged holds whose reply is lost are given back, one by one.
+func TestMergedHoldsWhoseReplyIsLostAreGivenBack(t *testing.T) {
+	holds, errs, members := holdTogether(t, io.ErrUnexpectedEOF)
+	require.ErrorIs(t, errs[0], io.ErrUnexpectedEOF)
+	require.ErrorIs(t, errs[1], context.Canceled)
+	require.ErrorIs(t, errs[2], io.ErrUnexpectedEOF)
+	require.Equal(t, [3]*Hold{}, holds)
+	require.Empty(t, members)
+}
