@@ -35,6 +35,12 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 	return results
 }
 
+// OneBatch makes calls of l, in this order, all in one batch.
+func OneBatch(t testing.TB, l Limiter, calls ...func(ctx context.Context)) {
+	t.Helper()
+	callInOneBatch(t, coreOf(t, l), calls, nil)
+}
+
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
 
