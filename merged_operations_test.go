@@ -223,6 +223,10 @@ func TestMergedCallsOfEveryKindAreThoseOneByOne(t *testing.T) {
 				},
 				func(c *caller, key string) { c.settle(7, 0); c.charge(key, 1); c.upTo(key, 2) },
 			},
+			{ // estimates in two runs
+				func(c *caller, key string) { c.estimate(key, 1); c.acquire(key, 1); c.estimate(key, 1) },
+				func(c *caller, key string) { c.settle(0, 0); c.upTo(key, 2); c.settle(2, 0); c.upTo(key, 2) },
+			},
 			{
 				func(c *caller, key string) { c.estimate(key, 2) },
 				func(c *caller, key string) {
