@@ -228,9 +228,9 @@ func (c *core) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, on every master of a ClusterClient and
 // every shard of a Ring, so that the first request finds them there. It is never
 // needed: if Redis does not know the script of a call, the call is sent again with the
-// script. The scripts of TryAcquireUpTo, Estimate, Charge and Settle are not loaded
-// here, but with their first calls. After an error some of the scripts may have been
-// loaded.
+// script. The script of TryAcquireUpTo, Estimate, Charge and Settle is not loaded
+// here, but with the first of these calls. After an error some of the scripts may have
+// been loaded.
 func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {
 		return err
