@@ -36,6 +36,12 @@ func Merged(t testing.TB, l Limiter, calls []model.Step, keys []string, givenUp 
 	return results
 }
 
+// OneBatch makes calls of l, in this order, all in one batch.
+func OneBatch(t testing.TB, l Limiter, calls ...func(ctx context.Context)) {
+	t.Helper()
+	callInOneBatch(t, coreOf(t, l), calls, nil)
+}
+
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
 
@@ -138,6 +144,25 @@ func DecideList(l Limiter, key string, list []byte) ([]int64, error) {
 	}
 	name := c.head.Of(key)
 	return c.exec.DoMany(ctx, c.exec.Operations, 1, func(int) (*string, any) { return &name, list })
+}
+
+// DecideLists decides lists of operations on keys in one execution, in which a second store of
+// the first key fails as the text says.
+func DecideLists(l Limiter, keys, lists []string, fail string) ([]int64, error) {
+	c, err := redisCore(l)
+	if err != nil {
+		return nil, err
+	}
+	file := c.scripts.file
+	if c.clock != nil {
+		file = c.scripts.byCaller.With(callersClock)
+	}
+	refuse := "if key == KEYS[1] and done > 0 then " + fail + " end\n"
+	broken := assemble(file.Wrap("store", refuse, "")).operations
+	return c.exec.DoMany(ctx, broken, len(keys), func(i int) (*string, any) {
+		name := c.head.Of(keys[i])
+		return &name, lists[i]
+	})
 }
 
 // TicketOf is where the n permits of the last estimate are that a reply says is allowed.

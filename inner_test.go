@@ -129,19 +129,36 @@ func together(t testing.TB, l Limiter, keys ...string) ([]Result, []error) {
 	return inOneBatch(t, coreOf(t, l), ones(len(keys)), keys, nil)
 }
 
-// inOneBatch makes calls that wait for few others, in this order, and are sent in one
-// batch, whatever it costs, when the first of those is done. Those that are marked as gone give up before.
+// inOneBatch makes calls as callInOneBatch does. Those that are marked as gone have no result.
 func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone map[int]bool) ([]Result, []error) {
+	t.Helper()
+	results, errs := make([]Result, len(calls)), make([]error, len(calls))
+	var each []func(ctx context.Context)
+	for i, call := range calls {
+		each = append(each, func(ctx context.Context) {
+			reply, err := c.merger.Acquire(ctx, keys[i], call.N)
+			results[i], errs[i] = c.result(ctx, keys[i], call.N, reply, err)
+		})
+	}
+	callInOneBatch(t, c, each, gone)
+	return results, errs
+}
+
+// callInOneBatch makes calls of the limiter of c that wait for few others, in this order, and are
+// sent in one batch, whatever it costs, when the first of those is done. Those that are marked as
+// gone give up before.
+func callInOneBatch(t testing.TB, c *core, calls []func(ctx context.Context), gone map[int]bool) {
 	t.Helper()
 	require.Less(t, len(calls), 64, "64 calls do not wait")
 	outside := newRelay(c.exec.Client)
 	defer outside.stop()
-	results, errs := make([]Result, len(calls)), make([]error, len(calls))
 	synctest.Test(t.(*testing.T), func(t *testing.T) {
 		first := newGate(outside)
 		exec := *c.exec
 		exec.Client, exec.Cost = first, redisexec.Cost{}
+		defer func(before *merge.Merger) { c.merger = before }(c.merger)
 		m := merge.New(&exec, c.head.Of)
+		c.merger = m
 		for range merge.FewCalls {
 			go func() { _, _ = m.Acquire(context.Background(), "first", 1) }()
 		}
@@ -152,10 +169,7 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			giveUp[i] = cancel
-			called.Go(func() {
-				reply, err := m.Acquire(ctx, keys[i], call.N)
-				results[i], errs[i] = c.result(ctx, keys[i], call.N, reply, err)
-			})
+			called.Go(func() { call(ctx) })
 			synctest.Wait() // so that they come in this order
 		}
 		for i := range gone {
@@ -165,7 +179,6 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 		close(first.open)
 		called.Wait()
 	})
-	return results, errs
 }
 
 // A gate is a client whose first few commands wait until it opens, and then fail.

@@ -111,6 +111,52 @@ func TestMergedCallsReportTheirBatch(t *testing.T) {
 	require.Equal(t, []any{3, 400 * time.Microsecond}, []any{seen["b"].Batch, seen["b"].Waited})
 }
 
+// Calls of other kinds wait in the same queue, and report their batch too.
+func TestMergedOperationsReportTheirBatch(t *testing.T) {
+	for call, ask := range map[Call]func(ctx context.Context, l *TokenBucket, key string, held *Ticket) error{
+		CallUpTo: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+			_, _, err := l.TryAcquireUpTo(ctx, key, 2)
+			return err
+		},
+		CallCharge: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+			_, err := l.Charge(ctx, key, 2)
+			return err
+		},
+		CallEstimate: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+			_, _, err := l.Estimate(ctx, key, 2)
+			return err
+		},
+		CallSettle: func(ctx context.Context, _ *TokenBucket, _ string, held *Ticket) error { return held.Settle(ctx, 1) },
+	} {
+		t.Run(call.String(), func(t *testing.T) {
+			observe := Observer(func(context.Context, Observation) {})
+			l := Must(NewTokenBucket(onMini(t).client, PerHour(1), 100, WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
+			require.NoError(t, l.Preload(ctx))
+			var mu sync.Mutex
+			tickets := map[string][]*Ticket{}
+			for key, n := range map[string]int{"first": merge.FewCalls, "a": 1, "b": 2} {
+				for range n {
+					held, _, err := l.Estimate(ctx, key, 3)
+					require.NoError(t, err)
+					tickets[key] = append(tickets[key], held)
+				}
+			}
+			seen := inQueueOf(t, l.exec, func(exec *redisexec.Executor) { l.merger = merge.New(exec, l.head.Of) },
+				func(ctx context.Context, key string) error {
+					mu.Lock()
+					held := tickets[key][0]
+					tickets[key] = tickets[key][1:]
+					mu.Unlock()
+					return ask(ctx, l, key, held)
+				}, &observe, nil)
+			require.Equal(t, []any{call, SourceRedis, milli + 400*time.Microsecond, 400 * time.Microsecond, 3},
+				[]any{seen["a"].Call, seen["a"].Source, seen["a"].Latency, seen["a"].Waited, seen["a"].Batch})
+			require.Equal(t, []any{call, 400 * time.Microsecond, 3}, []any{seen["b"].Call, seen["b"].Waited, seen["b"].Batch})
+			require.Equal(t, []any{call, milli, time.Duration(0), 1}, []any{seen["first"].Call, seen["first"].Latency, seen["first"].Waited, seen["first"].Batch})
+		})
+	}
+}
+
 // Calls of AcquireAll go together too, but for one whose many permits would hold up the others.
 func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
 	client := onMini(t).client

@@ -198,3 +198,59 @@ func listsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 		require.Greater(t, kinds[op], 1000, "%c", op)
 	}
 }
+
+// TestAListThatFailsInTheMiddle: the words of what was done, then -1 and nothing more of the key,
+// whose state is that after what was done; the next key is decided. A command that is refused ends
+// the script's function on Redis only: on miniredis, the variables of a function that fails are
+// no longer shared with the rest of the script.
+func TestAListThatFailsInTheMiddle(t *testing.T) {
+	damaged, refused := "return {err = 'CORRUPT no state'}", "redis.call('NOSUCHCOMMAND')"
+	t.Run("miniredis", func(t *testing.T) {
+		server := miniredis.RunT(t)
+		server.SetTime(limitertest.Start)
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		t.Cleanup(func() { _ = client.Close() })
+		listsFail(t, client, damaged)
+	})
+	t.Run("Redis", func(t *testing.T) {
+		server, client := limitertest.HeldServer(t)
+		server.HoldClock(limitertest.Start)
+		listsFail(t, client, damaged, refused)
+	})
+}
+
+func listsFail(t *testing.T, client *redis.Client, fails ...string) {
+	now := func() time.Time { return limitertest.Start }
+	for clock, o := range map[string][]ratelimit.Option{"server's clock": nil, "caller's clock": {ratelimit.WithClock(now)}} {
+		for name, limiters := range historyRules(client, o...) {
+			t.Run(name+", "+clock, func(t *testing.T) {
+				l := limiters[0]
+				h := &history{t: t, client: client}
+				for _, fail := range fails {
+					for _, rest := range []string{"1x2,1e1,9x1,2c1", "2c1", "1e2", "no operation"} {
+						require.NoError(t, client.FlushDB(ctx).Err())
+						estimate := redisexec.Operation{Op: redisexec.Estimate, N: 4, Times: 1}
+						var back string // one of the four permits; the same for each key, as the clock stands still
+						for _, key := range []string{"fails", "alike", "next", "last"} {
+							words, err := ratelimit.DecideList(l, key, estimate.Append(nil))
+							require.NoError(t, err)
+							where := ratelimit.TicketOf(l, 4, words)
+							o := redisexec.Operation{Op: redisexec.GiveBack, N: 1, Times: 1, Where: where[0], Which: where[1]}
+							back = string(o.Append(nil))
+						}
+						given, err := ratelimit.DecideList(l, "alike", []byte(back))
+						require.NoError(t, err)
+						require.Equal(t, []int64{1}, given)
+						taken, err := ratelimit.DecideList(l, "last", []byte("1x1"))
+						require.NoError(t, err)
+						words, err := ratelimit.DecideLists(l, []string{"fails", "next"}, []string{back + "," + rest, "1x1"}, fail)
+						require.NoError(t, err)
+						require.Equal(t, append([]int64{1, -1}, taken...), words, rest)
+						require.Equal(t, h.state(l, "alike"), h.state(l, "fails"), rest)
+						require.Equal(t, h.state(l, "last"), h.state(l, "next"), rest)
+					}
+				}
+			})
+		}
+	}
+}

@@ -17,7 +17,8 @@ type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
 	// If the call is allowed, the Ticket settles what the work has really cost; if it is
 	// denied, the Ticket is nil. If the work may cost more than the limit, estimate at
-	// most the limit: Settle charges the rest. The call is not merged with others.
+	// most the limit: Settle charges the rest. The call is merged with others, see
+	// [WithoutMerging]; so is Settle.
 	//
 	// If a ticket is never settled, because the process has ended or the reply was lost,
 	// its n permits stay taken, as those of any other allowed call: the limit becomes
@@ -36,7 +37,8 @@ type Settler interface {
 	// take more than 71 years to repay its debt, or more than 4,000,000,000 permits would
 	// count in a window. The numbers of some buckets' states end before 71 years, but at no
 	// debt below 15 times the capacity. The other errors are those of TryAcquire, and
-	// ErrInvalidPermits for n below 1. The call is not merged with others.
+	// ErrInvalidPermits for n below 1. The call is merged with others, see [WithoutMerging];
+	// one that is refused fails no other.
 	Charge(ctx context.Context, key string, n int) (Result, error)
 }
 

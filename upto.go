@@ -18,8 +18,8 @@ type PartialTaker interface {
 	// taken, RetryAfter is the time until one more is available, even if Allowed is true;
 	// otherwise it is 0.
 	//
-	// Redis executes the call at most once, and the call is not merged with others. It costs
-	// Redis as much as TryAcquire; with the storage ZSet, as much as TryAcquireN for the
+	// Redis executes the call at most once, and the call is merged with others, see
+	// [WithoutMerging]. It costs Redis as much as TryAcquire; with the storage ZSet, as much as TryAcquireN for the
 	// permits that are taken. Its errors are those of TryAcquire, and ErrInvalidPermits for
 	// n below 1.
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -20,33 +21,48 @@ import (
 type match struct {
 	title, about string
 	contestants  []contestant
+	against      string // what the ratios are of; empty: what is by hand
+	keys         int    // 0: manyKeys
 }
 
 func matches() []match {
 	return []match{
 		{
-			"Several limits at once",
-			"A decision takes permits from three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all users together. " +
+			title: "Calls of every kind",
+			about: "A token bucket over 1,000 keys, and contexts that can be cancelled. An estimate is of ten permits, of which seven are settled.",
+			contestants: []contestant{
+				{name: tryAcquire, only: allowed, cancellable: true, open: limiter(tokenBucket)},
+				{name: "TryAcquireUpTo", only: allowed, cancellable: true, open: openUpTo},
+				{name: "Charge", only: allowed, cancellable: true, open: openCharging},
+				{name: "Estimate and Settle", only: allowed, cancellable: true, open: openSettling},
+				{name: "two calls of " + reference, kind: peer, only: allowed, cancellable: true, open: openTwoByOther},
+				{name: reference, kind: peer, only: allowed, cancellable: true, open: openOneByOther},
+			},
+			against: tryAcquire, keys: 1000,
+		},
+		{
+			title: "Several limits at once",
+			about: "A decision takes permits from three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all users together. " +
 				reference + " decides on three buckets. Aimed at: 5 × with 256 callers, 3 × with one.",
-			[]contestant{
+			contestants: []contestant{
 				{name: "AcquireAll", only: allowed, open: openAllAtOnce},
 				{name: "three calls of this library", only: allowed, open: openThreeCalls},
 				{name: "three calls of " + reference, kind: peer, only: allowed, open: openThreeByOther},
 			},
 		},
 		{
-			"An estimate that is settled",
-			"A decision takes an estimate of ten permits from a token bucket, and settles seven. " + reference + " cannot give permits back: it takes seven, " +
+			title: "An estimate that is settled",
+			about: "A decision takes an estimate of ten permits from a token bucket, and settles seven. " + reference + " cannot give permits back: it takes seven, " +
 				"and three in a second call.",
-			[]contestant{
+			contestants: []contestant{
 				{name: "Estimate and Settle", only: allowed, open: openSettling},
 				{name: "two calls of " + reference, kind: peer, only: allowed, open: openTwoByOther},
 			},
 		},
 		{
-			"Permits in flight",
-			"A decision takes a permit and gives it back. By hand means INCR and then DECR: a process that crashes in between leaves its permit taken for ever.",
-			[]contestant{
+			title: "Permits in flight",
+			about: "A decision takes a permit and gives it back. By hand means INCR and then DECR: a process that crashes in between leaves its permit taken for ever.",
+			contestants: []contestant{
 				{name: "InFlight, TryAcquire and Release", only: allowed, open: openInFlight},
 				{name: "INCR and DECR", kind: peer, only: allowed, open: openCounter},
 			},
@@ -105,6 +121,36 @@ func openThreeByOther(b *testbed, _ verdict, tag string) (decide, error) {
 			}
 		}
 		return true, nil
+	}, nil
+}
+
+const tryAcquire = "TryAcquire"
+
+func openUpTo(b *testbed, _ verdict, tag string) (decide, error) {
+	rate, burst := bucket(allowed)
+	l, err := ratelimit.NewTokenBucket(b.client, rate, burst, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		taken, _, err := l.TryAcquireUpTo(ctx, key, 3)
+		return taken == 3, err
+	}, err
+}
+
+func openCharging(b *testbed, _ verdict, tag string) (decide, error) {
+	rate, burst := bucket(allowed)
+	l, err := ratelimit.NewTokenBucket(b.client, rate, burst, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Charge(ctx, key, 1)
+		return r.Allowed, err
+	}, err
+}
+
+func openOneByOther(b *testbed, _ verdict, tag string) (decide, error) {
+	l := redis_rate.NewLimiter(b.client)
+	rate, burst := bucket(allowed)
+	limit := redis_rate.Limit{Rate: rate.Count, Period: rate.Period, Burst: burst}
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := l.Allow(ctx, tag+key, limit)
+		return err == nil && r.Allowed > 0, err
 	}, nil
 }
 
@@ -207,15 +253,18 @@ type matchCell struct {
 	about   string
 }
 
-func (m match) byHand() string { return m.contestants[len(m.contestants)-1].name }
+// base is what the ratios are of.
+func (m match) base() string {
+	return cmp.Or(m.against, m.contestants[len(m.contestants)-1].name)
+}
 
 func (m match) table() table {
-	return table{title: m.title, note: m.about, header: []string{"", "decisions/s", "× " + m.byHand(), "p50", "server µs", "× " + m.byHand()}}
+	return table{title: m.title, note: m.about, header: []string{"", "decisions/s", "× " + m.base(), "p50", "server µs", "× " + m.base()}}
 }
 
 // measure measures the match in a cell, over many keys, and adds what it has found to the table.
 func (m match) measure(ctx context.Context, c matchCell, t *table, o options) error {
-	keys := users(manyKeys)
+	keys := users(cmp.Or(m.keys, manyKeys))
 	entrants, err := enter(ctx, c.bed, m.contestants, o, keys)
 	if err != nil {
 		return err
@@ -237,7 +286,7 @@ func (m match) measure(ctx context.Context, c matchCell, t *table, o options) er
 		column := func(metric int) (values, ratios []float64) {
 			for i, s := range samples[e.name] {
 				values = append(values, s[metric])
-				ratios = append(ratios, s[metric]/samples[m.byHand()][i][metric])
+				ratios = append(ratios, s[metric]/samples[m.base()][i][metric])
 			}
 			return values, ratios
 		}

@@ -1,10 +1,9 @@
 package faulttest
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
@@ -56,14 +54,80 @@ func weight(i int) int {
 	return w
 }
 
+// A group is calls of one key that are made all at once: call i is for weight(i) permits.
+type group struct {
+	name  string
+	kinds []kindOfCall // call i is of kind i, and over again
+}
+
+// A kindOfCall is what the calls of a group do. Each leaves one digit of the permits used: before
+// it is prepared 0, before it is called begin, and after each execution one more or one less.
+type kindOfCall struct {
+	begin, step int
+	call        func(c context.Context, l settling, t *ratelimit.Ticket, key string, n int) (ratelimit.Result, error)
+}
+
+type settling interface {
+	ratelimit.Limiter
+	ratelimit.Settler
+	ratelimit.PartialTaker
+}
+
+var taking = kindOfCall{0, 1, func(c context.Context, l settling, _ *ratelimit.Ticket, key string, n int) (ratelimit.Result, error) {
+	return l.TryAcquireN(c, key, n)
+}}
+
+// groups are calls that take, and calls of all kinds that are merged with each other.
+var groups = []group{
+	{"takes", []kindOfCall{taking}},
+	{"all kinds", []kindOfCall{
+		taking,
+		{0, 1, func(c context.Context, l settling, _ *ratelimit.Ticket, key string, n int) (ratelimit.Result, error) {
+			_, r, err := l.TryAcquireUpTo(c, key, n)
+			return r, err
+		}},
+		{0, 1, func(c context.Context, l settling, _ *ratelimit.Ticket, key string, n int) (ratelimit.Result, error) {
+			return l.Charge(c, key, n)
+		}},
+		{0, 1, func(c context.Context, l settling, _ *ratelimit.Ticket, key string, n int) (ratelimit.Result, error) {
+			_, r, err := l.Estimate(c, key, n)
+			return r, err
+		}},
+		{1, 1, func(c context.Context, _ settling, t *ratelimit.Ticket, _ string, n int) (ratelimit.Result, error) {
+			return ratelimit.Result{}, t.Settle(c, 2*n)
+		}},
+		{4, -1, func(c context.Context, _ settling, t *ratelimit.Ticket, _ string, n int) (ratelimit.Result, error) {
+			return ratelimit.Result{}, t.Settle(c, 3*n)
+		}},
+	}},
+}
+
+func (g group) kind(i int) kindOfCall { return g.kinds[i%len(g.kinds)] }
+
+// prepare returns the calls of the group, after the estimates that they settle.
+func (g group) prepare(t testing.TB, built ratelimit.Limiter, key string) func(c context.Context, i int) (ratelimit.Result, error) {
+	l := built.(settling)
+	var tickets [groupSize]*ratelimit.Ticket
+	for i := range tickets {
+		if begin := g.kind(i).begin; begin > 0 {
+			var err error
+			tickets[i], _, err = l.Estimate(ctx, key, begin*weight(i))
+			require.NoError(t, err)
+		}
+	}
+	return func(c context.Context, i int) (ratelimit.Result, error) {
+		return g.kind(i).call(c, l, tickets[i], key, weight(i))
+	}
+}
+
 // executed returns how often each call of the group was executed: any number below
 // five, and go-redis sends a command four times at most.
-func executed(t testing.TB, l ratelimit.Limiter, key string) [groupSize]int {
+func (g group) executed(t testing.TB, l ratelimit.Limiter, key string) [groupSize]int {
 	t.Helper()
 	var times [groupSize]int
 	rest := used(t, l, key)
 	for i := range times {
-		times[i] = rest % 5
+		times[i] = (rest%5 - g.kind(i).begin) * g.kind(i).step
 		rest /= 5
 	}
 	require.Zero(t, rest)
@@ -105,24 +169,10 @@ func requireOnce(t testing.TB, times [groupSize]int, errs [groupSize]error) {
 	}
 }
 
-// onMerged matches the requests that carry several calls of a limiter: they run a
-// script that is not the one of a single call.
-func onMerged(t testing.TB, build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)) redistest.Matcher {
-	var single lastScript
-	l, err := build(&single)
-	require.NoError(t, err)
-	_, _ = l.TryAcquire(ctx, "k")
-	require.Len(t, string(single), 40, "the digest of a script")
-	byDigest := redistest.OnCommand("evalsha")
-	return func(request []byte) bool { return byDigest(request) && !bytes.Contains(request, []byte(single)) }
-}
-
-// lastScript is a client that keeps the last script, and no server.
-type lastScript string
-
-func (s *lastScript) Process(_ context.Context, cmd redis.Cmder) error {
-	*s = lastScript(limitertest.Text(cmd.Args()[1]))
-	return errors.New("no server")
+// onMerged matches the requests that carry several calls for a key of a group.
+func onMerged() redistest.Matcher {
+	byDigest, several := redistest.OnCommand("evalsha"), regexp.MustCompile(`[0-9][xecg][0-9/]+,[0-9]`)
+	return func(request []byte) bool { return byDigest(request) && several.Match(request) }
 }
 
 func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
@@ -182,36 +232,40 @@ func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 			require.NoError(t, err)
 			which := redistest.OnScript()
 			if r.merging {
-				which = onMerged(t, a.build)
+				which = onMerged()
 			}
-			var f figures
-			var struck, unanswered int
-			for cut := range 24 {
-				keys := [2]string{fmt.Sprint(t.Name(), cut, "a"), fmt.Sprint(t.Name(), cut, "b")}
-				faults := []*redistest.Fault{}
-				r.all(func(p *redistest.Proxy) { faults = append(faults, p.CutReplyAfter(cut, which)) })
-				r.all((*redistest.Proxy).HoldReplies) // so that they wait for each other
-				first := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, keys[0], weight(i)) })
-				second := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, keys[1], weight(i)) })
-				r.all((*redistest.Proxy).Unhang)
-				errs := [2][groupSize]error{first(), second()}
-				r.all((*redistest.Proxy).Disarm)
-				for _, fault := range faults {
-					struck += fault.Hits()
-				}
-				for k, key := range keys {
-					times := executed(t, truth, key)
-					requireOnce(t, times, errs[k])
-					for i, n := range times {
-						if errs[k][i] != nil {
-							unanswered += n
+			for _, of := range groups {
+				var f figures
+				var struck, unanswered int
+				for cut := range 24 {
+					keys := [2]string{fmt.Sprint(t.Name(), of.name, cut, "a"), fmt.Sprint(t.Name(), of.name, cut, "b")}
+					a, b := of.prepare(t, l, keys[0]), of.prepare(t, l, keys[1])
+					faults := []*redistest.Fault{}
+					r.all(func(p *redistest.Proxy) { faults = append(faults, p.CutReplyAfter(cut, which)) })
+					r.all((*redistest.Proxy).HoldReplies) // so that they wait for each other
+					first := gather(&f, func(i int) (ratelimit.Result, error) { return a(ctx, i) })
+					second := gather(&f, func(i int) (ratelimit.Result, error) { return b(ctx, i) })
+					r.all((*redistest.Proxy).Unhang)
+					errs := [2][groupSize]error{first(), second()}
+					r.all((*redistest.Proxy).Disarm)
+					for _, fault := range faults {
+						struck += fault.Hits()
+					}
+					for k, key := range keys {
+						times := of.executed(t, truth, key)
+						requireOnce(t, times, errs[k])
+						for i, n := range times {
+							if errs[k][i] != nil {
+								unanswered += n
+							}
 						}
 					}
+					_, _ = l.Peek(ctx, t.Name()) // it may notice the cut connection
 				}
+				t.Logf("%s: %v; %d replies cut; %d calls executed without an answer", of.name, &f, struck, unanswered)
+				require.Positive(t, struck)
+				require.Positive(t, unanswered, "a lost reply is one of a call that was executed")
 			}
-			t.Logf("%v; %d replies cut; %d calls executed without an answer", &f, struck, unanswered)
-			require.Positive(t, struck)
-			require.Positive(t, unanswered, "a lost reply is one of a call that was executed")
 		})
 	})
 
@@ -271,12 +325,14 @@ func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 			require.NoError(t, err)
 			truth, err := a.build(r.admin)
 			require.NoError(t, err)
-			for _, way := range ways {
-				key := t.Name() + way.name
+			for at := range len(ways) * len(groups) {
+				way, of := ways[at%len(ways)], groups[at/len(ways)]
+				key := t.Name() + way.name + of.name
 				must(t)(l.TryAcquire(ctx, "warm up"))
+				call := of.prepare(t, l, key)
 				var f figures
 				r.all(way.hang)
-				errs := gather(&f, func(i int) (ratelimit.Result, error) { return l.TryAcquireN(ctx, key, weight(i)) })()
+				errs := gather(&f, func(i int) (ratelimit.Result, error) { return call(ctx, i) })()
 				r.all((*redistest.Proxy).Unhang)
 				for i, err := range errs {
 					require.Error(t, err, "call %d", i)
@@ -287,7 +343,7 @@ func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 					return err == nil && res.Allowed
 				})
 				settle()
-				times := executed(t, truth, key)
+				times := of.executed(t, truth, key)
 				requireOnce(t, times, errs)
 				t.Logf("%s: %v; executions %v", way.name, &f, times)
 			}
@@ -302,7 +358,8 @@ func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 			require.NoError(t, err)
 			truth, err := a.build(r.admin)
 			require.NoError(t, err)
-			for _, way := range ways {
+			for at := range len(ways) * len(groups) {
+				way, of := ways[at%len(ways)], groups[at/len(ways)]
 				for _, end := range []struct {
 					name string
 					want error
@@ -317,14 +374,15 @@ func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 						return c, cancel
 					}},
 				} {
-					key := t.Name() + way.name + end.name
+					key := t.Name() + way.name + of.name + end.name
 					must(t)(l.TryAcquire(ctx, "warm up"))
+					call := of.prepare(t, l, key)
 					var f figures
 					r.all(way.hang)
 					errs := gather(&f, func(i int) (ratelimit.Result, error) {
 						c, cancel := end.ctx()
 						defer cancel()
-						return l.TryAcquireN(c, key, weight(i))
+						return call(c, i)
 					})()
 					for _, call := range []func(c context.Context) error{
 						func(c context.Context) error { _, err := l.Peek(c, key); return err },
@@ -348,7 +406,7 @@ func TestCallsEndInTimeWhenTheServerHangs(t *testing.T) {
 					require.True(t, must(t)(l.TryAcquire(ctx, key+" afterwards")).Allowed)
 					again := time.Since(start)
 					settle()
-					times := executed(t, truth, key)
+					times := of.executed(t, truth, key)
 					requireOnce(t, times, errs)
 					t.Logf("%s, the context %s: %v; executions %v; works again after %v", way.name, end.name, &f, times, again)
 				}

@@ -55,32 +55,31 @@ func TestAFullBatchTakesNoCall(t *testing.T) {
 
 // TestABatchCostsABoundedTime, but for a first call that costs more.
 func TestABatchCostsABoundedTime(t *testing.T) {
-	type request struct {
-		key string
-		n   int
-	}
-	price := redisexec.Cost{Key: 100, Run: 30, Permit: 2}
+	price := redisexec.Cost{Key: 100, Run: 30, Permit: 2, Back: 70}
 	for _, test := range []struct {
 		name    string
 		request func(i int) request
 		fits    int
 	}{
-		{"keys", func(i int) request { return request{fmt.Sprint("k", i), 1} }, 2000 / 102},
-		{"keys, several permits each", func(i int) request { return request{fmt.Sprint("k", i), 5} }, 2000 / 140},
-		{"runs for a key", func(i int) request { return request{"k", 1 + i%2} }, 1 + (2000-102)/33}, // their costs alternate: 34 and 32
-		{"equal requests", func(int) request { return request{"k", 1} }, (2000 - 100) / 2},
-		{"equal requests for several permits", func(int) request { return request{"k", 10} }, (2000 - 130) / 20},
-		{"a dear request", func(int) request { return request{"k", 5000} }, 1},
+		{"keys", func(i int) request { return request{fmt.Sprint("k", i), take(1), false} }, 2000 / 102},
+		{"keys, several permits each", func(i int) request { return request{fmt.Sprint("k", i), take(5), false} }, 2000 / 140},
+		{"runs for a key", func(i int) request { return request{"k", take(1 + i%2), false} }, 1 + (2000-102)/33}, // their costs alternate: 34 and 32
+		{"equal requests", func(int) request { return request{"k", take(1), false} }, (2000 - 100) / 2},
+		{"equal requests for several permits", func(int) request { return request{"k", take(10), false} }, (2000 - 130) / 20},
+		{"requests for as many as fit", func(int) request { return request{"k", upTo(10), false} }, (2000 - 100) / 20},
+		{"what is given back", func(i int) request { return request{fmt.Sprint("k", i), giveBack(1, 0), false} }, 2000 / (102 + 270)},
+		{"what is given back to one key", func(int) request { return request{"k", giveBack(1, 0), false} }, 1 + (2000-372)/(32+270)},
+		{"a dear request", func(int) request { return request{"k", take(5000), false} }, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			b, last, calls := newBatch(price), map[string]int{}, 0
 			for ; calls <= maxCalls; calls++ {
 				r := test.request(calls)
-				_, joined := b.join(r.key, take(r.n), 0)
+				_, joined := b.join(r.key, r.o, 0)
 				if joined {
 					continue
 				}
-				if _, ok := b.add(ctx, asGiven, r.key, take(r.n), 0, last); !ok {
+				if _, ok := b.add(ctx, asGiven, r.key, r.o, 0, last); !ok {
 					break
 				}
 			}

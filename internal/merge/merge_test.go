@@ -31,7 +31,8 @@ func behindP(key string) string { return "p:" + key }
 
 // A server is a client that decides as a script would: each key has permits, and the
 // first of equal requests get theirs. The words are how many were allowed, and the
-// permits that were left before.
+// permits that were left before; a ticket is the permits that were used then, and zero.
+// Charges are taken up to so many permits again.
 type server struct {
 	*redisexec.Executor
 	permits int        // of each key
@@ -40,13 +41,14 @@ type server struct {
 	mu       sync.Mutex // guards all below
 	used     map[string]int
 	sent     []string          // the commands, in the order in which they came
+	scripts  []string          // the sources of theirs
 	contexts []context.Context // theirs
-	broken   map[string]int    // executions for many requests that will fail for a key
+	broken   map[string][]int  // executions for many requests that will fail for a key, after so many of its runs
 	errs     map[string]error  // of the executions for one run of a key
 }
 
 func newServer(permits int) *server {
-	s := &server{permits: permits, used: map[string]int{}, broken: map[string]int{}, errs: map[string]error{}}
+	s := &server{permits: permits, used: map[string]int{}, broken: map[string][]int{}, errs: map[string]error{}}
 	s.Executor = &redisexec.Executor{
 		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"), Words: 2, Pooled: true,
 	}
@@ -73,18 +75,20 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 			args = append(args, fmt.Sprint(arg))
 		}
 	}
-	many, operations := args[1] == s.Many.BySHA[1], args[1] == s.Operations.BySHA[1]
+	script := s.scriptOf(args[1])
 	keys, requests := args[3:4], args[4:5]
-	if many || operations {
+	if script == s.Many || script == s.Operations {
 		count := (len(args) - 4) / 2
 		keys, requests = args[3:3+count], args[4+count:]
 	}
+	alone := script == s.One || script == s.Operations && len(keys) == 1 && !strings.Contains(requests[0], ",")
 	var about []string
 	for i, key := range keys {
 		about = append(about, key+" "+requests[i])
 	}
 	s.mu.Lock()
 	s.sent = append(s.sent, strings.Join(about, ", "))
+	s.scripts = append(s.scripts, script.Source)
 	s.contexts = append(s.contexts, ctx)
 	s.mu.Unlock()
 	if s.hold != nil {
@@ -96,29 +100,57 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 	defer s.mu.Unlock()
 	var words []int64
 	for i, key := range keys {
-		switch {
-		case !many && s.errs[key] != nil:
+		if alone && s.errs[key] != nil {
 			return s.errs[key]
-		case many && s.broken[key] > 0:
-			s.broken[key]--
-			words = append(words, -1)
-			continue
 		}
-		for run := range strings.SplitSeq(requests[i], ",") {
-			n, calls := 1, 1
-			if (many || operations) && run != "1" {
-				fmt.Sscanf(run, "%dx%d", &n, &calls)
-			} else {
-				fmt.Sscan(run, &n)
-			}
-			left := s.permits - s.used[key]
-			allowed := min(left/n, calls)
-			s.used[key] += allowed * n
-			words = append(words, int64(allowed), int64(left))
+		runs := strings.Split(requests[i], ",")
+		fails := !alone && len(s.broken[key]) > 0
+		if fails {
+			runs = runs[:s.broken[key][0]]
+			s.broken[key] = s.broken[key][1:]
+		}
+		for _, run := range runs {
+			words = append(words, s.decide(key, run)...)
+		}
+		if fails {
+			words = append(words, -1)
 		}
 	}
 	cmd.SetVal(words)
 	return nil
+}
+
+func (s *server) scriptOf(digest string) *script.Script {
+	for _, of := range []*script.Script{s.One, s.Many, s.Operations} {
+		if of.BySHA[1] == digest {
+			return of
+		}
+	}
+	panic("an unknown script")
+}
+
+// decide returns the words of a run. It is called with mu held.
+func (s *server) decide(key, run string) []int64 {
+	n, calls, op := 1, 1, 'x'
+	var where, which int64
+	if i := strings.IndexByte(run, 'g'); i > 0 {
+		fmt.Sscanf(run, "%dg%d/%d", &n, &where, &which)
+		s.used[key] -= n
+		return []int64{int64(n)}
+	}
+	fmt.Sscanf(run, "%d%c%d", &n, &op, &calls)
+	left := s.permits - s.used[key]
+	room := left
+	if op == 'c' {
+		room += s.permits
+	}
+	allowed := min(max(room, 0)/n, calls)
+	s.used[key] += allowed * n
+	words := []int64{int64(allowed), int64(left)}
+	if op == 'e' {
+		words = append(words, int64(s.used[key]), 0)
+	}
+	return words
 }
 
 // take returns the commands that came since it was last called.

@@ -64,7 +64,7 @@ func TestAKeyThatFailsIsAskedForAgain(t *testing.T) {
 			held(t, 10, func(t *testing.T, s *server, m *Merger) {
 				calls := waitingFor(t, s, m, "a", "b", "b", "c")
 				s.answerFew()
-				s.broken["b"], s.errs["b"] = 1, test.err
+				s.broken["b"], s.errs["b"] = []int{0}, test.err
 				for range test.sent {
 					s.answerNext(nil)
 				}
@@ -81,7 +81,7 @@ func TestAnErrorAboutAllKeysEndsTheSearch(t *testing.T) {
 		calls := waitingFor(t, s, m, "a", "b", "c", "d")
 		s.answerFew()
 		corrupt, full := serverError("WRONGTYPE"), serverError("OOM")
-		s.broken = map[string]int{"a": 1, "b": 1, "c": 1}
+		s.broken = map[string][]int{"a": {0}, "b": {0}, "c": {0}}
 		s.errs = map[string]error{"a": corrupt, "b": full, "c": corrupt}
 		for range 3 {
 			s.answerNext(nil)
@@ -103,7 +103,7 @@ func TestAKeyThatFailsNowAndThen(t *testing.T) {
 		}
 		cancel()
 		synctest.Wait()
-		s.broken["k"] = 2
+		s.broken["k"] = []int{0, 0}
 		s.answerFew()
 		for range 5 {
 			s.answerNext(nil)

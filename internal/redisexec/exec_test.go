@@ -30,6 +30,8 @@ func values(cmd redis.Cmder) (values []any) {
 			arg = *p
 		case *int64:
 			arg = *p
+		case []byte:
+			arg = string(p)
 		}
 		values = append(values, arg)
 	}
