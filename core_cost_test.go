@@ -34,14 +34,14 @@ func TestEveryLimiterSaysWhatMergedCallsCost(t *testing.T) {
 		{"token bucket", Must(NewTokenBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
 		{"token bucket in steps", Must(NewTokenBucket(client, PerSecond(1), 10, WithRefillEvery(time.Second))).core, redisexec.Cost{Key: 8, Run: 1}},
 		{"leaky bucket", Must(NewLeakyBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
-		{"Hash", window(), redisexec.Cost{Key: 15, Run: 40}},
-		{"List", window(WithStorage(List)), redisexec.Cost{Key: 15, Run: 40}},
-		{"ZSet", window(WithStorage(ZSet)), redisexec.Cost{Key: 12, Run: 10, Permit: 3}},
-		{"a log", log(249_999, 1), redisexec.Cost{Key: 15, Run: 40}},
-		{"ten rules", log(249_999, 10), redisexec.Cost{Key: 240, Run: 400}},
-		{"a long log", log(250_000, 1), redisexec.Cost{Key: 15, Run: 80}},
-		{"as long as any", log(100_000_000, 1), redisexec.Cost{Key: 15, Run: 200}},
-		{"merged to a minute", log(100_000_000, 1, WithResolution(time.Minute)), redisexec.Cost{Key: 15, Run: 40}},
+		{"Hash", window(), redisexec.Cost{Key: 15, Run: 40, Back: 120}},
+		{"List", window(WithStorage(List)), redisexec.Cost{Key: 15, Run: 40, Back: 120}},
+		{"ZSet", window(WithStorage(ZSet)), redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}},
+		{"a log", log(249_999, 1), redisexec.Cost{Key: 15, Run: 40, Back: 120}},
+		{"ten rules", log(249_999, 10), redisexec.Cost{Key: 240, Run: 400, Back: 120}},
+		{"a long log", log(250_000, 1), redisexec.Cost{Key: 15, Run: 80, Back: 240}},
+		{"as long as any", log(100_000_000, 1), redisexec.Cost{Key: 15, Run: 200, Back: 600}},
+		{"merged to a minute", log(100_000_000, 1, WithResolution(time.Minute)), redisexec.Cost{Key: 15, Run: 40, Back: 120}},
 	} {
 		require.Equal(t, test.want, test.core.exec.Cost, test.name)
 	}

@@ -123,7 +123,7 @@ func logCost(resolution int64, rules []Rule) redisexec.Cost {
 	longest := rules[len(rules)-1]
 	entries := min(int64(longest.Limit), longest.Window.Microseconds()/resolution) // at most
 	far := 1 + min(entries/250_000, 4)
-	return redisexec.Cost{Key: 15 + 25*(len(rules)-1), Run: 40 * len(rules) * int(far)}
+	return redisexec.Cost{Key: 15 + 25*(len(rules)-1), Run: 40 * len(rules) * int(far), Back: 120 * int(far)}
 }
 
 // logExplainer explains the replies of a log.
