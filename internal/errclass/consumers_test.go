@@ -84,7 +84,6 @@ var meanings = []struct {
 	{reply("WRONGTYPE Operation against a key holding the wrong kind of value"), "corrupt_state", damaged},
 	{reply("CORRUPT it holds no bucket"), "corrupt_state", damaged},
 	{reply("ERR value is not an integer or out of range"), "corrupt_state", damaged},
-	{reply("DEBT 1"), "too_much_debt", decision},
 	{reply("BUSY Redis is busy running a script."), "redis_busy", outage},
 	{reply("CLUSTERDOWN The cluster is down"), "redis_clusterdown", outage},
 	{reply("LOADING Redis is loading the dataset in memory"), "redis_loading", outage},
@@ -182,7 +181,7 @@ func TestRepliesOfServersMatchAndAreObserved(t *testing.T) {
 	for prefix, is := range map[reply]error{
 		"CROSSSLOT Keys": ratelimit.ErrCrossSlot, "ERR Error compiling script (new function): x": ratelimit.ErrInvalidConfig,
 		"WRONGTYPE Operation": ratelimit.ErrCorruptState, "CORRUPT x": ratelimit.ErrCorruptState,
-		"ERR value is not an integer or out of range": ratelimit.ErrCorruptState, "DEBT": ratelimit.ErrTooMuchDebt, "OOM command": nil,
+		"ERR value is not an integer or out of range": ratelimit.ErrCorruptState, "OOM command": nil,
 	} {
 		var seen []ratelimit.Observation
 		watch := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { seen = append(seen, o) })

@@ -93,7 +93,6 @@ var replies = []struct {
 	{"CORRUPT", ErrCorruptState, Kind{Damaged, "corrupt_state"}}, // the scripts' own
 	{"WRONGTYPE", ErrCorruptState, Kind{Damaged, "corrupt_state"}},
 	{"value is not an integer", ErrCorruptState, Kind{Damaged, "corrupt_state"}},  // INCRBY's, for a number that INCRBY does not write
-	{"DEBT", ErrTooMuchDebt, Kind{Decision, "too_much_debt"}},                     // the scripts' own
 	{"CROSSSLOT", ErrCrossSlot, Kind{Mistake, "cross_slot"}},                      // of a node of a cluster
 	{"Error compiling script", ErrInvalidConfig, Kind{Mistake, "invalid_config"}}, // such as one of too many limiters
 	{"BUSY", nil, Kind{Outage, "redis_busy"}},
