@@ -53,6 +53,7 @@ func TestAPostWhoseClientLeaves(t *testing.T) {
 				_, err = server.Client().Do(r)
 				require.ErrorIs(t, err, context.Canceled)
 				time.Sleep(3 * time.Minute)
+				synctest.Wait() // for the handler
 				if !c.noticed {
 					require.Equal(t, 2, ran, "for nobody")
 					require.Empty(t, failed)
