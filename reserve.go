@@ -126,7 +126,7 @@ func (r *Reservation) Result() Result {
 // Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
 // cancels the reservation and returns an error that wraps the context's. If the permits are
 // not due before the deadline of ctx, it cancels at once and returns a *[WaitError]. Do not use
-// the permits after an error: Wait gives them back even if they have become due meanwhile.
+// the permits after an error: Wait gives them back even if they are due by then.
 //
 // If Redis is slow, the cancel takes up to 100 ms beyond the context's end. Wait does not
 // report whether the cancel gave the permits back.

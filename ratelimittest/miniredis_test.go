@@ -8,7 +8,7 @@ import (
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
-// TestTheServerHasNoAddress: whoever asks for it is told what to use. go-redis would take an empty
+// TestTheServerHasNoAddress: a test that asks for it fails, and the message says what to use. go-redis would take an empty
 // one for localhost:6379, where a developer may have a Redis.
 func TestTheServerHasNoAddress(t *testing.T) {
 	for method, ask := range map[string]func(*ratelimittest.Env) string{

@@ -1,4 +1,4 @@
-// Package limitername says what a limiter is called, in errors, observations and the policies that clients are told.
+// Package limitername returns the name of a limiter, for errors, observations and the policies in answers to clients.
 package limitername
 
 // Default is the name of a limiter without one.
