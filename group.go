@@ -357,20 +357,18 @@ func (g *group) take(ctx context.Context, request string, holds []*Hold) (redise
 	for i, at := range g.ids {
 		exec.Args[at.arg] = holds[i].id
 	}
-	giveBack := func(ctx context.Context) {
-		for _, h := range holds {
-			h.giveBack(ctx)
+	late := func(reply redisexec.Reply, err error) { // nobody gets to know of the holds
+		if mayHold(err) || err == nil && reply.Words[1+wordAllowed] > 0 {
+			for _, h := range holds {
+				h.giveBack(ctx)
+			}
 		}
 	}
-	words, err := takeHolds(ctx, giveBack, func() ([]int64, bool, error) {
-		reply, err := exec.Do(ctx, exec.One, request, 1)
-		if err != nil {
-			return nil, false, err
-		}
-		words := reply.Keep()
-		return words, words[1+wordAllowed] > 0, nil
-	})
-	return redisexec.Reply{Words: words}, err
+	reply, err := redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return exec.Do(ctx, exec.One, request, 1) }, late)
+	if err != nil && !reply.Late {
+		go late(reply, err)
+	}
+	return reply, err
 }
 
 // dear reports whether claims for many permits cost the server more than a merged call

@@ -367,52 +367,6 @@ func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error
 	return reply, err
 }
 
-// takeHolds returns the reply of take, which says whether holds have their permits. If the
-// caller does not get it, because ctx has ended or because the reply is lost, giveBack gives
-// them back.
-func takeHolds(ctx context.Context, giveBack func(context.Context), take func() (words []int64, held bool, err error)) ([]int64, error) {
-	if ctx.Done() == nil {
-		words, _, err := take()
-		if mayHold(err) {
-			go giveBack(ctx)
-		}
-		return words, err
-	}
-	type outcome struct {
-		words []int64
-		held  bool
-		err   error
-	}
-	done := make(chan outcome) // without a buffer: either the caller gets it, or it has left
-	go func() {
-		redisexec.GrowStack()
-		var o outcome
-		returned := false
-		defer func() {
-			if !returned {
-				o.err = redisexec.Unfinished(recover())
-			}
-			unknown := mayHold(o.err)
-			select {
-			case done <- o:
-			case <-ctx.Done():
-				unknown = unknown || o.held
-			}
-			if unknown {
-				giveBack(ctx)
-			}
-		}()
-		o.words, o.held, o.err = take()
-		returned = true
-	}()
-	select {
-	case o := <-done:
-		return o.words, o.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
 // Name returns the limiter's name, see [WithName].
 func (f *InFlight) Name() string {
 	if f == nil {
