@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"encoding/xml"
+	"errors"
+	"flag"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+var update = flag.Bool("update", false, "draw the checked-in pictures again")
+
+func TestPicturesAreCheckedIn(t *testing.T) {
+	if *update {
+		require.NoError(t, run(t.Context(), "."))
+	}
+	var want []string
+	for _, s := range scenes() {
+		svg, err := s.picture(t.Context())
+		require.NoError(t, err)
+		name := s.name + ".svg"
+		want = append(want, name)
+		checkedIn, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(svg, checkedIn), "%s is not what the limiters do now; go run . in docs/pictures draws it again", name)
+	}
+	files, err := filepath.Glob("*.svg")
+	require.NoError(t, err)
+	require.ElementsMatch(t, want, files, "a picture that no scene draws")
+}
+
+// TestPicturesAreXML: a page shows nothing of a picture with a mistake, and a dark page has its
+// own colours.
+func TestPicturesAreXML(t *testing.T) {
+	for _, s := range scenes() {
+		svg, err := s.picture(t.Context())
+		require.NoError(t, err)
+		decoder := xml.NewDecoder(bytes.NewReader(svg))
+		for {
+			_, err := decoder.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			require.NoError(t, err, s.name)
+		}
+		drawing := svg[bytes.Index(svg, []byte("</style>")):]
+		require.NotRegexp(t, `(fill|stroke):#`, string(drawing), "%s: a colour that a dark page cannot change", s.name)
+	}
+}
+
+// What the pictures are drawn to show: at most so many in any 10 s at the boundary.
+func TestBoundaryShowsWhatTheAlgorithmsPromise(t *testing.T) {
+	boundary := scenes()[3]
+	require.Equal(t, "boundary", boundary.name)
+	got := map[string][2]int{}
+	for _, a := range algorithms() {
+		answers, err := replay(t.Context(), a, boundary)
+		require.NoError(t, err)
+		got[a.name] = [2]int{allowed(answers), most(answers)}
+	}
+	require.Equal(t, map[string][2]int{
+		"token bucket":             {14, 12},
+		"leaky bucket, capacity 1": {4, 2},
+		"fixed window":             {20, 19},
+		"sliding window":           {12, 10},
+		"sliding log":              {12, 10},
+	}, got)
+}
+
+// docs/choosing.md says that the row of the token bucket is that of a leaky bucket too.
+func TestLeakyBucketDecidesAsTheTokenBucket(t *testing.T) {
+	token := algorithms()[0]
+	leaky := algorithm{limiter: func(c ratelimit.Client, limit int) (ratelimit.Limiter, error) {
+		return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit)
+	}}
+	for _, s := range scenes() {
+		want, err := replay(t.Context(), token, s)
+		require.NoError(t, err)
+		got, err := replay(t.Context(), leaky, s)
+		require.NoError(t, err)
+		require.Equal(t, want, got, s.name)
+	}
+}
