@@ -11,12 +11,24 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/page/pagetest"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 
 type step = chromedp.Action[chromedp.Void]
 
-// A tab is that of a headless Chromium of its own.
+// browser is one headless Chromium for all tests, nil until one needs it.
+var browser context.Context
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if browser != nil {
+		_ = chromedp.Cancel(browser)
+	}
+	os.Exit(code)
+}
+
+// A tab is one of the browser.
 type tab struct {
 	t   *testing.T
 	ctx context.Context
@@ -24,12 +36,15 @@ type tab struct {
 
 func openTab(t *testing.T) tab {
 	redistest.Require(t, "chromium")
-	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.UserDataDir(t.TempDir()), chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
-	ctx, cancel := chromedp.NewExecAllocator(t.Context(), options...)
+	if browser == nil {
+		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.DisableGPU,
+			chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+		allocator, _ := chromedp.NewExecAllocator(context.Background(), options...)
+		browser, _ = chromedp.NewContext(allocator)
+		require.NoError(t, chromedp.Do(browser))
+	}
+	ctx, cancel := chromedp.NewContext(browser)
 	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(func() { _ = chromedp.Cancel(ctx); cancel() })
 	b := tab{t, ctx}
 	b.do(chromedp.EmulateViewport(1200, 900))
 	return b
@@ -61,6 +76,12 @@ func screen(width, height int64, scheme string) step {
 		})
 		return chromedp.Void{}, err
 	})
+}
+
+// audit says what is wrong with the page for those who do not see it well.
+func (b tab) audit() {
+	b.t.Helper()
+	require.Empty(b.t, value[[]string](b, pagetest.Audit))
 }
 
 // screenshot keeps a picture of the whole page in the folder that PAGE_SCREENSHOTS names.

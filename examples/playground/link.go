@@ -30,8 +30,7 @@ func (l *link) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	down := l.down
 	l.mu.Unlock()
 	if down {
-		near, far := net.Pipe()
-		_ = far.Close()
+		near, _ := net.Pipe()
 		return &linkConn{Conn: near, link: l}, nil
 	}
 	conn, err := l.connect(ctx)

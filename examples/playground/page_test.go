@@ -45,12 +45,15 @@ func TestPageShowsWhatTheLimiterDoes(t *testing.T) {
 	require.Contains(t, states, "of 10 permits")
 	require.Contains(t, states, "test:demo:tokenbucket{user:1} (string): ")
 	require.Regexp(t, `^(allowed, \d+ of 10 left|denied, retry after \d+ ms)$`, value[string](b, `document.querySelector("#lines li").lastChild.textContent`))
-	b.screenshot("playground-light")
-	b.do(screen(1200, 900, "dark"))
-	b.screenshot("playground-dark")
-	b.do(screen(360, 800, "dark"))
-	b.screenshot("playground-narrow")
-	require.True(t, value[bool](b, `document.documentElement.scrollWidth <= document.documentElement.clientWidth`), "a page of 360 pixels must not scroll sideways")
+	for _, look := range []struct {
+		name          string
+		width, height int64
+		scheme        string
+	}{{"light", 1200, 900, "light"}, {"dark", 1200, 900, "dark"}, {"narrow", 360, 800, "dark"}, {"narrow-light", 320, 700, "light"}} {
+		b.do(screen(look.width, look.height, look.scheme))
+		b.audit()
+		b.screenshot("playground-" + look.name)
+	}
 }
 
 func TestPageShowsAnOutageAndItsPolicy(t *testing.T) {
@@ -63,6 +66,7 @@ func TestPageShowsAnOutageAndItsPolicy(t *testing.T) {
 		until(text("states")+`.includes("cannot be read")`),
 		until(count("secondary")+` >= 5`),
 	)
+	b.audit()
 	b.screenshot("playground-outage")
 	b.do(
 		chromedp.Click("#down"),

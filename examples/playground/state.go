@@ -63,7 +63,7 @@ func inWords(now ratelimit.Result) string {
 	case now.Remaining == now.Limit:
 		return fmt.Sprintf("All %d permits are left.", now.Limit)
 	case now.Allowed:
-		return fmt.Sprintf("%d of %d permits are left; all are back in %s.", now.Remaining, now.Limit, brief(now.ResetAfter))
+		return fmt.Sprintf("%d of %d permits left; all are back in %s.", now.Remaining, now.Limit, brief(now.ResetAfter))
 	}
 	return fmt.Sprintf("None of %d permits is left; the next call is allowed in %s, all are back in %s.", now.Limit, brief(now.RetryAfter), brief(now.ResetAfter))
 }

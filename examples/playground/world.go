@@ -21,7 +21,7 @@ const (
 	longestWait  = 8 * time.Second // of a caller that waits
 	maxInFlight  = 8               // calls of one caller, beside a burst
 	callTimeout  = 2 * time.Second
-	policyBudget = 50 * time.Millisecond
+	policyBudget = 500 * time.Millisecond // a script takes long in the embedded Redis
 )
 
 // A world is one limiter with its callers and its Redis.
@@ -140,7 +140,7 @@ func (w *world) build(s settings) (built, error) {
 func (w *world) run(ctx context.Context) {
 	ticker := time.NewTicker(tick)
 	defer ticker.Stop()
-	var due [maxCallers + 1]float64 // of each caller, in requests
+	var due [maxCallers + 1]time.Duration // of each caller; a request is due for each second
 	last := time.Now()
 	for {
 		select {
@@ -155,8 +155,8 @@ func (w *world) run(ctx context.Context) {
 		s := w.settings
 		w.mu.Unlock()
 		for caller := 1; caller <= s.Callers; caller++ {
-			due[caller] += elapsed.Seconds() * float64(s.Rate)
-			for ; due[caller] >= 1; due[caller]-- {
+			due[caller] += elapsed * time.Duration(s.Rate)
+			for ; due[caller] >= time.Second; due[caller] -= time.Second {
 				w.begin(ctx, s, caller, maxInFlight)
 			}
 		}
@@ -185,6 +185,9 @@ func (w *world) begin(ctx context.Context, s settings, caller, most int) {
 		w.waiting++
 	}
 	limiter := w.built.limiter
+	if s.Wait { // for a bucket itself, on which those who wait have a turn
+		limiter = w.built.plans[s.Plan]
+	}
 	go func() {
 		began := time.Now()
 		result, err := call(ctx, limiter, s, s.key(caller))

@@ -2,8 +2,13 @@
 
 // stackedChart draws counts over time, stacked in the order of series, and draws them again when the
 // page's width or its colours change. Each series is {name, color}, color being a variable of the
-// style sheet. options: label says what is seen, for those who do not see it; clock is true if x is
-// in seconds of Unix time, which are shown in UTC; what x is called otherwise is its legend.
+// style sheet. Options:
+//
+//   label   what is seen, for those who do not see it
+//   clock   x is in seconds of Unix time, shown in UTC under this name; without it, in seconds
+//   range   the ends of the axis of x; without it, those of the data
+//   top     the least end of the axis of the counts
+//   height  in pixels
 //
 // set(x, counts) shows other data: counts has an array as long as x for each series.
 function stackedChart(host, series, options) {
@@ -30,25 +35,26 @@ function stackedChart(host, series, options) {
       cursor: { points: { show: false }, drag: { x: Boolean(options.clock), y: false } },
       scales: {
         x: { time: Boolean(options.clock), range: options.range && (() => options.range) },
-        y: { range: (_, least, most) => [0, Math.max(most * 1.08, 4)] },
+        y: { range: (_, least, most) => [0, Math.max(most * 1.08, options.top || 4)] },
       },
       axes: [
         { ...axis, grid: { show: false }, values: options.clock ? undefined : (_, ticks) => ticks.map(t => t + " s") },
         { ...axis, grid: { stroke: grid, width: 1 }, size: 52, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7, 1e8], values: (_, ticks) => ticks.map(short) },
       ],
       series: [
-        options.clock ? { label: "UTC", value: "{YYYY}-{MM}-{DD} {HH}:{mm}" } : { label: options.x || "at", value: (_, v) => v == null ? "–" : v + " s" },
+        options.clock ? { label: options.clock, value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" } : { label: "at", value: (_, v) => v == null ? "" : v + " s" },
         ...order.map(i => ({
           label: series[i].name,
           fill: css(series[i].color), stroke: css(series[i].color), width: 0,
           paths: uPlot.paths.bars({ size: [.86, 40] }), points: { show: false },
-          value: (_, v, __, at) => at == null || v == null ? "–" : counts[i][at].toLocaleString("en"),
+          value: (_, v, __, at) => at == null || v == null ? "" : counts[i][at].toLocaleString("en"),
         })),
       ],
     }, stacked(), host);
     const canvas = host.querySelector("canvas");
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", options.label);
+    host.querySelectorAll(".u-legend .u-series").forEach((row, at) => { row.style.order = at && order[at - 1] + 1; });
   };
 
   draw();
