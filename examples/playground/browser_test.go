@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -68,14 +67,14 @@ func until(js string) step {
 	return chromedp.Poll[chromedp.Void]("Boolean(" + js + ")")
 }
 
-// screen makes the page so many pixels wide, and light or dark.
+// screen makes the page so many pixels wide, and light or dark, and waits until it is drawn so.
 func screen(width, height int64, scheme string) step {
 	return chromedp.Steps(chromedp.EmulateViewport(width, height), func(ctx context.Context, _ *chromedp.Target) (chromedp.Void, error) {
 		_, err := chromedp.Call(ctx, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 		})
 		return chromedp.Void{}, err
-	})
+	}, chromedp.Evaluate[chromedp.Void](`new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))`, chromedp.EvalAwaitPromise))
 }
 
 // audit says what is wrong with the page for those who do not see it well.
@@ -91,7 +90,6 @@ func (b tab) screenshot(name string) {
 	if dir == "" {
 		return
 	}
-	time.Sleep(500 * time.Millisecond) // the page is drawn again after a change of the screen
 	png, err := chromedp.Run(b.ctx, chromedp.FullScreenshot(100))
 	require.NoError(b.t, err)
 	require.NoError(b.t, os.WriteFile(filepath.Join(dir, name+".png"), png, 0o644))

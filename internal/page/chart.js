@@ -15,6 +15,10 @@ function stackedChart(host, series, options) {
   let plot, x = [], counts = series.map(() => []);
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const short = v => v >= 1e6 ? +(v / 1e6).toFixed(1) + "M" : v >= 1e4 ? +(v / 1e3).toFixed(1) + "k" : String(v);
+  const clock = (t, step) => {
+    const [day, time] = new Date(t * 1000).toISOString().slice(0, 19).split("T");
+    return step >= 86400 || time === "00:00:00" ? day : time.slice(0, step < 60 ? 8 : 5);
+  };
   const order = series.map((_, i) => i).reverse(); // the whole stack first, what is in front last
 
   // Of a stack, uPlot draws bars from 0 to the running total, the longest first.
@@ -38,15 +42,15 @@ function stackedChart(host, series, options) {
         y: { range: (_, least, most) => [0, Math.max(most * 1.08, options.top || 4)] },
       },
       axes: [
-        { ...axis, grid: { show: false }, values: options.clock ? undefined : (_, ticks) => ticks.map(t => t + " s") },
+        { ...axis, grid: { show: false }, values: options.clock ? (_, ticks, __, ___, step) => ticks.map(t => clock(t, step)) : (_, ticks) => ticks.map(t => t + " s") },
         { ...axis, grid: { stroke: grid, width: 1 }, size: 52, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7, 1e8], values: (_, ticks) => ticks.map(short) },
       ],
       series: [
-        options.clock ? { label: options.clock, value: "{YYYY}-{MM}-{DD} {HH}:{mm}:{ss}" } : { label: "at", value: (_, v) => v == null ? "" : v + " s" },
+        options.clock ? { label: "time, " + options.clock, value: (_, v) => v == null ? "" : new Date(v * 1000).toISOString().slice(0, 19).replace("T", " ") } : { label: "at", value: (_, v) => v == null ? "" : v + " s" },
         ...order.map(i => ({
           label: series[i].name,
           fill: css(series[i].color), stroke: css(series[i].color), width: 0,
-          paths: uPlot.paths.bars({ size: [.86, 40] }), points: { show: false },
+          paths: uPlot.paths.bars({ size: [.86, 40, 1] }), points: { show: false },
           value: (_, v, __, at) => at == null || v == null ? "" : counts[i][at].toLocaleString("en"),
         })),
       ],
@@ -57,6 +61,7 @@ function stackedChart(host, series, options) {
     host.querySelectorAll(".u-legend .u-series").forEach((row, at) => { row.style.order = at && order[at - 1] + 1; });
   };
 
+  document.addEventListener("keydown", event => { if (event.key === "Escape") plot.setData(stacked()); }); // shows all again
   draw();
   let width = host.clientWidth;
   new ResizeObserver(() => {

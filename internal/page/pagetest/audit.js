@@ -14,7 +14,7 @@
   if (!document.documentElement.lang) faults.push("no language");
   if (document.querySelectorAll("h1").length !== 1) faults.push("not one h1");
   if (document.documentElement.scrollWidth > document.documentElement.clientWidth) {
-    const wide = all("body *").filter(e => !e.closest(".wide") && e.getBoundingClientRect().right > document.documentElement.clientWidth);
+    const wide = all("body *").filter(e => !e.closest(".wide") && Math.max(e.getBoundingClientRect().right, e.getBoundingClientRect().left + e.scrollWidth) > document.documentElement.clientWidth);
     faults.push("wider than the screen: " + wide.map(what).slice(0, 3).join(", "));
   }
 
