@@ -14,6 +14,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/tryacquire/ratelimit/internal/chart"
 )
 
 func main() {
@@ -40,13 +44,39 @@ func run(ctx context.Context, dir string) error {
 
 // picture is the SVG of a scene.
 func (s scene) picture(ctx context.Context) ([]byte, error) {
-	var rows []row
+	picture := chart.Events{Title: s.title, Length: s.length}
+	for _, n := range s.notes {
+		picture.Notes = append(picture.Notes, chart.Note{From: n.from, To: n.to, Text: n.text})
+	}
+	for _, c := range s.limits[1:] {
+		picture.Marks = append(picture.Marks, c.at)
+	}
+	var words []string
 	for _, a := range algorithms() {
 		answers, err := replay(ctx, a, s)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", a.name, err)
 		}
-		rows = append(rows, row{a, answers})
+		row := a.row(s, answers)
+		picture.Rows = append(picture.Rows, row)
+		words = append(words, fmt.Sprintf("%s: %s, %s", row.Name, row.Result, row.Conclusion))
 	}
-	return draw(s, rows)
+	picture.Text = strings.Join(words, "; ") + "."
+	return []byte(picture.SVG()), nil
+}
+
+func (a algorithm) row(s scene, answers []answer) chart.EventRow {
+	r := chart.EventRow{
+		Name: a.name, Detail: fmt.Sprintf(a.rule, s.limitInWords()), EndsAre: "window ends",
+		Result: fmt.Sprintf("%d of %d allowed", allowed(answers), len(answers)), Conclusion: fmt.Sprintf("at most %d in any 10 s", most(answers)),
+	}
+	for _, one := range answers {
+		r.Events = append(r.Events, chart.Event{At: one.at, Allowed: one.allowed})
+		if a.boundaries {
+			r.Ends = append(r.Ends, one.reset)
+		}
+	}
+	slices.Sort(r.Ends)
+	r.Ends = slices.Compact(r.Ends)
+	return r
 }

@@ -2,10 +2,7 @@ package main
 
 import (
 	"bytes"
-	"encoding/xml"
-	"errors"
 	"flag"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -34,25 +31,6 @@ func TestPicturesAreCheckedIn(t *testing.T) {
 	files, err := filepath.Glob("*.svg")
 	require.NoError(t, err)
 	require.ElementsMatch(t, want, files, "a picture that no scene draws")
-}
-
-// TestPicturesAreXML: a page shows nothing of a picture with a mistake, and a dark page has its
-// own colours.
-func TestPicturesAreXML(t *testing.T) {
-	for _, s := range scenes() {
-		svg, err := s.picture(t.Context())
-		require.NoError(t, err)
-		decoder := xml.NewDecoder(bytes.NewReader(svg))
-		for {
-			_, err := decoder.Token()
-			if errors.Is(err, io.EOF) {
-				break
-			}
-			require.NoError(t, err, s.name)
-		}
-		drawing := svg[bytes.Index(svg, []byte("</style>")):]
-		require.NotRegexp(t, `(fill|stroke):#`, string(drawing), "%s: a colour that a dark page cannot change", s.name)
-	}
 }
 
 // What the pictures are drawn to show: at most so many in any 10 s at the boundary.

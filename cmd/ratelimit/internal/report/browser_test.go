@@ -34,6 +34,10 @@ type tab struct {
 }
 
 func openTab(t *testing.T) tab {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("no browser is started with -short")
+	}
 	redistest.Require(t, "chromium")
 	if browser == nil {
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.DisableGPU,
