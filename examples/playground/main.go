@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -53,7 +54,13 @@ func run(ctx context.Context, out io.Writer, listen, addr string) error {
 	if err != nil {
 		return err
 	}
-	defer w.close()
+	var running sync.WaitGroup
+	ctx, end := context.WithCancel(ctx)
+	defer func() {
+		end()
+		running.Wait()
+		w.close()
+	}()
 	listener, err := net.Listen("tcp", listen)
 	if err != nil {
 		return fmt.Errorf("%w; -listen localhost:0 takes any free port", err)
@@ -61,11 +68,11 @@ func run(ctx context.Context, out io.Writer, listen, addr string) error {
 	fmt.Fprintf(out, "http://%s (%s; Ctrl-C ends it)\n", listener.Addr(), where)
 
 	server := &http.Server{Handler: handler(w), ReadHeaderTimeout: 5 * time.Second}
-	go w.run(ctx)
-	go func() {
+	running.Go(func() { w.run(ctx) })
+	running.Go(func() {
 		<-ctx.Done()
 		_ = server.Close() // pages that watch never end their request
-	}()
+	})
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

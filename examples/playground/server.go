@@ -53,7 +53,7 @@ func handler(w *world) http.Handler {
 			if burst.N < 1 || burst.N > maxBurst {
 				return fmt.Errorf("a burst of %d; it can be 1 to %d", burst.N, maxBurst)
 			}
-			w.burst(context.WithoutCancel(r.Context()), burst.N)
+			w.burst(burst.N)
 			return nil
 		})
 	})

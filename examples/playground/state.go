@@ -70,7 +70,7 @@ func inWords(now ratelimit.Result) string {
 
 // raw is what the key of a caller holds, and in how long it expires.
 func (w *world) raw(ctx context.Context, id, key string) (text, expires string, err error) {
-	name := keyname.NewHead(w.prefix, "demo", id).Of(key)
+	name := w.name(id, key)
 	kind, err := w.client.Type(ctx, name).Result()
 	if err != nil {
 		return "", "", err
@@ -100,3 +100,6 @@ func (w *world) raw(ctx context.Context, id, key string) (text, expires string, 
 	left, err := w.client.PTTL(ctx, name).Result()
 	return name + " (" + kind + "): " + text, brief(left), err
 }
+
+// name is the name of a caller's key in Redis.
+func (w *world) name(id, key string) string { return keyname.NewHead(w.prefix, name, id).Of(key) }

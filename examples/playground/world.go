@@ -15,6 +15,7 @@ import (
 )
 
 const (
+	name         = "demo" // of the limiter
 	shown        = 60 // seconds of the chart
 	linesShown   = 14
 	tick         = 20 * time.Millisecond
@@ -30,6 +31,10 @@ type world struct {
 	prefix string
 	link   *link
 	client *redis.Client
+
+	ctx    context.Context // of the calls
+	cancel context.CancelFunc
+	calls  sync.WaitGroup
 
 	mu       sync.Mutex
 	settings settings
@@ -73,10 +78,16 @@ type line struct {
 func newWorld(connect func(context.Context) (net.Conn, error), where, prefix string) (*world, error) {
 	w := &world{where: where, prefix: prefix, link: newLink(connect)}
 	w.client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: w.link.dial, MaxRetries: -1, PoolSize: 32})
+	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w, w.set(usual)
 }
 
+// close is for when run has ended. It leaves no key.
 func (w *world) close() {
+	w.mu.Lock()
+	w.cancel()
+	w.mu.Unlock()
+	w.calls.Wait()
 	w.link.setDown(false)
 	w.reset(context.Background())
 	_ = w.client.Close()
@@ -106,7 +117,7 @@ func (w *world) build(s settings) (built, error) {
 	window := time.Duration(s.Window) * time.Second
 	b := built{plans: map[string]ratelimit.Limiter{}}
 	for plan, limit := range map[string]int{"basic": s.Limit, "pro": proFactor * s.Limit} {
-		limiter, err := algorithms[s.Algorithm](w.client, limit, window, ratelimit.WithOptions(ratelimit.WithPrefix(w.prefix), ratelimit.WithName("demo")))
+		limiter, err := algorithms[s.Algorithm](w.client, limit, window, ratelimit.WithOptions(ratelimit.WithPrefix(w.prefix), ratelimit.WithName(name)))
 		if err != nil {
 			return built{}, err
 		}
@@ -157,27 +168,27 @@ func (w *world) run(ctx context.Context) {
 		for caller := 1; caller <= s.Callers; caller++ {
 			due[caller] += elapsed * time.Duration(s.Rate)
 			for ; due[caller] >= time.Second; due[caller] -= time.Second {
-				w.begin(ctx, s, caller, maxInFlight)
+				w.begin(s, caller, maxInFlight)
 			}
 		}
 	}
 }
 
 // burst makes n requests at once, of all callers in turn.
-func (w *world) burst(ctx context.Context, n int) {
+func (w *world) burst(n int) {
 	w.mu.Lock()
 	s := w.settings
 	w.mu.Unlock()
 	for i := range n {
-		w.begin(ctx, s, i%s.Callers+1, n+maxInFlight)
+		w.begin(s, i%s.Callers+1, n+maxInFlight)
 	}
 }
 
 // begin makes a call, unless its caller has so many under way.
-func (w *world) begin(ctx context.Context, s settings, caller, most int) {
+func (w *world) begin(s settings, caller, most int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.inFlight[caller] >= most {
+	if w.inFlight[caller] >= most || w.ctx.Err() != nil {
 		return
 	}
 	w.inFlight[caller]++
@@ -188,19 +199,19 @@ func (w *world) begin(ctx context.Context, s settings, caller, most int) {
 	if s.Wait { // for a bucket itself, on which those who wait have a turn
 		limiter = w.built.plans[s.Plan]
 	}
-	go func() {
+	w.calls.Go(func() {
 		began := time.Now()
-		result, err := call(ctx, limiter, s, s.key(caller))
+		result, err := call(w.ctx, limiter, s, s.key(caller))
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.inFlight[caller]--
 		if s.Wait {
 			w.waiting--
 		}
-		if ctx.Err() == nil {
+		if w.ctx.Err() == nil {
 			w.record(caller, s, result, err, time.Since(began))
 		}
-	}()
+	})
 }
 
 func call(ctx context.Context, limiter ratelimit.Limiter, s settings, key string) (ratelimit.Result, error) {
@@ -258,18 +269,17 @@ func (c *counts) add(d counts) {
 	c.Secondary += d.Secondary
 }
 
-// reset gives every key its full limit back, and forgets what was counted.
+// reset gives every key its full limit back, under each algorithm, and forgets what was counted.
 func (w *world) reset(ctx context.Context) {
-	w.mu.Lock()
-	b := w.built
-	w.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	for caller := 1; caller <= maxCallers; caller++ {
-		if b.plans["basic"].Reset(ctx, settings{}.key(caller)) != nil {
-			break // in an outage; the keys expire
+	var names []string
+	for _, f := range formats {
+		for caller := 1; caller <= maxCallers; caller++ {
+			names = append(names, w.name(f.id, settings{}.key(caller)))
 		}
 	}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_ = w.client.Unlink(ctx, names...).Err() // an outage: the keys expire
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.totals, w.seconds, w.lines = counts{}, nil, nil

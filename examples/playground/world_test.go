@@ -56,12 +56,12 @@ func TestPlanCountsAtOnce(t *testing.T) {
 		s := usual
 		s.Rate = 0
 		w := openWorld(t, s)
-		w.burst(t.Context(), 20)
+		w.burst(20)
 		synctest.Wait()
 		require.Equal(t, counts{Allowed: 10, Denied: 10}, w.view(t.Context()).Totals)
 		s.Plan = "pro"
 		require.NoError(t, w.set(s))
-		w.burst(t.Context(), 30)
+		w.burst(30)
 		synctest.Wait()
 		// What was used carries over: 20 of 30 are left.
 		require.Equal(t, counts{Allowed: 30, Denied: 20}, w.view(t.Context()).Totals)
@@ -80,7 +80,7 @@ func TestOutageIsDecidedByThePolicy(t *testing.T) {
 				s := usual
 				s.Rate, s.Policy, s.Down = 0, policy, true
 				w := openWorld(t, s)
-				w.burst(t.Context(), 20)
+				w.burst(20)
 				advance(callTimeout)
 				v := w.view(t.Context())
 				require.Equal(t, want, v.Totals)
@@ -89,7 +89,7 @@ func TestOutageIsDecidedByThePolicy(t *testing.T) {
 				s.Down = false
 				require.NoError(t, w.set(s))
 				advance(time.Second) // until the breaker asks again
-				w.burst(t.Context(), 1)
+				w.burst(1)
 				synctest.Wait()
 				require.Equal(t, want.Allowed+1, w.view(t.Context()).Totals.Allowed)
 			})
@@ -102,7 +102,7 @@ func TestCallersWaitInTurn(t *testing.T) {
 		s := usual
 		s.Rate, s.Wait = 0, true
 		w := openWorld(t, s)
-		w.burst(t.Context(), 20)
+		w.burst(20)
 		synctest.Wait()
 		v := w.view(t.Context())
 		// Ten are allowed at once and seven in less than the 8 s that they would wait; three leave.
@@ -123,7 +123,7 @@ func TestResetGivesAllPermitsBack(t *testing.T) {
 				s := usual
 				s.Rate, s.Algorithm, s.Shared = 0, algorithm, false
 				w := openWorld(t, s)
-				w.burst(t.Context(), 30)
+				w.burst(30)
 				synctest.Wait()
 				used := w.view(t.Context())
 				require.Len(t, used.States, 2)
