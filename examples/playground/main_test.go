@@ -40,11 +40,11 @@ func visit(t *testing.T, redisAddr string) (said string) {
 	defer events.Body.Close()
 	lines := bufio.NewScanner(events.Body)
 	for _, algorithm := range []string{"token-bucket", "fixed-window"} {
-		for path, body := range map[string]string{
-			"/settings": `{"algorithm": "` + algorithm + `", "limit": 10, "window": 60, "plan": "basic", "callers": 2, "rate": 9, "policy": "deny"}`,
-			"/burst":    `{"n": 5}`,
+		for _, ask := range [][2]string{
+			{"/settings", `{"algorithm": "` + algorithm + `", "limit": 10, "window": 60, "plan": "basic", "callers": 2, "rate": 9, "policy": "deny"}`},
+			{"/burst", `{"n": 5}`},
 		} {
-			reply, err := http.Post(url+path, "application/json", strings.NewReader(body))
+			reply, err := http.Post(url+ask[0], "application/json", strings.NewReader(ask[1]))
 			require.NoError(t, err)
 			require.NoError(t, reply.Body.Close())
 			require.Equal(t, http.StatusNoContent, reply.StatusCode)

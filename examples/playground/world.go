@@ -16,7 +16,7 @@ import (
 
 const (
 	name         = "demo" // of the limiter
-	shown        = 60 // seconds of the chart
+	shown        = 60     // seconds of the chart
 	linesShown   = 14
 	tick         = 20 * time.Millisecond
 	longestWait  = 8 * time.Second // of a caller that waits
