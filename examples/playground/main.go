@@ -25,6 +25,9 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
+// budget is longer than that of a service, because a script takes long in the embedded Redis.
+const budget = 500 * time.Millisecond
+
 func main() {
 	listen := flag.String("listen", "localhost:8070", "address of the page")
 	flag.Parse()
@@ -50,7 +53,7 @@ func run(ctx context.Context, out io.Writer, listen, addr string) error {
 	dial := func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", addr)
 	}
-	w, err := newWorld(dial, where, fmt.Sprintf("playground-%d", os.Getpid()))
+	w, err := newWorld(dial, where, fmt.Sprintf("playground-%d", os.Getpid()), budget)
 	if err != nil {
 		return err
 	}

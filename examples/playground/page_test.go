@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http/httptest"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/chromedp/chromedp"
@@ -19,7 +20,7 @@ func openPage(t *testing.T) (*world, tab) {
 	server.ClockTTL(true)
 	w, err := newWorld(func(ctx context.Context) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "tcp", server.Addr())
-	}, "a Redis of the test", "test")
+	}, "a Redis of the test", "test", time.Minute)
 	require.NoError(t, err)
 	t.Cleanup(w.close)
 	running, stop := context.WithCancel(t.Context())
@@ -116,7 +117,7 @@ func TestPageWorksByKeyboard(t *testing.T) {
 func TestPageSaysWhatIsWrong(t *testing.T) {
 	_, b := openPage(t)
 	b.do(
-		chromedp.Poll[chromedp.Void](`send("/burst", {n: 1000}) && true`),
+		chromedp.Poll[chromedp.Void](`send("/burst", {n: 1000}) || true`),
 		until(text("problem")),
 	)
 	require.Equal(t, "a burst of 1000; it can be 1 to 100", value[string](b, text("problem")))

@@ -76,7 +76,7 @@ func guarded(next http.Handler) http.Handler {
 			http.Error(out, "use localhost or an address, not a name", http.StatusForbidden)
 			return
 		}
-		out.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; frame-ancestors 'none'")
+		out.Header().Set("Content-Security-Policy", "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src data:; frame-ancestors 'none'")
 		out.Header().Set("X-Content-Type-Options", "nosniff")
 		next.ServeHTTP(out, r)
 	})

@@ -15,20 +15,20 @@ import (
 )
 
 const (
-	name         = "demo" // of the limiter
-	shown        = 60     // seconds of the chart
-	linesShown   = 14
-	tick         = 20 * time.Millisecond
-	longestWait  = 8 * time.Second // of a caller that waits
-	maxInFlight  = 8               // calls of one caller, beside a burst
-	callTimeout  = 2 * time.Second
-	policyBudget = 500 * time.Millisecond // a script takes long in the embedded Redis
+	name        = "demo" // of the limiter
+	shown       = 60     // seconds of the chart
+	linesShown  = 14
+	tick        = 20 * time.Millisecond
+	longestWait = 8 * time.Second // of a caller that waits
+	maxInFlight = 8               // calls of one caller, beside a burst
+	callTimeout = 2 * time.Second
 )
 
 // A world is one limiter with its callers and its Redis.
 type world struct {
 	where  string // which Redis it is
 	prefix string
+	budget time.Duration // how long a call waits for Redis before its policy decides
 	link   *link
 	client *redis.Client
 
@@ -75,8 +75,8 @@ type line struct {
 	Text string `json:"text"`
 }
 
-func newWorld(connect func(context.Context) (net.Conn, error), where, prefix string) (*world, error) {
-	w := &world{where: where, prefix: prefix, link: newLink(connect)}
+func newWorld(connect func(context.Context) (net.Conn, error), where, prefix string, budget time.Duration) (*world, error) {
+	w := &world{where: where, prefix: prefix, budget: budget, link: newLink(connect)}
 	w.client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: w.link.dial, MaxRetries: -1, PoolSize: 32})
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w, w.set(usual)
@@ -143,7 +143,7 @@ func (w *world) build(s settings) (built, error) {
 	if b.breaker, err = ratelimit.NewBreaker(); err != nil {
 		return built{}, err
 	}
-	b.limiter, err = ratelimit.NewFallback(choice, local, ratelimit.WithBudget(policyBudget), ratelimit.WithSharedBreaker(b.breaker))
+	b.limiter, err = ratelimit.NewFallback(choice, local, ratelimit.WithBudget(w.budget), ratelimit.WithSharedBreaker(b.breaker))
 	return b, err
 }
 

@@ -19,7 +19,7 @@ import (
 // openWorld is a playground in a bubble, which runs until the test ends.
 func openWorld(t *testing.T, s settings) *world {
 	env := ratelimittest.New(t)
-	w, err := newWorld(func(ctx context.Context) (net.Conn, error) { return env.Dial(ctx, "", "") }, "a Redis of the test", "test")
+	w, err := newWorld(func(ctx context.Context) (net.Conn, error) { return env.Dial(ctx, "", "") }, "a Redis of the test", "test", budget)
 	require.NoError(t, err)
 	t.Cleanup(w.close)
 	require.NoError(t, w.set(s))

@@ -176,4 +176,3 @@ func (c *canvas) bricks(class string, corners [][2]float64, width float64) {
 	}
 	fmt.Fprintf(c, `<path class="%s" d="%s"/>`+"\n", class, d.String())
 }
-

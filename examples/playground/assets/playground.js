@@ -9,13 +9,19 @@ let current = null; // the settings in force
 
 const put = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
 
-async function send(path, body) {
-  try {
-    const reply = await fetch(path, { method: "POST", body: JSON.stringify(body ?? {}) });
-    put("problem", reply.ok ? "" : (await reply.text()).trim());
-  } catch {
-    put("problem", "The playground has ended; start it again.");
-  }
+const gone = "The playground does not answer; start it again.";
+let sent = Promise.resolve();
+
+// send asks for a change after those before it, so that the last one stays.
+function send(path, body) {
+  sent = sent.then(async () => {
+    try {
+      const reply = await fetch(path, { method: "POST", body: JSON.stringify(body ?? {}) });
+      put("problem", reply.ok ? "" : (await reply.text()).trim());
+    } catch {
+      put("problem", gone);
+    }
+  });
 }
 
 const chosen = () => ({
@@ -119,4 +125,9 @@ function show(view) {
   }));
 }
 
-new EventSource("/events").onmessage = event => show(JSON.parse(event.data));
+const events = new EventSource("/events"); // it connects again
+events.onmessage = event => {
+  if ($("problem").textContent === gone) put("problem", "");
+  show(JSON.parse(event.data));
+};
+events.onerror = () => put("problem", gone);
