@@ -7,7 +7,6 @@
 //   label   what is seen, for those who do not see it
 //   clock   x is in seconds of Unix time, shown in UTC under this name; without it, in seconds
 //   range   the ends of the axis of x; without it, those of the data
-//   top     the least end of the axis of the counts
 //   height  in pixels
 //
 // set(x, counts) shows other data: counts has an array as long as x for each series.
@@ -39,7 +38,7 @@ function stackedChart(host, series, options) {
       cursor: { points: { show: false }, drag: { x: Boolean(options.clock), y: false } },
       scales: {
         x: { time: Boolean(options.clock), range: options.range && (() => options.range) },
-        y: { range: (_, least, most) => [0, Math.max(most * 1.08, options.top || 4)] },
+        y: { range: (_, least, most) => [0, Math.max(most * 1.08, 4)] },
       },
       axes: [
         { ...axis, grid: { show: false }, values: options.clock ? (_, ticks, __, ___, step) => ticks.map(t => clock(t, step)) : (_, ticks) => ticks.map(t => t + " s") },

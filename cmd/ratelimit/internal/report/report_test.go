@@ -49,6 +49,7 @@ func counted(all []string) map[string]int {
 
 func TestPageHasTheFigures(t *testing.T) {
 	d := sample(100_000, 288, 1)
+	d.KeysDenied[1].Key = "-"
 	html := written(t, d)
 	cells := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(html[strings.Index(html, "<main>"):strings.Index(html, "<footer")], " ")
 	text := strings.Join(strings.Fields(cells), " ")
@@ -56,6 +57,7 @@ func TestPageHasTheFigures(t *testing.T) {
 	require.Contains(t, text, "denied "+number(d.Limits[0].Denied)+" "+percent(d.Limits[0].Denied, 100_000))
 	require.Contains(t, text, "lines not parsed 12 of 100,012")
 	require.Contains(t, text, "203.0.113.0 2,000 1,500 75.00 %")
+	require.Contains(t, text, "none in the log 1,930 1,440 74.61 %")
 	require.Contains(t, text, "321 more were denied.")
 	require.Contains(t, text, "2026-03-02 00:37 880 675", "minutes are in the log's time zone")
 	require.Contains(t, text, "100,012 lines were read: 99,993 as combined, 7 as vhost combined. 12 could not be parsed and are in no figure above. The first of them:")

@@ -8,9 +8,6 @@
 
   const counts = limit => [data.total.map((n, i) => n - data.denied[limit][i]), data.denied[limit]];
 
-  // No chart is higher than the others, so that they can be compared.
-  const top = charts && data.total.reduce((most, n) => Math.max(most, n), 0) * 1.08;
-
   function draw(limit, title) {
     if (title) {
       const heading = document.createElement("h3");
@@ -22,7 +19,7 @@
     host.className = "chart";
     charts.append(host);
     const chart = stackedChart(host, [{ name: "allowed", color: "--allow" }, { name: "denied", color: "--deny" }],
-      { label: "Requests allowed and denied over time" + (title ? " by " + title : "") + "; the table below has the figures", clock: data.zone, top });
+      { label: "Requests allowed and denied over time" + (title ? " by " + title : "") + "; the table below has the figures", clock: data.zone });
     chart.set(data.x, counts(limit));
     return chart;
   }
