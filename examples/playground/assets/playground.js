@@ -77,6 +77,32 @@ function element(kind, className, text) {
   return e;
 }
 
+// showStates keeps the boxes of the keys, so that one that is scrolled or has the focus stays so.
+function showStates(view) {
+  const host = $("states");
+  if (view.unread) {
+    host.replaceChildren(element("p", "fail", "It cannot be read: " + view.unread));
+    return;
+  }
+  if (host.querySelectorAll(".state").length !== view.states.length) {
+    host.replaceChildren(...view.states.map(() => {
+      const box = element("div", "state"), first = element("div"), meter = element("div", "meter");
+      first.append(element("strong"), element("span"));
+      meter.append(element("div"));
+      box.append(first, meter, element("code"));
+      return box;
+    }));
+  }
+  view.states.forEach((s, i) => {
+    const box = host.children[i];
+    const set = (selector, text) => { const e = box.querySelector(selector); if (e.textContent !== text) e.textContent = text; };
+    set("strong", s.key + ": ");
+    set("span", s.words + (s.expires ? " The key expires in " + s.expires + "." : ""));
+    set("code", s.raw);
+    box.querySelector(".meter > div").style.width = 100 * s.left / s.limit + "%";
+  });
+}
+
 function show(view) {
   if (!current) {
     current = view.settings;
@@ -106,16 +132,7 @@ function show(view) {
     }));
   }
 
-  $("states").replaceChildren(...(view.unread ? [element("p", "fail", "It cannot be read: " + view.unread)] : view.states.map(s => {
-    const box = element("div", "state");
-    const first = element("div");
-    first.append(element("strong", "", s.key + ": "), s.words + (s.expires ? " The key expires in " + s.expires + "." : ""));
-    const meter = element("div", "meter"), level = element("div");
-    level.style.width = 100 * s.left / s.limit + "%";
-    meter.append(level);
-    box.append(first, meter, element("code", "", s.raw));
-    return box;
-  })));
+  showStates(view);
   put("format", view.unread ? "" : "How to read it: " + view.format + ".");
 
   $("lines").replaceChildren(...view.lines.map(l => {

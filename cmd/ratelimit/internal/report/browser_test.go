@@ -41,7 +41,7 @@ func openTab(t *testing.T) tab {
 	redistest.Require(t, "chromium")
 	if browser == nil {
 		options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath("chromium"), chromedp.NoSandbox, chromedp.DisableGPU,
-			chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))
+			chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-dev-shm-usage", true))
 		allocator, _ := chromedp.NewExecAllocator(context.Background(), options...)
 		browser, _ = chromedp.NewContext(allocator)
 		require.NoError(t, chromedp.Do(browser))
