@@ -10,6 +10,9 @@ import _ "embed"
 //go:embed uplot/uPlot.iife.min.js
 var uplotJS string
 
+//go:embed uplot/LICENSE
+var uplotLicense string
+
 //go:embed uplot/uPlot.min.css
 var uplotCSS string
 
@@ -24,4 +27,4 @@ func CSS() string { return uplotCSS + "\n" + pageCSS }
 
 // JS defines stackedChart, which chart.js describes. It must be in the page before the page's own
 // script.
-func JS() string { return uplotJS + "\n" + chartJS }
+func JS() string { return "/* uPlot\n\n" + uplotLicense + "*/\n" + uplotJS + "\n" + chartJS }

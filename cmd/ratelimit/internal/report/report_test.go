@@ -24,6 +24,7 @@ func TestPageLoadsNothing(t *testing.T) {
 	require.NotRegexp(t, `(src|href)="?(https?:)?//`, html)
 	require.NotRegexp(t, `@import|url\(`, html)
 	require.Regexp(t, `default-src &#39;none&#39;|default-src 'none'`, html)
+	require.Contains(t, html, "Copyright (c) 2022 Leon Sorokin", "the license of uPlot, which is in the page")
 	require.Less(t, len(html), 250_000, "it is for mails and tickets too")
 }
 
