@@ -52,17 +52,38 @@ func TestBoundaryShowsWhatTheAlgorithmsPromise(t *testing.T) {
 	}, got)
 }
 
-// docs/choosing.md says that the row of the token bucket is that of a leaky bucket too.
-func TestLeakyBucketDecidesAsTheTokenBucket(t *testing.T) {
-	token := algorithms()[0]
-	leaky := algorithm{limiter: func(c ratelimit.Client, limit int) (ratelimit.Limiter, error) {
-		return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit)
-	}}
-	for _, s := range scenes() {
-		want, err := replay(t.Context(), token, s)
-		require.NoError(t, err)
-		got, err := replay(t.Context(), leaky, s)
-		require.NoError(t, err)
-		require.Equal(t, want, got, s.name)
+// docs/choosing.md says which limiters have the same row.
+func TestLimitersOfOneRowDecideAlike(t *testing.T) {
+	rows := map[string]algorithm{}
+	for _, a := range algorithms() {
+		rows[a.name] = a
 	}
+	sliding := func(storage ratelimit.Storage) func(ratelimit.Client, int) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client, limit int) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithStorage(storage))
+		}
+	}
+	for name, limiter := range map[string]func(ratelimit.Client, int) (ratelimit.Limiter, error){
+		"token bucket": func(c ratelimit.Client, limit int) (ratelimit.Limiter, error) {
+			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit)
+		},
+		"sliding window": sliding(ratelimit.List),
+		"sliding log":    sliding(ratelimit.ZSet),
+	} {
+		for _, s := range scenes() {
+			want, err := replay(t.Context(), rows[name], s)
+			require.NoError(t, err)
+			got, err := replay(t.Context(), algorithm{limiter: limiter}, s)
+			require.NoError(t, err)
+			require.Equal(t, decisions(want), decisions(got), "%s, %s", name, s.name)
+		}
+	}
+}
+
+func decisions(answers []answer) []bool {
+	var all []bool
+	for _, a := range answers {
+		all = append(all, a.allowed)
+	}
+	return all
 }
