@@ -5,7 +5,8 @@
 // style sheet. Options:
 //
 //   label   what is seen, for those who do not see it
-//   clock   x is in seconds of Unix time, shown in UTC under this name; without it, in seconds
+//   clock   x is in seconds of Unix time, shown in UTC under this name; without it, in seconds. Charts
+//           with a clock have one cursor, and show the same part when somebody drags over one
 //   range   the ends of the axis of x; without it, those of the data
 //   height  in pixels
 //
@@ -35,7 +36,7 @@ function stackedChart(host, series, options) {
       width: host.clientWidth || 300,
       height: options.height || 220,
       tzDate: at => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
-      cursor: { points: { show: false }, drag: { x: Boolean(options.clock), y: false } },
+      cursor: { points: { show: false }, drag: { x: Boolean(options.clock), y: false }, sync: options.clock && { key: "time" } },
       scales: {
         x: { time: Boolean(options.clock), range: options.range && (() => options.range) },
         y: { range: (_, least, most) => [0, Math.max(most * 1.08, 4)] },

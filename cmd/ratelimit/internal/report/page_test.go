@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 	"github.com/stretchr/testify/require"
@@ -64,6 +65,20 @@ func TestLimitsAreSideBySide(t *testing.T) {
 	require.Greater(t, value[int](b, painted(0, "--deny")), value[int](b, painted(2, "--deny")), "on one scale, the lowest limit denies most")
 	b.audit()
 	b.screenshot("report-side-by-side")
+
+	// What is under the pointer in one chart is named in all; a part of one is shown of all, until Escape.
+	legends := `[...document.querySelectorAll(".chart")].map(c => c.querySelector(".u-legend td").textContent)`
+	box := value[[]float64](b, `(() => { const r = document.querySelectorAll(".u-over")[0].getBoundingClientRect(); return [r.left, r.top, r.width, r.height] })()`)
+	x, y := func(part float64) float64 { return box[0] + box[2]*part }, box[1]+box[3]/2
+	b.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.5), y), until(legends+`.every(text => text.startsWith("2026-03-02 11:5"))`))
+	b.do(
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, x(.5), y, chromedp.ButtonLeft),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.75), y, chromedp.ButtonLeft),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, x(.75), y, chromedp.ButtonLeft),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.1), y), until(legends+`.every(text => text.startsWith("2026-03-02 12:"))`),
+		chromedp.KeyEvent(kb.Escape), chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.5)+1, y),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.5), y), until(legends+`.every(text => text.startsWith("2026-03-02 11:5"))`),
+	)
 }
 
 func TestOneOfManyLimitsIsPickedByKeyboard(t *testing.T) {
