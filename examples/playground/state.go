@@ -61,11 +61,11 @@ func (w *world) states(ctx context.Context) ([]state, error) {
 func inWords(now ratelimit.Result) string {
 	switch {
 	case now.Remaining == now.Limit:
-		return fmt.Sprintf("All %d permits are left.", now.Limit)
+		return fmt.Sprintf("Nothing is used: %d of %d permits left.", now.Limit, now.Limit)
 	case now.Allowed:
 		return fmt.Sprintf("%d of %d permits left; all are back in %s.", now.Remaining, now.Limit, brief(now.ResetAfter))
 	}
-	return fmt.Sprintf("None of %d permits is left; the next call is allowed in %s, all are back in %s.", now.Limit, brief(now.RetryAfter), brief(now.ResetAfter))
+	return fmt.Sprintf("0 of %d permits left; the next call is allowed in %s, all are back in %s.", now.Limit, brief(now.RetryAfter), brief(now.ResetAfter))
 }
 
 // raw is what the key of a caller holds, and in how long it expires.

@@ -44,7 +44,7 @@ func TestCallersShareTheLimit(t *testing.T) {
 		// Two callers make 100 calls; the bucket holds 10 and refills 1 a second.
 		require.Equal(t, counts{Allowed: 19, Denied: 81}, v.Totals)
 		require.Equal(t, []state{{
-			Key: "user:1", Words: "None of 10 permits is left; the next call is allowed in 199 ms, all are back in 9.2 s.",
+			Key: "user:1", Words: "0 of 10 permits left; the next call is allowed in 199 ms, all are back in 9.2 s.",
 			Raw:     "test:demo:tokenbucket{user:1} (string): 0946684809200000/10000000/1000000/1",
 			Expires: "9.2 s", Left: 0, Limit: 10,
 		}}, v.States)
@@ -128,13 +128,13 @@ func TestResetGivesAllPermitsBack(t *testing.T) {
 				used := w.view(t.Context())
 				require.Len(t, used.States, 2)
 				for _, one := range used.States {
-					require.Regexp(t, "^None of ", one.Words)
+					require.Regexp(t, "^0 of ", one.Words)
 				}
 				w.reset(t.Context())
 				fresh := w.view(t.Context())
 				require.Equal(t, counts{}, fresh.Totals)
 				for _, one := range fresh.States {
-					require.Regexp(t, "^All ", one.Words)
+					require.Regexp(t, "^Nothing is used", one.Words)
 					require.Equal(t, "no key", one.Raw)
 				}
 			})
