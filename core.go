@@ -119,7 +119,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()
 	}
-	if scripts.reserve != nil {
+	if scripts.reserves {
 		c.waits = newReserving(c, s, a)
 	}
 	c.connect(s)
@@ -171,7 +171,7 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 	if c.merger != nil {
 		return c.merger.Operate(ctx, key, o)
 	}
-	return redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) }, o.Late)
+	return o.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) })
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.

@@ -62,7 +62,8 @@ func (c *core) checkedReserve(clock timing, key string, n int, maxWait time.Dura
 	if err := c.checkReserve(ctx, key, n, maxWait); err != nil {
 		return nil, err
 	}
-	return c.reserve(ctx, clock, key, n, maxWait, nil)
+	r, _, err := c.reserve(ctx, clock, key, n, maxWait, nil)
+	return r, err
 }
 
 // GiveBack is what a Wait that fails does with its permits, due or not. Cancel gives back only
@@ -187,3 +188,22 @@ func DecideHolds(f *InFlight, key string, list []byte) ([]int64, error) {
 
 // NameOfHolds is what a key of f is named in Redis.
 func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }
+
+// Reserves reports whether l can reserve.
+func Reserves(l Limiter) bool {
+	c, _ := redisCore(l)
+	return c.waits != nil
+}
+
+// ReceiptOf is what the key holds since a reservation with this reply, and what it held before. ok is
+// false if nothing was taken.
+func ReceiptOf(l Limiter, words []int64) (now, before string, ok bool) {
+	c, _ := redisCore(l)
+	from := c.waits.own
+	receipt := from.exec.ReservedOf(words).Receipt
+	if receipt == nil {
+		return "", "", false
+	}
+	now, before = receipt.Texts(from.rule)
+	return now, before, true
+}

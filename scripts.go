@@ -17,10 +17,6 @@ var (
 	manyTemplate string
 	//go:embed scripts/operations.lua
 	operationsTemplate string
-	//go:embed scripts/reserve.lua
-	reserveTemplate string
-	//go:embed scripts/cancel.lua
-	cancelText string
 	//go:embed scripts/all.lua
 	allTemplate string
 	//go:embed scripts/all_common.lua
@@ -39,7 +35,6 @@ var (
 	callersClockText string
 
 	callersClock = script.Parse("callersclock.lua", callersClockText)
-	cancelScript = script.New(cancelText)
 )
 
 // scripts are what an algorithm runs on Redis: its file, and what is cut from it. They
@@ -50,8 +45,11 @@ type scripts struct {
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
-// requests, decide any operations, and reserve permits, which is nil if the algorithm cannot.
-type scriptSet struct{ one, peek, many, operations, reserve *script.Script }
+// requests, and decide any operations. reserves says whether these can reserve permits.
+type scriptSet struct {
+	one, peek, many, operations *script.Script
+	reserves                    bool
+}
 
 func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
 
@@ -79,9 +77,7 @@ func assemble(file *script.File) scriptSet {
 		many:       file.Fill(manyTemplate),
 		operations: file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n").Fill(operationsTemplate),
 	}
-	if _, ok := file.Blocks()["due"]; ok {
-		set.reserve = file.Fill(reserveTemplate)
-	}
+	_, set.reserves = file.Blocks()["receipt"]
 	return set
 }
 

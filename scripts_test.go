@@ -35,9 +35,6 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		set := s.get(false)
 		want[name+"_peek.lua"] = set.peek.Source
 		want[name+"_many.lua"] = set.many.Source
-		if set.reserve != nil {
-			want[name+"_reserve.lua"] = set.reserve.Source
-		}
 		want[name+"_operations.lua"] = set.operations.Source
 	}
 	want["inflight_peek.lua"], want["inflight_holds.lua"] = inFlightByServer().peek.Source, inFlightByServer().holds.Source
@@ -79,9 +76,6 @@ func TestOneRequestRunsTheFile(t *testing.T) {
 func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 	text := func(set scriptSet) map[string]string {
 		all := map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
-		if set.reserve != nil {
-			all["reserve"] = set.reserve.Source
-		}
 		return all
 	}
 	caller := callersClock.Blocks()

@@ -69,16 +69,20 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 		c.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	r, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+	r, sent, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+	var slept time.Duration
 	if err == nil {
 		from := w.now()
 		if err = r.Wait(ctx); err == nil {
 			o.Result = r.result
 		}
-		o.Waited = w.now().Sub(from)
+		slept = w.now().Sub(from)
 	}
-	o.Err = err
-	c.asked(ctx, began, o)
+	if o.Err = err; c.watch != nil {
+		o.sent(began, sent)
+		o.Waited += slept
+		c.watch.end(ctx, began, o)
+	}
 	return o.Result, err
 }
 

@@ -10,11 +10,26 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+-- <if receipt>
+--          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
+--                                     too, if they fit within so many microseconds. A state that
+--                                     promises permits says until when, so that no other rule
+--                                     repays the debt at its own rate (inherit)
+--          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
+--                                     wrote: then it gets what it held before, '' for nothing.
+--                                     Otherwise others have reserved behind it and know their instants
+-- </if receipt>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+-- <if receipt>
+--          s     when the permits are due, microseconds from now; the words of a run of one
+--                request; how many numbers follow, and these: none if nothing was taken; otherwise
+--                4 of what the key holds (see receipt), and 8 of what it held, if anything
+--          z     1 if the reservation was cancelled, else 0
+-- </if receipt>
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
@@ -23,12 +38,30 @@ local call = redis.pcall
 -- <config/>
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
     local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    -- <if receipt>
+    local call = call
+    local reserves, longest, wrote, before, undone
+    if not back then
+      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
+      if not reserves then
+        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+        if wrote then
+          local held = call('GET', key)
+          if held and held.err then return held end
+          undone = held == wrote
+          call = function() -- load reads what is restored
+            return undone and before ~= '' and before
+          end
+        end
+      end
+    end
+    -- </if receipt>
     -- <load/>
     if back then
       back = back + 0
@@ -36,6 +69,48 @@ local function decide(key, operations)
       -- <giveback/>
       size = size + 1
       out[size] = given
+    -- <if receipt>
+    elseif reserves then
+      local n, times = reserves + 0, 1
+      begin = behind
+      -- <fit/>
+      -- <due/>
+      size = size + 1
+      out[size] = due
+      if due <= longest + 0 then allowed = 1 end
+      -- <take/>
+      -- <wait?/>
+      -- <words/>
+      size = size + 1
+      if allowed > 0 then
+        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
+        writes = plain or writes
+        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        -- <store/>
+        out[size] = 4
+        -- <receipt/>
+      else
+        if repair then
+          -- <store/>
+        else
+          -- <expire/>
+        end
+        out[size] = 0
+      end
+    elseif wrote then
+      begin = behind
+      if undone then
+        -- <remains/>
+        if state and remains > 0 then
+          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+        else
+          redis.call('UNLINK', key)
+        end
+      end
+      size = size + 1
+      out[size] = undone and 1 or 0
+    -- </if receipt>
     else
       local change, tickets, from = repair, {}, begin
       repeat

@@ -329,7 +329,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
-  -- sets: exists
+  -- sets: exists renew total
   if repair then
     redis.call('LTRIM', key, '0', 2 * kept + 1)
     redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))

@@ -124,10 +124,10 @@ if state then
     -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+    -- Until the last permit that a reservation promised is due, a faster rule counts back from
     -- what will be missing then: it restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part same
+    -- sets: lag margin part present promise repair same theirs whole writes
     local written, permits, units, unit, speed, step, kind, promise =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
     if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -285,7 +285,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-  -- sets: ttl value
+  -- sets:
   local ttl, value = since + after(whole, part, permit, flow, every) - present
   if repair then -- nothing was taken
     if theirs then ttl = theirs.full end
@@ -339,6 +339,41 @@ if over > 0 or over == 0 and part > 0 then
 end
 -- </due>
 
+-- <receipt>
+-- After the store: what the key holds, and what it held before, if anything: instant, permits or
+-- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+-- Then the promise. See State.
+-- needs: out part promise size stamp state sub whole
+-- sets: size
+out[size + 1] = stamp
+out[size + 2] = whole
+out[size + 3] = part
+out[size + 4] = promise
+size = size + 4
+if state then
+  out[size - 4] = 12
+  local at, permits, units, unit, speed, step, kind, promised =
+    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+  out[size + 1] = tonumber(at, 10)
+  out[size + 2] = permits + 0
+  out[size + 3] = tonumber(units) or -1
+  out[size + 4] = unit + 0
+  out[size + 5] = speed + 0
+  out[size + 6] = tonumber(step) or 0
+  out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+  out[size + 8] = tonumber(promised) or 0
+  size = size + 8
+end
+-- </receipt>
+
+-- <remains>
+-- Of a state that is restored, as load has read it, in milliseconds.
+-- needs: after every flow margin part permit present since theirs whole
+-- sets: remains
+local remains = (since + after(whole, part, permit, flow, every) - present) / 1000 + margin
+if theirs then remains = theirs.full / 1000 + margin end
+-- </remains>
+
 -- <charge>
 -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
 -- numbers stay exact.
@@ -364,7 +399,7 @@ out[size + 2] = 0
 -- <giveback>
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
--- the next caller would get the same ones (reserve.lua).
+-- the next caller would get the same ones (operations.lua).
 -- needs: writes back divide flow part permit present repair since state sub theirs where which whole
 -- sets: given part present repair since state whole
 local less, lessPart, given = back, 0, 0

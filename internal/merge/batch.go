@@ -47,10 +47,9 @@ type run struct {
 
 // exceptions holds what few runs need.
 type exceptions struct {
-	where, which int64   // the ticket, if the run is one call that gives back
-	id           string  // of the hold, if it is one call about that
-	left         []place // of calls whose callers left before the batch was sent
-	err          error   // the outcome
+	detail *redisexec.Detail // of a run that is one call
+	left   []place           // of calls whose callers left before the batch was sent
+	err    error             // the outcome
 }
 
 // A slot is a call's place in a batch.
@@ -120,8 +119,11 @@ func (b *batch) add(ctx context.Context, name func(key string) string, key strin
 	if !joins && (known || o.N > 1) {
 		cost += b.price.Run
 	}
-	if o.Op == redisexec.GiveBack { // it is loaded on its own, and so is what comes after it
-		cost += 2*b.price.Key + b.price.Back
+	if o.Op.Apart() { // it is loaded on its own, and so is what comes after it
+		cost += 2 * b.price.Key
+	}
+	if o.Op == redisexec.GiveBack {
+		cost += b.price.Back
 	}
 	if b.calls == maxCalls || !b.apart && (!known && b.keys == maxKeys || !b.afford(cost)) {
 		return slot{}, false
@@ -132,7 +134,7 @@ func (b *batch) add(ctx context.Context, name func(key string) string, key strin
 	if !joins {
 		r := run{n: int32(o.N), op: o.Op}
 		if o.Op.Own() {
-			r.exceptions = &exceptions{where: o.Where, which: o.Which, id: o.ID}
+			r.exceptions = &exceptions{detail: o.Detail}
 		}
 		b.mixed = b.mixed || o.Op != redisexec.Take
 		next := len(b.runs)
@@ -280,7 +282,7 @@ func (b *batch) single(key int) bool {
 func (r *run) operation() redisexec.Operation {
 	o := redisexec.Operation{Op: r.op, N: int(r.n), Times: r.pending()}
 	if o.Op.Own() {
-		o.Where, o.Which, o.ID = r.exceptions.where, r.exceptions.which, r.exceptions.id
+		o.Detail = r.exceptions.detail
 	}
 	return o
 }

@@ -30,7 +30,7 @@ func charge(n int) redisexec.Operation {
 }
 
 func giveBack(n int, where int64) redisexec.Operation {
-	return redisexec.Operation{Op: redisexec.GiveBack, N: n, Times: 1, Where: where}
+	return redisexec.Operation{Op: redisexec.GiveBack, N: n, Times: 1, Detail: &redisexec.Detail{Where: where}}
 }
 
 // An answer is what came of a call of Operate.
@@ -144,7 +144,7 @@ func TestALoneOperationRunsOnItsOwn(t *testing.T) {
 			require.Equal(t, []string{want}, []string{scripts[0] + ": " + sent[0]})
 			require.Len(t, sent, 1)
 			require.NoError(t, answers[0].err)
-			require.Len(t, answers[0].words, s.WordsOf(o.Op))
+			require.Len(t, answers[0].words, s.WordsOf(o.Op, nil))
 			s.take()
 			go func() { _, _ = m.Operate(ctx, "k", o) }()
 			synctest.Wait()

@@ -77,11 +77,8 @@ func (q *queue) operate(ctx context.Context, key string, o redisexec.Operation) 
 		return s.reply()
 	case <-ctx.Done():
 		sent := q.leave(s)
-		if o.Late != nil && sent != redisexec.Unsent {
-			go func() {
-				<-s.batch.done
-				o.Late(s.reply())
-			}()
+		if sent != redisexec.Unsent {
+			o.AwaitLate(s.batch.done, s.reply)
 		}
 		return redisexec.Reply{Batch: sent, Late: true}, ctx.Err()
 	}
@@ -93,7 +90,7 @@ func (q *queue) operateDirectly(ctx context.Context, key string, o redisexec.Ope
 	if ctx.Done() == nil { // a closure would allocate
 		return q.sendDirectly(ctx, key, o)
 	}
-	return redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, o) }, o.Late)
+	return o.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, o) })
 }
 
 func (q *queue) sendDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {

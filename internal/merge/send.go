@@ -130,7 +130,7 @@ func (s *sender) askRest(ctx context.Context, b *batch, key int) {
 func (s *sender) answer(b *batch, key int, reply []int64, err error) (rest []int64, failed error) {
 	s.learn(err)
 	for r := range b.runsOf(key) {
-		words := s.exec.WordsOf(r.op)
+		words := s.exec.WordsOf(r.op, reply)
 		switch {
 		case err != nil:
 			r.except().err = err

@@ -169,8 +169,10 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
 	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
-	if e.InWords != nil {
-		scripts = append(scripts, e.InWords)
+	for _, s := range []*script.Script{e.Operations, e.InWords} {
+		if s != nil {
+			scripts = append(scripts, s)
+		}
 	}
 	for _, l := range e.Several {
 		scripts = append(scripts, l.Common)

@@ -144,14 +144,28 @@ func (f *File) AnswerInWords() *File {
 // "-- <name?/>" is removed if f has no such block. Without the question mark Fill panics
 // if there is no such block, so that the first test finds a mistyped name.
 //
+// The lines between "-- <if name>" and "-- </if name>" stay only if f has a block of that name.
+//
 // The blocks are spliced, not called: a function for each block would cost Redis a
 // closure in every execution.
 func (f *File) Fill(template string) *Script { return New(f.fill(template)) }
 
 func (f *File) fill(template string) string {
 	var out strings.Builder
+	skip := ""
 	for line := range strings.Lines(template) {
 		mark, kind := parseMark(line)
+		if block, ok := strings.CutPrefix(mark, "if "); ok && (skip == "" || skip == mark) {
+			if _, has := f.blocks[block]; !has && kind == markBegin {
+				skip = mark
+			} else {
+				skip = ""
+			}
+			continue
+		}
+		if skip != "" {
+			continue
+		}
 		if kind != markPlace {
 			out.WriteString(line)
 			continue

@@ -23,27 +23,20 @@ const scriptsDir = "../../scripts"
 // templates are filled with the blocks of an algorithm. Those of several limiters are
 // parts of the last three, with places that the program fills.
 var (
-	templates     = []string{"many.lua", "operations.lua", "peek.lua", "reserve.lua", "holds.lua"}
+	templates     = []string{"many.lua", "operations.lua", "peek.lua", "holds.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_closure.lua", "all_peek_limiter.lua"}
 	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
 	filledByGo    = names{"request": true, "inner": true, "settle": true, "sealed": true, "shape": true, "limiters": true}
 )
 
-// fits reports whether a template can be filled from a file: only buckets reserve, and only permits
-// in flight are held.
+// fits reports whether a template can be filled from a file: only permits in flight are held.
 func fits(template string, f *File) bool {
-	switch _, reserves := f.Blocks()["due"]; template {
-	case "reserve.lua":
-		return reserves
-	case "holds.lua":
-		return f.Name() == "inflight.lua"
-	}
-	return true
+	return template != "holds.lua" || f.Name() == "inflight.lua"
 }
 
 // isTemplate reports whether the file is not one of an algorithm.
 func isTemplate(name string) bool {
-	return name == "cancel.lua" || slices.Contains(slices.Concat(templates, ofSeveral, aroundSeveral), name)
+	return slices.Contains(slices.Concat(templates, ofSeveral, aroundSeveral), name)
 }
 
 // templatesOf are the templates that a file is cut into. Permits in flight have an id, which
@@ -257,10 +250,6 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 	caller := Parse("callersclock.lua", files["callersclock.lua"])
 	for name, text := range files {
 		if name == "callersclock.lua" || isTemplate(name) {
-			continue
-		}
-		if name == "cancel.lua" {
-			require.Empty(t, analyse(t, name, text).free, name)
 			continue
 		}
 		f := Parse(name, text)

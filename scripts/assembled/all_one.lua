@@ -92,10 +92,10 @@ do
       -- the rule is this one, but the state promises permits, and so does not end with it.
       -- A server's clock keeps the mark of a caller's in the state, and the time by which its
       -- TTL is longer: callers whose clocks are behind use the key too.
-      -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+      -- Until the last permit that a reservation promised is due, a faster rule counts back from
       -- what will be missing then: it restores nothing of what is promised to others.
       -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-      -- sets: present lag repair theirs writes margin whole part same
+      -- sets: lag margin part present promise repair same theirs whole writes
       local written, permits, units, unit, speed, step, kind, promise =
         string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
       if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -237,7 +237,7 @@ do
     --   open   the key goes on to count, with the TTL that it has
     --   taken  permits taken in this execution
     -- needs: call key most window
-    -- sets: room left lasts open repair taken
+    -- sets: lasts left open repair room state taken
     local room, left, lasts, open, repair
     local taken = 0
     local state = call('GET', key)
@@ -613,7 +613,7 @@ do
       size = size + 4
       if allowed > 0 or repair then
           -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-          -- sets: exists
+          -- sets: exists oldest renew total
           if repair then
             redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
               'last', string.format('%d', first + last))
@@ -758,7 +758,7 @@ do
   size = size + 2
   if allowed > 0 or repair then
       -- needs: key flow sub state present missing repair theirs writes margin
-      -- sets: ttl value
+      -- sets:
       local ttl, value = missing / flow / 1000 + margin
       if repair then -- nothing was taken
         if theirs then ttl = theirs.full / 1000 + margin end

@@ -10,11 +10,22 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
+--                                     too, if they fit within so many microseconds. A state that
+--                                     promises permits says until when, so that no other rule
+--                                     repays the debt at its own rate (inherit)
+--          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
+--                                     wrote: then it gets what it held before, '' for nothing.
+--                                     Otherwise others have reserved behind it and know their instants
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          s     when the permits are due, microseconds from now; the words of a run of one
+--                request; how many numbers follow, and these: none if nothing was taken; otherwise
+--                4 of what the key holds (see receipt), and 8 of what it held, if anything
+--          z     1 if the reservation was cancelled, else 0
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
@@ -29,12 +40,28 @@ local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV
 local sub = string.sub
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
     local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local call = call
+    local reserves, longest, wrote, before, undone
+    if not back then
+      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
+      if not reserves then
+        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+        if wrote then
+          local held = call('GET', key)
+          if held and held.err then return held end
+          undone = held == wrote
+          call = function() -- load reads what is restored
+            return undone and before ~= '' and before
+          end
+        end
+      end
+    end
     -- The blocks after it use:
     --   present  the instant that decides: now, or the state's if a caller's clock is ahead
     --   missing  units missing at present
@@ -111,10 +138,10 @@ local function decide(key, operations)
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+        -- Until the last permit that a reservation promised is due, a faster rule counts back from
         -- what will be missing then: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-        -- sets: present lag repair theirs writes margin whole part same
+        -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise =
           string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
         if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -241,7 +268,7 @@ local function decide(key, operations)
       begin = behind
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
-      -- the next caller would get the same ones (reserve.lua).
+      -- the next caller would get the same ones (operations.lua).
       -- needs: back flow missing permit present repair state theirs where which writes
       -- sets: given missing present repair state
       local less, given = back * permit, 0
@@ -282,7 +309,7 @@ local function decide(key, operations)
         state = string.format('%s/%d%s%s', at, level, units, rest)
         -- </lower>
           -- needs: key flow sub state present missing repair theirs writes margin
-          -- sets: ttl value
+          -- sets:
           local ttl, value = missing / flow / 1000 + margin
           if repair then -- nothing was taken
             if theirs then ttl = theirs.full / 1000 + margin end
@@ -296,6 +323,132 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
+    elseif reserves then
+      local n, times = reserves + 0, 1
+      begin = behind
+      -- needs: n times capacity permit missing
+      -- sets: allowed before cost room
+      local cost, allowed, before = n * permit, times, missing
+      local room = capacity - missing
+      if cost * allowed > room then -- room is below 0 if a larger burst was used
+        allowed = math.max((room - room % cost) / cost, 0)
+      end
+      -- When the permits fit, microseconds from now, and the instant that the state gets.
+      -- needs: present missing lag capacity flow cost
+      -- sets: due stamp
+      local due, stamp = 0, present
+      local over = missing + cost - capacity
+      if over > 0 then due = lag + (over + -over % flow) / flow end
+      size = size + 1
+      out[size] = due
+      if due <= longest + 0 then allowed = 1 end
+      -- needs: cost allowed missing repair theirs
+      -- sets: missing repair theirs
+      if allowed > 0 then -- the state becomes one of this rule
+        missing = missing + allowed * cost
+        repair = false
+        theirs = nil
+      end
+      -- needs: n capacity permit lag theirs
+      -- sets: late filled
+      local late, filled = lag, 0
+      if theirs then -- nothing was taken
+        late = lag + theirs.wait(n)
+        filled = lag + theirs.wait(capacity / permit)
+      end
+      -- needs: out size allowed before late filled
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before
+      out[size + 3] = late
+      out[size + 4] = filled
+      size = size + 4
+      size = size + 1
+      if allowed > 0 then
+        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
+        writes = plain or writes
+        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+          -- needs: key flow sub state present missing repair theirs writes margin
+          -- sets:
+          local ttl, value = missing / flow / 1000 + margin
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full / 1000 + margin end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d%s', present, missing, writes)
+          end
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        out[size] = 4
+        -- After the store: what the key holds, and what it held before, if anything: instant, permits or
+        -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+        -- Then the promise. See State.
+        -- needs: missing out promise size stamp state sub
+        -- sets: size
+        out[size + 1] = stamp
+        out[size + 2] = missing
+        out[size + 3] = -1
+        out[size + 4] = promise
+        size = size + 4
+        if state then
+          out[size - 4] = 12
+          local at, permits, units, unit, speed, step, kind, promised =
+            string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+          out[size + 1] = tonumber(at, 10)
+          out[size + 2] = permits + 0
+          out[size + 3] = tonumber(units) or -1
+          out[size + 4] = unit + 0
+          out[size + 5] = speed + 0
+          out[size + 6] = tonumber(step) or 0
+          out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+          out[size + 8] = tonumber(promised) or 0
+          size = size + 8
+        end
+      else
+        if repair then
+            -- needs: key flow sub state present missing repair theirs writes margin
+            -- sets:
+            local ttl, value = missing / flow / 1000 + margin
+            if repair then -- nothing was taken
+              if theirs then ttl = theirs.full / 1000 + margin end
+              value = string.format('%016d', present) .. sub(state, 17)
+            else
+              value = string.format('%016d/%d%s', present, missing, writes)
+            end
+            -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+            -- as 1e+8.
+            redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        else
+            -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
+            -- so one denial in sixteen does.
+            -- needs: call key now flow missing theirs margin
+            -- sets:
+            if now % 16 == 0 and call('PTTL', key) == -1 then
+              local ttl = missing / flow / 1000 + margin
+              if theirs then ttl = theirs.full / 1000 + margin end
+              redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+            end
+        end
+        out[size] = 0
+      end
+    elseif wrote then
+      begin = behind
+      if undone then
+        -- Of a state that is restored, as load has read it, in milliseconds.
+        -- needs: flow margin missing theirs
+        -- sets: remains
+        local remains = missing / flow / 1000 + margin
+        if theirs then remains = theirs.full / 1000 + margin end
+        if state and remains > 0 then
+          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+        else
+          redis.call('UNLINK', key)
+        end
+      end
+      size = size + 1
+      out[size] = undone and 1 or 0
     else
       local change, tickets, from = repair, {}, begin
       repeat
@@ -356,7 +509,7 @@ local function decide(key, operations)
       until begin > #operations
       if change then
           -- needs: key flow sub state present missing repair theirs writes margin
-          -- sets: ttl value
+          -- sets:
           local ttl, value = missing / flow / 1000 + margin
           if repair then -- nothing was taken
             if theirs then ttl = theirs.full / 1000 + margin end

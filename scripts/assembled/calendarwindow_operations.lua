@@ -38,8 +38,8 @@ end
 if now < opens or now >= ends then return {err = string.format('OUTSIDE %.0f', now), outside = true} end
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat

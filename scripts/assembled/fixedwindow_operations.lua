@@ -24,8 +24,8 @@ local call = redis.pcall
 local most, window = ARGV[2] + 0, ARGV[3] + 0
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
@@ -37,7 +37,7 @@ local function decide(key, operations)
     --   open   the key goes on to count, with the TTL that it has
     --   taken  permits taken in this execution
     -- needs: call key most window
-    -- sets: room left lasts open repair taken
+    -- sets: lasts left open repair room state taken
     local room, left, lasts, open, repair
     local taken = 0
     local state = call('GET', key)

@@ -334,7 +334,7 @@ local function decide(key, requests)
   until requests == '1' or begin > #requests
   if change then
       -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-      -- sets: exists
+      -- sets: exists oldest renew total
       if repair then
         redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
           'last', string.format('%d', first + last))

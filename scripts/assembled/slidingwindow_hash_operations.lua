@@ -39,8 +39,8 @@ local function bounds(log)
 end
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
@@ -449,7 +449,7 @@ local function decide(key, operations)
       until begin > #operations
       if change then
           -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-          -- sets: exists
+          -- sets: exists oldest renew total
           if repair then
             redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
               'last', string.format('%d', first + last))

@@ -30,8 +30,8 @@ local longest = window
 local corrupt = 'CORRUPT no state of a log in a list'
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
@@ -409,7 +409,7 @@ local function decide(key, operations)
       until begin > #operations
       if change then
           -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
-          -- sets: exists
+          -- sets: exists renew total
           if repair then
             redis.call('LTRIM', key, '0', 2 * kept + 1)
             redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))

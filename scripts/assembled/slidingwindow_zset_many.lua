@@ -130,7 +130,7 @@ local function decide(key, requests)
   until requests == '1' or begin > #requests
   if change then
       -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
-      -- sets: number
+      -- sets: edge number
       local score, missing = string.format('%d', at), used - stored
       if repair then
         local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')

@@ -28,8 +28,8 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
@@ -202,7 +202,7 @@ local function decide(key, operations)
       until begin > #operations
       if change then
           -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
-          -- sets: number
+          -- sets: edge number
           local score, missing = string.format('%d', at), used - stored
           if repair then
             local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')

@@ -111,10 +111,10 @@ local function decide(key, requests)
       -- the rule is this one, but the state promises permits, and so does not end with it.
       -- A server's clock keeps the mark of a caller's in the state, and the time by which its
       -- TTL is longer: callers whose clocks are behind use the key too.
-      -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+      -- Until the last permit that a reservation promised is due, a faster rule counts back from
       -- what will be missing then: it restores nothing of what is promised to others.
       -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-      -- sets: present lag repair theirs writes margin whole part same
+      -- sets: lag margin part present promise repair same theirs whole writes
       local written, permits, units, unit, speed, step, kind, promise =
         string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
       if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -279,7 +279,7 @@ local function decide(key, requests)
   until requests == '1' or begin > #requests
   if change then
       -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-      -- sets: ttl value
+      -- sets:
       local ttl, value = since + after(whole, part, permit, flow, every) - present
       if repair then -- nothing was taken
         if theirs then ttl = theirs.full end

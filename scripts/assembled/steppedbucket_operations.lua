@@ -10,11 +10,22 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
+--                                     too, if they fit within so many microseconds. A state that
+--                                     promises permits says until when, so that no other rule
+--                                     repays the debt at its own rate (inherit)
+--          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
+--                                     wrote: then it gets what it held before, '' for nothing.
+--                                     Otherwise others have reserved behind it and know their instants
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          s     when the permits are due, microseconds from now; the words of a run of one
+--                request; how many numbers follow, and these: none if nothing was taken; otherwise
+--                4 of what the key holds (see receipt), and 8 of what it held, if anything
+--          z     1 if the reservation was cancelled, else 0
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
@@ -63,12 +74,28 @@ end
 -- </arithmetic>
 local out, size, done = {}, 0, 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
   repeat
     local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local call = call
+    local reserves, longest, wrote, before, undone
+    if not back then
+      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
+      if not reserves then
+        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+        if wrote then
+          local held = call('GET', key)
+          if held and held.err then return held end
+          undone = held == wrote
+          call = function() -- load reads what is restored
+            return undone and before ~= '' and before
+          end
+        end
+      end
+    end
     -- The blocks after it use:
     --   present      the instant that decides: now, or the state's if a caller's clock is ahead
     --   whole, part  permits and units missing at present
@@ -124,10 +151,10 @@ local function decide(key, operations)
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+        -- Until the last permit that a reservation promised is due, a faster rule counts back from
         -- what will be missing then: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-        -- sets: present lag repair theirs writes margin whole part same
+        -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise =
           string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
         if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -254,7 +281,7 @@ local function decide(key, operations)
       begin = behind
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
-      -- the next caller would get the same ones (reserve.lua).
+      -- the next caller would get the same ones (operations.lua).
       -- needs: writes back divide flow part permit present repair since state sub theirs where which whole
       -- sets: given part present repair since state whole
       local less, lessPart, given = back, 0, 0
@@ -310,7 +337,7 @@ local function decide(key, operations)
         state = string.format('%s/%d%s%s', at, level, units, rest)
         -- </lower>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-          -- sets: ttl value
+          -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
           if repair then -- nothing was taken
             if theirs then ttl = theirs.full end
@@ -323,6 +350,134 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
+    elseif reserves then
+      local n, times = reserves + 0, 1
+      begin = behind
+      -- needs: n times burst whole part
+      -- sets: allowed wholeBefore partBefore
+      local allowed, wholeBefore, partBefore = times, whole, part
+      local room = burst - whole
+      if part > 0 then room = room - 1 end
+      if n * allowed > room then -- room is below 0 if a larger burst was used
+        allowed = math.max((room - room % n) / n, 0)
+      end
+      -- When the permits fit, microseconds from now, and the instant that the state gets.
+      -- needs: n now burst permit flow every after whole part since
+      -- sets: due stamp
+      local due, stamp = 0, since
+      local over = whole + n - burst
+      if over > 0 or over == 0 and part > 0 then
+        due = since + after(over, part, permit, flow, every) - now
+      end
+      size = size + 1
+      out[size] = due
+      if due <= longest + 0 then allowed = 1 end
+      -- needs: n whole allowed repair theirs
+      -- sets: whole repair theirs
+      if allowed > 0 then -- the state becomes one of this rule
+        whole = whole + allowed * n
+        repair = false
+        theirs = nil
+      end
+      -- needs: n now burst since lag theirs
+      -- sets: ago wait
+      local ago, wait = now - since, 0
+      if theirs then -- nothing was taken
+        ago = -lag - theirs.wait(burst)
+        wait = math.max(lag + theirs.wait(n), 1)
+      end
+      -- needs: out size allowed ago wait wholeBefore partBefore
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = wholeBefore
+      out[size + 3] = partBefore
+      out[size + 4] = ago
+      out[size + 5] = wait
+      size = size + 5
+      size = size + 1
+      if allowed > 0 then
+        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
+        writes = plain or writes
+        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+          -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+          -- sets:
+          local ttl, value = since + after(whole, part, permit, flow, every) - present
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+          end
+          ttl = ttl / 1000 + margin
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        out[size] = 4
+        -- After the store: what the key holds, and what it held before, if anything: instant, permits or
+        -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+        -- Then the promise. See State.
+        -- needs: out part promise size stamp state sub whole
+        -- sets: size
+        out[size + 1] = stamp
+        out[size + 2] = whole
+        out[size + 3] = part
+        out[size + 4] = promise
+        size = size + 4
+        if state then
+          out[size - 4] = 12
+          local at, permits, units, unit, speed, step, kind, promised =
+            string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+          out[size + 1] = tonumber(at, 10)
+          out[size + 2] = permits + 0
+          out[size + 3] = tonumber(units) or -1
+          out[size + 4] = unit + 0
+          out[size + 5] = speed + 0
+          out[size + 6] = tonumber(step) or 0
+          out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+          out[size + 8] = tonumber(promised) or 0
+          size = size + 8
+        end
+      else
+        if repair then
+            -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+            -- sets:
+            local ttl, value = since + after(whole, part, permit, flow, every) - present
+            if repair then -- nothing was taken
+              if theirs then ttl = theirs.full end
+              value = string.format('%016d', present) .. sub(state, 17)
+            else
+              value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+            end
+            ttl = ttl / 1000 + margin
+            redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        else
+            -- A key that has lost its TTL gets one. One denial in sixteen looks.
+            -- needs: call key now permit flow every after present whole part since theirs margin
+            -- sets:
+            if now % 16 == 0 and call('PTTL', key) == -1 then
+              local ttl = since + after(whole, part, permit, flow, every) - present
+              if theirs then ttl = theirs.full end
+              ttl = ttl / 1000 + margin
+              redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+            end
+        end
+        out[size] = 0
+      end
+    elseif wrote then
+      begin = behind
+      if undone then
+        -- Of a state that is restored, as load has read it, in milliseconds.
+        -- needs: after every flow margin part permit present since theirs whole
+        -- sets: remains
+        local remains = (since + after(whole, part, permit, flow, every) - present) / 1000 + margin
+        if theirs then remains = theirs.full / 1000 + margin end
+        if state and remains > 0 then
+          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+        else
+          redis.call('UNLINK', key)
+        end
+      end
+      size = size + 1
+      out[size] = undone and 1 or 0
     else
       local change, tickets, from = repair, {}, begin
       repeat
@@ -389,7 +544,7 @@ local function decide(key, operations)
       until begin > #operations
       if change then
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-          -- sets: ttl value
+          -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
           if repair then -- nothing was taken
             if theirs then ttl = theirs.full end
