@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unique"
 
 	"github.com/redis/go-redis/v9"
 
@@ -97,6 +98,8 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 
 			Operations: scripts.operations,
 
+			ManyOfSeveral: scripts.manyOfSeveral, OperationsOfSeveral: scripts.operationsOfSeveral,
+
 			Words:  a.words,
 			Cost:   a.cost,
 			Unpack: a.unpack,
@@ -132,9 +135,19 @@ func (c *core) connect(s settings) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		c.exec.Pooled = true
 		if !s.unmerged {
-			c.merger = merge.New(c.exec, c.head.Of)
+			c.merger = c.newMerger()
 		}
 	}
+}
+
+// newMerger shares its queues with the other limiters of the client and the algorithm. A limiter
+// by the caller's clock has a clock of its own, and that of a calendar instants of its own.
+func (c *core) newMerger() *merge.Merger {
+	if c.exec.ManyOfSeveral == nil || c.clock != nil || c.exec.Instants != nil {
+		return merge.New(c.exec, c.head.Of)
+	}
+	limit := &merge.Limit{Exec: c.exec, Name: c.head.Of, States: unique.Make(string(c.head))}
+	return merge.Shared(c.exec.Client, c.exec.Many).Merger(limit)
 }
 
 // TryAcquire takes one permit from key, if one is available now. It is

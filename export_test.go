@@ -207,3 +207,31 @@ func ReceiptOf(l Limiter, words []int64) (now, before string, ok bool) {
 	now, before = receipt.Texts(from.rule)
 	return now, before, true
 }
+
+// DecideTable decides a list for each key in one execution, by the limiters that they are of.
+func DecideTable(of []Limiter, keys, lists []string, onlyTakes bool) ([]int64, error) {
+	var limiters []Limiter
+	exec := func(l Limiter) *redisexec.Executor {
+		c, _ := redisCore(l)
+		return c.exec
+	}
+	table := exec(of[0]).OperationsOfSeveral
+	if onlyTakes {
+		table = exec(of[0]).ManyOfSeveral
+	}
+	return exec(of[0]).DoTable(ctx, table, len(of), len(keys), func(i int) (name *string, requests any, limiter int, args []any) {
+		if limiter = slices.Index(limiters, of[i]); limiter < 0 {
+			limiter = len(limiters)
+			limiters = append(limiters, of[i])
+		}
+		n := NameOf(of[i], keys[i])
+		return &n, lists[i], limiter, exec(of[i]).Args
+	})
+}
+
+// ShareExecutions reports whether calls of two limiters can be decided in one execution.
+func ShareExecutions(a, b Limiter) bool {
+	one, _ := redisCore(a)
+	other, _ := redisCore(b)
+	return one.exec.Many == other.exec.Many
+}

@@ -225,6 +225,57 @@ func listsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 	}
 }
 
+// TestListsOfSeveralLimitersAreDecidedAsTheirOwn: limiters of one algorithm and of several rules share
+// an execution, in which each key has its own list. Among them are lists of one key by two rules.
+func TestListsOfSeveralLimitersAreDecidedAsTheirOwn(t *testing.T) {
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	for name, limiters := range historyRules(client) {
+		if name == "calendar" { // whose arguments change with time
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			h := &history{t: t, client: client, random: model.Seeded(limitertest.Seed(t)), kinds: map[redisexec.Op]int{}}
+			for range limitertest.Rounds(20, 5) {
+				now := limitertest.Start
+				require.NoError(t, client.FlushDB(ctx).Err())
+				for range 30 {
+					now = now.Add(time.Duration(h.random.IntN(900)) * time.Millisecond)
+					server.SetTime(now)
+					var of []ratelimit.Limiter
+					var keys, lists []string
+					var want []int64
+					onlyTakes := h.random.IntN(2) == 0
+					for range 1 + h.random.IntN(6) {
+						l, key := limiters[h.random.IntN(len(limiters))], fmt.Sprint("key", h.random.IntN(3))
+						if !ratelimit.ShareExecutions(l, limiters[0]) {
+							l = limiters[0]
+						}
+						list := "1x1"
+						switch h.random.IntN(3) {
+						case 0:
+							list = "2x3,1x1"
+						case 1:
+							if !onlyTakes {
+								list = "1e2,3c1,2x1"
+							}
+						}
+						of, keys, lists = append(of, l), append(keys, key), append(lists, list)
+						words, err := ratelimit.DecideList(l, "alone "+key, []byte(list))
+						require.NoError(t, err)
+						want = append(want, words...)
+					}
+					got, err := ratelimit.DecideTable(of, keys, lists, onlyTakes)
+					require.NoError(t, err)
+					require.Equal(t, want, got, "%v %v", keys, lists)
+				}
+			}
+		})
+	}
+}
+
 // TestAListThatFailsInTheMiddle: the words of what was done, then -1 and nothing more of the key,
 // whose state is that after what was done; the next key is decided. A command that is refused ends
 // the script's function on Redis only: on miniredis, the variables of a function that fails are

@@ -47,8 +47,9 @@ type scripts struct {
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
 // requests, and decide any operations. reserves says whether these can reserve permits.
 type scriptSet struct {
-	one, peek, many, operations *script.Script
-	reserves                    bool
+	one, peek, many, operations        *script.Script
+	manyOfSeveral, operationsOfSeveral *script.Script // for keys of several limiters
+	reserves                           bool
 }
 
 func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
@@ -71,14 +72,24 @@ func (s *scripts) get(byCaller bool) scriptSet {
 }
 
 func assemble(file *script.File) scriptSet {
+	any := file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n")
 	set := scriptSet{
-		one:        file.Script(),
-		peek:       file.Fill(peekTemplate),
-		many:       file.Fill(manyTemplate),
-		operations: file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n").Fill(operationsTemplate),
+		one:                 file.Script(),
+		peek:                file.Fill(peekTemplate),
+		many:                file.Fill(manyTemplate),
+		operations:          any.Fill(operationsTemplate),
+		manyOfSeveral:       ofSeveral(file, "requests").Fill(manyTemplate),
+		operationsOfSeveral: ofSeveral(any, "operations").Fill(operationsTemplate),
 	}
 	_, set.reserves = file.Blocks()["receipt"]
 	return set
+}
+
+// ofSeveral returns file with blocks that read the arguments of each key's own limiter. list is the
+// variable that says in front where in ARGV they are.
+func ofSeveral(file *script.File, list string) *script.File {
+	own := fmt.Sprintf("local front, behind = string.match(%[1]s, '^(%%d+):()')\nfront = front + 0\n%[1]s = string.sub(%[1]s, behind)\n", list)
+	return file.MoveArguments("front").Move("config", "own", own)
 }
 
 // A severalSet holds the scripts for requests to several limiters.

@@ -12,10 +12,11 @@
 --        a command that comes after the first command that writes).
 local call = redis.pcall
 -- <clock?/>
--- <config/>
+-- <config?/>
 local out, size = {}, 0
 
 local function decide(key, requests)
+  -- <own?/>
   -- <load/>
   local change, begin = repair, 1
   repeat

@@ -35,12 +35,13 @@
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
 -- <clock?/>
--- <config/>
+-- <config?/>
 local out, size, done = {}, 0, 0
 
 -- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
+  -- <own?/>
   local begin = 1
   repeat
     local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)

@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 
 // How the keys of these tests are named in Redis.
 func asGiven(key string) string { return key }
+
+// given is a limit that is not asked.
+var given = &Limit{Exec: &redisexec.Executor{}, Name: asGiven}
+
 func behindP(key string) string { return "p:" + key }
 
 // A server is a client that decides as a script would: each key has permits, and the

@@ -121,15 +121,22 @@ func (f *File) Set(block, text string) *File {
 }
 
 // MoveArguments returns f with blocks that find their arguments so many places further
-// back in ARGV. The clock's stay where they are, at the end.
-func (f *File) MoveArguments(by int) *File {
+// back in ARGV: a number, or a variable of the script. The clock's stay where they are, at the end.
+func (f *File) MoveArguments(by any) *File {
 	moved := &File{name: f.name, text: f.text, blocks: map[string]string{}}
 	for name, text := range f.blocks {
 		if name != "clock" {
-			text = strings.ReplaceAll(text, "ARGV[", fmt.Sprintf("ARGV[%d + ", by))
+			text = strings.ReplaceAll(text, "ARGV[", fmt.Sprintf("ARGV[%v + ", by))
 		}
 		moved.blocks[name] = text
 	}
+	return moved
+}
+
+// Move returns f without the block of one name, whose text becomes that of another one, behind before.
+func (f *File) Move(block, to, before string) *File {
+	moved := f.Set(to, before+f.blocks[block])
+	delete(moved.blocks, block)
 	return moved
 }
 

@@ -1,0 +1,557 @@
+-- Operations on several keys, decided as if made one after the other. The blocks of an
+-- algorithm's script replace the marked lines; a block whose name has a question mark is
+-- optional. A list of requests only is decided by many.lua, which does the same.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its operations, joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua):
+--          <permits>x<times>          so many equal requests
+--          <permits>e<times>          the same, and where the permits are: a ticket
+--          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
+--                                     is repaid before anybody is allowed again
+--          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
+--                                     too, if they fit within so many microseconds. A state that
+--                                     promises permits says until when, so that no other rule
+--                                     repays the debt at its own rate (inherit)
+--          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
+--                                     wrote: then it gets what it held before, '' for nothing.
+--                                     Otherwise others have reserved behind it and know their instants
+-- Reply  for each key and operation:
+--          x, c  the algorithm's words of a run. The first word is the number of requests
+--                allowed, or charged: these are the first ones of the run
+--          e     the same, and the two words of a ticket of the last request allowed
+--          g     the permits given back, rounded up
+--          s     when the permits are due, microseconds from now; the words of a run of one
+--                request; how many numbers follow, and these: none if nothing was taken; otherwise
+--                4 of what the key holds (see receipt), and 8 of what it held, if anything
+--          z     1 if the reservation was cancelled, else 0
+--        If a key fails, one -1 comes in place of all that was not done: the key is as it
+--        was before that (unless the user may not run a command that comes after the
+--        first command that writes). The error of a lone operation is replied as an error.
+local call = redis.pcall
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+local out, size, done = {}, 0, 0
+
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
+local function decide(key, operations)
+  local front, behind = string.match(operations, '^(%d+):()')
+  front = front + 0
+  operations = string.sub(operations, behind)
+  -- needs:
+  -- sets: capacity permit flow rule sub
+  local capacity, permit, flow, rule = ARGV[front + 2] + 0, ARGV[front + 3] + 0, ARGV[front + 4] + 0, ARGV[front + 5]
+  local sub = string.sub
+  local begin = 1
+  repeat
+    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local call = call
+    local reserves, longest, wrote, before, undone
+    if not back then
+      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
+      if not reserves then
+        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+        if wrote then
+          local held = call('GET', key)
+          if held and held.err then return held end
+          undone = held == wrote
+          call = function() -- load reads what is restored
+            return undone and before ~= '' and before
+          end
+        end
+      end
+    end
+    -- The blocks after it use:
+    --   present  the instant that decides: now, or the state's if a caller's clock is ahead
+    --   missing  units missing at present
+    --   lag      how far now is behind present
+    --   repair   the clock stepped back: the state's instant becomes now
+    --   theirs   another rule wrote the state, see inherit
+    --   writes   the rule as the store writes it
+    --   margin   what the TTL is longer by, milliseconds
+    -- needs: call key now mark spare capacity permit flow rule sub
+    -- sets: state present missing lag repair theirs writes margin
+    local present, missing, lag, repair, theirs, writes, margin = now, 0, 0, false, nil, rule, spare
+    local state = call('GET', key)
+    if state then
+      if state.err then return state end
+      local from = -#rule
+      -- The base keeps miniredis from reading leading zeros as octal.
+      local at, level = tonumber(sub(state, 1, 16), 10), tonumber(sub(state, 18, from - 1))
+      -- Corrupt numbers are left to inherit: the sum is below 2^53 for no infinity and no nan.
+      if at and level and at + level < 2 ^ 53 and sub(state, from) == rule then
+        if at > now then
+          if mark == '' then
+            repair = true
+            at = now
+          else
+            lag = at - now
+            present = at
+          end
+        end
+        missing = level - (present - at) * flow
+        if missing < 0 then missing = 0 end
+      else
+        local burst, every, whole, part = capacity / permit, 1
+        -- <arithmetic>
+        -- needs:
+        -- sets: divide after
+        -- divide returns a * b / c as a whole number, and the remainder. A product beyond 2^53 is
+        -- divided digit by digit of b; then c is below 2^51.
+        local function divide(a, b, c)
+          local product = a * b
+          if product < 2 ^ 53 then
+            local remainder = product % c
+            return (product - remainder) / c, remainder
+          end
+          local base, top = 128, 1
+          if c >= 2 ^ 45 then base = 2 end
+          while top * base <= b do
+            top = top * base
+          end
+          local less = a % c
+          local quotient, remainder = 0, 0
+          while top >= 1 do
+            local sum = remainder * base + less * (math.floor(b / top) % base)
+            remainder = sum % c
+            quotient = quotient * base + (sum - remainder) / c
+            top = top / base
+          end
+          return quotient + (a - less) / c * b, remainder
+        end
+        -- after returns how many microseconds it takes to restore so many permits and units, in
+        -- steps.
+        local function after(permits, units, unit, speed, step)
+          local quotient, remainder = divide(permits, unit, speed)
+          local micros = quotient + math.ceil((remainder + units) / speed)
+          return micros + -micros % step
+        end
+        -- </arithmetic>
+        -- <inherit>
+        -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
+        -- by the faster of that rule and this one: whole and part, the permits and units
+        -- missing at present, are the less of what is missing by either. Parts of a permit are
+        -- rounded up, so that a changed rule never allows more. theirs is what the state says:
+        -- the instant up to which the refill is counted (since), the time until the bucket is
+        -- full by the writer's rule (full), and until so many permits fit (wait). same:
+        -- the rule is this one, but the state promises permits, and so does not end with it.
+        -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+        -- TTL is longer: callers whose clocks are behind use the key too.
+        -- Until the last permit that a reservation promised is due, a faster rule counts back from
+        -- what will be missing then: it restores nothing of what is promised to others.
+        -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
+        -- sets: lag margin part present promise repair same theirs whole writes
+        local written, permits, units, unit, speed, step, kind, promise =
+          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
+        if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
+        written = tonumber(written, 10)
+        permits = permits + 0
+        unit = unit + 0
+        speed = speed + 0
+        step = math.max(tonumber(step) or 1, 1)
+        if units == '' then -- a state of bucket.lua
+          units = permits % unit
+          permits = (permits - units) / unit
+        end
+        units = units + 0
+        promise = tonumber(promise) or 0
+        -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
+        local full = 2 ^ 53
+        if permits + unit + speed + step + promise < full and units < unit then
+          full = after(permits, units, unit, speed, step)
+        end
+        if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
+        if mark == '' and kind ~= '' then
+          writes = rule .. kind
+          margin = math.min(tonumber(sub(kind, 2)) or 1000, 86400000)
+        end
+        if written > now then
+          if mark == '' and kind == '' then -- the clock stepped back
+            repair = true
+            written = now
+          else -- a caller's clock is ahead
+            lag = written - now
+            present = written
+          end
+        end
+        local due, given, restored = written + promise
+        local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+        if promise > 0 and flow * unit > speed * permit then
+          given, restored = divide(promise - promise % step, speed, unit)
+          permits = permits - given
+          units = units - restored
+          if units < 0 then
+            permits = permits - 1
+            units = units + unit
+          end
+          if permits < 0 then
+            permits = 0
+            units = 0
+          end
+          written = due
+          full = after(permits, units, unit, speed, step)
+        end
+        local own, cut = divide(units, permit, unit) -- the units, in those of this rule
+        if cut > 0 then own = own + 1 end
+        local age = present - written -- below 0 while a slower rule's permits are promised
+        local passed = age - age % every
+        given, restored = divide(math.abs(passed), flow, permit)
+        if passed < 0 then
+          given = -given
+          restored = -restored
+        end
+        whole = permits - given
+        part = own - restored
+        if part < 0 then
+          whole = whole - 1
+          part = part + permit
+        end
+        if age >= 0 then
+          local theirPassed = age - age % step
+          given, restored = divide(theirPassed, speed, unit)
+          local theirWhole, theirPart = permits - given, units - restored
+          if theirPart < 0 then
+            theirWhole = theirWhole - 1
+            theirPart = theirPart + unit
+          end
+          theirPart, cut = divide(theirPart, permit, unit)
+          if cut > 0 then theirPart = theirPart + 1 end
+          if theirWhole < whole or theirWhole == whole and theirPart < part then
+            whole = theirWhole
+            part = theirPart
+            passed = theirPassed
+          end
+        end
+        if part >= permit then
+          whole = whole + 1
+          part = part - permit
+        end
+        -- A step of this rule's from then on; no state holds an instant before 1970.
+        local counted = math.max(present - (age - passed) % every, 0)
+        if whole < 0 or whole + part == 0 then
+          whole = 0
+          part = 0
+          counted = present
+        end
+        if due > present then
+          writes = writes .. string.format('!%d', due - counted)
+          -- The key lives as long as the promise, which may be another rule's.
+          local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
+          margin = margin + math.max(due - present - filled, 0) / 1000
+        end
+        theirs = {
+          since = counted,
+          full = full - age,
+          wait = function(wanted)
+            local over = permits + wanted - burst
+            if over < 0 then -- it fits before the last promised permit is due
+              local early, left = divide(-over, permit, flow)
+              early = early + math.floor((left - own) / flow)
+              return -age - (early - early % every)
+            end
+            return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+          end,
+          less = function(fewer)
+            local left = permits - fewer
+            if left < 0 then return 0 end
+            return after(left, units, unit, speed, step) - age
+          end,
+        }
+        -- </inherit>
+        missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
+        if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
+      end
+    end
+    if back then
+      back = back + 0
+      begin = behind
+      -- which is '1' if the bucket may have refilled what was held since the instant where.
+      -- While permits are promised, nothing is given back: waiting callers know their instants, and
+      -- the next caller would get the same ones (operations.lua).
+      -- needs: back flow missing permit present repair state theirs where which writes
+      -- sets: given missing present repair state
+      local less, given = back * permit, 0
+      if which == '1' then
+        less = less - (present - where) * flow
+        if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
+      end
+      if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
+        given = math.ceil(math.min(less, missing) / permit)
+        if theirs then theirs.full = math.max(theirs.less(back), 0) end
+        missing = math.max(missing - less, 0)
+        local lessPart = less % permit
+        less = (less - lessPart) / permit
+        -- <lower>
+        -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+        -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+        -- needs: less lessPart present repair state
+        -- sets:
+        local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
+        local unit = string.match(rest, '%d+') + 0
+        if units == '' then -- a state of bucket.lua
+          level = math.max(level - less * unit - lessPart, 0)
+        else
+          level = level - less
+          units = units - lessPart
+          if units < 0 then
+            level = level - 1
+            units = units + unit
+          end
+          if level < 0 then
+            level = 0
+            units = 0
+          end
+          units = string.format('+%d', units)
+        end
+        if not repair then present = tonumber(at, 10) end
+        repair = true
+        state = string.format('%s/%d%s%s', at, level, units, rest)
+        -- </lower>
+          -- needs: key flow sub state present missing repair theirs writes margin
+          -- sets:
+          local ttl, value = missing / flow / 1000 + margin
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full / 1000 + margin end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d%s', present, missing, writes)
+          end
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+      end
+      size = size + 1
+      out[size] = given
+    elseif reserves then
+      local n, times = reserves + 0, 1
+      begin = behind
+      -- needs: n times capacity permit missing
+      -- sets: allowed before cost room
+      local cost, allowed, before = n * permit, times, missing
+      local room = capacity - missing
+      if cost * allowed > room then -- room is below 0 if a larger burst was used
+        allowed = math.max((room - room % cost) / cost, 0)
+      end
+      -- When the permits fit, microseconds from now, and the instant that the state gets.
+      -- needs: present missing lag capacity flow cost
+      -- sets: due stamp
+      local due, stamp = 0, present
+      local over = missing + cost - capacity
+      if over > 0 then due = lag + (over + -over % flow) / flow end
+      size = size + 1
+      out[size] = due
+      if due <= longest + 0 then allowed = 1 end
+      -- needs: cost allowed missing repair theirs
+      -- sets: missing repair theirs
+      if allowed > 0 then -- the state becomes one of this rule
+        missing = missing + allowed * cost
+        repair = false
+        theirs = nil
+      end
+      -- needs: n capacity permit lag theirs
+      -- sets: late filled
+      local late, filled = lag, 0
+      if theirs then -- nothing was taken
+        late = lag + theirs.wait(n)
+        filled = lag + theirs.wait(capacity / permit)
+      end
+      -- needs: out size allowed before late filled
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = before
+      out[size + 3] = late
+      out[size + 4] = filled
+      size = size + 4
+      size = size + 1
+      if allowed > 0 then
+        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
+        writes = plain or writes
+        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+          -- needs: key flow sub state present missing repair theirs writes margin
+          -- sets:
+          local ttl, value = missing / flow / 1000 + margin
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full / 1000 + margin end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d%s', present, missing, writes)
+          end
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        out[size] = 4
+        -- After the store: what the key holds, and what it held before, if anything: instant, permits or
+        -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+        -- Then the promise. See State.
+        -- needs: missing out promise size stamp state sub
+        -- sets: size
+        out[size + 1] = stamp
+        out[size + 2] = missing
+        out[size + 3] = -1
+        out[size + 4] = promise
+        size = size + 4
+        if state then
+          out[size - 4] = 12
+          local at, permits, units, unit, speed, step, kind, promised =
+            string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+          out[size + 1] = tonumber(at, 10)
+          out[size + 2] = permits + 0
+          out[size + 3] = tonumber(units) or -1
+          out[size + 4] = unit + 0
+          out[size + 5] = speed + 0
+          out[size + 6] = tonumber(step) or 0
+          out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+          out[size + 8] = tonumber(promised) or 0
+          size = size + 8
+        end
+      else
+        if repair then
+            -- needs: key flow sub state present missing repair theirs writes margin
+            -- sets:
+            local ttl, value = missing / flow / 1000 + margin
+            if repair then -- nothing was taken
+              if theirs then ttl = theirs.full / 1000 + margin end
+              value = string.format('%016d', present) .. sub(state, 17)
+            else
+              value = string.format('%016d/%d%s', present, missing, writes)
+            end
+            -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+            -- as 1e+8.
+            redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        else
+            -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
+            -- so one denial in sixteen does.
+            -- needs: call key now flow missing theirs margin
+            -- sets:
+            if now % 16 == 0 and call('PTTL', key) == -1 then
+              local ttl = missing / flow / 1000 + margin
+              if theirs then ttl = theirs.full / 1000 + margin end
+              redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+            end
+        end
+        out[size] = 0
+      end
+    elseif wrote then
+      begin = behind
+      if undone then
+        -- Of a state that is restored, as load has read it, in milliseconds.
+        -- needs: flow margin missing theirs
+        -- sets: remains
+        local remains = missing / flow / 1000 + margin
+        if theirs then remains = theirs.full / 1000 + margin end
+        if state and remains > 0 then
+          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+        else
+          redis.call('UNLINK', key)
+        end
+      end
+      size = size + 1
+      out[size] = undone and 1 or 0
+    else
+      local change, tickets, from = repair, {}, begin
+      repeat
+        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+        if not kind then -- permits to give back, which is a list of its own
+          if begin == from then return {err = 'ERR no operation'} end
+          break
+        end
+        local n, times = permits + 0, calls + 0
+        begin = stop
+        -- needs: n times capacity permit missing
+        -- sets: allowed before cost room
+        local cost, allowed, before = n * permit, times, missing
+        local room = capacity - missing
+        if cost * allowed > room then -- room is below 0 if a larger burst was used
+          allowed = math.max((room - room % cost) / cost, 0)
+        end
+        if kind == 'c' then
+          -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
+          -- numbers stay exact.
+          -- needs: allowed cost flow missing room times
+          -- sets: allowed
+          room = math.min(2 ^ 52 - 1, 2 ^ 51 * flow) - missing
+          allowed = times
+          if cost * allowed > room then allowed = math.max((room - room % cost) / cost, 0) end
+        end
+        -- needs: cost allowed missing repair theirs
+        -- sets: missing repair theirs
+        if allowed > 0 then -- the state becomes one of this rule
+          missing = missing + allowed * cost
+          repair = false
+          theirs = nil
+        end
+        -- needs: n capacity permit lag theirs
+        -- sets: late filled
+        local late, filled = lag, 0
+        if theirs then -- nothing was taken
+          late = lag + theirs.wait(n)
+          filled = lag + theirs.wait(capacity / permit)
+        end
+        -- needs: out size allowed before late filled
+        -- sets: size
+        out[size + 1] = allowed
+        out[size + 2] = before
+        out[size + 3] = late
+        out[size + 4] = filled
+        size = size + 4
+        if kind == 'e' then
+          tickets[#tickets + 1] = size
+          -- The instant up to which the refill is counted.
+          -- needs: out size present
+          -- sets:
+          out[size + 1] = present
+          out[size + 2] = 0
+          size = size + 2
+        end
+        change = change or allowed > 0
+      until begin > #operations
+      if change then
+          -- needs: key flow sub state present missing repair theirs writes margin
+          -- sets:
+          local ttl, value = missing / flow / 1000 + margin
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full / 1000 + margin end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d%s', present, missing, writes)
+          end
+          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+          -- as 1e+8.
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+      else
+          -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
+          -- so one denial in sixteen does.
+          -- needs: call key now flow missing theirs margin
+          -- sets:
+          if now % 16 == 0 and call('PTTL', key) == -1 then
+            local ttl = missing / flow / 1000 + margin
+            if theirs then ttl = theirs.full / 1000 + margin end
+            redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+          end
+      end
+    end
+    done = size
+  until begin > #operations
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the operations
+if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
+  return decide(KEYS[1], ARGV[ahead + 1]) or out
+end
+for i = 1, #KEYS do
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = done + 2, size do
+      out[j] = nil
+    end
+    size = done + 1
+    out[size] = -1
+    done = size
+  end
+end
+return out
