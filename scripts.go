@@ -78,18 +78,17 @@ func assemble(file *script.File) scriptSet {
 		peek:                file.Fill(peekTemplate),
 		many:                file.Fill(manyTemplate),
 		operations:          any.Fill(operationsTemplate),
-		manyOfSeveral:       ofSeveral(file, "requests").Fill(manyTemplate),
-		operationsOfSeveral: ofSeveral(any, "operations").Fill(operationsTemplate),
+		manyOfSeveral:       ofSeveral(file).Fill(manyTemplate),
+		operationsOfSeveral: ofSeveral(any).Fill(operationsTemplate),
 	}
 	_, set.reserves = file.Blocks()["receipt"]
 	return set
 }
 
-// ofSeveral returns file with blocks that read the arguments of each key's own limiter. list is the
-// variable that says in front where in ARGV they are.
-func ofSeveral(file *script.File, list string) *script.File {
-	own := fmt.Sprintf("local front, behind = string.match(%[1]s, '^(%%d+):()')\nfront = front + 0\n%[1]s = string.sub(%[1]s, behind)\n", list)
-	return file.MoveArguments("front").Move("config", "own", own)
+// ofSeveral returns file with blocks that read the arguments of each key's own limiter, which are
+// behind so many others in ARGV.
+func ofSeveral(file *script.File) *script.File {
+	return file.MoveArguments("front").Move("config", "own")
 }
 
 // A severalSet holds the scripts for requests to several limiters.

@@ -382,14 +382,14 @@ out[size + 2] = 0
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back flow missing permit present repair state theirs where which writes
+-- needs: back flow missing permit present repair rule state theirs where which writes
 -- sets: given missing present repair state
 local less, given = back * permit, 0
 if which == '1' then
   less = less - (present - where) * flow
   if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
 end
-if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
+if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
   given = math.ceil(math.min(less, missing) / permit)
   if theirs then theirs.full = math.max(theirs.less(back), 0) end
   missing = math.max(missing - less, 0)
@@ -400,8 +400,7 @@ if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
   -- slower rule, or of now, it would take from a faster rule what has been refilled since.
   -- needs: less lessPart present repair state
   -- sets:
-  local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
-  local unit = string.match(rest, '%d+') + 0
+  local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
   if units == '' then -- a state of bucket.lua
     level = math.max(level - less * unit - lessPart, 0)
   else

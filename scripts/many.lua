@@ -15,8 +15,13 @@ local call = redis.pcall
 -- <config?/>
 local out, size = {}, 0
 
+-- <unless own>
 local function decide(key, requests)
-  -- <own?/>
+-- </unless own>
+-- <if own>
+local function decide(key, requests, front)
+  -- <own/>
+-- </if own>
   -- <load/>
   local change, begin = repair, 1
   repeat
@@ -45,7 +50,12 @@ local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 -- <shift?/>
 for i = 1, #KEYS do
   local before = size
+  -- <unless own>
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  -- </unless own>
+  -- <if own>
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i], ARGV[ahead - #KEYS + i] + 0)
+  -- </if own>
   if not ok or failed then
     for j = before + 2, size do
       out[j] = nil

@@ -40,26 +40,32 @@ local out, size, done = {}, 0, 0
 
 -- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
 -- the operations up to the next such one are loaded once and stored once.
+-- <unless own>
 local function decide(key, operations)
-  -- <own?/>
+-- </unless own>
+-- <if own>
+local function decide(key, operations, front)
+  -- <own/>
+-- </if own>
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     -- <if receipt>
     local call = call
     local reserves, longest, wrote, before, undone
-    if not back then
+    if kind == 's' then
       reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
-      if not reserves then
-        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
-        if wrote then
-          local held = call('GET', key)
-          if held and held.err then return held end
-          undone = held == wrote
-          call = function() -- load reads what is restored
-            return undone and before ~= '' and before
-          end
-        end
+    elseif kind == 'z' then
+      wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+      local held = call('GET', key)
+      if held and held.err then return held end
+      undone = held == wrote
+      call = function() -- load reads what is restored
+        return undone and before ~= '' and before
       end
     end
     -- </if receipt>
@@ -113,7 +119,10 @@ local function decide(key, operations)
       out[size] = undone and 1 or 0
     -- </if receipt>
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
+      -- <if seal>
+      local tickets = {}
+      -- </if seal>
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -131,7 +140,9 @@ local function decide(key, operations)
         -- <wait?/>
         -- <words/>
         if kind == 'e' then
+          -- <if seal>
           tickets[#tickets + 1] = size
+          -- </if seal>
           -- <ticket/>
           size = size + 2
         end
@@ -150,11 +161,18 @@ end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
 -- <shift?/>
+-- <unless own>
 if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
   return decide(KEYS[1], ARGV[ahead + 1]) or out
 end
+-- </unless own>
 for i = 1, #KEYS do
+  -- <unless own>
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  -- </unless own>
+  -- <if own>
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i], ARGV[ahead - #KEYS + i] + 0)
+  -- </if own>
   if not ok or failed then
     for j = done + 2, size do
       out[j] = nil

@@ -400,7 +400,7 @@ out[size + 2] = 0
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: writes back divide flow part permit present repair since state sub theirs where which whole
+-- needs: back divide flow part permit present repair rule since state sub theirs where which whole writes
 -- sets: given part present repair since state whole
 local less, lessPart, given = back, 0, 0
 if which == '1' then
@@ -412,7 +412,7 @@ if which == '1' then
   end
   if since < where + 0 or theirs then less = -1 end -- how much was refilled is not known
 end
-if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
+if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
   given = math.min(less, whole)
   if lessPart > 0 and less < whole then given = given + 1 end
   if theirs then theirs.full = math.max(theirs.less(back), 0) end
@@ -433,8 +433,7 @@ if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(wr
   -- slower rule, or of now, it would take from a faster rule what has been refilled since.
   -- needs: less lessPart present repair state
   -- sets:
-  local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
-  local unit = string.match(rest, '%d+') + 0
+  local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
   if units == '' then -- a state of bucket.lua
     level = math.max(level - less * unit - lessPart, 0)
   else

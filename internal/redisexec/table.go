@@ -2,15 +2,14 @@ package redisexec
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // DoTable is [Executor.DoMany] for keys of so many limiters of one algorithm: s is ManyOfSeveral or
 // OperationsOfSeveral. request returns also which limiter a key is of, and the Args of its executor.
-// They stand once in ARGV, and the requests for a key begin with how many arguments are in front
-// of those of its limiter.
+// They stand once in ARGV. Behind them is for each key how many arguments are in front of those
+// of its limiter, and then its requests.
 func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys int, request func(i int) (name *string, requests any, limiter int, args []any)) ([]int64, error) {
 	c := e.newCommand()
 	defer c.release()
@@ -21,6 +20,7 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 	c.args = append(c.args, "")
 	first := len(c.args) // which is ARGV[2]
 	lists, begins := make([]any, keys), make([]int, limiters)
+	c.permits = c.permits[:0]
 	for i := range keys {
 		name, requests, limiter, args := request(i)
 		c.args[names+i] = name
@@ -28,14 +28,11 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 			begins[limiter] = len(c.args)
 			c.args = append(c.args, args...)
 		}
-		list := append(strconv.AppendInt(make([]byte, 0, 16), int64(begins[limiter]-first), 10), ':')
-		switch requests := requests.(type) {
-		case string:
-			list = append(list, requests...)
-		case []byte:
-			list = append(list, requests...)
-		}
-		lists[i] = list
+		c.permits = append(c.permits, int64(begins[limiter]-first))
+		lists[i] = requests
+	}
+	for i := range c.permits {
+		c.args = append(c.args, &c.permits[i])
 	}
 	c.args = append(c.args, lists...)
 	if err := c.addClock(); err != nil {

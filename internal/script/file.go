@@ -133,9 +133,9 @@ func (f *File) MoveArguments(by any) *File {
 	return moved
 }
 
-// Move returns f without the block of one name, whose text becomes that of another one, behind before.
-func (f *File) Move(block, to, before string) *File {
-	moved := f.Set(to, before+f.blocks[block])
+// Move returns f with another name for a block.
+func (f *File) Move(block, to string) *File {
+	moved := f.Set(to, f.blocks[block])
 	delete(moved.blocks, block)
 	return moved
 }
@@ -151,7 +151,8 @@ func (f *File) AnswerInWords() *File {
 // "-- <name?/>" is removed if f has no such block. Without the question mark Fill panics
 // if there is no such block, so that the first test finds a mistyped name.
 //
-// The lines between "-- <if name>" and "-- </if name>" stay only if f has a block of that name.
+// The lines between "-- <if name>" and "-- </if name>" stay only if f has a block of that name, and
+// those between "-- <unless name>" and "-- </unless name>" only if it has none.
 //
 // The blocks are spliced, not called: a function for each block would cost Redis a
 // closure in every execution.
@@ -162,11 +163,10 @@ func (f *File) fill(template string) string {
 	skip := ""
 	for line := range strings.Lines(template) {
 		mark, kind := parseMark(line)
-		if block, ok := strings.CutPrefix(mark, "if "); ok && (skip == "" || skip == mark) {
-			if _, has := f.blocks[block]; !has && kind == markBegin {
+		if word, block, ok := strings.Cut(mark, " "); ok && (skip == "" || skip == mark) {
+			skip = ""
+			if _, has := f.blocks[block]; kind == markBegin && has != (word == "if") {
 				skip = mark
-			} else {
-				skip = ""
 			}
 			continue
 		}

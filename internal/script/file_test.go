@@ -80,3 +80,12 @@ func TestParsePanicsWhereMarksDoNotMatch(t *testing.T) {
 		require.PanicsWithValue(t, want, func() { Parse("x.lua", text) }, text)
 	}
 }
+
+func TestLinesThatOnlySomeFilesHave(t *testing.T) {
+	template := "a\n-- <if pay>\nif {\n-- <pay/>\n}\n-- </if pay>\n-- <unless pay>\nfree\n-- </unless pay>\nb\n"
+	with := Parse("f", "-- <pay>\n1\n-- </pay>\n")
+	require.Equal(t, "a\nif {\n1\n}\nb\n", with.Fill(template).Source)
+	require.Equal(t, "a\nfree\nb\n", Parse("f", "").Fill(template).Source)
+	require.Equal(t, "a\nfree\nb\n", with.Move("pay", "earn").Fill(template).Source)
+	require.Equal(t, "1\n", with.Move("pay", "earn").Fill("-- <earn/>\n").Source)
+}

@@ -43,7 +43,11 @@ local out, size, done = {}, 0, 0
 local function decide(key, operations)
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     -- The blocks after it use:
     --   used     the permits taken, the last of them at the instant last
     --   keep     when the windows of the rules that took them have ended
@@ -120,7 +124,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -155,7 +159,6 @@ local function decide(key, operations)
         out[size + 4] = lasts
         size = size + 4
         if kind == 'e' then
-          tickets[#tickets + 1] = size
           -- The window's end.
           -- needs: out size closes
           -- sets:

@@ -33,7 +33,11 @@ local out, size, done = {}, 0, 0
 local function decide(key, operations)
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     -- The blocks after it use:
     --   start, used  the window's start, and the permits taken from it
     --   lasts        how long it is for this rule
@@ -113,7 +117,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -147,7 +151,6 @@ local function decide(key, operations)
         out[size + 3] = start + lasts - now
         size = size + 3
         if kind == 'e' then
-          tickets[#tickets + 1] = size
           -- The window's start.
           -- needs: out size start
           -- sets:

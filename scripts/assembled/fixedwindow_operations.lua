@@ -29,7 +29,11 @@ local out, size, done = {}, 0, 0
 local function decide(key, operations)
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
     -- is of a window of this length. The blocks after it use:
     --   left   milliseconds left of the window
@@ -127,7 +131,8 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
+      local tickets = {}
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own

@@ -17,10 +17,7 @@ local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 local out, size = {}, 0
 
-local function decide(key, requests)
-  local front, behind = string.match(requests, '^(%d+):()')
-  front = front + 0
-  requests = string.sub(requests, behind)
+local function decide(key, requests, front)
   -- needs:
   -- sets: capacity permit flow rule sub
   local capacity, permit, flow, rule = ARGV[front + 2] + 0, ARGV[front + 3] + 0, ARGV[front + 4] + 0, ARGV[front + 5]
@@ -294,7 +291,7 @@ end
 local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 for i = 1, #KEYS do
   local before = size
-  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i], ARGV[ahead - #KEYS + i] + 0)
   if not ok or failed then
     for j = before + 2, size do
       out[j] = nil

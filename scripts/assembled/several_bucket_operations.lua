@@ -38,31 +38,29 @@ local out, size, done = {}, 0, 0
 
 -- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
 -- the operations up to the next such one are loaded once and stored once.
-local function decide(key, operations)
-  local front, behind = string.match(operations, '^(%d+):()')
-  front = front + 0
-  operations = string.sub(operations, behind)
+local function decide(key, operations, front)
   -- needs:
   -- sets: capacity permit flow rule sub
   local capacity, permit, flow, rule = ARGV[front + 2] + 0, ARGV[front + 3] + 0, ARGV[front + 4] + 0, ARGV[front + 5]
   local sub = string.sub
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     local call = call
     local reserves, longest, wrote, before, undone
-    if not back then
+    if kind == 's' then
       reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
-      if not reserves then
-        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
-        if wrote then
-          local held = call('GET', key)
-          if held and held.err then return held end
-          undone = held == wrote
-          call = function() -- load reads what is restored
-            return undone and before ~= '' and before
-          end
-        end
+    elseif kind == 'z' then
+      wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+      local held = call('GET', key)
+      if held and held.err then return held end
+      undone = held == wrote
+      call = function() -- load reads what is restored
+        return undone and before ~= '' and before
       end
     end
     -- The blocks after it use:
@@ -272,14 +270,14 @@ local function decide(key, operations)
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (operations.lua).
-      -- needs: back flow missing permit present repair state theirs where which writes
+      -- needs: back flow missing permit present repair rule state theirs where which writes
       -- sets: given missing present repair state
       local less, given = back * permit, 0
       if which == '1' then
         less = less - (present - where) * flow
         if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
       end
-      if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
+      if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
         given = math.ceil(math.min(less, missing) / permit)
         if theirs then theirs.full = math.max(theirs.less(back), 0) end
         missing = math.max(missing - less, 0)
@@ -290,8 +288,7 @@ local function decide(key, operations)
         -- slower rule, or of now, it would take from a faster rule what has been refilled since.
         -- needs: less lessPart present repair state
         -- sets:
-        local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
-        local unit = string.match(rest, '%d+') + 0
+        local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
         if units == '' then -- a state of bucket.lua
           level = math.max(level - less * unit - lessPart, 0)
         else
@@ -453,7 +450,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = undone and 1 or 0
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -500,7 +497,6 @@ local function decide(key, operations)
         out[size + 4] = filled
         size = size + 4
         if kind == 'e' then
-          tickets[#tickets + 1] = size
           -- The instant up to which the refill is counted.
           -- needs: out size present
           -- sets:
@@ -540,11 +536,8 @@ local function decide(key, operations)
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
-  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i], ARGV[ahead - #KEYS + i] + 0)
   if not ok or failed then
     for j = done + 2, size do
       out[j] = nil

@@ -44,7 +44,11 @@ local out, size, done = {}, 0, 0
 local function decide(key, operations)
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     -- Reads what this decision needs of the log. The blocks after it use:
     --   present         the instant at which the call is decided: now, unless it has to be later
     --   slot            last instant of the present slot, at which permits taken now are dated
@@ -325,7 +329,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -437,7 +441,6 @@ local function decide(key, operations)
         out[size + 4] = before
         size = size + 4
         if kind == 'e' then
-          tickets[#tickets + 1] = size
           -- The instant of the entry.
           -- needs: out size slot
           -- sets:

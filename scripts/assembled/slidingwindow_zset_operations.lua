@@ -33,7 +33,11 @@ local out, size, done = {}, 0, 0
 local function decide(key, operations)
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     -- The blocks after it use:
     --   at              the instant of the decision: now, or the last permit's if a clock is ahead
     --   edge            permits up to this instant have left the window
@@ -138,7 +142,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -189,7 +193,6 @@ local function decide(key, operations)
         out[size + 4] = before
         size = size + 4
         if kind == 'e' then
-          tickets[#tickets + 1] = size
           -- The members' score, and the number that the store gives the last one.
           -- needs: out size at number used stored repair
           -- sets:

@@ -79,21 +79,22 @@ local out, size, done = {}, 0, 0
 local function decide(key, operations)
   local begin = 1
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    local kind = string.match(operations, '%a', begin)
+    local back, where, which, behind
+    if kind == 'g' then
+      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    end
     local call = call
     local reserves, longest, wrote, before, undone
-    if not back then
+    if kind == 's' then
       reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
-      if not reserves then
-        wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
-        if wrote then
-          local held = call('GET', key)
-          if held and held.err then return held end
-          undone = held == wrote
-          call = function() -- load reads what is restored
-            return undone and before ~= '' and before
-          end
-        end
+    elseif kind == 'z' then
+      wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+      local held = call('GET', key)
+      if held and held.err then return held end
+      undone = held == wrote
+      call = function() -- load reads what is restored
+        return undone and before ~= '' and before
       end
     end
     -- The blocks after it use:
@@ -282,7 +283,7 @@ local function decide(key, operations)
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (operations.lua).
-      -- needs: writes back divide flow part permit present repair since state sub theirs where which whole
+      -- needs: back divide flow part permit present repair rule since state sub theirs where which whole writes
       -- sets: given part present repair since state whole
       local less, lessPart, given = back, 0, 0
       if which == '1' then
@@ -294,7 +295,7 @@ local function decide(key, operations)
         end
         if since < where + 0 or theirs then less = -1 end -- how much was refilled is not known
       end
-      if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
+      if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
         given = math.min(less, whole)
         if lessPart > 0 and less < whole then given = given + 1 end
         if theirs then theirs.full = math.max(theirs.less(back), 0) end
@@ -315,8 +316,7 @@ local function decide(key, operations)
         -- slower rule, or of now, it would take from a faster rule what has been refilled since.
         -- needs: less lessPart present repair state
         -- sets:
-        local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
-        local unit = string.match(rest, '%d+') + 0
+        local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
         if units == '' then -- a state of bucket.lua
           level = math.max(level - less * unit - lessPart, 0)
         else
@@ -479,7 +479,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = undone and 1 or 0
     else
-      local change, tickets, from = repair, {}, begin
+      local change, from = repair, begin
       repeat
         local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
         if not kind then -- permits to give back, which is a list of its own
@@ -532,7 +532,6 @@ local function decide(key, operations)
         out[size + 5] = wait
         size = size + 5
         if kind == 'e' then
-          tickets[#tickets + 1] = size
           -- The instant up to which the refill is counted.
           -- needs: out size since
           -- sets:
