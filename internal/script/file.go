@@ -59,6 +59,28 @@ func Parse(name, text string) *File {
 	return f
 }
 
+// Include returns text with the blocks of other, and their marks, in place of the lines that name
+// them: "-- <name/>". So files share what is the same in each.
+func Include(text string, other *File) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		name, kind := parseMark(line)
+		body, ok := other.blocks[name]
+		if kind != markPlace || !ok {
+			out.WriteString(line)
+			continue
+		}
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		for line := range strings.Lines("-- <" + name + ">\n" + body + "-- </" + name + ">\n") {
+			if line != "\n" {
+				out.WriteString(indent)
+			}
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 // Name is the file's name.
 func (f *File) Name() string { return f.name }
 
@@ -147,7 +169,8 @@ func (f *File) AnswerInWords() *File {
 	return f.With(&File{blocks: map[string]string{"answer": answer}})
 }
 
-// Fill replaces every line "-- <name/>" of template by the block of that name. A line
+// Fill puts the block of its name behind every line "-- <name/>" of template, which then is
+// "-- <name>": so a line of a script leads to its block. A line
 // "-- <name?/>" is removed if f has no such block. Without the question mark Fill panics
 // if there is no such block, so that the first test finds a mistyped name.
 //
@@ -183,6 +206,9 @@ func (f *File) fill(template string) string {
 			panic(fmt.Sprintf("script: %s has no block <%s>", f.name, name))
 		}
 		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		if body != "" {
+			out.WriteString(indent + "-- <" + name + ">\n")
+		}
 		for line := range strings.Lines(f.fill(body)) {
 			if line != "\n" {
 				out.WriteString(indent)

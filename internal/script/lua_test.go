@@ -86,6 +86,11 @@ func luaFiles(t *testing.T) map[string]string {
 		require.NoError(t, err)
 		files[filepath.Base(path)] = string(text)
 	}
+	rules := Parse("bucket_rules.lua", files["bucket_rules.lua"])
+	delete(files, rules.Name())
+	for _, name := range []string{"bucket.lua", "steppedbucket.lua"} {
+		files[name] = Include(files[name], rules)
+	}
 	require.NotEmpty(t, files)
 	return files
 }

@@ -30,10 +30,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: capacity permit flow rule sub
 local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5]
@@ -63,6 +65,7 @@ local function decide(key, operations)
         return undone and before ~= '' and before
       end
     end
+    -- <load>
     -- The blocks after it use:
     --   present  the instant that decides: now, or the state's if a caller's clock is ahead
     --   missing  units missing at present
@@ -267,6 +270,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (operations.lua).
@@ -308,6 +312,7 @@ local function decide(key, operations)
         repair = true
         state = string.format('%s/%d%s%s', at, level, units, rest)
         -- </lower>
+        -- <store>
           -- needs: key flow sub state present missing repair theirs writes margin
           -- sets:
           local ttl, value = missing / flow / 1000 + margin
@@ -326,6 +331,7 @@ local function decide(key, operations)
     elseif reserves then
       local n, times = reserves + 0, 1
       begin = behind
+      -- <fit>
       -- needs: n times capacity permit missing
       -- sets: allowed before cost room
       local cost, allowed, before = n * permit, times, missing
@@ -333,6 +339,7 @@ local function decide(key, operations)
       if cost * allowed > room then -- room is below 0 if a larger burst was used
         allowed = math.max((room - room % cost) / cost, 0)
       end
+      -- <due>
       -- When the permits fit, microseconds from now, and the instant that the state gets.
       -- needs: present missing lag capacity flow cost
       -- sets: due stamp
@@ -342,6 +349,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = due
       if due <= longest + 0 then allowed = 1 end
+      -- <take>
       -- needs: cost allowed missing repair theirs
       -- sets: missing repair theirs
       if allowed > 0 then -- the state becomes one of this rule
@@ -349,6 +357,7 @@ local function decide(key, operations)
         repair = false
         theirs = nil
       end
+      -- <wait>
       -- needs: n capacity permit lag theirs
       -- sets: late filled
       local late, filled = lag, 0
@@ -356,6 +365,7 @@ local function decide(key, operations)
         late = lag + theirs.wait(n)
         filled = lag + theirs.wait(capacity / permit)
       end
+      -- <words>
       -- needs: out size allowed before late filled
       -- sets: size
       out[size + 1] = allowed
@@ -369,6 +379,7 @@ local function decide(key, operations)
         writes = plain or writes
         promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
         if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        -- <store>
           -- needs: key flow sub state present missing repair theirs writes margin
           -- sets:
           local ttl, value = missing / flow / 1000 + margin
@@ -382,6 +393,7 @@ local function decide(key, operations)
           -- as 1e+8.
           redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
         out[size] = 4
+        -- <receipt>
         -- After the store: what the key holds, and what it held before, if anything: instant, permits or
         -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
         -- Then the promise. See State.
@@ -408,6 +420,7 @@ local function decide(key, operations)
         end
       else
         if repair then
+          -- <store>
             -- needs: key flow sub state present missing repair theirs writes margin
             -- sets:
             local ttl, value = missing / flow / 1000 + margin
@@ -421,6 +434,7 @@ local function decide(key, operations)
             -- as 1e+8.
             redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
         else
+          -- <expire>
             -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
             -- so one denial in sixteen does.
             -- needs: call key now flow missing theirs margin
@@ -436,6 +450,7 @@ local function decide(key, operations)
     elseif wrote then
       begin = behind
       if undone then
+        -- <remains>
         -- Of a state that is restored, as load has read it, in milliseconds.
         -- needs: flow margin missing theirs
         -- sets: remains
@@ -459,6 +474,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times capacity permit missing
         -- sets: allowed before cost room
         local cost, allowed, before = n * permit, times, missing
@@ -467,6 +483,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % cost) / cost, 0)
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
           -- numbers stay exact.
           -- needs: allowed cost flow missing room times
@@ -475,6 +492,7 @@ local function decide(key, operations)
           allowed = times
           if cost * allowed > room then allowed = math.max((room - room % cost) / cost, 0) end
         end
+        -- <take>
         -- needs: cost allowed missing repair theirs
         -- sets: missing repair theirs
         if allowed > 0 then -- the state becomes one of this rule
@@ -482,6 +500,7 @@ local function decide(key, operations)
           repair = false
           theirs = nil
         end
+        -- <wait>
         -- needs: n capacity permit lag theirs
         -- sets: late filled
         local late, filled = lag, 0
@@ -489,6 +508,7 @@ local function decide(key, operations)
           late = lag + theirs.wait(n)
           filled = lag + theirs.wait(capacity / permit)
         end
+        -- <words>
         -- needs: out size allowed before late filled
         -- sets: size
         out[size + 1] = allowed
@@ -497,6 +517,7 @@ local function decide(key, operations)
         out[size + 4] = filled
         size = size + 4
         if kind == 'e' then
+          -- <ticket>
           -- The instant up to which the refill is counted.
           -- needs: out size present
           -- sets:
@@ -507,6 +528,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key flow sub state present missing repair theirs writes margin
           -- sets:
           local ttl, value = missing / flow / 1000 + margin
@@ -520,6 +542,7 @@ local function decide(key, operations)
           -- as 1e+8.
           redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
       else
+        -- <expire>
           -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
           -- so one denial in sixteen does.
           -- needs: call key now flow missing theirs margin

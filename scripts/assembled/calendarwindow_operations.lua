@@ -19,10 +19,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs: now
 -- sets: after ends limit opens
 local limit, opens, ends, after = ARGV[2] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6] + 0
@@ -48,6 +50,7 @@ local function decide(key, operations)
     if kind == 'g' then
       back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
     end
+    -- <load>
     -- The blocks after it use:
     --   used     the permits taken, the last of them at the instant last
     --   keep     when the windows of the rules that took them have ended
@@ -96,6 +99,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- The count is of the ticket's permits only if it is kept for as long as their window:
       -- otherwise a shorter window of another rule has begun it again. By callers' clocks, a window
       -- that is unused again stays for as long as their skew: otherwise a clock that is behind would
@@ -112,6 +116,7 @@ local function decide(key, operations)
         end
       elseif given > 0 then
         used = used - given
+        -- <store>
           -- needs: key now used last keep written margin
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -133,6 +138,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before
         local allowed, before = times, math.max(limit - used, 0)
@@ -140,6 +146,7 @@ local function decide(key, operations)
           allowed = (before - before % n) / n
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: n times used allowed
           -- sets: allowed
@@ -147,10 +154,12 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <take>
         -- needs: n allowed used keep closes
         -- sets: used keep
         used = used + allowed * n
         if allowed > 0 then keep = math.max(keep, closes) end
+        -- <words>
         -- needs: out size now keep closes lasts allowed before
         -- sets: size
         out[size + 1] = allowed
@@ -159,6 +168,7 @@ local function decide(key, operations)
         out[size + 4] = lasts
         size = size + 4
         if kind == 'e' then
+          -- <ticket>
           -- The window's end.
           -- needs: out size closes
           -- sets:
@@ -169,6 +179,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key now used last keep written margin
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -178,6 +189,7 @@ local function decide(key, operations)
           redis.call('SET', key, string.format('%d/%d-%d%s', used, last, keep, written),
             'PX', ttl - ttl % 2 + 3 + margin)
       else
+        -- <expire>
           -- A key that has lost its TTL gets one.
           -- needs: key now state keep margin
           -- sets:

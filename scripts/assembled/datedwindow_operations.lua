@@ -19,10 +19,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: limit offset window
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
@@ -38,6 +40,7 @@ local function decide(key, operations)
     if kind == 'g' then
       back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
     end
+    -- <load>
     -- The blocks after it use:
     --   start, used  the window's start, and the permits taken from it
     --   lasts        how long it is for this rule
@@ -91,6 +94,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
       -- a clock that is behind would begin the window before it again.
       -- needs: key back start used longest written margin where
@@ -105,6 +109,7 @@ local function decide(key, operations)
         end
       elseif given > 0 then
         used = used - given
+        -- <store>
           -- needs: key now start used longest written margin
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -126,6 +131,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before
         local allowed, before = times, math.max(limit - used, 0)
@@ -133,6 +139,7 @@ local function decide(key, operations)
           allowed = (before - before % n) / n
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: n times used allowed
           -- sets: allowed
@@ -140,10 +147,12 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <take>
         -- needs: n window allowed used lasts
         -- sets: used lasts
         used = used + allowed * n
         if allowed > 0 then lasts = window end
+        -- <words>
         -- needs: out size now start lasts allowed before
         -- sets: size
         out[size + 1] = allowed
@@ -151,6 +160,7 @@ local function decide(key, operations)
         out[size + 3] = start + lasts - now
         size = size + 3
         if kind == 'e' then
+          -- <ticket>
           -- The window's start.
           -- needs: out size start
           -- sets:
@@ -161,6 +171,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key now start used longest written margin
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -170,6 +181,7 @@ local function decide(key, operations)
           redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
             'PX', ttl - ttl % 2 + 3 + margin)
       else
+        -- <expire>
           -- A key that has lost its TTL gets one.
           -- needs: key now state start longest margin
           -- sets:

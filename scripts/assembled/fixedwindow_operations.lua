@@ -19,6 +19,7 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <config>
 -- needs:
 -- sets: most window
 local most, window = ARGV[2] + 0, ARGV[3] + 0
@@ -34,6 +35,7 @@ local function decide(key, operations)
     if kind == 'g' then
       back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
     end
+    -- <load>
     -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
     -- is of a window of this length. The blocks after it use:
     --   left   milliseconds left of the window
@@ -98,6 +100,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
       -- needs: back call key most open room taken where which window
@@ -117,6 +120,7 @@ local function decide(key, operations)
             redis.call('UNLINK', key)
           elseif given > 0 then
             taken = -given
+            -- <store>
               -- needs: key most room lasts open taken
               -- sets:
               if open then
@@ -141,6 +145,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times room
         -- sets: cost allowed before
         local cost, allowed, before = n * 1000000, times, room
@@ -149,6 +154,7 @@ local function decide(key, operations)
           allowed = (before - before % cost) / cost
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: times most room cost allowed before
           -- sets: allowed before
@@ -157,6 +163,7 @@ local function decide(key, operations)
           before = math.max(room, 0)
           if cost * allowed > debt then allowed = math.max((debt - debt % cost) / cost, 0) end
         end
+        -- <take>
         -- needs: n cost allowed room left lasts taken
         -- sets: room left taken
         if allowed > 0 then
@@ -168,6 +175,7 @@ local function decide(key, operations)
             taken = taken + allowed * n
           end
         end
+        -- <words>
         -- needs: out size allowed before left
         -- sets: size
         out[size + 1] = allowed
@@ -176,6 +184,7 @@ local function decide(key, operations)
         size = size + 3
         if kind == 'e' then
           tickets[#tickets + 1] = size
+          -- <ticket>
           -- Its place: seal fills it in.
           -- needs: out size
           -- sets:
@@ -186,6 +195,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key most room lasts open taken
           -- sets:
           if open then
@@ -196,6 +206,7 @@ local function decide(key, operations)
           end
       else
       end
+      -- <seal>
       -- After the store: the first of the milliseconds of which one is the end of the window, and
       -- how many follow. The clock goes on while a script runs, on a busy machine by several.
       -- needs: key out tickets

@@ -19,10 +19,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: rule grain rules limits windows longest corrupt
 local rule, grain, rules = ARGV[2], ARGV[3] + 0, ARGV[4] + 0
@@ -46,6 +48,7 @@ local function decide(key, operations)
     if kind == 'g' then
       back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
     end
+    -- <load>
     -- Reads what this decision needs of the log. The blocks after it use:
     --   present         the instant at which the call is decided: now, unless it has to be later
     --   slot            last instant of the present slot, at which permits taken now are dated
@@ -275,6 +278,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
       -- its instant, a clock that is behind would find the windows of that time unused again.
@@ -342,6 +346,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times rules limits total bases
         -- sets: allowed before
         local allowed, before = times, total
@@ -352,6 +357,7 @@ local function decide(key, operations)
           end
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: allowed bases before n rules times
           -- sets: allowed
@@ -359,6 +365,7 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <seek>
         -- Computes, for each rule that blocks the first denied request, when the entry leaves its
         -- window that makes room. It is an entry of this execution if the stored ones are not
         -- enough.
@@ -425,6 +432,7 @@ local function decide(key, operations)
             end
           end
         end
+        -- <take>
         -- needs: n longest slot total allowed others newest gone
         -- sets: total newest gone
         total = total + allowed * n
@@ -433,6 +441,7 @@ local function decide(key, operations)
           gone = slot + longest
           if others > gone then gone = others end
         end
+        -- <words>
         -- needs: out size now rules bases newest allowed before wait blocking
         -- sets: size
         out[size + 1] = allowed
@@ -444,6 +453,7 @@ local function decide(key, operations)
         out[size + 4 + rules] = blocking
         size = size + 4 + rules
         if kind == 'e' then
+          -- <ticket>
           -- The instant of the entry.
           -- needs: out size slot
           -- sets:
@@ -454,6 +464,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
           -- sets: exists renew total
           if repair then
@@ -494,6 +505,7 @@ local function decide(key, operations)
           ttl = ttl - ttl % 2 + slack
           if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
       else
+        -- <expire>
           -- A denial repairs a lost TTL, and changes nothing else.
           -- needs: key present exists gone slack
           -- sets:

@@ -19,10 +19,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: rule grain limit window longest corrupt
 local rule, grain, limit, window = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
@@ -40,6 +42,7 @@ local function decide(key, operations)
     if kind == 'g' then
       back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
     end
+    -- <load>
     -- Reads what this decision needs of the log. The blocks after it use:
     --   present         the instant at which the call is decided: now, unless it has to be later
     --   slot            last instant of the present slot, at which permits taken now are dated
@@ -246,6 +249,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
       -- its instant, a clock that is behind would find the windows of that time unused again.
@@ -313,6 +317,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
         local allowed, before = times, used
@@ -321,6 +326,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: allowed n room times used
           -- sets: allowed
@@ -328,6 +334,7 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <seek>
         -- Computes when the entry leaves the window that makes room. It is an entry of this
         -- execution if the stored ones are not enough.
         -- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
@@ -384,6 +391,7 @@ local function decide(key, operations)
           if allowed == 0 and wait > gone then wait = gone end
           wait = wait - now
         end
+        -- <take>
         -- needs: n longest slot used total allowed others newest gone
         -- sets: used total newest gone
         used = used + allowed * n
@@ -393,6 +401,7 @@ local function decide(key, operations)
           gone = slot + longest
           if others > gone then gone = others end
         end
+        -- <words>
         -- needs: out size now newest allowed before wait
         -- sets: size
         out[size + 1] = allowed
@@ -401,6 +410,7 @@ local function decide(key, operations)
         out[size + 4] = before
         size = size + 4
         if kind == 'e' then
+          -- <ticket>
           -- The instant of the entry.
           -- needs: out size slot
           -- sets:
@@ -411,6 +421,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
           -- sets: exists renew total
           if repair then
@@ -451,6 +462,7 @@ local function decide(key, operations)
           ttl = ttl - ttl % 2 + slack
           if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
       else
+        -- <expire>
           -- A denial repairs a lost TTL, and changes nothing else.
           -- needs: key present exists gone slack
           -- sets:

@@ -19,10 +19,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: limit window
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
@@ -38,6 +40,7 @@ local function decide(key, operations)
     if kind == 'g' then
       back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
     end
+    -- <load>
     -- The blocks after it use:
     --   at              the instant of the decision: now, or the last permit's if a clock is ahead
     --   edge            permits up to this instant have left the window
@@ -107,6 +110,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- which is the number of the ticket's first member. Its members have neighbouring ranks.
       -- The name of the last permit stays for as long as callers' clocks may be apart: without its
       -- instant, a clock that is behind would find the window of that time unused again.
@@ -151,6 +155,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
         local allowed, before = times, used
@@ -159,6 +164,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for. A member is a permit: to remove more
           -- at once would take too long.
           -- needs: allowed n room times used
@@ -167,6 +173,7 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <seek>
         -- Computes when the permit leaves the window that makes room. It is one of this execution
         -- if the stored ones are not enough.
         -- needs: allowed at call key limit n newest now returned stored times used window
@@ -181,10 +188,12 @@ local function decide(key, operations)
           end
           wait = leaves + window - now
         end
+        -- <take>
         -- needs: n at used newest allowed
         -- sets: used newest
         used = used + allowed * n
         if allowed > 0 then newest = at end
+        -- <words>
         -- needs: out size now newest allowed before wait
         -- sets: size
         out[size + 1] = allowed
@@ -193,6 +202,7 @@ local function decide(key, operations)
         out[size + 4] = before
         size = size + 4
         if kind == 'e' then
+          -- <ticket>
           -- The members' score, and the number that the store gives the last one.
           -- needs: out size at number used stored repair
           -- sets:
@@ -204,6 +214,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
           -- sets: edge number
           local score, missing = string.format('%d', at), used - stored
@@ -238,6 +249,7 @@ local function decide(key, operations)
           end
           if left < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
       else
+        -- <expire>
           -- A key that has lost its TTL gets one.
           -- needs: key now spare ends
           -- sets:

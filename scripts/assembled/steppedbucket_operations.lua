@@ -30,10 +30,12 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). The error of a lone operation is replied as an error.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: burst permit flow every rule sub divide after
 local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
@@ -97,6 +99,7 @@ local function decide(key, operations)
         return undone and before ~= '' and before
       end
     end
+    -- <load>
     -- The blocks after it use:
     --   present      the instant that decides: now, or the state's if a caller's clock is ahead
     --   whole, part  permits and units missing at present
@@ -280,6 +283,7 @@ local function decide(key, operations)
     if back then
       back = back + 0
       begin = behind
+      -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (operations.lua).
@@ -336,6 +340,7 @@ local function decide(key, operations)
         repair = true
         state = string.format('%s/%d%s%s', at, level, units, rest)
         -- </lower>
+        -- <store>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
           -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
@@ -353,6 +358,7 @@ local function decide(key, operations)
     elseif reserves then
       local n, times = reserves + 0, 1
       begin = behind
+      -- <fit>
       -- needs: n times burst whole part
       -- sets: allowed wholeBefore partBefore
       local allowed, wholeBefore, partBefore = times, whole, part
@@ -361,6 +367,7 @@ local function decide(key, operations)
       if n * allowed > room then -- room is below 0 if a larger burst was used
         allowed = math.max((room - room % n) / n, 0)
       end
+      -- <due>
       -- When the permits fit, microseconds from now, and the instant that the state gets.
       -- needs: n now burst permit flow every after whole part since
       -- sets: due stamp
@@ -372,6 +379,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = due
       if due <= longest + 0 then allowed = 1 end
+      -- <take>
       -- needs: n whole allowed repair theirs
       -- sets: whole repair theirs
       if allowed > 0 then -- the state becomes one of this rule
@@ -379,6 +387,7 @@ local function decide(key, operations)
         repair = false
         theirs = nil
       end
+      -- <wait>
       -- needs: n now burst since lag theirs
       -- sets: ago wait
       local ago, wait = now - since, 0
@@ -386,6 +395,7 @@ local function decide(key, operations)
         ago = -lag - theirs.wait(burst)
         wait = math.max(lag + theirs.wait(n), 1)
       end
+      -- <words>
       -- needs: out size allowed ago wait wholeBefore partBefore
       -- sets: size
       out[size + 1] = allowed
@@ -400,6 +410,7 @@ local function decide(key, operations)
         writes = plain or writes
         promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
         if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        -- <store>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
           -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
@@ -412,6 +423,7 @@ local function decide(key, operations)
           ttl = ttl / 1000 + margin
           redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
         out[size] = 4
+        -- <receipt>
         -- After the store: what the key holds, and what it held before, if anything: instant, permits or
         -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
         -- Then the promise. See State.
@@ -438,6 +450,7 @@ local function decide(key, operations)
         end
       else
         if repair then
+          -- <store>
             -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
             -- sets:
             local ttl, value = since + after(whole, part, permit, flow, every) - present
@@ -450,6 +463,7 @@ local function decide(key, operations)
             ttl = ttl / 1000 + margin
             redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
         else
+          -- <expire>
             -- A key that has lost its TTL gets one. One denial in sixteen looks.
             -- needs: call key now permit flow every after present whole part since theirs margin
             -- sets:
@@ -465,6 +479,7 @@ local function decide(key, operations)
     elseif wrote then
       begin = behind
       if undone then
+        -- <remains>
         -- Of a state that is restored, as load has read it, in milliseconds.
         -- needs: after every flow margin part permit present since theirs whole
         -- sets: remains
@@ -488,6 +503,7 @@ local function decide(key, operations)
         end
         local n, times = permits + 0, calls + 0
         begin = stop
+        -- <fit>
         -- needs: n times burst whole part
         -- sets: allowed wholeBefore partBefore
         local allowed, wholeBefore, partBefore = times, whole, part
@@ -497,6 +513,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % n) / n, 0)
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
           -- numbers stay exact.
           -- needs: n times permit flow every after whole part allowed
@@ -509,6 +526,7 @@ local function decide(key, operations)
             if debt < 2 ^ 52 and after(debt, part, permit, flow, every) <= 2 ^ 51 then allowed = middle else most = middle end
           end
         end
+        -- <take>
         -- needs: n whole allowed repair theirs
         -- sets: whole repair theirs
         if allowed > 0 then -- the state becomes one of this rule
@@ -516,6 +534,7 @@ local function decide(key, operations)
           repair = false
           theirs = nil
         end
+        -- <wait>
         -- needs: n now burst since lag theirs
         -- sets: ago wait
         local ago, wait = now - since, 0
@@ -523,6 +542,7 @@ local function decide(key, operations)
           ago = -lag - theirs.wait(burst)
           wait = math.max(lag + theirs.wait(n), 1)
         end
+        -- <words>
         -- needs: out size allowed ago wait wholeBefore partBefore
         -- sets: size
         out[size + 1] = allowed
@@ -532,6 +552,7 @@ local function decide(key, operations)
         out[size + 5] = wait
         size = size + 5
         if kind == 'e' then
+          -- <ticket>
           -- The instant up to which the refill is counted.
           -- needs: out size since
           -- sets:
@@ -542,6 +563,7 @@ local function decide(key, operations)
         change = change or allowed > 0
       until begin > #operations
       if change then
+        -- <store>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
           -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
@@ -554,6 +576,7 @@ local function decide(key, operations)
           ttl = ttl / 1000 + margin
           redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
       else
+        -- <expire>
           -- A key that has lost its TTL gets one. One denial in sixteen looks.
           -- needs: call key now permit flow every after present whole part since theirs margin
           -- sets:
