@@ -48,18 +48,14 @@ local function decide(key, operations, front)
   -- <own/>
 -- </if own>
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     -- <if receipt>
     local call = call
-    local reserves, longest, wrote, before, undone
-    if kind == 's' then
-      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
-    elseif kind == 'z' then
+    local wrote, before, behind, undone
+    if kind == 'z' then
       wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
       local held = call('GET', key)
       if held and held.err then return held end
@@ -71,20 +67,19 @@ local function decide(key, operations, front)
     -- </if receipt>
     -- <load/>
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback/>
       size = size + 1
       out[size] = given
     -- <if receipt>
-    elseif reserves then
-      local n, times = reserves + 0, 1
-      begin = behind
+    elseif kind == 's' then
+      local n, times = permits + 0, 1
       -- <fit/>
       -- <due/>
       size = size + 1
       out[size] = due
-      if due <= longest + 0 then allowed = 1 end
+      if due <= amount + 0 then allowed = 1 end
       -- <take/>
       -- <wait?/>
       -- <words/>
@@ -106,7 +101,7 @@ local function decide(key, operations, front)
         out[size] = 0
       end
     elseif wrote then
-      begin = behind
+      stop = behind
       if undone then
         -- <remains/>
         if state and remains > 0 then
@@ -119,18 +114,12 @@ local function decide(key, operations, front)
       out[size] = undone and 1 or 0
     -- </if receipt>
     else
-      local change, from = repair, begin
+      local change = repair
       -- <if seal>
       local tickets = {}
       -- </if seal>
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit/>
         if kind == 'c' then
           -- <charge/>
@@ -147,15 +136,22 @@ local function decide(key, operations, front)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store/>
       else
         -- <expire?/>
       end
       -- <seal?/>
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

@@ -46,17 +46,13 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     local call = call
-    local reserves, longest, wrote, before, undone
-    if kind == 's' then
-      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
-    elseif kind == 'z' then
+    local wrote, before, behind, undone
+    if kind == 'z' then
       wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
       local held = call('GET', key)
       if held and held.err then return held end
@@ -268,8 +264,8 @@ local function decide(key, operations)
       end
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
@@ -328,9 +324,8 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
-    elseif reserves then
-      local n, times = reserves + 0, 1
-      begin = behind
+    elseif kind == 's' then
+      local n, times = permits + 0, 1
       -- <fit>
       -- needs: n times capacity permit missing
       -- sets: allowed before cost room
@@ -348,7 +343,7 @@ local function decide(key, operations)
       if over > 0 then due = lag + (over + -over % flow) / flow end
       size = size + 1
       out[size] = due
-      if due <= longest + 0 then allowed = 1 end
+      if due <= amount + 0 then allowed = 1 end
       -- <take>
       -- needs: cost allowed missing repair theirs
       -- sets: missing repair theirs
@@ -448,7 +443,7 @@ local function decide(key, operations)
         out[size] = 0
       end
     elseif wrote then
-      begin = behind
+      stop = behind
       if undone then
         -- <remains>
         -- Of a state that is restored, as load has read it, in milliseconds.
@@ -465,15 +460,9 @@ local function decide(key, operations)
       size = size + 1
       out[size] = undone and 1 or 0
     else
-      local change, from = repair, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times capacity permit missing
         -- sets: allowed before cost room
@@ -526,7 +515,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key flow sub state present missing repair theirs writes margin
@@ -553,8 +544,13 @@ local function decide(key, operations)
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
           end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

@@ -44,12 +44,10 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     -- <load>
     -- The blocks after it use:
     --   used     the permits taken, the last of them at the instant last
@@ -97,8 +95,8 @@ local function decide(key, operations)
       end
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- The count is of the ticket's permits only if it is kept for as long as their window:
       -- otherwise a shorter window of another rule has begun it again. By callers' clocks, a window
@@ -129,15 +127,9 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, from = repair, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times limit used
         -- sets: allowed before
@@ -177,7 +169,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key now used last keep written margin
@@ -196,8 +190,13 @@ local function decide(key, operations)
           local ttl = (keep - now) / 1000
           if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

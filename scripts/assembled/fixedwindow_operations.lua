@@ -29,12 +29,10 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     -- <load>
     -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
     -- is of a window of this length. The blocks after it use:
@@ -98,8 +96,8 @@ local function decide(key, operations)
       lasts = window
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
@@ -135,16 +133,10 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, from = repair, begin
+      local change = repair
       local tickets = {}
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times room
         -- sets: cost allowed before
@@ -193,7 +185,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key most room lasts open taken
@@ -221,8 +215,13 @@ local function decide(key, operations)
           out[tickets[i] + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
         end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

@@ -42,12 +42,10 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     -- <load>
     -- Reads what this decision needs of the log. The blocks after it use:
     --   present         the instant at which the call is decided: now, unless it has to be later
@@ -276,8 +274,8 @@ local function decide(key, operations)
     if gone >= 2 ^ 53 then return {err = corrupt} end
     local stored, recent = total, instant
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
@@ -337,15 +335,9 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, from = repair, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times rules limits total bases
         -- sets: allowed before
@@ -462,7 +454,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
@@ -514,8 +508,13 @@ local function decide(key, operations)
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
           end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

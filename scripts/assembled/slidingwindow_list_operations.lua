@@ -36,12 +36,10 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     -- <load>
     -- Reads what this decision needs of the log. The blocks after it use:
     --   present         the instant at which the call is decided: now, unless it has to be later
@@ -247,8 +245,8 @@ local function decide(key, operations)
     local used, stored, recent = total - under, total, instant
     if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
@@ -260,9 +258,9 @@ local function decide(key, operations)
       if exists then
         local length = call('LLEN', key)
         if length < 4 or length % 2 == 1 then return {err = corrupt} end
-        local entries, count, latest = length / 2 - 1, 8, nil
+        local entries, count, latest = length / 2 - 1, 1, nil
         repeat -- the last entries, and the total before them
-          count = math.min(count * 4, entries)
+          count = math.min(count * 8, entries)
           latest = call('LRANGE', key, -2 * count - 1, '-1')
         until count == entries or count >= 512 or not latest[2] or tonumber(latest[2]) <= where + 0
         local found = 2
@@ -308,15 +306,9 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, from = repair, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
@@ -419,7 +411,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
@@ -471,8 +465,13 @@ local function decide(key, operations)
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
           end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

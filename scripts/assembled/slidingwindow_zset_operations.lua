@@ -34,12 +34,10 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     -- <load>
     -- The blocks after it use:
     --   at              the instant of the decision: now, or the last permit's if a clock is ahead
@@ -108,8 +106,8 @@ local function decide(key, operations)
     end
     local stored = used
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- which is the number of the ticket's first member. Its members have neighbouring ranks.
       -- The name of the last permit stays for as long as callers' clocks may be apart: without its
@@ -146,15 +144,9 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, from = repair, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
@@ -212,7 +204,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
@@ -256,8 +250,13 @@ local function decide(key, operations)
           local ttl = (ends - now) / 1000
           if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 

@@ -80,17 +80,13 @@ local out, size, done = {}, 0, 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local kind = string.match(operations, '%a', begin)
-    local back, where, which, behind
-    if kind == 'g' then
-      back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
-    end
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
     local call = call
-    local reserves, longest, wrote, before, undone
-    if kind == 's' then
-      reserves, longest, behind = string.match(operations, '^(%d+)s(%d+),?()', begin)
-    elseif kind == 'z' then
+    local wrote, before, behind, undone
+    if kind == 'z' then
       wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
       local held = call('GET', key)
       if held and held.err then return held end
@@ -281,8 +277,8 @@ local function decide(key, operations)
       end
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
@@ -355,9 +351,8 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
-    elseif reserves then
-      local n, times = reserves + 0, 1
-      begin = behind
+    elseif kind == 's' then
+      local n, times = permits + 0, 1
       -- <fit>
       -- needs: n times burst whole part
       -- sets: allowed wholeBefore partBefore
@@ -378,7 +373,7 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = due
-      if due <= longest + 0 then allowed = 1 end
+      if due <= amount + 0 then allowed = 1 end
       -- <take>
       -- needs: n whole allowed repair theirs
       -- sets: whole repair theirs
@@ -477,7 +472,7 @@ local function decide(key, operations)
         out[size] = 0
       end
     elseif wrote then
-      begin = behind
+      stop = behind
       if undone then
         -- <remains>
         -- Of a state that is restored, as load has read it, in milliseconds.
@@ -494,15 +489,9 @@ local function decide(key, operations)
       size = size + 1
       out[size] = undone and 1 or 0
     else
-      local change, from = repair, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
         -- <fit>
         -- needs: n times burst whole part
         -- sets: allowed wholeBefore partBefore
@@ -561,7 +550,9 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
@@ -587,8 +578,13 @@ local function decide(key, operations)
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
           end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 
