@@ -97,6 +97,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Many:   scripts.many,
 
 			Operations: scripts.operations,
+			Alone:      scripts.alone,
 
 			ManyOfSeveral: scripts.manyOfSeveral, OperationsOfSeveral: scripts.operationsOfSeveral,
 

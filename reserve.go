@@ -349,14 +349,14 @@ func newReserving(c *core, s settings, a algorithm) *reserving {
 	w := &reserving{own: newReserver(c, c.exec, a)}
 	if a.large != nil {
 		exec := *c.exec
-		exec.Operations, exec.Words, exec.Args = a.large.scripts.get(s.clock != nil).operations, a.large.words, nil
+		exec.Alone, exec.Words, exec.Args = a.large.scripts.get(s.clock != nil).alone, a.large.words, nil
 		for _, arg := range a.large.args {
 			exec.Args = append(exec.Args, arg)
 		}
 		large := newReserver(c, &exec, *a.large)
 		large.alone = true
 		w.large = &large
-		c.exec.Others = append(c.exec.Others, exec.Operations)
+		c.exec.Others = append(c.exec.Others, exec.Alone)
 	}
 	return w
 }

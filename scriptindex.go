@@ -31,6 +31,7 @@ func namedScripts() []script.Named {
 			add(name+", peek", set.peek)
 			add(name+", many", set.many)
 			add(name+", operations", set.operations)
+			add(name+", an operation alone", set.alone)
 			if !byCaller {
 				add(name+", many of several", set.manyOfSeveral)
 				add(name+", operations of several", set.operationsOfSeveral)

@@ -45,9 +45,9 @@ type scripts struct {
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
-// requests, and decide any operations. reserves says whether these can reserve permits.
+// requests, and decide any operations, many or one. reserves says whether these can reserve permits.
 type scriptSet struct {
-	one, peek, many, operations        *script.Script
+	one, peek, many, operations, alone *script.Script
 	manyOfSeveral, operationsOfSeveral *script.Script // for keys of several limiters
 	reserves                           bool
 }
@@ -78,6 +78,7 @@ func assemble(file *script.File) scriptSet {
 		peek:                file.Fill(peekTemplate),
 		many:                file.Fill(manyTemplate),
 		operations:          any.Fill(operationsTemplate),
+		alone:               any.Set("alone", "").Fill(operationsTemplate),
 		manyOfSeveral:       ofSeveral(file).Fill(manyTemplate),
 		operationsOfSeveral: ofSeveral(any).Fill(operationsTemplate),
 	}

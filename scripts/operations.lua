@@ -32,14 +32,25 @@
 -- </if receipt>
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
 -- <clock?/>
 -- <config?/>
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+-- <unless alone>
+local done = 0
+-- </unless alone>
 
 -- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
 -- the operations up to the next such one are loaded once and stored once.
+-- <if alone>
+local ahead = #ARGV - 1
+-- <shift?/>
+local key, operations = KEYS[1], ARGV[ahead + 1]
+do
+-- </if alone>
+-- <unless alone>
 -- <unless own>
 local function decide(key, operations)
 -- </unless own>
@@ -47,6 +58,7 @@ local function decide(key, operations)
 local function decide(key, operations, front)
   -- <own/>
 -- </if own>
+-- </unless alone>
   local begin = 1
   local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
@@ -147,21 +159,19 @@ local function decide(key, operations, front)
       -- <seal?/>
       stop = begin
     end
+    -- <unless alone>
     done = size
+    -- </unless alone>
     begin = stop
     if begin <= #operations then
       permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
     end
   until begin > #operations
 end
+-- <unless alone>
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
 -- <shift?/>
--- <unless own>
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
--- </unless own>
 for i = 1, #KEYS do
   -- <unless own>
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
@@ -178,4 +188,5 @@ for i = 1, #KEYS do
     done = size
   end
 end
+-- </unless alone>
 return out

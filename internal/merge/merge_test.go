@@ -53,8 +53,9 @@ type server struct {
 
 func newServer(permits int) *server {
 	s := &server{permits: permits, used: map[string]int{}, broken: map[string][]int{}, errs: map[string]error{}}
+	operations := script.New("operations")
 	s.Executor = &redisexec.Executor{
-		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"), Words: 2, Pooled: true,
+		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: operations, Alone: operations, Words: 2, Pooled: true,
 	}
 	return s
 }

@@ -18,6 +18,7 @@ type Executor struct {
 	Client          Client
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Operations      *script.Script // for operations of all kinds
+	Alone           *script.Script // for one of them
 
 	// ManyOfSeveral and OperationsOfSeveral are Many and Operations for keys of several limiters of
 	// the algorithm, whose Args then are a table. They are nil if calls are merged with those of
@@ -175,7 +176,7 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
 	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
-	for _, s := range []*script.Script{e.Operations, e.InWords, e.ManyOfSeveral, e.OperationsOfSeveral} {
+	for _, s := range []*script.Script{e.Operations, e.Alone, e.InWords, e.ManyOfSeveral, e.OperationsOfSeveral} {
 		if s != nil {
 			scripts = append(scripts, s)
 		}

@@ -127,7 +127,7 @@ func (c *Command) operate(key string, o Operation) error {
 	if o.Op == Take && (o.Times == 1 || c.exec.Several != nil) {
 		return c.requests(c.exec.One, key, o.N, o.Times)
 	}
-	c.script, c.key, c.op = c.exec.Operations, key, o.Op
+	c.script, c.key, c.op = c.exec.Alone, key, o.Op
 	if o.Op == Hold {
 		c.script, c.n, c.id = c.exec.One, o.N, o.ID
 		c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, &c.n)

@@ -34,14 +34,20 @@ func fits(template string, f *File) bool {
 	return template != "holds.lua" || f.Name() == "inflight.lua"
 }
 
-// forOneLimiter is a template without the lines that are for keys of several limiters.
+// forOneLimiter is a template without the lines that are for keys of several limiters, or for an
+// operation on its own.
 func forOneLimiter(template string) string {
-	before, rest, ok := strings.Cut(template, "-- <if own>\n")
-	if !ok {
-		return template
+	for _, variant := range []string{"own", "alone"} {
+		for {
+			before, rest, ok := strings.Cut(template, "-- <if "+variant+">\n")
+			if !ok {
+				break
+			}
+			_, behind, _ := strings.Cut(rest, "-- </if "+variant+">\n")
+			template = before + behind
+		}
 	}
-	_, behind, _ := strings.Cut(rest, "-- </if own>\n")
-	return before + forOneLimiter(behind)
+	return template
 }
 
 // isTemplate reports whether the file is not one of an algorithm.
@@ -275,7 +281,13 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 				if !fits(template, f) {
 					continue
 				}
-				require.Empty(t, analyse(t, name, f.Fill(files[template]).Source).free, "%s in %s", name, template)
+				variants := []*File{f}
+				if strings.Contains(files[template], "<if own>") {
+					variants = append(variants, f.Set("alone", ""), f.MoveArguments("front").Move("config", "own"))
+				}
+				for _, variant := range variants {
+					require.Empty(t, analyse(t, name, variant.Fill(files[template]).Source).free, "%s in %s", name, template)
+				}
 			}
 		}
 	}

@@ -28,7 +28,8 @@
 --          z     1 if the reservation was cancelled, else 0
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
 -- <clock>
 -- needs:
@@ -40,7 +41,8 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- sets: capacity permit flow rule sub
 local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5]
 local sub = string.sub
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+local done = 0
 
 -- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
 -- the operations up to the next such one are loaded once and stored once.
@@ -555,9 +557,6 @@ local function decide(key, operations)
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then
