@@ -19,6 +19,12 @@ help: ## list the targets
 quickstart: ## see every limiter work, without a server
 	go run ./examples/quickstart
 
+playground: ## watch a limiter on a local page, without a server
+	go -C examples/playground run .
+
+pictures: ## draw the pictures of docs/choosing.md again
+	go -C docs/pictures run .
+
 quick: ## the quick tests that need no server, in half a minute; the last line says what was left out
 	@$(GOTEST) -short $(TESTFLAGS) ./...
 
@@ -55,4 +61,4 @@ soak: ## run all faults in random order for SOAK=10m
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done
 
-.PHONY: help quickstart quick test servers conformance lint platforms bench cover soak fuzz
+.PHONY: help quickstart playground pictures quick test servers conformance lint platforms bench cover soak fuzz

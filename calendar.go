@@ -54,6 +54,17 @@ func (c Calendar) String() string {
 	return "no calendar"
 }
 
+// Window returns when the window of an instant begins and when it ends, which is when the next
+// one begins, in the calendar's zone. An instant before 1970 counts as 1970, and one after 2112
+// as 2112. Both are zero for a Calendar that no constructor accepts.
+func (c Calendar) Window(at time.Time) (begin, end time.Time) {
+	if c.check() != nil {
+		return time.Time{}, time.Time{}
+	}
+	begins := c.around(min(max(at.UnixMicro(), 0), 2*maxMicros))
+	return time.UnixMicro(begins[1]).In(c.loc), time.UnixMicro(begins[2]).In(c.loc)
+}
+
 // check refuses a calendar that cannot work.
 func (c Calendar) check() error {
 	switch {

@@ -101,6 +101,25 @@ func TestWindowsDoNotBeginBefore1970(t *testing.T) {
 	require.Equal(t, c.around(2*maxMicros), c.around(1<<62), "a clock after 2112")
 }
 
+func TestTheWindowOfAnInstant(t *testing.T) {
+	berlin, err := time.LoadLocation("Europe/Berlin")
+	require.NoError(t, err)
+	begin, end := Daily(berlin).Window(time.Date(2026, 3, 29, 12, 0, 0, 0, time.UTC))
+	require.Equal(t, time.Date(2026, 3, 29, 0, 0, 0, 0, berlin), begin)
+	require.Equal(t, time.Date(2026, 3, 30, 0, 0, 0, 0, berlin), end)
+	require.Equal(t, 23*time.Hour, end.Sub(begin))
+
+	begin, end = Monthly(1, time.UTC).Window(time.Date(1960, 1, 1, 0, 0, 0, 0, time.UTC))
+	require.Equal(t, time.Date(1970, 1, 1, 0, 0, 0, 0, time.UTC), begin)
+	require.Equal(t, time.Date(1970, 2, 1, 0, 0, 0, 0, time.UTC), end)
+
+	for _, none := range []Calendar{{}, Daily(nil), Monthly(32, time.UTC)} {
+		begin, end = none.Window(time.Now())
+		require.Zero(t, begin)
+		require.Zero(t, end)
+	}
+}
+
 func TestCalendarsThatCannotWork(t *testing.T) {
 	for _, test := range []struct {
 		calendar Calendar

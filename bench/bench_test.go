@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/tryacquire/ratelimit/bench/internal/chart"
+	"github.com/tryacquire/ratelimit/internal/chart"
 )
 
 func TestParseTally(t *testing.T) {

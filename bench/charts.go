@@ -1,6 +1,6 @@
 package main
 
-import "github.com/tryacquire/ratelimit/bench/internal/chart"
+import "github.com/tryacquire/ratelimit/internal/chart"
 
 // throughputChart has a bar for each contestant that asks Redis, in the two
 // cells with the most callers.

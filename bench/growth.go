@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/tryacquire/ratelimit/bench/internal/chart"
+	"github.com/tryacquire/ratelimit/internal/chart"
 	"github.com/tryacquire/ratelimit/internal/redistest"
 )
 

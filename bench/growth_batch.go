@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/bench/internal/chart"
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
+	"github.com/tryacquire/ratelimit/internal/chart"
 )
 
 // A burst is many callers that call at the same moment, so that their calls are merged.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/tryacquire/ratelimit/bench/internal/chart"
+	"github.com/tryacquire/ratelimit/internal/chart"
 )
 
 // growCallers lets more and more callers call at once.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/tryacquire/ratelimit/bench/internal/chart"
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
+	"github.com/tryacquire/ratelimit/internal/chart"
 )
 
 // growKeys asks for more and more keys.

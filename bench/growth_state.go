@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/bench/internal/chart"
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
+	"github.com/tryacquire/ratelimit/internal/chart"
 )
 
 const (

@@ -14,6 +14,7 @@ import (
 
 var (
 	link    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	picture = regexp.MustCompile(`!\[([^]]*)\]\(`)
 	code    = regexp.MustCompile("`[^`]*`")
 	heading = regexp.MustCompile(`^#{1,6} +(.*)$`)
 )
@@ -44,6 +45,20 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 	}
 	require.NotZero(t, checked, "no link was found")
+}
+
+// TestPicturesHaveAText: for those who do not see them.
+func TestPicturesHaveAText(t *testing.T) {
+	checked := 0
+	for _, p := range pages(t, "*.md", "docs/*.md") {
+		for i, line := range p.prose() {
+			for _, found := range picture.FindAllStringSubmatch(line, -1) {
+				checked++
+				require.Greater(t, len(found[1]), 20, "%s:%d: say what the picture shows", p.name, i+1)
+			}
+		}
+	}
+	require.NotZero(t, checked, "no picture was found")
 }
 
 // anchors are the headings of a text as GitHub names them. It numbers headings of one name,

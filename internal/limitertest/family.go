@@ -13,6 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/simulate"
 )
 
 // A Pair is a limiter and the models that it must agree with.
@@ -20,6 +21,9 @@ type Pair struct {
 	About   string
 	Limiter ratelimit.Limiter
 	Model   func() model.Model // of a key that was never used
+
+	// Simulated is the same limiter for package simulate.
+	Simulated simulate.Algorithm
 
 	// Broken describes how the permits taken from one key break the rule that holds in
 	// every interval, or is "". It is nil for a limiter whose rule holds only in its own
@@ -45,14 +49,18 @@ func Families() []Family {
 		return func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			n, w := limit(rng), window(rng)
 			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...))
-			return Pair{About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Bound: Bound{Limit: n, Window: w}, Model: func() model.Model {
-				if len(opts) > 0 { // its clock
-					m := model.NewClockWindow(n, w)
-					m.CallersClock = true
-					return m
-				}
-				return model.NewFixedWindow(n, w)
-			}}, err
+			return Pair{
+				About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Bound: Bound{Limit: n, Window: w},
+				Simulated: simulate.FixedWindow{Limit: n, Window: w},
+				Model: func() model.Model {
+					if len(opts) > 0 { // its clock
+						m := model.NewClockWindow(n, w)
+						m.CallersClock = true
+						return m
+					}
+					return model.NewFixedWindow(n, w)
+				},
+			}, err
 		}
 	}
 	slidingWindow := func(storage ratelimit.Storage) func(*rand.Rand, ratelimit.Client, ...ratelimit.Option) (Pair, error) {
@@ -68,9 +76,9 @@ func Families() []Family {
 				m.CallersClock = callers
 				return m
 			}
-			slot := time.Duration(0)
+			slot, simulated := time.Duration(0), simulate.SlidingWindow{Limit: n, Window: w, Storage: storage}
 			if storage != ratelimit.ZSet {
-				slot = w / time.Duration(parts)
+				slot, simulated.SubWindows = w/time.Duration(parts), parts
 				own = append(own, ratelimit.WithSubWindows(parts))
 				fresh = func() model.Model {
 					m := model.NewSlidingWindow(n, w, parts)
@@ -80,7 +88,7 @@ func Families() []Family {
 			}
 			l, err := ratelimit.NewSlidingWindow(c, n, w, own...)
 			return Pair{
-				About: fmt.Sprintf("%v: %d per %v in %d", storage, n, w, parts), Limiter: l, Model: fresh,
+				About: fmt.Sprintf("%v: %d per %v in %d", storage, n, w, parts), Limiter: l, Model: fresh, Simulated: simulated,
 				Broken: func(taken []model.Taken) string { return brokenRule(taken, n, w) },
 				Bound:  Bound{Limit: n, Window: w, Rules: []model.Rule{{Limit: n, Window: w}}, Slot: slot},
 			}, err
@@ -98,6 +106,7 @@ func Families() []Family {
 			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
 			return Pair{
 				About: fmt.Sprintf("%d per %v from %v", n, w, offset), Limiter: l,
+				Simulated: simulate.FixedWindow{Limit: n, Window: w, Aligned: true, Offset: offset},
 				Model: func() model.Model {
 					m := model.NewAlignedWindow(n, w, offset)
 					m.CallersClock = len(opts) > 0
@@ -127,6 +136,7 @@ func Families() []Family {
 			l, err := ratelimit.NewCalendarWindow(c, n, calendar, ratelimit.WithOptions(opts...))
 			return Pair{
 				About: fmt.Sprintf("%d %v", n, calendar), Limiter: l, Bound: bound,
+				Simulated: simulate.CalendarWindow{Limit: n, Calendar: calendar},
 				Model: func() model.Model {
 					m := model.NewCalendarWindow(n, same)
 					m.CallersClock = len(opts) > 0
@@ -156,7 +166,8 @@ func Families() []Family {
 			l, err := ratelimit.NewSlidingLog(c, rules, own...)
 			return Pair{
 				About: fmt.Sprintf("%v to %v", rules, resolution), Limiter: l,
-				Bound: Bound{Limit: n, Window: w, Rules: same, Slot: resolution},
+				Simulated: simulate.SlidingLog{Rules: rules, Resolution: resolution},
+				Bound:     Bound{Limit: n, Window: w, Rules: same, Slot: resolution},
 				Model: func() model.Model {
 					m := model.NewSlidingLog(same, resolution)
 					m.CallersClock = len(opts) > 0
@@ -178,6 +189,7 @@ func Families() []Family {
 			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, ratelimit.WithOptions(opts...))...)
 			return Pair{
 				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
+				Simulated: simulate.TokenBucket{Rate: rate, Burst: burst},
 				Model: func() model.Model {
 					m := model.NewTokenBucket(rate.Count, rate.Period, burst)
 					m.CallersClock = len(opts) > 0
@@ -195,6 +207,7 @@ func Families() []Family {
 			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))...)
 			return Pair{
 				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
+				Simulated: simulate.TokenBucket{Rate: rate, Burst: burst, RefillEvery: every},
 				Model: func() model.Model {
 					m := model.NewSteppedBucket(rate.Count, rate.Period, burst, every)
 					m.CallersClock = len(opts) > 0
@@ -220,6 +233,7 @@ func Families() []Family {
 			l, err := ratelimit.NewLeakyBucket(c, rate, capacity, own...)
 			return Pair{
 				About: fmt.Sprintf("%v, capacity %d", rate, capacity), Limiter: l,
+				Simulated: simulate.LeakyBucket{Rate: rate, Capacity: capacity},
 				Model: func() model.Model {
 					m := model.NewLeakyBucket(rate.Count, rate.Period, capacity)
 					m.CallersClock = len(opts) > 0

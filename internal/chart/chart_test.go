@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -85,4 +86,24 @@ func TestShort(t *testing.T) {
 	} {
 		require.Equal(t, want, short(v), "short(%v)", v)
 	}
+}
+
+func TestEvents(t *testing.T) {
+	svg := Events{
+		Title: "t", Text: "what is seen", Length: 20 * time.Second,
+		Notes: []Note{{0, 10 * time.Second, "a note"}}, Marks: []time.Duration{5 * time.Second},
+		Rows: []EventRow{{
+			Name: "<rule>", Detail: "in words", Result: "2 of 3", Conclusion: "so it is",
+			Events: []Event{{0, true}, {time.Second / 2, false}, {2 * time.Second, true}},
+			Ends:   []time.Duration{10 * time.Second, 20 * time.Second}, EndsAre: "it ends",
+		}, {Name: "none"}},
+	}.SVG()
+	texts := wellFormed(t, svg)
+	for _, want := range []string{"t. what is seen", "a note", "<rule>", "in words", "2 of 3", "so it is", "0 s", "20"} {
+		require.Contains(t, texts, want)
+	}
+	require.Equal(t, 1, strings.Count(svg, ">it ends<"), "the other is not in the picture")
+	const width = "M214.8 107.6h25.4v4.4h-25.4z" // of a second, in the first row
+	require.Contains(t, svg, `<path class="allowed" d="`+width+`M268.8 107.6h25.4v4.4h-25.4z"/>`)
+	require.Contains(t, svg, `<path class="denied" d="M215.3 102.7h24.4v3.4h-24.4z"/>`, "above what was allowed in the same second")
 }

@@ -1,5 +1,10 @@
-// Package chart draws bar and line charts as SVG, readable on light and on dark
-// pages, without a dependency.
+// Package chart draws charts as SVG, readable on light and on dark pages, for the bench and for
+// docs/pictures.
+//
+// It has no dependency. gonum/plot has none of these charts either (direct labels, bars with notes,
+// events), writes one set of colours, so that a dark page needs its output rewritten, places texts
+// by the widths of fonts that a reader may not have, and its fonts, TeX and PDF take longer to
+// compile than most of CI's tests take to run.
 package chart
 
 import (

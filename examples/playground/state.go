@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
+)
+
+// A state is what Redis holds of one key.
+type state struct {
+	Key     string `json:"key"`     // of the caller
+	Words   string `json:"words"`   // what it means
+	Raw     string `json:"raw"`     // what is there
+	Expires string `json:"expires"` // in how long
+	Left    int    `json:"left"`
+	Limit   int    `json:"limit"`
+}
+
+// A format is how Redis keeps the state of an algorithm.
+type format struct {
+	id    string // in the names of keys
+	words string // how to read it
+}
+
+var formats = map[string]format{
+	"token-bucket":   {keyname.TokenBucket, "an instant / how much was missing then / the rule that wrote it, as units a permit / units a microsecond"},
+	"leaky-bucket":   {keyname.LeakyBucket, "an instant / how much was in the bucket then / the rule that wrote it, as units a permit / units a microsecond"},
+	"fixed-window":   {keyname.FixedWindow, "the permits used, and in the last six digits the length of the window; the window ends when the key expires"},
+	"sliding-window": {keyname.SlidingWindowHash, "for each sub-window that was used a field with its last instant / all permits until then"},
+	"sliding-log":    {keyname.SlidingLog, "the rule, and then in turn an instant and all permits until then"},
+}
+
+// states reads the keys of the callers. It takes no permits.
+func (w *world) states(ctx context.Context) ([]state, error) {
+	w.mu.Lock()
+	s, limiter := w.settings, w.built.plans[w.settings.Plan]
+	w.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	var all []state
+	for caller := 1; caller <= s.Callers && (caller == 1 || !s.Shared); caller++ {
+		key := s.key(caller)
+		now, err := limiter.Peek(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		one := state{Key: key, Words: inWords(now), Left: now.Remaining, Limit: now.Limit}
+		if one.Raw, one.Expires, err = w.raw(ctx, formats[s.Algorithm].id, key); err != nil {
+			return nil, err
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+func inWords(now ratelimit.Result) string {
+	switch {
+	case now.Remaining == now.Limit:
+		return fmt.Sprintf("All %d permits are left.", now.Limit)
+	case now.Allowed:
+		return fmt.Sprintf("%d of %d permits left; all are back in %s.", now.Remaining, now.Limit, brief(now.ResetAfter))
+	}
+	return fmt.Sprintf("None of %d permits is left; the next call is allowed in %s, all are back in %s.", now.Limit, brief(now.RetryAfter), brief(now.ResetAfter))
+}
+
+// raw is what the key of a caller holds, and in how long it expires.
+func (w *world) raw(ctx context.Context, id, key string) (text, expires string, err error) {
+	name := w.name(id, key)
+	kind, err := w.client.Type(ctx, name).Result()
+	if err != nil {
+		return "", "", err
+	}
+	switch kind {
+	case "none":
+		return "no key", "", nil
+	case "string":
+		text, err = w.client.Get(ctx, name).Result()
+	case "list":
+		var entries []string
+		entries, err = w.client.LRange(ctx, name, 0, 40).Result()
+		text = strings.Join(entries, " ")
+	case "hash":
+		var fields map[string]string
+		fields, err = w.client.HGetAll(ctx, name).Result()
+		var entries []string
+		for field, value := range fields {
+			entries = append(entries, field+"="+value)
+		}
+		sort.Strings(entries)
+		text = strings.Join(entries, " ")
+	}
+	if err != nil {
+		return "", "", err
+	}
+	left, err := w.client.PTTL(ctx, name).Result()
+	return name + " (" + kind + "): " + text, brief(left), err
+}
+
+// name is the name of a caller's key in Redis.
+func (w *world) name(id, key string) string { return keyname.NewHead(w.prefix, name, id).Of(key) }
