@@ -62,31 +62,17 @@ func NewAll(limiters ...Limiter) (*All, error) {
 
 // redisCore returns what decides for l on Redis. The error says what l is instead.
 func redisCore(l Limiter) (*core, error) {
-	var c *core
-	switch l := l.(type) {
-	case *FixedWindow:
-		c = l.decider()
-	case *CalendarWindow:
-		c = l.decider()
-	case *SlidingWindow:
-		c = l.decider()
-	case *SlidingLog:
-		c = l.decider()
-	case *TokenBucket:
-		c = l.decider()
-	case *LeakyBucket:
-		c = l.decider()
-	case *DenyCache, *Fallback, *Shadow, *Choice:
-		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)
-	case *All:
-		return nil, fmt.Errorf("is a %T; give its limiters one by one", l)
-	default:
-		return nil, fmt.Errorf("is a %T, which does not decide on Redis", l)
-	}
-	if c == nil {
+	switch k := kindOf(l); {
+	case k.core != nil:
+		return k.core, nil
+	case k.role == onRedis:
 		return nil, fmt.Errorf("is a %T that its constructor did not make", l)
+	case k.role == decorator:
+		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)
+	case k.role == several:
+		return nil, fmt.Errorf("is a %T; give its limiters one by one", l)
 	}
-	return c, nil
+	return nil, fmt.Errorf("is a %T, which does not decide on Redis", l)
 }
 
 // TryAcquire takes one permit of key from every limiter, or from none. It is

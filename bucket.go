@@ -19,13 +19,17 @@ var (
 	bucketText string
 	//go:embed scripts/steppedbucket.lua
 	steppedBucketText string
+	//go:embed scripts/bucket_rules.lua
+	bucketRulesText string
 
-	bucketFile = script.Parse("bucket.lua", bucketText)
+	bucketRules = script.Parse("bucket_rules.lua", bucketRulesText)
+
+	bucketFile = script.Parse("bucket.lua", script.Include(bucketText, bucketRules))
 	// By the caller's clock the reply is words, because it includes the clock's lag.
 	bucketScripts = newScriptsOf(bucketFile, bucketFile.AnswerInWords())
 	// A reply of one integer does not hold what another rule's state says.
 	bucketInWords        = sync.OnceValue(func() *script.Script { return bucketFile.AnswerInWords().Script() })
-	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", steppedBucketText))
+	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", script.Include(steppedBucketText, bucketRules)))
 )
 
 // bucket is the arithmetic that the token bucket and the leaky bucket share. It counts

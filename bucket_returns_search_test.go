@@ -152,7 +152,7 @@ func (s *search) estimate(t *testing.T, state *searched, c searchCall, by, n int
 }
 
 func (s *search) giveBack(t *testing.T, state *searched, c searchCall, ticket searchTicket, n int) {
-	s.operate(t, state, c, redisexec.Operation{Op: redisexec.GiveBack, N: n, Times: 1, Where: int64(ticket.where), Which: int64(ticket.which)})
+	s.operate(t, state, c, redisexec.Operation{Op: redisexec.GiveBack, N: n, Times: 1, Detail: &redisexec.Detail{Where: int64(ticket.where), Which: int64(ticket.which)}})
 }
 
 // look is the answer to a call for n permits, which takes none.

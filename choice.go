@@ -90,7 +90,7 @@ func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
 		return nil, err
 	}
 	l := c.pick(ctx, key)
-	if isNil(l) {
+	if kindOf(l).absent {
 		return nil, fmt.Errorf("%w: NewChoice: pick returned nil for %s; return a limiter for every key, such as AllowAll() or DenyAll()",
 			ErrInvalidConfig, shortKey(key))
 	}

@@ -1,23 +1,9 @@
 package ratelimit
 
-// within is the limiter that decides inside a decorator of this package, nil for any other
-// limiter and for a Choice, which has one for each call.
-func within(l Limiter) Limiter {
-	switch l := l.(type) {
-	case *Fallback:
-		return l.primary
-	case *DenyCache:
-		return l.limiter
-	case *Shadow:
-		return l.enforced
-	}
-	return nil
-}
-
 // checkCached refuses to put a DenyCache around l where a Shadow would miss calls, or where
 // the cache would hold back a raised limit. docs/composing.md has the order that works.
 func checkCached(l Limiter) error {
-	for at := l; !isNil(at); at = within(at) {
+	for at := l; at != nil; at = kindOf(at).inside {
 		switch at.(type) {
 		case *DenyCache:
 			return nil // it has been checked
@@ -39,7 +25,7 @@ func checkCached(l Limiter) error {
 // for errors.
 func behindCaches[T any](l Limiter, function, cannot string, through func(*DenyCache, T) T) (T, error) {
 	var none T
-	if isNil(l) {
+	if kindOf(l).absent {
 		return none, invalidConfig("%s: the limiter is nil", function)
 	}
 	if c, ok := l.(*DenyCache); ok {

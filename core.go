@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unique"
 
 	"github.com/redis/go-redis/v9"
 
@@ -96,6 +97,9 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 			Many:   scripts.many,
 
 			Operations: scripts.operations,
+			Alone:      scripts.alone,
+
+			ManyOfSeveral: scripts.manyOfSeveral, OperationsOfSeveral: scripts.operationsOfSeveral,
 
 			Words:  a.words,
 			Cost:   a.cost,
@@ -119,7 +123,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()
 	}
-	if scripts.reserve != nil {
+	if scripts.reserves {
 		c.waits = newReserving(c, s, a)
 	}
 	c.connect(s)
@@ -132,9 +136,19 @@ func (c *core) connect(s settings) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		c.exec.Pooled = true
 		if !s.unmerged {
-			c.merger = merge.New(c.exec, c.head.Of)
+			c.merger = c.newMerger()
 		}
 	}
+}
+
+// newMerger shares its queues with the other limiters of the client and the algorithm. A limiter
+// by the caller's clock has a clock of its own, and that of a calendar instants of its own.
+func (c *core) newMerger() *merge.Merger {
+	if c.exec.ManyOfSeveral == nil || c.clock != nil || c.exec.Instants != nil {
+		return merge.New(c.exec, c.head.Of)
+	}
+	limit := &merge.Limit{Exec: c.exec, Name: c.head.Of, States: unique.Make(string(c.head))}
+	return merge.Shared(c.exec.Client, c.exec.Many).Merger(limit)
 }
 
 // TryAcquire takes one permit from key, if one is available now. It is
@@ -171,7 +185,7 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 	if c.merger != nil {
 		return c.merger.Operate(ctx, key, o)
 	}
-	return redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) }, o.Late)
+	return o.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) })
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.

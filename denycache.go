@@ -89,7 +89,7 @@ const (
 // [Shadow] inside, or a [Choice] with another decorator in between.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
-	if isNil(l) {
+	if kindOf(l).absent {
 		s.refuse("NewDenyCache: the limiter is nil")
 	}
 	for i, o := range opts {
@@ -108,7 +108,7 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: newDenyTable(s.size, s.max)}
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
-	c.table.noteDecided(ceilingOf(l))
+	c.table.noteDecided(kindOf(l).most)
 	return c, nil
 }
 
@@ -119,8 +119,6 @@ func (c *DenyCache) Name() string {
 	}
 	return c.name
 }
-
-func (c *DenyCache) ceiling() int { return ceilingOf(c.limiter) }
 
 // A DenyCacheOption is [WithDenyCacheSize], [WithMaxDenial], [WithObserver] or [WithName].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }

@@ -159,7 +159,7 @@ func (t *denyTable) lookup(hash uint64, key string, n int, by Limiter) (r Result
 // it is one of this package.
 func (t *denyTable) mostOf(by Limiter) int64 {
 	if by != nil {
-		return int64(ceilingOf(by))
+		return int64(kindOf(by).most)
 	}
 	return t.decided.Load()
 }

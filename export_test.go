@@ -62,7 +62,8 @@ func (c *core) checkedReserve(clock timing, key string, n int, maxWait time.Dura
 	if err := c.checkReserve(ctx, key, n, maxWait); err != nil {
 		return nil, err
 	}
-	return c.reserve(ctx, clock, key, n, maxWait, nil)
+	r, _, err := c.reserve(ctx, clock, key, n, maxWait, nil)
+	return r, err
 }
 
 // GiveBack is what a Wait that fails does with its permits, due or not. Cancel gives back only
@@ -187,3 +188,50 @@ func DecideHolds(f *InFlight, key string, list []byte) ([]int64, error) {
 
 // NameOfHolds is what a key of f is named in Redis.
 func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }
+
+// Reserves reports whether l can reserve.
+func Reserves(l Limiter) bool {
+	c, _ := redisCore(l)
+	return c.waits != nil
+}
+
+// ReceiptOf is what the key holds since a reservation with this reply, and what it held before. ok is
+// false if nothing was taken.
+func ReceiptOf(l Limiter, words []int64) (now, before string, ok bool) {
+	c, _ := redisCore(l)
+	from := c.waits.own
+	receipt := from.exec.ReservedOf(words).Receipt
+	if receipt == nil {
+		return "", "", false
+	}
+	now, before = receipt.Texts(from.rule)
+	return now, before, true
+}
+
+// DecideTable decides a list for each key in one execution, by the limiters that they are of.
+func DecideTable(of []Limiter, keys, lists []string, onlyTakes bool) ([]int64, error) {
+	var limiters []Limiter
+	exec := func(l Limiter) *redisexec.Executor {
+		c, _ := redisCore(l)
+		return c.exec
+	}
+	table := exec(of[0]).OperationsOfSeveral
+	if onlyTakes {
+		table = exec(of[0]).ManyOfSeveral
+	}
+	return exec(of[0]).DoTable(ctx, table, len(of), len(keys), func(i int) (name *string, requests any, limiter int, args []any) {
+		if limiter = slices.Index(limiters, of[i]); limiter < 0 {
+			limiter = len(limiters)
+			limiters = append(limiters, of[i])
+		}
+		n := NameOf(of[i], keys[i])
+		return &n, lists[i], limiter, exec(of[i]).Args
+	})
+}
+
+// ShareExecutions reports whether calls of two limiters can be decided in one execution.
+func ShareExecutions(a, b Limiter) bool {
+	one, _ := redisCore(a)
+	other, _ := redisCore(b)
+	return one.exec.Many == other.exec.Many
+}

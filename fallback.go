@@ -80,10 +80,10 @@ func (f fallbackSetter) setFallback(s *fallbackSettings) { f(s) }
 // option's value cannot work, or an option is given twice.
 func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback, error) {
 	var s fallbackSettings
-	if isNil(primary) {
+	if kindOf(primary).absent {
 		s.refuse("NewFallback: the primary is nil")
 	}
-	if isNil(secondary) {
+	if kindOf(secondary).absent {
 		s.refuse("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
 	}
 	for i, o := range opts {
@@ -99,7 +99,7 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	if s.shared != nil && hasBreaker(primary, s.shared) {
 		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: ceilingOf(primary), breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
+	f := &Fallback{primary: primary, secondary: secondary, most: kindOf(primary).most, breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
 	f.watch = s.watch(f.name)
 	if s.own != nil {
 		f.breaker = s.own.build(f.watch)
@@ -177,8 +177,6 @@ func (f *Fallback) Name() string {
 	}
 	return f.name
 }
-
-func (f *Fallback) ceiling() int { return f.most }
 
 // A question is what to ask either limiter.
 type question struct {
@@ -285,7 +283,7 @@ func (f *Fallback) report(ctx context.Context, q question, o Observation) {
 func (f *Fallback) denyUntilPrimary(ctx context.Context, key string) Result {
 	r, err := f.secondary.Peek(ctx, key)
 	if err != nil {
-		r = Result{Limit: ceilingOf(f.secondary)}
+		r = Result{Limit: kindOf(f.secondary).most}
 	}
 	r.Allowed, r.RetryAfter = false, retryWithoutBreaker
 	if f.breaker != nil {

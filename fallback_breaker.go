@@ -108,7 +108,7 @@ func hasBreaker(l Limiter, b *Breaker) bool {
 	if f, ok := l.(*Fallback); ok && f.breaker == b {
 		return true
 	}
-	inner := within(l)
+	inner := kindOf(l).inside
 	return inner != nil && hasBreaker(inner, b)
 }
 

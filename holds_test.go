@@ -68,7 +68,7 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 					var first, then []redisexec.Operation
 					var kinds []redisexec.Op
 					for i := range 1 + random.IntN(6) {
-						op := redisexec.Operation{Op: redisexec.Hold, N: 1 + random.IntN(3), Times: 1, ID: fmt.Sprintf("H%dX%d", step, i)}
+						op := redisexec.Operation{Op: redisexec.Hold, N: 1 + random.IntN(3), Times: 1, Detail: &redisexec.Detail{ID: fmt.Sprintf("H%dX%d", step, i)}}
 						if at := random.IntN(len(holds) + 1); at < len(holds) && holds[at].by == f && random.IntN(3) > 0 {
 							op.Op, op.N, op.ID = redisexec.Release, holds[at].n, holds[at].id
 							first = append(first, op)

@@ -360,7 +360,8 @@ func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error
 			h.giveBack(ctx)
 		}
 	}
-	reply, err := f.core.operate(ctx, h.key, redisexec.Operation{Op: redisexec.Hold, N: h.n, Times: 1, ID: h.id, Late: late})
+	take := redisexec.Operation{Op: redisexec.Hold, N: h.n, Times: 1, Detail: &redisexec.Detail{ID: h.id, Late: late}}
+	reply, err := f.core.operate(ctx, h.key, take)
 	if !reply.Late && mayHold(err) {
 		go h.giveBack(ctx)
 	}

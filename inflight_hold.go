@@ -163,8 +163,7 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 		defer cancel()
 		ctx = bounded
 	}
-	back := redisexec.Operation{Op: redisexec.Release, N: h.n, Times: 1, ID: h.id}
-	reply, err := h.limiter.core.operate(ctx, h.key, back)
+	reply, err := h.limiter.core.operate(ctx, h.key, h.back())
 	if err != nil {
 		if reply.Batch != nil || reply.Late { // in a batch it was sent at most once, or not at all
 			go h.giveBack(ctx)
@@ -184,7 +183,12 @@ func (h *Hold) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
 	c := h.limiter.core
-	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), redisexec.Operation{Op: redisexec.Release, N: h.n, Times: 1, ID: h.id})
+	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), h.back())
+}
+
+// back is the operation that gives the permits back.
+func (h *Hold) back() redisexec.Operation {
+	return redisexec.Operation{Op: redisexec.Release, N: h.n, Times: 1, Detail: &redisexec.Detail{ID: h.id}}
 }
 
 // Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or

@@ -26,14 +26,17 @@ type history struct {
 	tickets [2][][2]int64 // where and which, on either key
 	sizes   []int         // the permits of each ticket
 
+	reserved []redisexec.Detail // of the cancels of reservations, which are alike for both keys
+	fresh    bool               // the last operation was a reservation
+
 	kinds map[redisexec.Op]int // how many operations were compared
 }
 
 var historyKeys = [2]string{"together", "one by one"}
 
 // draw returns up to seven operations, and the tickets that they settle.
-func (h *history) draw() (ops []redisexec.Operation, settled []int) {
-	for range 1 + h.random.IntN(7) {
+func (h *history) draw(reserves bool) (ops []redisexec.Operation, settled []int) {
+	for i := range 1 + h.random.IntN(7) {
 		o := redisexec.Operation{Op: redisexec.Take, N: 1 + h.random.IntN(3), Times: 1 + h.random.IntN(3)}
 		ticket := -1
 		switch h.random.IntN(12) {
@@ -47,6 +50,21 @@ func (h *history) draw() (ops []redisexec.Operation, settled []int) {
 				o = redisexec.Operation{Op: redisexec.GiveBack, N: 1 + h.random.IntN(h.sizes[ticket]), Times: 1}
 			}
 		}
+		if reserves {
+			switch kind := h.random.IntN(6); {
+			case i == 0 && kind < 3 && h.fresh:
+				last := h.reserved[len(h.reserved)-1]
+				o, ticket = redisexec.Operation{Op: redisexec.Cancel, N: 1, Times: 1, Detail: &last}, -1
+			case kind < 2:
+				o.Op, o.Times, ticket = redisexec.Reserve, 1, -1
+				o.Detail = &redisexec.Detail{Longest: int64(h.random.IntN(5)) * 300_000}
+			case kind == 2:
+				if n := len(h.reserved); n > 0 {
+					cancelled := h.reserved[max(0, n-1-h.random.IntN(3))]
+					o, ticket = redisexec.Operation{Op: redisexec.Cancel, N: 1, Times: 1, Detail: &cancelled}, -1
+				}
+			}
+		}
 		ops, settled = append(ops, o), append(settled, ticket)
 	}
 	return ops, settled
@@ -54,13 +72,13 @@ func (h *history) draw() (ops []redisexec.Operation, settled []int) {
 
 // play decides a list on both keys, and compares all words and what the keys hold.
 func (h *history) play(l ratelimit.Limiter) {
-	ops, settled := h.draw()
+	ops, settled := h.draw(ratelimit.Reserves(l))
 	var lists [2][]redisexec.Operation
 	for key := range historyKeys {
 		for i, o := range ops {
 			if settled[i] >= 0 {
 				where := h.tickets[key][settled[i]]
-				o.Where, o.Which = where[0], where[1]
+				o.Detail = &redisexec.Detail{Where: where[0], Which: where[1]}
 			}
 			lists[key] = append(lists[key], o)
 		}
@@ -90,8 +108,16 @@ func (h *history) play(l ratelimit.Limiter) {
 				h.tickets[key] = append(h.tickets[key], ratelimit.TicketOf(l, o.N, reply[:own]))
 			}
 		}
+		if h.fresh = false; o.Op == redisexec.Reserve {
+			if wrote, before, ok := ratelimit.ReceiptOf(l, words); ok {
+				h.reserved = append(h.reserved, redisexec.Detail{Wrote: wrote, Before: before})
+				h.fresh = true
+			}
+		}
 		together = together[own:]
-		h.kinds[o.Op]++
+		if o.Op != redisexec.Cancel || words[0] == 1 {
+			h.kinds[o.Op]++
+		}
 	}
 	require.Empty(h.t, together)
 	require.Equal(h.t, h.state(l, historyKeys[1]), h.state(l, historyKeys[0]), "after %s", text)
@@ -194,8 +220,59 @@ func listsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 			})
 		}
 	}
-	for _, op := range []redisexec.Op{redisexec.Take, redisexec.Estimate, redisexec.Charge, redisexec.GiveBack} {
-		require.Greater(t, kinds[op], 100, "%c", op)
+	for _, op := range []redisexec.Op{redisexec.Take, redisexec.Estimate, redisexec.Charge, redisexec.GiveBack, redisexec.Reserve, redisexec.Cancel} {
+		require.Greater(t, kinds[op], 50, "%c", op)
+	}
+}
+
+// TestListsOfSeveralLimitersAreDecidedAsTheirOwn: limiters of one algorithm and of several rules share
+// an execution, in which each key has its own list. Among them are lists of one key by two rules.
+func TestListsOfSeveralLimitersAreDecidedAsTheirOwn(t *testing.T) {
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	for name, limiters := range historyRules(client) {
+		if name == "calendar" { // whose arguments change with time
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			h := &history{t: t, client: client, random: model.Seeded(limitertest.Seed(t)), kinds: map[redisexec.Op]int{}}
+			for range limitertest.Rounds(20, 5) {
+				now := limitertest.Start
+				require.NoError(t, client.FlushDB(ctx).Err())
+				for range 30 {
+					now = now.Add(time.Duration(h.random.IntN(900)) * time.Millisecond)
+					server.SetTime(now)
+					var of []ratelimit.Limiter
+					var keys, lists []string
+					var want []int64
+					onlyTakes := h.random.IntN(2) == 0
+					for range 1 + h.random.IntN(6) {
+						l, key := limiters[h.random.IntN(len(limiters))], fmt.Sprint("key", h.random.IntN(3))
+						if !ratelimit.ShareExecutions(l, limiters[0]) {
+							l = limiters[0]
+						}
+						list := "1x1"
+						switch h.random.IntN(3) {
+						case 0:
+							list = "2x3,1x1"
+						case 1:
+							if !onlyTakes {
+								list = "1e2,3c1,2x1"
+							}
+						}
+						of, keys, lists = append(of, l), append(keys, key), append(lists, list)
+						words, err := ratelimit.DecideList(l, "alone "+key, []byte(list))
+						require.NoError(t, err)
+						want = append(want, words...)
+					}
+					got, err := ratelimit.DecideTable(of, keys, lists, onlyTakes)
+					require.NoError(t, err)
+					require.Equal(t, want, got, "%v %v", keys, lists)
+				}
+			}
+		})
 	}
 }
 
@@ -235,7 +312,7 @@ func listsFail(t *testing.T, client *redis.Client, fails ...string) {
 							words, err := ratelimit.DecideList(l, key, estimate.Append(nil))
 							require.NoError(t, err)
 							where := ratelimit.TicketOf(l, 4, words)
-							o := redisexec.Operation{Op: redisexec.GiveBack, N: 1, Times: 1, Where: where[0], Which: where[1]}
+							o := redisexec.Operation{Op: redisexec.GiveBack, N: 1, Times: 1, Detail: &redisexec.Detail{Where: where[0], Which: where[1]}}
 							back = string(o.Append(nil))
 						}
 						given, err := ratelimit.DecideList(l, "alike", []byte(back))

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // A Reserver promises permits that are not there yet. [TokenBucket] and [LeakyBucket] are
@@ -51,8 +50,7 @@ var (
 //
 // The ResetAfter of a denial behind a very large debt may be a microsecond too long.
 //
-// A call is not merged with others. It costs Redis two to three times as much as TryAcquire,
-// and a denial of TryAcquire costs about twice as much as usual while others wait.
+// It costs Redis about half as much again as TryAcquire, more while others wait, and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return l.decider().reserveObserved(ctx, key, n, maxWait)
 }
@@ -71,13 +69,14 @@ func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 // A nil Reservation, which Reserve returns with an error, has no permits.
 type Reservation struct {
 	core    *core
+	from    *reserver
 	timing  timing
 	key     string
 	result  Result
 	n       int
 	delay   time.Duration // until due, when it was made
 	due     time.Time     // on this process's monotonic clock
-	receipt *redisexec.Receipt
+	receipt redisexec.Receipt
 	ended   atomic.Int32 // reservationUsed or reservationCancelled
 	caches  denyTables
 }
@@ -210,9 +209,11 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 		return false, nil
 	}
 	defer r.caches.returnPermits(r.key)()
-	if err := r.core.waits.cancel(ctx, r.core.head.Of(r.key), r.receipt); err != nil {
+	reply, err := r.core.operate(ctx, r.key, r.from.cancel(r.receipt))
+	if err != nil {
 		return true, r.core.failed(ctx, r.key, err)
 	}
+	reply.Done()
 	return true, nil
 }
 
@@ -240,11 +241,14 @@ func (c *core) reserveObserved(ctx context.Context, key string, n int, maxWait t
 		c.refused(ctx, began, o)
 		return nil, o.Err
 	}
-	r, err := c.reserve(ctx, realTime, key, n, maxWait, nil)
-	if o.Err = err; err == nil {
-		o.Result, o.Waited = r.result, r.delay
+	r, sent, err := c.reserve(ctx, realTime, key, n, maxWait, nil)
+	if o.Err = err; c.watch != nil {
+		o.sent(began, sent)
+		if err == nil {
+			o.Result, o.Waited = r.result, r.delay
+		}
+		c.watch.end(ctx, began, o)
 	}
-	c.asked(ctx, began, o)
 	return r, err
 }
 
@@ -259,25 +263,27 @@ func (c *core) checkReserve(ctx context.Context, key string, n int, maxWait time
 }
 
 // reserve reserves permits for a call that checkReserve has checked.
-func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, error) {
-	undo := func(receipt *redisexec.Receipt) { // the caller has left before the reply came
-		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
-		defer cancel()
-		defer caches.returnPermits(key)()
-		_ = c.waits.cancel(within, c.head.Of(key), receipt)
+func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, *redisexec.Batch, error) {
+	longest := min(maxWait.Microseconds(), maxMicros)
+	from := &c.waits.own
+	reserved, sent, err := from.reserve(ctx, key, n, longest, caches)
+	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
+	// longer than it says.
+	if large := c.waits.large; err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > from.longest && large != nil {
+		from = large
+		reserved, sent, err = from.reserve(ctx, key, n, longest, caches)
 	}
-	reserved, explainer, err := c.waits.reserve(ctx, c.head.Of(key), n, min(maxWait.Microseconds(), maxMicros), undo)
 	if err != nil {
-		return nil, c.failed(ctx, key, err)
+		return nil, sent, c.failed(ctx, key, err)
 	}
 	delay := micros(reserved.Due)
 	if reserved.Receipt == nil {
-		return nil, &WaitError{Key: key, Wait: delay}
+		return nil, sent, &WaitError{Key: key, Wait: delay}
 	}
 	return &Reservation{
-		core: c, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
-		result: explainer.explain(reserved.Words, int64(n), int64(n), true),
-	}, nil
+		core: c, from: from, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
+		result: from.explain(reserved.Words, int64(n), int64(n), true),
+	}, sent, nil
 }
 
 // reserving is how a limiter reserves.
@@ -289,33 +295,74 @@ type reserving struct {
 // A reserver reserves with one of a bucket's scripts, up to a longest wait for which its
 // numbers are exact.
 type reserver struct {
-	redisexec.Reserver
-	longest int64 // microseconds
+	*core   // the limiter
+	exec    *redisexec.Executor
+	alone   bool   // exec is not the limiter's, and its calls are not merged
+	rule    string // as it stands in the states that exec writes
+	longest int64  // microseconds
 	explainer
 }
 
+// reserve reserves n permits. A caller who leaves gives them back when the reply comes.
+func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64, caches denyTables) (redisexec.Reserved, *redisexec.Batch, error) {
+	late := func(reply redisexec.Reply, err error) {
+		if err != nil {
+			return
+		}
+		if receipt := r.exec.ReservedOf(reply.Words).Receipt; receipt != nil {
+			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
+			defer cancel()
+			defer caches.returnPermits(key)()
+			_, _ = r.core.operate(within, key, r.cancel(receipt))
+		}
+	}
+	o := redisexec.Operation{
+		Op: redisexec.Reserve, N: n, Times: 1, Detail: &redisexec.Detail{Longest: min(longest, r.longest), Late: late},
+	}
+	var reply redisexec.Reply
+	var err error
+	if r.alone {
+		reply, err = o.Await(ctx, func() (redisexec.Reply, error) { return r.exec.Operate(ctx, r.head.Of(key), o) })
+	} else {
+		reply, err = r.core.operate(ctx, key, o)
+	}
+	if err != nil {
+		return redisexec.Reserved{}, reply.Batch, err
+	}
+	words := reply.Keep()
+	if err := ctx.Err(); err != nil {
+		go late(redisexec.Reply{Words: words}, nil)
+		return redisexec.Reserved{}, reply.Batch, err
+	}
+	return r.exec.ReservedOf(words), reply.Batch, nil
+}
+
+// cancel is the operation that cancels a reservation of r.
+func (r *reserver) cancel(receipt redisexec.Receipt) redisexec.Operation {
+	wrote, before := receipt.Texts(r.rule)
+	return redisexec.Operation{
+		Op: redisexec.Cancel, N: 1, Times: 1, Detail: &redisexec.Detail{Wrote: wrote, Before: before},
+	}
+}
+
 func newReserving(c *core, s settings, a algorithm) *reserving {
-	w := &reserving{own: newReserver(c, s, a)}
-	c.exec.Others = []*script.Script{w.own.Script, cancelScript}
+	w := &reserving{own: newReserver(c, c.exec, a)}
 	if a.large != nil {
-		large := newReserver(c, s, *a.large)
+		exec := *c.exec
+		exec.Alone, exec.Words, exec.Args = a.large.scripts.get(s.clock != nil).alone, a.large.words, nil
+		for _, arg := range a.large.args {
+			exec.Args = append(exec.Args, arg)
+		}
+		large := newReserver(c, &exec, *a.large)
+		large.alone = true
 		w.large = &large
-		c.exec.Others = append(c.exec.Others, large.Script)
+		c.exec.Others = append(c.exec.Others, exec.Alone)
 	}
 	return w
 }
 
-func newReserver(c *core, s settings, a algorithm) reserver {
-	r := reserver{
-		Reserver: redisexec.Reserver{
-			Executor: c.exec, Script: a.scripts.get(s.clock != nil).reserve, CancelScript: cancelScript, Words: a.words,
-		},
-		longest:   maxMicros,
-		explainer: a.explainer,
-	}
-	for _, arg := range a.args {
-		r.Args = append(r.Args, arg)
-	}
+func newReserver(c *core, exec *redisexec.Executor, a algorithm) reserver {
+	r := reserver{core: c, exec: exec, rule: a.args[len(a.args)-1], longest: maxMicros, explainer: a.explainer}
 	switch b := a.explainer.(type) {
 	case evenBucket: // the units of the capacity and the debt are below 2^52
 		r.longest = (exact/2 - 1 - b.size*b.permit) / b.flow
@@ -327,20 +374,4 @@ func newReserver(c *core, s settings, a algorithm) reserver {
 		}
 	}
 	return r
-}
-
-// reserve reserves n permits. The explainer is that of the words in the reply.
-func (w *reserving) reserve(ctx context.Context, key string, n int, longest int64, undo func(*redisexec.Receipt)) (redisexec.Reserved, explainer, error) {
-	reserved, err := w.own.Reserve(ctx, key, n, min(longest, w.own.longest), undo)
-	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
-	// longer than it says.
-	if err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > w.own.longest && w.large != nil {
-		reserved, err = w.large.Reserve(ctx, key, n, min(longest, w.large.longest), undo)
-		return reserved, w.large, err
-	}
-	return reserved, w.own, err
-}
-
-func (w *reserving) cancel(ctx context.Context, key string, receipt *redisexec.Receipt) error {
-	return w.own.Cancel(ctx, key, receipt)
 }

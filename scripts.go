@@ -17,10 +17,6 @@ var (
 	manyTemplate string
 	//go:embed scripts/operations.lua
 	operationsTemplate string
-	//go:embed scripts/reserve.lua
-	reserveTemplate string
-	//go:embed scripts/cancel.lua
-	cancelText string
 	//go:embed scripts/all.lua
 	allTemplate string
 	//go:embed scripts/all_common.lua
@@ -39,7 +35,6 @@ var (
 	callersClockText string
 
 	callersClock = script.Parse("callersclock.lua", callersClockText)
-	cancelScript = script.New(cancelText)
 )
 
 // scripts are what an algorithm runs on Redis: its file, and what is cut from it. They
@@ -50,8 +45,12 @@ type scripts struct {
 }
 
 // A scriptSet holds the scripts that decide one request, answer a Peek, decide many
-// requests, decide any operations, and reserve permits, which is nil if the algorithm cannot.
-type scriptSet struct{ one, peek, many, operations, reserve *script.Script }
+// requests, and decide any operations, many or one. reserves says whether these can reserve permits.
+type scriptSet struct {
+	one, peek, many, operations, alone *script.Script
+	manyOfSeveral, operationsOfSeveral *script.Script // for keys of several limiters
+	reserves                           bool
+}
 
 func newScripts(file *script.File) *scripts { return newScriptsOf(file, file) }
 
@@ -73,16 +72,24 @@ func (s *scripts) get(byCaller bool) scriptSet {
 }
 
 func assemble(file *script.File) scriptSet {
+	any := file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n")
 	set := scriptSet{
-		one:        file.Script(),
-		peek:       file.Fill(peekTemplate),
-		many:       file.Fill(manyTemplate),
-		operations: file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n").Fill(operationsTemplate),
+		one:                 file.Script(),
+		peek:                file.Fill(peekTemplate),
+		many:                file.Fill(manyTemplate),
+		operations:          any.Fill(operationsTemplate),
+		alone:               any.Set("alone", "").Fill(operationsTemplate),
+		manyOfSeveral:       ofSeveral(file).Fill(manyTemplate),
+		operationsOfSeveral: ofSeveral(any).Fill(operationsTemplate),
 	}
-	if _, ok := file.Blocks()["due"]; ok {
-		set.reserve = file.Fill(reserveTemplate)
-	}
+	_, set.reserves = file.Blocks()["receipt"]
 	return set
+}
+
+// ofSeveral returns file with blocks that read the arguments of each key's own limiter, which are
+// behind so many others in ARGV.
+func ofSeveral(file *script.File) *script.File {
+	return file.MoveArguments("front").Move("config", "own")
 }
 
 // A severalSet holds the scripts for requests to several limiters.

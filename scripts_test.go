@@ -2,10 +2,12 @@ package ratelimit
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -14,37 +16,43 @@ import (
 
 var update = flag.Bool("update", false, "write the files of scripts/assembled")
 
-// assembledDir holds what is cut from the algorithms' files, as Redis runs it. The
-// script for one request is the file itself.
+// assembledDir holds what a reader needs of what is cut from the algorithms' files, as Redis runs it.
 const assembledDir = "scripts/assembled"
 
-func allScripts() []*scripts {
-	return []*scripts{
-		fixedWindowScripts, datedWindowScripts, calendarWindowScripts, hashWindowScripts, listWindowScripts, zsetWindowScripts,
-		slidingLogScripts, bucketScripts, steppedBucketScripts,
-	}
+// documentedGroups are limiters that decide together in README, docs and examples.
+var documentedGroups = [][]string{
+	{"bucket", "bucket"}, {"bucket", "fixedwindow"}, {"fixedwindow", "fixedwindow"}, {"bucket", "slidingwindow_hash"},
+	{"bucket,estimate", "inflight"}, {"bucket", "bucket,estimate"}, {"bucket", "inflight"}, {"bucket", "bucket,estimate", "inflight"},
+	{"bucket", "bucket", "inflight"}, {"bucket", "fixedwindow", "slidingwindow_hash"},
 }
 
-// A change of a script shows in a review as what Redis runs. After one:
+// A change of a script shows in a review as what Redis runs: the script of each algorithm that decides
+// operations, an example of several limiters, and the digest of every script. After one:
 //
 //	go test -run TestAssembledScriptsAreCheckedIn -update .
 func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	want := map[string]string{}
 	for _, s := range allScripts() {
-		name := strings.TrimSuffix(s.file.Name(), ".lua")
-		set := s.get(false)
-		want[name+"_peek.lua"] = set.peek.Source
-		want[name+"_many.lua"] = set.many.Source
-		if set.reserve != nil {
-			want[name+"_reserve.lua"] = set.reserve.Source
-		}
-		want[name+"_operations.lua"] = set.operations.Source
+		want[strings.TrimSuffix(s.file.Name(), ".lua")+"_operations.lua"] = s.get(false).operations.Source
 	}
-	want["inflight_peek.lua"], want["inflight_holds.lua"] = inFlightByServer().peek.Source, inFlightByServer().holds.Source
-	// Of several limiters there is one example.
+	want["inflight_holds.lua"] = inFlightByServer().holds.Source
+	// These have the blocks of bucket_rules.lua.
+	want["bucket.lua"], want["steppedbucket.lua"] = bucketScripts.get(false).one.Source, steppedBucketScripts.get(false).one.Source
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
-	want["all_one.lua"], want["all_peek.lua"], want["all_many.lua"] = all.one.Source, all.peek.Source, all.many.Source
-	want["all_common.lua"] = all.common[2].Source
+	want["all_many.lua"], want["all_common.lua"] = all.many.Source, all.common[2].Source
+	var digests strings.Builder
+	digests.WriteString("Every script of one limiter, and of the groups in README and docs. `ratelimit scripts` prints them.\n\n")
+	for _, s := range script.Index() {
+		fmt.Fprintf(&digests, "%s  %s\n", s.Digest(), s.Name)
+	}
+	for _, group := range documentedGroups {
+		scripts, err := script.Together(group)
+		require.NoError(t, err)
+		for _, s := range scripts {
+			fmt.Fprintf(&digests, "%s  %s\n", s.Digest(), s.Name)
+		}
+	}
+	want["digests.txt"] = digests.String()
 	if *update {
 		require.NoError(t, os.RemoveAll(assembledDir))
 		require.NoError(t, os.Mkdir(assembledDir, 0o755))
@@ -71,7 +79,7 @@ func TestOneRequestRunsTheFile(t *testing.T) {
 	for _, s := range allScripts() {
 		text, err := os.ReadFile(filepath.Join("scripts", s.file.Name()))
 		require.NoError(t, err)
-		require.Equal(t, string(text), s.get(false).one.Source, s.file.Name())
+		require.Equal(t, script.Include(string(text), bucketRules), s.get(false).one.Source, s.file.Name())
 	}
 }
 
@@ -79,9 +87,6 @@ func TestOneRequestRunsTheFile(t *testing.T) {
 func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 	text := func(set scriptSet) map[string]string {
 		all := map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
-		if set.reserve != nil {
-			all["reserve"] = set.reserve.Source
-		}
 		return all
 	}
 	caller := callersClock.Blocks()
@@ -93,10 +98,7 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 		for name := range byServer {
 			want := strings.Replace(byServer[name], s.file.Blocks()["clock"], caller["clock"], 1)
 			if name == "many" {
-				want = strings.Replace(want, "for i = 1, #KEYS do", caller["shift"]+"for i = 1, #KEYS do", 1)
-			}
-			if name == "reserve" {
-				want = strings.Replace(want, "local longest", caller["shift"]+"local longest", 1)
+				want = strings.Replace(want, "for i = 1, #KEYS do", "-- <shift>\n"+caller["shift"]+"for i = 1, #KEYS do", 1)
 			}
 			require.Equal(t, want, byCaller[name], "%s of %s", name, s.file.Name())
 		}
@@ -124,4 +126,52 @@ func TestWideWindowsAnswerInWords(t *testing.T) {
 	blocks := fixedWindowFile.Blocks()
 	require.Equal(t, script.New(strings.Replace(narrow.one.Source, blocks["answer"],
 		"local out, size = {}, 0\n"+blocks["words"]+"return out\n", 1)), wide.one)
+}
+
+// TestScriptsOfAGroupAreFound: those of limiters as they decide together, in any order.
+func TestScriptsOfAGroupAreFound(t *testing.T) {
+	client := onMini(t).client
+	bucket := Must(NewTokenBucket(client, PerSecond(1), 1)).core
+	fixed := Must(NewFixedWindow(client, 1, time.Second)).core
+	log := Must(NewSlidingLog(client, []Rule{{Limit: 1, Window: time.Second}, {Limit: 2, Window: time.Hour}})).core
+	held := Must(NewInFlight(client, 1, time.Second)).core
+	dated := Must(NewFixedWindow(client, 1, time.Second, WithAlignment(0))).core
+	calendar := Must(NewCalendarWindow(client, 1, Daily(time.UTC))).core
+	hash, list := Must(NewSlidingWindow(client, 1, time.Second)).core, Must(NewSlidingWindow(client, 1, time.Second, WithStorage(List))).core
+	zset := Must(NewSlidingWindow(client, 1, time.Second, WithStorage(ZSet))).core
+	stepped := Must(NewTokenBucket(client, PerSecond(1), 1, WithRefillEvery(time.Second))).core
+	for _, test := range []struct {
+		cores    []*core
+		tickets  []bool
+		limiters []string
+	}{
+		{[]*core{bucket, fixed}, []bool{false, false}, []string{"fixedwindow", "bucket"}},
+		{[]*core{log, bucket}, []bool{false, true}, []string{"slidinglog,2", "bucket,estimate"}},
+		{[]*core{held, dated, calendar, hash}, []bool{false, false, false, false}, []string{"inflight", "datedwindow", "calendarwindow", "slidingwindow_hash"}},
+		{[]*core{list, zset, stepped}, []bool{false, false, false}, []string{"slidingwindow_list", "slidingwindow_zset", "steppedbucket"}},
+	} {
+		g, err := newGroup(test.cores, test.tickets)
+		require.NoError(t, err)
+		found, err := script.Together(test.limiters)
+		require.NoError(t, err)
+		var digests []string
+		for _, s := range found {
+			digests = append(digests, s.Digest())
+		}
+		want := []string{g.exec.One.Digest(), g.exec.Peek.Digest(), g.exec.Many.Digest()}
+		for _, l := range g.exec.Several {
+			want = append(want, l.Common.Digest())
+		}
+		require.Equal(t, want, digests, "%v", test.limiters)
+	}
+	for limiter, problem := range map[string]string{
+		"bukket":       `"bukket" is no file of a limiter; those are fixedwindow, datedwindow, calendarwindow, slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog, bucket, steppedbucket, inflight`,
+		"bucket,2":     `"2" of bucket is not known; an estimate is bucket,estimate`,
+		"slidinglog,x": `"x" is no number of rules of a sliding log; such as slidinglog,2`,
+	} {
+		_, err := script.Together([]string{limiter})
+		require.EqualError(t, err, problem)
+	}
+	_, err := script.Together(nil)
+	require.ErrorIs(t, err, ErrInvalidConfig)
 }

@@ -249,7 +249,9 @@ func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Bat
 	for _, cache := range t.caches {
 		defer cache.table.returnPermits(t.key)()
 	}
-	back := redisexec.Operation{Op: redisexec.GiveBack, N: t.n - actual, Times: 1, Where: t.where, Which: t.which}
+	back := redisexec.Operation{
+		Op: redisexec.GiveBack, N: t.n - actual, Times: 1, Detail: &redisexec.Detail{Where: t.where, Which: t.which},
+	}
 	reply, err := c.operate(ctx, t.key, back)
 	if err != nil {
 		return Result{}, reply.Batch, c.failed(ctx, t.key, err)

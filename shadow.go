@@ -74,10 +74,10 @@ const (
 // cannot work, or an option is given twice.
 func NewShadow(enforced, trial Limiter, report func(Trial), opts ...ShadowOption) (*Shadow, error) {
 	s := shadowSettings{most: defaultMaxTrials}
-	if isNil(enforced) {
+	if kindOf(enforced).absent {
 		s.refuse("NewShadow: the enforced limiter is nil; AllowAll() allows every call")
 	}
-	if isNil(trial) {
+	if kindOf(trial).absent {
 		s.refuse("NewShadow: the trial is nil")
 	}
 	if report == nil {
@@ -185,8 +185,6 @@ func (s *Shadow) Name() string {
 	}
 	return limitername.Of(s.enforced)
 }
-
-func (s *Shadow) ceiling() int { return ceilingOf(s.enforced) }
 
 // try asks the trial in a goroutine of its own, or not at all.
 func (s *Shadow) try(ctx context.Context, t Trial) {

@@ -48,15 +48,15 @@ func TestDecoratorsOfANilLimiterAreErrors(t *testing.T) {
 
 func TestDecoratorsKnowTheCeilingOfOurLimiters(t *testing.T) {
 	for l := range ours(t) {
-		require.Equal(t, 5, ceilingOf(l), "%T", l)
+		require.Equal(t, 5, kindOf(l).most, "%T", l)
 		f := Must(NewFallback(l, AllowAll()))
-		require.Equal(t, 5, ceilingOf(f), "a Fallback around %T", l)
+		require.Equal(t, 5, kindOf(f).most, "a Fallback around %T", l)
 		_, err := f.TryAcquireN(t.Context(), "k", 6)
 		require.ErrorIs(t, err, ErrExceedsLimit, "%T", l)
 	}
 	for _, l := range []Limiter{AllowAll(), DenyAll(), &TokenBucket{}, &LocalTokenBucket{}, struct{ *TokenBucket }{}, &struct{ *TokenBucket }{}} {
-		require.Zero(t, ceilingOf(l), "%T", l)
-		require.False(t, isNil(l), "%T", l)
+		require.Zero(t, kindOf(l).most, "%T", l)
+		require.False(t, kindOf(l).absent, "%T", l)
 	}
 }
 

@@ -57,7 +57,7 @@ type waiter struct {
 var realWaiter = waiter{realTime, func(most time.Duration) time.Duration { return rand.N(most + 1) }}
 
 func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result, error) {
-	if isNil(l) {
+	if kindOf(l).absent {
 		return Result{}, invalidConfig("WaitN: the limiter is nil")
 	}
 	c, caches, ok := bucketIn(l, nil)
@@ -69,16 +69,20 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 		c.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	r, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+	r, sent, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+	var slept time.Duration
 	if err == nil {
 		from := w.now()
 		if err = r.Wait(ctx); err == nil {
 			o.Result = r.result
 		}
-		o.Waited = w.now().Sub(from)
+		slept = w.now().Sub(from)
 	}
-	o.Err = err
-	c.asked(ctx, began, o)
+	if o.Err = err; c.watch != nil {
+		o.sent(began, sent)
+		o.Waited += slept
+		c.watch.end(ctx, began, o)
+	}
 	return o.Result, err
 }
 
@@ -86,16 +90,12 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 // caches around it. ok is false if there is none. It does not ask for Reserver: a type that
 // embeds a bucket has its methods too.
 func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
-	switch l := l.(type) {
-	case *TokenBucket:
-		return l.decider(), caches, true
-	case *LeakyBucket:
-		return l.decider(), caches, true
-	case *DenyCache:
+	if cache, ok := l.(*DenyCache); ok {
 		// A denial from memory says only that n permits do not fit now.
-		return bucketIn(l.limiter, append(caches, l.table))
+		return bucketIn(cache.limiter, append(caches, cache.table))
 	}
-	return nil, nil, false
+	c = kindOf(l).core
+	return c, caches, c != nil && c.waits != nil
 }
 
 // left is how long it is until the context's deadline.

@@ -250,7 +250,7 @@ func TestWaitOfAReservation(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 		require.NoError(t, err)
 		return r
 	}
@@ -289,7 +289,7 @@ func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
 			room := newWaitingRoom(t)
 			l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 			must(t)(l.TryAcquire(ctx, "k"))
-			r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+			r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 			require.NoError(t, err)
 			require.Equal(t, time.Second, r.Delay())
 			room.server.SetTime(start.Add(time.Second)) // the clock of Redis, which Cancel does not ask
@@ -306,7 +306,7 @@ func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
 	// One that need not wait is due at once.
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
-	r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, 0, nil)
+	r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, 0, nil)
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -326,7 +326,7 @@ func TestPermitsAreNotUsedAndGivenBack(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 		require.NoError(t, err)
 		return r
 	}
@@ -432,12 +432,12 @@ func TestFiftyWaiters(t *testing.T) {
 				t.Error("not a bucket")
 				return
 			}
-			r, err := c.reserve(ctx, realWaiter.timing, "k", 1, realWaiter.left(ctx), caches)
+			r, _, err := c.reserve(ctx, realWaiter.timing, "k", 1, realWaiter.left(ctx), caches)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			wrote := r.receipt.Wrote()
+			wrote, _ := r.receipt.Texts(r.from.rule)
 			decided, err := strconv.ParseInt(wrote[:16], 10, 64)
 			if err != nil {
 				t.Error(err)
@@ -460,7 +460,7 @@ func TestFiftyWaiters(t *testing.T) {
 	require.LessOrEqual(t, calls, waiters*105/100)
 	slices.SortFunc(all, func(a, b promise) int { return int(a.due - b.due) })
 	for i := 1; i < waiters; i++ {
-		require.Less(t, all[i-1].decided, all[i].decided, "waiter %d is out of turn", i)
+		require.LessOrEqual(t, all[i-1].decided, all[i].decided, "waiter %d is out of turn", i) // in one batch, they are equal
 		require.Equal(t, max(all[i-1].due+apart, all[i].decided), all[i].due, "waiter %d", i)
 	}
 }

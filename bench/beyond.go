@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"hash/fnv"
 	"time"
 
 	redis_rate "github.com/go-redis/redis_rate/v10"
@@ -35,6 +36,12 @@ func matches() []match {
 				{name: "TryAcquireUpTo", only: allowed, cancellable: true, open: openUpTo},
 				{name: "Charge", only: allowed, cancellable: true, open: openCharging},
 				{name: "Estimate and Settle", only: allowed, cancellable: true, open: openSettling},
+				{name: "Reserve", only: allowed, cancellable: true, open: openReserving},
+				{name: "Reserve, in debt", only: allowed, cancellable: true, open: openReservingInDebt},
+				{name: "InFlight, TryAcquire and Release", only: allowed, cancellable: true, open: openInFlight},
+				{name: "Hash window, Estimate and Settle", only: allowed, cancellable: true, open: openSettlingHash},
+				{name: "sliding log, Estimate and Settle", only: allowed, cancellable: true, open: openSettlingLog},
+				{name: "TryAcquire, a plan of 1,000", only: allowed, cancellable: true, open: openPlans},
 				{name: "two calls of " + reference, kind: peer, only: allowed, cancellable: true, open: openTwoByOther},
 				{name: reference, kind: peer, only: allowed, cancellable: true, open: openOneByOther},
 			},
@@ -164,6 +171,66 @@ func openSettling(b *testbed, _ verdict, tag string) (decide, error) {
 		}
 		return true, ticket.Settle(ctx, 7)
 	}, err
+}
+
+// openSettlingHash settles each estimate of a sliding window.
+func openSettlingHash(b *testbed, _ verdict, tag string) (decide, error) {
+	l, err := ratelimit.NewSlidingWindow(b.client, plenty, logWindow, ratelimit.WithPrefix(tag))
+	return settled(l), err
+}
+
+// openSettlingLog settles each estimate of a sliding log.
+func openSettlingLog(b *testbed, _ verdict, tag string) (decide, error) {
+	l, err := ratelimit.NewSlidingLog(b.client, []ratelimit.Rule{{Limit: plenty, Window: logWindow}}, ratelimit.WithPrefix(tag))
+	return settled(l), err
+}
+
+func settled(l ratelimit.Settler) decide {
+	return func(ctx context.Context, key string) (bool, error) {
+		ticket, r, err := l.Estimate(ctx, key, 10)
+		if err != nil || !r.Allowed {
+			return false, err
+		}
+		return true, ticket.Settle(ctx, 7)
+	}
+}
+
+// openReserving reserves permits that are there.
+func openReserving(b *testbed, _ verdict, tag string) (decide, error) {
+	rate, burst := bucket(allowed)
+	return reserving(b, rate, burst, tag)
+}
+
+// openReservingInDebt reserves permits of a second each, thousands a second.
+func openReservingInDebt(b *testbed, _ verdict, tag string) (decide, error) {
+	return reserving(b, ratelimit.PerSecond(1), 1, tag)
+}
+
+func reserving(b *testbed, rate ratelimit.Rate, burst int, tag string) (decide, error) {
+	l, err := ratelimit.NewTokenBucket(b.client, rate, burst, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		_, err := l.Reserve(ctx, key, 1, 100_000*time.Hour)
+		return err == nil, err
+	}, err
+}
+
+// openPlans has a limiter for each of a thousand plans, which have one name.
+func openPlans(b *testbed, _ verdict, tag string) (decide, error) {
+	var plans []*ratelimit.TokenBucket
+	for i := range 1000 {
+		rate, burst := bucket(allowed)
+		l, err := ratelimit.NewTokenBucket(b.client, rate, burst-i, ratelimit.WithPrefix(tag))
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, l)
+	}
+	return func(ctx context.Context, key string) (bool, error) {
+		hash := fnv.New32a()
+		_, _ = hash.Write([]byte(key))
+		r, err := plans[hash.Sum32()%1000].TryAcquire(ctx, key)
+		return r.Allowed, err
+	}, nil
 }
 
 func openTwoByOther(b *testbed, _ verdict, tag string) (decide, error) {

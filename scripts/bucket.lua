@@ -68,171 +68,8 @@ if state then
     if missing < 0 then missing = 0 end
   else
     local burst, every, whole, part = capacity / permit, 1
-    -- <arithmetic>
-    -- needs:
-    -- sets: divide after
-    -- divide returns a * b / c as a whole number, and the remainder. A product beyond 2^53 is
-    -- divided digit by digit of b; then c is below 2^51.
-    local function divide(a, b, c)
-      local product = a * b
-      if product < 2 ^ 53 then
-        local remainder = product % c
-        return (product - remainder) / c, remainder
-      end
-      local base, top = 128, 1
-      if c >= 2 ^ 45 then base = 2 end
-      while top * base <= b do
-        top = top * base
-      end
-      local less = a % c
-      local quotient, remainder = 0, 0
-      while top >= 1 do
-        local sum = remainder * base + less * (math.floor(b / top) % base)
-        remainder = sum % c
-        quotient = quotient * base + (sum - remainder) / c
-        top = top / base
-      end
-      return quotient + (a - less) / c * b, remainder
-    end
-    -- after returns how many microseconds it takes to restore so many permits and units, in
-    -- steps.
-    local function after(permits, units, unit, speed, step)
-      local quotient, remainder = divide(permits, unit, speed)
-      local micros = quotient + math.ceil((remainder + units) / speed)
-      return micros + -micros % step
-    end
-    -- </arithmetic>
-    -- <inherit>
-    -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
-    -- by the faster of that rule and this one: whole and part, the permits and units
-    -- missing at present, are the less of what is missing by either. Parts of a permit are
-    -- rounded up, so that a changed rule never allows more. theirs is what the state says:
-    -- the instant up to which the refill is counted (since), the time until the bucket is
-    -- full by the writer's rule (full), and until so many permits fit (wait). same:
-    -- the rule is this one, but the state promises permits, and so does not end with it.
-    -- A server's clock keeps the mark of a caller's in the state, and the time by which its
-    -- TTL is longer: callers whose clocks are behind use the key too.
-    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
-    -- what will be missing then: it restores nothing of what is promised to others.
-    -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part same
-    local written, permits, units, unit, speed, step, kind, promise =
-      string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
-    if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
-    written = tonumber(written, 10)
-    permits = permits + 0
-    unit = unit + 0
-    speed = speed + 0
-    step = math.max(tonumber(step) or 1, 1)
-    if units == '' then -- a state of bucket.lua
-      units = permits % unit
-      permits = (permits - units) / unit
-    end
-    units = units + 0
-    promise = tonumber(promise) or 0
-    -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
-    local full = 2 ^ 53
-    if permits + unit + speed + step + promise < full and units < unit then
-      full = after(permits, units, unit, speed, step)
-    end
-    if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
-    if mark == '' and kind ~= '' then
-      writes = rule .. kind
-      margin = math.min(tonumber(sub(kind, 2)) or 1000, 86400000)
-    end
-    if written > now then
-      if mark == '' and kind == '' then -- the clock stepped back
-        repair = true
-        written = now
-      else -- a caller's clock is ahead
-        lag = written - now
-        present = written
-      end
-    end
-    local due, given, restored = written + promise
-    local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
-    if promise > 0 and flow * unit > speed * permit then
-      given, restored = divide(promise - promise % step, speed, unit)
-      permits = permits - given
-      units = units - restored
-      if units < 0 then
-        permits = permits - 1
-        units = units + unit
-      end
-      if permits < 0 then
-        permits = 0
-        units = 0
-      end
-      written = due
-      full = after(permits, units, unit, speed, step)
-    end
-    local own, cut = divide(units, permit, unit) -- the units, in those of this rule
-    if cut > 0 then own = own + 1 end
-    local age = present - written -- below 0 while a slower rule's permits are promised
-    local passed = age - age % every
-    given, restored = divide(math.abs(passed), flow, permit)
-    if passed < 0 then
-      given = -given
-      restored = -restored
-    end
-    whole = permits - given
-    part = own - restored
-    if part < 0 then
-      whole = whole - 1
-      part = part + permit
-    end
-    if age >= 0 then
-      local theirPassed = age - age % step
-      given, restored = divide(theirPassed, speed, unit)
-      local theirWhole, theirPart = permits - given, units - restored
-      if theirPart < 0 then
-        theirWhole = theirWhole - 1
-        theirPart = theirPart + unit
-      end
-      theirPart, cut = divide(theirPart, permit, unit)
-      if cut > 0 then theirPart = theirPart + 1 end
-      if theirWhole < whole or theirWhole == whole and theirPart < part then
-        whole = theirWhole
-        part = theirPart
-        passed = theirPassed
-      end
-    end
-    if part >= permit then
-      whole = whole + 1
-      part = part - permit
-    end
-    -- A step of this rule's from then on; no state holds an instant before 1970.
-    local counted = math.max(present - (age - passed) % every, 0)
-    if whole < 0 or whole + part == 0 then
-      whole = 0
-      part = 0
-      counted = present
-    end
-    if due > present then
-      writes = writes .. string.format('!%d', due - counted)
-      -- The key lives as long as the promise, which may be another rule's.
-      local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
-      margin = margin + math.max(due - present - filled, 0) / 1000
-    end
-    theirs = {
-      since = counted,
-      full = full - age,
-      wait = function(wanted)
-        local over = permits + wanted - burst
-        if over < 0 then -- it fits before the last promised permit is due
-          local early, left = divide(-over, permit, flow)
-          early = early + math.floor((left - own) / flow)
-          return -age - (early - early % every)
-        end
-        return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
-      end,
-      less = function(fewer)
-        local left = permits - fewer
-        if left < 0 then return 0 end
-        return after(left, units, unit, speed, step) - age
-      end,
-    }
-    -- </inherit>
+    -- <arithmetic/>
+    -- <inherit/>
     missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
     if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
   end
@@ -272,7 +109,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key flow sub state present missing repair theirs writes margin
-  -- sets: ttl value
+  -- sets:
   local ttl, value = missing / flow / 1000 + margin
   if repair then -- nothing was taken
     if theirs then ttl = theirs.full / 1000 + margin end
@@ -325,6 +162,41 @@ local over = missing + cost - capacity
 if over > 0 then due = lag + (over + -over % flow) / flow end
 -- </due>
 
+-- <receipt>
+-- After the store: what the key holds, and what it held before, if anything: instant, permits or
+-- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+-- Then the promise. See State.
+-- needs: missing out promise size stamp state sub
+-- sets: size
+out[size + 1] = stamp
+out[size + 2] = missing
+out[size + 3] = -1
+out[size + 4] = promise
+size = size + 4
+if state then
+  out[size - 4] = 12
+  local at, permits, units, unit, speed, step, kind, promised =
+    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+  out[size + 1] = tonumber(at, 10)
+  out[size + 2] = permits + 0
+  out[size + 3] = tonumber(units) or -1
+  out[size + 4] = unit + 0
+  out[size + 5] = speed + 0
+  out[size + 6] = tonumber(step) or 0
+  out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+  out[size + 8] = tonumber(promised) or 0
+  size = size + 8
+end
+-- </receipt>
+
+-- <remains>
+-- Of a state that is restored, as load has read it, in milliseconds.
+-- needs: flow margin missing theirs
+-- sets: remains
+local remains = missing / flow / 1000 + margin
+if theirs then remains = theirs.full / 1000 + margin end
+-- </remains>
+
 -- <charge>
 -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
 -- numbers stay exact.
@@ -346,46 +218,21 @@ out[size + 2] = 0
 -- <giveback>
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
--- the next caller would get the same ones (reserve.lua).
--- needs: back flow missing permit present repair state theirs where which writes
+-- the next caller would get the same ones (operations.lua).
+-- needs: back flow missing permit present repair rule state theirs where which writes
 -- sets: given missing present repair state
 local less, given = back * permit, 0
 if which == '1' then
   less = less - (present - where) * flow
   if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
 end
-if less > 0 and missing > 0 and not string.find(writes, '!', 1, true) then
+if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
   given = math.ceil(math.min(less, missing) / permit)
   if theirs then theirs.full = math.max(theirs.less(back), 0) end
   missing = math.max(missing - less, 0)
   local lessPart = less % permit
   less = (less - lessPart) / permit
-  -- <lower>
-  -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
-  -- slower rule, or of now, it would take from a faster rule what has been refilled since.
-  -- needs: less lessPart present repair state
-  -- sets:
-  local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
-  local unit = string.match(rest, '%d+') + 0
-  if units == '' then -- a state of bucket.lua
-    level = math.max(level - less * unit - lessPart, 0)
-  else
-    level = level - less
-    units = units - lessPart
-    if units < 0 then
-      level = level - 1
-      units = units + unit
-    end
-    if level < 0 then
-      level = 0
-      units = 0
-    end
-    units = string.format('+%d', units)
-  end
-  if not repair then present = tonumber(at, 10) end
-  repair = true
-  state = string.format('%s/%d%s%s', at, level, units, rest)
-  -- </lower>
+  -- <lower/>
   -- <store/>
 end
 -- </giveback>

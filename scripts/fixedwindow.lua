@@ -32,7 +32,7 @@ local most, window = ARGV[2] + 0, ARGV[3] + 0
 --   open   the key goes on to count, with the TTL that it has
 --   taken  permits taken in this execution
 -- needs: call key most window
--- sets: room left lasts open repair taken
+-- sets: lasts left open repair room state taken
 local room, left, lasts, open, repair
 local taken = 0
 local state = call('GET', key)

@@ -12,10 +12,16 @@
 --        a command that comes after the first command that writes).
 local call = redis.pcall
 -- <clock?/>
--- <config/>
+-- <config?/>
 local out, size = {}, 0
 
+-- <unless own>
 local function decide(key, requests)
+-- </unless own>
+-- <if own>
+local function decide(key, requests, front)
+  -- <own/>
+-- </if own>
   -- <load/>
   local change, begin = repair, 1
   repeat
@@ -44,7 +50,12 @@ local ahead = #ARGV - #KEYS -- ARGV in front of the requests
 -- <shift?/>
 for i = 1, #KEYS do
   local before = size
+  -- <unless own>
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  -- </unless own>
+  -- <if own>
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i], ARGV[ahead - #KEYS + i] + 0)
+  -- </if own>
   if not ok or failed then
     for j = before + 2, size do
       out[j] = nil

@@ -10,42 +10,128 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+-- <if receipt>
+--          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
+--                                     too, if they fit within so many microseconds. A state that
+--                                     promises permits says until when, so that no other rule
+--                                     repays the debt at its own rate (inherit)
+--          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
+--                                     wrote: then it gets what it held before, '' for nothing.
+--                                     Otherwise others have reserved behind it and know their instants
+-- </if receipt>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+-- <if receipt>
+--          s     when the permits are due, microseconds from now; the words of a run of one
+--                request; how many numbers follow, and these: none if nothing was taken; otherwise
+--                4 of what the key holds (see receipt), and 8 of what it held, if anything
+--          z     1 if the reservation was cancelled, else 0
+-- </if receipt>
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
 -- <clock?/>
--- <config/>
-local out, size, done = {}, 0, 0
+-- <config?/>
+local out, size = {}, 0
+-- <unless alone>
+local done = 0
+-- </unless alone>
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
+-- <if alone>
+local ahead = #ARGV - 1
+-- <shift?/>
+local key, operations = KEYS[1], ARGV[ahead + 1]
+do
+-- </if alone>
+-- <unless alone>
+-- <unless own>
 local function decide(key, operations)
+-- </unless own>
+-- <if own>
+local function decide(key, operations, front)
+  -- <own/>
+-- </if own>
+-- </unless alone>
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    -- <if receipt>
+    local call = call
+    local wrote, before, behind, undone
+    if kind == 'z' then
+      wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+      local held = call('GET', key)
+      if held and held.err then return held end
+      undone = held == wrote
+      call = function() -- load reads what is restored
+        return undone and before ~= '' and before
+      end
+    end
+    -- </if receipt>
     -- <load/>
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
       -- <giveback/>
       size = size + 1
       out[size] = given
-    else
-      local change, tickets, from = repair, {}, begin
-      repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
+    -- <if receipt>
+    elseif kind == 's' then
+      local n, times = permits + 0, 1
+      -- <fit/>
+      -- <due/>
+      size = size + 1
+      out[size] = due
+      if due <= amount + 0 then allowed = 1 end
+      -- <take/>
+      -- <wait?/>
+      -- <words/>
+      size = size + 1
+      if allowed > 0 then
+        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
+        writes = plain or writes
+        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        -- <store/>
+        out[size] = 4
+        -- <receipt/>
+      else
+        if repair then
+          -- <store/>
+        else
+          -- <expire/>
         end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        out[size] = 0
+      end
+    elseif wrote then
+      stop = behind
+      if undone then
+        -- <remains/>
+        if state and remains > 0 then
+          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+        else
+          redis.call('UNLINK', key)
+        end
+      end
+      size = size + 1
+      out[size] = undone and 1 or 0
+    -- </if receipt>
+    else
+      local change = repair
+      -- <if seal>
+      local tickets = {}
+      -- </if seal>
+      repeat
+        local n, times = permits + 0, amount + 0
         -- <fit/>
         if kind == 'c' then
           -- <charge/>
@@ -55,30 +141,44 @@ local function decide(key, operations)
         -- <wait?/>
         -- <words/>
         if kind == 'e' then
+          -- <if seal>
           tickets[#tickets + 1] = size
+          -- </if seal>
           -- <ticket/>
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
         -- <store/>
       else
         -- <expire?/>
       end
       -- <seal?/>
+      stop = begin
     end
+    -- <unless alone>
     done = size
+    -- </unless alone>
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
+-- <unless alone>
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
 -- <shift?/>
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
+  -- <unless own>
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  -- </unless own>
+  -- <if own>
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i], ARGV[ahead - #KEYS + i] + 0)
+  -- </if own>
   if not ok or failed then
     for j = done + 2, size do
       out[j] = nil
@@ -88,4 +188,5 @@ for i = 1, #KEYS do
     done = size
   end
 end
+-- </unless alone>
 return out

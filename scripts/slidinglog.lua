@@ -371,7 +371,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
-  -- sets: exists
+  -- sets: exists renew total
   if repair then
     redis.call('LTRIM', key, '0', 2 * kept + 1)
     redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
@@ -470,9 +470,9 @@ local given = 0
 if exists then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
-  local entries, count, latest = length / 2 - 1, 8, nil
+  local entries, count, latest = length / 2 - 1, 1, nil
   repeat -- the last entries, and the total before them
-    count = math.min(count * 4, entries)
+    count = math.min(count * 8, entries)
     latest = call('LRANGE', key, -2 * count - 1, '-1')
   until count == entries or count >= 512 or not latest[2] or tonumber(latest[2]) <= where + 0
   local found = 2

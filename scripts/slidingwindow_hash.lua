@@ -350,7 +350,7 @@ end
 if allowed > 0 or repair then
   -- <store>
   -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-  -- sets: exists
+  -- sets: exists oldest renew total
   if repair then
     redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
       'last', string.format('%d', first + last))

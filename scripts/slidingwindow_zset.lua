@@ -139,7 +139,7 @@ if allowed > 0 then newest = at end
 if allowed > 0 or repair then
   -- <store>
   -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
-  -- sets: number
+  -- sets: edge number
   local score, missing = string.format('%d', at), used - stored
   if repair then
     local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')

@@ -27,8 +27,8 @@ const (
 // Without it the scripts go on.
 const RepairPrivilege = "+pttl +pexpire"
 
-// CancelPrivilege is what a bucket needs beside its own to cancel a reservation.
-const CancelPrivilege = "+pttl +unlink"
+// CancelPrivilege is what a bucket needs beside its own to cancel the only reservation of a key.
+const CancelPrivilege = "+unlink"
 
 // InFlightPrivilege is what an InFlight needs, which is no Limiter.
 const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +zremrangebyrank +zrem +pttl +pexpire"

@@ -13,11 +13,11 @@ import (
 // A batch is calls that are sent together, in the order in which they came. Once it is
 // sent, only its outcomes change.
 type batch struct {
-	price redisexec.Cost // of what is added
-	apart bool           // each key has its own execution: the cost is not that of one
-	mixed bool           // not only takes: many.lua does not know it
-	cost  int            // estimate of the execution
+	apart bool // each key has its own execution: the cost is not that of one
+	mixed bool // not only takes: many.lua does not know it
+	cost  int  // estimate of the execution
 
+	limits []*Limit // of the runs
 	runs   []run
 	keys   int    // number of different keys in the runs
 	latest int    // the run to which a call was last added
@@ -41,16 +41,16 @@ type run struct {
 	times      int32  // requests of its slots: one each, but as many as may be taken of one that takes up to a number
 	next       int32  // index of the key's next run; 0: none
 	op         redisexec.Op
+	limit      uint16  // index of its limit
 	words      []int64 // the outcome
 	exceptions *exceptions
 }
 
 // exceptions holds what few runs need.
 type exceptions struct {
-	where, which int64   // the ticket, if the run is one call that gives back
-	id           string  // of the hold, if it is one call about that
-	left         []place // of calls whose callers left before the batch was sent
-	err          error   // the outcome
+	detail *redisexec.Detail // of a run that is one call
+	left   []place           // of calls whose callers left before the batch was sent
+	err    error             // the outcome
 }
 
 // A slot is a call's place in a batch.
@@ -69,18 +69,19 @@ const maxTimes = math.MaxInt32
 // noDeadline is later than any deadline.
 const noDeadline time.Duration = math.MaxInt64
 
-func newBatch(price redisexec.Cost) *batch {
-	return &batch{price: price, done: make(chan struct{})}
-}
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
 // join gives a call a slot in the latest run, if that run is for the same key and as
 // many permits, as it often is with a hot key.
-func (b *batch) join(key string, o redisexec.Operation, deadline time.Duration) (slot, bool) {
-	if b.calls == maxCalls || b.key != key || !b.runs[b.latest].takes(o) || !b.afford(o.N*o.Times*b.price.Permit) {
+func (b *batch) join(l *Limit, key string, o redisexec.Operation, deadline time.Duration) (slot, bool) {
+	if b.calls == maxCalls || b.key != key || b.limitOf(b.latest) != l || !b.runs[b.latest].takes(o) || !b.afford(o.N*o.Times*l.Exec.Cost.Permit) {
 		return slot{}, false
 	}
 	return b.newSlot(o.Times, deadline), true
 }
+
+// limitOf is the limit of a run.
+func (b *batch) limitOf(run int) *Limit { return b.limits[b.runs[run].limit] }
 
 // takes reports whether a call may join r.
 func (r *run) takes(o redisexec.Operation) bool {
@@ -109,19 +110,25 @@ func (b *batch) newSlot(times int, deadline time.Duration) slot {
 }
 
 // add gives a call a slot, unless the batch has no room for the call or its key, or would
-// cost too much with it. last maps each key to its last run; name is what a key is named in Redis.
-func (b *batch) add(ctx context.Context, name func(key string) string, key string, o redisexec.Operation, deadline time.Duration, last map[string]int) (slot, bool) {
-	i, known := last[key]
+// cost too much with it. last maps each key to its last run. Where that is of another limit of the
+// same key, the call begins a list of its own behind it.
+func (b *batch) add(ctx context.Context, l *Limit, key string, o redisexec.Operation, deadline time.Duration, last map[lastKey]int) (slot, bool) {
+	at, price := l.last(key), &l.Exec.Cost
+	i, known := last[at]
+	known = known && b.limitOf(i) == l
 	joins := known && b.runs[i].takes(o)
-	cost := o.N * o.Times * b.price.Permit
+	cost := o.N * o.Times * price.Permit
 	if !known {
-		cost += b.price.Key
+		cost += price.Key
 	}
 	if !joins && (known || o.N > 1) {
-		cost += b.price.Run
+		cost += price.Run
 	}
-	if o.Op == redisexec.GiveBack { // it is loaded on its own, and so is what comes after it
-		cost += 2*b.price.Key + b.price.Back
+	if o.Op.Apart() { // it is loaded on its own, and so is what comes after it
+		cost += 2 * price.Key
+	}
+	if o.Op == redisexec.GiveBack {
+		cost += price.Back
 	}
 	if b.calls == maxCalls || !b.apart && (!known && b.keys == maxKeys || !b.afford(cost)) {
 		return slot{}, false
@@ -130,27 +137,40 @@ func (b *batch) add(ctx context.Context, name func(key string) string, key strin
 		b.first = ctx
 	}
 	if !joins {
-		r := run{n: int32(o.N), op: o.Op}
+		r := run{n: int32(o.N), op: o.Op, limit: b.indexOf(l)}
 		if o.Op.Own() {
-			r.exceptions = &exceptions{where: o.Where, which: o.Which, id: o.ID}
+			r.exceptions = &exceptions{detail: o.Detail}
 		}
 		b.mixed = b.mixed || o.Op != redisexec.Take
 		next := len(b.runs)
 		if known {
 			b.runs[i].next = int32(next)
 		} else {
-			r.key = name(key)
+			r.key = l.Name(key)
 			b.keys++
 		}
 		if next == cap(b.runs) {
 			b.runs = slices.Grow(b.runs, min(max(2, 3*next), maxCalls-next)) // doubling would leave more garbage
 		}
 		b.runs = append(b.runs, r)
-		last[key] = next
+		last[at] = next
 		i = next
 	}
 	b.key, b.latest = key, i
 	return b.newSlot(o.Times, deadline), true
+}
+
+// indexOf returns the index of a limit, which it adds to the others.
+func (b *batch) indexOf(l *Limit) uint16 {
+	if n := len(b.limits); n > 0 && b.limits[n-1] == l {
+		return uint16(n - 1)
+	}
+	i := slices.Index(b.limits, l)
+	if i < 0 {
+		i = len(b.limits)
+		b.limits = append(b.limits, l)
+	}
+	return uint16(i)
 }
 
 // leave takes the call out of the batch, before the batch is sent.
@@ -280,7 +300,7 @@ func (b *batch) single(key int) bool {
 func (r *run) operation() redisexec.Operation {
 	o := redisexec.Operation{Op: r.op, N: int(r.n), Times: r.pending()}
 	if o.Op.Own() {
-		o.Where, o.Which, o.ID = r.exceptions.where, r.exceptions.which, r.exceptions.id
+		o.Detail = r.exceptions.detail
 	}
 	return o
 }

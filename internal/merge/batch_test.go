@@ -16,40 +16,40 @@ func TestARunTakesACacheLine(t *testing.T) {
 
 // TestOnlyEqualRequestsForAKeyJoin the latest run.
 func TestOnlyEqualRequestsForAKeyJoin(t *testing.T) {
-	b, last := newBatch(redisexec.Cost{}), map[string]int{}
-	_, ok := b.join("k", take(1), 0)
+	b, last := newBatch(), map[lastKey]int{}
+	_, ok := b.join(given, "k", take(1), 0)
 	require.False(t, ok, "there is no run to join")
-	b.add(ctx, asGiven, "k", take(2), 0, last)
-	_, ok = b.join("k", take(1), 0)
+	b.add(ctx, given, "k", take(2), 0, last)
+	_, ok = b.join(given, "k", take(1), 0)
 	require.False(t, ok)
-	_, ok = b.join("l", take(2), 0)
+	_, ok = b.join(given, "l", take(2), 0)
 	require.False(t, ok)
-	s, ok := b.join("k", take(2), 0)
+	s, ok := b.join(given, "k", take(2), 0)
 	require.True(t, ok)
 	require.Equal(t, slot{b, 0, place{1, 1}}, s)
-	s, _ = b.add(ctx, asGiven, "l", take(2), 0, last)
+	s, _ = b.add(ctx, given, "l", take(2), 0, last)
 	require.Equal(t, slot{b, 1, place{0, 1}}, s)
-	_, ok = b.join("k", take(2), 0)
+	_, ok = b.join(given, "k", take(2), 0)
 	require.False(t, ok, "its run is not the latest")
-	s, _ = b.add(ctx, asGiven, "k", take(2), 0, last)
+	s, _ = b.add(ctx, given, "k", take(2), 0, last)
 	require.Equal(t, slot{b, 0, place{2, 1}}, s)
-	s, ok = b.join("k", take(2), 0)
+	s, ok = b.join(given, "k", take(2), 0)
 	require.True(t, ok)
 	require.Equal(t, slot{b, 0, place{3, 1}}, s)
 }
 
 func TestAFullBatchTakesNoCall(t *testing.T) {
-	b, last := newBatch(redisexec.Cost{}), map[string]int{}
-	_, ok := b.add(ctx, asGiven, "k", take(1), 0, last)
+	b, last := newBatch(), map[lastKey]int{}
+	_, ok := b.add(ctx, given, "k", take(1), 0, last)
 	require.True(t, ok)
 	for i := 1; i < maxCalls; i++ {
-		s, ok := b.join("k", take(1), 0)
+		s, ok := b.join(given, "k", take(1), 0)
 		require.True(t, ok)
 		require.Equal(t, slot{b, 0, place{i, 1}}, s)
 	}
-	_, ok = b.join("k", take(1), 0)
+	_, ok = b.join(given, "k", take(1), 0)
 	require.False(t, ok)
-	_, ok = b.add(ctx, asGiven, "k", take(1), 0, last)
+	_, ok = b.add(ctx, given, "k", take(1), 0, last)
 	require.False(t, ok)
 }
 
@@ -72,14 +72,15 @@ func TestABatchCostsABoundedTime(t *testing.T) {
 		{"a dear request", func(int) request { return request{"k", take(5000), false} }, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			b, last, calls := newBatch(price), map[string]int{}, 0
+			b, last, calls := newBatch(), map[lastKey]int{}, 0
+			l := &Limit{Exec: &redisexec.Executor{Cost: price}, Name: asGiven}
 			for ; calls <= maxCalls; calls++ {
 				r := test.request(calls)
-				_, joined := b.join(r.key, r.o, 0)
+				_, joined := b.join(l, r.key, r.o, 0)
 				if joined {
 					continue
 				}
-				if _, ok := b.add(ctx, asGiven, r.key, r.o, 0, last); !ok {
+				if _, ok := b.add(ctx, l, r.key, r.o, 0, last); !ok {
 					break
 				}
 			}

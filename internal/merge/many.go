@@ -44,19 +44,19 @@ func (m *Merger) AcquireMany(ctx context.Context, calls []Call) []Outcome {
 func (m *Merger) batches(ctx context.Context, calls []Call) ([]*batch, []slot) {
 	var batches []*batch
 	var open *batch
-	last := map[string]int{}
+	last := map[lastKey]int{}
 	slots := make([]slot, len(calls))
 	for i, c := range calls {
 		var ok bool
 		if open != nil {
-			slots[i], ok = open.add(ctx, m.name, c.Key, take(c.N), noDeadline, last)
+			slots[i], ok = open.add(ctx, m.limit, c.Key, take(c.N), noDeadline, last)
 		}
 		if !ok {
 			clear(last)
-			open = newBatch(m.sender.exec.Cost)
+			open = newBatch()
 			open.apart = m.sender.pipelined.Load()
 			batches = append(batches, open)
-			slots[i], _ = open.add(ctx, m.name, c.Key, take(c.N), noDeadline, last)
+			slots[i], _ = open.add(ctx, m.limit, c.Key, take(c.N), noDeadline, last)
 		}
 	}
 	for _, b := range batches {
@@ -83,7 +83,8 @@ func (s *sender) sendInTurn(ctx context.Context, batches []*batch) {
 	commands, keys := make([]command, len(batches)), make([][]int, len(batches))
 	for i, b := range batches {
 		keys[i] = b.pendingKeys()
-		c, err := s.exec.CommandMany(s.exec.Many, len(keys[i]), func(j int) (*string, any) {
+		exec := b.limits[0].Exec // they are of one limiter
+		c, err := exec.CommandMany(exec.Many, len(keys[i]), func(j int) (*string, any) {
 			return &b.runs[keys[i][j]].key, b.requests(keys[i][j])
 		})
 		if err != nil { // the caller's clock is out of range

@@ -27,6 +27,10 @@ func TestMain(m *testing.M) {
 
 // How the keys of these tests are named in Redis.
 func asGiven(key string) string { return key }
+
+// given is a limit that is not asked.
+var given = &Limit{Exec: &redisexec.Executor{}, Name: asGiven}
+
 func behindP(key string) string { return "p:" + key }
 
 // A server is a client that decides as a script would: each key has permits, and the
@@ -49,8 +53,9 @@ type server struct {
 
 func newServer(permits int) *server {
 	s := &server{permits: permits, used: map[string]int{}, broken: map[string][]int{}, errs: map[string]error{}}
+	operations := script.New("operations")
 	s.Executor = &redisexec.Executor{
-		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"), Words: 2, Pooled: true,
+		Client: s, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: operations, Alone: operations, Words: 2, Pooled: true,
 	}
 	return s
 }

@@ -1,7 +1,8 @@
-// Package merge sends calls of one limiter together, in one execution, when they wait
-// at the same time: they share what an execution costs the server and the client.
+// Package merge sends calls together, in one execution, when they wait at the same time:
+// they share what an execution costs the server and the client.
 //
-// A [Merger] routes each call to the queue of its key's server. A queue collects
+// A [Merger] makes the calls of one limiter. Its [Queues] are those of a client, which the
+// limiters of one algorithm share: one queue for each server. A queue collects
 // calls in batches and decides when a batch is sent. A sender executes a batch and
 // fills in its outcomes. Queues know the sender; the sender knows batches only.
 package merge
@@ -15,10 +16,15 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A Merger sends the calls of one limiter. Each server has a queue, so that calls for
-// different servers do not wait for one another.
+// A Merger sends the calls of one limiter.
 type Merger struct {
-	name   func(key string) string
+	limit *Limit
+	*Queues
+}
+
+// Queues are those of a client. Each server has one, so that calls for different servers do not
+// wait for one another.
+type Queues struct {
 	sender *sender
 
 	// route returns the server of a key, by the key's name in Redis. It is nil if there
@@ -34,29 +40,38 @@ type Merger struct {
 	}
 }
 
-// New returns a merger whose calls exec executes. name is what the keys of the calls are
-// named in Redis.
+// New returns a merger whose calls exec executes, with queues of its own. name is what the keys of
+// the calls are named in Redis.
 func New(exec *redisexec.Executor, name func(key string) string) *Merger {
-	m := &Merger{name: name, sender: newSender(exec)}
-	m.common = m.newQueue()
-	switch client := exec.Client.(type) {
-	case *redis.ClusterClient:
-		m.route = client.MasterForKey
-	case *redis.Ring:
-		m.route = func(_ context.Context, name string) (*redis.Client, error) { return client.GetShardClientForKey(name) }
-	}
-	if m.route != nil {
-		m.sender.pipelined.Store(true)
-	}
-	return m
+	return NewQueues(exec.Client).Merger(&Limit{Exec: exec, Name: name})
 }
 
 // NewUnmerged returns a merger that executes each key on its own, for AcquireMany.
 func NewUnmerged(exec *redisexec.Executor, name func(key string) string) *Merger {
-	m := &Merger{name: name, sender: newSender(exec)}
+	m := &Merger{&Limit{Exec: exec, Name: name}, &Queues{sender: newSender(exec.Client)}}
 	m.sender.pipelined.Store(true)
 	return m
 }
+
+// NewQueues returns the queues of a client.
+func NewQueues(client redisexec.Client) *Queues {
+	q := &Queues{sender: newSender(client)}
+	q.common = q.newQueue()
+	switch client := client.(type) {
+	case *redis.ClusterClient:
+		q.route = client.MasterForKey
+	case *redis.Ring:
+		q.route = func(_ context.Context, name string) (*redis.Client, error) { return client.GetShardClientForKey(name) }
+	}
+	if q.route != nil {
+		q.sender.pipelined.Store(true)
+	}
+	return q
+}
+
+// Merger returns a merger for the calls of a limiter. All limiters of q have the client of q, and
+// the same scripts, among them those of several limits.
+func (q *Queues) Merger(limit *Limit) *Merger { return &Merger{limit, q} }
 
 // Acquire takes n permits from key, in one execution with other calls that wait. It
 // returns the context's error as soon as ctx ends. The caller calls Done on the reply.
@@ -70,17 +85,17 @@ func take(n int) redisexec.Operation {
 
 // Operate is Acquire for an operation of any kind.
 func (m *Merger) Operate(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
-	return m.queue(ctx, key).operate(ctx, key, o)
+	return m.queue(ctx, key).operate(ctx, m.limit, key, o)
 }
 
-func (m *Merger) newQueue() *queue { return &queue{sender: m.sender, name: m.name} }
+func (q *Queues) newQueue() *queue { return &queue{sender: q.sender} }
 
 // queue is the queue of the calls for a key.
 func (m *Merger) queue(ctx context.Context, key string) *queue {
 	if m.route == nil || !m.sender.answered.Load() {
 		return m.common
 	}
-	server, err := m.route(ctx, m.sender.exec.Route(m.name(key)))
+	server, err := m.route(ctx, m.limit.Exec.Route(m.limit.Name(key)))
 	if err != nil {
 		return m.common
 	}
@@ -93,15 +108,15 @@ func (m *Merger) queue(ctx context.Context, key string) *queue {
 // open adds a queue, and drops the unused ones when their number has about doubled:
 // servers come and go, and each has another client. A call that has just looked up a
 // queue that is then dropped is sent from that queue.
-func (m *Merger) open(server *redis.Client) *queue {
-	o := &m.opened
+func (all *Queues) open(server *redis.Client) *queue {
+	o := &all.opened
 	o.Lock()
 	defer o.Unlock()
 	if o.count >= o.limit {
 		o.count = 0
-		m.queues.Range(func(server, q any) bool {
+		all.queues.Range(func(server, q any) bool {
 			if q.(*queue).idle() {
-				m.queues.Delete(server)
+				all.queues.Delete(server)
 			} else {
 				o.count++
 			}
@@ -109,7 +124,7 @@ func (m *Merger) open(server *redis.Client) *queue {
 		})
 		o.limit = 2*o.count + 64
 	}
-	q, known := m.queues.LoadOrStore(server, m.newQueue())
+	q, known := all.queues.LoadOrStore(server, all.newQueue())
 	if !known {
 		o.count++
 	}

@@ -30,7 +30,7 @@ func charge(n int) redisexec.Operation {
 }
 
 func giveBack(n int, where int64) redisexec.Operation {
-	return redisexec.Operation{Op: redisexec.GiveBack, N: n, Times: 1, Where: where}
+	return redisexec.Operation{Op: redisexec.GiveBack, N: n, Times: 1, Detail: &redisexec.Detail{Where: where}}
 }
 
 // An answer is what came of a call of Operate.
@@ -144,7 +144,7 @@ func TestALoneOperationRunsOnItsOwn(t *testing.T) {
 			require.Equal(t, []string{want}, []string{scripts[0] + ": " + sent[0]})
 			require.Len(t, sent, 1)
 			require.NoError(t, answers[0].err)
-			require.Len(t, answers[0].words, s.WordsOf(o.Op))
+			require.Len(t, answers[0].words, s.WordsOf(o.Op, nil))
 			s.take()
 			go func() { _, _ = m.Operate(ctx, "k", o) }()
 			synctest.Wait()
@@ -206,12 +206,12 @@ func TestOnlyOperationsOfOneKindJoin(t *testing.T) {
 	all := []redisexec.Operation{take(3), estimate(3), charge(3), giveBack(3, 0)}
 	for _, first := range all {
 		for _, second := range all {
-			b, last := newBatch(redisexec.Cost{}), map[string]int{}
-			b.add(ctx, asGiven, "k", first, 0, last)
+			b, last := newBatch(), map[lastKey]int{}
+			b.add(ctx, given, "k", first, 0, last)
 			joins := first.Op == second.Op && first.Op != redisexec.GiveBack
-			_, ok := b.join("k", second, 0)
+			_, ok := b.join(given, "k", second, 0)
 			require.Equal(t, joins, ok, "%c, %c", first.Op, second.Op)
-			b.add(ctx, asGiven, "k", second, 0, last)
+			b.add(ctx, given, "k", second, 0, last)
 			require.Equal(t, !joins, len(b.runs) == 2, "%c, %c", first.Op, second.Op)
 		}
 	}
@@ -219,11 +219,11 @@ func TestOnlyOperationsOfOneKindJoin(t *testing.T) {
 
 // TestARunDoesNotOverflow its counter: what is beyond goes into another.
 func TestARunDoesNotOverflow(t *testing.T) {
-	b, last := newBatch(redisexec.Cost{}), map[string]int{}
+	b, last := newBatch(), map[lastKey]int{}
 	add := func(times int) slot {
-		s, ok := b.join("k", upTo(times), 0)
+		s, ok := b.join(given, "k", upTo(times), 0)
 		if !ok {
-			s, ok = b.add(ctx, asGiven, "k", upTo(times), 0, last)
+			s, ok = b.add(ctx, given, "k", upTo(times), 0, last)
 			require.True(t, ok)
 		}
 		return s
@@ -313,7 +313,7 @@ func listing(client redisexec.Client) *redisexec.Executor {
 		end
 		return out`)
 	return &redisexec.Executor{
-		Client: client, Words: 2, Pooled: true, Peek: script.New("return 0"), Many: script.New(`if string.find(ARGV[2], '[ecg]') then return {err = 'ERR not takes'} end` + list.Source), Operations: list,
+		Client: client, Words: 2, Pooled: true, Peek: script.New("return 0"), Many: script.New(`if string.find(ARGV[2], '[ecg]') then return {err = 'ERR not takes'} end` + list.Source), Operations: list, Alone: list,
 		One: script.New("local out, operation = {}, ARGV[1] .. 'x1'" + decide + " return out"),
 	}
 }
@@ -343,11 +343,11 @@ func TestAKeyThatFailsInTheMiddleInAPipeline(t *testing.T) {
 					answers = append(answers, answer{words: []int64{int64(o.Times), int64(i)}})
 				}
 			}
-			b, last := newBatch(redisexec.Cost{}), map[string]int{}
+			b, last := newBatch(), map[lastKey]int{}
 			var slots []slot
 			for _, key := range []string{"k", "l"} {
 				for _, o := range ops {
-					s, ok := b.add(ctx, m.name, key, o, noDeadline, last)
+					s, ok := b.add(ctx, m.limit, key, o, noDeadline, last)
 					require.True(t, ok)
 					slots = append(slots, s)
 				}

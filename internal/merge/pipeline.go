@@ -35,10 +35,11 @@ func (s *sender) sendPipelined(ctx context.Context, b *batch, keys []int) {
 
 // command returns the command of a key.
 func (s *sender) command(b *batch, key int) (*redisexec.Command, error) {
+	exec := b.limitOf(key).Exec
 	if b.single(key) && b.firstOf(key).op != redisexec.Release { // which on its own is no script
-		return s.exec.Command(b.runs[key].key, b.firstOf(key).operation())
+		return exec.Command(b.runs[key].key, b.firstOf(key).operation())
 	}
-	return s.exec.CommandMany(s.scriptOf(b), 1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })
+	return exec.CommandMany(b.scriptOf(exec), 1, func(int) (*string, any) { return &b.runs[key].key, b.requests(key) })
 }
 
 // sendCommands sends the commands in a pipeline, and those that were not executed again in

@@ -32,10 +32,10 @@ func counting(client redisexec.Client) *redisexec.Executor {
 // which then have their outcomes.
 func sendBatch(t *testing.T, m *Merger, keys ...string) []slot {
 	t.Helper()
-	b, last := newBatch(redisexec.Cost{}), map[string]int{}
+	b, last := newBatch(), map[lastKey]int{}
 	var slots []slot
 	for _, key := range keys {
-		s, ok := b.add(ctx, m.name, key, take(1), noDeadline, last)
+		s, ok := b.add(ctx, m.limit, key, take(1), noDeadline, last)
 		require.True(t, ok)
 		slots = append(slots, s)
 	}

@@ -19,18 +19,17 @@ import (
 // call waits.
 type queue struct {
 	sender *sender
-	name   func(key string) string // of a key in Redis
 
-	mu       sync.Mutex     // guards all below, and batches until they are sent
-	waiting  []*batch       // in the order of their first calls
-	open     *batch         // the last of waiting; nil when that takes no more calls
-	last     map[string]int // each key's last run in open
-	callers  int            // callers that wait, in all waiting batches
-	calls    int            // in flight: direct ones and those of batches
-	batches  int            // in flight
-	gathers  int            // how many of those are done and in gather, about to send the waiting calls
-	lastSent time.Duration  // when the last batch or call was sent, since epoch
-	timer    *time.Timer    // sends the waiting calls if nothing else does
+	mu       sync.Mutex      // guards all below, and batches until they are sent
+	waiting  []*batch        // in the order of their first calls
+	open     *batch          // the last of waiting; nil when that takes no more calls
+	last     map[lastKey]int // each key's last run in open
+	callers  int             // callers that wait, in all waiting batches
+	calls    int             // in flight: direct ones and those of batches
+	batches  int             // in flight
+	gathers  int             // how many of those are done and in gather, about to send the waiting calls
+	lastSent time.Duration   // when the last batch or call was sent, since epoch
+	timer    *time.Timer     // sends the waiting calls if nothing else does
 	timerSet bool
 }
 
@@ -56,16 +55,16 @@ var epoch = time.Now()
 func Instant(sent time.Duration) time.Time { return epoch.Add(sent) }
 
 // operate decides an operation on key.
-func (q *queue) operate(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
+func (q *queue) operate(ctx context.Context, l *Limit, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	cancellable, deadline := ctx.Done() != nil, noDeadline
 	if cancellable {
 		if d, ok := ctx.Deadline(); ok {
 			deadline = d.Sub(epoch)
 		}
 	}
-	s, b, direct := q.enter(ctx, key, o, deadline)
+	s, b, direct := q.enter(ctx, l, key, o, deadline)
 	if direct {
-		return q.operateDirectly(ctx, key, o)
+		return q.operateDirectly(ctx, l, key, o)
 	}
 	q.start(b)
 	if !cancellable {
@@ -77,11 +76,8 @@ func (q *queue) operate(ctx context.Context, key string, o redisexec.Operation) 
 		return s.reply()
 	case <-ctx.Done():
 		sent := q.leave(s)
-		if o.Late != nil && sent != redisexec.Unsent {
-			go func() {
-				<-s.batch.done
-				o.Late(s.reply())
-			}()
+		if sent != redisexec.Unsent {
+			o.AwaitLate(s.batch.done, s.reply)
 		}
 		return redisexec.Reply{Batch: sent, Late: true}, ctx.Err()
 	}
@@ -89,21 +85,21 @@ func (q *queue) operate(ctx context.Context, key string, o redisexec.Operation) 
 
 // operateDirectly makes a call that enter has counted as in flight. The call stays in
 // flight until its execution has ended, even if its caller leaves.
-func (q *queue) operateDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
+func (q *queue) operateDirectly(ctx context.Context, l *Limit, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	if ctx.Done() == nil { // a closure would allocate
-		return q.sendDirectly(ctx, key, o)
+		return q.sendDirectly(ctx, l, key, o)
 	}
-	return redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, key, o) }, o.Late)
+	return o.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, l, key, o) })
 }
 
-func (q *queue) sendDirectly(ctx context.Context, key string, o redisexec.Operation) (redisexec.Reply, error) {
+func (q *queue) sendDirectly(ctx context.Context, l *Limit, key string, o redisexec.Operation) (redisexec.Reply, error) {
 	defer func() { q.start(q.finishDirect()) }() // even if a hook of the client panics
-	return q.sender.sendOne(ctx, q.name(key), o)
+	return q.sender.sendOne(ctx, l.Exec, l.Name(key), o)
 }
 
 // enter counts a call as in flight where it may be sent directly: direct is then true.
 // Otherwise it gives the call a slot, and returns the batch that can be sent now, if any.
-func (q *queue) enter(ctx context.Context, key string, o redisexec.Operation, deadline time.Duration) (s slot, b *batch, direct bool) {
+func (q *queue) enter(ctx context.Context, l *Limit, key string, o redisexec.Operation, deadline time.Duration) (s slot, b *batch, direct bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.calls < FewCalls {
@@ -113,10 +109,10 @@ func (q *queue) enter(ctx context.Context, key string, o redisexec.Operation, de
 	}
 	joined := false
 	if q.open != nil {
-		s, joined = q.open.join(key, o, deadline)
+		s, joined = q.open.join(l, key, o, deadline)
 	}
 	if !joined {
-		s = q.add(ctx, key, o, deadline)
+		s = q.add(ctx, l, key, o, deadline)
 	}
 	q.callers++
 	if !joined || q.gathers == 0 { // otherwise it is sent in a moment; next would read the clock, which costs too much here
@@ -127,19 +123,19 @@ func (q *queue) enter(ctx context.Context, key string, o redisexec.Operation, de
 
 // add gives a call a slot in the open batch, or in a new one behind it. It is called
 // with mu held.
-func (q *queue) add(ctx context.Context, key string, o redisexec.Operation, deadline time.Duration) slot {
+func (q *queue) add(ctx context.Context, l *Limit, key string, o redisexec.Operation, deadline time.Duration) slot {
 	if q.open != nil {
-		if s, ok := q.open.add(ctx, q.name, key, o, deadline, q.last); ok {
+		if s, ok := q.open.add(ctx, l, key, o, deadline, q.last); ok {
 			return s
 		}
 	}
 	if q.last == nil {
-		q.last = map[string]int{}
+		q.last = map[lastKey]int{}
 	}
 	clear(q.last)
-	q.open = newBatch(q.sender.exec.Cost)
+	q.open = newBatch()
 	q.waiting = append(q.waiting, q.open)
-	s, _ := q.open.add(ctx, q.name, key, o, deadline, q.last)
+	s, _ := q.open.add(ctx, l, key, o, deadline, q.last)
 	return s
 }
 

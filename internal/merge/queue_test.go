@@ -500,7 +500,7 @@ func TestABatchThatNobodyWaitsForIsDropped(t *testing.T) {
 	q := aQueue(maxInFlight)
 	var waiting []slot
 	for i := range 10 * maxCalls {
-		s, b, direct := q.enter(ctx, "k", take(1), noDeadline)
+		s, b, direct := q.enter(ctx, given, "k", take(1), noDeadline)
 		require.Nil(t, b)
 		require.False(t, direct)
 		if i%(4*maxCalls) == 0 {
@@ -528,7 +528,7 @@ func TestABatchThatNobodyWaitsForIsDropped(t *testing.T) {
 func TestAFullBatchStaysFull(t *testing.T) {
 	q := aQueue(maxInFlight)
 	enter := func(key string, n int) slot {
-		s, _, _ := q.enter(ctx, key, take(n), noDeadline)
+		s, _, _ := q.enter(ctx, given, key, take(n), noDeadline)
 		return s
 	}
 	for i := range maxKeys {
@@ -557,7 +557,7 @@ func TestACallThatJoinsARunWhileABatchGathersGoesWithIt(t *testing.T) {
 	q := aQueue(2)
 	q.gathers = 1
 	enter := func(key string) *batch {
-		_, b, _ := q.enter(ctx, key, take(1), noDeadline)
+		_, b, _ := q.enter(ctx, given, key, take(1), noDeadline)
 		return b
 	}
 	require.Nil(t, enter("a"))

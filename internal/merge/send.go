@@ -13,7 +13,6 @@ import (
 
 // A sender executes batches.
 type sender struct {
-	exec      *redisexec.Executor
 	pipelines pipeliner   // the client, if it can send a pipeline
 	pipelined atomic.Bool // keys may be on several servers: each key has its own execution, in a pipeline
 	answered  atomic.Bool // a server has answered
@@ -21,9 +20,9 @@ type sender struct {
 
 type pipeliner interface{ Pipeline() redis.Pipeliner }
 
-func newSender(exec *redisexec.Executor) *sender {
-	s := &sender{exec: exec}
-	s.pipelines, _ = exec.Client.(pipeliner)
+func newSender(client redisexec.Client) *sender {
+	s := &sender{}
+	s.pipelines, _ = client.(pipeliner)
 	return s
 }
 
@@ -35,8 +34,8 @@ func (s *sender) learn(err error) {
 }
 
 // sendOne executes a call on its own.
-func (s *sender) sendOne(ctx context.Context, name string, o redisexec.Operation) (redisexec.Reply, error) {
-	reply, err := s.exec.Operate(ctx, name, o)
+func (s *sender) sendOne(ctx context.Context, exec *redisexec.Executor, name string, o redisexec.Operation) (redisexec.Reply, error) {
+	reply, err := exec.Operate(ctx, name, o)
 	s.learn(err)
 	return reply, err
 }
@@ -129,8 +128,9 @@ func (s *sender) askRest(ctx context.Context, b *batch, key int) {
 // says that the key failed before they were decided.
 func (s *sender) answer(b *batch, key int, reply []int64, err error) (rest []int64, failed error) {
 	s.learn(err)
+	exec := b.limitOf(key).Exec
 	for r := range b.runsOf(key) {
-		words := s.exec.WordsOf(r.op)
+		words := exec.WordsOf(r.op, reply)
 		switch {
 		case err != nil:
 			r.except().err = err
@@ -152,7 +152,7 @@ const errShortReply = redisexec.ReplyError("a reply that ends too soon")
 
 // askRun executes the first pending run for a key on its own.
 func (s *sender) askRun(ctx context.Context, b *batch, key int) ([]int64, error) {
-	reply, err := s.exec.Operate(ctx, b.runs[key].key, b.firstOf(key).operation())
+	reply, err := b.limitOf(key).Exec.Operate(ctx, b.runs[key].key, b.firstOf(key).operation())
 	if err != nil {
 		return nil, err
 	}
@@ -161,15 +161,34 @@ func (s *sender) askRun(ctx context.Context, b *batch, key int) ([]int64, error)
 
 // askMany executes the pending calls for the keys together.
 func (s *sender) askMany(ctx context.Context, b *batch, keys []int) ([]int64, error) {
-	return s.exec.DoMany(ctx, s.scriptOf(b), len(keys), func(i int) (*string, any) {
+	first := b.limitOf(keys[0])
+	for _, key := range keys {
+		if b.limitOf(key) != first {
+			return s.askTable(ctx, b, keys)
+		}
+	}
+	return first.Exec.DoMany(ctx, b.scriptOf(first.Exec), len(keys), func(i int) (*string, any) {
 		return &b.runs[keys[i]].key, b.requests(keys[i])
 	})
 }
 
-// scriptOf is the script for the keys of b.
-func (s *sender) scriptOf(b *batch) *script.Script {
+// askTable is askMany for keys of several limits.
+func (s *sender) askTable(ctx context.Context, b *batch, keys []int) ([]int64, error) {
+	exec := b.limits[0].Exec
+	table := exec.ManyOfSeveral
 	if b.mixed {
-		return s.exec.Operations
+		table = exec.OperationsOfSeveral
 	}
-	return s.exec.Many
+	return exec.DoTable(ctx, table, len(b.limits), len(keys), func(i int) (name *string, requests any, limit int, args []any) {
+		limit = int(b.runs[keys[i]].limit)
+		return &b.runs[keys[i]].key, b.requests(keys[i]), limit, b.limits[limit].Exec.Args
+	})
+}
+
+// scriptOf is the script for keys of b of one limit.
+func (b *batch) scriptOf(exec *redisexec.Executor) *script.Script {
+	if b.mixed {
+		return exec.Operations
+	}
+	return exec.Many
 }

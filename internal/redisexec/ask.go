@@ -12,10 +12,13 @@ import (
 func (e *Executor) Run(ctx context.Context, s *script.Script, words int, key string, args ...any) ([]int64, error) {
 	c := e.newCommand()
 	defer c.release()
-	c.script, c.key, c.expect = s, key, words
+	c.script, c.key = s, key
 	c.args = append(append(append(c.args, s.BySHA...), "1", &c.key), args...)
 	if err := c.run(ctx); err != nil {
 		return nil, err
+	}
+	if got := len(c.words); got != words {
+		return nil, wrongSize(got, words)
 	}
 	return c.words, nil
 }

@@ -17,11 +17,7 @@ type Command struct {
 	exec   *Executor
 	script *script.Script
 	whole  bool // the command carries the script's source, not its digest
-	expect int  // the number of words of the reply; anyNumber if the caller counts them
-
-	// kind makes the go-redis command of a reply that is not just integers, or not words: the
-	// caller reads it. It is nil for all others.
-	kind func(ctx context.Context, args []any) redis.Cmder
+	op     Op   // a run of such an operation is what the reply is to; 0 if the caller counts the words
 
 	once Once
 	key  string
@@ -65,7 +61,7 @@ func (c *Command) release() {
 	if cap(c.args) > maxPooledArgs {
 		c.args = nil
 	}
-	c.exec, c.script, c.whole, c.expect, c.common = nil, nil, false, 0, 0
+	c.exec, c.script, c.whole, c.op, c.common = nil, nil, false, 0, 0
 	c.once.Cmder, c.key, c.id, c.words = nil, "", "", nil
 	clear(c.names)
 	c.names, c.permits = c.names[:0], c.permits[:0]
@@ -94,7 +90,7 @@ func (c *Command) one(s *script.Script, key string, n int) error { return c.requ
 
 // requests is one, for so many equal requests to several limiters.
 func (c *Command) requests(s *script.Script, key string, n, times int) error {
-	c.script, c.key, c.n, c.expect = s, key, n, c.exec.Words
+	c.script, c.key, c.n, c.op = s, key, n, Take
 	if c.exec.Several != nil {
 		c.several(1, func(int) (string, any) { return key, count(times) })
 		return c.addClock()
@@ -109,12 +105,9 @@ func (c *Command) requests(s *script.Script, key string, n, times int) error {
 	return c.addClock()
 }
 
-// anyNumber is how many words a script for several keys replies.
-const anyNumber = -1
-
 // many makes c run Many or Operations.
 func (c *Command) many(s *script.Script, keys int, request func(i int) (name *string, requests any)) error {
-	c.script, c.expect = s, anyNumber
+	c.script = s
 	if c.exec.Several != nil {
 		c.several(keys, func(i int) (string, any) {
 			name, requests := request(i)

@@ -18,10 +18,17 @@ type Executor struct {
 	Client          Client
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Operations      *script.Script // for operations of all kinds
-	Args            []any          // the algorithm's ARGV
-	Words           int            // of the reply to a run of equal requests
-	Several         []Limiter      // that each call is for, whose key is then a packed request; nil: one
-	Cost            Cost           // of an execution for many requests
+	Alone           *script.Script // for one of them
+
+	// ManyOfSeveral and OperationsOfSeveral are Many and Operations for keys of several limiters of
+	// the algorithm, whose Args then are a table. They are nil if calls are merged with those of
+	// the same limiter only.
+	ManyOfSeveral, OperationsOfSeveral *script.Script
+
+	Args    []any     // the algorithm's ARGV
+	Words   int       // of the reply to a run of equal requests
+	Several []Limiter // that each call is for, whose key is then a packed request; nil: one
+	Cost    Cost      // of an execution for many requests
 
 	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
 	// nil, the reply is an array of the words, as that of Peek always is.
@@ -169,8 +176,10 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
 	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
-	if e.InWords != nil {
-		scripts = append(scripts, e.InWords)
+	for _, s := range []*script.Script{e.Operations, e.Alone, e.InWords, e.ManyOfSeveral, e.OperationsOfSeveral} {
+		if s != nil {
+			scripts = append(scripts, s)
+		}
 	}
 	for _, l := range e.Several {
 		scripts = append(scripts, l.Common)

@@ -220,7 +220,7 @@ func TestLoad(t *testing.T) {
 	var got []any
 	e := executor(client(func(cmd redis.Cmder) error { got = append(got, values(cmd)...); return nil }), true)
 	require.NoError(t, e.Load(ctx))
-	require.Equal(t, []any{"script", "load", "one", "script", "load", "peek", "script", "load", "many"}, got)
+	require.Equal(t, []any{"script", "load", "one", "script", "load", "peek", "script", "load", "many", "script", "load", "operations", "script", "load", "alone"}, got)
 	boom := errors.New("boom")
 	e.Client = client(func(redis.Cmder) error { return boom })
 	require.ErrorIs(t, e.Load(ctx), boom)

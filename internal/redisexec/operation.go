@@ -15,50 +15,91 @@ const (
 	Estimate Op = 'e' // the same; the reply ends with the two words of a ticket
 	Charge   Op = 'c' // permits, whether they fit or not
 	GiveBack Op = 'g' // permits for which a ticket stands
+	Reserve  Op = 's' // permits that may be used later
+	Cancel   Op = 'z' // a reservation
 	Hold     Op = 'h' // permits in flight, see holds.lua
 	Release  Op = 'r' // the permits of a hold
 )
 
-// Own reports whether each such operation is a run of its own, as tickets and holds differ.
-func (o Op) Own() bool { return o == GiveBack || o == Hold || o == Release }
+// Own reports whether each such operation is a run of its own, with a Detail.
+func (o Op) Own() bool { return o != Take && o != Estimate && o != Charge }
+
+// Apart reports whether such an operation is loaded and stored on its own.
+func (o Op) Apart() bool { return o == GiveBack || o == Reserve || o == Cancel }
 
 // An Operation is what one call, or several equal ones, do.
 type Operation struct {
-	Op           Op
-	N            int    // permits of each request
-	Times        int    // equal requests, of which as many are allowed as fit
-	Where, Which int64  // the ticket of a GiveBack
-	ID           string // of a Hold or Release
+	Op      Op
+	N       int // permits of each request
+	Times   int // equal requests, of which as many are allowed as fit
+	*Detail     // of an operation that is a run of its own; nil for the others
+}
+
+// A Detail is what only some operations have.
+type Detail struct {
+	Where, Which  int64  // the ticket of a GiveBack
+	Longest       int64  // wait of a Reserve, microseconds
+	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
+	ID            string // of a Hold or Release
 
 	// Late gets the outcome of an operation that was sent and whose caller has left before; nil:
 	// nobody needs it.
 	Late func(Reply, error)
 }
 
+func (o Operation) late() func(Reply, error) {
+	if o.Detail == nil {
+		return nil
+	}
+	return o.Late
+}
+
+// Await runs do as [Await] does. The Late of o gets what the caller does not.
+func (o Operation) Await(ctx context.Context, do func() (Reply, error)) (Reply, error) {
+	return AwaitOr(ctx, do, o.late())
+}
+
+// AwaitLate calls Late, if there is one, with what reply returns when done is closed.
+func (o Operation) AwaitLate(done <-chan struct{}, reply func() (Reply, error)) {
+	if late := o.late(); late != nil {
+		go func() {
+			<-done
+			late(reply())
+		}()
+	}
+}
+
 // Append adds o as many.lua and operations.lua read it.
 func (o Operation) Append(to []byte) []byte {
 	to = append(strconv.AppendInt(to, int64(o.N), 10), byte(o.Op))
 	switch o.Op {
+	case GiveBack:
+		to = append(strconv.AppendInt(to, o.Where, 10), '/')
+		return strconv.AppendInt(to, o.Which, 10)
+	case Reserve:
+		return strconv.AppendInt(to, o.Longest, 10)
+	case Cancel:
+		return append(append(append(to, o.Wrote...), '|'), o.Before...)
 	case Hold, Release:
 		return append(to, o.ID...)
-	case Take, Estimate, Charge:
-		return strconv.AppendInt(to, int64(o.Times), 10)
 	}
-	to = append(strconv.AppendInt(to, o.Where, 10), '/')
-	return strconv.AppendInt(to, o.Which, 10)
+	return strconv.AppendInt(to, int64(o.Times), 10)
 }
 
 // TicketWords is how many words say where permits are. They come after those of an Estimate's
 // run.
 const TicketWords = 2
 
-// WordsOf is the number of words of the reply to a run of such operations.
-func (e *Executor) WordsOf(op Op) int {
+// WordsOf is the number of words of the reply to a run of such operations, which that reply
+// begins with. It is more than there are if the reply ends too soon.
+func (e *Executor) WordsOf(op Op, reply []int64) int {
 	switch op {
-	case GiveBack, Release:
+	case GiveBack, Cancel, Release:
 		return 1
 	case Estimate:
 		return e.Words + TicketWords
+	case Reserve:
+		return e.wordsOfReservation(reply)
 	}
 	return e.Words
 }
@@ -86,7 +127,7 @@ func (c *Command) operate(key string, o Operation) error {
 	if o.Op == Take && (o.Times == 1 || c.exec.Several != nil) {
 		return c.requests(c.exec.One, key, o.N, o.Times)
 	}
-	c.script, c.key, c.expect = c.exec.Operations, key, c.exec.WordsOf(o.Op)
+	c.script, c.key, c.op = c.exec.Alone, key, o.Op
 	if o.Op == Hold {
 		c.script, c.n, c.id = c.exec.One, o.N, o.ID
 		c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, &c.n)

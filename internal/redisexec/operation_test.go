@@ -13,11 +13,14 @@ import (
 func TestOperationsAreAppendedAsScriptsReadThem(t *testing.T) {
 	for want, o := range map[string]Operation{
 		"list,5x3":                  {Op: Take, N: 5, Times: 3},
-		"list,5e1":                  {Op: Estimate, N: 5, Times: 1, Where: 1, Which: 2},
+		"list,5e1":                  {Op: Estimate, N: 5, Times: 1},
+		"list,3s86400000000":        {Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 86_400_000_000}},
+		"list,1z0/5/1/1!7|":         {Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "0/5/1/1!7"}},
+		"list,1z0/5/1/1|0/4/1/1":    {Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "0/5/1/1", Before: "0/4/1/1"}},
 		"list,1000000000c1":         {Op: Charge, N: 1_000_000_000, Times: 1},
-		"list,7g1763670000000/42":   {Op: GiveBack, N: 7, Times: 1, Where: 1_763_670_000_000, Which: 42},
-		"list,7g0/0":                {Op: GiveBack, N: 7, Times: 1},
-		"list,7g9007199254740991/0": {Op: GiveBack, N: 7, Times: 1, Where: 1<<53 - 1},
+		"list,7g1763670000000/42":   {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{Where: 1_763_670_000_000, Which: 42}},
+		"list,7g0/0":                {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{}},
+		"list,7g9007199254740991/0": {Op: GiveBack, N: 7, Times: 1, Detail: &Detail{Where: 1<<53 - 1}},
 	} {
 		require.Equal(t, want, string(o.Append([]byte("list,"))))
 	}
@@ -26,7 +29,7 @@ func TestOperationsAreAppendedAsScriptsReadThem(t *testing.T) {
 func TestWordsOfAnOperation(t *testing.T) {
 	e := executor(nil, false)
 	for op, want := range map[Op]int{Take: 2, Charge: 2, Estimate: 4, GiveBack: 1} {
-		require.Equal(t, want, e.WordsOf(op), "%c", op)
+		require.Equal(t, want, e.WordsOf(op, nil), "%c", op)
 	}
 }
 
@@ -42,7 +45,7 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 				return nil
 			}), packed)
 			e.Pooled = pooled
-			one, operations := e.One.BySHA[1], e.Operations.BySHA[1]
+			one, operations := e.One.BySHA[1], e.Alone.BySHA[1]
 			for _, test := range []struct {
 				o    Operation
 				sent []any
@@ -51,7 +54,10 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 				{Operation{Op: Take, N: 3, Times: 2}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3x2"}, []int64{2, 7}},
 				{Operation{Op: Charge, N: 3, Times: 1}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3c1"}, []int64{1, 7}},
 				{Operation{Op: Estimate, N: 3, Times: 1}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3e1"}, []int64{1, 7, 8, 9}},
-				{Operation{Op: GiveBack, N: 3, Times: 1, Where: 8, Which: 9}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3g8/9"}, []int64{3}},
+				{Operation{Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 60}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3s60"}, []int64{9, 0, 7, 0}},
+				{Operation{Op: Reserve, N: 3, Times: 1, Detail: &Detail{Longest: 60}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3s60"}, []int64{9, 1, 7, 4, 1, 2, 3, 4}},
+				{Operation{Op: Cancel, N: 1, Times: 1, Detail: &Detail{Wrote: "w"}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "1zw|"}, []int64{1}},
+				{Operation{Op: GiveBack, N: 3, Times: 1, Detail: &Detail{Where: 8, Which: 9}}, []any{"evalsha", operations, "1", "k", "", "10", "60", "3g8/9"}, []int64{3}},
 			} {
 				e.Now, e.Spare, got, reply = nil, nil, nil, test.want
 				first, err := e.Operate(ctx, "k", test.o)
@@ -70,7 +76,7 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 				for _, wrong := range [][]int64{test.want[1:], append([]int64{1}, test.want...)} {
 					reply = wrong
 					_, err = e.Operate(ctx, "k", test.o)
-					require.EqualError(t, err, fmt.Sprintf("a reply of %d integers, not %d", len(wrong), len(test.want)))
+					require.EqualError(t, err, fmt.Sprintf("a reply of %d integers, not %d", len(wrong), e.WordsOf(test.o.Op, wrong)))
 				}
 				reply = []int64{3, 7}
 				call, err := e.Call(ctx, e.One, "k", 1)
@@ -108,7 +114,7 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 func TestACommandOfAnOperation(t *testing.T) {
 	var sent []any
 	e := executor(client(func(cmd redis.Cmder) error { sent = values(cmd); answer(cmd, 5); return nil }), true)
-	for _, o := range []Operation{{Op: Take, N: 1, Times: 1}, {Op: GiveBack, N: 3, Times: 1, Where: 8, Which: 9}} {
+	for _, o := range []Operation{{Op: Take, N: 1, Times: 1}, {Op: GiveBack, N: 3, Times: 1, Detail: &Detail{Where: 8, Which: 9}}} {
 		reply, err := e.Operate(ctx, "k", o)
 		require.NoError(t, err)
 		reply.Done()

@@ -31,9 +31,6 @@ var errBeside = ReplyError("a reply that is not in words")
 
 // newCmd returns the go-redis command for c.
 func (c *Command) newCmd(ctx context.Context) redis.Cmder {
-	if c.kind != nil {
-		return c.kind(ctx, c.args)
-	}
 	if c.exec.Unpack != nil && c.script == c.exec.One {
 		return newIntCmd(ctx, c.args...)
 	}
@@ -54,8 +51,6 @@ func (c *Command) unanswered() bool {
 		return cmd.Val() == noReply
 	case *redis.IntSliceCmd:
 		return cmd.Val() == nil
-	case *redis.SliceCmd:
-		return cmd.Val() == nil
 	}
 	return false
 }
@@ -64,9 +59,6 @@ func (c *Command) unanswered() bool {
 func (c *Command) read() error {
 	if c.unanswered() {
 		return errNoReply
-	}
-	if c.kind != nil {
-		return nil
 	}
 	switch cmd := c.once.Cmder.(type) {
 	case *redis.IntCmd:
@@ -85,11 +77,18 @@ func (c *Command) read() error {
 			c.arrange()
 			return nil
 		}
-		if got := len(c.words); c.expect != anyNumber && got != c.expect {
-			return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(c.expect))
+		if c.op == 0 {
+			return nil
+		}
+		if got, want := len(c.words), c.exec.WordsOf(c.op, c.words); got != want {
+			return wrongSize(got, want)
 		}
 	}
 	return nil
+}
+
+func wrongSize(got, want int) error {
+	return ReplyError("a reply of " + strconv.Itoa(got) + " integers, not " + strconv.Itoa(want))
 }
 
 // Reply returns the words of the reply that c got from a pipeline whose Exec returned

@@ -18,7 +18,7 @@ var ctx = context.Background()
 // executor returns one whose replies have two words, and are one integer if packed.
 func executor(c Client, packed bool) *Executor {
 	e := &Executor{
-		Client: c, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"),
+		Client: c, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"), Alone: script.New("alone"),
 		Args: []any{"10", "60"}, Words: 2, Pooled: true,
 	}
 	if packed {

@@ -1,133 +1,98 @@
 package redisexec
 
 import (
-	"context"
 	"fmt"
 	"strconv"
-	"sync/atomic"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-// A Reserver runs the scripts of reservations: those of an Executor with the arguments of
-// one algorithm, which need not be the Executor's.
-type Reserver struct {
-	*Executor
-	Script, CancelScript *script.Script
-	Args                 []any // the algorithm's ARGV
-	Words                int   // of the reply to a run of equal requests
-}
-
-// A Receipt says what a reservation has changed, so that it can be cancelled.
-type Receipt struct {
-	given, kept   int64 // TTLs, milliseconds
-	before, wrote string
-}
-
-// Wrote is what the key holds since.
-func (r *Receipt) Wrote() string { return r.wrote }
-
-// A Reserved is the reply to a reservation.
+// A Reserved is the reply to a reservation, see operations.lua.
 type Reserved struct {
 	Due     int64   // microseconds from now until the permits are due, or would have been
 	Words   []int64 // of a run of one request
-	Receipt *Receipt
+	Receipt Receipt // nil: nothing was taken
 }
 
-// Reserve takes n permits of a key that are due within so many microseconds. key is its
-// name in Redis. It returns the context's error as soon as ctx ends; undo then gets the
-// receipt of a reservation that was made all the same, once the reply is there.
-func (r *Reserver) Reserve(ctx context.Context, key string, n int, longest int64, undo func(*Receipt)) (Reserved, error) {
-	var reserved Reserved
-	var over atomic.Bool // set by the reply, and by a caller who leaves: the second of them has it
-	_, err := Await(ctx, func() (Reply, error) {
-		late, err := r.reserve(ctx, key, n, longest)
-		if err != nil {
-			return Reply{}, err
+// A Receipt is the numbers that say what a key holds since a reservation, and what it held before:
+// those of the block receipt.
+type Receipt []int64
+
+const (
+	wrote    = 4         // numbers of what the key holds
+	wroteAll = wrote + 8 // and of what it held
+)
+
+// wordsOfReservation is the number of words of a reservation: when it is due, those of the run,
+// and a number of further ones.
+func (e *Executor) wordsOfReservation(reply []int64) int {
+	further := 1 + e.Words
+	if len(reply) <= further {
+		return further + 1
+	}
+	switch reply[further] {
+	case 0, wrote, wroteAll:
+		return further + 1 + int(reply[further])
+	}
+	return len(reply) + 1 // no script replies so
+}
+
+// ReservedOf reads the words of a reservation.
+func (e *Executor) ReservedOf(words []int64) Reserved {
+	further := 1 + e.Words
+	r := Reserved{Due: words[0], Words: words[1:further]}
+	if words[further] > 0 {
+		r.Receipt = words[further+1:]
+	}
+	return r
+}
+
+// Texts are the states that r is about: what the key holds if nothing has changed, and what it held
+// before. rule is that of the bucket, as it stands in a state.
+func (r Receipt) Texts(rule string) (now, before string) {
+	if len(r) == wroteAll {
+		old := r[wrote:]
+		written := fmt.Sprintf("/%d/%d", old[3], old[4])
+		if old[5] > 0 {
+			written += fmt.Sprintf("/%d", old[5])
 		}
-		reserved = late
-		if err = ctx.Err(); err != nil || over.Swap(true) { // the caller has left, or may have
-			if late.Receipt != nil {
-				undo(late.Receipt)
-			}
+		mark := markOf(old[6])
+		before = level(old[0], old[1], old[2]) + written + mark + promise(old[7])
+		if !marked(rule) { // the server's clock keeps the mark of a caller's
+			rule += mark
 		}
-		return Reply{}, err
-	})
-	if err != nil && !over.Swap(true) {
-		return Reserved{}, err
 	}
-	return reserved, nil
+	return level(r[0], r[1], r[2]) + rule + promise(r[3]), before
 }
 
-func (r *Reserver) reserve(ctx context.Context, key string, n int, longest int64) (Reserved, error) {
-	args := append([]any{"1", key, strconv.Itoa(n)}, r.Args...)
-	args = append(args, strconv.FormatInt(longest, 10))
-	if r.Now != nil {
-		now, err := r.Now()
-		if err != nil {
-			return Reserved{}, err
+func level(at, permits, units int64) string {
+	text := fmt.Sprintf("%016d/%d", at, permits)
+	if units >= 0 {
+		text += "+" + strconv.FormatInt(units, 10)
+	}
+	return text
+}
+
+func markOf(kind int64) string {
+	switch kind {
+	case -2:
+		return ""
+	case -1:
+		return "@"
+	}
+	return "@" + strconv.FormatInt(kind, 10)
+}
+
+func marked(rule string) bool {
+	for _, c := range []byte(rule) {
+		if c == '@' {
+			return true
 		}
-		args = append(args, r.Spare, now)
 	}
-	reply, err := evaluate(ctx, r.Executor, r.Script, args, redis.NewSliceCmd)
-	if err != nil {
-		return Reserved{}, err
-	}
-	return r.read(reply.Val())
+	return false
 }
 
-// read checks a reply of reserve.lua.
-func (r *Reserver) read(reply []any) (Reserved, error) {
-	whole := len(reply) == 1+r.Words+4
-	if !whole && len(reply) != 1+r.Words {
-		return Reserved{}, ReplyError(fmt.Sprintf("a reply of %d elements to a reservation, not %d or %d", len(reply), 1+r.Words, 1+r.Words+4))
+func promise(micros int64) string {
+	if micros == 0 {
+		return ""
 	}
-	numbers := 1 + r.Words
-	if whole {
-		numbers += 2
-	}
-	words := make([]int64, numbers)
-	for i := range words {
-		n, ok := reply[i].(int64)
-		if !ok {
-			return Reserved{}, ReplyError(fmt.Sprintf("element %d of the reply to a reservation is a %T, not an integer", i+1, reply[i]))
-		}
-		words[i] = n
-	}
-	reserved := Reserved{Due: words[0], Words: words[1 : 1+r.Words]}
-	if !whole {
-		return reserved, nil
-	}
-	before, ok := reply[numbers].(string)
-	wrote, alike := reply[numbers+1].(string)
-	if !ok || !alike {
-		return Reserved{}, ReplyError("the states in the reply to a reservation are not strings")
-	}
-	reserved.Receipt = &Receipt{given: words[1+r.Words], kept: words[2+r.Words], before: before, wrote: wrote}
-	return reserved, nil
-}
-
-// Cancel gives the permits of a reservation back, if nothing was taken from the key since.
-// It returns the context's error as soon as ctx ends; Redis may then execute the script all
-// the same, once.
-func (r *Reserver) Cancel(ctx context.Context, key string, receipt *Receipt) error {
-	_, err := Await(ctx, func() (Reply, error) {
-		args := []any{"1", key, receipt.given, receipt.kept, receipt.before, receipt.wrote}
-		_, err := evaluate(ctx, r.Executor, r.CancelScript, args, newIntCmd)
-		return Reply{}, err
-	})
-	return err
-}
-
-// evaluate runs a script for one key, with these arguments behind its name or source. command
-// makes the go-redis command, whose reply is then there.
-func evaluate[C redis.Cmder](ctx context.Context, e *Executor, s *script.Script, args []any, command func(ctx context.Context, args ...any) C) (C, error) {
-	c := &Command{exec: e, script: s}
-	c.kind = func(ctx context.Context, args []any) redis.Cmder { return command(ctx, args...) }
-	c.args = append(append(make([]any, 0, len(s.BySHA)+len(args)), s.BySHA...), args...)
-	err := c.run(ctx)
-	cmd, _ := c.once.Cmder.(C)
-	return cmd, err
+	return "!" + strconv.FormatInt(micros, 10)
 }

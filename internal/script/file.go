@@ -59,6 +59,28 @@ func Parse(name, text string) *File {
 	return f
 }
 
+// Include returns text with the blocks of other, and their marks, in place of the lines that name
+// them: "-- <name/>". So files share what is the same in each.
+func Include(text string, other *File) string {
+	var out strings.Builder
+	for line := range strings.Lines(text) {
+		name, kind := parseMark(line)
+		body, ok := other.blocks[name]
+		if kind != markPlace || !ok {
+			out.WriteString(line)
+			continue
+		}
+		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		for line := range strings.Lines("-- <" + name + ">\n" + body + "-- </" + name + ">\n") {
+			if line != "\n" {
+				out.WriteString(indent)
+			}
+			out.WriteString(line)
+		}
+	}
+	return out.String()
+}
+
 // Name is the file's name.
 func (f *File) Name() string { return f.name }
 
@@ -121,15 +143,22 @@ func (f *File) Set(block, text string) *File {
 }
 
 // MoveArguments returns f with blocks that find their arguments so many places further
-// back in ARGV. The clock's stay where they are, at the end.
-func (f *File) MoveArguments(by int) *File {
+// back in ARGV: a number, or a variable of the script. The clock's stay where they are, at the end.
+func (f *File) MoveArguments(by any) *File {
 	moved := &File{name: f.name, text: f.text, blocks: map[string]string{}}
 	for name, text := range f.blocks {
 		if name != "clock" {
-			text = strings.ReplaceAll(text, "ARGV[", fmt.Sprintf("ARGV[%d + ", by))
+			text = strings.ReplaceAll(text, "ARGV[", fmt.Sprintf("ARGV[%v + ", by))
 		}
 		moved.blocks[name] = text
 	}
+	return moved
+}
+
+// Move returns f with another name for a block.
+func (f *File) Move(block, to string) *File {
+	moved := f.Set(to, f.blocks[block])
+	delete(moved.blocks, block)
 	return moved
 }
 
@@ -140,9 +169,13 @@ func (f *File) AnswerInWords() *File {
 	return f.With(&File{blocks: map[string]string{"answer": answer}})
 }
 
-// Fill replaces every line "-- <name/>" of template by the block of that name. A line
+// Fill puts the block of its name behind every line "-- <name/>" of template, which then is
+// "-- <name>": so a line of a script leads to its block. A line
 // "-- <name?/>" is removed if f has no such block. Without the question mark Fill panics
 // if there is no such block, so that the first test finds a mistyped name.
+//
+// The lines between "-- <if name>" and "-- </if name>" stay only if f has a block of that name, and
+// those between "-- <unless name>" and "-- </unless name>" only if it has none.
 //
 // The blocks are spliced, not called: a function for each block would cost Redis a
 // closure in every execution.
@@ -150,8 +183,19 @@ func (f *File) Fill(template string) *Script { return New(f.fill(template)) }
 
 func (f *File) fill(template string) string {
 	var out strings.Builder
+	skip := ""
 	for line := range strings.Lines(template) {
 		mark, kind := parseMark(line)
+		if word, block, ok := strings.Cut(mark, " "); ok && (skip == "" || skip == mark) {
+			skip = ""
+			if _, has := f.blocks[block]; kind == markBegin && has != (word == "if") {
+				skip = mark
+			}
+			continue
+		}
+		if skip != "" {
+			continue
+		}
 		if kind != markPlace {
 			out.WriteString(line)
 			continue
@@ -162,6 +206,9 @@ func (f *File) fill(template string) string {
 			panic(fmt.Sprintf("script: %s has no block <%s>", f.name, name))
 		}
 		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		if body != "" {
+			out.WriteString(indent + "-- <" + name + ">\n")
+		}
 		for line := range strings.Lines(f.fill(body)) {
 			if line != "\n" {
 				out.WriteString(indent)

@@ -36,7 +36,7 @@ func TestBlocksHoldWhatStandsBetweenTheirMarks(t *testing.T) {
 
 func TestFillPutsBlocksInTheirPlaces(t *testing.T) {
 	s := Parse("example.lua", example).Fill("begin\n  -- <inner/>\n-- <store/>\n-- <clock?/>\nend\n")
-	require.Equal(t, "begin\n    a = 2\n  set(a)\nend\n", s.Source)
+	require.Equal(t, "begin\n  -- <inner>\n    a = 2\n-- <store>\n  set(a)\nend\n", s.Source)
 }
 
 func TestFillPanicsWhereABlockIsMissing(t *testing.T) {
@@ -60,7 +60,7 @@ if a then
   -- </store>
 end
 `, f.Script().Source)
-	require.Equal(t, "local a = 3\nb()\n", f.Fill("-- <load/>\n-- <new/>\n").Source, "a new block is there for templates")
+	require.Equal(t, "-- <load>\nlocal a = 3\n-- <new>\nb()\n", f.Fill("-- <load/>\n-- <new/>\n").Source, "a new block is there for templates")
 }
 
 func TestAnswerInWordsReturnsThem(t *testing.T) {
@@ -79,4 +79,13 @@ func TestParsePanicsWhereMarksDoNotMatch(t *testing.T) {
 	} {
 		require.PanicsWithValue(t, want, func() { Parse("x.lua", text) }, text)
 	}
+}
+
+func TestLinesThatOnlySomeFilesHave(t *testing.T) {
+	template := "a\n-- <if pay>\nif {\n-- <pay/>\n}\n-- </if pay>\n-- <unless pay>\nfree\n-- </unless pay>\nb\n"
+	with := Parse("f", "-- <pay>\n1\n-- </pay>\n")
+	require.Equal(t, "a\nif {\n-- <pay>\n1\n}\nb\n", with.Fill(template).Source)
+	require.Equal(t, "a\nfree\nb\n", Parse("f", "").Fill(template).Source)
+	require.Equal(t, "a\nfree\nb\n", with.Move("pay", "earn").Fill(template).Source)
+	require.Equal(t, "-- <earn>\n1\n", with.Move("pay", "earn").Fill("-- <earn/>\n").Source)
 }

@@ -12,22 +12,28 @@
 --        failed there is one -1 instead, and its keys were left as they were (unless Redis
 --        refused a command that comes after the first command that writes)
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <shape>
 local limiters, configured = 3, 10
 local out, size = {}, 0
 
 local function decide(skipped, request)
   local times = ARGV[request] + 0
   local all = times
+  -- <limiters>
   do
+    -- <request>
     local key, n, times = KEYS[skipped + 1], ARGV[request + 1] + 0, times
+    -- <config>
     -- needs:
     -- sets: capacity permit flow rule sub
     local capacity, permit, flow, rule = ARGV[-1 + 2] + 0, ARGV[-1 + 3] + 0, ARGV[-1 + 4] + 0, ARGV[-1 + 5]
     local sub = string.sub
+    -- <load>
     -- The blocks after it use:
     --   present  the instant that decides: now, or the state's if a caller's clock is ahead
     --   missing  units missing at present
@@ -104,10 +110,10 @@ local function decide(skipped, request)
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+        -- Until the last permit that a reservation promised is due, a faster rule counts back from
         -- what will be missing then: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-        -- sets: present lag repair theirs writes margin whole part same
+        -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise =
           string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
         if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -229,6 +235,7 @@ local function decide(skipped, request)
         if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
       end
     end
+    -- <fit>
     -- needs: n times capacity permit missing
     -- sets: allowed before cost room
     local cost, allowed, before = n * permit, times, missing
@@ -237,11 +244,15 @@ local function decide(skipped, request)
       allowed = math.max((room - room % cost) / cost, 0)
     end
     if allowed < all then all = allowed end
+    -- <inner>
     do
+      -- <request>
       local key, n, times = KEYS[skipped + 2], ARGV[request + 2] + 0, times
+      -- <config>
       -- needs:
       -- sets: most window
       local most, window = ARGV[3 + 2] + 0, ARGV[3 + 3] + 0
+      -- <load>
       -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
       -- is of a window of this length. The blocks after it use:
       --   left   milliseconds left of the window
@@ -249,7 +260,7 @@ local function decide(skipped, request)
       --   open   the key goes on to count, with the TTL that it has
       --   taken  permits taken in this execution
       -- needs: call key most window
-      -- sets: room left lasts open repair taken
+      -- sets: lasts left open repair room state taken
       local room, left, lasts, open, repair
       local taken = 0
       local state = call('GET', key)
@@ -303,6 +314,7 @@ local function decide(skipped, request)
         left = window
         lasts = window
       end
+      -- <fit>
       -- needs: n times room
       -- sets: cost allowed before
       local cost, allowed, before = n * 1000000, times, room
@@ -311,8 +323,11 @@ local function decide(skipped, request)
         allowed = (before - before % cost) / cost
       end
       if allowed < all then all = allowed end
+      -- <inner>
       do
+        -- <request>
         local key, n, times = KEYS[skipped + 3], ARGV[request + 3] + 0, times
+        -- <config>
         -- needs: call
         -- sets: rule grain limit window longest corrupt bounds
         local rule, grain, limit, window = ARGV[5 + 2], ARGV[5 + 3] + 0, ARGV[5 + 4] + 0, ARGV[5 + 5] + 0
@@ -327,6 +342,7 @@ local function decide(skipped, request)
             return first, final - first
           end
         end
+        -- <load>
         -- Reads what this decision needs of the log. The blocks after it use:
         --   present         the instant at which the call is decided: now, unless it has to be later
         --   slot            last instant of the present slot, at which permits taken now are dated
@@ -522,6 +538,7 @@ local function decide(skipped, request)
         end
         local used, stored, recent = total - under, total, instant
         if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
         local allowed, before = times, used
@@ -529,6 +546,7 @@ local function decide(skipped, request)
         if n * allowed > room then
           allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
         end
+        -- <seek>
         -- Computes when the entry leaves the window that makes room. It is an entry of this
         -- execution if the stored ones are not enough. Reads what the store needs too: after
         -- this block nothing is found to be corrupt.
@@ -607,6 +625,7 @@ local function decide(skipped, request)
           allowed = all
           times = all
         end
+        -- <take>
         -- needs: n longest slot used total allowed others newest gone
         -- sets: used total newest gone
         used = used + allowed * n
@@ -616,6 +635,7 @@ local function decide(skipped, request)
           gone = slot + longest
           if others > gone then gone = others end
         end
+        -- <words>
         -- needs: out size now newest allowed before wait
         -- sets: size
         out[size + 1] = allowed
@@ -624,8 +644,9 @@ local function decide(skipped, request)
         out[size + 4] = before
         size = size + 4
         if allowed > 0 or repair then
+          -- <store>
             -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-            -- sets: exists
+            -- sets: exists oldest renew total
             if repair then
               redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
                 'last', string.format('%d', first + last))
@@ -691,6 +712,7 @@ local function decide(skipped, request)
             ttl = ttl - ttl % 2 + slack
             if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
         else
+          -- <expire>
             -- A denial repairs a lost TTL, and changes nothing else.
             -- needs: key present exists gone slack
             -- sets:
@@ -706,6 +728,7 @@ local function decide(skipped, request)
         allowed = all
         times = all
       end
+      -- <take>
       -- needs: n cost allowed room left lasts taken
       -- sets: room left taken
       if allowed > 0 then
@@ -717,6 +740,7 @@ local function decide(skipped, request)
           taken = taken + allowed * n
         end
       end
+      -- <words>
       -- needs: out size allowed before left
       -- sets: size
       out[size + 1] = allowed
@@ -724,6 +748,7 @@ local function decide(skipped, request)
       out[size + 3] = left
       size = size + 3
       if allowed > 0 or repair then
+        -- <store>
           -- needs: key most room lasts open taken
           -- sets:
           if open then
@@ -741,6 +766,7 @@ local function decide(skipped, request)
       allowed = all
       times = all
     end
+    -- <take>
     -- needs: cost allowed missing repair theirs
     -- sets: missing repair theirs
     if allowed > 0 then -- the state becomes one of this rule
@@ -748,6 +774,7 @@ local function decide(skipped, request)
       repair = false
       theirs = nil
     end
+    -- <wait>
     -- needs: n capacity permit lag theirs
     -- sets: late filled
     local late, filled = lag, 0
@@ -755,6 +782,7 @@ local function decide(skipped, request)
       late = lag + theirs.wait(n)
       filled = lag + theirs.wait(capacity / permit)
     end
+    -- <words>
     -- needs: out size allowed before late filled
     -- sets: size
     out[size + 1] = allowed
@@ -762,6 +790,7 @@ local function decide(skipped, request)
     out[size + 3] = late
     out[size + 4] = filled
     size = size + 4
+    -- <settle>
     -- The instant up to which the refill is counted.
     -- needs: out size present
     -- sets:
@@ -769,8 +798,9 @@ local function decide(skipped, request)
     out[size + 2] = 0
     size = size + 2
     if allowed > 0 or repair then
+      -- <store>
         -- needs: key flow sub state present missing repair theirs writes margin
-        -- sets: ttl value
+        -- sets:
         local ttl, value = missing / flow / 1000 + margin
         if repair then -- nothing was taken
           if theirs then ttl = theirs.full / 1000 + margin end
@@ -782,6 +812,7 @@ local function decide(skipped, request)
         -- as 1e+8.
         redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
     else
+      -- <expire>
         -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
         -- so one denial in sixteen does.
         -- needs: call key now flow missing theirs margin

@@ -17,23 +17,30 @@
 --          g     the permits given back, rounded up
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: limit offset window
 local limit, window, offset = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+local done = 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    -- <load>
     -- The blocks after it use:
     --   start, used  the window's start, and the permits taken from it
     --   lasts        how long it is for this rule
@@ -85,8 +92,9 @@ local function decide(key, operations)
       end
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
+      -- <giveback>
       -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
       -- a clock that is behind would begin the window before it again.
       -- needs: key back start used longest written margin where
@@ -101,6 +109,7 @@ local function decide(key, operations)
         end
       elseif given > 0 then
         used = used - given
+        -- <store>
           -- needs: key now start used longest written margin
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -113,15 +122,10 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before
         local allowed, before = times, math.max(limit - used, 0)
@@ -129,6 +133,7 @@ local function decide(key, operations)
           allowed = (before - before % n) / n
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: n times used allowed
           -- sets: allowed
@@ -136,10 +141,12 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <take>
         -- needs: n window allowed used lasts
         -- sets: used lasts
         used = used + allowed * n
         if allowed > 0 then lasts = window end
+        -- <words>
         -- needs: out size now start lasts allowed before
         -- sets: size
         out[size + 1] = allowed
@@ -147,7 +154,7 @@ local function decide(key, operations)
         out[size + 3] = start + lasts - now
         size = size + 3
         if kind == 'e' then
-          tickets[#tickets + 1] = size
+          -- <ticket>
           -- The window's start.
           -- needs: out size start
           -- sets:
@@ -156,8 +163,11 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
+        -- <store>
           -- needs: key now start used longest written margin
           -- sets:
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -167,21 +177,24 @@ local function decide(key, operations)
           redis.call('SET', key, string.format('%d/%d/%d%s', used, start, longest, written),
             'PX', ttl - ttl % 2 + 3 + margin)
       else
+        -- <expire>
           -- A key that has lost its TTL gets one.
           -- needs: key now state start longest margin
           -- sets:
           local ttl = (start + longest - now) / 1000
           if redis.call('PTTL', key) == -1 then redis.call('SET', key, state, 'PX', ttl - ttl % 2 + 3 + margin) end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then

@@ -17,19 +17,25 @@
 --          g     the permits given back, rounded up
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
+-- <config>
 -- needs:
 -- sets: most window
 local most, window = ARGV[2] + 0, ARGV[3] + 0
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+local done = 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    -- <load>
     -- room is the difference of two counters. It is a multiple of 1,000,000 if the state
     -- is of a window of this length. The blocks after it use:
     --   left   milliseconds left of the window
@@ -37,7 +43,7 @@ local function decide(key, operations)
     --   open   the key goes on to count, with the TTL that it has
     --   taken  permits taken in this execution
     -- needs: call key most window
-    -- sets: room left lasts open repair taken
+    -- sets: lasts left open repair room state taken
     local room, left, lasts, open, repair
     local taken = 0
     local state = call('GET', key)
@@ -92,8 +98,9 @@ local function decide(key, operations)
       lasts = window
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
+      -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
       -- needs: back call key most open room taken where which window
@@ -113,6 +120,7 @@ local function decide(key, operations)
             redis.call('UNLINK', key)
           elseif given > 0 then
             taken = -given
+            -- <store>
               -- needs: key most room lasts open taken
               -- sets:
               if open then
@@ -127,15 +135,11 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change = repair
+      local tickets = {}
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
+        -- <fit>
         -- needs: n times room
         -- sets: cost allowed before
         local cost, allowed, before = n * 1000000, times, room
@@ -144,6 +148,7 @@ local function decide(key, operations)
           allowed = (before - before % cost) / cost
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: times most room cost allowed before
           -- sets: allowed before
@@ -152,6 +157,7 @@ local function decide(key, operations)
           before = math.max(room, 0)
           if cost * allowed > debt then allowed = math.max((debt - debt % cost) / cost, 0) end
         end
+        -- <take>
         -- needs: n cost allowed room left lasts taken
         -- sets: room left taken
         if allowed > 0 then
@@ -163,6 +169,7 @@ local function decide(key, operations)
             taken = taken + allowed * n
           end
         end
+        -- <words>
         -- needs: out size allowed before left
         -- sets: size
         out[size + 1] = allowed
@@ -171,6 +178,7 @@ local function decide(key, operations)
         size = size + 3
         if kind == 'e' then
           tickets[#tickets + 1] = size
+          -- <ticket>
           -- Its place: seal fills it in.
           -- needs: out size
           -- sets:
@@ -179,8 +187,11 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
+        -- <store>
           -- needs: key most room lasts open taken
           -- sets:
           if open then
@@ -191,6 +202,7 @@ local function decide(key, operations)
           end
       else
       end
+      -- <seal>
       -- After the store: the first of the milliseconds of which one is the end of the window, and
       -- how many follow. The clock goes on while a script runs, on a busy machine by several.
       -- needs: key out tickets
@@ -205,15 +217,17 @@ local function decide(key, operations)
           out[tickets[i] + 2] = after[1] * 1000 + math.floor(after[2] / 1000) - first
         end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then

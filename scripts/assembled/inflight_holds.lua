@@ -10,10 +10,12 @@
 --        that comes after the first command that writes). The error of a lone operation is
 --        replied as an error
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: limit lease rule id
 local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
@@ -40,6 +42,7 @@ local function decide(key, operations)
     size = released
     return
   end
+  -- <load>
   -- The blocks after it use:
   --   margin   how far a caller's clock may be ahead, microseconds
   --   edge     leases up to this instant have ended
@@ -83,12 +86,14 @@ local function decide(key, operations)
     else
       local n, times = permits + 0, 1
       id = hold
+      -- <fit>
       -- needs: call id key last limit margin n now rule times used
       -- sets: allowed held
       local held = last[1] and call('ZSCORE', key, '1/' .. id .. rule) -- when the lease ends that this hold has already
       held = held and held + 0 > now - margin and held + 0 or nil
       local allowed = times
       if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
+      -- <seek>
       -- The lease that ends last does not say whether the server's clock has stepped back since a
       -- shorter one began. So where there are leases of several lengths, each is looked at: the
       -- thousand that end last.
@@ -126,6 +131,7 @@ local function decide(key, operations)
         end
         wait = leaves + margin - now
       end
+      -- <take>
       -- needs: allowed ends held id lease margin mark members n now rule times used
       -- sets: ends used
       if allowed > 0 then
@@ -139,6 +145,7 @@ local function decide(key, operations)
         end
         if not held then used = used + n * times end
       end
+      -- <words>
       -- needs: out size now margin used ends allowed wait
       -- sets: size
       out[size + 1] = allowed
@@ -150,6 +157,7 @@ local function decide(key, operations)
     end
   end
   if change then
+    -- <store>
       -- needs: ends key lease limit members now repair spare used
       -- sets:
       local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
@@ -178,6 +186,7 @@ local function decide(key, operations)
       if left == -1 then ttl = math.max(ttl, math.min((ends - now) / 1000, 2 ^ 41) + spare) end -- it was lost
       if left == -1 or members[1] and left < ttl + 1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 951) end
   else
+    -- <expire>
       -- A key that has lost its TTL gets one.
       -- needs: key now spare ends
       -- sets:

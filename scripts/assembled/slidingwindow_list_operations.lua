@@ -17,25 +17,32 @@
 --          g     the permits given back, rounded up
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: rule grain limit window longest corrupt
 local rule, grain, limit, window = ARGV[2], ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0
 local longest = window
 local corrupt = 'CORRUPT no state of a log in a list'
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+local done = 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    -- <load>
     -- Reads what this decision needs of the log. The blocks after it use:
     --   present         the instant at which the call is decided: now, unless it has to be later
     --   slot            last instant of the present slot, at which permits taken now are dated
@@ -240,8 +247,9 @@ local function decide(key, operations)
     local used, stored, recent = total - under, total, instant
     if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
+      -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
       -- its instant, a clock that is behind would find the windows of that time unused again.
@@ -252,9 +260,9 @@ local function decide(key, operations)
       if exists then
         local length = call('LLEN', key)
         if length < 4 or length % 2 == 1 then return {err = corrupt} end
-        local entries, count, latest = length / 2 - 1, 8, nil
+        local entries, count, latest = length / 2 - 1, 1, nil
         repeat -- the last entries, and the total before them
-          count = math.min(count * 4, entries)
+          count = math.min(count * 8, entries)
           latest = call('LRANGE', key, -2 * count - 1, '-1')
         until count == entries or count >= 512 or not latest[2] or tonumber(latest[2]) <= where + 0
         local found = 2
@@ -300,15 +308,10 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
         local allowed, before = times, used
@@ -317,6 +320,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for.
           -- needs: allowed n room times used
           -- sets: allowed
@@ -324,6 +328,7 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <seek>
         -- Computes when the entry leaves the window that makes room. It is an entry of this
         -- execution if the stored ones are not enough.
         -- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
@@ -380,6 +385,7 @@ local function decide(key, operations)
           if allowed == 0 and wait > gone then wait = gone end
           wait = wait - now
         end
+        -- <take>
         -- needs: n longest slot used total allowed others newest gone
         -- sets: used total newest gone
         used = used + allowed * n
@@ -389,6 +395,7 @@ local function decide(key, operations)
           gone = slot + longest
           if others > gone then gone = others end
         end
+        -- <words>
         -- needs: out size now newest allowed before wait
         -- sets: size
         out[size + 1] = allowed
@@ -397,7 +404,7 @@ local function decide(key, operations)
         out[size + 4] = before
         size = size + 4
         if kind == 'e' then
-          tickets[#tickets + 1] = size
+          -- <ticket>
           -- The instant of the entry.
           -- needs: out size slot
           -- sets:
@@ -406,10 +413,13 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
+        -- <store>
           -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
-          -- sets: exists
+          -- sets: exists renew total
           if repair then
             redis.call('LTRIM', key, '0', 2 * kept + 1)
             redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
@@ -448,6 +458,7 @@ local function decide(key, operations)
           ttl = ttl - ttl % 2 + slack
           if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
       else
+        -- <expire>
           -- A denial repairs a lost TTL, and changes nothing else.
           -- needs: key present exists gone slack
           -- sets:
@@ -456,15 +467,17 @@ local function decide(key, operations)
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
           end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then

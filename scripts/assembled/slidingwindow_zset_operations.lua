@@ -17,23 +17,30 @@
 --          g     the permits given back, rounded up
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: limit window
 local limit, window = ARGV[2] + 0, ARGV[3] + 0
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+local done = 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    -- <load>
     -- The blocks after it use:
     --   at              the instant of the decision: now, or the last permit's if a clock is ahead
     --   edge            permits up to this instant have left the window
@@ -101,8 +108,9 @@ local function decide(key, operations)
     end
     local stored = used
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
+      -- <giveback>
       -- which is the number of the ticket's first member. Its members have neighbouring ranks.
       -- The name of the last permit stays for as long as callers' clocks may be apart: without its
       -- instant, a clock that is behind would find the window of that time unused again.
@@ -138,15 +146,10 @@ local function decide(key, operations)
       size = size + 1
       out[size] = given
     else
-      local change, tickets, from = repair, {}, begin
+      local change = repair
       repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
-        end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+        local n, times = permits + 0, amount + 0
+        -- <fit>
         -- needs: n times limit used
         -- sets: allowed before room
         local allowed, before = times, used
@@ -155,6 +158,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % n) / n, 0) -- room is below 0 if the limit was lowered
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for. A member is a permit: to remove more
           -- at once would take too long.
           -- needs: allowed n room times used
@@ -163,6 +167,7 @@ local function decide(key, operations)
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
+        -- <seek>
         -- Computes when the permit leaves the window that makes room. It is one of this execution
         -- if the stored ones are not enough.
         -- needs: allowed at call key limit n newest now returned stored times used window
@@ -177,10 +182,12 @@ local function decide(key, operations)
           end
           wait = leaves + window - now
         end
+        -- <take>
         -- needs: n at used newest allowed
         -- sets: used newest
         used = used + allowed * n
         if allowed > 0 then newest = at end
+        -- <words>
         -- needs: out size now newest allowed before wait
         -- sets: size
         out[size + 1] = allowed
@@ -189,7 +196,7 @@ local function decide(key, operations)
         out[size + 4] = before
         size = size + 4
         if kind == 'e' then
-          tickets[#tickets + 1] = size
+          -- <ticket>
           -- The members' score, and the number that the store gives the last one.
           -- needs: out size at number used stored repair
           -- sets:
@@ -199,10 +206,13 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
+        -- <store>
           -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
-          -- sets: number
+          -- sets: edge number
           local score, missing = string.format('%d', at), used - stored
           if repair then
             local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')
@@ -235,21 +245,24 @@ local function decide(key, operations)
           end
           if left < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
       else
+        -- <expire>
           -- A key that has lost its TTL gets one.
           -- needs: key now spare ends
           -- sets:
           local ttl = (ends - now) / 1000
           if redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then

@@ -10,19 +10,33 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+--          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
+--                                     too, if they fit within so many microseconds. A state that
+--                                     promises permits says until when, so that no other rule
+--                                     repays the debt at its own rate (inherit)
+--          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
+--                                     wrote: then it gets what it held before, '' for nothing.
+--                                     Otherwise others have reserved behind it and know their instants
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          s     when the permits are due, microseconds from now; the words of a run of one
+--                request; how many numbers follow, and these: none if nothing was taken; otherwise
+--                4 of what the key holds (see receipt), and 8 of what it held, if anything
+--          z     1 if the reservation was cancelled, else 0
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
---        first command that writes). The error of a lone operation is replied as an error.
+--        first command that writes). Of an operation on its own, which has a script
+--        without the function and the loops around it, the error is the reply.
 local call = redis.pcall
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
 -- needs:
 -- sets: burst permit flow every rule sub divide after
 local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
@@ -61,14 +75,29 @@ local function after(permits, units, unit, speed, step)
   return micros + -micros % step
 end
 -- </arithmetic>
-local out, size, done = {}, 0, 0
+local out, size = {}, 0
+local done = 0
 
--- A give back writes on its own, so it is loaded on its own; the operations up to the next
--- one are loaded once and stored once.
+-- A give back writes on its own, so it is loaded on its own, and so are reservations and cancels;
+-- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
+  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
   repeat
-    local back, where, which, behind = string.match(operations, '^(%d+)g(%d+)/(%d+),?()', begin)
+    if not kind then return {err = 'ERR no operation'} end
+    local back = kind == 'g' and permits + 0
+    local call = call
+    local wrote, before, behind, undone
+    if kind == 'z' then
+      wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
+      local held = call('GET', key)
+      if held and held.err then return held end
+      undone = held == wrote
+      call = function() -- load reads what is restored
+        return undone and before ~= '' and before
+      end
+    end
+    -- <load>
     -- The blocks after it use:
     --   present      the instant that decides: now, or the state's if a caller's clock is ahead
     --   whole, part  permits and units missing at present
@@ -124,10 +153,10 @@ local function decide(key, operations)
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+        -- Until the last permit that a reservation promised is due, a faster rule counts back from
         -- what will be missing then: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-        -- sets: present lag repair theirs writes margin whole part same
+        -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise =
           string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
         if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -250,12 +279,13 @@ local function decide(key, operations)
       end
     end
     if back then
-      back = back + 0
-      begin = behind
+      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
+      stop = behind
+      -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
-      -- the next caller would get the same ones (reserve.lua).
-      -- needs: writes back divide flow part permit present repair since state sub theirs where which whole
+      -- the next caller would get the same ones (operations.lua).
+      -- needs: back divide flow part permit present repair rule since state sub theirs where which whole writes
       -- sets: given part present repair since state whole
       local less, lessPart, given = back, 0, 0
       if which == '1' then
@@ -267,7 +297,7 @@ local function decide(key, operations)
         end
         if since < where + 0 or theirs then less = -1 end -- how much was refilled is not known
       end
-      if less >= 0 and less + lessPart > 0 and whole + part > 0 and not string.find(writes, '!', 1, true) then
+      if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
         given = math.min(less, whole)
         if lessPart > 0 and less < whole then given = given + 1 end
         if theirs then theirs.full = math.max(theirs.less(back), 0) end
@@ -288,8 +318,7 @@ local function decide(key, operations)
         -- slower rule, or of now, it would take from a faster rule what has been refilled since.
         -- needs: less lessPart present repair state
         -- sets:
-        local at, level, units, rest = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/.*)$')
-        local unit = string.match(rest, '%d+') + 0
+        local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
         if units == '' then -- a state of bucket.lua
           level = math.max(level - less * unit - lessPart, 0)
         else
@@ -309,8 +338,9 @@ local function decide(key, operations)
         repair = true
         state = string.format('%s/%d%s%s', at, level, units, rest)
         -- </lower>
+        -- <store>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-          -- sets: ttl value
+          -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
           if repair then -- nothing was taken
             if theirs then ttl = theirs.full end
@@ -323,16 +353,148 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
-    else
-      local change, tickets, from = repair, {}, begin
-      repeat
-        local permits, kind, calls, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
-        if not kind then -- permits to give back, which is a list of its own
-          if begin == from then return {err = 'ERR no operation'} end
-          break
+    elseif kind == 's' then
+      local n, times = permits + 0, 1
+      -- <fit>
+      -- needs: n times burst whole part
+      -- sets: allowed wholeBefore partBefore
+      local allowed, wholeBefore, partBefore = times, whole, part
+      local room = burst - whole
+      if part > 0 then room = room - 1 end
+      if n * allowed > room then -- room is below 0 if a larger burst was used
+        allowed = math.max((room - room % n) / n, 0)
+      end
+      -- <due>
+      -- When the permits fit, microseconds from now, and the instant that the state gets.
+      -- needs: n now burst permit flow every after whole part since
+      -- sets: due stamp
+      local due, stamp = 0, since
+      local over = whole + n - burst
+      if over > 0 or over == 0 and part > 0 then
+        due = since + after(over, part, permit, flow, every) - now
+      end
+      size = size + 1
+      out[size] = due
+      if due <= amount + 0 then allowed = 1 end
+      -- <take>
+      -- needs: n whole allowed repair theirs
+      -- sets: whole repair theirs
+      if allowed > 0 then -- the state becomes one of this rule
+        whole = whole + allowed * n
+        repair = false
+        theirs = nil
+      end
+      -- <wait>
+      -- needs: n now burst since lag theirs
+      -- sets: ago wait
+      local ago, wait = now - since, 0
+      if theirs then -- nothing was taken
+        ago = -lag - theirs.wait(burst)
+        wait = math.max(lag + theirs.wait(n), 1)
+      end
+      -- <words>
+      -- needs: out size allowed ago wait wholeBefore partBefore
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = wholeBefore
+      out[size + 3] = partBefore
+      out[size + 4] = ago
+      out[size + 5] = wait
+      size = size + 5
+      size = size + 1
+      if allowed > 0 then
+        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
+        writes = plain or writes
+        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        -- <store>
+          -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+          -- sets:
+          local ttl, value = since + after(whole, part, permit, flow, every) - present
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+          end
+          ttl = ttl / 1000 + margin
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        out[size] = 4
+        -- <receipt>
+        -- After the store: what the key holds, and what it held before, if anything: instant, permits or
+        -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+        -- Then the promise. See State.
+        -- needs: out part promise size stamp state sub whole
+        -- sets: size
+        out[size + 1] = stamp
+        out[size + 2] = whole
+        out[size + 3] = part
+        out[size + 4] = promise
+        size = size + 4
+        if state then
+          out[size - 4] = 12
+          local at, permits, units, unit, speed, step, kind, promised =
+            string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+          out[size + 1] = tonumber(at, 10)
+          out[size + 2] = permits + 0
+          out[size + 3] = tonumber(units) or -1
+          out[size + 4] = unit + 0
+          out[size + 5] = speed + 0
+          out[size + 6] = tonumber(step) or 0
+          out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+          out[size + 8] = tonumber(promised) or 0
+          size = size + 8
         end
-        local n, times = permits + 0, calls + 0
-        begin = stop
+      else
+        if repair then
+          -- <store>
+            -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+            -- sets:
+            local ttl, value = since + after(whole, part, permit, flow, every) - present
+            if repair then -- nothing was taken
+              if theirs then ttl = theirs.full end
+              value = string.format('%016d', present) .. sub(state, 17)
+            else
+              value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+            end
+            ttl = ttl / 1000 + margin
+            redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        else
+          -- <expire>
+            -- A key that has lost its TTL gets one. One denial in sixteen looks.
+            -- needs: call key now permit flow every after present whole part since theirs margin
+            -- sets:
+            if now % 16 == 0 and call('PTTL', key) == -1 then
+              local ttl = since + after(whole, part, permit, flow, every) - present
+              if theirs then ttl = theirs.full end
+              ttl = ttl / 1000 + margin
+              redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+            end
+        end
+        out[size] = 0
+      end
+    elseif wrote then
+      stop = behind
+      if undone then
+        -- <remains>
+        -- Of a state that is restored, as load has read it, in milliseconds.
+        -- needs: after every flow margin part permit present since theirs whole
+        -- sets: remains
+        local remains = (since + after(whole, part, permit, flow, every) - present) / 1000 + margin
+        if theirs then remains = theirs.full / 1000 + margin end
+        if state and remains > 0 then
+          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+        else
+          redis.call('UNLINK', key)
+        end
+      end
+      size = size + 1
+      out[size] = undone and 1 or 0
+    else
+      local change = repair
+      repeat
+        local n, times = permits + 0, amount + 0
+        -- <fit>
         -- needs: n times burst whole part
         -- sets: allowed wholeBefore partBefore
         local allowed, wholeBefore, partBefore = times, whole, part
@@ -342,6 +504,7 @@ local function decide(key, operations)
           allowed = math.max((room - room % n) / n, 0)
         end
         if kind == 'c' then
+          -- <charge>
           -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
           -- numbers stay exact.
           -- needs: n times permit flow every after whole part allowed
@@ -354,6 +517,7 @@ local function decide(key, operations)
             if debt < 2 ^ 52 and after(debt, part, permit, flow, every) <= 2 ^ 51 then allowed = middle else most = middle end
           end
         end
+        -- <take>
         -- needs: n whole allowed repair theirs
         -- sets: whole repair theirs
         if allowed > 0 then -- the state becomes one of this rule
@@ -361,6 +525,7 @@ local function decide(key, operations)
           repair = false
           theirs = nil
         end
+        -- <wait>
         -- needs: n now burst since lag theirs
         -- sets: ago wait
         local ago, wait = now - since, 0
@@ -368,6 +533,7 @@ local function decide(key, operations)
           ago = -lag - theirs.wait(burst)
           wait = math.max(lag + theirs.wait(n), 1)
         end
+        -- <words>
         -- needs: out size allowed ago wait wholeBefore partBefore
         -- sets: size
         out[size + 1] = allowed
@@ -377,7 +543,7 @@ local function decide(key, operations)
         out[size + 5] = wait
         size = size + 5
         if kind == 'e' then
-          tickets[#tickets + 1] = size
+          -- <ticket>
           -- The instant up to which the refill is counted.
           -- needs: out size since
           -- sets:
@@ -386,10 +552,13 @@ local function decide(key, operations)
           size = size + 2
         end
         change = change or allowed > 0
-      until begin > #operations
+        begin = stop
+        permits, kind, amount, stop = string.match(operations, '^(%d+)([xec])(%d+),?()', begin)
+      until not kind
       if change then
+        -- <store>
           -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
-          -- sets: ttl value
+          -- sets:
           local ttl, value = since + after(whole, part, permit, flow, every) - present
           if repair then -- nothing was taken
             if theirs then ttl = theirs.full end
@@ -400,6 +569,7 @@ local function decide(key, operations)
           ttl = ttl / 1000 + margin
           redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
       else
+        -- <expire>
           -- A key that has lost its TTL gets one. One denial in sixteen looks.
           -- needs: call key now permit flow every after present whole part since theirs margin
           -- sets:
@@ -410,15 +580,17 @@ local function decide(key, operations)
             redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
           end
       end
+      stop = begin
     end
     done = size
+    begin = stop
+    if begin <= #operations then
+      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+    end
   until begin > #operations
 end
 
 local ahead = #ARGV - #KEYS -- ARGV in front of the operations
-if #KEYS == 1 and not string.find(ARGV[ahead + 1], ',', 1, true) then
-  return decide(KEYS[1], ARGV[ahead + 1]) or out
-end
 for i = 1, #KEYS do
   local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
   if not ok or failed then

@@ -1,12 +1,33 @@
--- Looks at a key for one request for one permit: takes nothing and writes nothing.
--- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked
--- lines. The reply is the words of a run of one request, before it has taken anything.
+-- Token bucket and leaky bucket of any rule: they may refill in steps, which count from
+-- the first permit taken from the full bucket, and one number need not hold their units.
+-- (bucket.lua decides where both are not so.) An even refill has steps of a microsecond.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] burst, permits; [3] units a permit; [4] units that a
+--          microsecond restores; [5] microseconds a step; [6] the rule, as it stands in
+--          the state; then what callersclock.lua needs, if the caller's clock decides
+-- State    "<instant, 16 digits>/<permits missing then>+<units>", and the rule that wrote
+--          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
+--          step>", and "@" if a caller's clock wrote it, then spare if not 1000; then "!"
+--          and for how many microseconds after the instant permits are promised, if they
+--          are. The instant is that of the last step. A state with a promise, and one of
+--          bucket.lua, is another rule's.
+-- Reply    the words of a run
+-- Words    requests allowed; permits and units missing before the run; microseconds since
+--          the last step; 0. If another rule wrote the state and nothing was taken, the
+--          last two are minus the time until the bucket is full, and the time until the
+--          first denied request fits
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
+
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- </clock>
+
+-- <config>
 -- needs:
 -- sets: burst permit flow every rule sub divide after
 local burst, permit, flow, every, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5] + 0, ARGV[6]
@@ -45,7 +66,9 @@ local function after(permits, units, unit, speed, step)
   return micros + -micros % step
 end
 -- </arithmetic>
-local out, size = {}, 0
+-- </config>
+
+-- <load>
 -- The blocks after it use:
 --   present      the instant that decides: now, or the state's if a caller's clock is ahead
 --   whole, part  permits and units missing at present
@@ -101,10 +124,10 @@ if state then
     -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+    -- Until the last permit that a reservation promised is due, a faster rule counts back from
     -- what will be missing then: it restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part same
+    -- sets: lag margin part present promise repair same theirs whole writes
     local written, permits, units, unit, speed, step, kind, promise =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
     if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -226,6 +249,9 @@ if state then
     if same then theirs = nil end
   end
 end
+-- </load>
+
+-- <fit>
 -- needs: n times burst whole part
 -- sets: allowed wholeBefore partBefore
 local allowed, wholeBefore, partBefore = times, whole, part
@@ -234,6 +260,19 @@ if part > 0 then room = room - 1 end
 if n * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % n) / n, 0)
 end
+-- </fit>
+
+-- <take>
+-- needs: n whole allowed repair theirs
+-- sets: whole repair theirs
+if allowed > 0 then -- the state becomes one of this rule
+  whole = whole + allowed * n
+  repair = false
+  theirs = nil
+end
+-- </take>
+
+-- <wait>
 -- needs: n now burst since lag theirs
 -- sets: ago wait
 local ago, wait = now - since, 0
@@ -241,6 +280,44 @@ if theirs then -- nothing was taken
   ago = -lag - theirs.wait(burst)
   wait = math.max(lag + theirs.wait(n), 1)
 end
+-- </wait>
+
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+  -- sets:
+  local ttl, value = since + after(whole, part, permit, flow, every) - present
+  if repair then -- nothing was taken
+    if theirs then ttl = theirs.full end
+    value = string.format('%016d', present) .. sub(state, 17)
+  else
+    value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+  end
+  ttl = ttl / 1000 + margin
+  redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+  -- </store>
+else
+  -- <expire>
+  -- A key that has lost its TTL gets one. One denial in sixteen looks.
+  -- needs: call key now permit flow every after present whole part since theirs margin
+  -- sets:
+  if now % 16 == 0 and call('PTTL', key) == -1 then
+    local ttl = since + after(whole, part, permit, flow, every) - present
+    if theirs then ttl = theirs.full end
+    ttl = ttl / 1000 + margin
+    redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+  end
+  -- </expire>
+end
+
+-- <answer>
+-- needs: allowed ago wait wholeBefore partBefore
+-- sets:
+return {allowed, wholeBefore, partBefore, ago, wait}
+-- </answer>
+
+--[[ In place of the answer when a run of requests is decided:
+-- <words>
 -- needs: out size allowed ago wait wholeBefore partBefore
 -- sets: size
 out[size + 1] = allowed
@@ -249,4 +326,134 @@ out[size + 3] = partBefore
 out[size + 4] = ago
 out[size + 5] = wait
 size = size + 5
-return out
+-- </words>
+
+-- <due>
+-- When the permits fit, microseconds from now, and the instant that the state gets.
+-- needs: n now burst permit flow every after whole part since
+-- sets: due stamp
+local due, stamp = 0, since
+local over = whole + n - burst
+if over > 0 or over == 0 and part > 0 then
+  due = since + after(over, part, permit, flow, every) - now
+end
+-- </due>
+
+-- <receipt>
+-- After the store: what the key holds, and what it held before, if anything: instant, permits or
+-- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+-- Then the promise. See State.
+-- needs: out part promise size stamp state sub whole
+-- sets: size
+out[size + 1] = stamp
+out[size + 2] = whole
+out[size + 3] = part
+out[size + 4] = promise
+size = size + 4
+if state then
+  out[size - 4] = 12
+  local at, permits, units, unit, speed, step, kind, promised =
+    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+  out[size + 1] = tonumber(at, 10)
+  out[size + 2] = permits + 0
+  out[size + 3] = tonumber(units) or -1
+  out[size + 4] = unit + 0
+  out[size + 5] = speed + 0
+  out[size + 6] = tonumber(step) or 0
+  out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+  out[size + 8] = tonumber(promised) or 0
+  size = size + 8
+end
+-- </receipt>
+
+-- <remains>
+-- Of a state that is restored, as load has read it, in milliseconds.
+-- needs: after every flow margin part permit present since theirs whole
+-- sets: remains
+local remains = (since + after(whole, part, permit, flow, every) - present) / 1000 + margin
+if theirs then remains = theirs.full / 1000 + margin end
+-- </remains>
+
+-- <charge>
+-- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
+-- numbers stay exact.
+-- needs: n times permit flow every after whole part allowed
+-- sets: allowed
+local most = times + 1
+allowed = 0
+while most - allowed > 1 do
+  local middle = math.floor((allowed + most) / 2)
+  local debt = whole + n * middle
+  if debt < 2 ^ 52 and after(debt, part, permit, flow, every) <= 2 ^ 51 then allowed = middle else most = middle end
+end
+-- </charge>
+
+-- <ticket>
+-- The instant up to which the refill is counted.
+-- needs: out size since
+-- sets:
+out[size + 1] = since
+out[size + 2] = 0
+-- </ticket>
+
+-- <giveback>
+-- which is '1' if the bucket may have refilled what was held since the instant where.
+-- While permits are promised, nothing is given back: waiting callers know their instants, and
+-- the next caller would get the same ones (operations.lua).
+-- needs: back divide flow part permit present repair rule since state sub theirs where which whole writes
+-- sets: given part present repair since state whole
+local less, lessPart, given = back, 0, 0
+if which == '1' then
+  local restored, rest = divide(math.max(since - where, 0), flow, permit)
+  less = less - restored
+  if rest > 0 then
+    less = less - 1
+    lessPart = permit - rest
+  end
+  if since < where + 0 or theirs then less = -1 end -- how much was refilled is not known
+end
+if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
+  given = math.min(less, whole)
+  if lessPart > 0 and less < whole then given = given + 1 end
+  if theirs then theirs.full = math.max(theirs.less(back), 0) end
+  whole = whole - less
+  part = part - lessPart
+  if part < 0 then
+    whole = whole - 1
+    part = part + permit
+  end
+  if whole < 0 or whole + part == 0 then
+    whole = 0
+    part = 0
+    since = present
+  end
+  if not repair then since = since - present + tonumber(sub(state, 1, 16), 10) end -- as present below
+  -- <lower>
+  -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+  -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+  -- needs: less lessPart present repair state
+  -- sets:
+  local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
+  if units == '' then -- a state of bucket.lua
+    level = math.max(level - less * unit - lessPart, 0)
+  else
+    level = level - less
+    units = units - lessPart
+    if units < 0 then
+      level = level - 1
+      units = units + unit
+    end
+    if level < 0 then
+      level = 0
+      units = 0
+    end
+    units = string.format('+%d', units)
+  end
+  if not repair then present = tonumber(at, 10) end
+  repair = true
+  state = string.format('%s/%d%s%s', at, level, units, rest)
+  -- </lower>
+  -- <store/>
+end
+-- </giveback>
+]]

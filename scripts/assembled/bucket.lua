@@ -1,24 +1,41 @@
--- Reserves permits of a bucket: takes them even if they do not fit yet, if they fit soon
--- enough. The caller may use them when they are due.
--- KEYS and ARGV are those of the algorithm's script, whose blocks replace the marked lines.
--- After the algorithm's comes the longest wait, microseconds. A state that promises permits
--- says until when, so that no other rule repays the debt at its own rate (inherit).
--- Reply  when the permits are due, microseconds from now; the words of a run of one
---        request; and if the permits were taken, for cancel.lua: the TTL that the key got and
---        the one that it had, milliseconds, what it held, and what it holds
-local key, n, times = KEYS[1], ARGV[1], 1
+-- Token bucket and leaky bucket that refill or drain evenly, and whose units fit into one
+-- number. They decide alike: "missing" is how far a token bucket is from full, or the
+-- level of a leaky bucket. This is GCRA (ITU-T I.371) with a level and its time as state.
+--
+-- KEYS[1]  the key
+-- ARGV     [1] permits; [2] capacity, units; [3] units a permit; [4] units that a
+--          microsecond restores; [5] the rule, as it stands in the state; then what
+--          callersclock.lua needs, if the caller's clock decides. The caller chooses the
+--          unit so that all numbers are whole.
+-- State    "<instant, 16 digits>/<units missing then>", and the rule that wrote it:
+--          "/<units a permit>/<units that a microsecond restores>", and "@" if a
+--          caller's clock wrote it, then spare if not 1000; then "!" and for how many
+--          microseconds after the instant permits are promised, if they are. That, and a
+--          state of steppedbucket.lua, is another rule's.
+-- Reply    units missing before the call, negative when denied; -2^53 if another rule's
+--          state denies: then the caller asks for the words
+-- Words    requests allowed; units missing before the run; the lag of the caller's
+--          clock behind the state, microseconds; 0. If another rule wrote the state and
+--          nothing was taken, the last two are the times until the first denied request
+--          fits and until the bucket is full
+local key, n, times = KEYS[1], ARGV[1], 1 -- n stays a string: arithmetic takes it
 local call = redis.pcall
-local ahead = #ARGV
-local longest = ARGV[ahead] + 0
+
+-- <clock>
 -- needs:
 -- sets: now mark spare
 local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- </clock>
+
+-- <config>
 -- needs:
 -- sets: capacity permit flow rule sub
 local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5]
 local sub = string.sub
-local out, size = {}, 1
+-- </config>
+
+-- <load>
 -- The blocks after it use:
 --   present  the instant that decides: now, or the state's if a caller's clock is ahead
 --   missing  units missing at present
@@ -95,10 +112,10 @@ if state then
     -- the rule is this one, but the state promises permits, and so does not end with it.
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
-    -- Until the last permit that reserve.lua promised is due, a faster rule counts back from
+    -- Until the last permit that a reservation promised is due, a faster rule counts back from
     -- what will be missing then: it restores nothing of what is promised to others.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-    -- sets: present lag repair theirs writes margin whole part same
+    -- sets: lag margin part present promise repair same theirs whole writes
     local written, permits, units, unit, speed, step, kind, promise =
       string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
     if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
@@ -220,6 +237,9 @@ if state then
     if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
   end
 end
+-- </load>
+
+-- <fit>
 -- needs: n times capacity permit missing
 -- sets: allowed before cost room
 local cost, allowed, before = n * permit, times, missing
@@ -227,14 +247,9 @@ local room = capacity - missing
 if cost * allowed > room then -- room is below 0 if a larger burst was used
   allowed = math.max((room - room % cost) / cost, 0)
 end
--- When the permits fit, microseconds from now, and the instant that the state gets.
--- needs: present missing lag capacity flow cost
--- sets: due stamp
-local due, stamp = 0, present
-local over = missing + cost - capacity
-if over > 0 then due = lag + (over + -over % flow) / flow end
-out[1] = due
-if due <= longest then allowed = 1 end
+-- </fit>
+
+-- <take>
 -- needs: cost allowed missing repair theirs
 -- sets: missing repair theirs
 if allowed > 0 then -- the state becomes one of this rule
@@ -242,6 +257,9 @@ if allowed > 0 then -- the state becomes one of this rule
   repair = false
   theirs = nil
 end
+-- </take>
+
+-- <wait>
 -- needs: n capacity permit lag theirs
 -- sets: late filled
 local late, filled = lag, 0
@@ -249,6 +267,46 @@ if theirs then -- nothing was taken
   late = lag + theirs.wait(n)
   filled = lag + theirs.wait(capacity / permit)
 end
+-- </wait>
+
+if allowed > 0 or repair then
+  -- <store>
+  -- needs: key flow sub state present missing repair theirs writes margin
+  -- sets:
+  local ttl, value = missing / flow / 1000 + margin
+  if repair then -- nothing was taken
+    if theirs then ttl = theirs.full / 1000 + margin end
+    value = string.format('%016d', present) .. sub(state, 17)
+  else
+    value = string.format('%016d/%d%s', present, missing, writes)
+  end
+  -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+  -- as 1e+8.
+  redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+  -- </store>
+else
+  -- <expire>
+  -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
+  -- so one denial in sixteen does.
+  -- needs: call key now flow missing theirs margin
+  -- sets:
+  if now % 16 == 0 and call('PTTL', key) == -1 then
+    local ttl = missing / flow / 1000 + margin
+    if theirs then ttl = theirs.full / 1000 + margin end
+    redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+  end
+  -- </expire>
+end
+
+-- <answer>
+-- needs: allowed before filled
+-- sets:
+if allowed > 0 then return before end
+return filled > 0 and -2 ^ 53 or -before
+-- </answer>
+
+--[[ In place of the answer when a run of requests is decided:
+-- <words>
 -- needs: out size allowed before late filled
 -- sets: size
 out[size + 1] = allowed
@@ -256,46 +314,113 @@ out[size + 2] = before
 out[size + 3] = late
 out[size + 4] = filled
 size = size + 4
-if allowed > 0 or repair then
-  if allowed > 0 and due > 0 then
-    local promise = now + due - stamp
-    local plain, earlier = string.match(writes, '^(.*)!(%d+)$')
-    if plain then
-      writes = plain
-      promise = math.max(promise, earlier + 0)
-    end
-    writes = writes .. string.format('!%d', promise)
-  end
-  local kept = call('PTTL', key)
-    -- needs: key flow sub state present missing repair theirs writes margin
-    -- sets: ttl value
-    local ttl, value = missing / flow / 1000 + margin
-    if repair then -- nothing was taken
-      if theirs then ttl = theirs.full / 1000 + margin end
-      value = string.format('%016d', present) .. sub(state, 17)
-    else
-      value = string.format('%016d/%d%s', present, missing, writes)
-    end
-    -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
-    -- as 1e+8.
-    redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
-  if allowed > 0 then
-    local given = ttl - ttl % 2 + 3
-    if type(kept) ~= 'number' or kept == -1 then kept = given end -- the user may not ask, or the TTL was lost
-    out[size + 1] = given
-    out[size + 2] = kept
-    out[size + 3] = state or ''
-    out[size + 4] = value
-  end
-else
-    -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
-    -- so one denial in sixteen does.
-    -- needs: call key now flow missing theirs margin
-    -- sets:
-    if now % 16 == 0 and call('PTTL', key) == -1 then
-      local ttl = missing / flow / 1000 + margin
-      if theirs then ttl = theirs.full / 1000 + margin end
-      redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
-    end
+-- </words>
+
+-- <due>
+-- When the permits fit, microseconds from now, and the instant that the state gets.
+-- needs: present missing lag capacity flow cost
+-- sets: due stamp
+local due, stamp = 0, present
+local over = missing + cost - capacity
+if over > 0 then due = lag + (over + -over % flow) / flow end
+-- </due>
+
+-- <receipt>
+-- After the store: what the key holds, and what it held before, if anything: instant, permits or
+-- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
+-- Then the promise. See State.
+-- needs: missing out promise size stamp state sub
+-- sets: size
+out[size + 1] = stamp
+out[size + 2] = missing
+out[size + 3] = -1
+out[size + 4] = promise
+size = size + 4
+if state then
+  out[size - 4] = 12
+  local at, permits, units, unit, speed, step, kind, promised =
+    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+  out[size + 1] = tonumber(at, 10)
+  out[size + 2] = permits + 0
+  out[size + 3] = tonumber(units) or -1
+  out[size + 4] = unit + 0
+  out[size + 5] = speed + 0
+  out[size + 6] = tonumber(step) or 0
+  out[size + 7] = kind == '' and -2 or tonumber(sub(kind, 2)) or -1
+  out[size + 8] = tonumber(promised) or 0
+  size = size + 8
 end
-return out
+-- </receipt>
+
+-- <remains>
+-- Of a state that is restored, as load has read it, in milliseconds.
+-- needs: flow margin missing theirs
+-- sets: remains
+local remains = missing / flow / 1000 + margin
+if theirs then remains = theirs.full / 1000 + margin end
+-- </remains>
+
+-- <charge>
+-- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
+-- numbers stay exact.
+-- needs: allowed cost flow missing room times
+-- sets: allowed
+room = math.min(2 ^ 52 - 1, 2 ^ 51 * flow) - missing
+allowed = times
+if cost * allowed > room then allowed = math.max((room - room % cost) / cost, 0) end
+-- </charge>
+
+-- <ticket>
+-- The instant up to which the refill is counted.
+-- needs: out size present
+-- sets:
+out[size + 1] = present
+out[size + 2] = 0
+-- </ticket>
+
+-- <giveback>
+-- which is '1' if the bucket may have refilled what was held since the instant where.
+-- While permits are promised, nothing is given back: waiting callers know their instants, and
+-- the next caller would get the same ones (operations.lua).
+-- needs: back flow missing permit present repair rule state theirs where which writes
+-- sets: given missing present repair state
+local less, given = back * permit, 0
+if which == '1' then
+  less = less - (present - where) * flow
+  if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
+end
+if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
+  given = math.ceil(math.min(less, missing) / permit)
+  if theirs then theirs.full = math.max(theirs.less(back), 0) end
+  missing = math.max(missing - less, 0)
+  local lessPart = less % permit
+  less = (less - lessPart) / permit
+  -- <lower>
+  -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+  -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+  -- needs: less lessPart present repair state
+  -- sets:
+  local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
+  if units == '' then -- a state of bucket.lua
+    level = math.max(level - less * unit - lessPart, 0)
+  else
+    level = level - less
+    units = units - lessPart
+    if units < 0 then
+      level = level - 1
+      units = units + unit
+    end
+    if level < 0 then
+      level = 0
+      units = 0
+    end
+    units = string.format('+%d', units)
+  end
+  if not repair then present = tonumber(at, 10) end
+  repair = true
+  state = string.format('%s/%d%s%s', at, level, units, rest)
+  -- </lower>
+  -- <store/>
+end
+-- </giveback>
+]]

@@ -1,0 +1,25 @@
+package merge
+
+import (
+	"unique"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A Limit is what the calls of one limiter have in common.
+type Limit struct {
+	Exec *redisexec.Executor
+	Name func(key string) string // of a key in Redis
+
+	// States is the same for limiters whose keys have the same names, such as the plans of one name:
+	// the calls for such a key are decided in the order in which they came. Private limits need none.
+	States unique.Handle[string]
+}
+
+// A place in a batch is found by the key of a call.
+type lastKey struct {
+	states unique.Handle[string]
+	key    string
+}
+
+func (l *Limit) last(key string) lastKey { return lastKey{l.States, key} }

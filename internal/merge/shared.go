@@ -1,0 +1,46 @@
+package merge
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// shared are the queues that limiters share, for as long as one of these limiters is in use.
+var shared = struct {
+	sync.Mutex
+	of map[user]weak.Pointer[Queues]
+}{of: map[user]weak.Pointer[Queues]{}}
+
+// A user of shared queues is a client and an algorithm, by its script for many requests.
+type user struct {
+	client redisexec.Client
+	many   *script.Script
+}
+
+// Shared returns the queues that the limiters of this client and this script share. The client is a
+// pointer.
+func Shared(client redisexec.Client, many *script.Script) *Queues {
+	shared.Lock()
+	defer shared.Unlock()
+	by := user{client, many}
+	if q := shared.of[by].Value(); q != nil {
+		return q
+	}
+	q := NewQueues(client)
+	shared.of[by] = weak.Make(q)
+	runtime.AddCleanup(q, forget, by)
+	return q
+}
+
+// forget forgets queues that nobody uses any more, unless others have taken their place.
+func forget(by user) {
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.of[by].Value() == nil {
+		delete(shared.of, by)
+	}
+}

@@ -1,0 +1,77 @@
+package ratelimit
+
+// A kind says what a limiter is. This is the one place that asks: a type of a user's that embeds a
+// limiter of this package has its methods too, but may do more in them, and so is a type of its own.
+type kind struct {
+	absent bool    // no limiter, or a nil pointer to one of this package
+	core   *core   // of one that decides on Redis; nil also if its constructor did not make it
+	most   int     // permits that one call can get; 0: not known
+	inside Limiter // what a decorator asks; nil also of a Choice, which asks another one for each call
+	role   role
+}
+
+// A role is what a limiter does when it is called.
+type role int
+
+const (
+	alien     role = iota // a type of a user's
+	onRedis               // one limiter on Redis
+	inMemory              // one that needs no Redis
+	several               // an All
+	decorator             // around others
+)
+
+// kindOf looks at l. A nil pointer of a user's type is not noticed: that would take reflection.
+func kindOf(l Limiter) kind {
+	switch l := l.(type) {
+	case nil:
+		return kind{absent: true}
+	case *FixedWindow:
+		return kindOnRedis(l == nil, l.decider())
+	case *CalendarWindow:
+		return kindOnRedis(l == nil, l.decider())
+	case *SlidingWindow:
+		return kindOnRedis(l == nil, l.decider())
+	case *SlidingLog:
+		return kindOnRedis(l == nil, l.decider())
+	case *TokenBucket:
+		return kindOnRedis(l == nil, l.decider())
+	case *LeakyBucket:
+		return kindOnRedis(l == nil, l.decider())
+	case *LocalTokenBucket:
+		k := kind{absent: l == nil, role: inMemory}
+		if l != nil {
+			k.most = l.ceiling()
+		}
+		return k
+	case *All:
+		return kind{absent: l == nil, role: several, most: l.ceiling()}
+	case *Choice:
+		return kind{absent: l == nil, role: decorator}
+	case *Fallback:
+		k := kind{absent: l == nil, role: decorator}
+		if l != nil {
+			k.inside, k.most = l.primary, l.most
+		}
+		return k
+	case *DenyCache:
+		if l != nil {
+			return kindAround(l.limiter)
+		}
+	case *Shadow:
+		if l != nil {
+			return kindAround(l.enforced)
+		}
+	default:
+		return kind{}
+	}
+	return kind{absent: true, role: decorator}
+}
+
+func kindOnRedis(absent bool, c *core) kind {
+	return kind{absent: absent, role: onRedis, core: c, most: c.ceiling()}
+}
+
+func kindAround(inside Limiter) kind {
+	return kind{role: decorator, inside: inside, most: kindOf(inside).most}
+}

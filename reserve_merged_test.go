@@ -1,0 +1,90 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/merge"
+)
+
+// reserveTogether makes four calls for a key of a bucket of one permit a minute and a burst of one,
+// in one batch: three reservations, of which the caller of the second leaves while the batch is in
+// flight, and one that may wait for a second only. It returns the reservations, the errors, and what
+// the key holds in the end.
+func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [4]error, state string) {
+	s := onMini(t)
+	l := Must(NewTokenBucket(s.client, PerMinute(1), 1))
+	require.NoError(t, l.Preload(context.Background()))
+	outside := newRelay(s.client)
+	defer outside.stop()
+	synctest.Test(t, func(t *testing.T) {
+		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
+		exec := *l.core.exec
+		exec.Client = c
+		l.core.exec, l.core.merger = &exec, merge.New(&exec, l.core.head.Of)
+		for range merge.FewCalls {
+			go func() { _, _ = l.TryAcquire(context.Background(), "other") }()
+		}
+		synctest.Wait()
+		leaving, leave := context.WithCancel(context.Background())
+		defer leave()
+		for i, ctx := range []context.Context{context.Background(), leaving, context.Background(), context.Background()} {
+			longest := time.Hour
+			if i == 3 {
+				longest = time.Second
+			}
+			go func() { reserved[i], errs[i] = l.Reserve(ctx, "k", 1, longest) }()
+			synctest.Wait()
+		}
+		close(c.few)
+		synctest.Wait()
+		leave()
+		synctest.Wait()
+		close(c.batch)
+		synctest.Wait()
+		want := int32(merge.FewCalls + 1)
+		if lost == nil {
+			want++ // the cancel of who has left
+		}
+		require.Equal(t, want, c.commands.Load())
+	})
+	return reserved, errs, s.admin.Get(context.Background(), l.core.head.Of("k")).Val()
+}
+
+// TestReservationsInOneBatch are each as if made on its own. That of a caller who has left is
+// cancelled on its own, which gives back nothing if others have reserved behind it.
+func TestReservationsInOneBatch(t *testing.T) {
+	reserved, errs, state := reserveTogether(t, nil)
+	require.NoError(t, errs[0])
+	require.ErrorIs(t, errs[1], context.Canceled)
+	require.NoError(t, errs[2])
+	var tooLong *WaitError
+	require.ErrorAs(t, errs[3], &tooLong)
+	require.Equal(t, 3*time.Minute, tooLong.Wait)
+	require.Equal(t, time.Duration(0), reserved[0].delay)
+	require.Equal(t, 2*time.Minute, reserved[2].delay)
+	require.Equal(t, Result{Allowed: true, Limit: 1, Window: time.Minute, ResetAfter: 3 * time.Minute}, reserved[2].Result())
+	wrote, before := reserved[2].receipt.Texts(reserved[2].from.rule)
+	require.Equal(t, state, wrote)
+	second, first := reserved[0].receipt.Texts(reserved[0].from.rule)
+	require.Empty(t, first)
+	require.Equal(t, second[:16], before[:16])
+	require.NotEqual(t, second, before, "what the second reservation wrote")
+}
+
+// TestALostBatchOfReservations: each caller gets the error, and nothing is sent again.
+func TestALostBatchOfReservations(t *testing.T) {
+	lost := errors.New("the reply was lost")
+	reserved, errs, state := reserveTogether(t, lost)
+	require.ErrorIs(t, errs[0], lost)
+	require.ErrorIs(t, errs[1], context.Canceled)
+	require.ErrorIs(t, errs[2], lost)
+	require.ErrorIs(t, errs[3], lost)
+	require.Equal(t, [4]*Reservation{}, reserved)
+	require.NotEmpty(t, state, "taken, once")
+}
