@@ -17,6 +17,7 @@ type config struct {
 	limits   []limit // one, or two to compare
 	standard bool    // the limit was left to the program
 	top      int
+	page     string // file of a page of HTML; empty: none
 }
 
 func (c config) readsStdin() bool { return slices.Contains(c.files, "-") }
@@ -31,6 +32,7 @@ func parseArgs(args []string) (config, error) {
 	g.define(fs)
 	fs.StringVar(&cfg.key, "key", cfg.key, "")
 	fs.IntVar(&cfg.top, "top", cfg.top, "")
+	fs.StringVar(&cfg.page, "html", "", "")
 	fs.StringVar(&vs, "vs", "", "")
 	files, err := parseMixed(fs, args)
 	if err != nil {
@@ -88,7 +90,7 @@ func usage() string {
 for every request of an access log, at the request's own time, and reports what
 would have been allowed and denied.
 
-Usage: replay [flags] [log ...]
+Usage: ratelimit replay [flags] [log ...]
 
 Logs are in common or combined format, plain or gzipped; "-" or none is standard
 input. Defaults are in (parentheses).
@@ -96,6 +98,7 @@ input. Defaults are in (parentheses).
   -key NAME          what has a limit of its own: ip, path, user-agent
                      or ip+path (ip)
   -top N             how many keys and minutes to list (10)
+  -html FILE         writes the report as a page of HTML too, which loads nothing
   -vs 'FLAGS'        a second limit to compare with: its algorithm and its
                      flags, where they differ
 
@@ -110,11 +113,11 @@ Limits:
 	}
 	b.WriteString(`
 Examples:
-  replay access.log
-  replay -rate 10/m -burst 20 access.log
-  replay -algorithm sliding-log -rule 10/s,100/m -key ip+path access.log
-  replay -algorithm token-bucket,fixed-window -rate 10/m access.log
-  replay -rate 10/m -burst 20 -vs 'fixed-window -rate 600/h' access.log
+  ratelimit replay access.log
+  ratelimit replay -rate 10/m -burst 20 access.log
+  ratelimit replay -algorithm sliding-log -rule 10/s,100/m -key ip+path access.log
+  ratelimit replay -algorithm token-bucket,fixed-window -rate 10/m access.log
+  ratelimit replay -rate 10/m -burst 20 -vs 'fixed-window -rate 600/h' access.log
 `)
 	return b.String()
 }

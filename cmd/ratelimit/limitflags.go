@@ -253,9 +253,7 @@ func (g given) limit(algorithm string) (l limit, err error) {
 	if err != nil {
 		return l, err
 	}
-	unused := newClient(nil) // building a limiter does not connect
-	defer unused.Close()
-	if _, err := l.build(unused); err != nil {
+	if _, err := l.simulated(); err != nil {
 		return l, fmt.Errorf("%s: %w", algorithm, err)
 	}
 	return l, nil

@@ -10,7 +10,7 @@ import (
 )
 
 // String is the report as a person reads it.
-func (r *report) String() string {
+func (r *findings) String() string {
 	var b strings.Builder
 	r.writeLog(&b)
 	if r.requests == 0 {
@@ -31,7 +31,7 @@ var keyWords = map[string]struct{ one, many string }{
 	"ip+path":    {"client IP and path", "pairs of client IP and path"},
 }
 
-func (r *report) writeLog(b *strings.Builder) {
+func (r *findings) writeLog(b *strings.Builder) {
 	name := strings.Join(r.cfg.files, ", ")
 	if name == "-" {
 		name = "standard input"
@@ -69,7 +69,7 @@ func (r *report) writeLog(b *strings.Builder) {
 }
 
 // labels name the limits where they are compared.
-func (r *report) labels() []string {
+func (r *findings) labels() []string {
 	var names []string
 	for i, l := range r.cfg.limits {
 		name := l.algorithm
@@ -81,7 +81,7 @@ func (r *report) labels() []string {
 	return names
 }
 
-func (r *report) writeLimits(b *strings.Builder) {
+func (r *findings) writeLimits(b *strings.Builder) {
 	word := "limit"
 	if len(r.cfg.limits) > 1 {
 		word = "limits compared"
@@ -95,7 +95,7 @@ func (r *report) writeLimits(b *strings.Builder) {
 	}
 }
 
-func (r *report) writeTotals(b *strings.Builder) {
+func (r *findings) writeTotals(b *strings.Builder) {
 	word := keyWords[r.cfg.key]
 	t := table{left: 1}
 	t.row("", "requests", "allowed", "denied", "share denied", word.many+" denied")
@@ -120,7 +120,7 @@ func (r *report) writeTotals(b *strings.Builder) {
 	}
 }
 
-func (r *report) writeKeys(b *strings.Builder) {
+func (r *findings) writeKeys(b *strings.Builder) {
 	word := keyWords[r.cfg.key]
 	if len(r.denied.items) == 0 {
 		fmt.Fprintf(b, "\nNobody was denied. A lower -rate shows where the limit begins to bite.\n")
@@ -142,7 +142,7 @@ func (r *report) writeKeys(b *strings.Builder) {
 	t.write(b)
 }
 
-func (r *report) writeMinutes(b *strings.Builder) {
+func (r *findings) writeMinutes(b *strings.Builder) {
 	fmt.Fprintf(b, "\nThe busiest minutes")
 	if r.minutes.beyond > 0 {
 		fmt.Fprintf(b, " (%d of %s; -top shows more)", len(r.minutes.items), number(len(r.minutes.items)+r.minutes.beyond))
@@ -156,7 +156,7 @@ func (r *report) writeMinutes(b *strings.Builder) {
 }
 
 // tallyTable is a table of tallies, with its headings.
-func (r *report) tallyTable() *table {
+func (r *findings) tallyTable() *table {
 	t := &table{left: 1}
 	if labels := r.labels(); len(labels) == 2 {
 		t.row("", "requests", "denied by "+labels[0], "share", "denied by "+labels[1], "share")
@@ -166,7 +166,7 @@ func (r *report) tallyTable() *table {
 	return t
 }
 
-func (r *report) tallyRow(name string, t tally) []string {
+func (r *findings) tallyRow(name string, t tally) []string {
 	row := []string{name, number(t.requests)}
 	if len(r.cfg.limits) == 1 {
 		row = append(row, number(t.requests-t.denied[0]))
@@ -178,12 +178,15 @@ func (r *report) tallyRow(name string, t tally) []string {
 }
 
 // time shows a time as the log does, or in UTC if the log uses several zones.
-func (r *report) time(at int64, layout string) string {
-	zone := time.UTC
-	if !r.zones {
-		zone = time.FixedZone("", r.zone)
+func (r *findings) time(at int64, layout string) string {
+	return time.UnixMicro(at).In(r.location()).Format(layout)
+}
+
+func (r *findings) location() *time.Location {
+	if r.zones || r.zone == 0 {
+		return time.UTC
 	}
-	return time.UnixMicro(at).In(zone).Format(layout)
+	return time.FixedZone("", r.zone)
 }
 
 // A table aligns columns: the first left of them to the left, the others to the

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/simulate"
 )
 
 // A limit is an algorithm and what it is built from. Only the fields of the
@@ -34,36 +35,19 @@ const (
 
 var algorithms = []string{tokenBucket, leakyBucket, fixedWindow, slidingWindow, slidingLog}
 
-// build makes the limiter, and returns for what cannot work an error that
-// wraps ratelimit.ErrInvalidConfig.
-func (l limit) build(c ratelimit.Client) (ratelimit.Limiter, error) {
+// simulated makes the limiter. The error for what cannot work wraps ratelimit.ErrInvalidConfig.
+func (l limit) simulated() (*simulate.Limiter, error) {
 	switch l.algorithm {
 	case fixedWindow:
-		var opts []ratelimit.FixedWindowOption
-		if l.aligned {
-			opts = append(opts, ratelimit.WithAlignment(l.offset))
-		}
-		return ratelimit.NewFixedWindow(c, l.rate.Count, l.rate.Period, opts...)
+		return simulate.New(simulate.FixedWindow{Limit: l.rate.Count, Window: l.rate.Period, Aligned: l.aligned, Offset: l.offset})
 	case slidingWindow:
-		opts := []ratelimit.SlidingWindowOption{ratelimit.WithStorage(l.storage)}
-		if l.buckets > 0 {
-			opts = append(opts, ratelimit.WithSubWindows(l.buckets))
-		}
-		return ratelimit.NewSlidingWindow(c, l.rate.Count, l.rate.Period, opts...)
+		return simulate.New(simulate.SlidingWindow{Limit: l.rate.Count, Window: l.rate.Period, SubWindows: l.buckets, Storage: l.storage})
 	case slidingLog:
-		var opts []ratelimit.SlidingLogOption
-		if l.resolution > 0 {
-			opts = append(opts, ratelimit.WithResolution(l.resolution))
-		}
-		return ratelimit.NewSlidingLog(c, l.rules, opts...)
+		return simulate.New(simulate.SlidingLog{Rules: l.rules, Resolution: l.resolution})
 	case tokenBucket:
-		var opts []ratelimit.TokenBucketOption
-		if l.every > 0 {
-			opts = append(opts, ratelimit.WithRefillEvery(l.every))
-		}
-		return ratelimit.NewTokenBucket(c, l.rate, l.burst, opts...)
+		return simulate.New(simulate.TokenBucket{Rate: l.rate, Burst: l.burst, RefillEvery: l.every})
 	case leakyBucket:
-		return ratelimit.NewLeakyBucket(c, l.rate, l.capacity)
+		return simulate.New(simulate.LeakyBucket{Rate: l.rate, Capacity: l.capacity})
 	}
 	return nil, fmt.Errorf("unknown algorithm %q", l.algorithm)
 }

@@ -7,10 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"io"
 	"os"
-	"sync"
+	"time"
+
+	"github.com/tryacquire/ratelimit/simulate"
 )
 
 // keyers append the key of a request to dst, for each -key.
@@ -45,7 +46,7 @@ func byTime(a, b []byte) int { return bytes.Compare(a[:timeSize], b[:timeSize]) 
 func byKey(a, b []byte) int { return bytes.Compare(a[1:], b[1:]) }
 
 // replay reads the logs, replays them and sums up what happened.
-func (p program) replay(ctx context.Context, cfg config) (rep *report, err error) {
+func (p program) replay(ctx context.Context, cfg config) (rep *findings, err error) {
 	dir, err := os.MkdirTemp(p.tempDir, "replay-")
 	if err != nil {
 		return nil, err
@@ -56,7 +57,7 @@ func (p program) replay(ctx context.Context, cfg config) (rep *report, err error
 	outcomes := &sorter{compare: byKey, dir: dir, chunkBytes: p.chunkBytes}
 	defer outcomes.close()
 
-	rep = newReport(cfg)
+	rep = newFindings(cfg)
 	for _, name := range cfg.files {
 		if err := p.read(ctx, name, cfg, rep, requests.add); err != nil {
 			return nil, err
@@ -83,7 +84,7 @@ func (p program) replay(ctx context.Context, cfg config) (rep *report, err error
 }
 
 // read adds the requests of one log.
-func (p program) read(ctx context.Context, name string, cfg config, rep *report, add func([]byte) error) error {
+func (p program) read(ctx context.Context, name string, cfg config, rep *findings, add func([]byte) error) error {
 	in := p.stdin
 	if name == "-" {
 		name = "standard input"
@@ -143,119 +144,52 @@ type verdicts byte
 
 func (v verdicts) allowed(limit int) bool { return v>>limit&1 == 1 }
 
-// A decision is one request and what became of it.
-type decision struct {
-	at       int64 // microseconds since the Unix epoch
-	key      string
-	verdicts [2]bool // of each limit
-}
-
-// batchSize is how many requests are decided between two looks at the progress
-// and the context.
-const batchSize = 2048
-
-// maxServers is among how many servers the keys are divided. They work side by
-// side, and each visits only its own keys when its clock moves, which with long
-// windows and many keys costs more than the decisions. But each takes about a
-// megabyte.
-const maxServers = 32
-
-// decide asks every limit about every request, in the order of time, and passes
-// what they say, with the key, to add.
-//
-// Keys do not touch one another, so each limit's keys are divided among several
-// servers. A key stays with its server.
-func (p program) decide(ctx context.Context, limits []limit, rep *report, requests *sorter, add func([]byte) error) error {
-	shards := maxServers / len(limits)
-	servers := make([][]*server, len(limits))
-	for i, l := range limits {
-		for range shards {
-			s, err := newServer(l)
-			if err != nil {
-				return err
-			}
-			defer s.close()
-			servers[i] = append(servers[i], s)
+// decide asks every limit about every request, in the order of time, and passes what they say, with
+// the key, to add.
+func (p program) decide(ctx context.Context, limits []limit, rep *findings, requests *sorter, add func([]byte) error) error {
+	var limiters []*simulate.Limiter
+	for _, l := range limits {
+		limiter, err := l.simulated()
+		if err != nil {
+			return err
 		}
+		limiters = append(limiters, limiter)
 	}
 	sorted, err := requests.sorted()
 	if err != nil {
 		return err
 	}
-	seed := maphash.MakeSeed()
-	var (
-		record []byte
-		batch  []decision
-		done   int
-		shares = make([][]*decision, shards)
-	)
-	for end := false; !end; {
-		batch = batch[:0]
-		for len(batch) < batchSize && !end {
-			r, err := sorted.next()
-			switch {
-			case err == io.EOF:
-				end = true
-			case err != nil:
+	var record []byte
+	for done := 0; ; done++ {
+		if done%4096 == 0 {
+			if err := ctx.Err(); err != nil {
 				return err
-			default:
-				batch = append(batch, decision{
-					at:  int64(binary.BigEndian.Uint64(r)),
-					key: string(r[timeSize:]),
-				})
 			}
+			p.progress.showShare(done, rep.requests)
 		}
-		for i := range shares {
-			shares[i] = shares[i][:0]
+		r, err := sorted.next()
+		if err == io.EOF {
+			return nil
 		}
-		for i := range batch {
-			shard := maphash.String(seed, batch[i].key) % uint64(shards)
-			shares[shard] = append(shares[shard], &batch[i])
-		}
-		if err := decideBatch(ctx, servers, shares); err != nil {
+		if err != nil {
 			return err
 		}
-		for _, d := range batch {
-			var v verdicts
-			for i := range limits {
-				if d.verdicts[i] {
-					v |= 1 << i
-				}
+		micros, key := int64(binary.BigEndian.Uint64(r)), string(r[timeSize:])
+		at := time.UnixMicro(micros)
+		var v verdicts
+		for i, limiter := range limiters {
+			decision, err := limiter.TryAcquire(at, key)
+			if err != nil {
+				return fmt.Errorf("deciding at %v: %w", at.UTC(), err)
 			}
-			rep.count(d.at, v)
-			record = append(append(record[:0], byte(v)), d.key...)
-			if err := add(record); err != nil {
-				return err
+			if decision.Allowed {
+				v |= 1 << i
 			}
 		}
-		done += len(batch)
-		p.progress.showShare(done, rep.requests)
-	}
-	return nil
-}
-
-// decideBatch lets every server decide its share.
-func decideBatch(ctx context.Context, servers [][]*server, shares [][]*decision) error {
-	var wg sync.WaitGroup
-	errs := make([]error, len(servers)*len(shares))
-	for limit := range servers {
-		for shard, share := range shares {
-			wg.Go(func() {
-				for _, d := range share {
-					var err error
-					if d.verdicts[limit], err = servers[limit][shard].tryAcquire(ctx, d.at, d.key); err != nil {
-						errs[limit*len(shares)+shard] = err
-						return
-					}
-				}
-			})
+		rep.count(micros, v)
+		record = append(append(record[:0], byte(v)), key...)
+		if err := add(record); err != nil {
+			return err
 		}
 	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err // one is enough
-		}
-	}
-	return nil
 }

@@ -115,7 +115,7 @@ func TestCountsByHand(t *testing.T) {
 }
 
 // replayed is the report over log.
-func replayed(t *testing.T, cfg config, log string) *report {
+func replayed(t *testing.T, cfg config, log string) *findings {
 	t.Helper()
 	p := program{stdin: strings.NewReader(log), tempDir: t.TempDir(), chunkBytes: defaultChunkBytes}
 	rep, err := p.replay(t.Context(), cfg)

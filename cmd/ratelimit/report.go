@@ -5,13 +5,15 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tryacquire/ratelimit/cmd/ratelimit/internal/report"
 )
 
 // maxSkippedShown is how many of the lines that are not requests are shown.
 const maxSkippedShown = 3
 
-// A report is what a replay found. It holds no more than it prints.
-type report struct {
+// Findings are what a replay found. It holds no more than it prints.
+type findings struct {
 	cfg config
 
 	requests int
@@ -29,6 +31,10 @@ type report struct {
 
 	minute  tally      // the minute that is being counted
 	minutes top[tally] // the busiest
+	worst   top[tally] // with the most denials
+
+	width int64   // of the parts of the time below, microseconds
+	parts []tally // of the time, without gaps
 
 	keys       int
 	keysDenied [2]int
@@ -63,10 +69,13 @@ func (t *tally) add(v verdicts, limits int) {
 // allDenied adds up what the limits denied.
 func (t *tally) allDenied() int { return t.denied[0] + t.denied[1] }
 
-func newReport(cfg config) *report {
-	r := &report{cfg: cfg}
+func newFindings(cfg config) *findings {
+	r := &findings{cfg: cfg}
 	r.minutes = top[tally]{n: cfg.top, compare: func(a, b tally) int {
 		return cmp.Or(b.requests-a.requests, cmp.Compare(a.minute, b.minute))
+	}}
+	r.worst = top[tally]{n: cfg.top, compare: func(a, b tally) int {
+		return cmp.Or(b.allDenied()-a.allDenied(), cmp.Compare(a.minute, b.minute))
 	}}
 	r.denied = top[tally]{n: cfg.top, compare: func(a, b tally) int {
 		return cmp.Or(b.allDenied()-a.allDenied(), b.requests-a.requests, strings.Compare(a.key, b.key))
@@ -75,7 +84,7 @@ func newReport(cfg config) *report {
 }
 
 // skip counts a line that is not a request.
-func (r *report) skip(file string, number int, err error, text []byte) {
+func (r *findings) skip(file string, number int, err error, text []byte) {
 	r.skipped++
 	if len(r.samples) < maxSkippedShown {
 		r.samples = append(r.samples, skippedLine{file, number, err, printable(string(text[:min(len(text), 400)]), 90)})
@@ -83,7 +92,7 @@ func (r *report) skip(file string, number int, err error, text []byte) {
 }
 
 // countRequest counts a line that is one.
-func (r *report) countRequest(q request) {
+func (r *findings) countRequest(q request) {
 	if r.requests == 0 {
 		r.first, r.last, r.zone = q.at, q.at, q.zone
 	}
@@ -93,7 +102,7 @@ func (r *report) countRequest(q request) {
 }
 
 // count counts a decision. They come in the order of time.
-func (r *report) count(at int64, v verdicts) {
+func (r *findings) count(at int64, v verdicts) {
 	for i := range r.cfg.limits {
 		if v.allowed(i) {
 			r.allowed[i]++
@@ -111,10 +120,31 @@ func (r *report) count(at int64, v verdicts) {
 		r.minute = tally{minute: minute}
 	}
 	r.minute.add(v, len(r.cfg.limits))
+	r.part(at).add(v, len(r.cfg.limits))
+}
+
+// widths are the lengths that a part of the time can have: what people count in.
+var widths = []time.Duration{
+	time.Second, 5 * time.Second, 15 * time.Second, time.Minute, 5 * time.Minute, 15 * time.Minute, time.Hour, 6 * time.Hour, 24 * time.Hour,
+	7 * 24 * time.Hour, 28 * 24 * time.Hour, 364 * 24 * time.Hour,
+}
+
+// part is the part of the time that an instant is in. All requests have been read by then.
+func (r *findings) part(at int64) *tally {
+	if r.width == 0 {
+		for _, w := range widths {
+			r.width = w.Microseconds()
+			if r.last/r.width-r.first/r.width < report.MaxBuckets {
+				break
+			}
+		}
+		r.parts = make([]tally, r.last/r.width-r.first/r.width+1)
+	}
+	return &r.parts[at/r.width-r.first/r.width]
 }
 
 // countKey counts a decision again, for its key. They come in the order of keys.
-func (r *report) countKey(key []byte, v verdicts) {
+func (r *findings) countKey(key []byte, v verdicts) {
 	if string(key) != r.key.key || r.key.requests == 0 {
 		r.endKey()
 		r.key = tally{key: string(key)}
@@ -123,19 +153,22 @@ func (r *report) countKey(key []byte, v verdicts) {
 }
 
 // end ends the counting.
-func (r *report) end() {
+func (r *findings) end() {
 	r.endMinute()
 	r.endKey()
 }
 
-func (r *report) endMinute() {
+func (r *findings) endMinute() {
 	if r.minute.requests > 0 {
 		r.minutes.add(r.minute)
+		if r.minute.allDenied() > 0 {
+			r.worst.add(r.minute)
+		}
 	}
 	r.minute = tally{}
 }
 
-func (r *report) endKey() {
+func (r *findings) endKey() {
 	if r.key.requests > 0 {
 		r.keys++
 		for i := range r.cfg.limits {

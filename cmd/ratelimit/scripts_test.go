@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func command(args ...string) (code int, stdout, stderr string) {
+	var out, problems bytes.Buffer
+	code = program{stdout: &out, stderr: &problems}.command(context.Background(), args)
+	return code, out.String(), problems.String()
+}
+
+func TestScriptsAreListedAndFound(t *testing.T) {
+	code, all, problems := command("scripts")
+	require.Equal(t, exitDone, code)
+	require.Empty(t, problems)
+	digest := ""
+	for line := range strings.Lines(all) {
+		of, name, _ := strings.Cut(line, "  ")
+		if name == "bucket, operations\n" {
+			digest = of
+		}
+	}
+	require.Len(t, digest, 40)
+
+	code, one, _ := command("scripts", "-find", strings.ToUpper(digest[:12]))
+	require.Equal(t, exitDone, code)
+	require.Equal(t, digest+"  bucket, operations\n", one)
+
+	_, text, _ := command("scripts", "-print", "-find", digest)
+	text = strings.TrimPrefix(text, digest+"  bucket, operations\n")
+	want, number := "", 0
+	for i, line := range strings.Split(text, "\n") {
+		if strings.Contains(line, "local cost, allowed, before = n * permit, times, missing") {
+			want, number = line, i+1
+			break
+		}
+	}
+	require.Positive(t, number)
+	code, shown, _ := command("scripts", "-find", digest, "-line", itoa(number))
+	require.Equal(t, exitDone, code)
+	require.Equal(t, digest+"  bucket, operations, line "+itoa(number)+", block fit", strings.Split(shown, "\n")[0])
+	require.Contains(t, shown, ">"+strings.Repeat(" ", 5-len(itoa(number)))+itoa(number)+"  "+want+"\n")
+	require.Len(t, strings.Split(shown, "\n"), 1+7+1)
+
+	code, together, _ := command("scripts", "fixedwindow", "bucket,estimate")
+	require.Equal(t, exitDone, code)
+	var names []string
+	for line := range strings.Lines(together) {
+		names = append(names, strings.TrimSpace(line[40:]))
+	}
+	require.Equal(t, []string{
+		"bucket,estimate+fixedwindow, one", "bucket,estimate+fixedwindow, peek", "bucket,estimate+fixedwindow, many",
+		"bucket,estimate+fixedwindow, many of one key of bucket,estimate", "bucket,estimate+fixedwindow, many of one key of fixedwindow",
+	}, names)
+}
+
+func itoa(n int) string { return strings.ReplaceAll(number(n), ",", "") }
+
+func TestMistakesOfCommands(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{nil, help},
+		{[]string{"repaly"}, "ratelimit: \"repaly\" is no command; there are replay and scripts (ratelimit -h)\n"},
+		{[]string{"scripts", "bukket"}, `"bukket" is no file of a limiter`},
+		{[]string{"scripts", "-line", "3"}, "-line is for the script of -find"},
+		{[]string{"scripts", "-find", "zz"}, `no script of these has a digest that begins with "zz"`},
+		{[]string{"scripts", "-find", "bucket"}, `no script of these`},
+		{[]string{"scripts", "-nonsense"}, "flag provided but not defined: -nonsense"},
+	} {
+		code, out, problems := command(test.args...)
+		require.Equal(t, exitUsage, code, "%q", test.args)
+		require.Empty(t, out)
+		require.Contains(t, problems, test.want, "%q", test.args)
+	}
+	for _, args := range [][]string{{"-h"}, {"replay", "-h"}, {"scripts", "-h"}} {
+		code, out, problems := command(args...)
+		require.Equal(t, exitDone, code)
+		require.Contains(t, out, "Usage: ")
+		require.Empty(t, problems)
+	}
+}
