@@ -8,7 +8,7 @@ TAGS       ?=
 SOAK       ?= 10m
 # For -skip: tests that use no server, and those of other clients and decorators, to which all servers are alike.
 SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^(TestLimitersAnswerAsTheirModels|TestNoIntervalHoldsMoreThanTheRule)$$|/^(miniredis|Redis_Ring|Redis,_.*AutoPipeliner|Choice$$|Shadow|DenyCache$$|an_HTTP_server)
-GOTEST      = go run ./internal/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
+GOTEST      = go run ./internal/testing/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 .DEFAULT_GOAL = help
@@ -35,7 +35,7 @@ servers: ## install later servers, and print the values of REDISTEST_SERVER for 
 	@.ci/servers
 
 conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on another server
-	@go test -count=1 -skip '$(SERVERLESS)' $(TESTFLAGS) . ./internal/faulttest || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
+	@go test -count=1 -skip '$(SERVERLESS)' $(TESTFLAGS) . ./internal/testing/faulttest || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
 	@echo "passed on $${REDISTEST_SERVER:-redis-server}"
 
 lint: platforms ## gofmt, vet and staticcheck on every module, platforms, luacheck on the scripts
@@ -46,7 +46,7 @@ lint: platforms ## gofmt, vet and staticcheck on every module, platforms, luache
 	luacheck --quiet scripts
 
 platforms: ## check that every package and test compiles for windows, darwin and 32 bits
-	go run ./internal/platforms $(MODULES)
+	go run ./internal/testing/platforms $(MODULES)
 
 bench: ## compare with other limiters on a real redis-server; takes minutes
 	cd bench && go run . -out .
@@ -56,7 +56,7 @@ cover: ## coverage of the root package and internal/
 	@go tool cover -func=cover.out | tail -1
 
 soak: ## run all faults in random order for SOAK=10m
-	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/faulttest
+	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/testing/faulttest
 
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done

@@ -10,10 +10,10 @@ import (
 	lua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
 
-	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/raceflag"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // kindsOfScripts are those that decide together, in the order of a group's script.

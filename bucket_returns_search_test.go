@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/raceflag"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestNoGiveBackTakesFromAnyRule tries every order of calls, estimates and settlements of a few

@@ -12,9 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestBucketsOfSeveralRulesKeepTheBound plays random calls of two or three buckets of

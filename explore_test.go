@@ -10,12 +10,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/explore"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/testing/explore"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
-// TestScriptsDecideAsTheSearchedModel replays histories of internal/explore on the scripts:
+// TestScriptsDecideAsTheSearchedModel replays histories of internal/testing/explore on the scripts:
 // some of those that the search followed, and those that break wrong rules.
 func TestScriptsDecideAsTheSearchedModel(t *testing.T) {
 	one := explore.Rules{Permit: 1, Buckets: []explore.Bucket{{Burst: 2, Flow: 1}}, Reserving: true, Longest: 4, Pause: 2, Calls: 5, Losses: true, Clock: true}

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
 // What tests of package ratelimit_test need of the engine.

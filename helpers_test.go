@@ -7,11 +7,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // Tests of this package need its exported surface only (package ratelimit_test, with
-// the stages and variants of internal/limitertest), but for those of its insides
+// the stages and variants of internal/testing/limitertest), but for those of its insides
 // (package ratelimit).
 //
 // They assert with require. In goroutines other than the test's own, where FailNow is

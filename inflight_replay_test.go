@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/leases"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
-	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/leases"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // A replay runs histories of the search on the scripts. Each history has a key of its own.

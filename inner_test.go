@@ -17,11 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
-	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
-// The helpers of the tests of package ratelimit: copies of a few of internal/limitertest,
+// The helpers of the tests of package ratelimit: copies of a few of internal/testing/limitertest,
 // which imports this package and therefore cannot be imported by them, and what reaches
 // into the engine.
 

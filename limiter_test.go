@@ -17,7 +17,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/keyname"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 func TestPermitsAreTakenThenDeniedThenComeBack(t *testing.T) {

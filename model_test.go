@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
 // TestLimitersAnswerAsTheirModels drives every limiter and its model through the same

@@ -8,8 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
 // TestClocksNear1970: limiters of several rules share a key, and their clocks have just begun. No

@@ -11,9 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
 // A history is operations on two keys that must end alike: the lists of one of them are

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
-	"github.com/tryacquire/ratelimit/internal/model"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
 // TestARuleWaitsBesideWhatWasGivenBack: the permits that a caller whose clock is ahead gives back
@@ -141,7 +141,7 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 					}
 				}
 				if bounds[0].Rate.Count > 0 {
-					continue // full returns exceed it, see internal/model
+					continue // full returns exceed it, see internal/testing/model
 				}
 				require.Empty(t, limitertest.Exceeded(bounds, allowed, 0), "%v: %v", bounds, allowed)
 			}
@@ -251,7 +251,7 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 		}
 	}
 	if c.bounds()[0].Rate.Count > 0 {
-		return // full returns exceed it, see internal/model
+		return // full returns exceed it, see internal/testing/model
 	}
 	c.settle(t)
 }

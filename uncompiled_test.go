@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/redistest"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // TestAScriptThatRedisCannotCompileIsNoOutage, however the script is sent: a Fallback returns the

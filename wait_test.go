@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // A waitingRoom is a miniredis and a clock. A sleep sets the clock on, and takes no time.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestTheNumbersOfAZSetBeginAgain before they have more than ten digits, in a key that has been

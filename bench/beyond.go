@@ -11,7 +11,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // What goes beyond one permit of one key: several limits at once, costs that are settled

@@ -11,7 +11,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
 	"github.com/tryacquire/ratelimit/internal/keyname"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // A node is a master, or the single server.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 const (

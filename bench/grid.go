@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // The grid compares merged calls with plain ones and with the reference, from a single

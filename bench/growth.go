@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/tryacquire/ratelimit/internal/chart"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // grow measures the curves, and draws and tabulates them.

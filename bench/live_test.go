@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/tryacquire/ratelimit/internal/raceflag"
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // Every contestant gives its verdict to all calls and none fails, with a few

@@ -11,7 +11,7 @@ import (
 	"github.com/zeromicro/go-zero/core/logx"
 	zero "github.com/zeromicro/go-zero/core/stores/redis"
 
-	"github.com/tryacquire/ratelimit/internal/redistest"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // A testbed is a server, and the clients that reach it at one address, each with the

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/connectlimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestTheConformanceSuiteOverConnect: every algorithm, storage and way to count, on miniredis,

@@ -10,8 +10,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 func TestKeys(t *testing.T) {

@@ -19,7 +19,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/connectlimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 )
 
 // The service has one procedure of each kind, of strings. It needs no generated code.

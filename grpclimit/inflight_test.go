@@ -13,8 +13,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestCallsAtOnce: a call holds its place while its handler runs, and is denied without a permit

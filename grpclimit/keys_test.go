@@ -12,7 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 )
 
 // incoming is the context of a call that a server has received.

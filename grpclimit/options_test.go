@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 )
 
 func TestOptions(t *testing.T) {

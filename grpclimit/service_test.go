@@ -22,7 +22,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 )
 
 // The service has one method of each kind, of strings. It needs no generated code.

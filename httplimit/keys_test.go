@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/tryacquire/ratelimit/httplimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 )
 
 // requestOf is the request of a call.

@@ -22,7 +22,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 func newRequest(method, target string) *http.Request {

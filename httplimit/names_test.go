@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestDecoratorsTellClientsTheNameOfTheirLimit: the set-up for outages of the README, and others.

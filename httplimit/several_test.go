@@ -16,8 +16,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // stages are where limiters on Redis are tested.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
-	"github.com/tryacquire/ratelimit/internal/integrationtest"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestARequestWaits for less than the bound, and is denied at once if it would have to wait longer.

@@ -31,7 +31,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/otellimit"
 )
 

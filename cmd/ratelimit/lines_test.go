@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // readLines returns the lines of r, with "too long" in place of those that are.

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // byFirst compares first bytes only, so that stability shows.

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 var ctx = context.Background()

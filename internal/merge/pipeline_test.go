@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/redistest"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // counting returns an executor whose scripts count the requests for a key and allow

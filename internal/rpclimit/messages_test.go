@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/limitertest"
 	"github.com/tryacquire/ratelimit/internal/rpclimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 type call struct{}

@@ -14,7 +14,7 @@ import (
 	"github.com/yuin/gopher-lua/ast"
 	"github.com/yuin/gopher-lua/parse"
 
-	"github.com/tryacquire/ratelimit/internal/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // scriptsDir holds the Lua files of the algorithms and the templates.

@@ -1,0 +1,144 @@
+package docstest
+
+import (
+	"bytes"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
+)
+
+// TestInstallAsPrinted takes the README's program and its steps of the installation in an empty
+// folder, starts the program, and asks until it answers 429. This checkout stands in for its clone.
+func TestInstallAsPrinted(t *testing.T) {
+	raceflag.SkipSequential(t)
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("left out with -short: it resolves a module's dependencies and links a program")
+	}
+	readme := pages(t, "README.md")[0]
+	var program string
+	var steps []string
+	for _, b := range readme.blocks() {
+		if program == "" && b.language == "go" {
+			program = b.text
+		}
+		if strings.Contains(b.text, "go mod init") {
+			steps = strings.Split(strings.TrimSpace(b.text), "\n")
+		}
+	}
+	require.NotEmpty(t, steps)
+	require.Equal(t, "git clone <this repository> ../ratelimit", steps[0])
+	require.Equal(t, "go run .", steps[len(steps)-1])
+
+	server := miniredis.RunT(t)
+	server.SetTime(time.Unix(1_763_670_000, 0)) // no token arrives during the test
+	address := freeAddress(t)
+	program = replaceOnce(t, program, "localhost:6379", server.Addr())
+	program = replaceOnce(t, program, "localhost:8080", address)
+
+	folder := t.TempDir()
+	module := filepath.Join(folder, "hello")
+	require.NoError(t, os.Mkdir(module, 0o700))
+	require.NoError(t, os.Symlink(root(t), filepath.Join(folder, "ratelimit")))
+	require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
+	for _, step := range append(steps[1:len(steps)-1], "go build -o hello .") {
+		goStep(t, module, strings.Fields(step))
+	}
+	mod, err := os.ReadFile(filepath.Join(module, "go.mod"))
+	require.NoError(t, err)
+	require.Regexp(t, `(?m)^\s*(require )?github.com/tryacquire/ratelimit v`, string(mod), "go mod tidy dropped the requirement")
+
+	var log bytes.Buffer
+	hello := exec.Command(filepath.Join(module, "hello"))
+	hello.Stdout, hello.Stderr = &log, &log
+	require.NoError(t, hello.Start())
+	t.Cleanup(func() {
+		_ = hello.Process.Kill()
+		_ = hello.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	waitFor(t, address)
+	for range 5 {
+		status, _ := get(t, address)
+		require.Equal(t, http.StatusOK, status)
+	}
+	status, retryAfter := get(t, address)
+	require.Equal(t, http.StatusTooManyRequests, status)
+	require.Equal(t, "1", retryAfter)
+
+	server.Close()
+	status, _ = get(t, address)
+	require.Equal(t, http.StatusServiceUnavailable, status)
+}
+
+// unreachable is what go says where the network cannot serve a module.
+var unreachable = regexp.MustCompile(`dial tcp|no such host|connection refused|i/o timeout|TLS handshake|proxyconnect|GOPROXY=off`)
+
+// goStep runs a step with what the module cache has, else with the network. The test is skipped
+// where neither serves a module. The toolchain is chosen as by default: the newest go-redis asks for
+// a later Go than the oldest that this module is tested with.
+func goStep(t *testing.T, dir string, step []string) {
+	t.Helper()
+	run := func(env ...string) (string, error) {
+		cmd := exec.Command(step[0], step[1:]...)
+		cmd.Dir = dir
+		cmd.Env = append(append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOTOOLCHAIN=auto"), env...)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	if _, err := run("GOPROXY=off", "GONOSUMDB=*"); err == nil {
+		return
+	}
+	out, err := run()
+	if err != nil && unreachable.MatchString(out) {
+		t.Skipf("left out: neither the module cache nor the network serves %q:\n%s", strings.Join(step, " "), out)
+	}
+	require.NoError(t, err, "%s:\n%s", strings.Join(step, " "), out)
+}
+
+func replaceOnce(t *testing.T, text, old, new string) string {
+	t.Helper()
+	require.Equal(t, 1, strings.Count(text, old), old)
+	return strings.Replace(text, old, new, 1)
+}
+
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func waitFor(t *testing.T, address string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			return false
+		}
+		_ = c.Close()
+		return true
+	}, 10*time.Second, 10*time.Millisecond)
+}
+
+func get(t *testing.T, address string) (status int, retryAfter string) {
+	t.Helper()
+	response, err := http.Get("http://" + address)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	return response.StatusCode, response.Header.Get("Retry-After")
+}

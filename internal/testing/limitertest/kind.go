@@ -1,0 +1,70 @@
+package limitertest
+
+import (
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+)
+
+// A Kind is an algorithm, a storage or a way to count, for any limit and window: of a
+// bucket, the burst and the time of a full refill.
+type Kind struct {
+	Name  string
+	Build func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error)
+	Bound func(limit int, window time.Duration) Bound
+}
+
+// Kinds are all algorithms, storages and ways to count. The window must divide into ten
+// whole milliseconds.
+func Kinds() []Kind {
+	window := func(limit int, window time.Duration) Bound { return Bound{Limit: limit, Window: window} }
+	log := func(slots time.Duration) func(limit int, window time.Duration) Bound {
+		return func(limit int, window time.Duration) Bound {
+			b := Bound{Limit: limit, Window: window, Rules: []model.Rule{{Limit: limit, Window: window}}}
+			if slots > 0 {
+				b.Slot = window / slots
+			}
+			return b
+		}
+	}
+	sliding := func(storage ratelimit.Storage) func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(o...), ratelimit.WithStorage(storage)}
+			if storage != ratelimit.ZSet {
+				own = append(own, ratelimit.WithSubWindows(10))
+			}
+			return ratelimit.NewSlidingWindow(c, limit, window, own...)
+		}
+	}
+	return []Kind{
+		{"FixedWindow", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(o...))
+		}, window},
+		{"FixedWindow aligned", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0))
+		}, window},
+		{"SlidingWindow Hash", sliding(ratelimit.Hash), log(10)},
+		{"SlidingWindow List", sliding(ratelimit.List), log(10)},
+		{"SlidingWindow ZSet", sliding(ratelimit.ZSet), log(0)},
+		{"SlidingLog", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(o...))
+		}, log(0)},
+		{"SlidingLog of two rules", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}, ratelimit.WithOptions(o...))
+		}, func(limit int, window time.Duration) Bound {
+			return Bound{Limit: 2 * limit, Window: 3 * window, Rules: []model.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}}
+		}},
+		{"TokenBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(o...))
+		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
+		{"TokenBucket stepped", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(window/10))
+		}, func(limit int, window time.Duration) Bound {
+			return steppedBound(ratelimit.Per(limit, window), limit, window/10)
+		}},
+		{"LeakyBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(o...))
+		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
+	}
+}
