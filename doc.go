@@ -94,9 +94,8 @@
 //
 // # Speed
 //
-// While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls that
-// arrive while eight or more are in flight are sent together, and share the cost.
-// [WithoutMerging] turns that off. If the client is an AutoPipeliner of go-redis, go-redis groups
+// Calls that arrive while many others are in flight are sent together, and share the cost:
+// [WithoutMerging] says when, and turns it off. If the client is an AutoPipeliner of go-redis, go-redis groups
 // the calls instead. [NewDenyCache] answers denials from memory for as long as they cannot change.
 //
 // # Tests

@@ -166,13 +166,10 @@ func WithMaxSkew(d time.Duration) Option {
 }
 
 // WithoutMerging sends every call on its own. Without this option, a call is sent on its
-// own while fewer than eight calls of the same limiter are in flight to the same server.
-// Calls that arrive while more are in flight wait, and are sent together: when others
-// return, when 64 calls wait, or after half a millisecond.
-//
-// What merges is TryAcquire, TryAcquireN, TryAcquireUpTo, Estimate, Charge and Settle of one
-// limiter, with each other, and AcquireAll of the same limiters, unless an [InFlight] is among
-// them. Peek, Reset, Reserve and the calls of an InFlight are sent on their own.
+// own while fewer than eight calls of limiters of this algorithm and client are in flight to
+// the same server. Calls that arrive while more are in flight wait, and are sent together:
+// when others return, when 64 calls wait, or after half a millisecond. docs/performance.md
+// says which calls are merged with which.
 //
 // Use it for a Redis behind a proxy that routes a script by its first key, for
 // services that do not want calls to share an execution's error, and for hooks of the
