@@ -13,7 +13,7 @@ import (
 // A batch is calls that are sent together, in the order in which they came. Once it is
 // sent, only its outcomes change.
 type batch struct {
-	apart bool // each key has its own execution: the cost is not that of one
+	apart bool // each key has its own execution, pipelined: cost is not bounded
 	mixed bool // not only takes: many.lua does not know it
 	cost  int  // estimate of the execution
 
