@@ -2,6 +2,9 @@
 // Redis, where one Lua script per decision reads and writes the state, so that
 // concurrent callers in any number of processes never get more than the rule allows.
 //
+// Most callers should use three things: [NewTokenBucket], its method TryAcquire, and
+// [NewFallback], which says what happens while Redis is down.
+//
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	limiter, err := ratelimit.NewTokenBucket(
 //		client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"))
@@ -11,6 +14,9 @@
 //	case err != nil: // no decision was made: Redis is down, for example
 //	case !result.Allowed: // retry after result.RetryAfter
 //	}
+//
+// Callers that would rather wait than be denied should use [Wait], and HTTP services the
+// middleware of package httplimit. The rest of this package is for other needs.
 //
 // # Which limiter do I want?
 //
@@ -35,8 +41,8 @@
 //
 // # What holds for all of them
 //
-// A decision is atomic. A denial changes nothing, with two exceptions: it repairs a lost TTL,
-// and a state from before the server's clock stepped back.
+// A decision is atomic. A denial takes nothing. It writes only to repair a lost TTL, or a state
+// from before the server's clock stepped back.
 //
 // A call is executed at most once, even when its reply is lost: the package keeps
 // go-redis from sending it again.

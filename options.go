@@ -240,7 +240,7 @@ func WithStorage(storage Storage) SlidingWindowOption {
 // to 100,000, and each sub-window a whole number of microseconds. With more
 // sub-windows, permits become available more evenly, and a key takes more memory, but a
 // decision takes no more time. Under a steady demand of twice a limit of 50 or more, 40
-// sub-windows allow 97 % of the limit, and 10 allow 91 %; a key with all sub-windows in use
+// sub-windows allow 97 % of the limit, and 10 allow 91 %. A key with all sub-windows in use
 // takes up to about 1.6 kB with 40, and 0.9 kB with 10 (List: 1 kB and 0.4 kB). ZSet is exact
 // and does not accept this option.
 func WithSubWindows(n int) SlidingWindowOption {
