@@ -22,8 +22,8 @@ func checkCached(l Limiter) error {
 
 // behindCaches returns the T of l, which is a limiter on Redis or a DenyCache around one.
 // through makes the T of a cache from the T of the limiter inside it. function and cannot are
-// for errors.
-func behindCaches[T any](l Limiter, function, cannot string, through func(*DenyCache, T) T) (T, error) {
+// for errors, and ofAll is what to do with an All.
+func behindCaches[T any](l Limiter, function, cannot, ofAll string, through func(*DenyCache, T) T) (T, error) {
 	var none T
 	if kindOf(l).absent {
 		return none, invalidConfig("%s: the limiter is nil", function)
@@ -32,7 +32,7 @@ func behindCaches[T any](l Limiter, function, cannot string, through func(*DenyC
 		if c.limiter == nil {
 			return none, errUnmade
 		}
-		inner, err := behindCaches(c.limiter, function, cannot, through)
+		inner, err := behindCaches(c.limiter, function, cannot, ofAll, through)
 		if err != nil {
 			return none, err
 		}
@@ -41,5 +41,9 @@ func behindCaches[T any](l Limiter, function, cannot string, through func(*DenyC
 	if t, ok := l.(T); ok {
 		return t, nil
 	}
-	return none, invalidConfig("%s: a %T %s; give a limiter on Redis, or a DenyCache around one", function, l, cannot)
+	remedy := "give a limiter on Redis, or a DenyCache around one"
+	if kindOf(l).role == several {
+		remedy = ofAll
+	}
+	return none, invalidConfig("%s: a %T %s; %s", function, l, cannot, remedy)
 }

@@ -269,10 +269,14 @@ func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Bat
 //	...
 //	settler, err := ratelimit.SettlerOf(cache)
 //
-// Any other limiter is refused with an error that wraps ErrInvalidConfig. A [Fallback]
-// cannot settle, because its secondary may have decided: estimate with its primary.
+// For any other limiter the error wraps ErrInvalidConfig. A [Fallback] cannot settle, because
+// its secondary may have decided: estimate with its primary. Nor can an [All], because each of
+// its limiters has a ticket of its own: give [AcquireAll] the claims of [All.Claims], each as
+// [Claim.Estimate].
 func SettlerOf(l Limiter) (Settler, error) {
-	return behindCaches(l, "SettlerOf", "cannot settle", func(c *DenyCache, inner Settler) Settler { return &cachedSettler{c, inner} })
+	return behindCaches(l, "SettlerOf", "cannot settle",
+		"each of its limiters has a ticket of its own: give AcquireAll what All.Claims returns, each as Claim.Estimate",
+		func(c *DenyCache, inner Settler) Settler { return &cachedSettler{c, inner} })
 }
 
 // cachedSettler is a Settler behind a DenyCache.

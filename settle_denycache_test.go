@@ -108,7 +108,6 @@ func TestOnlyWhatSettlesIsASettler(t *testing.T) {
 		"*ratelimit.Fallback":                        fallback,
 		"a *ratelimit.Fallback":                      ratelimit.Must(ratelimit.NewDenyCache(fallback)),
 		"*ratelimit.LocalTokenBucket":                local,
-		"*ratelimit.All":                             ratelimit.Must(ratelimit.NewAll(bucket)),
 		"the limiter is nil":                         nil,
 		"the limiter was not made by its construct":  &ratelimit.DenyCache{},
 		"limiter is nil":                             (*ratelimit.TokenBucket)(nil),
@@ -121,4 +120,37 @@ func TestOnlyWhatSettlesIsASettler(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, want)
 	}
+}
+
+// TestAnAllSettlesByItsClaims: the errors name what works in place of what does not.
+func TestAnAllSettlesByItsClaims(t *testing.T) {
+	client := limitertest.OnMiniredis(t).Client
+	requests := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 10, ratelimit.WithName("requests")))
+	tokens := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Hour, ratelimit.WithName("tokens")))
+	all := ratelimit.Must(ratelimit.NewAll(requests, tokens))
+
+	for _, l := range []ratelimit.Limiter{all, ratelimit.Must(ratelimit.NewDenyCache(all))} {
+		_, err := ratelimit.SettlerOf(l)
+		require.EqualError(t, err, "ratelimit: invalid configuration: SettlerOf: a *ratelimit.All cannot settle; "+
+			"each of its limiters has a ticket of its own: give AcquireAll what All.Claims returns, each as Claim.Estimate")
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		_, err = ratelimit.PartialTakerOf(l)
+		require.EqualError(t, err, "ratelimit: invalid configuration: PartialTakerOf: a *ratelimit.All does not take a part of what is asked for; "+
+			"its Peek says how many permits are left: ask TryAcquireN for as many")
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	}
+
+	claims := all.Claims("k", 6)
+	for i := range claims {
+		claims[i] = claims[i].Estimate()
+	}
+	answer, err := ratelimit.AcquireAll(t.Context(), claims...)
+	require.NoError(t, err)
+	for _, part := range answer.Parts {
+		require.NoError(t, part.Ticket.Settle(t.Context(), 2))
+	}
+	left := must(t)(all.Peek(t.Context(), "k"))
+	require.Equal(t, 8, left.Remaining)
+	require.True(t, must(t)(all.TryAcquireN(t.Context(), "k", left.Remaining)).Allowed)
+	require.False(t, must(t)(all.TryAcquire(t.Context(), "k")).Allowed)
 }

@@ -69,9 +69,10 @@ func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Re
 
 // PartialTakerOf returns the PartialTaker of l, which is a limiter on Redis or a [DenyCache]
 // around one. Through a cache, calls are denied from memory and denials are stored, as for
-// TryAcquire. Any other limiter is refused with an error that wraps ErrInvalidConfig.
+// TryAcquire. For any other limiter the error wraps ErrInvalidConfig.
 func PartialTakerOf(l Limiter) (PartialTaker, error) {
 	return behindCaches(l, "PartialTakerOf", "does not take a part of what is asked for",
+		"its Peek says how many permits are left: ask TryAcquireN for as many",
 		func(c *DenyCache, inner PartialTaker) PartialTaker { return &cachedTaker{c, inner} })
 }
 
