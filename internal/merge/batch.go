@@ -60,7 +60,8 @@ type slot struct {
 	place
 }
 
-// A place is a call's in its run: so many requests, the first of which has this number.
+// A place is where a call stands in its run: the number of its first request, and how many
+// requests it has.
 type place struct{ first, times int }
 
 // maxTimes keeps the requests of a run within its counter.
