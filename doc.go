@@ -39,6 +39,23 @@
 // [InFlight] limits something else: how many holders a key has at once, such as requests under
 // way or jobs that run. It is not a Limiter.
 //
+// # Which method do I want?
+//
+// Every limiter on Redis has the same methods. Each is documented once, at the name that is given
+// here:
+//
+//   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
+//   - Peek says what is left, and Reset forgets what was used ([Limiter]).
+//   - TryAcquireUpTo takes as many permits as are left ([PartialTaker]).
+//   - TryAcquireMany decides many requests in one call ([Batcher]).
+//   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
+//     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
+//     ([Settler]).
+//   - Claim is an argument of [AcquireAll].
+//   - Reserve, of buckets only, takes permits that may be used later ([TokenBucket.Reserve]).
+//
+// Decorators and an [All] have those of Limiter.
+//
 // # What holds for all of them
 //
 // A decision is atomic. A denial takes nothing. It writes only to repair a lost TTL, or a state
@@ -73,13 +90,6 @@
 // the limiter of each call, for plans and for limits that change while the program runs.
 // [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of
 // a key to other limiters of the same name.
-//
-// # More than one permit at a time
-//
-// TryAcquireN takes n permits or none; TryAcquireUpTo ([PartialTaker]) takes as many as are left.
-// TryAcquireMany ([Batcher]) decides many requests in one call. Where the cost is known only
-// afterwards, Estimate ([Settler]) takes an estimate and its [Ticket] settles the true cost; Charge
-// takes permits even if fewer are left; the missing ones are a debt.
 //
 // # Waiting
 //
