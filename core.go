@@ -299,6 +299,15 @@ func (c *core) now() (int64, error) {
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
 }
 
+// isBucket reports whether c is a token or leaky bucket.
+func (c *core) isBucket() bool {
+	switch c.explainer.(type) {
+	case evenBucket, steppedBucket:
+		return true
+	}
+	return false
+}
+
 // Name returns the limiter's name, see [WithName].
 func (c *core) Name() string {
 	if c == nil {

@@ -10,8 +10,8 @@ import (
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose
 // cost is known only when it is done: the tokens of a language model, the bytes of an
-// answer. Every limiter of this package that decides on Redis on its own is a Settler; for
-// a [DenyCache], [SettlerOf] returns one. To decide an estimate together with other
+// answer. Every limiter of this package that decides on Redis on its own is a Settler, and so are
+// [LocalTokenBucket] and the decorators, which ask the limiter inside them. To decide an estimate together with other
 // limits, use [Claim.Estimate].
 type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
@@ -77,6 +77,8 @@ type Ticket struct {
 	n            int
 	where, which int64 // see the block giveback of the scripts
 	caches       []*DenyCache
+	memory       settlesInMemory // where the permits are if core is nil
+	trials       []*trialTicket  // of the Shadows around the limiter
 	settled      atomic.Bool
 }
 
@@ -205,8 +207,11 @@ func (c *core) checkCharge(n int) error {
 // clock then steps back over the start of an aligned or calendar window, the window before it
 // begins again.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
-	if t == nil || t.core == nil {
+	if t == nil || t.core == nil && t.memory == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
+	}
+	if t.core == nil {
+		return t.settleInMemory(ctx, actual)
 	}
 	began, o := t.core.begin(), Observation{Call: CallSettle, Key: t.key, N: actual}
 	if o.Err = t.checkSettle(ctx, actual); o.Err != nil || actual == t.n {
@@ -237,6 +242,31 @@ func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 	if t.settled.Swap(true) {
 		return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(t.key), ErrSettled)
 	}
+	t.settleTrials(ctx, actual)
+	return nil
+}
+
+// settleInMemory settles a ticket of a limiter in this process.
+func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
+	switch {
+	case actual < 0:
+		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
+	case ctx.Err() != nil:
+		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ctx.Err())
+	case t.settled.Swap(true):
+		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)
+	}
+	t.settleTrials(ctx, actual)
+	for _, cache := range t.caches {
+		defer cache.table.returnPermits(t.key)()
+	}
+	if actual > t.n {
+		_, err := t.memory.Charge(ctx, t.key, actual-t.n)
+		return err
+	}
+	if actual < t.n {
+		t.memory.giveBack(t.key, t.n-actual)
+	}
 	return nil
 }
 
@@ -258,50 +288,4 @@ func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Bat
 	}
 	reply.Done()
 	return Result{}, reply.Batch, nil
-}
-
-// SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around
-// one. Through a cache, an estimate is denied from memory as TryAcquireN is, and a settlement
-// that gives permits back removes the key's denials. So a service with a cache settles
-// through the cache:
-//
-//	cache, err := ratelimit.NewDenyCache(bucket)
-//	...
-//	settler, err := ratelimit.SettlerOf(cache)
-//
-// For any other limiter the error wraps ErrInvalidConfig. A [Fallback] cannot settle, because
-// its secondary may have decided: estimate with its primary. Nor can an [All], because each of
-// its limiters has a ticket of its own: give [AcquireAll] the claims of [All.Claims], each as
-// [Claim.Estimate].
-func SettlerOf(l Limiter) (Settler, error) {
-	return behindCaches(l, "SettlerOf", "cannot settle",
-		"each of its limiters has a ticket of its own: give AcquireAll what All.Claims returns, each as Claim.Estimate",
-		func(c *DenyCache, inner Settler) Settler { return &cachedSettler{c, inner} })
-}
-
-// cachedSettler is a Settler behind a DenyCache.
-type cachedSettler struct {
-	cache *DenyCache
-	inner Settler
-}
-
-func (s *cachedSettler) Estimate(ctx context.Context, key string, n int) (t *Ticket, r Result, err error) {
-	if n < 1 {
-		o := Observation{Call: CallEstimate, Key: key, N: n, Err: errTooFew(n)}
-		s.cache.refused(ctx, s.cache.watch.begin(), o)
-		return nil, Result{}, o.Err
-	}
-	r, err = s.cache.deny(ctx, Observation{Call: CallEstimate, Key: key, N: n}, n, func() (Result, error) {
-		var r Result
-		t, r, err = s.inner.Estimate(ctx, key, n)
-		return r, err
-	})
-	if t != nil {
-		t.caches = append(t.caches, s.cache)
-	}
-	return t, r, err
-}
-
-func (s *cachedSettler) Charge(ctx context.Context, key string, n int) (Result, error) {
-	return s.inner.Charge(ctx, key, n)
 }
