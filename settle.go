@@ -52,10 +52,11 @@ var (
 )
 
 // WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
-// refilled while the ticket was held: of n permits held for h, n − rate × h, rounded down to
-// the units in which the bucket counts (with WithRefillEvery, n less what the steps in h have
-// brought), and nothing if a limiter of another rate has written the state. The
-// permits used then never exceed the bucket's bound in any interval, if a ticket's use
+// refilled while the ticket was held. Of n permits held for h, these are n − rate × h, rounded
+// down to the units in which the bucket counts; with WithRefillEvery, n less what the steps in
+// h have brought. If a limiter of another rate has written the state, nothing is given back.
+//
+// The permits used then never exceed the bucket's bound in any interval, if a ticket's use
 // counts at the instant of its estimate, all limiters of the key have this rate, and the
 // clock does not step back while the ticket is held. Without this option everything is given
 // back, which can exceed the bound, see [Ticket.Settle]. Choose the option if the bound
@@ -172,15 +173,14 @@ func (c *core) checkCharge(n int) error {
 // What is given back depends on the limiter:
 //
 //   - A bucket takes back everything, but never more than fills it. It may have refilled the
-//     same permits while the ticket was held. So an interval that begins while tickets of
-//     the key are held can exceed the bucket's bound: by no more than what is given back in
-//     the interval of earlier estimates, and also by no more than rate × the time for which,
-//     when the interval begins, the key has had tickets without a break. An interval that
-//     begins while no ticket is held keeps the bound, and so does any interval if the bucket
-//     is never full while the tickets are held. With [WithExactReturns] no interval exceeds
-//     the bound, and less is given back. While permits are promised to callers that [Wait],
-//     nothing is given back, because the next caller would get the same instants as these
-//     callers.
+//     same permits while the ticket was held, so an interval that begins while tickets of the
+//     key are held can exceed the bucket's bound. Let h be how long, without a break, tickets
+//     were held when the interval began. It exceeds the bound by at most rate × h, and by at
+//     most what is given back in it of earlier estimates. An interval that begins while no
+//     ticket is held keeps the bound, and so does any interval if the bucket is never full
+//     while the tickets are held. With [WithExactReturns] no interval exceeds the bound, and
+//     less is given back. While permits are promised to callers that [Wait], nothing is given
+//     back, because the next caller would get the same instants as these callers.
 //   - A fixed or calendar window takes permits back while the window from which they were
 //     taken lasts. After its end nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs remove the permits as if they had never been taken. Hash,
@@ -199,8 +199,8 @@ func (c *core) checkCharge(n int) error {
 // if a limiter of another calendar on the key has begun the count again in between.
 //
 // With [WithClock], the instant of what is given back stays in the state for as long as the
-// clocks may be apart, or a clock that is behind could use a window twice. Until the next
-// call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
+// clocks may be apart. Otherwise a clock that is behind could use a window twice. Until the
+// next call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
 // that were given back, and if other permits are left, the key can stay for as long.
 //
 // A fixed or calendar window whose permits are all given back is forgotten. If the server's

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -112,4 +113,32 @@ func TestOnlyWhatSettlesSettlesThroughADecorator(t *testing.T) {
 		_, _, err := made.Estimate(ctx, "k", 1)
 		require.ErrorContains(t, err, "not made by its constructor", "%T", made)
 	}
+}
+
+// TestAnAllSettlesByItsClaims, as its error says.
+func TestAnAllSettlesByItsClaims(t *testing.T) {
+	client := limitertest.OnMiniredis(t).Client
+	requests := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 10, ratelimit.WithName("requests")))
+	tokens := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Hour, ratelimit.WithName("tokens")))
+	all := ratelimit.Must(ratelimit.NewAll(requests, tokens))
+
+	cache := ratelimit.Must(ratelimit.NewDenyCache(all))
+	_, _, err := cache.Estimate(t.Context(), "k", 1)
+	require.EqualError(t, err, "ratelimit: invalid configuration: a *ratelimit.All cannot settle; "+
+		"give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate where the cost is settled")
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+
+	claims := all.Claims("k", 6)
+	for i := range claims {
+		claims[i] = claims[i].Estimate()
+	}
+	answer, err := ratelimit.AcquireAll(t.Context(), claims...)
+	require.NoError(t, err)
+	for _, part := range answer.Parts {
+		require.NoError(t, part.Ticket.Settle(t.Context(), 2))
+	}
+	left := must(t)(all.Peek(t.Context(), "k"))
+	require.Equal(t, 8, left.Remaining)
+	require.True(t, must(t)(all.TryAcquireN(t.Context(), "k", left.Remaining)).Allowed)
+	require.False(t, must(t)(all.TryAcquire(t.Context(), "k")).Allowed)
 }

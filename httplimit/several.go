@@ -23,11 +23,11 @@ import (
 // such as [WithFields]. The fields have each limit under the name of its policy, and the body of a
 // denial names the limits that denied. Retry-After is the longest that one of these needs.
 //
-// The limits are decided by ratelimit.AcquireAcrossSlots: on a single server, or if the
-// keys are in one slot, as one key is, by one script, in one round trip; on a Cluster or a Ring, where
-// different keys are in several slots, by one script for each limit, and permits that were taken are
-// given back if one limit denies. No limit is ever
-// exceeded, and no limit stays charged for a request that another one denies.
+// The limits are decided by ratelimit.AcquireAcrossSlots. On a single server, or if all keys are
+// in one slot, that is one script, in one round trip. On a Cluster or a Ring, where different keys are
+// in several slots, it is one script for each limit, and permits that were taken are given back if
+// one limit denies. No limit is ever exceeded, and no limit stays charged for a request that
+// another one denies.
 //
 // The error wraps ratelimit.ErrInvalidConfig: no limit, more than 8, two of one policy, an option
 // that is about one limit, or limiters that cannot decide together: several clients, or clocks of
