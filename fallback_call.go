@@ -143,6 +143,15 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 	}
 }
 
+// note passes the primaries' answers on.
+func (j *joint) note() {
+	for i, f := range j.space {
+		if f != nil && f.follows != nil && (j.out.parts == nil || !j.out.parts[i].Unknown) {
+			f.follows.note(j.call.claims[i].key, *j.out.part(i))
+		}
+	}
+}
+
 // late gives back what the primaries have taken for a caller that has left.
 func (j *joint) late(ctx context.Context) {
 	if j.out.err == nil {
