@@ -626,3 +626,38 @@ func TestAllOfLimitersInMemory(t *testing.T) {
 	_, err = ratelimit.NewAll(few, bucket("a", 1))
 	require.ErrorContains(t, err, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis")
 }
+
+// BenchmarkClaimsThroughPolicies: what a policy costs a call of two claims, in memory.
+func BenchmarkClaimsThroughPolicies(b *testing.B) {
+	bucket := func() ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000))
+	}
+	around := map[string]func(ratelimit.Limiter) ratelimit.Limiter{
+		"bare":      func(l ratelimit.Limiter) ratelimit.Limiter { return l },
+		"Choice":    func(l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) },
+		"DenyCache": func(l ratelimit.Limiter) ratelimit.Limiter { return ratelimit.Must(ratelimit.NewDenyCache(l)) },
+		"Fallback": func(l ratelimit.Limiter) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll()))
+		},
+	}
+	for name, policy := range around {
+		x, y := policy(bucket()), policy(bucket())
+		b.Run(name+", two claims", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if r, err := ratelimit.AcquireAll(ctx, ratelimit.ClaimOf(x, "k", 1), ratelimit.ClaimOf(y, "k", 1)); err != nil || !r.Allowed {
+					b.Fatal(r, err)
+				}
+			}
+		})
+		b.Run(name+", one estimate", func(b *testing.B) {
+			b.ReportAllocs()
+			s := x.(ratelimit.Settler)
+			for b.Loop() {
+				if _, r, err := s.Estimate(ctx, "k", 1); err != nil || !r.Allowed {
+					b.Fatal(r, err)
+				}
+			}
+		})
+	}
+}
