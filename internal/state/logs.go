@@ -94,7 +94,7 @@ func (r *reading) list(ctx context.Context, p redis.Pipeliner, head, tail []stri
 	if enough {
 		return
 	}
-	cmd := p.LRange(ctx, s.Name, 2, 2*MostEntries+1)
+	cmd := p.LRange(ctx, s.Name, 2, 2*r.entries+1)
 	r.more = func() error {
 		texts, err := cmd.Result()
 		if err != nil {
@@ -108,7 +108,7 @@ func (r *reading) list(ctx context.Context, p redis.Pipeliner, head, tail []stri
 		for i := 0; i < len(n); i += 2 {
 			entries = append(entries, entry{n[i], n[i+1]})
 		}
-		s.leave(l.base, edge, len(entries) < MostEntries, entries)
+		s.leave(l.base, edge, int64(len(entries)) < r.entries, entries)
 		return nil
 	}
 }
@@ -139,7 +139,7 @@ func (r *reading) hash(ctx context.Context, p redis.Pipeliner, fields []any, now
 		return
 	}
 	var between []string // the entries that have fields of their own
-	for i := first + 1; i < last && len(between) < MostEntries; i++ {
+	for i := first + 1; i < last && int64(len(between)) < r.entries; i++ {
 		between = append(between, strconv.FormatInt(i, 10))
 	}
 	if len(between) == 0 {

@@ -58,7 +58,7 @@ func TestReadsWhatLimitersSee(t *testing.T) {
 					if len(keys) == 0 {
 						continue
 					}
-					states, err := state.Read(t.Context(), client, keys)
+					states, err := state.Read(t.Context(), client, keys, 512)
 					require.NoError(t, err)
 					s := states[0]
 					require.NoError(t, s.Err)
@@ -101,7 +101,7 @@ func TestReadsStatesOfCallersClocks(t *testing.T) {
 			server.SetTime(stage.Now)
 			want, err := l.Peek(t.Context(), "k")
 			require.NoError(t, err)
-			states, err := state.Read(t.Context(), client, []string{v.Key})
+			states, err := state.Read(t.Context(), client, []string{v.Key}, 512)
 			require.NoError(t, err)
 			require.NoError(t, states[0].Err, v.Name)
 			require.True(t, states[0].CallersClock, v.Name)
@@ -118,13 +118,13 @@ func TestSaysWhatIsNoState(t *testing.T) {
 		s.Wipe(t)
 		if v.Corrupt != nil {
 			require.NoError(t, v.Corrupt(s.Admin, v.Key))
-			states, err := state.Read(t.Context(), s.Admin, []string{v.Key})
+			states, err := state.Read(t.Context(), s.Admin, []string{v.Key}, 512)
 			require.NoError(t, err)
 			require.EqualError(t, states[0].Err, "it holds no state of a "+state.Kind(states[0].Parts.Algorithm), v.Name)
 		}
 		s.Wipe(t)
 		require.NoError(t, s.Admin.SAdd(t.Context(), v.Key, "x").Err())
-		states, err := state.Read(t.Context(), s.Admin, []string{v.Key, "session:42"})
+		states, err := state.Read(t.Context(), s.Admin, []string{v.Key, "session:42"}, 512)
 		require.NoError(t, err)
 		require.ErrorContains(t, states[0].Err, "WRONGTYPE")
 		require.EqualError(t, states[1].Err, "it is no name of a limiter's key, as ratelimit:default:tokenbucket{user:42} is")
@@ -154,11 +154,11 @@ func TestReadsPartsOfLogs(t *testing.T) {
 			inSorted int64 // ZCOUNT is exact
 		}{
 			{300*apart - time.Microsecond, 1000 - 300, false, 1000 - 300},
-			{300 * apart, 1000 - state.MostEntries, true, 1000 - 600},
+			{300 * apart, 1000 - 512, true, 1000 - 600},
 			{400 * apart, 0, false, 0},
 		} {
 			s.Advance(look.after)
-			states, err := state.Read(t.Context(), s.Admin, []string{"ratelimit:default:" + name + "{k}"})
+			states, err := state.Read(t.Context(), s.Admin, []string{"ratelimit:default:" + name + "{k}"}, 512)
 			require.NoError(t, err)
 			require.NoError(t, states[0].Err)
 			if name == "slidingwindow-zset" {
@@ -179,7 +179,7 @@ func TestReadsWhatIsHeld(t *testing.T) {
 	_, _, err = f.TryAcquire(t.Context(), "k")
 	require.NoError(t, err)
 	words := func() string {
-		states, err := state.Read(t.Context(), s.Admin, []string{"ratelimit:default:inflight{k}"})
+		states, err := state.Read(t.Context(), s.Admin, []string{"ratelimit:default:inflight{k}"}, 512)
 		require.NoError(t, err)
 		return states[0].Words()
 	}

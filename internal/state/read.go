@@ -13,13 +13,15 @@ import (
 )
 
 // Read reads the states of keys, of which each is named as package keyname names them, by one
-// pipeline, and a second one for logs of which entries have left the window. What is wrong with a
-// single key is in its State; the error is for what is wrong with the server.
-func Read(ctx context.Context, c redis.Cmdable, names []string) ([]State, error) {
+// pipeline, and a second one for logs of which entries have left the window: so many entries of each
+// are read. (They are removed when permits are taken, so only a key that is not used any more has many.) What
+// is wrong with a single key is in its State; the error is for what is wrong with the server.
+func Read(ctx context.Context, c redis.Cmdable, names []string, entries int) ([]State, error) {
 	p := c.Pipeline()
 	now := p.Time(ctx)
 	all := make([]reading, len(names))
 	for i, name := range names {
+		all[i].entries = int64(entries)
 		all[i].ask(ctx, p, name)
 	}
 	if err := exec(ctx, p); err != nil {
@@ -62,7 +64,8 @@ func exec(ctx context.Context, p redis.Pipeliner) error {
 
 // A reading is the way to a state.
 type reading struct {
-	state State
+	state   State
+	entries int64 // read of those that have left the window
 
 	text       *redis.StringCmd
 	head, tail *redis.StringSliceCmd // of a list

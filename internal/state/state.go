@@ -56,10 +56,6 @@ type Rule struct {
 	Others int           // longer windows of other limiters that the key keeps permits for
 }
 
-// MostEntries is how many entries of a log are read of those that have left its window. They are
-// removed when permits are taken, so that only a key that has long not been used has many.
-const MostEntries = 512
-
 var errUnknown = errors.New("it is of a state format that this version does not know; use the program of the version that wrote it")
 
 // Kind names the algorithm of an id.

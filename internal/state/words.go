@@ -68,11 +68,14 @@ func (s State) rule() string {
 		if s.Parts.Algorithm == keyname.LeakyBucket {
 			verb = "drain"
 		}
+		if r.Permits == 1 {
+			verb = map[string]string{"come back": "comes back", "drain": "drains"}[verb]
+		}
 		steps := ""
 		if r.Every > 0 {
 			steps = ", in steps of " + Brief(r.Every)
 		}
-		return fmt.Sprintf("The rule that wrote it: %s %s per %s%s.", plural(r.Permits, "permit"), verb, Brief(r.Per), steps)
+		return fmt.Sprintf("The rule that wrote it: %s %s every %s%s.", plural(r.Permits, "permit"), verb, Brief(r.Per), steps)
 	case keyname.InFlight:
 		return fmt.Sprintf("The last lease: %s.", Brief(r.Window))
 	case keyname.CalendarWindow:
