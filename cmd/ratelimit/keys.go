@@ -46,7 +46,7 @@ func (f *keyFlags) candidates(key string) ([]string, error) {
 	var names []string
 	for _, id := range ids {
 		name := keyname.NewHead(f.prefix, f.name, id).Of(key)
-		if _, ok := keyname.Parse(name); !ok {
+		if parts, ok := keyname.Parse(name); !ok || parts.Prefix != f.prefix || parts.Name != f.name {
 			return nil, usagef("--prefix %q, --name %q: no limiter has these, because of an empty part, a brace, a colon in the name or an algorithm's id", f.prefix, f.name)
 		}
 		names = append(names, name)

@@ -117,9 +117,6 @@ func (f *redisFlags) connect(ctx context.Context, environ func(string) string) (
 		return &server{UniversalClient: single, addr: opts.Addr}, nil
 	}
 	_ = single.Close()
-	if opts.DB != 0 {
-		return nil, usagef("%s is a Cluster, which has database 0 only: leave --db out", opts.Addr)
-	}
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs: []string{opts.Addr}, Username: opts.Username, Password: opts.Password, TLSConfig: opts.TLSConfig,
 		DialTimeout: f.timeout, ReadTimeout: f.timeout, WriteTimeout: f.timeout, ContextTimeoutEnabled: true,
@@ -137,6 +134,8 @@ func unreachable(opts *redis.Options, err error) error {
 		remedy = "the password or --user is wrong: see REDIS_URL, REDIS_PASSWORD and --password-file"
 	case strings.HasPrefix(text, "NOPERM"):
 		remedy = "the user may not do that: see docs/privileges.md"
+	case strings.Contains(text, "SELECT is not allowed in cluster mode"):
+		remedy = "a Cluster has database 0 only: leave --db out, and the number out of REDIS_URL"
 	case opts.TLSConfig == nil && strings.Contains(text, "EOF"):
 		remedy = "does it want TLS (--tls, or rediss:// in REDIS_URL)?"
 	}

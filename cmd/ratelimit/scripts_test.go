@@ -11,7 +11,7 @@ import (
 
 func command(args ...string) (code int, stdout, stderr string) {
 	var out, problems bytes.Buffer
-	code = program{stdout: &out, stderr: &problems}.command(context.Background(), args)
+	code = program{stdout: &out, stderr: &problems, environ: func(string) string { return "" }, pause: pause}.command(context.Background(), args)
 	return code, out.String(), problems.String()
 }
 
