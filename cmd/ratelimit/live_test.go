@@ -388,7 +388,7 @@ func TestPasswords(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
 	urlFile := filepath.Join(t.TempDir(), "url")
 	require.NoError(t, os.WriteFile(urlFile, []byte("redis://:s3cr%23t%40%2F%3A@"+server.Addr()+"\n"), 0o600))
-	at := "Redis at " + server.Addr() + " cannot be asked: "
+	at := "asking Redis at " + server.Addr() + ": "
 	for _, tt := range []struct {
 		environ map[string]string
 		args    []string
@@ -419,7 +419,7 @@ func TestConnectionsByTLSAndUser(t *testing.T) {
 	require.Equal(t, exitDone, liveWith(t, map[string]string{"REDIS_PASSWORD": "pw"}, "top", "--addr", server.Addr(), "--user", "operator").code)
 	got := liveWith(t, nil, "top", "--addr", "127.0.0.1:1")
 	require.Equal(t, exitFailed, got.code)
-	require.Contains(t, got.stderr, "Redis at 127.0.0.1:1 cannot be asked: dial tcp 127.0.0.1:1: ")
+	require.Contains(t, got.stderr, "asking Redis at 127.0.0.1:1: dial tcp 127.0.0.1:1: ")
 	require.Contains(t, got.stderr, "(is it running, and does REDIS_URL or --addr name it?)\n")
 }
 

@@ -26,6 +26,8 @@ func (r *findings) data(took time.Duration) report.Data {
 		Title: "What the limits would have done", KeyName: words.one, KeyNames: words.many,
 		Lines: r.requests + r.skipped, Requests: r.requests, Skipped: r.skipped, Keys: r.keys, Zone: r.location(),
 		KeysBeyond: r.denied.beyond, MinutesDeniedBeyond: r.worst.beyond, MinutesBusiestBeyond: r.minutes.beyond,
+		Samples: []report.Sample{}, Formats: []report.Format{}, Buckets: []report.Bucket{}, // none is [] in JSON
+		KeysDenied: []report.Tally{}, MinutesDenied: []report.Tally{}, MinutesBusiest: []report.Tally{},
 		Differ: r.differ, Took: took, Sweep: r.cfg.sweep,
 	}
 	for _, name := range r.cfg.files {
@@ -58,7 +60,8 @@ func (r *findings) data(took time.Duration) report.Data {
 	for _, t := range r.denied.items {
 		d.KeysDenied = append(d.KeysDenied, report.Tally{Key: t.key, Requests: t.requests, Denied: denied(t)})
 	}
-	minutes := func(all []tally) (to []report.Tally) {
+	minutes := func(all []tally) []report.Tally {
+		to := []report.Tally{}
 		for _, t := range all {
 			to = append(to, report.Tally{Minute: at(t.minute * time.Minute.Microseconds()), Requests: t.requests, Denied: denied(t)})
 		}

@@ -139,7 +139,7 @@ func unreachable(opts *redis.Options, err error) error {
 	case opts.TLSConfig == nil && strings.Contains(text, "EOF"):
 		remedy = "does it want TLS (--tls, or rediss:// in REDIS_URL)?"
 	}
-	return fmt.Errorf("Redis at %s cannot be asked: %w (%s)", opts.Addr, err, remedy)
+	return fmt.Errorf("asking Redis at %s: %w (%s)", opts.Addr, err, remedy)
 }
 
 // clustered asks a server for its mode. One that is too old to say so, or says something else, is single.

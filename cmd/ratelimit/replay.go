@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/tryacquire/ratelimit/cmd/ratelimit/internal/report"
 )
 
 func (p program) replayCommand() *cobra.Command {
@@ -51,7 +53,12 @@ func (p program) runReplay(ctx context.Context, cfg config, asJSON bool) error {
 		}
 	}
 	if asJSON {
-		err = p.writeJSON(found.data(took))
+		d := found.data(took)
+		err = p.writeJSON(struct {
+			report.Data
+			BucketSeconds float64 `json:"bucket_seconds"`
+			TookSeconds   float64 `json:"took_seconds"`
+		}{d, d.BucketWidth.Seconds(), d.Took.Seconds()})
 	} else if _, err = io.WriteString(p.stdout, found.String()); err != nil {
 		err = fmt.Errorf("writing the report: %w", err)
 	}
