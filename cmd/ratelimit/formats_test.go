@@ -230,7 +230,8 @@ func BenchmarkReplay(b *testing.B) {
 	const lines = 100_000
 	var log strings.Builder
 	for i := range lines {
-		client := "198.51." + itoa(i*7919%200) + "." + itoa(i*104729%100)
+		n := i * 48271 % 2147483647 % 10_000
+		client := "198.51." + itoa(n/100) + "." + itoa(n%100)
 		log.WriteString(client + " - - [" + logStart.Add(time.Duration(i/5)*time.Second).Format("02/Jan/2006:15:04:05 -0700") +
 			`] "GET /item/` + itoa(i%1000) + `?page=2 HTTP/1.1" 200 5120 "https://example.org/" "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36"` + "\n")
 	}

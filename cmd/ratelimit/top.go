@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -273,9 +274,12 @@ func (s *standing) write(p program, f *topFlags, drawn bool) error {
 		e.SetEscapeHTML(false)
 		return wroteJSON(e.Encode(s))
 	}
-	text := s.text(f)
+	text := s.text(f, keyWidth)
 	if drawn {
 		width, height := p.screen()
+		for keys := keyWidth; keys > leastKeyWidth && widest(text) > width; keys-- {
+			text = s.text(f, keys-1)
+		}
 		text = screenful(text+"\nCtrl-C ends it.", width, height)
 	}
 	_, err := io.WriteString(p.stdout, text)
@@ -299,7 +303,23 @@ func screenful(text string, width, height int) string {
 	return b.String()
 }
 
-func (s *standing) text(f *topFlags) string {
+// The column of keys is so wide at most, and on a narrow terminal narrower.
+const (
+	keyWidth      = 50
+	leastKeyWidth = 12
+)
+
+// widest is how many characters the longest line of a table has.
+func widest(text string) (n int) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if strings.HasPrefix(line, "  ") {
+			n = max(n, utf8.RuneCountInString(line))
+		}
+	}
+	return n
+}
+
+func (s *standing) text(f *topFlags, keys int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Redis at %s", s.Server)
 	if s.Masters > 1 {
@@ -337,7 +357,7 @@ func (s *standing) text(f *topFlags) string {
 		if r.Limited {
 			mark = "LIMITED"
 		}
-		t.row(printable(r.Limiter, 30), r.Algorithm, printable(r.Key, 50), used, limit, share, mark, state.Brief(r.empty))
+		t.row(printable(r.Limiter, 30), r.Algorithm, printable(r.Key, keys), used, limit, share, mark, state.Brief(r.empty))
 	}
 	t.write(&b)
 	if s.most.beyond > 0 {
