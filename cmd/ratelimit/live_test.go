@@ -224,7 +224,7 @@ Limits that are not known: --limit name=permits
 
 // TestTopOnACluster: on every master.
 func TestTopOnACluster(t *testing.T) {
-	cluster := redistest.StartCluster(t)
+	cluster := redistest.StartCluster(t, redistest.ACL("operator", append(lookersRules(t), "+cluster|slots", "+command")...))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(cluster.Client(t), 5, time.Hour))
 	for i := range 30 {
 		_, err := window.TryAcquireN(t.Context(), fmt.Sprintf("user:%02d", i), 1+i%5)
@@ -241,11 +241,12 @@ func TestTopOnACluster(t *testing.T) {
 		keys = append(keys, fmt.Sprintf("%s %d", r.Key, r.Used))
 	}
 	require.Equal(t, []string{"user:04 5", "user:09 5", "user:14 5", "user:19 5", "user:24 5", "user:29 5", "user:03 4"}, keys)
-	require.Contains(t, live(t, addr, "top", "--limit", "default=5").stdout, "Redis at "+addr+" (3 masters): 30 keys, 30 of limiters, 30 in use, 6 limited\n")
+	looked := liveWith(t, map[string]string{"REDIS_URL": "redis://operator:secret@" + addr}, "top", "--limit", "default=5")
+	require.Contains(t, looked.stdout, "Redis at "+addr+" (3 masters): 30 keys, 30 of limiters, 30 in use, 6 limited\n")
 
 	for i := range 5 { // in several slots
 		key := fmt.Sprintf("user:%02d", i)
-		require.Equal(t, exitDone, live(t, addr, "inspect", key).code)
+		require.Equal(t, exitDone, liveWith(t, map[string]string{"REDIS_URL": "redis://operator:secret@" + addr}, "inspect", key).code)
 		require.Equal(t, i == 4, live(t, addr, "peek", "--algorithm", "fixed-window", "--rate", "5/h", key).code == exitNo)
 		require.Equal(t, exitDone, live(t, addr, "reset", key).code)
 		require.Equal(t, exitNo, live(t, addr, "inspect", key).code)
@@ -416,13 +417,63 @@ func TestPasswords(t *testing.T) {
 	}
 }
 
-func TestConnectionsByTLSAndUser(t *testing.T) {
-	server := redistest.Start(t, redistest.ACL("operator", "on", ">pw", "~*", "+@read", "+@connection", "+time"))
-	require.Equal(t, exitDone, liveWith(t, map[string]string{"REDIS_PASSWORD": "pw"}, "top", "--addr", server.Addr(), "--user", "operator").code)
+// lookersRules are the ACL rules of a user who only looks, as docs/operating.md has them.
+func lookersRules(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("../../docs/operating.md")
+	require.NoError(t, err)
+	_, rest, ok := strings.Cut(string(text), "\nuser operator ")
+	require.True(t, ok)
+	rules, _, _ := strings.Cut(rest, "\n")
+	return strings.Fields(rules)
+}
+
+// TestWhoeverLooksNeedsFewPermissions: exactly those of docs/operating.md.
+func TestWhoeverLooksNeedsFewPermissions(t *testing.T) {
+	rules := lookersRules(t)
+	server := redistest.Start(t, redistest.ACL("operator", rules...))
+	client := server.Client(t)
+	look := func() (codes []int) {
+		for _, args := range [][]string{
+			{"top"}, {"inspect", "--name", "api", "user:42"}, {"inspect", "--name", "login", "user:42"}, {"inspect", "--name", "jobs", "batch"},
+			{"inspect", "--name", "list", "k"},
+		} {
+			got := liveWith(t, map[string]string{"REDIS_PASSWORD": "secret"}, append(args, "--addr", server.Addr(), "--user", "operator")...)
+			codes = append(codes, got.code)
+		}
+		return codes
+	}
+	used(t, &limitertest.Stage{Client: client, Admin: client})
+	list := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 5, Window: time.Hour}}, ratelimit.WithName("list")))
+	_, err := list.TryAcquire(t.Context(), "k")
+	require.NoError(t, err)
+	require.Equal(t, make([]int, 5), look())
+	for _, rule := range rules {
+		if command, ok := strings.CutPrefix(rule, "+"); ok {
+			require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "operator", "-"+command).Err())
+			require.Contains(t, look(), exitFailed, "without %s", command)
+			require.NoError(t, client.Do(t.Context(), "ACL", "SETUSER", "operator", "+"+command).Err())
+		}
+	}
+	require.Equal(t, make([]int, 5), look())
+}
+
+func TestARefusedConnectionNamesTheRemedy(t *testing.T) {
 	got := liveWith(t, nil, "top", "--addr", "127.0.0.1:1")
 	require.Equal(t, exitFailed, got.code)
 	require.Contains(t, got.stderr, "asking Redis at 127.0.0.1:1: dial tcp 127.0.0.1:1: ")
 	require.Contains(t, got.stderr, "(is it running, and does REDIS_URL or --addr name it?)\n")
+}
+
+// TestTLS: without it, the error names it.
+func TestTLS(t *testing.T) {
+	server := redistest.Start(t, redistest.TLS())
+	got := liveWith(t, nil, "top", "--addr", server.Addr())
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.stderr, "(does it want TLS (--tls, or rediss:// in REDIS_URL)?)\n")
+	got = liveWith(t, nil, "top", "--addr", server.Addr(), "--tls")
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.stderr, "certificate", "the server's certificate is its own")
 }
 
 func TestMistakesOfLiveCommands(t *testing.T) {
