@@ -165,12 +165,12 @@ func (r *Reservation) Wait(ctx context.Context) error {
 // the callers: time restores it.
 const cancelTime = 100 * time.Millisecond
 
-// Cancel gives the permits back before they are due; do not use them afterwards. It gives back
-// all of them if no other permits have been taken from the key since, and otherwise none: later
-// reservations already have their instants, at which the permits given back could be used too.
-// It returns nil in both cases. If it returns an error, the permits may have been given back or
-// not: time restores those that were not. Once Cancel has asked Redis, Wait returns an error,
-// even if the call of Wait began before.
+// Cancel gives the permits back before they are due; do not use them afterwards. If others have
+// reserved behind it, they already have their instants, at which the permits could be used too: then
+// the permits come back when all of these have cancelled as well. Otherwise time restores them, as it
+// does if other permits have been taken since. Cancel returns nil in all these cases. If it returns an
+// error, the permits may have been given back or not. Once Cancel has asked Redis, Wait returns an
+// error, even if the call of Wait began before.
 //
 // Once Delay is 0, Cancel asks nobody and returns nil, whatever ctx is: the permits may have
 // been used, as with a Cancel that is deferred. So a reservation that was due at once is never
