@@ -241,9 +241,10 @@ end
 -- <waiting>
 -- The cancels that wait pass from one reservation to the next, but for those whose permits have been
 -- restored by now, of which nothing would come back.
--- needs: now state waiting
+-- needs: now state sub waiting
 -- sets: waiting
-waiting = string.match(state or '', '!%d+(;.*)$') or ''
+local from = state and string.find(state, ';', 1, true)
+waiting = from and sub(state, from) or ''
 while #waiting > 1 do
   local at, level, units, unit, speed, step = string.match(waiting, '^;(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)')
   if not at then
