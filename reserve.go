@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -382,16 +381,5 @@ func newReserving(c *core, s settings, a algorithm) *reserving {
 }
 
 func newReserver(c *core, exec *redisexec.Executor, a algorithm) reserver {
-	r := reserver{core: c, exec: exec, rule: a.args[len(a.args)-1], longest: maxMicros, explainer: a.explainer}
-	switch b := a.explainer.(type) {
-	case evenBucket: // the units of the capacity and the debt are below 2^52
-		r.longest = (exact/2 - 1 - b.size*b.permit) / b.flow
-	case steppedBucket: // the permits of the debt are at most 2^51
-		if b.permit < b.flow {
-			high, low := bits.Mul64(maxMicros, uint64(b.permit))
-			longest, _ := bits.Div64(high, low, uint64(b.flow))
-			r.longest = int64(longest)
-		}
-	}
-	return r
+	return reserver{core: c, exec: exec, rule: a.args[len(a.args)-1], longest: a.longest, explainer: a.explainer}
 }

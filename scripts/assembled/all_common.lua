@@ -636,6 +636,7 @@ local function decide()
   -- A request that fails returns before it has taken anything.
   local function answer(i)
     local request = configured + 1 + i * (limiters + 1)
+    -- <request>
     local n, times = ARGV[request + common] + 0, ARGV[request] + 0
     -- <fit>
     -- needs: n times limit used
