@@ -585,7 +585,7 @@ next:
 		if c.n < 1 || c.n > maxCount { // before it is added to another, or another to it
 			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
 		}
-		if _, held := c.limiter.explainer.(*InFlight); held && c.settle {
+		if c.limiter.inFlight != nil && c.settle {
 			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
