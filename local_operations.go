@@ -147,6 +147,22 @@ func (l *LocalTokenBucket) giveBack(key string, n int) {
 	l.write(&s, missing)
 }
 
+// owe takes n permits that others have promised for later, or what is left of them.
+func (l *LocalTokenBucket) owe(key string, n int) {
+	s, err := l.begin(context.Background(), key, 1)
+	if err != nil {
+		return
+	}
+	defer s.shard.mu.Unlock()
+	if missing := (level{permits: l.bucket.size}); s.missing.permits+int64(n) > missing.permits {
+		if s.missing.permits < missing.permits {
+			l.write(&s, missing)
+		}
+		return
+	}
+	l.write(&s, level{s.missing.permits + int64(n), s.missing.units})
+}
+
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
