@@ -222,6 +222,17 @@ Limits that are not known: --limit name=permits
 	})
 }
 
+// TestAKeyThatComesTwiceIsListedOnce: SCAN may return a key twice.
+func TestAKeyThatComesTwiceIsListedOnce(t *testing.T) {
+	s := &standing{limits: map[string]int{"api": 5}}
+	s.most = top[row]{n: 3, compare: row.compare}
+	for _, key := range []string{"a", "b", "a"} {
+		parts := keyname.Parts{Prefix: "ratelimit", Name: "api", Algorithm: keyname.TokenBucket, Key: key}
+		s.add(state.State{Name: "ratelimit:api:tokenbucket{" + key + "}", Parts: parts, Exists: true, Used: 5})
+	}
+	require.Equal(t, []int{2, 2, 0, 2}, []int{s.Using, s.Limited, s.most.beyond, len(s.most.items)})
+}
+
 // TestTopOnACluster: on every master.
 func TestTopOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t, redistest.ACL("operator", append(lookersRules(t), "+cluster|slots", "+command")...))
