@@ -86,7 +86,7 @@ func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
 		look := func() string { return s.Look(t, shaperKeys[name]) }
 		only := reserve(t, l, 2, 0)
 		require.NoError(t, only.GiveBack(ctx))
-		require.Equal(t, "none <nil> does not expire", look())
+		require.Equal(t, "none does not expire", look())
 
 		reserve(t, l, 3, 0)
 		a := look()
@@ -112,7 +112,7 @@ func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
 		fourth := reserve(t, l, 1, time.Hour)
 		require.NoError(t, l.Reset(ctx, "k"))
 		require.NoError(t, fourth.Cancel(ctx))
-		require.Equal(t, "none <nil> does not expire", look())
+		require.Equal(t, "none does not expire", look())
 	})
 }
 
