@@ -161,7 +161,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, redisexec.Unfinished(recover()))}
 		}
 	}()
-	if f, ok := c.limiter.explainer.(*InFlight); ok {
+	if f := c.limiter.inFlight; f != nil {
 		a.hold, _, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
 	} else {
 		a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)

@@ -44,6 +44,9 @@ type core struct {
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
 
+	bucket   *bucket   // nil: it is none
+	inFlight *InFlight // nil: the permits are not held
+
 	scripts *scripts
 	groups  groups // of limiters, of which this is the first, that decide together
 }
@@ -72,6 +75,10 @@ type algorithm struct {
 	// which is the second argument of the block giveback, behind where the permits are. It is
 	// computed from a ticket's second word and its number of permits; nil if it is that word.
 	which func(word, n int64) int64
+	// bucket is that of a token or leaky bucket, and longest the longest wait of a reservation,
+	// in microseconds, for which its numbers are exact.
+	bucket  *bucket
+	longest int64
 	explainer
 }
 
@@ -98,6 +105,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 
 			Operations: scripts.operations,
 			Alone:      scripts.alone,
+			Extend:     scripts.extend,
 
 			ManyOfSeveral: scripts.manyOfSeveral, OperationsOfSeveral: scripts.operationsOfSeveral,
 
@@ -108,6 +116,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		explainer:  a.explainer,
 		mostCharge: cmp.Or(a.mostCharge, maxCount),
 		which:      a.which,
+		bucket:     a.bucket,
 		scripts:    a.scripts,
 	}
 	if a.inWords != nil {
@@ -300,13 +309,7 @@ func (c *core) now() (int64, error) {
 }
 
 // isBucket reports whether c is a token or leaky bucket.
-func (c *core) isBucket() bool {
-	switch c.explainer.(type) {
-	case evenBucket, steppedBucket:
-		return true
-	}
-	return false
-}
+func (c *core) isBucket() bool { return c.bucket != nil }
 
 // Name returns the limiter's name, see [WithName].
 func (c *core) Name() string {

@@ -58,7 +58,11 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 		j.one[0], j.one[1] = c.claims[0], c.claims[0]
 		j.inner.claims, j.outer.claims = j.one[:1:1], j.one[1:]
 	} else {
-		j.inner.claims, j.outer.claims = slices.Clone(c.claims), slices.Clone(c.claims)
+		n := len(c.claims)
+		both := make([]Claim, 2*n)
+		j.inner.claims, j.outer.claims = both[:n:n], both[n:]
+		copy(j.inner.claims, c.claims)
+		copy(j.outer.claims, c.claims)
 	}
 	var guards breakers
 	exceeds, observed := false, false

@@ -256,7 +256,7 @@ func (c *core) operation(ctx context.Context, call *call, claim *Claim) outcome 
 			o.result = o.reservation.result
 		}
 	case CallHold:
-		o.hold, o.result, o.err = c.explainer.(*InFlight).TryAcquireN(ctx, claim.key, claim.n)
+		o.hold, o.result, o.err = c.inFlight.TryAcquireN(ctx, claim.key, claim.n)
 	}
 	return o
 }

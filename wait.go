@@ -103,8 +103,8 @@ func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
 // reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide
 // promises nothing.
 func (w waiter) reserve(ctx, attempt context.Context, l Limiter, key string, n int) (Result, error) {
-	claims := [1]Claim{claimOn(l, "", key, n)}
-	c := &call{op: CallReserve, claims: claims[:], longest: w.left(ctx), timing: w.timing}
+	c := callOn(l, CallReserve, key, n)
+	c.longest, c.timing = w.left(ctx), w.timing
 	o := c.decide(attempt)
 	if o.err == nil {
 		o.err = o.reservation.Wait(ctx)

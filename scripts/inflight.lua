@@ -26,9 +26,15 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 
 -- <config>
 -- needs:
--- sets: limit lease rule id
-local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
+-- sets: limit lease rule
+local limit, lease, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 -- </config>
+
+-- <hold>
+-- needs:
+-- sets: id
+local id = ARGV[5]
+-- </hold>
 
 -- <load>
 -- The blocks after it use:

@@ -19,6 +19,7 @@ const (
 	Cancel   Op = 'z' // a reservation
 	Hold     Op = 'h' // permits in flight, see holds.lua
 	Release  Op = 'r' // the permits of a hold
+	Extend   Op = 'k' // the lease of a hold, never beside others
 )
 
 // Own reports whether each such operation is a run of its own, with a Detail.
@@ -40,7 +41,7 @@ type Detail struct {
 	Where, Which  int64  // the ticket of a GiveBack
 	Longest       int64  // wait of a Reserve, microseconds
 	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
-	ID            string // of a Hold or Release
+	ID            string // of a Hold, its Release or Extend
 
 	// Late gets the outcome of an operation that was sent and whose caller has left before; nil:
 	// nobody needs it.
@@ -94,7 +95,7 @@ const TicketWords = 2
 // begins with. It is more than there are if the reply ends too soon.
 func (e *Executor) WordsOf(op Op, reply []int64) int {
 	switch op {
-	case GiveBack, Cancel, Release:
+	case GiveBack, Cancel, Release, Extend:
 		return 1
 	case Estimate:
 		return e.Words + TicketWords
@@ -128,11 +129,14 @@ func (c *Command) operate(key string, o Operation) error {
 		return c.requests(c.exec.One, key, o.N, o.Times)
 	}
 	c.script, c.key, c.op = c.exec.Alone, key, o.Op
-	if o.Op == Hold {
-		c.script, c.n, c.id = c.exec.One, o.N, o.ID
+	if o.Op == Hold || o.Op == Extend {
+		if c.script = c.exec.One; o.Op == Extend {
+			c.script = c.exec.Extend
+		}
+		c.n, c.id = o.N, o.ID
 		c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, &c.n)
 		c.addConfig()
-		c.args[len(c.args)-1] = &c.id // the last argument of inflight.lua
+		c.args = append(c.args, &c.id)
 		return c.addClock()
 	}
 	c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, "")
@@ -148,8 +152,9 @@ var released = []int64{1}
 func (e *Executor) release(ctx context.Context, key string, o Operation) error {
 	args := make([]any, 2, 2+o.N)
 	args[0], args[1] = "zrem", key
+	rule := e.Args[len(e.Args)-1].(string) // with which the names of permits end
 	for i := 1; i <= o.N; i++ {
-		args = append(args, strconv.Itoa(i)+"/"+o.ID+e.HoldRule)
+		args = append(args, strconv.Itoa(i)+"/"+o.ID+rule)
 	}
 	return Send(ctx, e.Client, redis.NewIntCmd(ctx, args...))
 }
