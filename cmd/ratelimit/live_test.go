@@ -208,6 +208,13 @@ Limits that are not known: --limit name=permits
 and 1 more
 Limits that are not known: --limit name=permits
 `, ""}, live(t, addr, "top", "--name", "api", "--rows", "1"))
+		require.Equal(t, result{exitDone, "Redis at " + addr + `: 6 keys, 2 of limiters, 2 in use
+
+  limiter  algorithm           key      used  limit  share    free again in
+  api      tokenbucket         user:42    20      ?                      2m
+  login    slidingwindow-hash  user:42     2      ?                    1h1m
+Limits that are not known: --limit name=permits
+`, ""}, live(t, addr, "top", "--key", "user:42"))
 		require.Equal(t, result{exitDone, `{"server":"` + addr + `","masters":1,"keys_looked_at":6,"keys_of_limiters":1,"keys_in_use":1,"keys_limited":1,"keys_damaged":0,"cut_short":false,` +
 			`"rows":[{"name":"ratelimit:jobs:inflight{batch}","limiter":"jobs","algorithm":"inflight","key":"batch","used":3,"limit":3,"share":1,"limited":true,"seconds_until_nothing_is_used":60}]}` + "\n", ""},
 			live(t, addr, "top", "--algorithm", "inflight", "--limit", "jobs=3", "--json"))
