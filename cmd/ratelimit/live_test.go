@@ -154,6 +154,29 @@ func TestPeek(t *testing.T) {
 	})
 }
 
+// TestTheGuideShowsWhatIsWritten: the examples of docs/operating.md, but for a key that would need explaining.
+func TestTheGuideShowsWhatIsWritten(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	used(t, s)
+	require.NoError(t, s.Admin.Del(t.Context(), "ratelimit:default:fixedwindow:"+evil).Err())
+	addr := s.Client.(*redis.Client).Options().Addr
+	text, err := os.ReadFile("../../docs/operating.md")
+	require.NoError(t, err)
+	examples := 0
+	for block := range strings.SplitSeq(string(text), "```\n") {
+		commandLine, want, ok := strings.Cut(block, "\n")
+		args, isExample := strings.CutPrefix(commandLine, "$ ratelimit ")
+		if !ok || !isExample {
+			continue
+		}
+		examples++
+		got := live(t, addr, strings.Fields(args)...).stdout
+		got, _, _ = strings.Cut(got, "Limits that are not known")
+		require.Equal(t, want, strings.ReplaceAll(got, addr, "localhost:6379"), args)
+	}
+	require.Equal(t, 3, examples)
+}
+
 // TestPeekIsOfEveryAlgorithm: it takes nothing.
 func TestPeekIsOfEveryAlgorithm(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
