@@ -154,6 +154,29 @@ func TestPeek(t *testing.T) {
 	})
 }
 
+// TestTheGuideShowsWhatIsWritten: the examples of docs/operating.md, but for a key that would need explaining.
+func TestTheGuideShowsWhatIsWritten(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	used(t, s)
+	require.NoError(t, s.Admin.Del(t.Context(), "ratelimit:default:fixedwindow:"+evil).Err())
+	addr := s.Client.(*redis.Client).Options().Addr
+	text, err := os.ReadFile("../../docs/operating.md")
+	require.NoError(t, err)
+	examples := 0
+	for block := range strings.SplitSeq(string(text), "```\n") {
+		commandLine, want, ok := strings.Cut(block, "\n")
+		args, isExample := strings.CutPrefix(commandLine, "$ ratelimit ")
+		if !ok || !isExample {
+			continue
+		}
+		examples++
+		got := live(t, addr, strings.Fields(args)...).stdout
+		got, _, _ = strings.Cut(got, "Limits that are not known")
+		require.Equal(t, want, strings.ReplaceAll(got, addr, "localhost:6379"), args)
+	}
+	require.Equal(t, 3, examples)
+}
+
 // TestPeekIsOfEveryAlgorithm: it takes nothing.
 func TestPeekIsOfEveryAlgorithm(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
@@ -208,6 +231,13 @@ Limits that are not known: --limit name=permits
 and 1 more
 Limits that are not known: --limit name=permits
 `, ""}, live(t, addr, "top", "--name", "api", "--rows", "1"))
+		require.Equal(t, result{exitDone, "Redis at " + addr + `: 6 keys, 2 of limiters, 2 in use
+
+  limiter  algorithm           key      used  limit  share    free again in
+  api      tokenbucket         user:42    20      ?                      2m
+  login    slidingwindow-hash  user:42     2      ?                    1h1m
+Limits that are not known: --limit name=permits
+`, ""}, live(t, addr, "top", "--key", "user:42"))
 		require.Equal(t, result{exitDone, `{"server":"` + addr + `","masters":1,"keys_looked_at":6,"keys_of_limiters":1,"keys_in_use":1,"keys_limited":1,"keys_damaged":0,"cut_short":false,` +
 			`"rows":[{"name":"ratelimit:jobs:inflight{batch}","limiter":"jobs","algorithm":"inflight","key":"batch","used":3,"limit":3,"share":1,"limited":true,"seconds_until_nothing_is_used":60}]}` + "\n", ""},
 			live(t, addr, "top", "--algorithm", "inflight", "--limit", "jobs=3", "--json"))
@@ -220,6 +250,17 @@ Limits that are not known: --limit name=permits
 		got = live(t, addr, "top", "--keys", "5")
 		require.Contains(t, got.stdout, "The pass was cut short after 5 keys of limiters: --keys allows more\n")
 	})
+}
+
+// TestAKeyThatComesTwiceIsListedOnce: SCAN may return a key twice.
+func TestAKeyThatComesTwiceIsListedOnce(t *testing.T) {
+	s := &standing{limits: map[string]int{"api": 5}}
+	s.most = top[row]{n: 3, compare: row.compare}
+	for _, key := range []string{"a", "b", "a"} {
+		parts := keyname.Parts{Prefix: "ratelimit", Name: "api", Algorithm: keyname.TokenBucket, Key: key}
+		s.add(state.State{Name: "ratelimit:api:tokenbucket{" + key + "}", Parts: parts, Exists: true, Used: 5})
+	}
+	require.Equal(t, []int{2, 2, 0, 2}, []int{s.Using, s.Limited, s.most.beyond, len(s.most.items)})
 }
 
 // TestTopOnACluster: on every master.

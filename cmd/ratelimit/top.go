@@ -34,15 +34,14 @@ works on them, takes at most --share of the time, on each master. The memory is 
 
 // topFlags are the flags of top.
 type topFlags struct {
-	redis           redisFlags
-	prefix, name    string
-	limits          map[string]int
-	rows, keys      int
-	share           float64
-	every           time.Duration
-	repeats, asJSON bool
-	algorithm       string
-	sharePercent    string
+	redis                        redisFlags
+	prefix, name, key, algorithm string
+	limits                       map[string]int // the most permits of limiters
+	rows, keys                   int
+	sharePercent                 string // as it is given
+	share                        float64
+	every                        time.Duration
+	repeats, asJSON              bool
 }
 
 func (p program) topCommand() *cobra.Command {
@@ -53,6 +52,7 @@ func (p program) topCommand() *cobra.Command {
 		Long:  topLong + connecting,
 		Example: `  ratelimit top
   ratelimit top --limit api=100,login=5
+  ratelimit top --key user:42                  which limiters has this caller used?
   ratelimit top --every 0 --json --rows 100 | jq '.rows[] | select(.limited)'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -70,6 +70,7 @@ func (p program) topCommand() *cobra.Command {
 	fs.IntVar(&f.rows, "rows", 20, "how many keys are listed; on a terminal, as many as fit")
 	fs.StringVar(&f.prefix, "prefix", "", "only limiters with this prefix (all)")
 	fs.StringVar(&f.name, "name", "", "only the limiter of this name (all)")
+	fs.StringVar(&f.key, "key", "", "only this key of a caller, such as user:42, in all limiters (all)")
 	fs.StringVar(&f.algorithm, "algorithm", "", "only this algorithm: "+strings.Join(keyname.All(), ", ")+" (all)")
 	fs.DurationVar(&f.every, "every", 2*time.Second, "how long to wait after a pass, on a terminal or if it is given; 0: one pass")
 	fs.StringVar(&f.sharePercent, "share", "5%", "the most of a server's time")
@@ -104,7 +105,7 @@ func (f *topFlags) check() error {
 }
 
 func (f *topFlags) wants(p keyname.Parts) bool {
-	return (f.prefix == "" || p.Prefix == f.prefix) && (f.name == "" || p.Name == f.name) &&
+	return (f.prefix == "" || p.Prefix == f.prefix) && (f.name == "" || p.Name == f.name) && (f.key == "" || p.Key == f.key) &&
 		(f.algorithm == "" || p.Algorithm == f.algorithm)
 }
 
