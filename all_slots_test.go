@@ -46,7 +46,7 @@ func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
 		first := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
 		require.Equal(t, ratelimit.AllResult{
 			Result: allowedBy(1, time.Hour, 0, time.Hour),
-			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
+			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first, Bucket: isBucket(l)}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
 		}, r, v.Name)
 		r, err = ratelimit.AcquireAcrossSlots(ctx, giving.Claim("k", 1), gate.Claim("all", 1))
 		require.NoError(t, err)

@@ -27,6 +27,15 @@ func allowedBy(limit int, window time.Duration, remaining int, resetAfter time.D
 	return ratelimit.Result{Allowed: true, Limit: limit, Window: window, Remaining: remaining, ResetAfter: resetAfter}
 }
 
+// isBucket reports whether the permits of l come back one by one.
+func isBucket(l ratelimit.Limiter) bool {
+	switch l.(type) {
+	case *ratelimit.TokenBucket, *ratelimit.LeakyBucket:
+		return true
+	}
+	return false
+}
+
 func deniedBy(limit int, window time.Duration, remaining int, retryAfter, resetAfter time.Duration) ratelimit.Result {
 	return ratelimit.Result{Limit: limit, Window: window, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
 }
@@ -158,8 +167,8 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Limiter{bucket, nil}, "limiter 2 is a <nil>, which does not decide on Redis"},
 		{[]ratelimit.Limiter{(*ratelimit.TokenBucket)(nil)}, "limiter 1 is a *ratelimit.TokenBucket that its constructor did not make"},
 		{[]ratelimit.Limiter{&ratelimit.TokenBucket{}}, "limiter 1 is a *ratelimit.TokenBucket that its constructor did not make"},
-		{[]ratelimit.Limiter{local}, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis"},
-		{[]ratelimit.Limiter{ratelimit.AllowAll()}, "which does not decide on Redis"},
+		{[]ratelimit.Limiter{local, bucket}, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis"},
+		{[]ratelimit.Limiter{bucket, ratelimit.AllowAll()}, "which does not decide on Redis"},
 		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewDenyCache(bucket))}, "put it around what NewAll returns"},
 		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewFallback(bucket, local))}, "put it around what NewAll returns"},
 		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewAll(bucket))}, "give its limiters one by one"},

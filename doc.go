@@ -37,12 +37,12 @@
 // bucket.
 //
 // [InFlight] limits something else: how many holders a key has at once, such as requests under
-// way or jobs that run. It is not a Limiter.
+// way or jobs that run. It is a [Holder], and not a Limiter.
 //
 // # Which method do I want?
 //
-// Every limiter on Redis has the same methods. Each is documented once, at the name that is given
-// here:
+// Every limiter on Redis has the same methods, and so has every decorator, but for TryAcquireMany.
+// Each is documented once, at the name that is given here:
 //
 //   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
 //   - Peek says what is left, and Reset forgets what was used ([Limiter]).
@@ -52,9 +52,10 @@
 //     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
 //     ([Settler]).
 //   - Claim is an argument of [AcquireAll].
-//   - Reserve, of buckets only, takes permits that may be used later ([TokenBucket.Reserve]).
+//   - Reserve takes permits that may be used later, where a bucket decides
+//     ([TokenBucket.Reserve]).
 //
-// Decorators and an [All] have those of Limiter.
+// An [All] has those of Limiter; [All.Claims] makes the claims of its limiters.
 //
 // # What holds for all of them
 //

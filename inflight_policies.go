@@ -140,15 +140,11 @@ func (c *HoldChoice) pickFor(ctx context.Context, key string) (any, error) {
 
 // holdThrough takes permits through the policies of h.
 func holdThrough(ctx context.Context, h policy, key string, n int) (*Hold, Result, error) {
-	claims := [1]Claim{claimOn(h, "", key, n)}
-	c := &call{op: CallAcquire, claims: claims[:]}
-	o := c.decide(ctx)
+	o := callOn(h, CallAcquire, key, n).decide(ctx)
 	return o.hold, o.result, o.err
 }
 
 func peekThrough(ctx context.Context, h policy, key string) (Result, error) {
-	claims := [1]Claim{claimOn(h, "", key, 1)}
-	c := &call{op: CallPeek, claims: claims[:]}
-	o := c.decide(ctx)
+	o := callOn(h, CallPeek, key, 1).decide(ctx)
 	return o.result, o.err
 }

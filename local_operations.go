@@ -230,6 +230,12 @@ func (l *LocalTokenBucket) decideLocked(key string, n int, take bool) Result {
 	return l.look(l.load(l.shard(key), key), n, take)
 }
 
+func (l *LocalTokenBucket) denied(key string) {
+	if s := l.load(l.shard(key), key); l.empty && s.b == nil { // it refills from now on
+		l.write(s, s.missing)
+	}
+}
+
 func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {
 	p.Bucket = true
 	if claim.settle {

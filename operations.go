@@ -10,12 +10,22 @@ import (
 
 // through decides an operation of one limiter through the policies around it.
 func through(ctx context.Context, l Limiter, op Call, key string, n int, longest time.Duration) outcome {
-	claims := [1]Claim{claimOn(l, "", key, n)}
-	c := &call{op: op, claims: claims[:], longest: longest, timing: realTime}
+	c := callOn(l, op, key, n)
+	c.longest, c.timing = longest, realTime
 	if op == CallEstimate {
-		c.op, claims[0].settle = CallAcquire, true
+		c.op, c.claims[0].settle = CallAcquire, true
 	}
 	return c.decide(ctx)
+}
+
+// callOn is a call of one claim.
+func callOn(l any, op Call, key string, n int) *call {
+	c := &struct {
+		call
+		space [1]Claim
+	}{call: call{op: op}, space: [1]Claim{claimOn(l, "", key, n)}}
+	c.claims = c.space[:]
+	return &c.call
 }
 
 func upToThrough(ctx context.Context, l Limiter, key string, n int) (taken int, r Result, err error) {

@@ -514,3 +514,150 @@ func TestASecondaryPerPolicy(t *testing.T) {
 	require.ErrorIs(t, ratelimit.CheckAll(a.Claim("k", 1), local.Claim("k", 1)), ratelimit.ErrInvalidConfig)
 	require.NoError(t, ratelimit.CheckAll(a.Claim("k", 1), b.Claim("k", 1)))
 }
+
+// TestFinishSettlesAndReleasesAtTheSameTime: two settlements and two releases are under way together, each by its own cost.
+func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
+	o := newOutage(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 10, ratelimit.WithName("a"), ratelimit.WithoutMerging()))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 10, time.Hour, ratelimit.WithName("b"), ratelimit.WithoutMerging()))
+	running := ratelimit.Must(ratelimit.NewInFlight(o.client, 2, time.Hour, ratelimit.WithName("c"), ratelimit.WithoutMerging()))
+	others := ratelimit.Must(ratelimit.NewInFlight(o.client, 2, time.Hour, ratelimit.WithName("d"), ratelimit.WithoutMerging()))
+	left := func() []int {
+		return []int{
+			must(t)(bucket.Peek(ctx, "k")).Remaining, must(t)(window.Peek(ctx, "k")).Remaining,
+			must(t)(running.Peek(ctx, "k")).Remaining, must(t)(others.Peek(ctx, "k")).Remaining,
+		}
+	}
+	call := func() ratelimit.AllResult {
+		return acquire(t, bucket.Claim("k", 2).Estimate(), running.Claim("k", 1), window.Claim("k", 3).Estimate(), others.Claim("k", 1))
+	}
+	costs := func(p ratelimit.PartResult) int { return map[string]int{"a": 1, "b": 5}[p.Name] }
+	require.NoError(t, call().Finish(ctx, costs))
+	require.Equal(t, []int{9, 5, 2, 2}, left())
+	require.NoError(t, call().Finish(ctx, nil), "estimates stay")
+	require.Equal(t, []int{7, 2, 2, 2}, left())
+	require.NoError(t, bucket.Reset(ctx, "k"))
+	require.NoError(t, window.Reset(ctx, "k"))
+
+	r := call()
+	var arrived sync.WaitGroup
+	arrived.Add(4)
+	var meet atomic.Bool
+	o.client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if meet.Load() {
+			arrived.Done()
+			arrived.Wait() // for ever, if one waited for another
+		}
+		return next(ctx, cmd)
+	}))
+	meet.Store(true)
+	require.NoError(t, r.DoAndSettle(ctx, func(context.Context) error { return nil }, costs))
+	meet.Store(false)
+	require.Equal(t, []int{9, 5, 2, 2}, left())
+
+	ended, cancel := context.WithCancel(ctx)
+	r = call()
+	cancel()
+	require.NoError(t, r.Finish(ended, costs), "even if the context has ended")
+	require.Equal(t, []int{8, 0, 2, 2}, left())
+
+	require.NoError(t, window.Reset(ctx, "k"))
+	r = call()
+	require.PanicsWithValue(t, "cost", func() {
+		_ = r.Finish(ctx, func(p ratelimit.PartResult) int {
+			if p.Name == "a" {
+				panic("cost")
+			}
+			return 1
+		})
+	})
+	require.Equal(t, []int{6, 9, 2, 2}, left(), "the rest was done")
+
+	r = call()
+	o.begin()
+	err := r.Finish(ctx, costs)
+	require.ErrorContains(t, err, `token bucket "a"`)
+	require.ErrorContains(t, err, `fixed window "b"`)
+	require.ErrorContains(t, err, `in-flight limiter "c"`)
+	require.ErrorContains(t, err, `in-flight limiter "d"`)
+
+	worked := errors.New("worked")
+	o.end()
+	require.NoError(t, bucket.Reset(ctx, "k"))
+	require.NoError(t, window.Reset(ctx, "k"))
+	require.NoError(t, running.Reset(ctx, "k"))
+	require.NoError(t, others.Reset(ctx, "k"))
+	require.Equal(t, worked, call().DoAndSettle(ctx, func(context.Context) error { return worked }, costs))
+	require.Equal(t, []int{9, 5, 2, 2}, left())
+	r = call()
+	require.NoError(t, r.Parts[1].Hold.Release(ctx))
+	err = r.DoAndSettle(ctx, func(context.Context) error { t.Error("the lease is over"); return nil }, costs)
+	require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+	require.Equal(t, []int{9, 5, 2, 2}, left(), "nothing was used")
+	require.ErrorIs(t, (ratelimit.AllResult{}).DoAndSettle(ctx, func(context.Context) error { return nil }, costs), ratelimit.ErrDenied)
+}
+
+// TestAllOfLimitersInMemory is the secondary of a Fallback around an All on Redis.
+func TestAllOfLimitersInMemory(t *testing.T) {
+	o := newOutage(t)
+	bucket := func(name string, n int) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
+	}
+	few, many := localBucket(2), ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 5, ratelimit.WithName("many")))
+	local := ratelimit.Must(ratelimit.NewAll(few, many, ratelimit.AllowAll()))
+	require.Equal(t, "default+many+default", local.Name())
+	f := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewAll(bucket("a", 10), bucket("b", 20))), local))
+	require.Equal(t, 9, must(t)(f.TryAcquire(ctx, "k")).Remaining)
+	o.begin()
+	r := must(t)(f.TryAcquireN(ctx, "k", 2))
+	require.True(t, r.Allowed && r.Fallback)
+	require.Equal(t, []int{2, 0}, []int{r.Limit, r.Remaining}, "of the limiter that governs")
+	require.False(t, must(t)(f.TryAcquire(ctx, "k")).Allowed)
+	require.Equal(t, []int{0, 3}, []int{must(t)(few.Peek(ctx, "k")).Remaining, must(t)(many.Peek(ctx, "k")).Remaining}, "all or nothing")
+	require.Zero(t, must(t)(local.Peek(ctx, "k")).Remaining)
+	require.Equal(t, 3, must(t)(few.Peek(ctx, "k")).Remaining+must(t)(many.Peek(ctx, "k")).Remaining)
+	r = must(t)(f.TryAcquireN(ctx, "k", 3))
+	require.Equal(t, ratelimit.Result{Limit: 2, Window: 2 * time.Hour, RetryAfter: time.Second, Fallback: true}, withoutReset(r))
+	require.NoError(t, local.Reset(ctx, "k"))
+	require.Equal(t, []bool{true, true}, verdicts(acquire(t, local.Claims("k", 2)[:2]...)))
+	require.NoError(t, local.Preload(ctx))
+	_, err := ratelimit.NewAll(few, few)
+	require.ErrorContains(t, err, "NewAll: limiters 1 and 2 are one")
+	_, err = ratelimit.NewAll(few, bucket("a", 1))
+	require.ErrorContains(t, err, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis")
+}
+
+// BenchmarkClaimsThroughPolicies: what a policy costs a call of two claims, in memory.
+func BenchmarkClaimsThroughPolicies(b *testing.B) {
+	bucket := func() ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000))
+	}
+	around := map[string]func(ratelimit.Limiter) ratelimit.Limiter{
+		"bare":      func(l ratelimit.Limiter) ratelimit.Limiter { return l },
+		"Choice":    func(l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) },
+		"DenyCache": func(l ratelimit.Limiter) ratelimit.Limiter { return ratelimit.Must(ratelimit.NewDenyCache(l)) },
+		"Fallback": func(l ratelimit.Limiter) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll()))
+		},
+	}
+	for name, policy := range around {
+		x, y := policy(bucket()), policy(bucket())
+		b.Run(name+", two claims", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if r, err := ratelimit.AcquireAll(ctx, ratelimit.ClaimOf(x, "k", 1), ratelimit.ClaimOf(y, "k", 1)); err != nil || !r.Allowed {
+					b.Fatal(r, err)
+				}
+			}
+		})
+		b.Run(name+", one estimate", func(b *testing.B) {
+			b.ReportAllocs()
+			s := x.(ratelimit.Settler)
+			for b.Loop() {
+				if _, r, err := s.Estimate(ctx, "k", 1); err != nil || !r.Allowed {
+					b.Fatal(r, err)
+				}
+			}
+		})
+	}
+}

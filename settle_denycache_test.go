@@ -86,9 +86,6 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 	}
 }
 
-// own is a user's limiter around one of this package.
-type own struct{ *ratelimit.TokenBucket }
-
 // plain is a user's limiter that can do nothing else.
 type plain struct{ ratelimit.Limiter }
 

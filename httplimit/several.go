@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -234,23 +233,11 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		m.deny(w, r, d)
 		return
 	}
-	began := false
-	err = answer.Do(ctx, func(ctx context.Context) error {
-		began = true
+	m.run(w, r, next, answer, estimates, func() {
 		if len(parts) > 0 {
 			m.setHeaders(w.Header(), r, d)
 		}
-		m.run(ctx, w, r, next, estimates)
-		return nil
 	})
-	switch {
-	case err == nil:
-	case began:
-		m.late(r, err)
-	default: // the lease was over before the handler could begin
-		m.giveBack(r, estimates)
-		m.failed(w, r, err, next)
-	}
 }
 
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, d Decision) {

@@ -14,7 +14,7 @@ import (
 // parseRate reads "10/m" or "10/90s".
 func parseRate(name, s string) (ratelimit.Rate, error) {
 	bad := func(what string) (ratelimit.Rate, error) {
-		return ratelimit.Rate{}, fmt.Errorf("-%s %q: %s; write for example 10/m, 500/h or 10/90s", name, s, what)
+		return ratelimit.Rate{}, fmt.Errorf("--%s %q: %s; write for example 10/m, 500/h or 10/90s", name, s, what)
 	}
 	count, per, ok := strings.Cut(s, "/")
 	if !ok {
@@ -73,5 +73,5 @@ func parseStorage(s string) (ratelimit.Storage, error) {
 			return storage, nil
 		}
 	}
-	return 0, fmt.Errorf("-storage %q: choose one of hash, list, zset", s)
+	return 0, fmt.Errorf("--storage %q: choose one of hash, list, zset", s)
 }

@@ -126,6 +126,19 @@ func Unfinished(recovered any) error {
 	return fmt.Errorf("the client or the clock panicked: %v", recovered)
 }
 
+// Safely calls f in a goroutine in which nobody could recover a panic, and returns that as an error.
+func Safely(f func() error) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			err = Unfinished(recover())
+		}
+	}()
+	err = f()
+	returned = true
+	return err
+}
+
 // GrowStack gives a new goroutine the stack that a call of go-redis needs, more than
 // 8 kB, in one step. Without it the runtime doubles the stack step by step and copies
 // all frames each time, which takes 5 µs of every call.
