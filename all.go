@@ -456,8 +456,8 @@ func (r AllResult) Part(name string) (Result, bool) {
 //
 // If the call is allowed, the part of each claim of an [InFlight] has a Hold, which
 // [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
-// settles what the work has cost. A call with a claim of an InFlight is not merged with others,
-// see [WithoutMerging]. After an error, the permits in flight are given back in the background, as those of
+// settles what the work has cost. Calls with the same limiters are merged, see [WithoutMerging].
+// After an error, the permits in flight are given back in the background, as those of
 // [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken. After
 // ErrCorruptState nothing was taken from any of them. If Redis refuses one of the writes (a key
 // that its user may not write), the limiters written before it keep what they took.

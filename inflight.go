@@ -79,9 +79,8 @@ const (
 //
 // InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
 // is released. So it cannot be put into a [DenyCache]. Holds and releases that wait at the same
-// time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; those
-// claimed with other limiters and extensions are sent on their own. A permit that is held takes 50
-// bytes of Redis, and 140 where a key has more than 128 permits. InFlight is immutable and safe for
+// time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; extensions
+// are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more than 128 permits. InFlight is immutable and safe for
 // concurrent use.
 type InFlight struct {
 	core  *core
