@@ -166,8 +166,12 @@ func (l *LocalTokenBucket) owe(key string, n int) {
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	return l.reserve(ctx, realTime, key, n, maxWait)
+}
+
+func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	began := l.began()
-	r, err := l.reserve(ctx, realTime, key, n, maxWait)
+	r, err := l.promise(ctx, timing, key, n, longest)
 	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
 	if err == nil {
 		o.Result, o.Waited = r.result, r.delay
@@ -176,7 +180,7 @@ func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWa
 	return r, err
 }
 
-func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	if longest < 0 {
 		return nil, errShortWait(longest)
 	}

@@ -155,8 +155,8 @@ func (s slowRedis) Process(_ context.Context, cmd redis.Cmder) error {
 		cmd = once.Cmder
 	}
 	if words, ok := cmd.(interface{ SetVal([]int64) }); ok {
-		words.SetVal([]int64{1, 1, 1, 0, 0}) // it is allowed
-		if len(cmd.Args()) == 8 {
+		words.SetVal([]int64{1, 1, 1, 0, 0})                                        // it is allowed
+		if rule, ok := cmd.Args()[7].(string); ok && strings.HasPrefix(rule, "/") { // the id follows; in a take, another number
 			words.SetVal([]int64{1}) // it is extended
 		}
 	}
