@@ -63,6 +63,7 @@ func (p program) topCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringToIntVar(&f.limits, "limit", nil, "the most permits of limiters, by `name=permits`: the limit, burst or capacity")
+	fs.Lookup("limit").DefValue = "" // or the help would say that it is []
 	fs.IntVar(&f.rows, "rows", 20, "how many keys are listed; on a terminal, as many as fit")
 	fs.StringVar(&f.prefix, "prefix", "", "only limiters with this prefix (all)")
 	fs.StringVar(&f.name, "name", "", "only the limiter of this name (all)")

@@ -215,6 +215,18 @@ func TestTopIsDrawnUntilItIsInterrupted(t *testing.T) {
 	}, "\x1b[K\r\n")+"\x1b[K", drawn[0])
 }
 
+// TestALongPassShowsHowFarItIs: and takes that away.
+func TestALongPassShowsHowFarItIs(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	used(t, s)
+	var stdout, stderr bytes.Buffer
+	p := program{stdout: &stdout, stderr: &stderr, environ: func(string) string { return "" }, pause: pause, progress: newProgress(&stderr)}
+	p.progress.quiet = time.Time{}
+	require.Equal(t, exitDone, p.command(t.Context(), []string{"top", "--share", "100%", "--addr", s.Client.(*redis.Client).Options().Addr}))
+	require.Equal(t, "\r\x1b[Klooked at 6 keys, 5 of limiters\r\x1b[K", stderr.String())
+	require.Contains(t, stdout.String(), "6 keys, 5 of limiters")
+}
+
 // TestAnInterruptedPassIsNoAnswer: unlike a top that goes on.
 func TestAnInterruptedPassIsNoAnswer(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
