@@ -79,17 +79,18 @@ func TestParseArgs(t *testing.T) {
 }
 
 func TestParseArgsErrors(t *testing.T) {
-	rates := "; write for example 10/m, 500/h or 10/90s"
+	const rate = "-rate: ratelimit: invalid configuration: "
+	rates := "; write a count and a period, such as 10/m, 500/h or 10/90s"
 	for _, tt := range []struct {
 		args []string
 		err  string
 	}{
-		{[]string{"-rate", "10"}, `-rate "10": it has no period` + rates},
-		{[]string{"-rate", "ten/m"}, `-rate "ten/m": the count "ten" is not a whole number, 1 or more` + rates},
-		{[]string{"-rate", "0/m"}, `-rate "0/m": the count "0" is not a whole number, 1 or more` + rates},
-		{[]string{"-rate", "10/fortnight"}, `-rate "10/fortnight": the period "fortnight" is neither s, m, h, d nor a duration` + rates},
-		{[]string{"-rate", "10/-1m"}, `-rate "10/-1m": the period "-1m" is neither s, m, h, d nor a duration` + rates},
-		{[]string{"-rate", "10/999999999d"}, `-rate "10/999999999d": the period "999999999d" is neither s, m, h, d nor a duration` + rates},
+		{[]string{"-rate", "10"}, rate + `the rate "10" has no period` + rates},
+		{[]string{"-rate", "ten/m"}, rate + `the rate "ten/m" has the count "ten", which is not a whole number` + rates},
+		{[]string{"-rate", "0/m"}, rate + `the rate's Count is 0; it must be at least 1`},
+		{[]string{"-rate", "10/fortnight"}, rate + `the rate "10/fortnight" has the period "fortnight", which is neither s, m, h, d nor a duration` + rates},
+		{[]string{"-rate", "10/-1m"}, rate + `the rate's Period is -1m0s; it must be at least 1ms`},
+		{[]string{"-rate", "10/999999999d"}, rate + `the rate "10/999999999d" has the period "999999999d", which is neither s, m, h, d nor a duration` + rates},
 		{[]string{"-rate", "1/m", "-rate", "2/m"}, `invalid value "2/m" for flag -rate: it is given twice`},
 		{[]string{"-rate", "1/m", "-limit", "2"}, "-rate and -limit with -window say the same: leave one of them out"},
 		{[]string{"-limit", "2"}, "-limit and -window belong together, as in -limit 100 -window 1h"},
@@ -103,7 +104,7 @@ func TestParseArgsErrors(t *testing.T) {
 		{[]string{"-algorithm", "fixed-window", "-burst", "3"}, "-burst is for token-bucket, not for fixed-window: leave it out, or choose -algorithm token-bucket"},
 		{[]string{"-algorithm", "fixed-window,sliding-log", "-storage", "list"}, "-storage is for sliding-window, not for fixed-window or sliding-log: leave it out, or choose -algorithm sliding-window"},
 		{[]string{"-algorithm", "sliding-window", "-storage", "tree"}, `-storage "tree": choose one of hash, list, zset`},
-		{[]string{"-algorithm", "sliding-log", "-rule", "10/s,x"}, `-rule "x": it has no period` + rates},
+		{[]string{"-algorithm", "sliding-log", "-rule", "10/s,x"}, `-rule: ratelimit: invalid configuration: the rate "x" has no period` + rates},
 		{[]string{"-algorithm", "sliding-log", "-rule", "10/s", "-rate", "1/m"}, "-rule and -rate (or -limit) both give the limit: leave one of them out"},
 		{[]string{"-algorithm", "sliding-log,token-bucket", "-rule", "10/s"}, "-rule is for sliding-log only: give token-bucket a -rate"},
 		{[]string{"-algorithm", "sliding-log", "-rule", "10/s", "-vs", "token-bucket"}, `-vs "token-bucket": token-bucket takes no -rule: give it a -rate`},
@@ -112,7 +113,7 @@ func TestParseArgsErrors(t *testing.T) {
 		{[]string{"-vs", "bucket"}, `-vs "bucket": the algorithm "bucket" is not one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log`},
 		{[]string{"-vs", "leaky-bucket fixed-window"}, `-vs "leaky-bucket fixed-window": it holds more than one algorithm: leaky-bucket, fixed-window`},
 		{[]string{"-vs", "fixed-window -burst 3"}, `-vs "fixed-window -burst 3": -burst is for token-bucket, not for fixed-window: leave it out, or choose -algorithm token-bucket`},
-		{[]string{"-vs", "-rate x"}, `-vs "-rate x": -rate "x": it has no period` + rates},
+		{[]string{"-vs", "-rate x"}, `-vs "-rate x": -rate: ratelimit: invalid configuration: the rate "x" has no period` + rates},
 		{[]string{"-vs", "-top 3"}, `-vs "-top 3": flag provided but not defined: -top`},
 		{[]string{"-vs", "-h"}, `-vs "-h": -h does not belong here`},
 		{[]string{"-key", "cookie"}, `-key "cookie": choose one of ip, ip+path, path, user-agent`},
