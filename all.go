@@ -157,11 +157,34 @@ func (a *All) ceiling() int {
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the
 // Claim method of a limiter, for [AcquireAll] and [PeekAll].
 type Claim struct {
-	limiter *core
+	limiter *core // that decides on Redis
+	outer   any   // what decides if limiter is nil: a policy, or a limiter in memory
+	name    string
 	key     string
 	n       int
 	settle  bool // see Estimate
 }
+
+// title names the claim's limiter in errors.
+func (c *Claim) title() string {
+	if c.limiter != nil {
+		return "the " + c.limiter.title
+	}
+	return fmt.Sprintf("the limiter %q", c.name)
+}
+
+// most is the most permits that one call can get, 0 if that is not known.
+func (c *Claim) most() int {
+	if c.limiter != nil {
+		return c.limiter.most
+	}
+	return kindOf(c.outer).most
+}
+
+// ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this package. A type of
+// your own decides only on its own: for a claim on it, as for any claim that cannot work, AcquireAll returns
+// an error.
+func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, "", key, n) }
 
 // Estimate makes an estimate of the claim: if the call is allowed, the [PartResult] has a
 // [Ticket], which settles what the work has really cost. See [Settler].
@@ -190,6 +213,13 @@ type PartResult struct {
 	Result Result
 	Hold   *Hold   // of an [InFlight], if all limiters allowed the call; otherwise nil
 	Ticket *Ticket // of a [Claim.Estimate], if all limiters allowed the call; otherwise nil
+
+	// Bucket reports that the answer is that of a token or leaky bucket, whose permits come back one by one.
+	Bucket bool
+
+	// Unknown reports that this limiter was not asked, because another claim alone denied the call, from the memory of a
+	// [DenyCache] or by [DenyAll]. Result is then zero.
+	Unknown bool
 }
 
 // Release gives back the permits of all Holds, and not the permits of the other limiters. It
@@ -299,6 +329,15 @@ func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 // or nil if there is none. It is for constructors: limiters that can decide together once can
 // always do so, whatever the keys are, except for ErrCrossSlot.
 func CheckAll(claims ...Claim) error {
+	if policied(claims) {
+		c := &call{op: CallAcquire, claims: slices.Clone(claims), split: true}
+		return c.check()
+	}
+	return checkOnRedis(claims)
+}
+
+// checkOnRedis is CheckAll for claims on limiters on Redis.
+func checkOnRedis(claims []Claim) error {
 	var all [maxGroup]Claim
 	joined, _, err := joinClaims(all[:0], claims)
 	if err != nil {
@@ -328,7 +367,34 @@ const (
 	peekAll
 )
 
+// policied reports whether policies or limiters in memory are among the claims.
+func policied(claims []Claim) bool {
+	for i := range claims {
+		if claims[i].outer != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// decidePolicied decides claims of which some have policies around them.
+func decidePolicied(ctx context.Context, claims []Claim, op Call, split bool) (AllResult, error) {
+	if len(claims) > maxGroup {
+		return AllResult{}, errTooManyLimiters(len(claims))
+	}
+	c := &call{op: op, claims: slices.Clone(claims), split: split}
+	o := c.decide(ctx)
+	return o.all(c)
+}
+
 func decideAll(ctx context.Context, claims []Claim, how manner) (AllResult, error) {
+	if policied(claims) {
+		op := CallAcquire
+		if how == peekAll {
+			op = CallPeek
+		}
+		return decidePolicied(ctx, claims, op, false)
+	}
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)
 	if err != nil {
@@ -378,7 +444,7 @@ next:
 				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, so that they share its state; give each a name of its own", c.limiter.title)
 			}
 			if c.settle || other.settle {
-				return nil, nil, invalidConfig("AcquireAll: several claims of the %s for one key count together, and one of them is an estimate; make one claim of them", c.limiter.title)
+				return nil, nil, errJoinedEstimate(c)
 			}
 			if other.n > maxCount {
 				return nil, nil, c.limiter.check(context.Background(), c.key, other.n)
@@ -402,6 +468,10 @@ next:
 		to = append(to, c)
 	}
 	return to, places, nil
+}
+
+func errJoinedEstimate(c Claim) error {
+	return invalidConfig("AcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
 }
 
 // governs is the Result of several limiters' answers.

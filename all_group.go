@@ -325,14 +325,26 @@ func (g *group) report(ctx context.Context, began time.Time, claims []Claim, pee
 }
 
 // call is what a claim is reported as.
-func (c Claim) call() Call {
-	if _, ok := c.limiter.explainer.(*InFlight); ok {
+func (c *Claim) call() Call {
+	if c.limiter == nil {
+		if _, ok := c.outer.(Holder); ok {
+			return CallHold
+		}
+	} else if _, ok := c.limiter.explainer.(*InFlight); ok {
 		return CallHold
 	}
 	if c.settle {
 		return CallEstimate
 	}
 	return CallAcquire
+}
+
+// callOr is call, or CallPeek.
+func (c *Claim) callOr(peek bool) Call {
+	if peek {
+		return CallPeek
+	}
+	return c.call()
 }
 
 // report reports the answer to one claim of several. allowed is about the whole.
@@ -434,7 +446,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 	for i, c := range claims {
 		part := g.part(reply, i, c, peek)
 		if parts != nil {
-			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.isBucket()}
 			if c.settle && !peek {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, reply.Index, words)

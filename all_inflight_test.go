@@ -41,7 +41,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Equal(t, ratelimit.AllResult{
 					Result: allowedBy(2, 10*time.Second, 1, time.Minute),
 					Parts: []ratelimit.PartResult{
-						{Name: "default", Key: "k", Result: allowedBy(3, 3*time.Second, 2, time.Second)},
+						{Name: "default", Key: "k", Bucket: true, Result: allowedBy(3, 3*time.Second, 2, time.Second)},
 						{Name: "default", Key: "k", Result: allowedBy(2, 10*time.Second, 1, ends), Hold: first.Parts[1].Hold},
 						{Name: "default", Key: "k", Result: allowedBy(1000, time.Minute, 600, time.Minute)},
 					},

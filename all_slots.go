@@ -37,6 +37,9 @@ import (
 // of several clients, are refused before anything is sent. Calls are merged with others only
 // where AcquireAll decides.
 func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
+	if policied(claims) {
+		return decidePolicied(ctx, claims, CallAcquire, true)
+	}
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)
 	if err != nil {
@@ -71,10 +74,12 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 	asked.Wait()
 	r := AllResult{Parts: make([]PartResult, len(claims))}
 	var whole Result
+	var failed claimSet
 	for i, t := range taken {
 		switch {
 		case t.err != nil:
 			err = t.err
+			failed |= 1 << i
 		case i == 0:
 			whole = t.result
 		default:
@@ -94,20 +99,42 @@ func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error)
 		}
 	}
 	if err != nil {
-		return AllResult{}, err
+		return AllResult{}, &slotErrors{err, failed.of(places)}
 	}
 	for i, c := range claims {
 		place := i
 		if places != nil {
 			place = places[i]
 		}
-		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold}
+		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.isBucket()}
 		if c.settle && whole.Allowed {
 			r.Parts[i].Ticket = taken[place].ticket
 		}
 	}
 	r.Result = whole
 	return r, nil
+}
+
+// slotErrors is the error of a call that asked several servers, of which some failed.
+type slotErrors struct {
+	error
+	failed claimSet
+}
+
+// Unwrap returns the error of one of the servers.
+func (e *slotErrors) Unwrap() error { return e.error }
+
+// of is the claims that have become those in s, as joinClaims says.
+func (s claimSet) of(places []int) (claims claimSet) {
+	if places == nil {
+		return s
+	}
+	for i, place := range places {
+		if s.has(place) {
+			claims |= 1 << i
+		}
+	}
+	return claims
 }
 
 // reportRefused reports a call that failed before Redis was asked, to every limiter.
@@ -174,8 +201,7 @@ func (a slotAnswer) giveBack(ctx context.Context) {
 		_, _ = a.hold.release(ctx)
 		return
 	}
-	switch a.ticket.core.explainer.(type) {
-	case evenBucket, steppedBucket:
+	if a.ticket.core.isBucket() {
 		a.ticket.which = returnExactly
 	}
 	_, _, _ = a.ticket.settle(ctx, 0)

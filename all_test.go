@@ -51,7 +51,7 @@ func TestAllTakesFromEveryLimiterOrFromNone(t *testing.T) {
 			require.Equal(t, ratelimit.AllResult{
 				Result: deniedBy(3, time.Hour, 1, time.Hour, time.Hour),
 				Parts: []ratelimit.PartResult{
-					{Name: "second", Key: "k", Result: deniedBy(2, time.Second, 0, time.Second, time.Second)},
+					{Name: "second", Key: "k", Bucket: true, Result: deniedBy(2, time.Second, 0, time.Second, time.Second)},
 					{Name: "hour", Key: "k", Result: deniedBy(3, time.Hour, 1, time.Hour, time.Hour)},
 				},
 			}, claim(2))
@@ -60,7 +60,7 @@ func TestAllTakesFromEveryLimiterOrFromNone(t *testing.T) {
 			require.Equal(t, ratelimit.AllResult{
 				Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Hour),
 				Parts: []ratelimit.PartResult{
-					{Name: "second", Key: "k", Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Second)},
+					{Name: "second", Key: "k", Bucket: true, Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Second)},
 					{Name: "hour", Key: "k", Result: allowedBy(3, time.Hour, 1, time.Hour)},
 				},
 			}, denied)

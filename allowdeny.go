@@ -52,6 +52,55 @@ func (c constant) Reset(ctx context.Context, key string) error {
 	return checkLocal(ctx, key, 1)
 }
 
+// Claim is a claim for n permits of key, which needs nobody.
+func (c constant) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
+
+// TryAcquireUpTo allows all of n, or denies them.
+func (c constant) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	r, err = c.TryAcquireN(ctx, key, n)
+	if r.Allowed {
+		taken = n
+	}
+	return taken, r, err
+}
+
+// Estimate allows n permits, or denies them. Nothing is counted, and the Ticket changes nothing.
+func (c constant) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+	r, err := c.TryAcquireN(ctx, key, n)
+	if err != nil || !r.Allowed {
+		return nil, r, err
+	}
+	return &Ticket{key: key, n: n, memory: c}, r, nil
+}
+
+// Charge charges nobody.
+func (c constant) Charge(ctx context.Context, key string, n int) (Result, error) {
+	return c.TryAcquireN(ctx, key, n)
+}
+
+func (c constant) giveBack(string, int) {}
+
+// reserve is for AllowAll, whose permits are always there.
+func (c constant) reserve(ctx context.Context, timing timing, key string, n int, _ time.Duration) (*Reservation, error) {
+	r, err := c.TryAcquireN(ctx, key, n)
+	switch {
+	case err != nil:
+		return nil, err
+	case !r.Allowed:
+		return nil, errNoReserve
+	}
+	return &Reservation{timing: timing, key: key, n: n, due: timing.now(), result: r, memory: &localReceipt{}}, nil
+}
+
+// isConstant reports whether l is AllowAll or DenyAll.
+func isConstant(l any) bool {
+	switch l.(type) {
+	case constant, constantHolds:
+		return true
+	}
+	return false
+}
+
 // checkLocal returns an error for a caller's mistake, and for a context that has ended.
 func checkLocal(ctx context.Context, key string, n int) error {
 	if err := checkKey(key); err != nil {

@@ -15,6 +15,7 @@ import (
 //
 // A Breaker is safe for concurrent use, starts no goroutine, and needs no closing.
 type Breaker struct {
+	made       int64 // its number among those of this process
 	machine    *gobreaker.TwoStepCircuitBreaker[struct{}]
 	probeEvery time.Duration
 	watch      *watch // nil: nobody observes
@@ -109,7 +110,7 @@ func newBreakerSettings(all *settings, maker string, opts []BreakerOption) *brea
 }
 
 func (s *breakerSettings) build(w *watch) *Breaker {
-	b := &Breaker{probeEvery: s.probeEvery, watch: w}
+	b := &Breaker{made: breakersMade.Add(1), probeEvery: s.probeEvery, watch: w}
 	b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:   1,                // one probe at a time
 		Timeout:       s.probeEvery - 1, // a call probes when more time has passed, so at probeEvery
@@ -119,6 +120,8 @@ func (s *breakerSettings) build(w *watch) *Breaker {
 	})
 	return b
 }
+
+var breakersMade atomic.Int64
 
 func breakerState(s gobreaker.State) BreakerState {
 	switch s {

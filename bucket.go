@@ -212,7 +212,7 @@ func (b steppedBucket) explain(words []int64, n, taken int64, allowed bool) Resu
 }
 
 // result is the answer to a request for n permits. missing is what was missing before the
-// run, of which so many permits have been taken since. late is added to every time until
+// run. taken: the run's permits so far, with this request's. late is added to every time until
 // something is restored.
 func (b *bucket) result(missing level, n, taken int64, allowed bool, late int64) Result {
 	missing.permits += taken
@@ -255,7 +255,7 @@ func (l level) ceil() int64 {
 	return l.permits
 }
 
-// minus is what is missing of l after b has refilled for so many microseconds, evenly.
+// minus is what is missing of l after b has refilled for passed microseconds, evenly.
 func (b *bucket) minus(l level, passed int64) level {
 	high, low := bits.Mul64(uint64(passed), uint64(b.flow))
 	if high >= uint64(b.permit) {

@@ -31,7 +31,7 @@ var (
 //
 // The time zone data of processes may differ, for example after a law has changed when clocks
 // are set. The processes together then get at most the limit between any two successive
-// boundaries, of either process's data: if midnight by the old data is an hour from midnight by
+// boundaries, of either process's data. If midnight by the old data is an hour from midnight by
 // the new data, they get at most the limit in that hour, and the limit in the rest of the day.
 // The same holds for two calendars under one name.
 //
@@ -39,11 +39,11 @@ var (
 //
 // Several rules under one name share one counter, and what was used carries over. After a
 // change of the limit, the window goes on with its count. After a change of the calendar,
-// the count goes on if the last permit was taken since the new rule's window began: from
-// days to months, what was used today counts in this month; from months to days, what was
-// used this month counts for the rest of today, if any of it was used today. If a longer and
+// the count goes on if the last permit was taken since the new rule's window began. From days
+// to months, what was used today counts in this month. From months to days, what was used
+// this month counts for the rest of today, if any of it was used today. If a longer and
 // a shorter window are in use at the same time, the counter forgets the count of the longer
-// window when the next shorter window begins: together the rules allow at most the largest
+// window when the next shorter window begins. Together the rules allow at most the largest
 // limit in each shortest window. Until a permit has been taken under the longer rule, the
 // counter ends with the shorter window for both rules. Two rules that are to hold at the same
 // time need two names.

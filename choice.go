@@ -81,6 +81,33 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 // Its errors are ErrInvalidKey, and ErrInvalidConfig if pick returned nil.
 func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return c.of(ctx, key) }
 
+func (c *Choice) rank() int { return rankChoice }
+
+func (c *Choice) around(ctx context.Context, call *call, own claimSet) outcome {
+	return pickAll(ctx, call, own)
+}
+
+func (c *Choice) pickFor(ctx context.Context, key string) (any, error) { return c.of(ctx, key) }
+
+// pickAll makes each claim of a Choice one of the limiter that it picks.
+func pickAll(ctx context.Context, c *call, own claimSet) outcome {
+	for i := range c.claims {
+		if own.has(i) {
+			picked, err := c.claims[i].outer.(picker).pickFor(ctx, c.claims[i].key)
+			if err != nil {
+				return failedWith(err)
+			}
+			c.claims[i].by(picked)
+		}
+	}
+	return c.decide(ctx)
+}
+
+// A picker is a Choice, of limiters or of holders.
+type picker interface {
+	pickFor(ctx context.Context, key string) (any, error)
+}
+
 // of is the picked limiter.
 func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
 	if c == nil || c.pick == nil {

@@ -23,8 +23,8 @@ const wordAllowed = 0
 
 // An explainer knows what the words of an algorithm's reply mean.
 type explainer interface {
-	// explain is the result of a request for n permits of a run of equal requests, which
-	// have taken so many permits up to this request and including it.
+	// explain is the result of a request for n permits in a run of equal requests. taken: the
+	// run's permits so far, with this request's.
 	explain(words []int64, n, taken int64, allowed bool) Result
 }
 
@@ -69,8 +69,8 @@ type algorithm struct {
 	// mostCharge is the most permits that one charge can take, if that is less than
 	// maxCount.
 	mostCharge int
-	// which is what the block giveback needs beside where the permits are: it is made of the
-	// second word of a ticket and its permits.
+	// which is the second argument of the block giveback, behind where the permits are. It is
+	// computed from a ticket's second word and its number of permits; nil if it is that word.
 	which func(word, n int64) int64
 	explainer
 }
@@ -297,6 +297,15 @@ func (c *core) now() (int64, error) {
 		return now, nil
 	}
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
+}
+
+// isBucket reports whether c is a token or leaky bucket.
+func (c *core) isBucket() bool {
+	switch c.explainer.(type) {
+	case evenBucket, steppedBucket:
+		return true
+	}
+	return false
 }
 
 // Name returns the limiter's name, see [WithName].

@@ -3,7 +3,7 @@ package ratelimit
 // checkCached refuses to put a DenyCache around l where a Shadow would miss calls, or where
 // the cache would hold back a raised limit. docs/composing.md has the order that works.
 func checkCached(l Limiter) error {
-	for at := l; at != nil; at = kindOf(at).inside {
+	for at := any(l); at != nil; at = kindOf(at).inside {
 		switch at.(type) {
 		case *DenyCache:
 			return nil // it has been checked
@@ -18,28 +18,4 @@ func checkCached(l Limiter) error {
 		}
 	}
 	return nil
-}
-
-// behindCaches returns the T of l, which is a limiter on Redis or a DenyCache around one.
-// through makes the T of a cache from the T of the limiter inside it. function and cannot are
-// for errors.
-func behindCaches[T any](l Limiter, function, cannot string, through func(*DenyCache, T) T) (T, error) {
-	var none T
-	if kindOf(l).absent {
-		return none, invalidConfig("%s: the limiter is nil", function)
-	}
-	if c, ok := l.(*DenyCache); ok {
-		if c.limiter == nil {
-			return none, errUnmade
-		}
-		inner, err := behindCaches(c.limiter, function, cannot, through)
-		if err != nil {
-			return none, err
-		}
-		return through(c, inner), nil
-	}
-	if t, ok := l.(T); ok {
-		return t, nil
-	}
-	return none, invalidConfig("%s: a %T %s; give a limiter on Redis, or a DenyCache around one", function, l, cannot)
 }

@@ -24,7 +24,7 @@ import (
 // denies would have been denied by the limiter too, as long as
 //
 //   - permits are given back only through this cache, by Reset, by the tickets of
-//     [SettlerOf], or by a [Wait] that is cancelled. That removes the key's denials, and a
+//     its Estimate, or by a [Wait] that is cancelled. That removes the key's denials, and a
 //     denial that was in flight at that time is not stored. A Reset, a settlement or a cancel
 //     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
 //     faster limiter of the same name, and state that Redis lost are noticed only when
@@ -288,28 +288,112 @@ func (c *DenyCache) fromMemory(ctx context.Context, began time.Time, limiter Lim
 	c.watch.end(ctx, began, o)
 }
 
-// deny answers a call from memory, as one for n permits, or by ask, which asks the limiter.
-// There is no Choice.
-func (c *DenyCache) deny(ctx context.Context, o Observation, n int, ask func() (Result, error)) (Result, error) {
-	began, key := c.watch.begin(), o.Key
-	if o.Err = checkKey(key); o.Err != nil {
-		c.refused(ctx, began, o)
-		return Result{}, o.Err
-	}
-	if len(key) > maxDenyCacheKey {
-		return ask()
-	}
-	hash := c.table.hash(key)
-	if r, ok := c.table.lookup(hash, key, n, nil); ok && ctx.Err() == nil {
-		if c.watch != nil {
-			o.Result = r
-			c.fromMemory(ctx, began, c.limiter, o)
+func (c *DenyCache) rank() int { return rankDenyCache }
+
+// around denies a call that the memory of one claim denies, and asks nobody then. Otherwise it
+// stores the denials of the claims' own limiters.
+func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome {
+	var asked [maxGroup]memoryQuestion
+	for i := range call.claims {
+		if !own.has(i) {
+			continue
 		}
-		return r, nil
+		claim, q := &call.claims[i], &asked[i]
+		o := Observation{Call: call.opOf(i), Key: claim.key, N: claim.n}
+		if err := q.about(ctx, call, claim); err != nil {
+			if q.cache != nil {
+				o.Err = err
+				q.cache.refused(ctx, q.cache.watch.begin(), o)
+			}
+			return failedWith(err)
+		}
+		if q.n == 0 {
+			continue
+		}
+		began := q.cache.watch.begin()
+		if r, ok := q.cache.table.lookup(q.hash, claim.key, q.n, q.by); ok && ctx.Err() == nil {
+			if q.cache.watch != nil {
+				o.Result = r
+				q.cache.fromMemory(ctx, began, q.limiter, o)
+			}
+			return call.denied(i, r)
+		}
+		q.sending = q.cache.table.beforeSending(q.hash)
 	}
-	sending := c.table.beforeSending(hash)
-	r, err := ask()
-	return c.learn(hash, key, n, nil, sending, r, err)
+	out := call.decide(ctx)
+	for i := range call.claims {
+		q := &asked[i]
+		if q.cache == nil || out.err != nil {
+			continue
+		}
+		key := call.claims[i].key
+		if t := out.ticketOf(i); t != nil {
+			t.caches = append(t.caches, q.cache)
+		}
+		if out.reservation != nil {
+			out.reservation.caches = append(out.reservation.caches, q.cache.table)
+		}
+		if q.n > 0 && (out.parts == nil || !out.parts[i].Unknown && !call.joins(i)) {
+			_, _ = q.cache.learn(q.hash, key, q.n, q.by, q.sending, *out.part(i), nil)
+		}
+	}
+	return out
+}
+
+// joins reports whether another claim has the key of claim i. They may count together, so that an answer is not about
+// the permits of one of them.
+func (c *call) joins(i int) bool {
+	for j, other := range c.claims {
+		if j != i && other.key == c.claims[i].key && other.limiter == c.claims[i].limiter {
+			return true
+		}
+	}
+	return false
+}
+
+// A memoryQuestion is what a DenyCache is asked about a claim.
+type memoryQuestion struct {
+	cache   *DenyCache
+	limiter Limiter // inside
+	by      Limiter // the same if a Choice has picked it
+	n       int     // permits; 0 if memory is not asked
+	hash    uint64
+	sending denySending
+}
+
+// about takes the cache off the claim.
+func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err error) {
+	cache := claim.outer.(*DenyCache)
+	if cache == nil || cache.limiter == nil {
+		return errUnmade
+	}
+	q.cache, q.limiter = cache, cache.limiter
+	if err := checkKey(claim.key); err != nil {
+		return err
+	}
+	if claim.n < 1 {
+		return errTooFew(claim.n)
+	}
+	if cache.choice != nil {
+		if q.limiter, err = cache.choice.of(ctx, claim.key); err != nil {
+			return err
+		}
+		q.by = q.limiter
+	}
+	claim.by(q.limiter)
+	if len(claim.key) > maxDenyCacheKey {
+		return nil
+	}
+	switch c.op {
+	case CallAcquire, CallPeek:
+		q.n = claim.n
+	case CallUpTo:
+		q.n = 1
+	default: // a charge is never denied; a denial says nothing about a reservation
+		return nil
+	}
+	q.hash = cache.table.hash(claim.key)
+	return nil
 }
 
 func ask(ctx context.Context, l Limiter, key string, n int, peek bool) (Result, error) {

@@ -2,6 +2,9 @@
 // Redis, where one Lua script per decision reads and writes the state, so that
 // concurrent callers in any number of processes never get more than the rule allows.
 //
+// Most callers should use three things: [NewTokenBucket], its method TryAcquire, and
+// [NewFallback], which says what happens while Redis is down.
+//
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	limiter, err := ratelimit.NewTokenBucket(
 //		client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"))
@@ -11,6 +14,9 @@
 //	case err != nil: // no decision was made: Redis is down, for example
 //	case !result.Allowed: // retry after result.RetryAfter
 //	}
+//
+// Callers that would rather wait than be denied should use [Wait], and HTTP services the
+// middleware of package httplimit. The rest of this package is for other needs.
 //
 // # Which limiter do I want?
 //
@@ -33,10 +39,27 @@
 // [InFlight] limits something else: how many holders a key has at once, such as requests under
 // way or jobs that run. It is not a Limiter.
 //
+// # Which method do I want?
+//
+// Every limiter on Redis has the same methods. Each is documented once, at the name that is given
+// here:
+//
+//   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
+//   - Peek says what is left, and Reset forgets what was used ([Limiter]).
+//   - TryAcquireUpTo takes as many permits as are left ([PartialTaker]).
+//   - TryAcquireMany decides many requests in one call ([Batcher]).
+//   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
+//     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
+//     ([Settler]).
+//   - Claim is an argument of [AcquireAll].
+//   - Reserve, of buckets only, takes permits that may be used later ([TokenBucket.Reserve]).
+//
+// Decorators and an [All] have those of Limiter.
+//
 // # What holds for all of them
 //
-// A decision is atomic. A denial changes nothing, with two exceptions: it repairs a lost TTL,
-// and a state from before the server's clock stepped back.
+// A decision is atomic. A denial takes nothing. It writes only to repair a lost TTL, or a state
+// from before the server's clock stepped back.
 //
 // A call is executed at most once, even when its reply is lost: the package keeps
 // go-redis from sending it again.
@@ -69,13 +92,6 @@
 // [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of
 // a key to other limiters of the same name.
 //
-// # More than one permit at a time
-//
-// TryAcquireN takes n permits or none; TryAcquireUpTo ([PartialTaker]) takes as many as are left.
-// TryAcquireMany ([Batcher]) decides many requests in one call. Where the cost is known only
-// afterwards, Estimate ([Settler]) takes an estimate and its [Ticket] settles the true cost; Charge
-// takes permits even if fewer are left; the missing ones are a debt.
-//
 // # Waiting
 //
 // [Wait] waits until a limiter allows a call. On a bucket, waiting callers are served in
@@ -95,9 +111,8 @@
 //
 // # Speed
 //
-// While fewer than eight calls of a limiter are in flight, a call is sent at once. Calls that
-// arrive while eight or more are in flight are sent together, and share the cost.
-// [WithoutMerging] turns that off. If the client is an AutoPipeliner of go-redis, go-redis groups
+// Calls that arrive while many others are in flight are sent together, and share the cost:
+// [WithoutMerging] says when, and turns it off. If the client is an AutoPipeliner of go-redis, go-redis groups
 // the calls instead. [NewDenyCache] answers denials from memory for as long as they cannot change.
 //
 // # Tests

@@ -8,13 +8,12 @@ import (
 	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
-// The errors that a caller can match with errors.Is. Any other error means that
-// there is no decision (if a reply was lost, the permits may have been taken). It
-// wraps its cause, names the limiter and the key, and is joined with the context's
-// error if the context had ended. Errors of the server keep their code:
-// redis.HasErrorPrefix(err, "OOM") is true if the server is out of memory. What each of them
-// means to a Fallback, a breaker, an observer and an integration is in one table, in
-// internal/errclass.
+// The errors that a caller can match with errors.Is. Any other error means that there is no
+// decision; if a reply was lost, the permits may have been taken. Such an error wraps its cause,
+// names the limiter and the key, and is joined with the context's error if the context had ended.
+// Errors of the server keep their code: redis.HasErrorPrefix(err, "OOM") is true if the server is
+// out of memory. One table, in internal/errclass, has what each of them means to a Fallback, a
+// breaker, an observer and an integration.
 var (
 	// ErrInvalidConfig: a constructor got a value that cannot work. The error
 	// names the value and what would be right. Methods return it for a limiter

@@ -7,13 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
-	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // TestRatesNeitherLeakNorLoseAPermit asks a hundred times at each instant, and so often
@@ -105,62 +103,4 @@ func TestNoIntervalHoldsMoreThanTheRule(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestLogIsCompact: at most 16 bytes an entry at 10,000 entries.
-func TestLogIsCompact(t *testing.T) {
-	const entries = 10_000
-	s := limitertest.OnRedis(t)
-	client := s.Admin
-	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
-	for range entries {
-		s.Advance(time.Millisecond)
-		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-	}
-	require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-	require.Equal(t, int64(2*entries+2), client.LLen(ctx, "ratelimit:default:slidinglog{k}").Val())
-	bytes := client.MemoryUsage(ctx, "ratelimit:default:slidinglog{k}", 0).Val()
-	t.Logf("%d entries take %d bytes, %.2f each", entries, bytes, float64(bytes)/entries)
-	require.LessOrEqual(t, float64(bytes)/entries, 16.0)
-
-	s.Advance(time.Hour) // all but a base are dropped by the next allowed call
-	require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-	require.Equal(t, int64(4), client.LLen(ctx, "ratelimit:default:slidinglog{k}").Val())
-}
-
-// TestLogReadsFewEntries counts the commands of a decision: O(log limit) for
-// each rule, whatever has expired.
-func TestLogReadsFewEntries(t *testing.T) {
-	const entries = 10_000
-	server := redistest.Start(t)
-	client := server.Client(t)
-	s := limitertest.OnClock(client, client)
-	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries / 2, time.Minute}, {entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
-	for range entries / 2 {
-		s.Advance(7 * time.Millisecond)
-		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-	}
-	for _, silence := range []time.Duration{0, time.Second, 30 * time.Second, 30 * time.Minute, time.Hour - 20*time.Second} {
-		s.Now = limitertest.Start.Add(entries / 2 * 7 * time.Millisecond)
-		s.Advance(silence)
-		reads := reads(t, client, func() { must(t)(l.Peek(ctx, "k")) })
-		t.Logf("after %v: %d reads", silence, reads)
-		require.LessOrEqual(t, reads, 14+6+3, "a read for each halving of 10,000, and a few")
-	}
-}
-
-// reads is how many list commands f lets Redis run.
-func reads(t testing.TB, client redis.UniversalClient, f func()) int {
-	require.NoError(t, client.ConfigResetStat(ctx).Err())
-	f()
-	total := 0
-	for line := range strings.Lines(client.Info(ctx, "commandstats").Val()) {
-		for _, command := range []string{"lindex", "lrange", "llen"} {
-			var calls int
-			if n, _ := fmt.Sscanf(line, "cmdstat_"+command+":calls=%d,", &calls); n == 1 {
-				total += calls
-			}
-		}
-	}
-	return total
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
@@ -47,12 +46,18 @@ type Fallback struct {
 	primary, secondary Limiter
 	most               int           // permits that one call can get from the primary; 0: not known
 	budget             time.Duration // 0: none
-	breaker            *Breaker      // nil: none
+	bound              *bound        // of calls with a budget; nil: none
+	breaker            guard         // nil: none
 	name               string        // of what is observed
 	watch              *watch        // nil: nobody observes
+}
 
-	running   chan struct{} // one element for each call with a budget that asks the primary
-	abandoned atomic.Int64  // how many of those calls no caller waits for
+// A guard keeps calls from a primary that fails: a Breaker, or several.
+type guard interface {
+	begin() (done func(error)) // nil if the primary must not be asked; otherwise end gets what it returns
+	end(done func(error), verdict error)
+	State() BreakerState
+	untilProbe() time.Duration
 }
 
 // A FallbackOption is [WithBudget], [WithBreaker], [WithSharedBreaker], [WithObserver] or
@@ -79,35 +84,55 @@ func (f fallbackSetter) setFallback(s *fallbackSettings) { f(s) }
 // The error is nil or wraps ErrInvalidConfig: a limiter or an option is nil, an
 // option's value cannot work, or an option is given twice.
 func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback, error) {
-	var s fallbackSettings
-	if kindOf(primary).absent {
-		s.refuse("NewFallback: the primary is nil")
+	switch {
+	case kindOf(primary).absent:
+		return nil, invalidConfig("NewFallback: the primary is nil")
+	case kindOf(secondary).absent:
+		return nil, invalidConfig("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
 	}
-	if kindOf(secondary).absent {
-		s.refuse("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
-	}
-	for i, o := range opts {
-		if o == nil {
-			s.refuse("NewFallback: option %d is nil", i+1)
-			break
-		}
-		o.setFallback(&s)
-	}
-	if s.err != nil {
-		return nil, s.err
+	s, err := collectFallback("NewFallback", opts)
+	if err != nil {
+		return nil, err
 	}
 	if s.shared != nil && hasBreaker(primary, s.shared) {
-		return nil, invalidConfig("NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only")
+		return nil, errTwiceGuarded("NewFallback")
 	}
-	f := &Fallback{primary: primary, secondary: secondary, most: kindOf(primary).most, breaker: s.shared, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
+	f := s.fallback(primary)
+	f.primary, f.secondary = primary, secondary
+	return f, nil
+}
+
+// collectFallback applies the options of a constructor.
+func collectFallback(constructor string, opts []FallbackOption) (*fallbackSettings, error) {
+	s := &fallbackSettings{}
+	for i, o := range opts {
+		if o == nil {
+			s.refuse("%s: option %d is nil", constructor, i+1)
+			break
+		}
+		o.setFallback(s)
+	}
+	return s, s.err
+}
+
+func errTwiceGuarded(constructor string) error {
+	return invalidConfig("%s: the primary already has the breaker of WithSharedBreaker; give it to one of the two only", constructor)
+}
+
+// fallback is the policy around a primary.
+func (s *fallbackSettings) fallback(primary any) *Fallback {
+	f := &Fallback{most: kindOf(primary).most, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
 	f.watch = s.watch(f.name)
-	if s.own != nil {
+	switch {
+	case s.own != nil:
 		f.breaker = s.own.build(f.watch)
+	case s.shared != nil:
+		f.breaker = s.shared
 	}
 	if s.budget > 0 {
-		f.running = make(chan struct{}, maxRunning)
+		f.bound = boundOf(primary)
 	}
-	return f, nil
+	return f
 }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
@@ -184,6 +209,7 @@ type question struct {
 	n     int
 	peek  bool
 	began time.Time // if the Fallback is observed
+	joint *joint    // of a call that is no single TryAcquireN or Peek; nil: this one
 }
 
 func (q question) ask(ctx context.Context, l Limiter) (Result, error) {
@@ -238,15 +264,23 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Res
 	if end := deadline.Ended(ctx); end != nil {
 		return Result{}, f.gone(ctx, q, end)
 	}
+	if q.joint != nil {
+		q.joint.why = why
+	}
 	r, err := q.ask(ctx, f.secondary)
 	if errors.Is(err, ErrExceedsLimit) {
 		r, err = f.denyUntilPrimary(ctx, q.key), nil
+		if q.joint != nil {
+			q.joint.sec = q.joint.call.denied(q.joint.tooMuch, r)
+		}
 	}
 	if err == nil {
 		r.Fallback = true
 	}
 	switch {
 	case err == nil:
+	case errors.Is(err, errNoReserve): // the caller asks otherwise
+		return Result{}, err
 	case errors.Is(err, ErrInvalidConfig): // of the secondary; why there is no decision is the primary's outage
 		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", shortKey(q.key), why, err)
 	case errclass.IsMistake(err): // the call's own; a primary may have returned the same
@@ -260,6 +294,10 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Res
 
 // report reports a call that the primary did not answer.
 func (f *Fallback) report(ctx context.Context, q question, o Observation) {
+	if q.joint != nil {
+		q.joint.report(ctx, q.began, o)
+		return
+	}
 	if f.watch == nil {
 		return
 	}
@@ -271,10 +309,14 @@ func (f *Fallback) report(ctx context.Context, q question, o Observation) {
 	default:
 		o.Call = CallAcquire
 	}
+	f.watched(ctx, q.began, o)
+}
+
+func (f *Fallback) watched(ctx context.Context, began time.Time, o Observation) {
 	if f.breaker != nil {
 		o.Breaker = f.breaker.State()
 	}
-	f.watch.end(ctx, q.began, o)
+	f.watch.end(ctx, began, o)
 }
 
 // denyUntilPrimary is the denial of a call for which the secondary returned

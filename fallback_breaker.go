@@ -104,9 +104,11 @@ func (s *fallbackSettings) onceABreaker(name string) {
 }
 
 // hasBreaker reports whether a call of l may ask b.
-func hasBreaker(l Limiter, b *Breaker) bool {
-	if f, ok := l.(*Fallback); ok && f.breaker == b {
-		return true
+func hasBreaker(l any, b *Breaker) bool {
+	if p, ok := l.(outagePolicy); ok {
+		if f, _, _ := p.outage(); f != nil && f.breaker == b {
+			return true
+		}
 	}
 	inner := kindOf(l).inside
 	return inner != nil && hasBreaker(inner, b)

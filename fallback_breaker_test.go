@@ -415,7 +415,7 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 		require.Equal(t, substituted, r)
 		time.Sleep(101 * milli)
 		for range maxRunning {
-			f.running <- struct{}{}
+			f.bound.running <- struct{}{}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), milli)
 		defer cancel()
@@ -423,7 +423,7 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 		require.Zero(t, r)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		for range maxRunning {
-			<-f.running
+			<-f.bound.running
 		}
 		p.err = nil
 		r, err = f.TryAcquire(t.Context(), "k")

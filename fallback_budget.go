@@ -2,8 +2,13 @@ package ratelimit
 
 import (
 	"context"
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
 )
@@ -21,7 +26,7 @@ import (
 // cancelled, the caller gets the context's error at once, and the call to the primary
 // goes on. Permits that such a call takes stay taken.
 //
-// At most 256 calls ask the primary at a time. Further calls wait for their turn, and
+// At most 256 calls of one client's Fallbacks ask their primaries at a time. Further calls wait for their turn, and
 // this wait is part of their budget; when all 256 are abandoned and still running, the
 // secondary answers at once. So no more than 256 goroutines wait for a hung primary.
 // But a primary may leave a goroutine behind when its context ends, as limiters do whose
@@ -46,6 +51,65 @@ func WithBudget(d time.Duration) FallbackOption {
 // reached at 256,000 calls a second). With a hung Redis it bounds the goroutines, of
 // some 10 KB each.
 const maxRunning = 256
+
+// A bound is on the calls with a budget that ask one client at a time.
+type bound struct {
+	running   chan struct{} // one element for each
+	abandoned atomic.Int64  // how many of them no caller waits for
+}
+
+// bounds are those of the clients, for as long as a limiter uses them.
+var bounds = struct {
+	sync.Mutex
+	of map[Client]weak.Pointer[bound]
+}{of: map[Client]weak.Pointer[bound]{}}
+
+// boundOf is the bound of the client that limiter asks, or one of its own where that is not known.
+func boundOf(limiter any) *bound {
+	own := &bound{running: make(chan struct{}, maxRunning)}
+	client := clientOf(limiter)
+	if client == nil {
+		return own
+	}
+	bounds.Lock()
+	defer bounds.Unlock()
+	if b := bounds.of[client].Value(); b != nil {
+		return b
+	}
+	bounds.of[client] = weak.Make(own)
+	runtime.AddCleanup(own, forgetBound, client)
+	return own
+}
+
+// forgetBound forgets the bound of a client that no Fallback asks any more, unless another has taken its place.
+func forgetBound(client Client) {
+	bounds.Lock()
+	defer bounds.Unlock()
+	if bounds.of[client].Value() == nil {
+		delete(bounds.of, client)
+	}
+}
+
+// clientOf is the client of limiter, nil if it has none, or another one for each call, or if the client
+// cannot be compared.
+func clientOf(limiter any) Client {
+	k := kindOf(limiter)
+	switch {
+	case k.inside != nil:
+		return clientOf(k.inside)
+	case k.core == nil && k.group == nil:
+		return nil
+	}
+	c := k.core
+	if c == nil {
+		c = k.group.given[0]
+	}
+	switch client := c.exec.Client.(type) {
+	case *redis.Client, *redis.ClusterClient, *redis.Ring:
+		return client
+	}
+	return nil
+}
 
 // abandonedFor is how long a call over budget may still wait for its late reply. When a
 // client gives up on a reply, it closes the connection and has to dial again, which
@@ -89,7 +153,7 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 	if end := deadline.Ended(ctx); end != nil {
 		return Result{}, f.gone(ctx, q, end)
 	}
-	if f.abandoned.Load() >= maxRunning {
+	if f.bound.abandoned.Load() >= maxRunning {
 		return f.askSecondary(ctx, q, errStillRunning)
 	}
 	var done func(error)
@@ -104,12 +168,12 @@ func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error)
 	a.lapsing = time.AfterFunc(f.budget, a.lapse)
 
 	select {
-	case f.running <- struct{}{}:
+	case f.bound.running <- struct{}{}:
 	default:
 		select {
-		case f.running <- struct{}{}:
+		case f.bound.running <- struct{}{}:
 			if a.settled.Load() { // the budget ended in the same moment: do not ask the primary
-				<-f.running
+				<-f.bound.running
 				a.cancel()
 				return f.concludeAttempt(ctx, q, <-a.answer)
 			}
@@ -155,9 +219,10 @@ func (a *attempt) run() {
 		a.lapsing.Stop()
 		a.cancel()
 		if a.over.Swap(true) {
-			a.f.abandoned.Add(-1)
+			a.f.bound.abandoned.Add(-1)
+			a.late()
 		}
-		<-a.f.running
+		<-a.f.bound.running
 		a.settle(v, verdictOn(v.err))
 	}()
 	v.result, v.err = a.q.ask(a, a.f.primary)
@@ -183,10 +248,19 @@ func (a *attempt) settle(v answer, verdict error) bool {
 	return true
 }
 
-// leave counts a running attempt as abandoned.
+// leave counts a running attempt as abandoned. If it has returned in this moment, nobody else gives back what it took.
 func (a *attempt) leave() {
 	if !a.over.Swap(true) {
-		a.f.abandoned.Add(1)
+		a.f.bound.abandoned.Add(1)
+		return
+	}
+	go a.late()
+}
+
+// late gives back what the primary has taken after its caller left.
+func (a *attempt) late() {
+	if a.q.joint != nil {
+		a.q.joint.late(a.Context)
 	}
 }
 

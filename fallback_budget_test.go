@@ -152,15 +152,15 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 					require.Equal(t, budget, time.Since(start))
 				}
 				synctest.Wait()
-				require.EqualValues(t, 1, f.abandoned.Load(), "the call goes on")
+				require.EqualValues(t, 1, f.bound.abandoned.Load(), "the call goes on")
 				require.Zero(t, ended.Load())
 
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				require.EqualValues(t, budget+abandonedFor, ended.Load(), "the call is given up for good")
 				require.Equal(t, context.Canceled, child.Load())
-				require.Zero(t, f.abandoned.Load())
-				require.Empty(t, f.running)
+				require.Zero(t, f.bound.abandoned.Load())
+				require.Empty(t, f.bound.running)
 			})
 		})
 	}
@@ -220,9 +220,9 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 				synctest.Wait()
 				require.LessOrEqual(t, peak.Load(), int64(maxRunning))
 				require.LessOrEqual(t, asking(), maxRunning)
-				require.Equal(t, inside.Load(), f.abandoned.Load())
+				require.Equal(t, inside.Load(), f.bound.abandoned.Load())
 				if c.opts == nil {
-					require.EqualValues(t, maxRunning, f.abandoned.Load())
+					require.EqualValues(t, maxRunning, f.bound.abandoned.Load())
 					start := time.Now()
 					r, err := f.TryAcquire(t.Context(), "k")
 					require.NoError(t, err)
@@ -232,8 +232,8 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 
 				close(release)
 				time.Sleep(time.Second)
-				require.Zero(t, f.abandoned.Load())
-				require.Empty(t, f.running)
+				require.Zero(t, f.bound.abandoned.Load())
+				require.Empty(t, f.bound.running)
 				r, err := f.TryAcquire(t.Context(), "k")
 				require.NoError(t, err)
 				require.Equal(t, byPrimary, r, "the primary is back")
@@ -301,8 +301,8 @@ func TestFallbackCallersThatNeverReachThePrimary(t *testing.T) {
 		wg.Wait()
 		require.EqualValues(t, maxRunning+1, primary.calls.Load(), "the primary is not called for a caller that left")
 		time.Sleep(time.Second)
-		require.Zero(t, f.abandoned.Load())
-		require.Empty(t, f.running)
+		require.Zero(t, f.bound.abandoned.Load())
+		require.Empty(t, f.bound.running)
 	})
 }
 
@@ -324,8 +324,10 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 				require.True(t, r.Fallback, "a panic is a failure")
 			}
 			settled(t, before)
-			require.Zero(t, f.abandoned.Load())
-			require.Empty(t, f.running)
+			if f.bound != nil {
+				require.Zero(t, f.bound.abandoned.Load())
+				require.Empty(t, f.bound.running)
+			}
 		})
 	}
 	t.Run("of an abandoned call", func(t *testing.T) {
@@ -340,8 +342,8 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 			require.Equal(t, substituted, r)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
-			require.Zero(t, f.abandoned.Load())
-			require.Empty(t, f.running)
+			require.Zero(t, f.bound.abandoned.Load())
+			require.Empty(t, f.bound.running)
 		})
 	})
 	t.Run("or the end of its goroutine", func(t *testing.T) {

@@ -548,10 +548,10 @@ func TestFallbackRaces(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, secondaries.Load(), events.Load())
 	for range maxRunning {
-		f.running <- struct{}{} // waits until all have ended
+		f.bound.running <- struct{}{} // waits until all have ended
 	}
 	settled(t, before)
-	require.Zero(t, f.abandoned.Load())
+	require.Zero(t, f.bound.abandoned.Load())
 	t.Logf("of %d calls: %d by the primary, %d by the secondary, %d ended with their context",
 		callers*each, answers.Load(), secondaries.Load(), ends.Load())
 }

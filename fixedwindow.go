@@ -29,10 +29,10 @@ var (
 // window ends, to the millisecond (with WithAlignment or WithClock, to the
 // microsecond).
 //
-// Several rules under one name share one counter. So a change to a longer window holds
-// once a permit is taken under it, and if a longer and a shorter window are in use at the
-// same time, the count of the longer one is forgotten when the next shorter one begins:
-// together the rules allow at most the largest limit in each shortest window.
+// Several rules under one name share one counter. So a change to a longer window holds once a
+// permit is taken under it. If a longer and a shorter window are in use at the same time, the
+// count of the longer one is forgotten when the next shorter one begins. Together the rules
+// allow at most the largest limit in each shortest window.
 //
 // It is the cheapest limiter: its state is one small string; a decision is O(1).
 type FixedWindow struct{ *core }

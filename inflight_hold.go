@@ -16,6 +16,7 @@ import (
 // concurrent use. A nil Hold, which a denied call returns, has no permits.
 type Hold struct {
 	limiter *InFlight
+	local   localHold // where the permits are if limiter is nil
 	key, id string
 	n       int
 
@@ -36,17 +37,23 @@ func newHold(f *InFlight, key string, n int) *Hold {
 // believe starts the lease of permits that were asked for at sent.
 func (h *Hold) believe(sent time.Time) { h.until = h.limiter.believed(sent) }
 
+func (h *Hold) made() bool { return h != nil && (h.limiter != nil || h.local != nil) }
+
 // Left is the time for which the lease certainly still lasts, by the process's monotonic
-// clock. It is 0 if the lease may have ended or is lost, or if the hold was released. Check
+// clock. It is 0 if the lease may have ended or is lost, or if the hold was released. A hold in this process
+// ([LocalInFlight]) has no lease, and lasts until it is released. Check
 // it before a step that must never be taken by more holds than the limit at once.
 func (h *Hold) Left() time.Duration {
-	if h == nil || h.limiter == nil {
+	if !h.made() {
 		return 0
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.lost || h.released {
+	switch {
+	case h.lost || h.released:
 		return 0
+	case h.local != nil:
+		return forever
 	}
 	return max(time.Until(h.until), 0)
 }
@@ -58,8 +65,14 @@ func (h *Hold) Left() time.Duration {
 //
 // A lease that has ended can be extended for as long as no other hold has needed its place.
 func (h *Hold) Extend(ctx context.Context) error {
-	if h == nil || h.limiter == nil {
+	switch {
+	case !h.made():
 		return ErrLeaseLost
+	case h.local != nil:
+		if h.over() {
+			return h.leaseLost()
+		}
+		return nil
 	}
 	f := h.limiter
 	began, o := f.begin(), Observation{Call: CallExtend, Key: h.key, N: h.n}
@@ -136,7 +149,17 @@ func (h *Hold) find(ctx context.Context) (bool, error) {
 // returns nil if the lease is lost. After an error the permits are free at the latest when
 // the lease ends.
 func (h *Hold) Release(ctx context.Context) error {
-	if h == nil || h.limiter == nil {
+	switch {
+	case !h.made():
+		return nil
+	case h.local != nil:
+		h.mu.Lock()
+		released := h.released
+		h.released = true
+		h.mu.Unlock()
+		if !released {
+			h.local.release(ctx, h.key, h.n)
+		}
 		return nil
 	}
 	f := h.limiter
@@ -230,8 +253,15 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (er
 	if work == nil {
 		return errNoWork
 	}
-	if h == nil || h.limiter == nil {
+	if !h.made() {
 		return ErrLeaseLost
+	}
+	if h.local != nil {
+		if h.over() {
+			return h.leaseLost()
+		}
+		defer h.leave(ctx)
+		return work(ctx)
 	}
 	if h.Left() == 0 {
 		go h.leave(ctx)
@@ -258,6 +288,9 @@ func (h *Hold) leave(ctx context.Context) {
 }
 
 func (h *Hold) leaseLost() error {
+	if h.limiter == nil {
+		return fmt.Errorf("ratelimit: key %s: %w", shortKey(h.key), ErrLeaseLost)
+	}
 	return fmt.Errorf("ratelimit: %s, key %s: %w", h.limiter.core.title, shortKey(h.key), ErrLeaseLost)
 }
 

@@ -3,10 +3,11 @@ package ratelimit
 // A kind says what a limiter is. This is the one place that asks: a type of a user's that embeds a
 // limiter of this package has its methods too, but may do more in them, and so is a type of its own.
 type kind struct {
-	absent bool    // no limiter, or a nil pointer to one of this package
-	core   *core   // of one that decides on Redis; nil also if its constructor did not make it
-	most   int     // permits that one call can get; 0: not known
-	inside Limiter // what a decorator asks; nil also of a Choice, which asks another one for each call
+	absent bool   // no limiter, or a nil pointer to one of this package
+	core   *core  // of one that decides on Redis; nil also if its constructor did not make it
+	most   int    // permits that one call can get; 0: not known
+	inside any    // what a decorator asks; nil also of a Choice, which asks another one for each call
+	group  *group // of an All on Redis
 	role   role
 }
 
@@ -22,7 +23,7 @@ const (
 )
 
 // kindOf looks at l. A nil pointer of a user's type is not noticed: that would take reflection.
-func kindOf(l Limiter) kind {
+func kindOf(l any) kind {
 	switch l := l.(type) {
 	case nil:
 		return kind{absent: true}
@@ -45,7 +46,30 @@ func kindOf(l Limiter) kind {
 		}
 		return k
 	case *All:
-		return kind{absent: l == nil, role: several, most: l.ceiling()}
+		k := kind{absent: l == nil, role: several, most: l.ceiling()}
+		if l != nil {
+			k.group = l.group
+		}
+		return k
+	case *InFlight:
+		if l != nil {
+			return kindOnRedis(false, l.core)
+		}
+		return kind{absent: true}
+	case *HoldFallback:
+		k := kind{absent: l == nil, role: decorator}
+		if l != nil {
+			k.inside, k.most = l.primary, l.settings.mostOf()
+		}
+		return k
+	case *HoldChoice:
+		return kind{absent: l == nil, role: decorator}
+	case *LocalInFlight:
+		k := kind{absent: l == nil, role: inMemory}
+		if l != nil {
+			k.most = l.limit
+		}
+		return k
 	case *Choice:
 		return kind{absent: l == nil, role: decorator}
 	case *Fallback:
@@ -72,6 +96,6 @@ func kindOnRedis(absent bool, c *core) kind {
 	return kind{absent: absent, role: onRedis, core: c, most: c.ceiling()}
 }
 
-func kindAround(inside Limiter) kind {
+func kindAround(inside any) kind {
 	return kind{role: decorator, inside: inside, most: kindOf(inside).most}
 }

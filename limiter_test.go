@@ -2,10 +2,8 @@ package ratelimit_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -316,33 +314,6 @@ func TestACorruptStateIsAnErrorThatResetRepairs(t *testing.T) {
 	})
 }
 
-// TestCorruptInstantOfABucket: what has the shape of a state at a rate of one
-// permit in so many microseconds, which is read without taking it apart.
-func TestCorruptInstantOfABucket(t *testing.T) {
-	s := limitertest.OnMiniredis(t)
-	l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 3, ratelimit.WithoutMerging()))
-	together := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 3))
-	const name = "ratelimit:default:tokenbucket{k}"
-	for _, instant := range []string{"abcdefghijklmnop", "nan             ", "-nan            ", "-000000000000001", "1763670000 00000", "                ", "             inf", "            1e99"} {
-		require.NoError(t, s.Admin.Set(ctx, name, instant+"/100000", time.Minute).Err())
-		before := s.Look(t, name)
-		_, err := l.TryAcquire(ctx, "k")
-		require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%q", instant)
-		_, err = l.Peek(ctx, "k")
-		require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%q", instant)
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				if _, err := together.TryAcquire(ctx, "k"); !errors.Is(err, ratelimit.ErrCorruptState) {
-					t.Errorf("%q: %v", instant, err)
-				}
-			})
-		}
-		wg.Wait()
-		require.Equal(t, before, s.Look(t, name))
-	}
-}
-
 func TestABadKeyDoesNotHarmTheKeysDecidedWithIt(t *testing.T) {
 	limitertest.Each(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l ratelimit.Limiter) {
 		require.NoError(t, s.Admin.SAdd(ctx, v.Key, "x").Err())
@@ -377,19 +348,6 @@ func TestAnyKeyWorks(t *testing.T) {
 	})
 }
 
-func TestErrOfADenial(t *testing.T) {
-	require.NoError(t, ratelimit.Result{Allowed: true}.Err())
-	err := ratelimit.Result{RetryAfter: 1500 * time.Millisecond}.Err()
-	require.ErrorIs(t, err, ratelimit.ErrDenied)
-	var denied *ratelimit.DeniedError
-	require.ErrorAs(t, err, &denied)
-	require.Equal(t, 1500*time.Millisecond, denied.Result.RetryAfter)
-	require.Equal(t, "ratelimit: denied, retry after 1.5s", err.Error())
-	require.Equal(t, `ratelimit: "k" denied, retry after 1.5s`, (&ratelimit.DeniedError{Key: "k", Result: denied.Result}).Error())
-	require.Contains(t, (&ratelimit.DeniedError{Key: strings.Repeat("k", 500)}).Error(), "… (500 bytes)")
-	require.NotErrorIs(t, err, errors.ErrUnsupported)
-}
-
 func TestPreload(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		for _, v := range limitertest.Variants() {
@@ -400,11 +358,6 @@ func TestPreload(t *testing.T) {
 	})
 	l := ratelimit.Must(ratelimit.NewTokenBucket(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ratelimit.PerSecond(1), 1))
 	require.ErrorContains(t, l.Preload(ctx), "token bucket \"default\": preload")
-}
-
-func TestMustPanicsAtAnError(t *testing.T) {
-	require.Panics(t, func() { ratelimit.Must(ratelimit.NewTokenBucket(nil, ratelimit.PerSecond(1), 1)) })
-	require.NotNil(t, ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1)))
 }
 
 func TestZeroValueIsAnError(t *testing.T) {
@@ -462,80 +415,6 @@ func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
 	}
 }
 
-// TestTotalsOfALogStayExact: after 2^52 permits the totals start from zero.
-func TestTotalsOfALogStayExact(t *testing.T) {
-	const window = time.Hour
-	at := func(seconds int) time.Time { return limitertest.Start.Add(time.Duration(seconds) * time.Second) }
-	for name, build := range map[string]func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter{
-		"SlidingLog": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}}, ratelimit.WithOptions(o...)))
-		},
-		"SlidingLog, rules": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}, {6, 2 * window}}, ratelimit.WithOptions(o...)))
-		},
-		"Hash": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(3600)))
-		},
-	} {
-		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
-			t.Run(name, func(t *testing.T) {
-				s := limitertest.OnMiniredis(t)
-				h := limitertest.NewClock()
-				l := build(s.Client, append(merging, ratelimit.WithClock(h.Now))...)
-				for i := range 3 {
-					h.Set(at(i))
-					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
-				}
-				key := s.Admin.Keys(ctx, "*").Val()[0]
-				grow := func(total string) string { // as if 2^52 permits had been taken long ago
-					n, err := strconv.ParseInt(total, 10, 64)
-					require.NoError(t, err)
-					return strconv.FormatInt(n+1<<52, 10)
-				}
-				if s.Admin.Type(ctx, key).Val() == "list" {
-					for i, v := range s.Admin.LRange(ctx, key, 0, -1).Val() {
-						if i%2 == 1 {
-							require.NoError(t, s.Admin.LSet(ctx, key, int64(i), grow(v)).Err())
-						}
-					}
-				} else {
-					for field, v := range s.Admin.HGetAll(ctx, key).Val() {
-						instant, total, between := strings.Cut(v, "/")
-						switch {
-						case field == "rule":
-						case between:
-							v = instant + "/" + grow(total)
-						case field == "total" || field == "base":
-							v = grow(v)
-						}
-						require.NoError(t, s.Admin.HSet(ctx, key, field, v).Err())
-					}
-				}
-				r := must(t)(l.Peek(ctx, "k"))
-				require.Equal(t, 2, r.Remaining)
-				for i := 3; i < 5; i++ {
-					h.Set(at(i))
-					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
-				}
-				r = must(t)(l.TryAcquire(ctx, "k"))
-				require.False(t, r.Allowed)
-				grain := time.Duration(0)
-				if name == "Hash" {
-					grain = time.Second - time.Microsecond
-				}
-				require.Equal(t, window-time.Second+grain, r.RetryAfter, "what was taken before counts from the fourth on")
-				if name == "SlidingLog, rules" {
-					return
-				}
-				h.Set(at(4).Add(r.RetryAfter - time.Microsecond))
-				require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
-				h.Set(at(4).Add(r.RetryAfter))
-				require.Equal(t, 3, must(t)(l.TryAcquire(ctx, "k")).Remaining)
-			})
-		}
-	}
-}
-
 // TestALongerWindowHoldsEvenIfNoCallIsAllowed: the shorter one's TTL would let
 // Redis forget what the longer one's denials were promised by.
 func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
@@ -580,4 +459,12 @@ func TestALongerWindowHoldsEvenIfNoCallIsAllowed(t *testing.T) {
 			})
 		}
 	}
+}
+
+func TestRates(t *testing.T) {
+	require.Equal(t, ratelimit.Rate{5, time.Second}, ratelimit.PerSecond(5))
+	require.Equal(t, ratelimit.Rate{5, time.Minute}, ratelimit.PerMinute(5))
+	require.Equal(t, ratelimit.Rate{5, time.Hour}, ratelimit.PerHour(5))
+	require.Equal(t, ratelimit.Rate{5, 90 * time.Second}, ratelimit.Per(5, 90*time.Second))
+	require.Equal(t, []string{"Hash", "List", "ZSet", "unknown storage"}, []string{ratelimit.Hash.String(), ratelimit.List.String(), ratelimit.ZSet.String(), ratelimit.Storage(9).String()})
 }

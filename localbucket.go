@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"container/heap"
 	"context"
-	"fmt"
 	"hash/maphash"
 	"math"
 	"strings"
@@ -40,6 +39,7 @@ import (
 // A call takes less than a microsecond and allocates only for a new key. It is
 // safe for concurrent use, starts no goroutine and needs no closing.
 type LocalTokenBucket struct {
+	made   int64 // its number among the limiters of this process that have locks
 	bucket *bucket
 	now    func() int64 // microseconds
 	seed   maphash.Seed
@@ -133,7 +133,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 		shards *= 2
 	}
 	l := &LocalTokenBucket{
-		bucket: b, seed: maphash.MakeSeed(), shards: make([]localShard, shards),
+		made: limitersMade.Add(1), bucket: b, seed: maphash.MakeSeed(), shards: make([]localShard, shards),
 		name: s.name, watch: s.watch(s.name),
 	}
 	for i := range l.shards {
@@ -222,7 +222,12 @@ func (l *LocalTokenBucket) reset(ctx context.Context, key string) error {
 }
 
 func (l *LocalTokenBucket) shard(key string) *localShard {
-	return &l.shards[maphash.String(l.seed, key)&uint64(len(l.shards)-1)]
+	return &l.shards[l.place(key)]
+}
+
+// place is where key's shard is.
+func (l *LocalTokenBucket) place(key string) int {
+	return int(maphash.String(l.seed, key) & uint64(len(l.shards)-1))
 }
 
 // Name returns the limiter's name, see [WithName].
@@ -251,8 +256,7 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 		return Result{}, err
 	}
 	if n > int(l.bucket.size) {
-		return Result{}, fmt.Errorf("%w: %d permits of a local token bucket, which allows %d at most",
-			ErrExceedsLimit, n, l.bucket.size)
+		return Result{}, errExceedsLocal(n, l.bucket.size)
 	}
 	if err := checkLocal(ctx, key, n); err != nil {
 		return Result{}, err
@@ -260,21 +264,42 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	s := l.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := l.now()
-	b := s.keys[key]
+	return l.look(l.load(s, key), n, take), nil
+}
 
-	// As in Redis, no call moves the state of a key back in time.
-	present, missing := max(now, s.dropped), level{}
-	if b != nil {
-		present = max(now, b.at)
-		missing = l.bucket.minus(b.missing, present-b.at)
+// A localState is what a key is now. The lock of its shard is held.
+type localState struct {
+	shard   *localShard
+	b       *localBucket // nil for a new key
+	key     string
+	now     int64
+	present int64 // now, or the latest instant of the state: as in Redis, no call moves it back in time
+	missing level
+}
+
+func (l *LocalTokenBucket) load(s *localShard, key string) localState {
+	now := l.now()
+	state := localState{shard: s, b: s.keys[key], key: key, now: now, present: max(now, s.dropped)}
+	if b := state.b; b != nil {
+		state.present = max(now, b.at)
+		state.missing = l.bucket.minus(b.missing, state.present-b.at)
 	}
-	allowed, taken := missing.ceil()+int64(n) <= l.bucket.size, int64(0)
+	return state
+}
+
+// look is the answer to a call for n permits, which it takes if they are there and take is true.
+func (l *LocalTokenBucket) look(s localState, n int, take bool) Result {
+	allowed, taken := s.missing.ceil()+int64(n) <= l.bucket.size, int64(0)
 	if allowed && take {
 		taken = int64(n)
-		l.store(s, b, key, present, level{missing.permits + taken, missing.units})
+		l.write(s, level{s.missing.permits + taken, s.missing.units})
 	}
-	return l.bucket.result(missing, int64(n), taken, allowed, present-now), nil
+	return l.bucket.result(s.missing, int64(n), taken, allowed, s.present-s.now)
+}
+
+// write makes missing what is missing now.
+func (l *LocalTokenBucket) write(s localState, missing level) {
+	l.store(s.shard, s.b, s.key, s.present, missing)
 }
 
 // store notes what is missing from key at now. b is the key's bucket, or nil for a new

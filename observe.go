@@ -149,11 +149,11 @@ type Observation struct {
 	// Latency is how long the call took.
 	Latency time.Duration
 
-	// Waited is the part of Latency in which the call was not under way: in this process,
-	// until the batch that it was merged into was sent; of a [CallWait], until its permits
-	// were due, or, on a limiter that is asked again and again, until its last attempt was
-	// under way. Of a [CallReserve], whose caller does the waiting, it is the time until the
-	// permits are due, which is no part of Latency.
+	// Waited is the part of Latency in which the call was not under way. A merged call waits in
+	// this process until its batch is sent. A [CallWait] waits until its permits are due; on a
+	// limiter that is asked again and again, until its last attempt is under way. The caller of
+	// a [CallReserve] does the waiting: there, it is the time until the permits are due, which
+	// is no part of Latency.
 	Waited time.Duration
 
 	// Batch is the number of calls that were sent together with this one, this one included:
@@ -167,8 +167,7 @@ type Observation struct {
 	// Held is, for an [InFlight], how many permits of all keys this process holds through
 	// the limiter after the call, and HeldChange how many more than before. A hold counts
 	// from when TryAcquire returns it until Release is called or its lease is known to be
-	// lost. Add up HeldChange for a gauge: concurrent calls may be reported in another order
-	// than Held changed.
+	// lost. For a gauge, sum HeldChange; Held can arrive out of order.
 	Held, HeldChange int
 }
 

@@ -534,17 +534,15 @@ func TestADenyCacheReportsWhatItDenies(t *testing.T) {
 	none.Limiter, none.Key = "default", "nobody"
 	require.Equal(t, []ratelimit.Observation{none}, rec.took(t))
 
-	settler := ratelimit.Must(ratelimit.SettlerOf(cache))
-	_, r, err := settler.Estimate(ctx, "k", 1)
+	_, r, err := cache.Estimate(ctx, "k", 1)
 	require.NoError(t, err)
 	require.Equal(t, []ratelimit.Observation{memory(ratelimit.CallEstimate, ratelimit.OutcomeDenied, 1, r)}, rec.took(t))
-	taker := ratelimit.Must(ratelimit.PartialTakerOf(cache))
-	_, r, err = taker.TryAcquireUpTo(ctx, "k", 7)
+	_, r, err = cache.TryAcquireUpTo(ctx, "k", 7)
 	require.NoError(t, err)
 	require.Equal(t, []ratelimit.Observation{memory(ratelimit.CallUpTo, ratelimit.OutcomeDenied, 7, r)}, rec.took(t))
-	_, _, err = taker.TryAcquireUpTo(ctx, "k", 0)
+	_, _, err = cache.TryAcquireUpTo(ctx, "k", 0)
 	require.Equal(t, []ratelimit.Observation{unasked(ratelimit.CallUpTo, 0, err)}, rec.took(t))
-	_, _, err = settler.Estimate(ctx, "k", 0)
+	_, _, err = cache.Estimate(ctx, "k", 0)
 	require.Equal(t, []ratelimit.Observation{unasked(ratelimit.CallEstimate, 0, err)}, rec.took(t))
 }
 

@@ -82,17 +82,22 @@ func (w *watch) report(ctx context.Context, o Observation) {
 // attempted reports an attempt of a call that may wait. A denial is held back, because the caller
 // may get the permits yet.
 func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation) {
-	if wait.Polls && o.Call == CallAcquire {
+	reserved := wait.Polls && o.Call == CallReserve
+	if wait.Polls && (o.Call == CallAcquire || reserved) {
 		o.Call = CallWait
 		before := wait.Before(o.Latency)
 		o.Waited += before
 		o.Latency += before
 	}
-	if o.Outcome != OutcomeDenied && o.Outcome != OutcomeUntaken {
+	if o.Outcome != OutcomeDenied && o.Outcome != OutcomeUntaken && !(reserved && o.Outcome == OutcomeAllowed) {
 		w.report(ctx, o)
 		return
 	}
 	wait.Hold(w, func(end error) {
+		if o.Outcome == OutcomeAllowed { // it has waited until now for what was reserved
+			o.Latency = time.Since(wait.Began)
+			o.Waited = o.Latency
+		}
 		if end != nil {
 			o.Err = end
 			if !errors.Is(end, ErrWaitTooLong) {

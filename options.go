@@ -145,16 +145,16 @@ func WithClock(now func() time.Time) Option {
 // WithMaxSkew is for limiters with WithClock: d is how far the clocks of the processes that share a
 // key may be apart, the time that a call takes to arrive included; 1s if not given. Every
 // key lives longer by d. Processes within d of each other together get at most what the
-// rule allows in t + d in any interval t. Beyond d, the rest of the skew can be spent
-// again each time the key has expired. So can any skew after a Reset, which deletes the
-// state's instant too. d is 0 to 24h.
+// rule allows in t + d in any interval t. If clocks are further apart, a process can use the
+// excess again whenever the key has expired. After a Reset, which deletes the state's instant
+// too, it can use any skew again. d is 0 to 24h.
 //
 // A limiter without WithClock may share the key, and its decisions then cost Redis a little
-// more. It allows for no skew: only the state of a bucket, or of the window that a caller's
-// clock began, keeps d when it writes. If a caller's clock is behind the server's, the skew can
-// be spent again each time the key expires by the server's clock, and each time that this
-// limiter gives back the last permits of a window or a log. So let all limiters of a key have
-// WithClock, or none, except while a change is rolled out.
+// more. It makes no allowance for skew. Its writes keep the longer lifetime of a bucket, and of
+// a window that a caller's clock began, and of nothing else. If a caller's clock is behind the
+// server's, that process can use the skew again whenever the key expires by the server's clock,
+// and whenever this limiter gives back the last permits of a window or a log. So let all
+// limiters of a key have WithClock, or none, except while a change is rolled out.
 func WithMaxSkew(d time.Duration) Option {
 	return common{func(s *settings) {
 		if d < 0 || d > mostMaxSkew {
@@ -166,18 +166,15 @@ func WithMaxSkew(d time.Duration) Option {
 }
 
 // WithoutMerging sends every call on its own. Without this option, a call is sent on its
-// own while fewer than eight calls of the same limiter are in flight to the same server.
-// Calls that arrive while more are in flight wait, and are sent together: when others
-// return, when 64 calls wait, or after half a millisecond.
+// own while fewer than eight calls of limiters of this algorithm and client are in flight to
+// the same server. Calls that arrive while more are in flight wait, and are sent together:
+// when others return, when 64 calls wait, or after half a millisecond. docs/performance.md
+// says which calls are merged with which.
 //
-// What merges is TryAcquire, TryAcquireN, TryAcquireUpTo, Estimate, Charge and Settle of one
-// limiter, with each other, and AcquireAll of the same limiters, unless an [InFlight] is among
-// them. Peek, Reset, Reserve and the calls of an InFlight are sent on their own.
-//
-// Use it for a Redis behind a proxy that routes a script by its first key, for
-// services that do not want calls to share an execution's error, and for hooks of the
-// client that need a caller's context: an execution for several calls has a context of
-// its own, without the callers' values.
+// Use it for a Redis behind a proxy that routes a script by its first key, and for services
+// that do not want calls to share an execution's error. Use it also for hooks of the client
+// that need a caller's context: an execution for several calls has a context of its own,
+// without the callers' values.
 func WithoutMerging() Option {
 	return common{func(s *settings) {
 		s.once("WithoutMerging")
@@ -243,7 +240,7 @@ func WithStorage(storage Storage) SlidingWindowOption {
 // to 100,000, and each sub-window a whole number of microseconds. With more
 // sub-windows, permits become available more evenly, and a key takes more memory, but a
 // decision takes no more time. Under a steady demand of twice a limit of 50 or more, 40
-// sub-windows allow 97 % of the limit, and 10 allow 91 %; a key with all sub-windows in use
+// sub-windows allow 97 % of the limit, and 10 allow 91 %. A key with all sub-windows in use
 // takes up to about 1.6 kB with 40, and 0.9 kB with 10 (List: 1 kB and 0.4 kB). ZSet is exact
 // and does not accept this option.
 func WithSubWindows(n int) SlidingWindowOption {

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/bits"
 	"sync/atomic"
 	"time"
@@ -52,7 +53,7 @@ var (
 //
 // It costs Redis about half as much again as TryAcquire, more while others wait, and a denial of TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.decider().reserveObserved(ctx, key, n, maxWait)
+	return l.decider().reserveObserved(ctx, realTime, key, n, maxWait)
 }
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
@@ -60,7 +61,7 @@ func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait ti
 // place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
 // flows at the rate, one permit at a time.
 func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.decider().reserveObserved(ctx, key, n, maxWait)
+	return l.decider().reserveObserved(ctx, realTime, key, n, maxWait)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
@@ -79,6 +80,17 @@ type Reservation struct {
 	receipt redisexec.Receipt
 	ended   atomic.Int32 // reservationUsed or reservationCancelled
 	caches  denyTables
+	memory  *localReceipt // of a reservation in this process, whose core is nil
+}
+
+func (r *Reservation) made() bool { return r != nil && r.timing.now != nil }
+
+// failed wraps err, the reason why the permits cannot be used.
+func (r *Reservation) failed(ctx context.Context, err error) error {
+	if r.core == nil {
+		return fmt.Errorf("ratelimit: key %s: %w", shortKey(r.key), err)
+	}
+	return r.core.failed(ctx, r.key, err)
 }
 
 // denyTables are the tables of the caches of denials around a limiter. returnPermits is
@@ -107,7 +119,7 @@ const (
 // from the arrival of the reply, so that it never ends early, and ends late by the time that
 // the reply took.
 func (r *Reservation) Delay() time.Duration {
-	if r == nil || r.core == nil {
+	if !r.made() {
 		return 0
 	}
 	return max(r.due.Sub(r.timing.now()), 0)
@@ -130,14 +142,14 @@ func (r *Reservation) Result() Result {
 // If Redis is slow, the cancel takes up to 100 ms beyond the context's end. Wait does not
 // report whether the cancel gave the permits back.
 func (r *Reservation) Wait(ctx context.Context) error {
-	if r == nil || r.core == nil {
+	if !r.made() {
 		return invalidConfig("there is no reservation; Reserve returns one if it returns no error")
 	}
 	switch r.ended.Load() {
 	case reservationUsed:
 		return nil
 	case reservationCancelled:
-		return r.core.failed(ctx, r.key, errCancelled)
+		return r.failed(ctx, errCancelled)
 	}
 	delay := r.Delay()
 	var err error
@@ -148,7 +160,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 	if err == nil {
 		if !r.ended.CompareAndSwap(0, reservationUsed) && r.ended.Load() != reservationUsed {
-			return r.core.failed(ctx, r.key, errCancelled) // by another goroutine
+			return r.failed(ctx, errCancelled) // by another goroutine
 		}
 		return nil
 	}
@@ -158,7 +170,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	if errors.Is(err, ErrWaitTooLong) {
 		return err
 	}
-	return r.core.failed(ctx, r.key, err)
+	return r.failed(ctx, err)
 }
 
 // cancelTime is how long the cancel of a wait may take. What is not given back is lost to
@@ -202,13 +214,17 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 		return false, nil
 	}
 	if err := ctx.Err(); err != nil {
-		return false, r.core.failed(ctx, r.key, err)
+		return false, r.failed(ctx, err)
 	}
 	// A second cancel could meet the same state, written by a call that came in between.
 	if !r.ended.CompareAndSwap(0, reservationCancelled) {
 		return false, nil
 	}
 	defer r.caches.returnPermits(r.key)()
+	if r.memory != nil {
+		r.memory.cancel(r.key)
+		return true, nil
+	}
 	reply, err := r.core.operate(ctx, r.key, r.from.cancel(r.receipt))
 	if err != nil {
 		return true, r.core.failed(ctx, r.key, err)
@@ -235,13 +251,13 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 }}
 
 // reserveObserved is Reserve of both buckets.
-func (c *core) reserveObserved(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+func (c *core) reserveObserved(ctx context.Context, timing timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	began, o := c.begin(), Observation{Call: CallReserve, Key: key, N: n}
 	if o.Err = c.checkReserve(ctx, key, n, maxWait); o.Err != nil {
 		c.refused(ctx, began, o)
 		return nil, o.Err
 	}
-	r, sent, err := c.reserve(ctx, realTime, key, n, maxWait, nil)
+	r, sent, err := c.reserve(ctx, timing, key, n, maxWait, nil)
 	if o.Err = err; c.watch != nil {
 		o.sent(began, sent)
 		if err == nil {
@@ -257,9 +273,13 @@ func (c *core) checkReserve(ctx context.Context, key string, n int, maxWait time
 		return err
 	}
 	if maxWait < 0 {
-		return invalidConfig("the longest wait of a reservation is %v; it must be at least 0", maxWait)
+		return errShortWait(maxWait)
 	}
 	return nil
+}
+
+func errShortWait(maxWait time.Duration) error {
+	return invalidConfig("the longest wait of a reservation is %v; it must be at least 0", maxWait)
 }
 
 // reserve reserves permits for a call that checkReserve has checked.

@@ -10,8 +10,8 @@ import (
 
 // A Settler takes an estimate first and settles the true cost afterwards, for work whose
 // cost is known only when it is done: the tokens of a language model, the bytes of an
-// answer. Every limiter of this package that decides on Redis on its own is a Settler; for
-// a [DenyCache], [SettlerOf] returns one. To decide an estimate together with other
+// answer. Every limiter of this package that decides on Redis on its own is a Settler, and so are
+// [LocalTokenBucket] and the decorators, which ask the limiter inside them. To decide an estimate together with other
 // limits, use [Claim.Estimate].
 type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
@@ -52,10 +52,11 @@ var (
 )
 
 // WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
-// refilled while the ticket was held: of n permits held for h, n − rate × h, rounded down to
-// the units in which the bucket counts (with WithRefillEvery, n less what the steps in h have
-// brought), and nothing if a limiter of another rate has written the state. The
-// permits used then never exceed the bucket's bound in any interval, if a ticket's use
+// refilled while the ticket was held. Of n permits held for h, these are n − rate × h, rounded
+// down to the units in which the bucket counts; with WithRefillEvery, n less what the steps in
+// h have brought. If a limiter of another rate has written the state, nothing is given back.
+//
+// The permits used then never exceed the bucket's bound in any interval, if a ticket's use
 // counts at the instant of its estimate, all limiters of the key have this rate, and the
 // clock does not step back while the ticket is held. Without this option everything is given
 // back, which can exceed the bound, see [Ticket.Settle]. Choose the option if the bound
@@ -76,6 +77,8 @@ type Ticket struct {
 	n            int
 	where, which int64 // see the block giveback of the scripts
 	caches       []*DenyCache
+	memory       settlesInMemory // where the permits are if core is nil
+	trials       []*trialTicket  // of the Shadows around the limiter
 	settled      atomic.Bool
 }
 
@@ -170,15 +173,14 @@ func (c *core) checkCharge(n int) error {
 // What is given back depends on the limiter:
 //
 //   - A bucket takes back everything, but never more than fills it. It may have refilled the
-//     same permits while the ticket was held. So an interval that begins while tickets of
-//     the key are held can exceed the bucket's bound: by no more than what is given back in
-//     the interval of earlier estimates, and also by no more than rate × the time for which,
-//     when the interval begins, the key has had tickets without a break. An interval that
-//     begins while no ticket is held keeps the bound, and so does any interval if the bucket
-//     is never full while the tickets are held. With [WithExactReturns] no interval exceeds
-//     the bound, and less is given back. While permits are promised to callers that [Wait],
-//     nothing is given back, because the next caller would get the same instants as these
-//     callers.
+//     same permits while the ticket was held, so an interval that begins while tickets of the
+//     key are held can exceed the bucket's bound. Let h be how long, without a break, tickets
+//     were held when the interval began. It exceeds the bound by at most rate × h, and by at
+//     most what is given back in it of earlier estimates. An interval that begins while no
+//     ticket is held keeps the bound, and so does any interval if the bucket is never full
+//     while the tickets are held. With [WithExactReturns] no interval exceeds the bound, and
+//     less is given back. While permits are promised to callers that [Wait], nothing is given
+//     back, because the next caller would get the same instants as these callers.
 //   - A fixed or calendar window takes permits back while the window from which they were
 //     taken lasts. After its end nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs remove the permits as if they had never been taken. Hash,
@@ -197,16 +199,19 @@ func (c *core) checkCharge(n int) error {
 // if a limiter of another calendar on the key has begun the count again in between.
 //
 // With [WithClock], the instant of what is given back stays in the state for as long as the
-// clocks may be apart, or a clock that is behind could use a window twice. Until the next
-// call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
+// clocks may be apart. Otherwise a clock that is behind could use a window twice. Until the
+// next call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
 // that were given back, and if other permits are left, the key can stay for as long.
 //
 // A fixed or calendar window whose permits are all given back is forgotten. If the server's
 // clock then steps back over the start of an aligned or calendar window, the window before it
 // begins again.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
-	if t == nil || t.core == nil {
+	if t == nil || t.core == nil && t.memory == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
+	}
+	if t.core == nil {
+		return t.settleInMemory(ctx, actual)
 	}
 	began, o := t.core.begin(), Observation{Call: CallSettle, Key: t.key, N: actual}
 	if o.Err = t.checkSettle(ctx, actual); o.Err != nil || actual == t.n {
@@ -237,6 +242,31 @@ func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 	if t.settled.Swap(true) {
 		return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(t.key), ErrSettled)
 	}
+	t.settleTrials(ctx, actual)
+	return nil
+}
+
+// settleInMemory settles a ticket of a limiter in this process.
+func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
+	switch {
+	case actual < 0:
+		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
+	case ctx.Err() != nil:
+		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ctx.Err())
+	case t.settled.Swap(true):
+		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)
+	}
+	t.settleTrials(ctx, actual)
+	for _, cache := range t.caches {
+		defer cache.table.returnPermits(t.key)()
+	}
+	if actual > t.n {
+		_, err := t.memory.Charge(ctx, t.key, actual-t.n)
+		return err
+	}
+	if actual < t.n {
+		t.memory.giveBack(t.key, t.n-actual)
+	}
 	return nil
 }
 
@@ -258,46 +288,4 @@ func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Bat
 	}
 	reply.Done()
 	return Result{}, reply.Batch, nil
-}
-
-// SettlerOf returns the Settler of l, which is a limiter on Redis or a [DenyCache] around
-// one. Through a cache, an estimate is denied from memory as TryAcquireN is, and a settlement
-// that gives permits back removes the key's denials. So a service with a cache settles
-// through the cache:
-//
-//	cache, err := ratelimit.NewDenyCache(bucket)
-//	...
-//	settler, err := ratelimit.SettlerOf(cache)
-//
-// Any other limiter is refused with an error that wraps ErrInvalidConfig. A [Fallback]
-// cannot settle, because its secondary may have decided: estimate with its primary.
-func SettlerOf(l Limiter) (Settler, error) {
-	return behindCaches(l, "SettlerOf", "cannot settle", func(c *DenyCache, inner Settler) Settler { return &cachedSettler{c, inner} })
-}
-
-// cachedSettler is a Settler behind a DenyCache.
-type cachedSettler struct {
-	cache *DenyCache
-	inner Settler
-}
-
-func (s *cachedSettler) Estimate(ctx context.Context, key string, n int) (t *Ticket, r Result, err error) {
-	if n < 1 {
-		o := Observation{Call: CallEstimate, Key: key, N: n, Err: errTooFew(n)}
-		s.cache.refused(ctx, s.cache.watch.begin(), o)
-		return nil, Result{}, o.Err
-	}
-	r, err = s.cache.deny(ctx, Observation{Call: CallEstimate, Key: key, N: n}, n, func() (Result, error) {
-		var r Result
-		t, r, err = s.inner.Estimate(ctx, key, n)
-		return r, err
-	})
-	if t != nil {
-		t.caches = append(t.caches, s.cache)
-	}
-	return t, r, err
-}
-
-func (s *cachedSettler) Charge(ctx context.Context, key string, n int) (Result, error) {
-	return s.inner.Charge(ctx, key, n)
 }

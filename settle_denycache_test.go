@@ -32,29 +32,27 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 			require.NoError(t, err)
 			cache := ratelimit.Must(ratelimit.NewDenyCache(l))
 			outer := ratelimit.Must(ratelimit.NewDenyCache(cache))
-			settler, err := ratelimit.SettlerOf(outer)
-			if _, ok := l.(ratelimit.Settler); !ok {
+			if _, ok := l.(ratelimit.Settler); !ok { // an All
+				_, _, err := outer.Estimate(ctx, "k", 1)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+				require.ErrorContains(t, err, "a *ratelimit.All cannot settle; give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate")
 				return
 			}
-			require.NoError(t, err)
-			taker, err := ratelimit.PartialTakerOf(outer)
-			require.NoError(t, err)
 
-			ticket, r, err := settler.Estimate(ctx, "k", 3)
+			ticket, r, err := outer.Estimate(ctx, "k", 3)
 			require.NoError(t, err)
 			require.Equal(t, ratelimit.Result{Allowed: true, Limit: v.Limit, Window: v.Window, ResetAfter: v.Resets[2]}, r)
-			taken, r, err := taker.TryAcquireUpTo(ctx, "k", 2)
+			taken, r, err := outer.TryAcquireUpTo(ctx, "k", 2)
 			require.NoError(t, err)
 			require.Zero(t, taken)
 			require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
 
 			client.sent = 0 // from memory
-			taken, r, err = taker.TryAcquireUpTo(ctx, "k", 2)
+			taken, r, err = outer.TryAcquireUpTo(ctx, "k", 2)
 			require.NoError(t, err)
 			require.Zero(t, taken)
 			require.False(t, r.Allowed)
-			none, r, err := settler.Estimate(ctx, "k", 2)
+			none, r, err := outer.Estimate(ctx, "k", 2)
 			require.NoError(t, err)
 			require.Nil(t, none)
 			require.False(t, r.Allowed)
@@ -62,27 +60,27 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 			require.Zero(t, client.sent, "Redis was asked")
 
 			require.NoError(t, ticket.Settle(ctx, 1))
-			taken, r, err = taker.TryAcquireUpTo(ctx, "k", 3)
+			taken, r, err = outer.TryAcquireUpTo(ctx, "k", 3)
 			require.NoError(t, err)
 			require.Equal(t, 2, taken, "both caches have forgotten the denial")
 			require.True(t, r.Allowed)
-			none, _, err = settler.Estimate(ctx, "k", 1)
+			none, _, err = outer.Estimate(ctx, "k", 1)
 			require.NoError(t, err)
 			require.Nil(t, none)
-			_, _, err = settler.Estimate(ctx, "k", 4)
+			_, _, err = outer.Estimate(ctx, "k", 4)
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 			require.NoError(t, cache.Reset(ctx, "k"))
 
-			require.True(t, must(t)(settler.Charge(ctx, "k", 7)).Allowed)
+			require.True(t, must(t)(outer.Charge(ctx, "k", 7)).Allowed)
 			for _, n := range []int{0, -1} {
-				_, _, err = settler.Estimate(ctx, "k", n)
+				_, _, err = outer.Estimate(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
-				_, _, err = taker.TryAcquireUpTo(ctx, "k", n)
+				_, _, err = outer.TryAcquireUpTo(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
-				_, err = settler.Charge(ctx, "k", n)
+				_, err = outer.Charge(ctx, "k", n)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)
 			}
-			_, _, err = settler.Estimate(ctx, "", 1)
+			_, _, err = outer.Estimate(ctx, "", 1)
 			require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 		})
 	}
@@ -91,34 +89,56 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 // own is a user's limiter around one of this package.
 type own struct{ *ratelimit.TokenBucket }
 
-func TestOnlyWhatSettlesIsASettler(t *testing.T) {
+// plain is a user's limiter that can do nothing else.
+type plain struct{ ratelimit.Limiter }
+
+func TestOnlyWhatSettlesSettlesThroughADecorator(t *testing.T) {
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1))
-	log := ratelimit.Must(ratelimit.NewSlidingLog(limitertest.Offline(t), []ratelimit.Rule{{Limit: 1, Window: time.Second}}))
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1))
-	fallback := ratelimit.Must(ratelimit.NewFallback(bucket, local))
-	for _, l := range []ratelimit.Limiter{bucket, log, own{bucket}, &own{bucket}} {
-		s, err := ratelimit.SettlerOf(l)
-		require.NoError(t, err)
-		require.Equal(t, l, s)
-		p, err := ratelimit.PartialTakerOf(l)
-		require.NoError(t, err)
-		require.Equal(t, l, p)
-	}
 	for want, l := range map[string]ratelimit.Limiter{
-		"*ratelimit.Fallback":                        fallback,
-		"a *ratelimit.Fallback":                      ratelimit.Must(ratelimit.NewDenyCache(fallback)),
-		"*ratelimit.LocalTokenBucket":                local,
-		"*ratelimit.All":                             ratelimit.Must(ratelimit.NewAll(bucket)),
-		"the limiter is nil":                         nil,
-		"the limiter was not made by its construct":  &ratelimit.DenyCache{},
-		"limiter is nil":                             (*ratelimit.TokenBucket)(nil),
-		"a limiter on Redis, or a DenyCache around ": fallback,
+		"a ratelimit_test.plain cannot": plain{bucket},
+		"a *ratelimit.All cannot":       ratelimit.Must(ratelimit.NewAll(bucket)),
+		"not made by its constructor":   &ratelimit.TokenBucket{},
 	} {
-		_, err := ratelimit.SettlerOf(l)
+		cache := ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewFallback(l, local))))
+		_, _, err := cache.Estimate(ctx, "k", 1)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, want)
-		_, err = ratelimit.PartialTakerOf(l)
-		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		_, err = cache.Charge(ctx, "k", 1)
+		require.ErrorContains(t, err, want)
+		_, _, err = cache.TryAcquireUpTo(ctx, "k", 1)
 		require.ErrorContains(t, err, want)
 	}
+	for _, made := range []ratelimit.Settler{&ratelimit.DenyCache{}, (*ratelimit.Fallback)(nil), &ratelimit.Choice{}, (*ratelimit.Shadow)(nil)} {
+		_, _, err := made.Estimate(ctx, "k", 1)
+		require.ErrorContains(t, err, "not made by its constructor", "%T", made)
+	}
+}
+
+// TestAnAllSettlesByItsClaims, as its error says.
+func TestAnAllSettlesByItsClaims(t *testing.T) {
+	client := limitertest.OnMiniredis(t).Client
+	requests := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 10, ratelimit.WithName("requests")))
+	tokens := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Hour, ratelimit.WithName("tokens")))
+	all := ratelimit.Must(ratelimit.NewAll(requests, tokens))
+
+	cache := ratelimit.Must(ratelimit.NewDenyCache(all))
+	_, _, err := cache.Estimate(t.Context(), "k", 1)
+	require.EqualError(t, err, "ratelimit: invalid configuration: a *ratelimit.All cannot settle; "+
+		"give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate where the cost is settled")
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+
+	claims := all.Claims("k", 6)
+	for i := range claims {
+		claims[i] = claims[i].Estimate()
+	}
+	answer, err := ratelimit.AcquireAll(t.Context(), claims...)
+	require.NoError(t, err)
+	for _, part := range answer.Parts {
+		require.NoError(t, part.Ticket.Settle(t.Context(), 2))
+	}
+	left := must(t)(all.Peek(t.Context(), "k"))
+	require.Equal(t, 8, left.Remaining)
+	require.True(t, must(t)(all.TryAcquireN(t.Context(), "k", left.Remaining)).Allowed)
+	require.False(t, must(t)(all.TryAcquire(t.Context(), "k")).Allowed)
 }

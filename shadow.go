@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -121,6 +122,105 @@ func WithMaxTrials(n int) ShadowOption {
 	})
 }
 
+func (s *Shadow) rank() int { return rankShadow }
+
+// around asks the trial what it would have decided of each claim that no other claim denied.
+func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
+	var shadows [maxGroup]*Shadow
+	for i := range c.claims {
+		if !own.has(i) {
+			continue
+		}
+		s := c.claims[i].outer.(*Shadow)
+		if s == nil || s.enforced == nil {
+			return failedWith(errUnmade)
+		}
+		shadows[i] = s
+		c.claims[i].by(s.enforced)
+	}
+	ops := [maxGroup]Call{}
+	for i := range c.claims {
+		ops[i] = c.opOf(i)
+	}
+	out := c.decide(ctx)
+	if out.err != nil || c.op == CallPeek {
+		return out
+	}
+	for i, s := range shadows {
+		if s == nil || !out.othersAllowed(i) {
+			continue
+		}
+		claim := c.claims[i]
+		t := trialCall{Trial: Trial{Key: claim.key, N: claim.n, Enforced: *out.part(i)}, op: ops[i], longest: c.longest}
+		if ticket := out.ticketOf(i); ticket != nil {
+			t.ticket = &trialTicket{shadow: s}
+			ticket.trials = append(ticket.trials, t.ticket)
+		}
+		s.try(ctx, t)
+	}
+	return out
+}
+
+// othersAllowed reports whether all claims but claim i were allowed.
+func (o *outcome) othersAllowed(i int) bool {
+	for j := range o.parts {
+		if j != i && (o.parts[j].Unknown || !o.parts[j].Result.Allowed) {
+			return false
+		}
+	}
+	return true
+}
+
+// A trialCall is a call of which the trial is asked.
+type trialCall struct {
+	Trial
+	op      Call
+	longest time.Duration
+	ticket  *trialTicket // that of the enforced limiter is settled by it; nil: there is none
+}
+
+// A trialTicket settles the trial's estimate by what the enforced limiter's ticket was settled by, whichever is
+// known first.
+type trialTicket struct {
+	shadow *Shadow
+
+	mu      sync.Mutex // guards what follows
+	ticket  *Ticket    // of the trial; nil: not yet, or denied
+	settled bool
+	actual  int
+}
+
+// settleTrials passes a settlement on, in the background.
+func (t *Ticket) settleTrials(ctx context.Context, actual int) {
+	for _, trial := range t.trials {
+		trial.mu.Lock()
+		ticket := trial.ticket
+		trial.settled, trial.actual = true, actual
+		trial.mu.Unlock()
+		if ticket != nil {
+			trial.shadow.settle(ctx, ticket, actual)
+		}
+	}
+}
+
+// took notes the trial's ticket, and returns whether it is to be settled, and by how much.
+func (t *trialTicket) took(ticket *Ticket) (settled bool, actual int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.ticket = ticket
+	return t.settled, t.actual
+}
+
+// settle settles a trial's ticket in the background. If too many trials are under way, its estimate stays.
+func (s *Shadow) settle(ctx context.Context, ticket *Ticket, actual int) {
+	s.begin(ctx, func(ctx context.Context) {
+		defer func() { _ = recover() }()
+		ctx, cancel := context.WithTimeout(ctx, trialTimeout)
+		defer cancel()
+		_ = ticket.Settle(ctx, actual)
+	})
+}
+
 // TryAcquire is TryAcquireN(ctx, key, 1).
 func (s *Shadow) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return s.TryAcquireN(ctx, key, 1)
@@ -133,7 +233,7 @@ func (s *Shadow) TryAcquireN(ctx context.Context, key string, n int) (Result, er
 	}
 	r, err := s.enforced.TryAcquireN(ctx, key, n)
 	if err == nil {
-		s.try(ctx, Trial{Key: key, N: n, Enforced: r})
+		s.try(ctx, trialCall{Trial: Trial{Key: key, N: n, Enforced: r}, op: CallAcquire})
 	}
 	return r, err
 }
@@ -155,7 +255,7 @@ func (s *Shadow) Reset(ctx context.Context, key string) error {
 	}
 	err := s.enforced.Reset(ctx, key)
 	if checkKey(key) == nil {
-		s.try(ctx, Trial{Key: key})
+		s.try(ctx, trialCall{Trial: Trial{Key: key}, op: CallReset})
 	}
 	return err
 }
@@ -187,16 +287,21 @@ func (s *Shadow) Name() string {
 }
 
 // try asks the trial in a goroutine of its own, or not at all.
-func (s *Shadow) try(ctx context.Context, t Trial) {
+func (s *Shadow) try(ctx context.Context, t trialCall) {
+	s.begin(ctx, func(ctx context.Context) { s.ask(ctx, &t) })
+}
+
+// begin does something for the trial in a goroutine of its own, or not at all.
+func (s *Shadow) begin(ctx context.Context, do func(context.Context)) {
 	select {
 	case s.running <- struct{}{}:
-		go s.run(waiting.Without(context.WithoutCancel(ctx)), t) // the caller may be gone by then
+		go s.run(waiting.Without(context.WithoutCancel(ctx)), do) // the caller may be gone by then
 	default:
 		s.dropped.Add(1)
 	}
 }
 
-func (s *Shadow) run(ctx context.Context, t Trial) {
+func (s *Shadow) run(ctx context.Context, do func(context.Context)) {
 	// The trial is under way for as long as one of its goroutines is: that of a client which does
 	// not honour contexts ends with the client's timeouts only.
 	var users atomic.Int64
@@ -209,9 +314,13 @@ func (s *Shadow) run(ctx context.Context, t Trial) {
 		}
 	}
 	defer use()()
-	ctx = redisexec.CountLeft(ctx, use)
-	s.ask(ctx, &t)
-	if t.N == 0 && t.Err == nil {
+	do(redisexec.CountLeft(ctx, use))
+}
+
+// ask asks the trial, and reports its answer.
+func (s *Shadow) ask(ctx context.Context, t *trialCall) {
+	s.answer(ctx, t)
+	if t.op == CallReset && t.Err == nil {
 		return
 	}
 	defer func() {
@@ -219,11 +328,11 @@ func (s *Shadow) run(ctx context.Context, t Trial) {
 			s.failed.Add(1)
 		}
 	}()
-	s.report(t)
+	s.report(t.Trial)
 }
 
-// ask stores the trial's answer in t.
-func (s *Shadow) ask(ctx context.Context, t *Trial) {
+// answer stores the trial's answer in t.
+func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 	ctx, cancel := context.WithTimeout(ctx, trialTimeout)
 	defer cancel()
 	defer func() {
@@ -231,9 +340,18 @@ func (s *Shadow) ask(ctx context.Context, t *Trial) {
 			t.Result, t.Err = Result{}, fmt.Errorf("ratelimit: shadow: the trial panicked: %v", p)
 		}
 	}()
-	if t.N == 0 {
+	switch t.op {
+	case CallReset:
 		t.Err = s.trial.Reset(ctx, t.Key)
-		return
+	case CallAcquire:
+		t.Result, t.Err = s.trial.TryAcquireN(ctx, t.Key, t.N)
+	default:
+		o := through(ctx, s.trial, t.op, t.Key, t.N, t.longest)
+		t.Result, t.Err = o.result, o.err
+		if o.ticket != nil && t.ticket != nil {
+			if settled, actual := t.ticket.took(o.ticket); settled {
+				_ = o.ticket.Settle(ctx, actual)
+			}
+		}
 	}
-	t.Result, t.Err = s.trial.TryAcquireN(ctx, t.Key, t.N)
 }

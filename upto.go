@@ -7,8 +7,8 @@ import (
 )
 
 // A PartialTaker takes as many permits as are left. Every limiter of this package that
-// decides on Redis on its own is a PartialTaker; for a [DenyCache], [PartialTakerOf]
-// returns one.
+// decides on Redis on its own is a PartialTaker, and so are [LocalTokenBucket] and the decorators,
+// which ask the limiter inside them.
 type PartialTaker interface {
 	// TryAcquireUpTo takes up to n permits from key: as many as are left. n may exceed the
 	// limit. taken is how many were taken.
@@ -65,32 +65,4 @@ func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Re
 		r.RetryAfter = c.inRun(words, 1, words[wordAllowed]).RetryAfter
 	}
 	return taken, r, reply.Batch, nil
-}
-
-// PartialTakerOf returns the PartialTaker of l, which is a limiter on Redis or a [DenyCache]
-// around one. Through a cache, calls are denied from memory and denials are stored, as for
-// TryAcquire. Any other limiter is refused with an error that wraps ErrInvalidConfig.
-func PartialTakerOf(l Limiter) (PartialTaker, error) {
-	return behindCaches(l, "PartialTakerOf", "does not take a part of what is asked for",
-		func(c *DenyCache, inner PartialTaker) PartialTaker { return &cachedTaker{c, inner} })
-}
-
-// cachedTaker is a PartialTaker behind a DenyCache.
-type cachedTaker struct {
-	cache *DenyCache
-	inner PartialTaker
-}
-
-func (t *cachedTaker) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
-	if n < 1 {
-		o := Observation{Call: CallUpTo, Key: key, N: n, Err: errTooFew(n)}
-		t.cache.refused(ctx, t.cache.watch.begin(), o)
-		return 0, Result{}, o.Err
-	}
-	r, err = t.cache.deny(ctx, Observation{Call: CallUpTo, Key: key, N: n}, 1, func() (Result, error) {
-		var r Result
-		taken, r, err = t.inner.TryAcquireUpTo(ctx, key, n)
-		return r, err
-	})
-	return taken, r, err
 }

@@ -2,6 +2,7 @@ package ratelimit
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -62,7 +63,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	}
 	c, caches, ok := bucketIn(l, nil)
 	if !ok {
-		return w.poll(ctx, l, key, n)
+		return w.poll(ctx, l, key, n, reserves(l))
 	}
 	began, o := c.begin(), Observation{Call: CallWait, Key: key, N: n}
 	if o.Err = c.check(ctx, key, n); o.Err != nil {
@@ -98,6 +99,21 @@ func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
 	return c, caches, c != nil && c.waits != nil
 }
 
+// reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide
+// promises nothing.
+func (w waiter) reserve(ctx, attempt context.Context, l Limiter, key string, n int) (Result, error) {
+	claims := [1]Claim{claimOn(l, "", key, n)}
+	c := &call{op: CallReserve, claims: claims[:], longest: w.left(ctx), timing: w.timing}
+	o := c.decide(attempt)
+	if o.err == nil {
+		o.err = o.reservation.Wait(ctx)
+	}
+	if o.err != nil {
+		return Result{}, o.err
+	}
+	return o.result, nil
+}
+
 // left is how long it is until the context's deadline.
 func (w waiter) left(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
@@ -106,11 +122,28 @@ func (w waiter) left(ctx context.Context) time.Duration {
 	return micros(maxMicros)
 }
 
-// poll asks until l allows the call.
-func (w waiter) poll(ctx context.Context, l Limiter, key string, n int) (Result, error) {
-	call, attempt := waiting.Begin(ctx, true)
+// reserves reports whether a reservation is worth a try: what decides at the time of the call may be a bucket.
+func reserves(l Limiter) bool {
+	switch l.(type) {
+	case policy, reservesInMemory:
+		return true
+	}
+	return false
+}
+
+// poll asks until l allows the call, or promises the permits.
+func (w waiter) poll(ctx context.Context, l Limiter, key string, n int, reserves bool) (Result, error) {
+	wait, attempt := waiting.Begin(ctx, true)
 	for {
-		call.Again()
+		wait.Again()
+		if reserves {
+			r, err := w.reserve(ctx, attempt, l, key, n)
+			if !errors.Is(err, errNoReserve) {
+				wait.End(err)
+				return r, err
+			}
+			wait.Again()
+		}
 		r, err := l.TryAcquireN(attempt, key, n)
 		if err != nil || r.Allowed {
 			return r, err
@@ -118,7 +151,7 @@ func (w waiter) poll(ctx context.Context, l Limiter, key string, n int) (Result,
 		left := w.left(ctx)
 		if r.RetryAfter >= left {
 			err := &WaitError{Key: key, Wait: r.RetryAfter}
-			call.End(err)
+			wait.End(err)
 			return Result{}, err
 		}
 		pause := max(r.RetryAfter, leastPause)
@@ -127,7 +160,7 @@ func (w waiter) poll(ctx context.Context, l Limiter, key string, n int) (Result,
 		}
 		if err := w.sleep(ctx, pause); err != nil {
 			err = fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(key), err)
-			call.End(err)
+			wait.End(err)
 			return Result{}, err
 		}
 	}

@@ -389,17 +389,18 @@ func TestErrorsOfWait(t *testing.T) {
 	require.Empty(t, room.slept)
 }
 
-// TestAFallbackWaitsByAsking: its secondary decides in an outage, and cannot promise
-// permits of the primary.
-func TestAFallbackWaitsByAsking(t *testing.T) {
+// TestAFallbackWaitsInOrder: a turn that the primary has promised is kept in an outage; new calls wait for the secondary.
+func TestAFallbackWaitsInOrder(t *testing.T) {
 	room := newWaitingRoom(t)
 	w := room.waiter()
 	l := Must(NewFallback(Must(NewTokenBucket(room.client, PerSecond(1), 1)), AllowAll()))
 	must(t)(w.wait(ctx, l, "k", 1))
 	room.asleep = func(time.Duration) { room.server.SetError("LOADING") }
 	r := must(t)(w.wait(ctx, l, "k", 1))
-	require.True(t, r.Fallback)
-	require.Equal(t, []time.Duration{1100 * time.Millisecond}, room.slept)
+	require.False(t, r.Fallback)
+	require.Equal(t, []time.Duration{time.Second}, room.slept)
+	require.Equal(t, Result{Allowed: true, Fallback: true}, must(t)(w.wait(ctx, l, "k", 1)))
+	require.Len(t, room.slept, 1)
 }
 
 // TestFiftyWaiters wait for 50 a second: one call each, and the instants that they are

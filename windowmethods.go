@@ -40,9 +40,7 @@ func (l *FixedWindow) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, on every master of a ClusterClient and
 // every shard of a Ring, so that the first request finds them there. It is never
 // needed: if Redis does not know the script of a call, the call is sent again with the
-// script. The script of TryAcquireUpTo, Estimate, Charge and Settle is not loaded
-// here, but with the first of these calls. After an error some of the scripts may have
-// been loaded.
+// script. After an error some of the scripts may have been loaded.
 func (l *FixedWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [AcquireAll] takes.

@@ -22,8 +22,8 @@
 // A [KeyFunc] says whose call it is: [ClientIP], [APIKey], [User], [Metadata], [Method],
 // [Everyone], or several with [Join] and [FirstOf]. Package httplimit makes the keys, so a service
 // that serves HTTP and gRPC has one limit for both if it uses one limiter for both. The rules for
-// keys are those of that package: a client that is limited must not be able to choose its key; a
-// call without a key fails with INVALID_ARGUMENT, and never goes on without a limit; no secret is
+// keys are those of that package. A client that is limited must not be able to choose its key. A
+// call without a key fails with INVALID_ARGUMENT, and never goes on without a limit. No secret is
 // in an error, and no client chooses a slot of a Redis Cluster.
 //
 // # Order of interceptors

@@ -97,8 +97,8 @@ func writeProblem(w http.ResponseWriter, p problem) {
 		body = nil
 	}
 	h := w.Header()
-	// A middleware outside has set these for the handler's answer. Content-Encoding stays: whoever has set
-	// it compresses this body too, see go.dev/issue/66343.
+	// A middleware outside has set these for the handler's answer. Content-Encoding stays: the middleware
+	// that has set it compresses this body too, see go.dev/issue/66343.
 	for _, name := range []string{"Content-Length", "Etag", "Last-Modified"} {
 		delete(h, name)
 	}

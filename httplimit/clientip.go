@@ -15,8 +15,8 @@ import (
 // local translators, each address is one client. A translator with a prefix of the network's own looks
 // like any /64.
 //
-// trusted are the networks of the proxies in front of the service, and nothing else: whoever
-// sends from a trusted network chooses the key. Without any, the address is that of the
+// trusted are the networks of the proxies in front of the service, and nothing else: a client
+// that sends from a trusted network chooses the key. Without any, the address is that of the
 // connection (r.RemoteAddr), and no header counts. With them, and if the connection comes from
 // one, X-Forwarded-For is read from the right, through all its lines: each trusted proxy has appended the
 // address from which it was called, and the first address that is not trusted is the client's. The client

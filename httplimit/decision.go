@@ -10,9 +10,8 @@ import (
 // A Decision is what the limiter answered to a request, and what the answer's fields and body
 // follow from. It does not have the key, because clients must not see it.
 //
-// Of several limits ([NewAll]), it is the decision of the limit that governs: if the request is
-// denied, the one with the longest RetryAfter, otherwise the one with the fewest permits left.
-// Parts has all of them.
+// Of several limits ([NewAll]), it is the decision of the limit that governs, see
+// [ratelimit.All]. Parts has all of them.
 type Decision struct {
 	Policy      string // the name of the limit, see WithPolicy
 	Unit        string // what is counted, see WithUnit; "" for requests

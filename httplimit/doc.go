@@ -37,9 +37,9 @@
 // # Order of middlewares
 //
 // CORS goes outside, so that browsers may read a denial, and so that preflights, which it answers
-// itself, take no permit; authentication goes outside of a limit
-// by user or API key, and a limit by address outside of authentication; recovery goes outside of
-// all limits, which pass a panic on. Limits can be nested: each adds its policy to the fields. An
+// itself, take no permit. Authentication goes outside of a limit by user or API key, and inside of
+// a limit by address. Recovery goes outside of all limits, which pass a panic on. Limits can be
+// nested: each adds its policy to the fields. An
 // outer limit has taken its permits when an inner one denies; [NewAll] takes all or none. Mount each
 // limit once: a request that passes it twice takes two permits.
 //

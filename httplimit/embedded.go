@@ -3,7 +3,7 @@ package httplimit
 import "net/netip"
 
 // Where an IPv6 address has an IPv4 address inside. That one is the client: a translator puts all
-// the IPv4 clients behind it into one /64, and whoever has an IPv4 address has a /48 of 6to4.
+// the IPv4 clients behind it into one /64, and each owner of an IPv4 address has a /48 of 6to4.
 var embeddings = []struct {
 	prefix netip.Prefix
 	at     int  // the first of the four bytes
@@ -20,8 +20,9 @@ var embeddings = []struct {
 // likes (RFC 8215). The rest of the address is fixed, so an address is one client.
 var localNAT64 = netip.MustParsePrefix("64:ff9b:1::/48")
 
-// embedded returns the IPv4 address inside of a, or a. It is for the key, and not for trust: who
-// trusts an IPv4 network does not trust those who can send from an IPv6 address with it inside.
+// embedded returns the IPv4 address inside of a, or a. It is for the key, and not for trust: a
+// service that trusts an IPv4 network does not trust the clients that can send from an IPv6
+// address with it inside.
 func embedded(a netip.Addr) netip.Addr {
 	if a.Is4() {
 		return a

@@ -21,8 +21,8 @@ type limit struct {
 	watched bool                             // settle needs to know what the handler has written
 	settler ratelimit.Settler                // of New, if there is settle
 
-	retryAfter time.Duration // of permits in flight
-	claims     claims        // of NewAll
+	retryAfter time.Duration    // of permits in flight
+	holder     ratelimit.Holder // instead of a limiter
 }
 
 // newLimit is a limit with its options, those about the whole in m. limiter is a Limiter or an
@@ -40,11 +40,11 @@ func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middlewar
 	}
 	d := &l.decision
 	switch limiter := limiter.(type) {
-	case *ratelimit.InFlight:
+	case ratelimit.Holder:
 		if l.settle != nil {
 			return nil, invalidConfig("%s: permits in flight are given back when the handler returns, and have no cost to settle", what)
 		}
-		l.claims.fixed = limiter
+		l.holder = limiter
 		l.retryAfter = cmp.Or(l.retryAfter, time.Second)
 		d.InFlight, d.Unit = true, cmp.Or(d.Unit, unitInFlight)
 	case ratelimit.Limiter:

@@ -34,7 +34,11 @@ func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Hand
 		if m.maxWait > 0 {
 			return nil, errWaitAndSettle
 		}
-		if l.settler, err = ratelimit.SettlerOf(limiter); err != nil {
+		var ok bool
+		if l.settler, ok = limiter.(ratelimit.Settler); !ok {
+			return nil, invalidConfig("New: a %T cannot settle; give a limiter on Redis, or a decorator around one", limiter)
+		}
+		if err := ratelimit.CheckAll(ratelimit.ClaimOf(limiter, "check", 1).Estimate()); err != nil {
 			return nil, fmt.Errorf("%w (httplimit.New)", err)
 		}
 	}

@@ -23,18 +23,19 @@ import (
 // such as [WithFields]. The fields have each limit under the name of its policy, and the body of a
 // denial names the limits that denied. Retry-After is the longest that one of these needs.
 //
-// The limits are decided by ratelimit.AcquireAcrossSlots: on a single server, or if the
-// keys are in one slot, as one key is, by one script, in one round trip; on a Cluster or a Ring, where
-// different keys are in several slots, by one script for each limit, and permits that were taken are
-// given back if one limit denies. No limit is ever
-// exceeded, and no limit stays charged for a request that another one denies.
+// The limits are decided by ratelimit.AcquireAcrossSlots. On a single server, or if all keys are
+// in one slot, that is one script, in one round trip. On a Cluster or a Ring, where different keys are
+// in several slots, it is one script for each limit, and permits that were taken are given back if
+// one limit denies. No limit is ever exceeded, and no limit stays charged for a request that
+// another one denies.
 //
 // The error wraps ratelimit.ErrInvalidConfig: no limit, more than 8, two of one policy, an option
 // that is about one limit, or limiters that cannot decide together: several clients, or clocks of
 // both kinds. Redis is not asked.
 //
-// While Redis is down the error handler answers, see [WithErrorHandler] and [ServeInOutages]: a
-// ratelimit.Fallback cannot be one of several.
+// While Redis is down the secondaries decide, all or nothing, if every limit has a ratelimit.Fallback
+// (permits in flight a ratelimit.HoldFallback); otherwise the error handler answers, see
+// [WithErrorHandler] and [ServeInOutages].
 func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 	m := newMiddleware()
 	if err := apply("NewAll", opts, nil, m); err != nil {
@@ -46,9 +47,10 @@ func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 // Limit is one of the limits of [NewAll]. The options are those about one limit, such as
 // [WithPolicy] and [WithCost].
 //
-// The limiter must decide on Redis, or be a [ratelimit.Choice] that picks such limiters.
-// DenyCache, Fallback and Shadow cannot take their permits together with others: NewAll returns
-// an error for them. A limiter may be used by several limits that differ in key and policy.
+// The limiter decides on Redis, or is a decorator around one: a [ratelimit.DenyCache], a
+// [ratelimit.Fallback], a [ratelimit.Choice], a [ratelimit.Shadow]. A limiter may be used by several
+// limits that differ in key and policy. NewAll returns an error for a ratelimit.All, whose limiters are
+// given one by one, and for a type of your own, which decides only on its own.
 //
 // A Choice may also pick [ratelimit.AllowAll]: the request then goes on without this limit. If it
 // picks [ratelimit.DenyAll], the request is denied with this limit's policy before any permit is
@@ -56,16 +58,13 @@ func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 func Limit(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) Option {
 	return Option{name: "Limit", many: true, whole: func(m *middleware) error {
 		l, err := newLimit("Limit", limiter, key, opts, nil)
-		if err == nil {
-			l.claims, err = claimsOf(limiter)
-		}
 		return m.add(l, err)
 	}}
 }
 
 // InFlight is one of the limits of [NewAll]: how many requests of a key are served at once, in
 // all processes. See [NewInFlight], which has it alone.
-func InFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) Option {
+func InFlight(limiter ratelimit.Holder, key KeyFunc, opts ...Option) Option {
 	return Option{name: "InFlight", many: true, whole: func(m *middleware) error {
 		l, err := newLimit("InFlight", limiter, key, opts, nil)
 		return m.add(l, err)
@@ -86,7 +85,7 @@ func InFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) Option {
 // A handler that hijacks the connection holds its permit until it returns, not until the
 // connection is closed. The options are those of [New], but for WithSettle, WithReportedCost and
 // WithMaxWait. The error wraps ratelimit.ErrInvalidConfig.
-func NewInFlight(limiter *ratelimit.InFlight, key KeyFunc, opts ...Option) (func(http.Handler) http.Handler, error) {
+func NewInFlight(limiter ratelimit.Holder, key KeyFunc, opts ...Option) (func(http.Handler) http.Handler, error) {
 	m := newMiddleware()
 	l, err := newLimit("NewInFlight", limiter, key, opts, m)
 	if err := m.add(l, err); err != nil {
@@ -142,12 +141,7 @@ func (m *middleware) holds() bool {
 func (m *middleware) check() error {
 	var all []ratelimit.Claim
 	for i, l := range m.limits {
-		if l.claims.fixed != nil {
-			all = append(all, l.claims.fixed.Claim(fmt.Sprintf("{check}%d", i), 1))
-		}
-	}
-	if all == nil {
-		return nil
+		all = append(all, l.claim(fmt.Sprintf("{check}%d", i), 1))
 	}
 	if err := ratelimit.CheckAll(all...); err != nil {
 		return fmt.Errorf("%w (httplimit.NewAll)", err)
@@ -155,88 +149,38 @@ func (m *middleware) check() error {
 	return nil
 }
 
-// claims makes the claims of one limit: on one limiter, or on the one that a Choice picks.
-type claims struct {
-	fixed  claimer
-	choice *ratelimit.Choice
-}
-
-type claimer interface {
-	Claim(key string, n int) ratelimit.Claim
-}
-
-func claimsOf(limiter ratelimit.Limiter) (claims, error) {
-	if choice, ok := limiter.(*ratelimit.Choice); ok {
-		return claims{choice: choice}, nil
-	}
-	c, err := claimerOf(limiter)
-	return claims{fixed: c}, err
-}
-
-// claimerOf does not ask for a claimer: a type that embeds a limiter has its Claim too, which
-// would pass over what that type does in TryAcquireN.
-func claimerOf(limiter ratelimit.Limiter) (claimer, error) {
-	switch limiter.(type) {
-	case *ratelimit.FixedWindow, *ratelimit.CalendarWindow, *ratelimit.SlidingWindow, *ratelimit.SlidingLog,
-		*ratelimit.TokenBucket, *ratelimit.LeakyBucket:
-		return limiter.(claimer), nil
-	case *ratelimit.DenyCache, *ratelimit.Fallback, *ratelimit.Shadow:
-		return nil, invalidConfig("Limit: a %T cannot take its permits together with others; give the limiter inside it, or put New with the %T in front", limiter, limiter)
-	case *ratelimit.All:
-		return nil, invalidConfig("Limit: a %T is several limiters; give each of them to a Limit", limiter)
-	}
-	return nil, invalidConfig("Limit: a %T does not decide on Redis, and cannot take its permits together with others; put New with it in front", limiter)
-}
-
-// pick returns the limiter that decides for key: a claimer, or AllowAll or DenyAll of a Choice.
-func (c claims) pick(ctx context.Context, key string) (one claimer, picked ratelimit.Limiter, err error) {
-	if c.choice == nil {
-		return c.fixed, nil, nil
-	}
-	picked, err = c.choice.Pick(ctx, key)
-	if err != nil || picked == ratelimit.AllowAll() || picked == ratelimit.DenyAll() {
-		return nil, picked, err
-	}
-	if one, err = claimerOf(picked); err != nil {
-		return nil, nil, fmt.Errorf("%w (picked by a Choice)", err)
-	}
-	return one, picked, nil
-}
-
 // A question is what a request asks of one limit.
 type question struct {
 	limit    *limit
 	n        int
 	claim    ratelimit.Claim
-	decision Decision // without its Result, if there is a claim
-	claimed  bool     // otherwise decision is whether the request goes on without this limit
+	decision Decision // without its Result
 }
 
-// ask takes nothing yet.
-func (l *limit) ask(r *http.Request) (question, error) {
-	q := question{limit: l, n: l.costOf(r), decision: l.decision}
+// ask takes nothing yet. It returns false for a request that costs nothing.
+func (l *limit) ask(r *http.Request) (q question, ok bool, err error) {
+	q = question{limit: l, n: l.costOf(r), decision: l.decision}
 	if q.n == 0 {
-		q.decision.Result.Allowed = true
-		return q, nil
+		return q, false, nil
 	}
 	key, err := integration.CheckKey(l.key(r))
 	if err != nil {
-		return q, err
+		return q, false, err
 	}
-	one, picked, err := l.claims.pick(r.Context(), key)
-	if err != nil {
-		return q, err
+	q.claim = l.claim(key, q.n)
+	return q, true, nil
+}
+
+// claim is the limit's claim for n permits of key.
+func (l *limit) claim(key string, n int) ratelimit.Claim {
+	if l.holder != nil {
+		return l.holder.Claim(key, n)
 	}
-	if one == nil {
-		q.decision.Result, err = picked.TryAcquireN(r.Context(), key, q.n)
-		return q, err
-	}
-	q.claim, q.claimed = one.Claim(key, q.n), true
+	c := ratelimit.ClaimOf(l.limiter, key, n)
 	if l.settle != nil {
-		q.claim = q.claim.Estimate()
+		c = c.Estimate()
 	}
-	q.decision.Bucket = q.decision.Bucket || picked != nil && isBucket(picked)
-	return q, nil
+	return c
 }
 
 func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -245,17 +189,14 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 	all := space[:0]
 	var asked [mostLimits]question // one for each claim
 	for _, l := range m.limits {
-		q, err := l.ask(r)
+		q, ok, err := l.ask(r)
 		switch {
 		case err != nil:
 			m.failed(w, r, err, next)
 			return
-		case q.claimed:
+		case ok:
 			asked[len(all)] = q
 			all = append(all, q.claim)
-		case !q.decision.Result.Allowed: // nothing has been taken yet
-			m.deny(w, r, together([]Decision{q.decision}))
-			return
 		}
 	}
 	if len(all) == 0 {
@@ -268,19 +209,27 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		return
 	}
 	var estimates []estimate
-	parts := make([]Decision, len(answer.Parts))
+	parts := make([]Decision, 0, len(answer.Parts))
 	for i, p := range answer.Parts {
 		q := &asked[i]
-		parts[i] = q.decision
-		parts[i].Result = p.Result
-		if q.decision.InFlight && !p.Result.Allowed {
-			parts[i].Result.RetryAfter = q.limit.retryAfter
-		}
 		if p.Ticket != nil {
 			estimates = append(estimates, estimate{q.limit, p.Ticket, q.n})
 		}
+		if p.Unknown || p.Result.Unlimited() {
+			continue // it was not asked, or there is none for this key
+		}
+		d := q.decision
+		d.Result = p.Result
+		d.Bucket = d.Bucket || p.Bucket
+		if d.InFlight && !p.Result.Allowed {
+			d.Result.RetryAfter = q.limit.retryAfter
+		}
+		parts = append(parts, d)
 	}
-	d := together(parts)
+	var d Decision
+	if len(parts) > 0 {
+		d = together(parts)
+	}
 	if !answer.Allowed {
 		m.deny(w, r, d)
 		return
@@ -288,7 +237,9 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 	began := false
 	err = answer.Do(ctx, func(ctx context.Context) error {
 		began = true
-		m.setHeaders(w.Header(), r, d)
+		if len(parts) > 0 {
+			m.setHeaders(w.Header(), r, d)
+		}
 		m.run(ctx, w, r, next, estimates)
 		return nil
 	})

@@ -254,13 +254,14 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	require.Equal(t, []string{`"address";q=100;w=60`, `"plan";q=200;w=120`}, w.Header().Values("RateLimit-Policy"))
 
 	for message, wrong := range map[string]ratelimit.Limiter{
-		"pick returned nil":             nil,
-		"a *ratelimit.DenyCache cannot": ratelimit.Must(ratelimit.NewDenyCache(free)),
-		"does not decide on Redis":      &limitertest.Stub{},
+		"pick returned nil":                       nil,
+		"is several limiters; claim each of them": ratelimit.Must(ratelimit.NewAll(free)),
+		"a *limitertest.Stub decides on its own":  &limitertest.Stub{},
 	} {
 		plan = wrong
 		var got error
-		h := all(t, httplimit.Limit(plans, httplimit.Everyone()),
+		other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 100, time.Minute, ratelimit.WithName("other")))
+		h := all(t, httplimit.Limit(plans, httplimit.Everyone()), httplimit.Limit(other, httplimit.Everyone()),
 			httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
 				got = err
 				httplimit.DefaultErrorHandler(w, r, err, next)
@@ -427,9 +428,10 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		return ratelimit.Must(ratelimit.NewFixedWindow(offline, 10, time.Minute, ratelimit.WithName(name), ratelimit.WithOptions(opts...)))
 	}
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(offline, ratelimit.PerSecond(1), 1))
-	cached := ratelimit.Must(ratelimit.NewDenyCache(bucket))
-	fallback := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.DenyAll()))
-	shadow := ratelimit.Must(ratelimit.NewShadow(bucket, bucket, func(ratelimit.Trial) {}))
+	cached := func(l ratelimit.Limiter) ratelimit.Limiter { return ratelimit.Must(ratelimit.NewDenyCache(l)) }
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1))
+	fallback := ratelimit.Must(ratelimit.NewFallback(cached(bucket), local))
+	mixed := ratelimit.Must(ratelimit.NewFallback(window("a"), window("c")))
 	both := ratelimit.Must(ratelimit.NewAll(bucket))
 	inFlight := ratelimit.Must(ratelimit.NewInFlight(offline, 1, time.Second))
 	elsewhere := ratelimit.Must(ratelimit.NewFixedWindow(limitertest.OnMiniredis(t).Client, 1, time.Second, ratelimit.WithName("elsewhere")))
@@ -457,12 +459,12 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		"the limiter was not made by its constructor":                                          of(httplimit.Limit(&ratelimit.TokenBucket{}, key)),
 		"InFlight: the limiter is nil":                                                         of(httplimit.InFlight(nil, key)),
 		"InFlight: the key function is nil":                                                    of(httplimit.InFlight(inFlight, nil)),
-		"a *ratelimit.DenyCache cannot take its permits together with others; give the":        of(a, httplimit.Limit(cached, key)),
-		"a *ratelimit.Fallback cannot take its permits together with others":                   of(httplimit.Limit(fallback, key)),
-		"a *ratelimit.Shadow cannot take its permits together with others":                     of(httplimit.Limit(shadow, key)),
-		"a *ratelimit.All is several limiters; give each of them":                              of(httplimit.Limit(both, key)),
-		"a httplimit_test.embedding does not decide on Redis":                                  of(httplimit.Limit(embedding{bucket}, key)),
-		"a *limitertest.Stub does not decide on Redis":                                         of(httplimit.Limit(&limitertest.Stub{}, key)),
+		"some of the limiters decide on Redis and some in memory":                              of(a, httplimit.Limit(local, key, httplimit.WithPolicy("b"))),
+		"some in memory, so that nothing decides them together; as secondaries of one call":    of(httplimit.Limit(mixed, key), httplimit.Limit(fallback, key, httplimit.WithPolicy("b"))),
+		"a *ratelimit.All is several limiters; claim each of them":                             of(a, httplimit.Limit(cached(both), key)),
+		"a httplimit_test.embedding decides on its own":                                        of(a, httplimit.Limit(embedding{bucket}, key)),
+		"a *limitertest.Stub decides on its own":                                               of(a, httplimit.Limit(&limitertest.Stub{}, key)),
+		"the secondaries of a call that an outage meets":                                       of(httplimit.Limit(ratelimit.Must(ratelimit.NewFallback(bucket, &limitertest.Stub{})), key), httplimit.Limit(fallback, key, httplimit.WithPolicy("b"))),
 		`limits 1 and 3 have the same policy "a", so that clients`:                             of(a, httplimit.Limit(bucket, key), httplimit.Limit(bucket, key, httplimit.WithPolicy("a"))),
 		"have different clients":                                                               of(a, httplimit.Limit(elsewhere, key)),
 		"only one has WithClock":                                                               of(a, httplimit.Limit(window("b", ratelimit.WithClock(time.Now)), key)),
@@ -502,9 +504,9 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, message)
 		require.ErrorContains(t, err, message)
 	}
-	_, err := httplimit.New(fallback, key, httplimit.WithReportedCost())
+	_, err := httplimit.New(cached(both), key, httplimit.WithReportedCost())
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
-	require.ErrorContains(t, err, "SettlerOf: a *ratelimit.Fallback cannot settle")
+	require.ErrorContains(t, err, "a *ratelimit.All is several limiters; claim each of them")
 	_, err = httplimit.New((*ratelimit.TokenBucket)(nil), key)
 	require.ErrorContains(t, err, "New: the limiter is nil")
 	_, err = httplimit.NewInFlight(nil, key)

@@ -13,11 +13,13 @@ import (
 //
 // A request that would have to wait for d or longer is denied at once. Its Retry-After is the whole
 // wait: a client that comes back then is served without a wait, if nobody else takes the permits. A
-// request that a [ratelimit.Fallback] denies because of an outage is not made to wait either. If
-// the client goes away while it waits, the permits are given back as far as that exceeds no limit,
-// and the error handler is called with an error that wraps context.Canceled. net/http notices that over
-// HTTP/2, and over HTTP/1.1 if the request has no body, or its body has been read: see [WithReadFirst].
-// Otherwise the request keeps its turn, and its handler runs for nobody.
+// request that a [ratelimit.Fallback] denies because of an outage is not made to wait either.
+//
+// If the client goes away while it waits, the permits are given back as far as that exceeds no
+// limit, and the error handler is called with an error that wraps context.Canceled. net/http
+// notices that over HTTP/2. Over HTTP/1.1 it does so if the request has no body, or its body has
+// been read: see [WithReadFirst]. Otherwise the request keeps its turn, and its handler runs for
+// nobody.
 //
 // Each request that waits keeps its goroutine and its connection: if many clients may wait, limit
 // their number outside, with [NewInFlight] for example. A request that is allowed at once costs as

@@ -1,9 +1,9 @@
 -- Fixed window that stores its start, for the caller's clock, or for windows that
 -- start at given times.
 --
--- There is one counter, so a key has one window at a time. It lasts for as long as the
--- window of the rule that asks, but no longer than the longest window of the rules that
--- have taken permits from it. The first call after that opens the next window.
+-- There is one counter, so a key has one window at a time. It lasts for the shorter of two
+-- windows: that of the calling rule, and the longest one of the rules that have taken permits
+-- from it. The first call after that opens the next window.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] limit; [3] window, microseconds; [4] offset of the

@@ -2,9 +2,9 @@
 -- one counter, no clock. The counter includes the window's length, so that another rule
 -- knows when the window opened.
 --
--- There is one counter, so a key has one window at a time. It lasts for as long as the
--- window of the rule that asks, but no longer than the longest window of the rules that
--- have taken permits from it. The first call after that opens the next window.
+-- There is one counter, so a key has one window at a time. It lasts for the shorter of two
+-- windows: that of the calling rule, and the longest one of the rules that have taken permits
+-- from it. The first call after that opens the next window.
 --
 -- KEYS[1]  the key
 -- ARGV     [1] permits; [2] the counter of a window whose permits are all taken;

@@ -138,7 +138,7 @@ if said ~= rule or instant > slot then
   -- What others need is kept. The last entry is never moved back: permits are dated at its
   -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
   -- of this one or this one is behind, and the call is decided as at the beginning of that
-  -- slot. The rule goes on to say when the last entry's slot began, and by whose clock.
+  -- slot. The stored rule still records when that slot began, and whose clock dated it.
   -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
   -- sets: present slot text held gone others newest slack
   if instant - coarse >= now and (mark == '@' or signed == '@') then

@@ -8,7 +8,7 @@ import (
 )
 
 // A bucket counts what is missing of it, in permits and in units, so that all numbers are
-// whole: a microsecond restores flow units, and a permit is so many units as permit says.
+// whole: a microsecond restores flow units, and one permit is permit units.
 // These two are the rate's count and its period in microseconds, without their common
 // factor. What is restored comes in steps that are every microseconds apart: a continuous
 // refill has steps of one microsecond.
@@ -75,7 +75,7 @@ func (b bucket) unused(s *bucketState, now int64) bool {
 	return missing == level{}
 }
 
-// minus is what is missing of l after so many microseconds.
+// minus is what is missing of l after passed microseconds.
 func (b bucket) minus(l level, passed int64) level {
 	high, low := bits.Mul64(uint64(passed), uint64(b.flow))
 	if high >= uint64(b.permit) {

@@ -126,8 +126,8 @@ func (s *logState) before(i int) int64 {
 	return s.entries[i-1].total
 }
 
-// leaves is the instant of the entry with which so many permits have left, from the entry
-// first on.
+// leaves is the instant of the entry with which that number of permits has left, counted from
+// the entry first on.
 func (s *logState) leaves(first int, permits int64) int64 {
 	until := s.before(first) + permits
 	i := sort.Search(len(s.entries), func(i int) bool { return s.entries[i].total >= until })

@@ -13,7 +13,7 @@ import (
 // A batch is calls that are sent together, in the order in which they came. Once it is
 // sent, only its outcomes change.
 type batch struct {
-	apart bool // each key has its own execution: the cost is not that of one
+	apart bool // each key has its own execution, pipelined: cost is not bounded
 	mixed bool // not only takes: many.lua does not know it
 	cost  int  // estimate of the execution
 
@@ -60,7 +60,8 @@ type slot struct {
 	place
 }
 
-// A place is a call's in its run: so many requests, the first of which has this number.
+// A place is where a call stands in its run: the number of its first request, and how many
+// requests it has.
 type place struct{ first, times int }
 
 // maxTimes keeps the requests of a run within its counter.

@@ -11,12 +11,15 @@ import (
 )
 
 // A queue sends the calls for one server. While few calls are in flight, a call is sent
-// at once, directly. The others wait in batches. A waiting batch is sent when another
-// batch is done, or few calls are left in flight; when a call arrives and the last batch
-// was sent minInterval ago or earlier; when crowdThreshold calls wait behind at most one
-// batch; or by a timer, maxDelay after the last batch was sent. So a slow network, or a
-// reply that never comes, does not hold calls back. The goroutine of a batch ends when no
-// call waits.
+// at once, directly. The others wait in batches. A waiting batch is sent
+//
+//   - when another batch is done, or few calls are left in flight
+//   - when a call arrives, if the last batch was sent minInterval ago or earlier
+//   - when crowdThreshold calls wait behind at most one batch
+//   - by a timer, maxDelay after the last batch was sent
+//
+// So a slow network, or a reply that never comes, does not hold calls back. The goroutine of a
+// batch ends when no call waits.
 type queue struct {
 	sender *sender
 

@@ -54,7 +54,7 @@ func CountLeft(ctx context.Context, left func() (ended func())) context.Context 
 }
 
 // A task runs a function in a goroutine of its own, so that the caller can leave. Both
-// set over when they no longer need the task, and the second to do so releases it.
+// set over when they no longer need the task, and whoever sets it second releases it.
 //
 // Tasks are pooled. Their channels and goroutines are not, because those made in a
 // bubble of testing/synctest can only be used there.

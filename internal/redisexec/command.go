@@ -149,10 +149,12 @@ func (c *Command) addClock() (err error) {
 	return nil
 }
 
-// run executes c and reads its reply. After three errors, which say that nothing was
-// taken, it sends the command again, each time once: if Redis does not know the script,
-// with the script's source; if the instants were too far off, with others; and if one integer
-// does not hold the words, with the script that replies with them.
+// run executes c and reads its reply. After three errors, which say that nothing was taken, it
+// sends the command again, once for each:
+//
+//   - Redis does not know the script: with the script's source
+//   - the instants were too far off: with others
+//   - one integer does not hold the words: with the script that replies with them
 func (c *Command) run(ctx context.Context) error {
 	for {
 		err := c.send(ctx)

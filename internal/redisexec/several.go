@@ -14,7 +14,7 @@ import (
 // packedNumber is the size of each number behind the names.
 const packedNumber = 4
 
-// A Part is what a request asks of one limiter: so many permits of a key.
+// A Part is what a request asks of one limiter: a number of permits of a key.
 type Part struct {
 	Head keyname.Head
 	Key  string

@@ -103,15 +103,15 @@ local function decide(skipped, request)
         -- <inherit>
         -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
         -- by the faster of that rule and this one: whole and part, the permits and units
-        -- missing at present, are the less of what is missing by either. Parts of a permit are
+        -- missing at present, are the smaller of the two results. Parts of a permit are
         -- rounded up, so that a changed rule never allows more. theirs is what the state says:
         -- the instant up to which the refill is counted (since), the time until the bucket is
         -- full by the writer's rule (full), and until so many permits fit (wait). same:
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last permit that a reservation promised is due, a faster rule counts back from
-        -- what will be missing then: it restores nothing of what is promised to others.
+        -- Until the last promised instant, a faster rule computes backwards from the level at that
+        -- instant: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise =
@@ -432,7 +432,7 @@ local function decide(skipped, request)
           -- What others need is kept. The last entry is never moved back: permits are dated at its
           -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
           -- of this one or this one is behind, and the call is decided as at the beginning of that
-          -- slot. The rule goes on to say when the last entry's slot began, and by whose clock.
+          -- slot. The stored rule still records when that slot began, and whose clock dated it.
           -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
           -- sets: present slot text held gone others newest slack
           if instant - coarse >= now and (mark == '@' or signed == '@') then

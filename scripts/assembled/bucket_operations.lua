@@ -133,15 +133,15 @@ local function decide(key, operations)
         -- <inherit>
         -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
         -- by the faster of that rule and this one: whole and part, the permits and units
-        -- missing at present, are the less of what is missing by either. Parts of a permit are
+        -- missing at present, are the smaller of the two results. Parts of a permit are
         -- rounded up, so that a changed rule never allows more. theirs is what the state says:
         -- the instant up to which the refill is counted (since), the time until the bucket is
         -- full by the writer's rule (full), and until so many permits fit (wait). same:
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last permit that a reservation promised is due, a faster rule counts back from
-        -- what will be missing then: it restores nothing of what is promised to others.
+        -- Until the last promised instant, a faster rule computes backwards from the level at that
+        -- instant: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise =

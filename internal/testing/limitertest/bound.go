@@ -27,14 +27,13 @@ type Bound struct {
 type AllowedCall struct {
 	At      int64 // the true time, microseconds
 	Instant int64 // the time at which it was decided: the latest that any call has read
-	By      int   // the number of the rival that called
+	By      int   // the number of the configuration that called
 	N       int   // 0 if all were given back
 }
 
-// Exceeded describes how the permits that rivals took together break a bound, or is "".
-// Skew is how far apart the rivals' clocks are, the time that calls take to arrive
-// included: the earliest and the latest deviation of the clocks differ by at most that
-// much.
+// Exceeded describes how the permits that several configurations took together break a bound, or
+// is "". Skew is how far apart their clocks are, the time that calls take to arrive included: the
+// earliest and the latest deviation of the clocks differ by at most that much.
 func Exceeded(bounds []Bound, calls []AllowedCall, skew time.Duration) string {
 	switch {
 	case bounds[0].Rate.Count > 0:

@@ -30,3 +30,26 @@ func TestAChangedAlignmentGivesNoNewQuota(t *testing.T) {
 		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: time.Minute, ResetAfter: 15 * time.Second}, r)
 	})
 }
+
+// TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart, and so two
+// hosts whose clocks differ slightly do not reopen it alternately.
+func TestAlignedWindowKeepsItsCountWhenTheClockStepsBackOverItsStart(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	h := limitertest.NewClock()
+	for name, l := range map[string]ratelimit.Limiter{
+		"server": ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Second, ratelimit.WithAlignment(0))),
+		"caller": ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Second, ratelimit.WithAlignment(0), ratelimit.WithClock(h.Now), ratelimit.WithPrefix("c"))),
+	} {
+		allowed := 0
+		for i := range 40 {
+			at := limitertest.Start.Add(time.Duration(i%2*2-1) * time.Millisecond) // 1 ms before and after
+			s.Move(at)
+			h.Set(at)
+			if must(t)(l.TryAcquire(ctx, name)).Allowed {
+				allowed++
+			}
+		}
+		require.LessOrEqual(t, allowed, 10, name)
+		require.Greater(t, allowed, 5, name)
+	}
+}

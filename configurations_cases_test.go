@@ -14,7 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
-// A plan is the limit of a rival, and its clock.
+// A plan is the limit of a configuration, and its clock.
 type plan struct {
 	limit    int
 	window   time.Duration
@@ -54,7 +54,7 @@ func eachKind(t *testing.T, test func(t *testing.T, open func(plans ...plan) *co
 								for i := range plans {
 									plans[i].byCaller = byCaller
 								}
-								c := contestOf(t, s, rng, rivalsOf(t, s, k, plans...)...)
+								c := contestOf(t, s, rng, configurationsOf(t, s, k, plans...)...)
 								c.looks = 10
 								return c
 							}, byCaller, merged)
@@ -66,10 +66,10 @@ func eachKind(t *testing.T, test func(t *testing.T, open func(plans ...plan) *co
 	}
 }
 
-func rivalsOf(t *testing.T, s *limitertest.Stage, k limitertest.Kind, plans ...plan) []*rival {
-	var rivals []*rival
+func configurationsOf(t *testing.T, s *limitertest.Stage, k limitertest.Kind, plans ...plan) []*configuration {
+	var all []*configuration
 	for _, p := range plans {
-		r := &rival{about: fmt.Sprintf("%s %d per %v", k.Name, p.limit, p.window), most: p.limit, bound: k.Bound(p.limit, p.window)}
+		r := &configuration{about: fmt.Sprintf("%s %d per %v", k.Name, p.limit, p.window), most: p.limit, bound: k.Bound(p.limit, p.window)}
 		var opts []ratelimit.Option
 		if p.byCaller {
 			opts = r.ownClock(max(p.maxSkew, time.Millisecond))
@@ -78,16 +78,16 @@ func rivalsOf(t *testing.T, s *limitertest.Stage, k limitertest.Kind, plans ...p
 		l, err := k.Build(s.Client, p.limit, p.window, opts...)
 		require.NoError(t, err)
 		r.limiter = l
-		rivals = append(rivals, r)
+		all = append(all, r)
 	}
-	return rivals
+	return all
 }
 
 // ones are n calls for one permit, in one execution if merged.
 func (c *contest) ones(t *testing.T, by, n int, merged bool) {
 	t.Helper()
 	late := time.Duration(0)
-	if r := c.rivals[by]; r.late > 0 {
+	if r := c.all[by]; r.late > 0 {
 		late = time.Duration(c.rng.Int64N(int64(r.late))).Truncate(time.Microsecond)
 	}
 	if merged && n > 1 {
@@ -216,7 +216,7 @@ func TestRollout(t *testing.T) {
 					c.Advance(step)
 				}
 				c.settle(t)
-				for _, r := range c.rivals { // neither is harmed for longer than the longest window
+				for _, r := range c.all { // neither is harmed for longer than the longest window
 					c.Advance(c.longest() + 2*time.Second)
 					r.reads = c.Now.Add(r.ahead)
 					got := must(t)(r.limiter.TryAcquireN(ctx, "k", r.most))
@@ -247,5 +247,113 @@ func TestLocalClocksApart(t *testing.T) {
 		}
 		bound := limitertest.Bound{Limit: 100, Window: 100 * time.Millisecond, Rate: ratelimit.PerSecond(1000)}
 		require.Empty(t, limitertest.Exceeded([]limitertest.Bound{bound}, allowed, apart))
+	}
+}
+
+// TestChangedConfigurationInheritsWhatWasUsed: never an error, and never more
+// than the new rule would allow a key that had used as much.
+func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
+	const s, ms = time.Second, time.Millisecond
+	fixed := func(n int, w time.Duration, o ...ratelimit.FixedWindowOption) func(ratelimit.Client) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewFixedWindow(c, n, w, o...) }
+	}
+	token := func(rate ratelimit.Rate, burst int, o ...ratelimit.TokenBucketOption) func(ratelimit.Client) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			return ratelimit.NewTokenBucket(c, rate, burst, o...)
+		}
+	}
+	sliding := func(storage ratelimit.Storage, n int, w time.Duration, buckets int) func(ratelimit.Client) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client) (ratelimit.Limiter, error) {
+			o := []ratelimit.SlidingWindowOption{ratelimit.WithStorage(storage)}
+			if storage != ratelimit.ZSet {
+				o = append(o, ratelimit.WithSubWindows(buckets))
+			}
+			return ratelimit.NewSlidingWindow(c, n, w, o...)
+		}
+	}
+	log := func(o []ratelimit.SlidingLogOption, rules ...ratelimit.Rule) func(ratelimit.Client) (ratelimit.Limiter, error) {
+		return func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewSlidingLog(c, rules, o...) }
+	}
+	every := ratelimit.WithRefillEvery(s)
+	for _, test := range []change{
+		{"fixed: higher limit", fixed(5, s), fixed(8, s), 5, 100 * ms, 3, 900 * ms},
+		{"fixed: lower limit", fixed(5, s), fixed(3, s), 4, 100 * ms, 0, 900 * ms},
+		{"fixed: longer window, from the same opening", fixed(5, s), fixed(5, 10*s), 3, 400 * ms, 2, 9600 * ms},
+		{"fixed: shorter window, from the same opening", fixed(5, 10*s), fixed(5, s), 3, 400 * ms, 2, 600 * ms},
+		{"fixed: shorter window, over by now", fixed(5, 10*s), fixed(5, s), 5, 2 * s, 5, s},
+		{"fixed: longer window, used up", fixed(3, s), fixed(3, 10*s), 3, 400 * ms, 0, 600 * ms},            // nobody has taken a permit under it
+		{"fixed: odd window", fixed(5, 123_456*ms), fixed(5, 200*s), 3, 400 * ms, 2, 200*s - 400*ms + 6*ms}, // it keeps five digits
+		{"fixed: aligned", fixed(5, s), fixed(5, s, ratelimit.WithAlignment(0)), 3, 400 * ms, 2, 600 * ms},
+		{"fixed: no longer aligned", fixed(5, s, ratelimit.WithAlignment(0)), fixed(5, s), 3, 400 * ms, 2, 600*ms + 2*ms}, // what is left of its TTL, but for what that is longer by
+
+		{"token: higher rate", token(ratelimit.PerSecond(1), 10), token(ratelimit.PerSecond(2), 10), 10, 3 * s, 6, 500 * ms},
+		{"token: lower rate", token(ratelimit.PerSecond(2), 10), token(ratelimit.PerSecond(1), 10), 10, 2 * s, 4, s},
+		{"token: higher burst", token(ratelimit.PerSecond(1), 10), token(ratelimit.PerSecond(1), 20), 10, s, 11, s},
+		{"token: lower burst", token(ratelimit.PerSecond(1), 10), token(ratelimit.PerSecond(1), 5), 10, 0, 0, 6 * s},
+		{"token: the same size of a permit", token(ratelimit.PerSecond(3), 10), token(ratelimit.PerSecond(1), 10), 10, 500 * ms, 1, 500 * ms},
+		{"token: another size of a permit", token(ratelimit.PerSecond(3), 10), token(ratelimit.PerSecond(2), 10), 10, 500 * ms, 1, 250 * ms},
+		{"token: fractions round against the caller", token(ratelimit.PerSecond(3), 10), token(ratelimit.PerSecond(7), 10), 10, 100 * ms, 0, 42_858 * time.Microsecond},
+		{"token: in steps", token(ratelimit.PerSecond(1), 10), token(ratelimit.PerSecond(1), 10, every), 10, 3 * s, 3, s},
+		{"token: no longer in steps", token(ratelimit.PerSecond(1), 10, every), token(ratelimit.PerSecond(1), 10), 10, 2500 * ms, 2, 500 * ms},
+		{"token: other steps", token(ratelimit.PerSecond(1), 10, every), token(ratelimit.PerSecond(2), 10, ratelimit.WithRefillEvery(2*s)), 10, 2500 * ms, 4, 1500 * ms},
+
+		{"sliding: higher limit", sliding(ratelimit.Hash, 5, s, 10), sliding(ratelimit.Hash, 8, s, 10), 5, 200 * ms, 3, 1099999*time.Microsecond - 200*ms},
+		{"sliding: lower limit", sliding(ratelimit.List, 5, s, 10), sliding(ratelimit.List, 3, s, 10), 5, 200 * ms, 0, 1099999*time.Microsecond - 200*ms},
+		{"sliding: other sub-windows", sliding(ratelimit.Hash, 5, s, 10), sliding(ratelimit.Hash, 5, s, 2), 3, 600 * ms, 2, 1099999*time.Microsecond - 600*ms},
+		{"sliding: longer window", sliding(ratelimit.List, 5, s, 10), sliding(ratelimit.List, 5, 10*s, 10), 3, 600 * ms, 2, 10*s + 99999*time.Microsecond - 600*ms},
+		{"sliding: ZSet, longer window", sliding(ratelimit.ZSet, 5, s, 0), sliding(ratelimit.ZSet, 5, 10*s, 0), 3, 600 * ms, 2, 9400 * ms},
+
+		{"log: more rules", log(nil, ratelimit.Rule{5, s}), log(nil, ratelimit.Rule{5, s}, ratelimit.Rule{6, 10 * s}), 4, 500 * ms, 1, 500 * ms},
+		{"log: fewer rules", log(nil, ratelimit.Rule{5, s}, ratelimit.Rule{6, 10 * s}), log(nil, ratelimit.Rule{6, 10 * s}), 5, 0, 1, 10 * s},
+		{"log: coarser", log(nil, ratelimit.Rule{5, s}), log([]ratelimit.SlidingLogOption{ratelimit.WithResolution(100 * ms)}, ratelimit.Rule{5, s}), 3, 0, 2, s},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			before, err := test.before(s.Client)
+			require.NoError(t, err)
+			after, err := test.after(s.Client)
+			require.NoError(t, err)
+			for range test.use {
+				require.True(t, must(t)(before.TryAcquire(ctx, "k")).Allowed)
+			}
+			s.Advance(test.wait)
+			for i := range test.left {
+				r := must(t)(after.TryAcquire(ctx, "k"))
+				require.True(t, r.Allowed, "call %d: %+v", i+1, r)
+			}
+			r := must(t)(after.TryAcquire(ctx, "k"))
+			require.False(t, r.Allowed, "%+v", r)
+			require.Equal(t, test.retry, r.RetryAfter)
+		})
+	}
+}
+
+// TestChangedRateHoldsFromTheFirstDenial: it does not take an allowed call by the old
+// rate to change to the new one.
+func TestChangedRateHoldsFromTheFirstDenial(t *testing.T) {
+	slow, fast := ratelimit.PerHour(1), ratelimit.PerSecond(100)
+	every := ratelimit.WithRefillEvery(500 * time.Millisecond)
+	for _, test := range []struct {
+		about         string
+		before, after []ratelimit.TokenBucketOption
+		from, to      ratelimit.Rate
+	}{
+		{"raised", nil, nil, slow, fast},
+		{"lowered", nil, nil, fast, slow},
+		{"raised, now in steps", nil, []ratelimit.TokenBucketOption{every}, slow, fast},
+		{"raised, no longer in steps", []ratelimit.TokenBucketOption{every}, nil, ratelimit.PerMinute(1), fast},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			s := limitertest.OnMiniredis(t)
+			before := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, test.from, 5, test.before...))
+			after := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, test.to, 5, test.after...))
+			must(t)(before.TryAcquireN(ctx, "k", 5))
+			denied := must(t)(after.TryAcquireN(ctx, "k", 3))
+			require.False(t, denied.Allowed)
+			s.Advance(denied.RetryAfter - time.Microsecond)
+			require.False(t, must(t)(after.TryAcquireN(ctx, "k", 3)).Allowed)
+			s.Advance(time.Microsecond)
+			require.True(t, must(t)(after.TryAcquireN(ctx, "k", 3)).Allowed)
+		})
 	}
 }

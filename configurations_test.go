@@ -14,9 +14,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
-// A rival is one of several configurations that use the same key, with the server's
+// A configuration is one of several that use the same key, with the server's
 // clock or one of its own.
-type rival struct {
+type configuration struct {
 	about    string
 	limiter  ratelimit.Limiter
 	most     int // permits that one call can get
@@ -27,17 +27,17 @@ type rival struct {
 	reads    time.Time
 }
 
-// ownClock makes the options of a rival with a clock of its own.
-func (r *rival) ownClock(maxSkew time.Duration) []ratelimit.Option {
+// ownClock makes the options of a configuration with a clock of its own.
+func (r *configuration) ownClock(maxSkew time.Duration) []ratelimit.Option {
 	r.byCaller = true
 	return []ratelimit.Option{ratelimit.WithClock(func() time.Time { return r.reads }), ratelimit.WithMaxSkew(maxSkew)}
 }
 
-// A contest is the calls of rivals for one key, and what is checked of each.
+// A contest is the calls of several configurations for one key, and what is checked of each.
 type contest struct {
 	*limitertest.Stage
 	rng    *rand.Rand
-	rivals []*rival
+	all    []*configuration
 	beyond bool // the clocks differ by more than every write lets the key live longer
 	grain  time.Duration
 	slack  time.Duration // by how much one rule knows another's window too long
@@ -49,10 +49,10 @@ type contest struct {
 }
 
 // contestOf starts with an empty key.
-func contestOf(t *testing.T, s *limitertest.Stage, rng *rand.Rand, rivals ...*rival) *contest {
+func contestOf(t *testing.T, s *limitertest.Stage, rng *rand.Rand, all ...*configuration) *contest {
 	s.Wipe(t)
-	c := &contest{Stage: s, rng: rng, rivals: rivals, grain: time.Microsecond, looks: 1}
-	for _, r := range rivals {
+	c := &contest{Stage: s, rng: rng, all: all, grain: time.Microsecond, looks: 1}
+	for _, r := range all {
 		r.reads = s.Now
 		l := must(t)(r.limiter.Peek(ctx, "k"))
 		require.Equal(t, ratelimit.Result{Allowed: true, Limit: l.Limit, Window: l.Window, Remaining: l.Limit}, l, "%s: an unused key", r.about)
@@ -61,10 +61,10 @@ func contestOf(t *testing.T, s *limitertest.Stage, rng *rand.Rand, rivals ...*ri
 	return c
 }
 
-// skew is how far apart the rivals' clocks are.
+// skew is how far apart the configurations' clocks are.
 func (c *contest) skew() time.Duration {
-	least, most := c.rivals[0].ahead, c.rivals[0].ahead
-	for _, r := range c.rivals {
+	least, most := c.all[0].ahead, c.all[0].ahead
+	for _, r := range c.all {
 		least, most = min(least, r.ahead-r.late), max(most, r.ahead)
 	}
 	return most - least
@@ -72,7 +72,7 @@ func (c *contest) skew() time.Duration {
 
 func (c *contest) bounds() []limitertest.Bound {
 	var all []limitertest.Bound
-	for _, r := range c.rivals {
+	for _, r := range c.all {
 		all = append(all, r.bound)
 	}
 	return all
@@ -102,16 +102,16 @@ func (c *contest) raw(t *testing.T) string {
 func (c *contest) fail(t *testing.T, format string, args ...any) {
 	t.Helper()
 	about := ""
-	for i, r := range c.rivals {
+	for i, r := range c.all {
 		about += fmt.Sprintf("%d: %s, own clock %v, %v ahead, %v late\n", i, r.about, r.byCaller, r.ahead, r.late)
 	}
 	require.Fail(t, fmt.Sprintf(format, args...), "%s%s\n%s", about, strings.Join(c.steps[max(0, len(c.steps)-25):], "\n"), c.raw(t))
 }
 
-// call makes the calls of one rival, together if there are several; none is a Peek.
+// call makes the calls of one configuration, together if there are several; none is a Peek.
 func (c *contest) call(t *testing.T, by int, late time.Duration, n ...int) []ratelimit.Result {
 	t.Helper()
-	r := c.rivals[by]
+	r := c.all[by]
 	r.reads = c.Now.Add(r.ahead - late)
 	looks, before := c.rng.IntN(c.looks) == 0, ""
 	if looks {
@@ -210,8 +210,8 @@ func (c *contest) play(t *testing.T, steps int) {
 	t.Helper()
 	var last ratelimit.Result
 	for range steps {
-		by := c.rng.IntN(len(c.rivals))
-		r := c.rivals[by]
+		by := c.rng.IntN(len(c.all))
+		r := c.all[by]
 		c.Advance(c.pause(last))
 		if c.Now.After(lastDay) {
 			break
@@ -250,7 +250,7 @@ func (c *contest) play(t *testing.T, steps int) {
 
 // pause is the time until the next call.
 func (c *contest) pause(last ratelimit.Result) time.Duration {
-	window := c.rivals[c.rng.IntN(len(c.rivals))].bound.Window
+	window := c.all[c.rng.IntN(len(c.all))].bound.Window
 	near := time.Duration(c.rng.IntN(3)-1) * time.Microsecond
 	switch p := c.rng.IntN(100); {
 	case p < 50:
@@ -268,7 +268,7 @@ func (c *contest) pause(last ratelimit.Result) time.Duration {
 }
 
 // cost is how many permits a call asks for.
-func (c *contest) cost(r *rival, last ratelimit.Result) int {
+func (c *contest) cost(r *configuration, last ratelimit.Result) int {
 	n := 1
 	switch p := c.rng.IntN(100); {
 	case p < 10:
@@ -285,21 +285,21 @@ func (c *contest) cost(r *rival, last ratelimit.Result) int {
 	return min(max(1, n), r.most)
 }
 
-// drawRivals draws two or three configurations of the families, which use the same key,
+// drawConfigurations draws two or three configurations of the families, which use the same key,
 // and their clocks.
-func drawRivals(t *testing.T, s *limitertest.Stage, rng *rand.Rand, families []limitertest.Family) *contest {
+func drawConfigurations(t *testing.T, s *limitertest.Stage, rng *rand.Rand, families []limitertest.Family) *contest {
 	t.Helper()
 	skew := []time.Duration{10 * time.Microsecond, time.Millisecond, 30 * time.Millisecond, time.Second, 10 * time.Second, time.Hour}[rng.IntN(6)]
-	share := []float64{0, 0.5, 1, 1}[rng.IntN(4)] // of rivals with a clock of their own
+	share := []float64{0, 0.5, 1, 1}[rng.IntN(4)] // of configurations with a clock of their own
 	beyond := rng.IntN(4) == 0
 	maxSkew := 2 * skew // ahead, and late
 	if beyond {
 		maxSkew = skew / 4
 	}
-	var rivals []*rival
+	var all []*configuration
 	timeless, dated, servers := false, false, 0
 	for range 2 + rng.IntN(2) {
-		r := &rival{}
+		r := &configuration{}
 		var opts []ratelimit.Option
 		if rng.Float64() < share {
 			r.ahead = time.Duration(rng.Int64N(int64(skew))).Truncate(time.Microsecond)
@@ -311,10 +311,10 @@ func drawRivals(t *testing.T, s *limitertest.Stage, rng *rand.Rand, families []l
 			p, err := f.Draw(rng, s.Client, opts...)
 			require.NoError(t, err)
 			r.about, r.limiter, r.most, r.bound = f.Name+" "+p.About, p.Limiter, p.Model().Max(), p.Bound
-			if len(rivals) == 0 {
+			if len(all) == 0 {
 				break
 			}
-			first := rivals[0].bound.Window
+			first := all[0].bound.Window
 			if r.bound.Window <= 1000*first && first <= 1000*r.bound.Window { // else one never meets what the other does
 				break
 			}
@@ -324,16 +324,16 @@ func drawRivals(t *testing.T, s *limitertest.Stage, rng *rand.Rand, families []l
 		if !r.byCaller {
 			servers++
 		}
-		rivals = append(rivals, r)
+		all = append(all, r)
 	}
-	c := contestOf(t, s, rng, rivals...)
+	c := contestOf(t, s, rng, all...)
 	c.beyond = c.skew() > maxSkew || c.skew() > 0 && servers > 0 // a limiter without WithClock allows for no skew
 	if timeless {
 		c.grain = time.Millisecond
 		if dated { // a TTL is up to 3 ms longer than the window
 			c.slack += 3 * time.Millisecond
 		}
-		for _, r := range rivals {
+		for _, r := range all {
 			if ms := r.bound.Window.Milliseconds(); ms > 99_999 && ms%10 != 0 { // a counter has five digits of it
 				c.slack += 10 * time.Millisecond
 			}
@@ -369,7 +369,7 @@ func TestSeveralConfigurationsOnOneKey(t *testing.T) {
 				t.Run(name, func(t *testing.T) {
 					rng := model.Seeded(limitertest.Seed(t))
 					for range limitertest.Rounds(stage.full, stage.rounds) {
-						drawRivals(t, s, rng, families).play(t, 60)
+						drawConfigurations(t, s, rng, families).play(t, 60)
 					}
 				})
 			}

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // A logRule is a configuration of a sliding window or a sliding log.
@@ -63,15 +65,15 @@ func drawLogRule(rng *rand.Rand, rules int) logRule {
 	return r
 }
 
-// A logRival is one of the limiters of a key, and its model.
-type logRival struct {
+// A logConfiguration is one of the limiters of a key, and its model.
+type logConfiguration struct {
 	logRule
 	limiter ratelimit.Limiter
 	model   *model.SlidingLog
 	skew    time.Duration // of the caller's clock
 }
 
-func (r logRival) String() string {
+func (r logConfiguration) String() string {
 	return fmt.Sprintf("%v to %v, caller's clock %v by %v", r.rules, r.grain, r.model.CallersClock, r.skew)
 }
 
@@ -88,7 +90,7 @@ func TestLogsOfOneKeyAnswerAsTheirModel(t *testing.T) {
 			defer client.Close()
 			for range limitertest.Rounds(150, 40) {
 				server.FlushAll()
-				logRivals(t, rng, client, kind.key, kind.rules, kind.build, 150, server.SetTime, func(ttl time.Duration) {
+				logConfigurations(t, rng, client, kind.key, kind.rules, kind.build, 150, server.SetTime, func(ttl time.Duration) {
 					server.SetTTL(kind.key, ttl)
 				})
 			}
@@ -106,7 +108,7 @@ func TestLogsOfOneKeyOnAServerAnswerAsTheirModel(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			for range limitertest.Rounds(20, 5) {
 				require.NoError(t, client.FlushAll(ctx).Err())
-				logRivals(t, rng, client, kind.key, kind.rules, kind.build, 150, server.HoldClock, func(ttl time.Duration) {
+				logConfigurations(t, rng, client, kind.key, kind.rules, kind.build, 150, server.HoldClock, func(ttl time.Duration) {
 					require.NoError(t, client.PExpire(ctx, kind.key, ttl).Err())
 				})
 			}
@@ -114,19 +116,19 @@ func TestLogsOfOneKeyOnAServerAnswerAsTheirModel(t *testing.T) {
 	}
 }
 
-func logRivals(t *testing.T, rng *rand.Rand, client *redis.Client, key string, rules int,
+func logConfigurations(t *testing.T, rng *rand.Rand, client *redis.Client, key string, rules int,
 	build func(ratelimit.Client, logRule, ...ratelimit.Option) (ratelimit.Limiter, error),
 	steps int, set func(time.Time), setTTL func(time.Duration)) {
 	t.Helper()
 	var at time.Time // of the caller that asks
 	clock := func() time.Time { return at }
-	var rivals []logRival
+	var all []logConfiguration
 	for i := range 2 + rng.IntN(2) {
-		r := logRival{logRule: drawLogRule(rng, rules)}
+		r := logConfiguration{logRule: drawLogRule(rng, rules)}
 		if i == 0 {
 			r.model = model.NewSlidingLog(r.rules, r.grain)
 		} else {
-			r.model = rivals[0].model.Beside(r.rules, r.grain)
+			r.model = all[0].model.Beside(r.rules, r.grain)
 		}
 		var o []ratelimit.Option
 		if rng.IntN(2) == 0 {
@@ -137,13 +139,13 @@ func logRivals(t *testing.T, rng *rand.Rand, client *redis.Client, key string, r
 		var err error
 		r.limiter, err = build(client, r.logRule, o...)
 		require.NoError(t, err)
-		rivals = append(rivals, r)
+		all = append(all, r)
 	}
-	scenario := model.NewScenario(rng, model.Shape{Max: 4, Span: rivals[0].model.Span(), Back: rng.IntN(2) == 0})
+	scenario := model.NewScenario(rng, model.Shape{Max: 4, Span: all[0].model.Span(), Back: rng.IntN(2) == 0})
 	var last model.Answer
 	for i := range steps {
 		step := scenario.Next(last)
-		r := rivals[rng.IntN(len(rivals))]
+		r := all[rng.IntN(len(all))]
 		step.N = min(step.N, r.model.Max())
 		now := time.UnixMicro(step.Now)
 		set(now)
@@ -151,7 +153,7 @@ func logRivals(t *testing.T, rng *rand.Rand, client *redis.Client, key string, r
 			at = now.Add(r.skew).Truncate(time.Microsecond)
 			now = at
 		}
-		about := fmt.Sprintf("step %d, %+v by %v of %v", i, step, r, rivals)
+		about := fmt.Sprintf("step %d, %+v by %v of %v", i, step, r, all)
 		switch {
 		case step.Op == model.Reset:
 			require.NoError(t, r.limiter.Reset(ctx, "k"))
@@ -430,4 +432,164 @@ func TestADenialOfALogRepairsALostTTL(t *testing.T) {
 		require.Zero(t, ask(t, l, 2))
 		require.Equal(t, time.Second+901*time.Millisecond, s.Admin.PTTL(ctx, key).Val())
 	})
+}
+
+func TestRulesAreSortedWithoutTouchingTheCallers(t *testing.T) {
+	rules := []ratelimit.Rule{{100, time.Hour}, {10, time.Minute}, {1, time.Second}}
+	_, err := ratelimit.NewSlidingLog(limitertest.Offline(t), rules)
+	require.NoError(t, err)
+	require.Equal(t, []ratelimit.Rule{{100, time.Hour}, {10, time.Minute}, {1, time.Second}}, rules)
+}
+
+func TestSlidingLogNamesTheRuleThatGoverns(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{5, time.Minute}, {2, time.Second}}))
+	must := must(t)
+	const sec, min = time.Second, time.Minute
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Window: sec, Remaining: 1, ResetAfter: min}, must(l.TryAcquire(ctx, "k")))
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Window: sec, Remaining: 0, ResetAfter: min}, must(l.TryAcquire(ctx, "k")))
+	require.Equal(t, ratelimit.Result{Limit: 2, Window: sec, RetryAfter: sec, ResetAfter: min}, must(l.TryAcquire(ctx, "k")))
+	s.Advance(sec)
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Window: sec, Remaining: 1, ResetAfter: min}, must(l.TryAcquire(ctx, "k")))
+	s.Advance(sec)
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Window: sec, Remaining: 1, ResetAfter: min}, must(l.TryAcquire(ctx, "k")), "of two with as much left, the shorter")
+	s.Advance(sec)
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 5, Window: min, Remaining: 0, ResetAfter: min}, must(l.TryAcquire(ctx, "k")), "the minute has less left")
+	require.Equal(t, ratelimit.Result{Limit: 5, Window: min, RetryAfter: min - 3*sec, ResetAfter: min}, must(l.TryAcquire(ctx, "k")), "the minute blocks longest")
+	s.Advance(min - 3*sec - time.Microsecond)
+	require.Equal(t, ratelimit.Result{Limit: 5, Window: min, RetryAfter: time.Microsecond, ResetAfter: 3*sec + time.Microsecond}, must(l.TryAcquire(ctx, "k")))
+	s.Advance(time.Microsecond)
+	require.True(t, must(l.TryAcquire(ctx, "k")).Allowed)
+}
+
+// TestLogIsCompact: at most 16 bytes an entry at 10,000 entries.
+func TestLogIsCompact(t *testing.T) {
+	const entries = 10_000
+	s := limitertest.OnRedis(t)
+	client := s.Admin
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
+	for range entries {
+		s.Advance(time.Millisecond)
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	}
+	require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	require.Equal(t, int64(2*entries+2), client.LLen(ctx, "ratelimit:default:slidinglog{k}").Val())
+	bytes := client.MemoryUsage(ctx, "ratelimit:default:slidinglog{k}", 0).Val()
+	t.Logf("%d entries take %d bytes, %.2f each", entries, bytes, float64(bytes)/entries)
+	require.LessOrEqual(t, float64(bytes)/entries, 16.0)
+
+	s.Advance(time.Hour) // all but a base are dropped by the next allowed call
+	require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	require.Equal(t, int64(4), client.LLen(ctx, "ratelimit:default:slidinglog{k}").Val())
+}
+
+// TestLogReadsFewEntries counts the commands of a decision: O(log limit) for
+// each rule, whatever has expired.
+func TestLogReadsFewEntries(t *testing.T) {
+	const entries = 10_000
+	server := redistest.Start(t)
+	client := server.Client(t)
+	s := limitertest.OnClock(client, client)
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries / 2, time.Minute}, {entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
+	for range entries / 2 {
+		s.Advance(7 * time.Millisecond)
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	}
+	for _, silence := range []time.Duration{0, time.Second, 30 * time.Second, 30 * time.Minute, time.Hour - 20*time.Second} {
+		s.Now = limitertest.Start.Add(entries / 2 * 7 * time.Millisecond)
+		s.Advance(silence)
+		reads := reads(t, client, func() { must(t)(l.Peek(ctx, "k")) })
+		t.Logf("after %v: %d reads", silence, reads)
+		require.LessOrEqual(t, reads, 14+6+3, "a read for each halving of 10,000, and a few")
+	}
+}
+
+// reads is how many list commands f lets Redis run.
+func reads(t testing.TB, client redis.UniversalClient, f func()) int {
+	require.NoError(t, client.ConfigResetStat(ctx).Err())
+	f()
+	total := 0
+	for line := range strings.Lines(client.Info(ctx, "commandstats").Val()) {
+		for _, command := range []string{"lindex", "lrange", "llen"} {
+			var calls int
+			if n, _ := fmt.Sscanf(line, "cmdstat_"+command+":calls=%d,", &calls); n == 1 {
+				total += calls
+			}
+		}
+	}
+	return total
+}
+
+// TestTotalsOfALogStayExact: after 2^52 permits the totals start from zero.
+func TestTotalsOfALogStayExact(t *testing.T) {
+	const window = time.Hour
+	at := func(seconds int) time.Time { return limitertest.Start.Add(time.Duration(seconds) * time.Second) }
+	for name, build := range map[string]func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter{
+		"SlidingLog": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}}, ratelimit.WithOptions(o...)))
+		},
+		"SlidingLog, rules": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}, {6, 2 * window}}, ratelimit.WithOptions(o...)))
+		},
+		"Hash": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(3600)))
+		},
+	} {
+		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
+			t.Run(name, func(t *testing.T) {
+				s := limitertest.OnMiniredis(t)
+				h := limitertest.NewClock()
+				l := build(s.Client, append(merging, ratelimit.WithClock(h.Now))...)
+				for i := range 3 {
+					h.Set(at(i))
+					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+				}
+				key := s.Admin.Keys(ctx, "*").Val()[0]
+				grow := func(total string) string { // as if 2^52 permits had been taken long ago
+					n, err := strconv.ParseInt(total, 10, 64)
+					require.NoError(t, err)
+					return strconv.FormatInt(n+1<<52, 10)
+				}
+				if s.Admin.Type(ctx, key).Val() == "list" {
+					for i, v := range s.Admin.LRange(ctx, key, 0, -1).Val() {
+						if i%2 == 1 {
+							require.NoError(t, s.Admin.LSet(ctx, key, int64(i), grow(v)).Err())
+						}
+					}
+				} else {
+					for field, v := range s.Admin.HGetAll(ctx, key).Val() {
+						instant, total, between := strings.Cut(v, "/")
+						switch {
+						case field == "rule":
+						case between:
+							v = instant + "/" + grow(total)
+						case field == "total" || field == "base":
+							v = grow(v)
+						}
+						require.NoError(t, s.Admin.HSet(ctx, key, field, v).Err())
+					}
+				}
+				r := must(t)(l.Peek(ctx, "k"))
+				require.Equal(t, 2, r.Remaining)
+				for i := 3; i < 5; i++ {
+					h.Set(at(i))
+					require.Equal(t, 4-i, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+				}
+				r = must(t)(l.TryAcquire(ctx, "k"))
+				require.False(t, r.Allowed)
+				grain := time.Duration(0)
+				if name == "Hash" {
+					grain = time.Second - time.Microsecond
+				}
+				require.Equal(t, window-time.Second+grain, r.RetryAfter, "what was taken before counts from the fourth on")
+				if name == "SlidingLog, rules" {
+					return
+				}
+				h.Set(at(4).Add(r.RetryAfter - time.Microsecond))
+				require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+				h.Set(at(4).Add(r.RetryAfter))
+				require.Equal(t, 3, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+			})
+		}
+	}
 }

@@ -149,7 +149,7 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 	}
 }
 
-// TestSettlingWithClocksApart: guarantees 2, 4, 7 and 8 where rivals whose clocks are apart give
+// TestSettlingWithClocksApart: guarantees 2, 4, 7 and 8 where configurations whose clocks are apart give
 // permits back, and charge. Permits that were given back count for nothing.
 func TestSettlingWithClocksApart(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
@@ -157,9 +157,9 @@ func TestSettlingWithClocksApart(t *testing.T) {
 		t.Run(f.Name, func(t *testing.T) {
 			rng := model.Seeded(limitertest.Seed(t))
 			for range limitertest.Rounds(40, 3) {
-				c := drawRivals(t, s, rng, []limitertest.Family{f})
+				c := drawConfigurations(t, s, rng, []limitertest.Family{f})
 				for c.beyond {
-					c = drawRivals(t, s, rng, []limitertest.Family{f})
+					c = drawConfigurations(t, s, rng, []limitertest.Family{f})
 				}
 				c.playSettling(t, 60)
 			}
@@ -183,8 +183,8 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 		if c.grain > time.Microsecond { // a TTL is whole milliseconds
 			c.Move(c.Now.Add(time.Millisecond - 1).Truncate(time.Millisecond))
 		}
-		by := c.rng.IntN(len(c.rivals))
-		r := c.rivals[by]
+		by := c.rng.IntN(len(c.all))
+		r := c.all[by]
 		l := r.limiter.(settling)
 		late := time.Duration(0)
 		if r.late > 0 {
@@ -214,7 +214,7 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 			j := c.rng.IntN(len(tickets))
 			h := tickets[j]
 			tickets = append(tickets[:j], tickets[j+1:]...)
-			by, r = h.by, c.rivals[h.by]
+			by, r = h.by, c.all[h.by]
 			r.reads = c.Now.Add(r.ahead)
 			actual := c.rng.IntN(2) * c.rng.IntN(h.n+1)
 			if r.bound.Rate.Count == 0 && c.rng.IntN(10) == 0 { // a bucket's debt would make waits longer

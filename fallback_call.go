@@ -1,0 +1,288 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// An outagePolicy is a Fallback, of limiters or of holders.
+type outagePolicy interface {
+	policy
+	outage() (settings *Fallback, primary, secondary any) // settings is nil if it was not made
+	outageSecondary() any
+}
+
+func (f *Fallback) rank() int { return rankFallback }
+
+func (f *Fallback) outage() (settings *Fallback, primary, secondary any) {
+	if f == nil || f.primary == nil {
+		return nil, nil, nil
+	}
+	return f, f.primary, f.secondary
+}
+
+func (f *Fallback) outageSecondary() any { return f.secondary }
+
+func (f *Fallback) around(ctx context.Context, c *call, own claimSet) outcome {
+	return withinOutages(ctx, c, own)
+}
+
+// A joint is the Fallback of one call: the smallest budget and the breakers of all Fallbacks
+// around its claims. Its primary is the call by their primaries, its secondary the call by their
+// secondaries, both all or nothing.
+type joint struct {
+	Fallback
+	call  *call    // as the caller made it
+	own   claimSet // the claims with a Fallback
+	space [maxGroup]*Fallback
+
+	inner call // by the primaries
+	out   outcome
+	outer call // by the secondaries
+	sec   outcome
+	asked bool  // the secondaries
+	why   error // for which the secondaries are asked
+
+	tooMuch int      // the claim of more permits than its secondary can ever allow
+	one     [2]Claim // of inner and outer, if they have one
+}
+
+func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
+	j := &joint{call: c, own: own, inner: *c, outer: *c}
+	if c.one() {
+		j.one[0], j.one[1] = c.claims[0], c.claims[0]
+		j.inner.claims, j.outer.claims = j.one[:1:1], j.one[1:]
+	} else {
+		j.inner.claims, j.outer.claims = slices.Clone(c.claims), slices.Clone(c.claims)
+	}
+	var guards breakers
+	exceeds, observed := false, false
+	for i := range c.claims {
+		if !own.has(i) {
+			continue
+		}
+		f, primary, secondary := c.claims[i].outer.(outagePolicy).outage()
+		if f == nil {
+			return failedWith(errUnmade)
+		}
+		j.space[i] = f
+		j.inner.claims[i].by(primary)
+		j.outer.claims[i].by(secondary)
+		observed = observed || f.watch != nil
+		if f.budget > 0 && (j.budget == 0 || f.budget < j.budget) {
+			j.budget, j.bound = f.budget, f.bound
+		}
+		if f.breaker != nil {
+			guards = guards.with(f.breaker)
+		}
+		switch c.opOf(i) {
+		case CallAcquire, CallEstimate, CallHold, CallReserve:
+			exceeds = exceeds || f.most > 0 && c.claims[i].n > f.most
+		}
+	}
+	if exceeds { // ErrExceedsLimit, for which nobody is asked
+		return j.inner.decide(ctx)
+	}
+	switch len(guards) {
+	case 0:
+	case 1:
+		j.breaker = guards[0]
+	default:
+		j.breaker = guards
+	}
+	j.primary, j.secondary = (*jointPrimary)(j), (*jointSecondary)(j)
+	q := question{key: c.claims[own.first()].key, joint: j}
+	if observed {
+		q.began = time.Now()
+	}
+	r, err := j.decide(ctx, q)
+	switch {
+	case err != nil:
+		return failedWith(err)
+	case !j.asked:
+		return j.out
+	}
+	o := j.sec
+	o.result = r
+	for i := range o.parts {
+		if own.has(i) {
+			o.parts[i].Result.Fallback = true
+		}
+	}
+	return o
+}
+
+// report reports to each Fallback around a claim what became of that claim.
+func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
+	answered := o.Err == nil
+	for i, claim := range j.call.claims {
+		f := j.space[i]
+		if f == nil || f.watch == nil {
+			continue
+		}
+		o.Call, o.Key, o.N = j.call.opOf(i), claim.key, claim.n
+		if answered && j.sec.parts != nil {
+			allowed := o.Result.Allowed
+			p := o
+			if p.Result = j.sec.parts[i].Result; !allowed && p.Result.Allowed {
+				p.Outcome = OutcomeUntaken
+			}
+			p.Result.Fallback = true
+			f.watched(ctx, began, p)
+			continue
+		}
+		if o.Call == CallUpTo {
+			o.Taken = j.sec.taken
+		}
+		f.watched(ctx, began, o)
+	}
+}
+
+// late gives back what the primaries have taken for a caller that has left.
+func (j *joint) late(ctx context.Context) {
+	if j.out.err == nil {
+		j.out.undo(ctx)
+	}
+}
+
+// jointPrimary is the primary of a joint.
+type jointPrimary joint
+
+func (p *jointPrimary) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return p.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN decides the call by the primaries.
+func (p *jointPrimary) TryAcquireN(ctx context.Context, _ string, _ int) (Result, error) {
+	p.out = p.inner.decide(ctx)
+	return p.out.result, p.out.err
+}
+
+func (p *jointPrimary) Peek(ctx context.Context, key string) (Result, error) {
+	return p.TryAcquireN(ctx, key, 1)
+}
+func (p *jointPrimary) Reset(context.Context, string) error { return errUnmade }
+
+// jointSecondary is the secondary of a joint.
+type jointSecondary joint
+
+func (s *jointSecondary) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return s.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN decides the call by the secondaries. A claim without a Fallback has none, and the call
+// gets no decision.
+func (s *jointSecondary) TryAcquireN(ctx context.Context, _ string, _ int) (Result, error) {
+	s.asked = true
+	failed := claimSet(math.MaxUint8)
+	var slots *slotErrors
+	if s.call.split && errors.As(s.why, &slots) {
+		failed = slots.failed
+	}
+	for i := range s.call.claims {
+		switch claim := &s.call.claims[i]; {
+		case !failed.has(i) && s.own.has(i): // its own primary answers
+			_, primary, _ := claim.outer.(outagePolicy).outage()
+			s.outer.claims[i].by(primary)
+		case failed.has(i) && !s.own.has(i) && !isConstant(claim.outer):
+			return Result{}, errNoSecondary(claim)
+		}
+	}
+	if s.budget > 0 && failed != math.MaxUint8 {
+		within, cancel := context.WithTimeout(ctx, s.budget)
+		defer cancel()
+		ctx = within
+	}
+	s.sec = s.outer.decide(ctx)
+	return s.sec.result, s.sec.err
+}
+
+// Peek says how the secondary stands that can never allow its claim.
+func (s *jointSecondary) Peek(ctx context.Context, _ string) (Result, error) {
+	at := s.own.first()
+	for i, claim := range s.outer.claims {
+		if most := claim.most(); s.own.has(i) && most > 0 && claim.n > most {
+			at = i
+			break
+		}
+	}
+	s.tooMuch = at
+	claims := [1]Claim{s.outer.claims[at]}
+	look := call{op: CallPeek, claims: claims[:]}
+	o := look.decide(ctx)
+	if o.err != nil {
+		o.result = Result{Limit: claims[0].most()}
+	}
+	return o.result, nil
+}
+
+func (s *jointSecondary) Reset(context.Context, string) error { return errUnmade }
+
+// breakers are several breakers, around the claims of one call. A call asks the primaries only if all
+// allow it. They are asked in the order in which they were made, so that two calls do not keep each other from probing.
+type breakers []*Breaker
+
+// with has one more, unless it is among them.
+func (all breakers) with(g guard) breakers {
+	var more breakers
+	switch g := g.(type) {
+	case *Breaker:
+		more = breakers{g}
+	case breakers:
+		more = g
+	}
+	for _, b := range more {
+		at, found := slices.BinarySearchFunc(all, b, func(a, b *Breaker) int { return cmp.Compare(a.made, b.made) })
+		if !found {
+			all = slices.Insert(all, at, b)
+		}
+	}
+	return all
+}
+
+func (all breakers) begin() func(error) {
+	done := make([]func(error), 0, len(all))
+	end := func(verdict error) {
+		for i, d := range done {
+			all[i].end(d, verdict)
+		}
+	}
+	for _, b := range all {
+		d := b.begin()
+		if d == nil {
+			end(errNeutral)
+			return nil
+		}
+		done = append(done, d)
+	}
+	return end
+}
+
+func (all breakers) end(done func(error), verdict error) { done(verdict) }
+
+// State is that of the breaker that keeps calls from the primary longest.
+func (all breakers) State() BreakerState {
+	s := StateClosed
+	for _, b := range all {
+		s = max(s, b.State())
+	}
+	return s
+}
+
+func (all breakers) untilProbe() time.Duration {
+	var longest time.Duration
+	for _, b := range all {
+		longest = max(longest, b.untilProbe())
+	}
+	return longest
+}
+
+// errNoSecondary says why an outage is an error.
+func errNoSecondary(c *Claim) error {
+	return fmt.Errorf("%s has no policy for outages; put a Fallback around it", c.title())
+}

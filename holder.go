@@ -1,0 +1,82 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+)
+
+// A Holder holds permits while work runs: [InFlight] on Redis, [LocalInFlight] in this process, and the
+// policies around them, [HoldFallback] and [HoldChoice].
+type Holder interface {
+	// TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
+	TryAcquire(ctx context.Context, key string) (*Hold, Result, error)
+
+	// TryAcquireN takes n permits of key, all or none, see [InFlight.TryAcquireN]. The Hold is nil
+	// if the call is denied or returns an error.
+	TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error)
+
+	// Claim is a claim for n permits of key, for [AcquireAll], whose [PartResult] then has the Hold.
+	Claim(key string, n int) Claim
+}
+
+var (
+	_ Holder = (*InFlight)(nil)
+	_ Holder = (*LocalInFlight)(nil)
+	_ Holder = (*HoldFallback)(nil)
+	_ Holder = (*HoldChoice)(nil)
+)
+
+// holdBy has h decide a call of one claim.
+func holdBy(ctx context.Context, c *call, claim *Claim, h Holder) outcome {
+	switch {
+	case kindOf(h).absent:
+		return failedWith(errUnmade)
+	case c.op == CallPeek:
+		p, ok := h.(interface {
+			Peek(ctx context.Context, key string) (Result, error)
+		})
+		if !ok {
+			return failedWith(cannot(h, "look at what is held"))
+		}
+		r, err := p.Peek(ctx, claim.key)
+		return outcome{result: r, err: err}
+	case c.op != CallAcquire || claim.settle:
+		return failedWith(invalidConfig("permits of %s are held, and given back by their Hold; they have no cost to settle, and are not reserved", claim.title()))
+	}
+	var o outcome
+	o.hold, o.result, o.err = h.TryAcquireN(ctx, claim.key, claim.n)
+	return o
+}
+
+// AllowHolds returns a Holder that allows every call: as the secondary of a [HoldFallback] it fails open.
+// Its Result is that of [AllowAll]; its Hold is never lost.
+func AllowHolds() Holder { return constantHolds{constant{Result{Allowed: true}}} }
+
+// DenyHolds returns a Holder that denies every call, with the Result of [DenyAll].
+func DenyHolds() Holder { return constantHolds{DenyAll().(constant)} }
+
+// constantHolds always gives the same answer.
+type constantHolds struct{ constant constant }
+
+func (c constantHolds) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
+	return c.TryAcquireN(ctx, key, 1)
+}
+
+func (c constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
+	r, err := c.constant.TryAcquireN(ctx, key, n)
+	if err != nil || !r.Allowed {
+		return nil, r, err
+	}
+	return &Hold{local: unlimitedHold{}, key: key, n: n}, r, nil
+}
+
+func (c constantHolds) Peek(ctx context.Context, key string) (Result, error) {
+	return c.constant.Peek(ctx, key)
+}
+
+// Claim is a claim for n permits of key.
+func (c constantHolds) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
+
+func errNilHolder(what, name string) error {
+	return fmt.Errorf("%w: %s: the %s is nil; AllowHolds() allows every call, DenyHolds() denies every call", ErrInvalidConfig, what, name)
+}

@@ -1,0 +1,159 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+)
+
+// LocalInFlight limits how many permits of a key are held at once in this process. It is made to be the
+// secondary of a [HoldFallback]: it asks no server, so it cannot fail. It shares nothing with other
+// processes: divide the limit by the number of instances.
+//
+// There are no leases, because the permits of a process that has crashed are gone with it: a Hold keeps its
+// permits until it is released. Release every Hold. A key without holds takes no memory. LocalInFlight is
+// safe for concurrent use.
+type LocalInFlight struct {
+	made  int64
+	limit int
+	name  string
+	watch *watch // nil: nobody observes
+
+	mu   sync.Mutex // guards held
+	held map[string]int
+}
+
+// NewLocalInFlight returns a limiter with which at most limit permits of a key are held at once in this
+// process. limit is 1 to 100,000. The options are [WithName] and [WithObserver]. The error wraps
+// ErrInvalidConfig.
+func NewLocalInFlight(limit int, opts ...LocalOption) (*LocalInFlight, error) {
+	s, err := collect(opts)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range s.given {
+		if name != "WithName" && name != "WithObserver" {
+			return nil, invalidConfig("%s does not apply to permits that are held in this process", name)
+		}
+	}
+	if limit < 1 || limit > maxInFlight {
+		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
+	}
+	return &LocalInFlight{made: limitersMade.Add(1), limit: limit, name: s.name, watch: s.watch(s.name), held: map[string]int{}}, nil
+}
+
+// TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
+func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
+	return f.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN takes n permits of key, all or none, for one Hold. In the Result, Limit is the limit, and
+// Remaining how many permits are free. Window, RetryAfter of an allowed call and ResetAfter are 0, because nobody
+// knows when a hold is released; RetryAfter of a denial is a second. The errors are those of [InFlight.TryAcquireN].
+func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
+	claims := [1]Claim{claimOn(f, f.Name(), key, n)}
+	if f == nil || f.held == nil {
+		return nil, Result{}, errUnmade
+	}
+	all, err := decideInMemory(ctx, claims[:], false)
+	if err != nil {
+		return nil, Result{}, err
+	}
+	return all.Parts[0].Hold, all.Result, nil
+}
+
+// Peek returns how many permits of key are free, and takes nothing.
+func (f *LocalInFlight) Peek(ctx context.Context, key string) (Result, error) {
+	if f == nil || f.held == nil {
+		return Result{}, errUnmade
+	}
+	claims := [1]Claim{claimOn(f, f.Name(), key, 1)}
+	all, err := decideInMemory(ctx, claims[:], true)
+	return all.Result, err
+}
+
+// Claim is a claim for n permits of key, see [LocalTokenBucket.Claim].
+func (f *LocalInFlight) Claim(key string, n int) Claim { return claimOn(f, f.Name(), key, n) }
+
+// Name returns the limiter's name, see [WithName].
+func (f *LocalInFlight) Name() string {
+	if f == nil {
+		return ""
+	}
+	return f.name
+}
+
+func (f *LocalInFlight) precheck(ctx context.Context, key string, n int) error {
+	if f == nil || f.held == nil {
+		return errUnmade
+	}
+	if n > f.limit {
+		return fmt.Errorf("%w: %d permits of a limiter in this process, of which %d can be held at once", ErrExceedsLimit, n, f.limit)
+	}
+	return checkLocal(ctx, key, n)
+}
+
+func (f *LocalInFlight) lock(string) memoryLock { return memoryLock{&f.mu, f.made, 0} }
+
+func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
+	free := f.limit - f.held[key]
+	r := Result{Allowed: n <= free, Limit: f.limit, Remaining: free}
+	switch {
+	case !r.Allowed:
+		r.RetryAfter, r.ResetAfter = retryWithoutBreaker, retryWithoutBreaker
+	case take:
+		f.held[key] += n
+		r.Remaining -= n
+	}
+	return r
+}
+
+func (f *LocalInFlight) give(claim Claim, p *PartResult) {
+	p.Hold = &Hold{local: f, key: claim.key, n: claim.n}
+}
+
+func (f *LocalInFlight) tell(ctx context.Context, began time.Time, o Observation) {
+	if f == nil || f.watch == nil {
+		return
+	}
+	if o.Err == nil && o.Call == CallHold && o.Outcome == 0 && o.Result.Allowed {
+		o.HeldChange = o.N
+	}
+	f.mu.Lock()
+	for _, n := range f.held {
+		o.Held += n
+	}
+	f.mu.Unlock()
+	f.watch.end(ctx, began, o)
+}
+
+// release gives n permits back.
+func (f *LocalInFlight) release(ctx context.Context, key string, n int) {
+	var began time.Time
+	if f.watch != nil {
+		began = time.Now()
+	}
+	f.mu.Lock()
+	if f.held[key] -= n; f.held[key] <= 0 {
+		delete(f.held, key)
+	}
+	f.mu.Unlock()
+	if f.watch != nil {
+		f.tell(ctx, began, Observation{Call: CallRelease, Source: SourceLocal, Key: key, N: n, HeldChange: -n})
+	}
+}
+
+// A localHold is where a Hold has permits of this process.
+type localHold interface {
+	release(ctx context.Context, key string, n int)
+}
+
+// unlimitedHold is where nothing is counted.
+type unlimitedHold struct{}
+
+func (unlimitedHold) release(context.Context, string, int) {}
+
+// forever is how long a hold without a lease lasts.
+const forever = time.Duration(math.MaxInt64)

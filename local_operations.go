@@ -1,0 +1,246 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+)
+
+// limitersMade numbers the limiters that have locks: those of several are taken in this order.
+var limitersMade atomic.Int64
+
+// A settlesInMemory takes back what a Ticket has not used, and charges what it has used in addition.
+type settlesInMemory interface {
+	Charge(ctx context.Context, key string, n int) (Result, error)
+	giveBack(key string, n int)
+}
+
+// A reservesInMemory promises permits that are not there yet.
+type reservesInMemory interface {
+	reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error)
+}
+
+var (
+	_ PartialTaker = (*LocalTokenBucket)(nil)
+	_ Settler      = (*LocalTokenBucket)(nil)
+)
+
+// Claim is a claim for n permits of key. Claims on limiters in memory are decided together, without
+// Redis; they cannot stand beside claims on Redis, except as secondaries of a [Fallback].
+func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, l.Name(), key, n) }
+
+// begin checks a call, and locks the state of key. The caller unlocks its shard.
+func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (localState, error) {
+	if l == nil || l.bucket == nil {
+		return localState{}, errUnmade
+	}
+	if err := checkLocal(ctx, key, n); err != nil {
+		return localState{}, err
+	}
+	s := l.shard(key)
+	s.mu.Lock()
+	return l.load(s, key), nil
+}
+
+// observed reports a call, if the limiter is observed.
+func (l *LocalTokenBucket) observed(ctx context.Context, began time.Time, o Observation) {
+	if l != nil && l.watch != nil {
+		l.report(ctx, began, o)
+	}
+}
+
+func (l *LocalTokenBucket) began() time.Time {
+	if l == nil {
+		return time.Time{}
+	}
+	return l.watch.begin()
+}
+
+// TryAcquireUpTo takes up to n permits from key, see [PartialTaker].
+func (l *LocalTokenBucket) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	began := l.began()
+	taken, r, err = l.takeUpTo(ctx, key, n)
+	l.observed(ctx, began, Observation{Call: CallUpTo, Key: key, N: n, Taken: taken, Result: r, Err: err})
+	return taken, r, err
+}
+
+func (l *LocalTokenBucket) takeUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	s, err := l.begin(ctx, key, n)
+	if err != nil {
+		return 0, Result{}, err
+	}
+	defer s.shard.mu.Unlock()
+	taken = min(n, int(max(l.bucket.size-s.missing.ceil(), 0)))
+	r = l.look(s, max(taken, 1), true)
+	if 0 < taken && taken < n {
+		r.RetryAfter = l.look(l.load(s.shard, key), 1, false).RetryAfter
+	}
+	return taken, r, nil
+}
+
+// Estimate takes n permits from key, see [Settler]. What its Ticket gives back fills the bucket at
+// most, as with a [TokenBucket] on Redis.
+func (l *LocalTokenBucket) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+	began := l.began()
+	var t *Ticket
+	r, err := l.unobserved().TryAcquireN(ctx, key, n)
+	if r.Allowed {
+		t = &Ticket{key: key, n: n, memory: l}
+	}
+	l.observed(ctx, began, Observation{Call: CallEstimate, Key: key, N: n, Result: r, Err: err})
+	return t, r, err
+}
+
+// unobserved is l without its observers.
+func (l *LocalTokenBucket) unobserved() *LocalTokenBucket {
+	if l == nil || l.plain == nil {
+		return l
+	}
+	return l.plain
+}
+
+// Charge takes n permits from key, even if fewer are left, see [Settler].
+func (l *LocalTokenBucket) Charge(ctx context.Context, key string, n int) (Result, error) {
+	began := l.began()
+	r, err := l.charge(ctx, key, n)
+	l.observed(ctx, began, Observation{Call: CallCharge, Key: key, N: n, Result: r, Err: err})
+	return r, err
+}
+
+func (l *LocalTokenBucket) charge(ctx context.Context, key string, n int) (Result, error) {
+	s, err := l.begin(ctx, key, n)
+	if err != nil {
+		return Result{}, err
+	}
+	defer s.shard.mu.Unlock()
+	owed := level{s.missing.permits + int64(n), s.missing.units}
+	if n > maxCount || owed.permits > mostLocalDebt || l.bucket.restores(owed) > maxMicros {
+		return Result{}, fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, n, shortKey(key))
+	}
+	l.write(s, owed)
+	r := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
+	r.Remaining = max(r.Remaining, 0)
+	return r, nil
+}
+
+// mostLocalDebt is the most permits that a key may lack.
+const mostLocalDebt = 4 * maxCount
+
+// giveBack gives back n permits of an estimate. A key that has been dropped is full.
+func (l *LocalTokenBucket) giveBack(key string, n int) {
+	s, err := l.begin(context.Background(), key, 1)
+	if err != nil {
+		return
+	}
+	defer s.shard.mu.Unlock()
+	if s.b == nil {
+		return
+	}
+	missing := level{s.missing.permits - int64(n), s.missing.units}
+	if missing.permits < 0 {
+		missing = level{}
+	}
+	l.write(s, missing)
+}
+
+// Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
+// [TokenBucket.Reserve] does.
+func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	began := l.began()
+	r, err := l.reserve(ctx, realTime, key, n, maxWait)
+	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
+	if err == nil {
+		o.Result, o.Waited = r.result, r.delay
+	}
+	l.observed(ctx, began, o)
+	return r, err
+}
+
+func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+	if longest < 0 {
+		return nil, errShortWait(longest)
+	}
+	s, err := l.begin(ctx, key, n)
+	if err != nil {
+		return nil, err
+	}
+	defer s.shard.mu.Unlock()
+	if most := l.bucket.size; int64(n) > most {
+		return nil, errExceedsLocal(n, most)
+	}
+	owed := level{s.missing.permits + int64(n), s.missing.units}
+	var delay time.Duration
+	if owed.ceil() > l.bucket.size {
+		delay = micros(l.bucket.restores(level{owed.permits - l.bucket.size, owed.units}) + s.present - s.now)
+	}
+	if delay > longest || owed.permits > mostLocalDebt {
+		return nil, &WaitError{Key: key, Wait: delay}
+	}
+	l.write(s, owed)
+	result := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
+	result.Remaining = max(result.Remaining, 0)
+	return &Reservation{
+		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), result: result,
+		memory: &localReceipt{l, s.present, owed, s.missing},
+	}, nil
+}
+
+// A localReceipt cancels a reservation: it has what the bucket was before and after it.
+type localReceipt struct {
+	limiter       *LocalTokenBucket
+	at            int64
+	wrote, before level
+}
+
+// cancel gives the permits back if no others have been taken since.
+func (r *localReceipt) cancel(key string) {
+	if r.limiter == nil { // of AllowAll
+		return
+	}
+	s, err := r.limiter.begin(context.Background(), key, 1)
+	if err != nil {
+		return
+	}
+	defer s.shard.mu.Unlock()
+	if s.b != nil && s.b.at == r.at && s.b.missing == r.wrote {
+		r.limiter.store(s.shard, s.b, key, r.at, r.before)
+	}
+}
+
+func (l *LocalTokenBucket) precheck(ctx context.Context, key string, n int) error {
+	if l == nil || l.bucket == nil {
+		return errUnmade
+	}
+	if err := checkLocal(ctx, key, n); err != nil {
+		return err
+	}
+	if int64(n) > l.bucket.size {
+		return errExceedsLocal(n, l.bucket.size)
+	}
+	return nil
+}
+
+func (l *LocalTokenBucket) lock(key string) memoryLock {
+	place := l.place(key)
+	return memoryLock{&l.shards[place].mu, l.made, place}
+}
+
+func (l *LocalTokenBucket) decideLocked(key string, n int, take bool) Result {
+	return l.look(l.load(l.shard(key), key), n, take)
+}
+
+func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {
+	p.Bucket = true
+	if claim.settle {
+		p.Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
+	}
+}
+
+func (l *LocalTokenBucket) tell(ctx context.Context, began time.Time, o Observation) {
+	l.observed(ctx, began, o)
+}
+
+func errExceedsLocal(n int, size int64) error {
+	return fmt.Errorf("%w: %d permits of a local token bucket, which allows %d at most", ErrExceedsLimit, n, size)
+}

@@ -1,0 +1,476 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/limitername"
+)
+
+// A policy wraps the decision of a call, which is a list of claims: DenyCache, Fallback, Choice,
+// Shadow. Every operation of a limiter goes through it, so that no policy has a method of its own
+// for each.
+//
+// The claims of a call may have different policies around them. They are taken off one kind after
+// the other, from the outside, until the limiters are left that decide. One kind at a time wraps the
+// call for all claims that have it outermost, so that one call asks Redis once, whoever has a budget.
+type policy interface {
+	// rank says which kind comes first where claims have several kinds outermost: the lower.
+	rank() int
+
+	// around decides c. Those claims in own have a policy of this kind outermost, which around takes
+	// off with [Claim.by] before it has c decided.
+	around(ctx context.Context, c *call, own claimSet) outcome
+}
+
+// The ranks. A denial from memory needs no Redis, and so comes before an outage. The rest of the order is that
+// which docs/composing.md advises.
+const (
+	rankChoice = iota
+	rankShadow
+	rankDenyCache
+	rankFallback
+)
+
+// A call is an operation by one limiter, or by several, all or nothing.
+type call struct {
+	op      Call // CallAcquire and CallPeek, of one or more claims; of one also CallUpTo, CallCharge and CallReserve
+	claims  []Claim
+	split   bool          // where no script reaches all keys, it is one script for each, see AcquireAcrossSlots
+	longest time.Duration // of a CallReserve
+	timing  timing        // of a CallReserve
+}
+
+// An outcome is the answer to a call.
+type outcome struct {
+	result      Result // of the claim that governs
+	err         error  // there is no decision
+	taken       int    // by a CallUpTo
+	ticket      *Ticket
+	hold        *Hold
+	reservation *Reservation
+	bucket      bool         // see PartResult
+	parts       []PartResult // of several claims; with them they have the tickets and the holds
+}
+
+// failedWith is the outcome of a call without a decision.
+func failedWith(err error) outcome { return outcome{err: err} }
+
+// part is the answer to claim i.
+func (o *outcome) part(i int) *Result {
+	if o.parts == nil {
+		return &o.result
+	}
+	return &o.parts[i].Result
+}
+
+// ticketOf is where the ticket of claim i is.
+func (o *outcome) ticketOf(i int) *Ticket {
+	if o.parts == nil {
+		return o.ticket
+	}
+	return o.parts[i].Ticket
+}
+
+// all is the outcome as an AllResult.
+func (o *outcome) all(c *call) (AllResult, error) {
+	if o.err != nil {
+		return AllResult{}, o.err
+	}
+	if o.parts == nil {
+		o.parts = []PartResult{{Result: o.result, Ticket: o.ticket, Hold: o.hold, Bucket: o.bucket}}
+	}
+	for i, claim := range c.claims {
+		o.parts[i].Name, o.parts[i].Key = cmp.Or(claim.name, o.parts[i].Name, limitername.Default), claim.key
+	}
+	return AllResult{Result: o.result, Parts: o.parts}, nil
+}
+
+// undo gives back what a call has taken whose caller has left. Permits taken without a ticket stay taken.
+func (o *outcome) undo(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
+	if o.ticket != nil {
+		_ = o.ticket.Settle(ctx, 0)
+	}
+	_ = o.hold.Release(ctx)
+	if o.reservation != nil {
+		_, _ = o.reservation.cancel(ctx)
+	}
+	for _, p := range o.parts {
+		if p.Ticket != nil {
+			_ = p.Ticket.Settle(ctx, 0)
+		}
+		_ = p.Hold.Release(ctx)
+	}
+}
+
+// A claimSet is a set of claims by their places in a call, of which it has at most maxGroup.
+type claimSet uint8
+
+func (s claimSet) has(i int) bool { return s>>i&1 == 1 }
+
+// first is the first claim of the set.
+func (s claimSet) first() int { return bits.TrailingZeros8(uint8(s)) }
+
+// one reports whether the call is about one claim only.
+func (c *call) one() bool { return len(c.claims) == 1 }
+
+// opOf is what the call does with claim i.
+func (c *call) opOf(i int) Call {
+	if c.op == CallAcquire {
+		return c.claims[i].call()
+	}
+	return c.op
+}
+
+// by makes c a claim on l, which is a Limiter or a Holder.
+func (c *Claim) by(l any) {
+	c.limiter, c.outer = nil, l
+	if k := kindOf(l); k.core != nil {
+		c.limiter, c.outer = k.core, nil
+	}
+	if c.name == "" {
+		if named, ok := l.(interface{ Name() string }); ok {
+			c.name = named.Name()
+		}
+	}
+}
+
+// claimOn is a claim on l.
+func claimOn(l any, name, key string, n int) Claim {
+	c := Claim{name: name, key: key, n: n}
+	c.by(l)
+	return c
+}
+
+// decide takes off the policies that come first, or has the limiters decide.
+func (c *call) decide(ctx context.Context) outcome {
+	var next policy
+	var own claimSet
+	for i := range c.claims {
+		p, ok := c.claims[i].outer.(policy)
+		switch {
+		case !ok:
+		case next == nil || p.rank() < next.rank():
+			next, own = p, 1<<i
+		case p.rank() == next.rank():
+			own |= 1 << i
+		}
+	}
+	switch {
+	case next != nil:
+		return next.around(ctx, c, own)
+	case c.one():
+		return c.decideOne(ctx)
+	}
+	return c.decideTogether(ctx)
+}
+
+// decideOne has the one limiter decide.
+func (c *call) decideOne(ctx context.Context) outcome {
+	claim := &c.claims[0]
+	if claim.limiter != nil {
+		return claim.limiter.operation(ctx, c, claim)
+	}
+	if holds, ok := claim.outer.(Holder); ok {
+		return holdBy(ctx, c, claim, holds)
+	}
+	l, ok := claim.outer.(Limiter)
+	if !ok || kindOf(l).absent {
+		return failedWith(errUnmade)
+	}
+	var o outcome
+	_, o.bucket = l.(*LocalTokenBucket)
+	switch op := c.opOf(0); op {
+	case CallAcquire:
+		o.result, o.err = l.TryAcquireN(ctx, claim.key, claim.n)
+	case CallPeek:
+		o.result, o.err = l.Peek(ctx, claim.key)
+	case CallUpTo:
+		taker, ok := l.(PartialTaker)
+		if !ok {
+			return failedWith(cannot(l, "take a part of what is asked for"))
+		}
+		o.taken, o.result, o.err = taker.TryAcquireUpTo(ctx, claim.key, claim.n)
+	case CallEstimate, CallCharge:
+		settler, ok := l.(Settler)
+		if !ok {
+			return failedWith(cannot(l, "settle"))
+		}
+		if op == CallCharge {
+			o.result, o.err = settler.Charge(ctx, claim.key, claim.n)
+		} else {
+			o.ticket, o.result, o.err = settler.Estimate(ctx, claim.key, claim.n)
+		}
+	case CallReserve:
+		local, ok := l.(reservesInMemory)
+		if !ok {
+			return failedWith(errNoReserve)
+		}
+		o.reservation, o.err = local.reserve(ctx, c.timing, claim.key, claim.n, c.longest)
+		if o.err == nil {
+			o.result = o.reservation.result
+		}
+	}
+	return o
+}
+
+// cannot is the error for a limiter that cannot do what the call asks for.
+func cannot(l any, what string) error {
+	remedy := "give a limiter on Redis, or a LocalTokenBucket"
+	if _, ok := l.(*All); ok {
+		remedy = "give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate where the cost is settled"
+	}
+	return invalidConfig("a %T cannot %s; %s", l, what, remedy)
+}
+
+// errNoReserve says that the limiter that would decide promises no permits.
+var errNoReserve = invalidConfig("the limiter cannot reserve; give a token or leaky bucket, or use Wait, which also asks again")
+
+// operation decides a call on Redis.
+func (c *core) operation(ctx context.Context, call *call, claim *Claim) outcome {
+	o := outcome{bucket: c.isBucket()}
+	switch op := call.opOf(0); op {
+	case CallAcquire:
+		o.result, o.err = c.TryAcquireN(ctx, claim.key, claim.n)
+	case CallPeek:
+		o.result, o.err = c.Peek(ctx, claim.key)
+	case CallUpTo:
+		o.taken, o.result, o.err = c.TryAcquireUpTo(ctx, claim.key, claim.n)
+	case CallEstimate:
+		o.ticket, o.result, o.err = c.Estimate(ctx, claim.key, claim.n)
+	case CallCharge:
+		o.result, o.err = c.Charge(ctx, claim.key, claim.n)
+	case CallReserve:
+		if c.waits == nil {
+			return failedWith(errNoReserve)
+		}
+		o.reservation, o.err = c.reserveObserved(ctx, call.timing, claim.key, claim.n, call.longest)
+		if o.err == nil {
+			o.result = o.reservation.result
+		}
+	case CallHold:
+		o.hold, o.result, o.err = c.explainer.(*InFlight).TryAcquireN(ctx, claim.key, claim.n)
+	}
+	return o
+}
+
+// decideTogether has several limiters decide, all or nothing: all on Redis, or all in memory.
+// AllowAll and DenyAll may stand beside either.
+func (c *call) decideTogether(ctx context.Context) outcome {
+	var rest call
+	var places [maxGroup]int
+	parts := make([]PartResult, len(c.claims))
+	memory := 0
+	for i, claim := range c.claims {
+		switch l := claim.outer.(type) {
+		case constant:
+			r, err := l.TryAcquireN(ctx, claim.key, claim.n)
+			if err != nil {
+				return failedWith(err)
+			}
+			if parts[i].Result = r; !r.Allowed && c.op != CallPeek {
+				return c.denied(i, r)
+			}
+			if claim.settle {
+				parts[i].Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
+			}
+			continue
+		case constantHolds:
+			o := holdBy(ctx, c, &c.claims[i], l)
+			if o.err != nil {
+				return o
+			}
+			if parts[i].Result, parts[i].Hold = o.result, o.hold; !o.result.Allowed && c.op != CallPeek {
+				return c.denied(i, o.result)
+			}
+			continue
+		case nil:
+			if claim.limiter == nil {
+				return failedWith(errUnmade)
+			}
+		case decidesTogether:
+			memory++
+		default:
+			if k := kindOf(l); k.absent || k.role == onRedis {
+				return failedWith(errUnmade)
+			}
+			return failedWith(errAlone(l))
+		}
+		places[len(rest.claims)] = i
+		rest.claims = append(rest.claims, claim)
+	}
+	var all AllResult
+	var err error
+	switch {
+	case len(rest.claims) == 0:
+	case memory == len(rest.claims):
+		all, err = decideInMemory(ctx, rest.claims, c.op == CallPeek)
+	case memory > 0 && !c.split:
+		err = errMixed
+	case memory > 0:
+		all, err = decideMixed(ctx, rest.claims, c.op == CallPeek)
+	case c.op == CallPeek:
+		all, err = PeekAll(ctx, rest.claims...)
+	case c.split:
+		all, err = AcquireAcrossSlots(ctx, rest.claims...)
+	default:
+		all, err = AcquireAll(ctx, rest.claims...)
+	}
+	if err != nil {
+		var slots *slotErrors
+		if errors.As(err, &slots) {
+			slots.failed = slots.failed.at(places)
+		}
+		return failedWith(err)
+	}
+	for i, p := range all.Parts {
+		parts[places[i]] = p
+	}
+	o := outcome{parts: parts}
+	for i, p := range parts {
+		switch {
+		case i == 0:
+			o.result = p.Result
+		case o.result.Unlimited():
+			o.result = p.Result
+		case !p.Result.Unlimited():
+			o.result = governs(o.result, p.Result)
+		}
+	}
+	return o
+}
+
+// at is the set with each place replaced.
+func (s claimSet) at(places [maxGroup]int) (to claimSet) {
+	for i, place := range places {
+		if s.has(i) {
+			to |= 1 << place
+		}
+	}
+	return to
+}
+
+// denied is the denial of a call by claim i alone, before the others were asked.
+func (c *call) denied(i int, r Result) outcome {
+	if c.one() {
+		return outcome{result: r}
+	}
+	parts := make([]PartResult, len(c.claims))
+	for j := range parts {
+		parts[j].Unknown = j != i
+	}
+	parts[i].Result = r
+	return outcome{result: r, parts: parts}
+}
+
+// errMixed is the refusal of limiters of which some decide on Redis and some in memory.
+var errMixed = invalidConfig("some of the limiters decide on Redis and some in memory, so that nothing decides them together; " +
+	"as secondaries of one call, give limiters in memory to all of them, or limiters on one other client to all of them")
+
+// errAlone is the refusal of a limiter that decides only on its own.
+func errAlone(l any) error {
+	switch l := l.(type) {
+	case *All:
+		return invalidConfig("a *ratelimit.All is several limiters; claim each of them, as its method Claims does")
+	default:
+		return invalidConfig("a %T decides on its own, and cannot take its permits together with others", l)
+	}
+}
+
+// check returns the error that the call would get for its limiters whatever their keys hold, as far
+// as that is known: a Choice may pick any limiter.
+func (c *call) check() error {
+	next := policy(nil)
+	for i := range c.claims {
+		if p, ok := c.claims[i].outer.(policy); ok && (next == nil || p.rank() < next.rank()) {
+			next = p
+		}
+	}
+	if next != nil {
+		var others []Claim // the secondaries
+		known := c.claims[:0:0]
+		for _, claim := range c.claims {
+			p, ok := claim.outer.(policy)
+			if !ok || p.rank() != next.rank() {
+				known, others = append(known, claim), append(others, claim)
+				continue
+			}
+			k := kindOf(p)
+			if k.absent {
+				return errUnmade
+			}
+			if _, any := p.(picker); any {
+				continue // a Choice may pick any limiter
+			}
+			if k.inside == nil {
+				return errUnmade
+			}
+			inner, secondary := claim, claim
+			inner.by(k.inside)
+			known = append(known, inner)
+			if f, ok := p.(outagePolicy); ok {
+				secondary.by(f.outageSecondary())
+				others = append(others, secondary)
+			}
+		}
+		inside := &call{op: c.op, claims: known, split: c.split}
+		if err := inside.check(); err != nil || next.rank() != rankFallback || len(others) < len(c.claims) || c.barePrimaries(next.rank()) {
+			return err
+		}
+		outage := &call{op: c.op, claims: others, split: c.split}
+		if err := outage.check(); err != nil {
+			return fmt.Errorf("%w (the secondaries of a call that an outage meets)", err)
+		}
+		return nil
+	}
+	return c.checkLimiters()
+}
+
+// barePrimaries reports whether a claim has no policy of that rank, so that an outage is an error.
+func (c *call) barePrimaries(rank int) bool {
+	for _, claim := range c.claims {
+		if p, ok := claim.outer.(policy); !ok || p.rank() != rank {
+			return true
+		}
+	}
+	return false
+}
+
+// checkLimiters is check for a call without policies.
+func (c *call) checkLimiters() error {
+	var redisClaims []Claim
+	memory := 0
+	for _, claim := range c.claims {
+		switch l := claim.outer.(type) {
+		case constant, constantHolds:
+		case nil:
+			if claim.limiter == nil {
+				return errUnmade
+			}
+			redisClaims = append(redisClaims, claim)
+		case decidesTogether:
+			memory++
+		default:
+			if k := kindOf(l); k.absent || k.role == onRedis {
+				return errUnmade
+			}
+			if !c.one() || claim.settle {
+				return errAlone(l)
+			}
+		}
+	}
+	switch {
+	case memory > 0 && len(redisClaims) > 0:
+		return errMixed
+	case len(redisClaims) > 0:
+		return checkOnRedis(redisClaims)
+	}
+	return nil
+}

@@ -1,0 +1,516 @@
+package ratelimit_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+)
+
+// An outage is a server that fails when it is told to, and the limits of a service on it, each with a secondary.
+type outage struct {
+	server *miniredis.Miniredis
+	client *redis.Client
+	sent   atomic.Int64 // commands and pipelines
+}
+
+func newOutage(t *testing.T) *outage {
+	o := &outage{server: miniredis.RunT(t)}
+	o.server.SetTime(limitertest.Start)
+	o.client = redis.NewClient(&redis.Options{Addr: o.server.Addr(), MaxRetries: -1})
+	t.Cleanup(func() { _ = o.client.Close() })
+	o.client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		o.sent.Add(1)
+		return next(ctx, cmd)
+	}))
+	return o
+}
+
+// onCommand is what a client does with each command.
+type onCommand func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
+
+func (onCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (onCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h onCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "hello" { // of a new connection
+			return next(ctx, cmd)
+		}
+		return h(ctx, cmd, next)
+	}
+}
+
+func (o *outage) begin() { o.server.SetError("LOADING") }
+func (o *outage) end()   { o.server.SetError("") }
+
+// bucket is a limit of n on Redis, with a bucket of local in this process beside it.
+func (o *outage) bucket(name string, n, local int, opts ...ratelimit.FallbackOption) *ratelimit.Fallback {
+	primary := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
+	return ratelimit.Must(ratelimit.NewFallback(primary, localBucket(local), opts...))
+}
+
+func localBucket(n int) *ratelimit.LocalTokenBucket {
+	return ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), n))
+}
+
+func acquire(t *testing.T, claims ...ratelimit.Claim) ratelimit.AllResult {
+	t.Helper()
+	r, err := ratelimit.AcquireAll(ctx, claims...)
+	require.NoError(t, err)
+	return r
+}
+
+// TestSeveralLimitsInAnOutage: one script decides while Redis answers; otherwise the secondaries do, all or nothing.
+func TestSeveralLimitsInAnOutage(t *testing.T) {
+	o := newOutage(t)
+	user, address := o.bucket("user", 10, 5), o.bucket("address", 10, 2)
+	claims := func() []ratelimit.Claim { return []ratelimit.Claim{user.Claim("u", 3), address.Claim("a", 1)} }
+	hour := func(limit int) time.Duration { return time.Duration(limit) * time.Hour }
+	part := func(name, key string, limit, left int, fallback bool) ratelimit.PartResult {
+		return ratelimit.PartResult{Name: name, Key: key, Bucket: true, Result: ratelimit.Result{
+			Allowed: true, Limit: limit, Window: hour(limit), Remaining: left, ResetAfter: hour(limit - left), Fallback: fallback,
+		}}
+	}
+	acquire(t, claims()...)
+	o.sent.Store(0)
+	r := acquire(t, claims()...)
+	require.EqualValues(t, 1, o.sent.Load())
+	require.Equal(t, []ratelimit.PartResult{part("user", "u", 10, 4, false), part("address", "a", 10, 8, false)}, r.Parts)
+	require.Equal(t, r.Parts[0].Result.Remaining, r.Remaining)
+
+	o.begin()
+	frozen := func(p ratelimit.PartResult) ratelimit.PartResult { // but for what the bucket has refilled in this moment
+		p.Result.ResetAfter = p.Result.ResetAfter.Round(time.Minute)
+		p.Result.RetryAfter = p.Result.RetryAfter.Round(time.Minute)
+		return p
+	}
+	r = acquire(t, claims()...)
+	require.True(t, r.Allowed)
+	require.True(t, r.Fallback)
+	require.Equal(t, part("user", "u", 5, 2, true), frozen(r.Parts[0]))
+	require.Equal(t, part("address", "a", 2, 1, true), frozen(r.Parts[1]))
+	r = acquire(t, claims()...)
+	require.Equal(t, ratelimit.PartResult{Name: "user", Key: "u", Result: ratelimit.Result{
+		Limit: 5, Window: hour(5), Remaining: 2, RetryAfter: time.Hour, ResetAfter: hour(3), Fallback: true,
+	}}, frozen(r.Parts[0]))
+	require.True(t, r.Parts[1].Result.Allowed)
+	require.Equal(t, 1, r.Parts[1].Result.Remaining, "nothing was taken from the address")
+	require.Equal(t, 1, acquire(t, user.Claim("u", 1), address.Claim("a", 1)).Parts[0].Result.Remaining)
+
+	bare := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 9, time.Minute, ratelimit.WithName("bare")))
+	_, err := ratelimit.AcquireAll(ctx, user.Claim("u", 1), bare.Claim("b", 1))
+	require.ErrorContains(t, err, "LOADING")
+	require.ErrorContains(t, err, `the fixed window "bare" has no policy for outages; put a Fallback around it`)
+	_, err = ratelimit.AcquireAll(ctx, user.Claim("u", 11), address.Claim("a", 1))
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "no Redis can allow it")
+	r = acquire(t, user.Claim("u", 1), address.Claim("a", 3))
+	require.Equal(t, ratelimit.Result{Limit: 2, Window: hour(2), RetryAfter: time.Second, Fallback: true}, withoutReset(r.Parts[1].Result), "until the primary is asked again")
+	require.Equal(t, withoutReset(r.Parts[1].Result), withoutReset(r.Result))
+	require.Equal(t, ratelimit.PartResult{Name: "user", Key: "u", Unknown: true, Result: ratelimit.Result{Fallback: true}}, r.Parts[0])
+
+	o.end()
+	r = acquire(t, claims()...)
+	require.Equal(t, []ratelimit.PartResult{part("user", "u", 10, 1, false), part("address", "a", 10, 7, false)}, r.Parts, "nothing was charged twice")
+}
+
+func withoutReset(r ratelimit.Result) ratelimit.Result {
+	r.ResetAfter = 0
+	return r
+}
+
+// TestBreakersOfSeveralLimits: each different breaker begins once, and gets one verdict. If one keeps the call from the primaries,
+// the others hear nothing.
+func TestBreakersOfSeveralLimits(t *testing.T) {
+	o := newOutage(t)
+	breaker := func(failures int) *ratelimit.Breaker {
+		return ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(failures), ratelimit.WithProbeEvery(time.Hour)))
+	}
+	shared, own := breaker(3), breaker(2)
+	a := o.bucket("a", 10, 100, ratelimit.WithSharedBreaker(shared))
+	b := o.bucket("b", 10, 100, ratelimit.WithSharedBreaker(shared))
+	c := o.bucket("c", 10, 100, ratelimit.WithSharedBreaker(own))
+	all := func() {
+		t.Helper()
+		require.True(t, acquire(t, c.Claim("k", 1), a.Claim("k", 1), b.Claim("k", 1)).Fallback)
+	}
+	o.begin()
+	all()
+	require.Equal(t, []ratelimit.BreakerState{ratelimit.StateClosed, ratelimit.StateClosed}, []ratelimit.BreakerState{shared.State(), own.State()})
+	all()
+	require.Equal(t, []ratelimit.BreakerState{ratelimit.StateClosed, ratelimit.StateOpen}, []ratelimit.BreakerState{shared.State(), own.State()})
+	o.sent.Store(0)
+	for range 5 {
+		all()
+	}
+	require.Zero(t, o.sent.Load(), "one breaker is open")
+	require.Equal(t, ratelimit.StateClosed, shared.State(), "and the other was given no verdict")
+	require.True(t, acquire(t, a.Claim("k", 1), b.Claim("k", 1)).Fallback)
+	require.Equal(t, ratelimit.StateOpen, shared.State(), "the third failure")
+}
+
+// TestTheSmallestBudgetOfSeveral bounds the call. What Redis takes afterwards is given back, if it was taken on conditions.
+func TestTheSmallestBudgetOfSeveral(t *testing.T) {
+	o := newOutage(t)
+	var hang atomic.Bool
+	release, returned := make(chan struct{}), make(chan struct{}, 100)
+	o.client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if hang.Load() {
+			<-release
+		}
+		err := next(ctx, cmd)
+		if !redis.HasErrorPrefix(err, "NOSCRIPT") { // otherwise the same comes again
+			returned <- struct{}{}
+		}
+		return err
+	}))
+	quick := ratelimit.WithBudget(200 * time.Millisecond)
+	tokens, requests := o.bucket("tokens", 10, 10, quick), o.bucket("requests", 10, 10, ratelimit.WithBudget(time.Hour))
+	holds := ratelimit.Must(ratelimit.NewInFlight(o.client, 5, time.Hour))
+	running := ratelimit.Must(ratelimit.NewHoldFallback(holds, ratelimit.Must(ratelimit.NewLocalInFlight(2))))
+	wait := func(n int) {
+		for range n {
+			<-returned
+		}
+	}
+	peek := func(l *ratelimit.Fallback) int { r := must(t)(l.Peek(ctx, "k")); <-returned; return r.Remaining }
+	call := func() ratelimit.AllResult {
+		return acquire(t, tokens.Claim("k", 4).Estimate(), requests.Claim("k", 1), running.Claim("k", 1))
+	}
+	first := call()
+	require.False(t, first.Fallback)
+	for len(returned) > 0 {
+		<-returned
+	}
+	require.Equal(t, []int{6, 9}, []int{peek(tokens), peek(requests)})
+
+	hang.Store(true)
+	late := call()
+	require.True(t, late.Fallback)
+	require.NotNil(t, late.Parts[0].Ticket)
+	hang.Store(false)
+	close(release)
+	wait(3) // the call itself, the settlement and the release
+	require.Equal(t, []int{6, 8}, []int{peek(tokens), peek(requests)}, "the estimate came back; a plain permit stays taken")
+	require.Equal(t, 4, must(t)(holds.Peek(ctx, "k")).Remaining, "and so did the hold")
+	<-returned
+	require.NoError(t, late.Parts[0].Ticket.Settle(ctx, 0), "in memory")
+	require.NoError(t, late.Release(ctx))
+	require.ErrorIs(t, late.Parts[2].Hold.Extend(ctx), ratelimit.ErrLeaseLost, "released")
+	require.Empty(t, returned)
+}
+
+// TestSecondariesSettleAndRelease where they have taken.
+func TestSecondariesSettleAndRelease(t *testing.T) {
+	o := newOutage(t)
+	o.begin()
+	local := localBucket(10)
+	tokens := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 10)), local))
+	here := ratelimit.Must(ratelimit.NewLocalInFlight(2))
+	running := ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.Must(ratelimit.NewInFlight(o.client, 5, time.Hour)), here))
+	left := func() []int {
+		return []int{must(t)(local.Peek(ctx, "k")).Remaining, must(t)(here.Peek(ctx, "k")).Remaining}
+	}
+	r := acquire(t, tokens.Claim("k", 4).Estimate(), running.Claim("k", 1))
+	require.Equal(t, []int{6, 1}, left())
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Remaining: 1, Fallback: true}, r.Parts[1].Result)
+	require.NoError(t, r.Parts[0].Ticket.Settle(ctx, 1))
+	require.ErrorIs(t, r.Parts[0].Ticket.Settle(ctx, 1), ratelimit.ErrSettled)
+	require.Equal(t, []int{9, 1}, left())
+	require.Positive(t, r.Parts[1].Hold.Left())
+	require.NoError(t, r.Release(ctx))
+	require.NoError(t, r.Release(ctx), "once")
+	require.Equal(t, []int{9, 2}, left())
+	require.ErrorIs(t, r.Parts[1].Hold.Extend(ctx), ratelimit.ErrLeaseLost)
+
+	ticket, _, err := tokens.Estimate(ctx, "k", 2)
+	require.NoError(t, err)
+	require.NoError(t, ticket.Settle(ctx, 12), "into debt")
+	require.Equal(t, []int{0, 2}, left())
+	require.False(t, must(t)(tokens.TryAcquire(ctx, "k")).Allowed)
+	require.True(t, must(t)(tokens.Charge(ctx, "k", 5)).Fallback)
+	taken, result, err := tokens.TryAcquireUpTo(ctx, "other", 20)
+	require.NoError(t, err)
+	require.Equal(t, 10, taken)
+	require.True(t, result.Fallback && result.Allowed && result.RetryAfter > 0)
+
+	one, _, err := running.TryAcquire(ctx, "k")
+	require.NoError(t, err)
+	two, _, err := running.TryAcquireN(ctx, "k", 1)
+	require.NoError(t, err)
+	none, result, err := running.TryAcquire(ctx, "k")
+	require.NoError(t, err)
+	require.Nil(t, none)
+	require.Equal(t, ratelimit.Result{Limit: 2, RetryAfter: time.Second, ResetAfter: time.Second, Fallback: true}, result)
+	require.NoError(t, one.Do(ctx, func(context.Context) error { return nil }))
+	require.Equal(t, 1, must(t)(here.Peek(ctx, "k")).Remaining)
+	require.NoError(t, two.Release(ctx))
+
+	for allowed, secondary := range map[bool]ratelimit.Holder{true: ratelimit.AllowHolds(), false: ratelimit.DenyHolds()} {
+		f := ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.Must(ratelimit.NewInFlight(o.client, 5, time.Hour)), secondary))
+		h, r, err := f.TryAcquire(ctx, "k")
+		require.NoError(t, err)
+		require.Equal(t, allowed, r.Allowed)
+		require.Equal(t, allowed, h != nil)
+		require.True(t, r.Fallback)
+		require.NoError(t, h.Release(ctx))
+		r2 := acquire(t, tokens.Claim("third", 1), f.Claim("k", 1))
+		require.Equal(t, allowed, r2.Allowed)
+	}
+}
+
+// TestMemoryAmongSeveralLimits: what the memory of one claim denies is asked of nobody. A cache stores its own limiter's denial only.
+func TestMemoryAmongSeveralLimits(t *testing.T) {
+	o := newOutage(t)
+	bucket := func(name string, n int) *ratelimit.TokenBucket {
+		return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
+	}
+	a, b := ratelimit.Must(ratelimit.NewDenyCache(bucket("a", 2))), ratelimit.Must(ratelimit.NewDenyCache(bucket("b", 5)))
+	claims := func(n int) []ratelimit.Claim { return []ratelimit.Claim{b.Claim("k", 1), a.Claim("k", n)} }
+	r := acquire(t, claims(2)...)
+	require.True(t, r.Allowed)
+	r = acquire(t, claims(1)...)
+	require.Equal(t, []bool{true, false}, verdicts(r))
+	o.sent.Store(0)
+	r = acquire(t, claims(1)...)
+	require.Zero(t, o.sent.Load())
+	require.Equal(t, ratelimit.PartResult{Name: "b", Key: "k", Unknown: true}, r.Parts[0])
+	require.Equal(t, "a", r.Parts[1].Name)
+	require.Equal(t, r.Result, r.Parts[1].Result)
+	require.False(t, r.Allowed)
+	require.Positive(t, r.RetryAfter)
+	require.Equal(t, 4, must(t)(b.Peek(ctx, "k")).Remaining)
+	require.True(t, must(t)(b.TryAcquire(ctx, "k")).Allowed, "b has denied nothing")
+
+	ticket := acquire(t, b.Claim("j", 1), a.Claim("j", 2).Estimate()).Parts[1].Ticket
+	require.False(t, acquire(t, b.Claim("j", 1), a.Claim("j", 1)).Allowed)
+	require.NoError(t, ticket.Settle(ctx, 1))
+	require.True(t, acquire(t, b.Claim("j", 1), a.Claim("j", 1)).Allowed, "the settlement has removed the denial")
+
+	// Two claims of one key count together, and their denial says nothing about one of them.
+	twice := acquire(t, a.Claim("i", 1), a.Claim("i", 1), b.Claim("i", 1))
+	require.True(t, twice.Allowed)
+	require.NoError(t, a.Reset(ctx, "i"))
+	require.True(t, acquire(t, a.Claim("i", 1), b.Claim("i", 1)).Allowed)
+	require.False(t, acquire(t, a.Claim("i", 1), a.Claim("i", 1), b.Claim("i", 1)).Allowed)
+	require.True(t, acquire(t, a.Claim("i", 1), b.Claim("i", 1)).Allowed)
+}
+
+// TestMemoryInsideAnOutage: the cache inside a Fallback is asked where the primary would be; the one outside always.
+func TestMemoryInsideAnOutage(t *testing.T) {
+	o := newOutage(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 1))
+	open := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Hour)))
+	inside := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket)), localBucket(1), ratelimit.WithSharedBreaker(open)))
+	other := o.bucket("other", 5, 5)
+	require.True(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)
+	require.False(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)
+	o.begin()
+	require.False(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Fallback, "from memory")
+	require.True(t, acquire(t, inside.Claim("j", 1), other.Claim("j", 1)).Fallback, "the breaker opens")
+	r := acquire(t, inside.Claim("k", 1), other.Claim("k", 1))
+	require.True(t, r.Allowed && r.Fallback, "the primary is not asked, and neither is its memory")
+}
+
+// TestTrialsAmongSeveralLimits: the trial is asked when all other claims allowed, and gets the settlement.
+func TestTrialsAmongSeveralLimits(t *testing.T) {
+	o := newOutage(t)
+	bucket := func(name string, n int) *ratelimit.TokenBucket {
+		return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
+	}
+	reports := make(chan ratelimit.Trial, 10)
+	stricter := bucket("stricter", 2)
+	tried := ratelimit.Must(ratelimit.NewShadow(bucket("enforced", 3), stricter, func(t ratelimit.Trial) { reports <- t }))
+	other := bucket("other", 2)
+
+	r := acquire(t, tried.Claim("k", 3), other.Claim("k", 1))
+	trial := <-reports
+	require.Equal(t, ratelimit.Trial{Key: "k", N: 3, Enforced: r.Parts[0].Result, Err: trial.Err}, trial)
+	require.ErrorIs(t, trial.Err, ratelimit.ErrExceedsLimit)
+	require.False(t, acquire(t, tried.Claim("k", 1), other.Claim("k", 1)).Allowed, "by the enforced limiter alone")
+	require.True(t, (<-reports).Result.Allowed)
+	require.True(t, must(t)(other.TryAcquire(ctx, "k")).Allowed)
+	require.False(t, acquire(t, tried.Claim("k", 1), other.Claim("k", 1)).Allowed, "by the other one too")
+	require.Empty(t, reports)
+
+	ticket, _, err := tried.Estimate(ctx, "j", 2)
+	require.NoError(t, err)
+	require.True(t, (<-reports).Result.Allowed)
+	require.Zero(t, must(t)(stricter.Peek(ctx, "j")).Remaining)
+	settled := make(chan struct{}, 10)
+	o.client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		err := next(ctx, cmd)
+		if !redis.HasErrorPrefix(err, "NOSCRIPT") { // otherwise the same comes again
+			settled <- struct{}{}
+		}
+		return err
+	}))
+	require.NoError(t, ticket.Settle(ctx, 1))
+	<-settled
+	<-settled
+	require.Equal(t, 1, must(t)(stricter.Peek(ctx, "j")).Remaining, "of the trial too")
+}
+
+// TestChoicesAmongSeveralLimits pick for claims, and for permits that are held.
+func TestChoicesAmongSeveralLimits(t *testing.T) {
+	o := newOutage(t)
+	free := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 1, ratelimit.WithName("plan")))
+	paid := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 100, ratelimit.WithName("plan")))
+	plans := map[string]ratelimit.Limiter{"free": free, "paid": paid, "staff": ratelimit.AllowAll(), "blocked": ratelimit.DenyAll()}
+	plan := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) ratelimit.Limiter { return plans[key] }))
+	caps := map[string]ratelimit.Holder{
+		"free":  ratelimit.Must(ratelimit.NewInFlight(o.client, 1, time.Hour)),
+		"paid":  ratelimit.Must(ratelimit.NewInFlight(o.client, 2, time.Hour)),
+		"staff": ratelimit.AllowHolds(), "blocked": ratelimit.DenyHolds(),
+	}
+	running := ratelimit.Must(ratelimit.NewHoldChoice(func(_ context.Context, key string) ratelimit.Holder { return caps[key] }))
+	address := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 50, time.Hour, ratelimit.WithName("address")))
+	call := func(key string) ratelimit.AllResult {
+		return acquire(t, plan.Claim(key, 1).Estimate(), running.Claim(key, 1), address.Claim(key, 1))
+	}
+	require.True(t, call("free").Allowed)
+	require.Equal(t, []bool{false, false, true}, verdicts(call("free")))
+	first := call("paid")
+	require.Equal(t, []string{"plan", "default", "address"}, []string{first.Parts[0].Name, first.Parts[1].Name, first.Parts[2].Name})
+	require.Equal(t, 99, first.Parts[0].Result.Remaining)
+	require.True(t, call("paid").Allowed)
+	require.Equal(t, []bool{true, false, true}, verdicts(call("paid")))
+	staff := call("staff")
+	require.True(t, staff.Allowed && !staff.Unlimited(), "the address has a limit")
+	require.True(t, staff.Parts[0].Result.Unlimited())
+	require.Equal(t, 49, staff.Remaining)
+	require.NoError(t, staff.Parts[0].Ticket.Settle(ctx, 5))
+	require.NoError(t, staff.Release(ctx))
+	o.sent.Store(0)
+	blocked := call("blocked")
+	require.False(t, blocked.Allowed)
+	require.Equal(t, []bool{false, true, true}, []bool{blocked.Parts[0].Unknown, blocked.Parts[1].Unknown, blocked.Parts[2].Unknown})
+	require.Zero(t, o.sent.Load())
+	for _, claims := range [][]ratelimit.Claim{
+		{plan.Claim("nobody", 1), address.Claim("nobody", 1)}, {running.Claim("nobody", 1), address.Claim("nobody", 1)},
+	} {
+		_, err := ratelimit.AcquireAll(ctx, claims...)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, `pick returned nil for "nobody"`)
+	}
+	hold, r, err := running.TryAcquire(ctx, "free")
+	require.NoError(t, err)
+	require.False(t, r.Allowed)
+	require.Nil(t, hold)
+	require.Zero(t, must(t)(running.Peek(ctx, "free")).Remaining)
+}
+
+// TestLimitersInMemoryDecideTogether: concurrent calls that name their claims in any order neither wait for each other nor take more
+// than there is.
+func TestLimitersInMemoryDecideTogether(t *testing.T) {
+	a, b := localBucket(300), localBucket(200)
+	held := ratelimit.Must(ratelimit.NewLocalInFlight(150))
+	var allowed atomic.Int64
+	var group sync.WaitGroup
+	for i := range 8 {
+		group.Go(func() {
+			for j := range 100 {
+				claims := []ratelimit.Claim{a.Claim("k", 2), b.Claim("k", 1), held.Claim("k", 1), b.Claim("other"+string(rune('0'+j%10)), 1)}
+				if i%2 == 1 {
+					claims[0], claims[3], claims[1], claims[2] = claims[3], claims[0], claims[2], claims[1]
+				}
+				if r, err := ratelimit.AcquireAll(ctx, claims...); err != nil {
+					t.Error(err)
+				} else if r.Allowed {
+					allowed.Add(1)
+				}
+			}
+		})
+	}
+	group.Wait()
+	require.EqualValues(t, 150, allowed.Load(), "two permits of 300 each, one of 150 held")
+	require.Equal(t, []int{0, 50}, []int{must(t)(a.Peek(ctx, "k")).Remaining, must(t)(b.Peek(ctx, "k")).Remaining})
+	_, err := ratelimit.AcquireAll(ctx, a.Claim("k", 1).Estimate(), a.Claim("k", 1))
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	for want, claim := range map[error]ratelimit.Claim{
+		ratelimit.ErrExceedsLimit: a.Claim("k", 301), ratelimit.ErrInvalidKey: a.Claim("", 1), ratelimit.ErrInvalidPermits: a.Claim("k", 0),
+		ratelimit.ErrInvalidConfig: (*ratelimit.LocalTokenBucket)(nil).Claim("k", 1),
+	} {
+		_, err := ratelimit.AcquireAll(ctx, b.Claim("fresh", 1), claim)
+		require.ErrorIs(t, err, want)
+	}
+	require.Equal(t, 200, must(t)(b.Peek(ctx, "fresh")).Remaining)
+}
+
+// TestAnOutageOfOneShard: the claim whose primary answers is decided there, and only the other asks its secondary.
+func TestAnOutageOfOneShard(t *testing.T) {
+	servers := map[string]*miniredis.Miniredis{"one": miniredis.RunT(t), "two": miniredis.RunT(t)}
+	ring := redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"one": servers["one"].Addr(), "two": servers["two"].Addr()}, MaxRetries: -1, HeartbeatFrequency: time.Hour,
+	})
+	t.Cleanup(func() { _ = ring.Close() })
+	limits := func(name string) *ratelimit.Fallback {
+		primary := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 3, ratelimit.WithName(name)))
+		return ratelimit.Must(ratelimit.NewFallback(primary, localBucket(2)))
+	}
+	user, address := limits("user"), limits("address")
+	keyOn := func(shard string) string {
+		for i := range 100 {
+			key := "key" + string(rune('0'+i))
+			must(t)(user.TryAcquire(ctx, key))
+			if len(servers[shard].Keys()) > 0 {
+				servers["one"].FlushAll()
+				servers["two"].FlushAll()
+				return key
+			}
+		}
+		t.Fatal("no key on " + shard)
+		return ""
+	}
+	first := keyOn("one")
+	second := keyOn("two")
+	servers["two"].SetError("LOADING")
+	call := func() ratelimit.AllResult {
+		r, err := ratelimit.AcquireAcrossSlots(ctx, user.Claim(first, 1), address.Claim(second, 1))
+		require.NoError(t, err)
+		return r
+	}
+	r := call()
+	require.Equal(t, []bool{true, true}, verdicts(r))
+	require.Equal(t, 3, r.Parts[0].Result.Limit)
+	require.Equal(t, []int{2, 1}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining}, "on Redis, and in memory")
+	require.True(t, call().Allowed)
+	require.Equal(t, []bool{true, false}, verdicts(call()), "the memory of the second has no more")
+	servers["two"].SetError("")
+	require.Equal(t, 1, must(t)(user.Peek(ctx, first)).Remaining, "the denied call has given back what Redis took")
+	require.Equal(t, 3, must(t)(address.Peek(ctx, second)).Remaining)
+}
+
+// TestASecondaryPerPolicy: secondaries are all in memory or all on one other client.
+func TestASecondaryPerPolicy(t *testing.T) {
+	o := newOutage(t)
+	elsewhere := limitertest.OnMiniredis(t)
+	on := func(name string) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewTokenBucket(elsewhere.Client, ratelimit.PerHour(1), 4, ratelimit.WithName(name)))
+	}
+	with := func(name string, secondary ratelimit.Limiter) *ratelimit.Fallback {
+		return ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 9, ratelimit.WithName(name))), secondary))
+	}
+	a, b, local := with("a", on("a")), with("b", on("b")), with("local", localBucket(3))
+	o.begin()
+	r := acquire(t, a.Claim("k", 1), b.Claim("k", 2).Estimate())
+	require.Equal(t, []int{3, 2}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining})
+	require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 0), "where it was taken")
+	require.Equal(t, 4, must(t)(b.Peek(ctx, "k")).Remaining)
+	_, err := ratelimit.AcquireAll(ctx, a.Claim("k", 1), local.Claim("k", 1))
+	require.ErrorContains(t, err, "some of the limiters decide on Redis and some in memory")
+	require.ErrorContains(t, err, "LOADING")
+	require.False(t, errors.Is(err, ratelimit.ErrInvalidConfig), "the outage is the reason")
+	require.ErrorIs(t, ratelimit.CheckAll(a.Claim("k", 1), local.Claim("k", 1)), ratelimit.ErrInvalidConfig)
+	require.NoError(t, ratelimit.CheckAll(a.Claim("k", 1), b.Claim("k", 1)))
+}

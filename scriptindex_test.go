@@ -1,0 +1,58 @@
+package ratelimit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// TestScriptsOfAGroupAreFound: those of limiters as they decide together, in any order.
+func TestScriptsOfAGroupAreFound(t *testing.T) {
+	client := onMini(t).client
+	bucket := Must(NewTokenBucket(client, PerSecond(1), 1)).core
+	fixed := Must(NewFixedWindow(client, 1, time.Second)).core
+	log := Must(NewSlidingLog(client, []Rule{{Limit: 1, Window: time.Second}, {Limit: 2, Window: time.Hour}})).core
+	held := Must(NewInFlight(client, 1, time.Second)).core
+	dated := Must(NewFixedWindow(client, 1, time.Second, WithAlignment(0))).core
+	calendar := Must(NewCalendarWindow(client, 1, Daily(time.UTC))).core
+	hash, list := Must(NewSlidingWindow(client, 1, time.Second)).core, Must(NewSlidingWindow(client, 1, time.Second, WithStorage(List))).core
+	zset := Must(NewSlidingWindow(client, 1, time.Second, WithStorage(ZSet))).core
+	stepped := Must(NewTokenBucket(client, PerSecond(1), 1, WithRefillEvery(time.Second))).core
+	for _, test := range []struct {
+		cores    []*core
+		tickets  []bool
+		limiters []string
+	}{
+		{[]*core{bucket, fixed}, []bool{false, false}, []string{"fixedwindow", "bucket"}},
+		{[]*core{log, bucket}, []bool{false, true}, []string{"slidinglog,2", "bucket,estimate"}},
+		{[]*core{held, dated, calendar, hash}, []bool{false, false, false, false}, []string{"inflight", "datedwindow", "calendarwindow", "slidingwindow_hash"}},
+		{[]*core{list, zset, stepped}, []bool{false, false, false}, []string{"slidingwindow_list", "slidingwindow_zset", "steppedbucket"}},
+	} {
+		g, err := newGroup(test.cores, test.tickets)
+		require.NoError(t, err)
+		found, err := script.Together(test.limiters)
+		require.NoError(t, err)
+		var digests []string
+		for _, s := range found {
+			digests = append(digests, s.Digest())
+		}
+		want := []string{g.exec.One.Digest(), g.exec.Peek.Digest(), g.exec.Many.Digest()}
+		for _, l := range g.exec.Several {
+			want = append(want, l.Common.Digest())
+		}
+		require.Equal(t, want, digests, "%v", test.limiters)
+	}
+	for limiter, problem := range map[string]string{
+		"bukket":       `"bukket" is no file of a limiter; those are fixedwindow, datedwindow, calendarwindow, slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog, bucket, steppedbucket, inflight`,
+		"bucket,2":     `"2" of bucket is not known; an estimate is bucket,estimate`,
+		"slidinglog,x": `"x" is no number of rules of a sliding log; such as slidinglog,2`,
+	} {
+		_, err := script.Together([]string{limiter})
+		require.EqualError(t, err, problem)
+	}
+	_, err := script.Together(nil)
+	require.ErrorIs(t, err, ErrInvalidConfig)
+}
