@@ -51,10 +51,7 @@ type bucket struct {
 type level struct{ permits, units int64 }
 
 func newBucket(rate Rate, size int, sizeName string, every time.Duration) (*bucket, error) {
-	if err := checkCount("the rate's Count", rate.Count); err != nil {
-		return nil, err
-	}
-	if err := checkSpan("the rate's Period", rate.Period); err != nil {
+	if err := rate.check(); err != nil {
 		return nil, err
 	}
 	if err := checkCount("the "+sizeName, size); err != nil {

@@ -89,6 +89,7 @@
 // [NewAll] takes permits of one key from several limiters, all or nothing, in one round
 // trip; [AcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
 // the limiter of each call, for plans and for limits that change while the program runs.
+// [TokenBuckets] has the limiter of a limit that comes with the call, as from a database.
 // [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of
 // a key to other limiters of the same name.
 //

@@ -103,25 +103,6 @@ func (r Result) Err() error {
 // error.
 func (r Result) Unlimited() bool { return r.Allowed && r.Limit == 0 }
 
-// A Rate is Count permits per Period. Count is 1 to 1,000,000,000; Period is a whole
-// number of microseconds, from 1ms to 71 years.
-type Rate struct {
-	Count  int
-	Period time.Duration
-}
-
-// PerSecond is n permits per second.
-func PerSecond(n int) Rate { return Rate{n, time.Second} }
-
-// PerMinute is n permits per minute.
-func PerMinute(n int) Rate { return Rate{n, time.Minute} }
-
-// PerHour is n permits per hour.
-func PerHour(n int) Rate { return Rate{n, time.Hour} }
-
-// Per is n permits per d.
-func Per(n int, d time.Duration) Rate { return Rate{n, d} }
-
 // A Rule allows at most Limit permits in any interval of one Window. Limit is 1 to
 // 1,000,000,000; Window is a whole number of microseconds, from 1ms to 71 years.
 type Rule struct {

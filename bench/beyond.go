@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"strconv"
+	"strings"
 	"time"
 
 	redis_rate "github.com/go-redis/redis_rate/v10"
@@ -47,6 +49,14 @@ func matches() []match {
 				{name: reference, kind: peer, only: allowed, cancellable: true, open: openOneByOther},
 			},
 			against: tryAcquire, keys: 1000,
+		},
+		{
+			title: "A limit that comes with each call",
+			about: "Each of 10,000 keys has a token bucket of another burst, which `TokenBuckets` looks up. Aimed at: 0.80 × with 256 callers.",
+			contestants: []contestant{
+				{name: "a limit of 10,000", only: allowed, cancellable: true, open: openLimits},
+				{name: "one limit", only: allowed, cancellable: true, open: limiter(tokenBucket)},
+			},
 		},
 		{
 			title: "Several limits at once",
@@ -242,6 +252,24 @@ func openPlans(b *testbed, _ verdict, tag string) (decide, error) {
 		r, err := plans[hash.Sum32()%1000].TryAcquire(ctx, key)
 		return r.Allowed, err
 	}, nil
+}
+
+// openLimits has a limit of its own for each key.
+func openLimits(b *testbed, _ verdict, tag string) (decide, error) {
+	rate, burst := bucket(allowed)
+	buckets, err := ratelimit.NewTokenBuckets(b.client, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		number, err := strconv.Atoi(strings.TrimPrefix(key, "user:"))
+		if err != nil {
+			return false, err
+		}
+		l, err := buckets.Of(rate, burst-number)
+		if err != nil {
+			return false, err
+		}
+		r, err := l.TryAcquire(ctx, key)
+		return r.Allowed, err
+	}, err
 }
 
 func openTwoByOther(b *testbed, _ verdict, tag string) (decide, error) {

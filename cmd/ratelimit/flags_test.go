@@ -92,17 +92,18 @@ func TestParseArgs(t *testing.T) {
 }
 
 func TestParseArgsErrors(t *testing.T) {
-	rates := "; write for example 10/m, 500/h or 10/90s"
+	rates := "; write a count and a period, such as 10/m, 500/h or 10/90s"
+	const rate = "ratelimit: invalid configuration: the rate"
 	for _, tt := range []struct {
 		args []string
 		err  string
 	}{
-		{[]string{"--rate", "10"}, `--rate "10": it has no period` + rates},
-		{[]string{"--rate", "ten/m"}, `--rate "ten/m": the count "ten" is not a whole number, 1 or more` + rates},
-		{[]string{"--rate", "0/m"}, `--rate "0/m": the count "0" is not a whole number, 1 or more` + rates},
-		{[]string{"--rate", "10/fortnight"}, `--rate "10/fortnight": the period "fortnight" is neither s, m, h, d nor a duration` + rates},
-		{[]string{"--rate", "10/-1m"}, `--rate "10/-1m": the period "-1m" is neither s, m, h, d nor a duration` + rates},
-		{[]string{"--rate", "10/999999999d"}, `--rate "10/999999999d": the period "999999999d" is neither s, m, h, d nor a duration` + rates},
+		{[]string{"--rate", "10"}, "--rate: " + rate + ` "10" has no period` + rates},
+		{[]string{"--rate", "ten/m"}, "--rate: " + rate + ` "ten/m" has the count "ten", which is not a whole number` + rates},
+		{[]string{"--rate", "0/m"}, "--rate: " + rate + "'s Count is 0; it must be at least 1"},
+		{[]string{"--rate", "10/fortnight"}, "--rate: " + rate + ` "10/fortnight" has the period "fortnight", which is neither s, m, h, d nor a duration` + rates},
+		{[]string{"--rate", "10/-1m"}, "--rate: " + rate + "'s Period is -1m0s; it must be at least 1ms"},
+		{[]string{"--rate", "10/999999999d"}, "--rate: " + rate + ` "10/999999999d" has the period "999999999d", which is neither s, m, h, d nor a duration` + rates},
 		{[]string{"--rate", "1/m", "--rate", "2/m"}, `invalid argument "2/m" for "--rate" flag: it is given twice`},
 		{[]string{"--rate", "1/m", "--limit", "2"}, "--rate and --limit with --window say the same: leave one of them out"},
 		{[]string{"--limit", "2"}, "--limit and --window belong together, as in --limit 100 --window 1h"},
@@ -116,14 +117,14 @@ func TestParseArgsErrors(t *testing.T) {
 		{[]string{"--algorithm", "fixed-window", "--burst", "3"}, "--burst is for token-bucket, not for fixed-window: leave it out, or choose --algorithm token-bucket"},
 		{[]string{"--algorithm", "fixed-window,sliding-log", "--storage", "list"}, "--storage is for sliding-window, not for fixed-window or sliding-log: leave it out, or choose --algorithm sliding-window"},
 		{[]string{"--algorithm", "sliding-window", "--storage", "tree"}, `--storage "tree": choose one of hash, list, zset`},
-		{[]string{"--algorithm", "sliding-log", "--rule", "10/s,x"}, `--rule "x": it has no period` + rates},
+		{[]string{"--algorithm", "sliding-log", "--rule", "10/s,x"}, "--rule: " + rate + ` "x" has no period` + rates},
 		{[]string{"--algorithm", "sliding-log", "--rule", "10/s", "--rate", "1/m"}, "--rule and --rate (or --limit) both give the limit: leave one of them out"},
 		{[]string{"--algorithm", "sliding-log,token-bucket", "--rule", "10/s"}, "--rule is for sliding-log only: give token-bucket a --rate"},
 		{[]string{"--algorithm", "sliding-log", "--rule", "10/s", "--vs", "token-bucket"}, `--vs "token-bucket": token-bucket takes no --rule: give it a --rate`},
 		{[]string{"--vs", "bucket"}, `--vs "bucket": the algorithm "bucket" is not one of token-bucket, leaky-bucket, fixed-window, sliding-window, sliding-log`},
 		{[]string{"--vs", "leaky-bucket fixed-window"}, `--vs "leaky-bucket fixed-window": it holds more than one algorithm: leaky-bucket, fixed-window`},
 		{[]string{"--vs", "fixed-window --burst 3"}, `--vs "fixed-window --burst 3": --burst is for token-bucket, not for fixed-window: leave it out, or choose --algorithm token-bucket`},
-		{[]string{"--vs", "--rate x"}, `--vs "--rate x": --rate "x": it has no period` + rates},
+		{[]string{"--vs", "--rate x"}, `--vs "--rate x": --rate: ` + rate + ` "x" has no period` + rates},
 		{[]string{"--vs", "--top 3"}, `--vs "--top 3": unknown flag: --top`},
 		{[]string{"--vs", "-h"}, `--vs "-h": --help does not belong here`},
 		{[]string{"--key", "cookie"}, `--key "cookie": choose one of ip, ip+path, path, user-agent`},
@@ -132,7 +133,7 @@ func TestParseArgsErrors(t *testing.T) {
 		{[]string{"--trust", "10.0.0.1"}, `--trust "10.0.0.1": it is no network such as 10.0.0.0/8, or 192.0.2.7/32 for a single address`},
 		{[]string{"--sweep", "rate=1/m", "--rate", "2/m"}, `--sweep "rate=1/m": --rate is given too: leave one of them out`},
 		{[]string{"--sweep", "rate=1/m", "--sweep", "rate=2/m"}, `--sweep "rate=2/m": --rate is given too: leave one of them out`},
-		{[]string{"--sweep", "rate=1/m,x"}, `--rate "x": it has no period` + rates},
+		{[]string{"--sweep", "rate=1/m,x"}, "--rate: " + rate + ` "x" has no period` + rates},
 		{[]string{"--sweep", "rates=1/m"}, `--sweep "rates=1/m": write for example rate=5/m,10/m,20/m; what can be swept: rate, limit, window, burst, every, capacity, align, buckets, rule, resolution`},
 		{[]string{"--sweep", "rate=1/m", "--vs", "fixed-window"}, "--sweep and --vs both say what is compared: leave one of them out"},
 		{[]string{"--sweep", "rate=1/m,2/m", "--algorithm", "token-bucket,leaky-bucket"}, "--sweep is for one --algorithm"},

@@ -13,22 +13,11 @@ import (
 
 // parseRate reads "10/m" or "10/90s".
 func parseRate(name, s string) (ratelimit.Rate, error) {
-	bad := func(what string) (ratelimit.Rate, error) {
-		return ratelimit.Rate{}, fmt.Errorf("--%s %q: %s; write for example 10/m, 500/h or 10/90s", name, s, what)
+	r, err := ratelimit.ParseRate(strings.TrimSpace(s))
+	if err != nil {
+		return r, fmt.Errorf("--%s: %w", name, err)
 	}
-	count, per, ok := strings.Cut(s, "/")
-	if !ok {
-		return bad("it has no period")
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(count))
-	if err != nil || n < 1 {
-		return bad(fmt.Sprintf("the count %q is not a whole number, 1 or more", count))
-	}
-	d, err := parseDuration(strings.TrimSpace(per))
-	if err != nil || d <= 0 {
-		return bad(fmt.Sprintf("the period %q is neither s, m, h, d nor a duration", per))
-	}
-	return ratelimit.Per(n, d), nil
+	return r, nil
 }
 
 func parseRules(values []string) ([]ratelimit.Rule, error) {
