@@ -289,11 +289,11 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 	var reply redisexec.Reply
 	switch alone := g.merger == nil || dear(claims); {
 	case peek:
-		reply, err = g.exec.Call(ctx, g.exec.Peek, request, 1)
+		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
 	case holds != nil:
 		reply, err = g.hold(ctx, request, holds, alone)
 	case alone:
-		reply, err = g.exec.Call(ctx, g.exec.One, request, 1)
+		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1})
 	default:
 		reply, err = g.merger.Acquire(ctx, request, 1)
 	}
@@ -386,7 +386,7 @@ func (g *group) hold(ctx context.Context, request string, holds []*Hold, alone b
 	if !alone {
 		reply, err = g.merger.Operate(ctx, request, o)
 	} else {
-		reply, err = o.Await(ctx, func() (redisexec.Reply, error) { return g.exec.Operate(ctx, request, o) })
+		reply, err = g.exec.Ask(ctx, request, o)
 	}
 	if mayHold(err) && !reply.Late {
 		go late(reply, err)

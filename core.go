@@ -180,7 +180,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	if c.merger != nil {
 		reply, err = c.merger.Acquire(ctx, key, n)
 	} else {
-		reply, err = c.exec.Call(ctx, c.exec.One, c.head.Of(key), n)
+		reply, err = c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Take, N: n, Times: 1})
 	}
 	r, err := c.result(ctx, key, n, reply, err)
 	if c.watch != nil {
@@ -194,7 +194,7 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 	if c.merger != nil {
 		return c.merger.Operate(ctx, key, o)
 	}
-	return o.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) })
+	return c.exec.Ask(ctx, c.head.Of(key), o)
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.
@@ -227,7 +227,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (c *core) peek(ctx context.Context, key string) (Result, error) {
-	reply, err := c.exec.Call(ctx, c.exec.Peek, c.head.Of(key), 1)
+	reply, err := c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}

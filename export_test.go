@@ -96,7 +96,7 @@ func ExtendDigest() string { return inFlightScripts.get(false).extend.Digest() }
 
 // Look returns the words of a Peek.
 func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
-	reply, err := f.core.exec.Call(ctx, f.core.exec.Peek, f.core.head.Of(key), 1)
+	reply, err := f.core.exec.Ask(ctx, f.core.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
 	return reply.Words, err
 }
 

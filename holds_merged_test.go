@@ -123,3 +123,25 @@ func TestMergedHoldsWhoseReplyIsLostAreGivenBack(t *testing.T) {
 		require.Empty(t, members)
 	}
 }
+
+// A request that is asked again holds its permits once: they have the id of the request.
+func TestARequestThatIsAskedAgainHoldsOnce(t *testing.T) {
+	s := onMini(t)
+	f := Must(NewInFlight(s.client, 3, time.Minute))
+	window := Must(NewFixedWindow(s.client, 100, time.Minute))
+	claims := []Claim{window.Claim("k", 1), f.Claim("k", 2)}
+	g, err := groupOf(claims)
+	require.NoError(t, err)
+	holds := g.newHolds(claims)
+	request, err := g.pack(ctx, claims, holds)
+	require.NoError(t, err)
+	for range 2 {
+		reply, err := g.exec.Operate(ctx, request, redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1})
+		require.NoError(t, err)
+		require.True(t, g.explain(reply, claims, false, nil).Allowed)
+		reply.Done()
+	}
+	members, err := s.admin.ZRange(ctx, f.core.head.Of("k"), 0, -1).Result()
+	require.NoError(t, err)
+	require.Equal(t, []string{"1/" + holds[0].id + f.rule, "2/" + holds[0].id + f.rule}, members)
+}

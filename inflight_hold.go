@@ -136,8 +136,8 @@ func (h *Hold) extend(ctx context.Context) error {
 
 // find begins the lease in Redis again, and reports whether the hold was there.
 func (h *Hold) find(ctx context.Context) (bool, error) {
-	c, o := h.limiter.core, h.operation(redisexec.Extend)
-	reply, err := o.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(h.key), o) })
+	c := h.limiter.core
+	reply, err := c.exec.Ask(ctx, c.head.Of(h.key), h.operation(redisexec.Extend))
 	if err != nil {
 		return false, err
 	}

@@ -341,7 +341,7 @@ func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64
 	var reply redisexec.Reply
 	var err error
 	if r.alone {
-		reply, err = o.Await(ctx, func() (redisexec.Reply, error) { return r.exec.Operate(ctx, r.head.Of(key), o) })
+		reply, err = r.exec.Ask(ctx, r.head.Of(key), o)
 	} else {
 		reply, err = r.core.operate(ctx, key, o)
 	}

@@ -223,7 +223,7 @@ func TestMistakesOfLiveCommands(t *testing.T) {
 		{"inspect --algorithm bucket k", `--algorithm "bucket": choose one of fixedwindow, `},
 		{"inspect --name a:b k", `--prefix "ratelimit", --name "a:b": no limiter has these`},
 		{"reset --prefix {x} k", `--prefix "{x}", --name "default": no limiter has these`},
-		{"peek --rate x k", `--rate "x": it has no period`},
+		{"peek --rate x k", `--rate: ratelimit: invalid configuration: the rate "x" has no period`},
 		{"peek --rate 1/m --algorithm token-bucket,leaky-bucket k", "peek asks one limiter: give one --algorithm"},
 		{"peek --rate 1/m --name {x} k", "WithName"},
 	} {

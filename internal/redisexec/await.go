@@ -14,11 +14,11 @@ import (
 // and never notices a cancellation. An f that is still running then ends with the
 // client's timeouts. A panic in f is returned as an error, because it would end the
 // process.
-func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) { return AwaitOr(ctx, f, nil) }
+func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) { return awaitOr(ctx, f, nil) }
 
-// AwaitOr is Await. If the context ends first, the Reply says that it is late, and late gets what f
+// awaitOr is Await. If the context ends first, the Reply says that it is late, and late gets what f
 // returns, unless late is nil.
-func AwaitOr(ctx context.Context, f func() (Reply, error), late func(Reply, error)) (Reply, error) {
+func awaitOr(ctx context.Context, f func() (Reply, error), late func(Reply, error)) (Reply, error) {
 	if ctx.Done() == nil {
 		return f()
 	}

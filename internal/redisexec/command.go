@@ -86,18 +86,15 @@ func (e *Executor) CommandMany(s *script.Script, keys int, request func(i int) (
 	return c, c.many(s, keys, request)
 }
 
-// one makes c run One or Peek.
-func (c *Command) one(s *script.Script, key string, n int) error { return c.requests(s, key, n, 1) }
-
-// requests is one, for so many equal requests to several limiters.
-func (c *Command) requests(s *script.Script, key string, n, times int) error {
-	c.script, c.key, c.n, c.op = s, key, n, Take
+// request makes c run One or Peek, for so many equal requests if they are to several limiters.
+func (c *Command) request(s *script.Script, key string, o Operation) error {
+	c.script, c.key, c.n, c.op = s, key, o.N, o.Op
 	if c.exec.Several != nil {
-		c.several(1, func(int) (string, any) { return key, count(times) })
+		c.several(1, func(int) (string, any) { return key, count(o.Times) })
 		return c.addClock()
 	}
 	c.args = append(append(c.args, s.BySHA...), "1", &c.key)
-	if n == 1 {
+	if o.N == 1 {
 		c.args = append(c.args, "1")
 	} else {
 		c.args = append(c.args, &c.n)

@@ -112,30 +112,6 @@ func (r Reply) Keep() []int64 {
 	return words
 }
 
-// Call runs One or Peek for n permits of a key. key is its name in Redis. Call returns
-// the context's error as soon as ctx ends; Redis may then execute the script all the
-// same, once. The caller calls Done on the reply.
-func (e *Executor) Call(ctx context.Context, s *script.Script, key string, n int) (Reply, error) {
-	if ctx.Done() == nil {
-		return e.Do(ctx, s, key, n)
-	}
-	return Await(ctx, func() (Reply, error) { return e.Do(ctx, s, key, n) })
-}
-
-// Do is Call, but it waits for the client even after ctx has ended.
-func (e *Executor) Do(ctx context.Context, s *script.Script, key string, n int) (Reply, error) {
-	c := e.newCommand()
-	err := c.one(s, key, n)
-	if err == nil {
-		err = c.run(ctx)
-	}
-	if err != nil {
-		c.release()
-		return Reply{}, err
-	}
-	return Reply{Words: c.words, command: c}, nil
-}
-
 // DoMany runs Many or Operations for so many keys. It waits for the client even after
 // ctx has ended. request returns the name of key i in Redis and the requests for it, as
 // the script reads them. The caller may keep the words.
