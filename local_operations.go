@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -137,8 +138,8 @@ func (l *LocalTokenBucket) giveBack(key string, n int) {
 		return
 	}
 	defer s.shard.mu.Unlock()
-	if s.b == nil {
-		return
+	if s.b == nil || s.b.due > s.present {
+		return // those who wait have their instants, which the next caller would get too
 	}
 	missing := level{s.missing.permits - int64(n), s.missing.units}
 	if missing.permits < 0 {
@@ -200,23 +201,47 @@ func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key strin
 	if delay > longest || owed.permits > mostLocalDebt {
 		return nil, &WaitError{Key: key, Wait: delay}
 	}
+	receipt := &localReceipt{limiter: l, before: s.b.state()}
 	l.write(&s, owed)
+	b := s.shard.keys[key]
+	if delay > 0 {
+		b.due = s.now + delay.Microseconds()
+	}
+	receipt.wrote = b.state()
 	result := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
 	result.Remaining = max(result.Remaining, 0)
 	return &Reservation{
 		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), result: result,
-		memory: &localReceipt{l, s.present, owed, s.missing},
+		memory: receipt,
 	}, nil
 }
 
-// A localReceipt cancels a reservation: it has what the bucket was before and after it.
-type localReceipt struct {
-	limiter       *LocalTokenBucket
-	at            int64
-	wrote, before level
+// A localWritten is what a reservation, or a call before it, has written.
+type localWritten struct {
+	at      int64
+	missing level
+	due     int64
+	there   bool // the key
 }
 
-// cancel gives the permits back if no others have been taken since.
+func (b *localBucket) state() localWritten {
+	if b == nil {
+		return localWritten{}
+	}
+	return localWritten{b.at, b.missing, b.due, true}
+}
+
+// A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation wrote, it gets what it
+// held before.
+type localReceipt struct {
+	limiter       *LocalTokenBucket
+	wrote, before localWritten
+}
+
+// mostCancelled bounds the cancels of a key that wait.
+const mostCancelled = 1000
+
+// cancel gives the permits back if no others have been taken since. If others have reserved, it waits until they are cancelled too.
 func (r *localReceipt) cancel(key string) {
 	if r.limiter == nil { // of AllowAll
 		return
@@ -226,9 +251,34 @@ func (r *localReceipt) cancel(key string) {
 		return
 	}
 	defer s.shard.mu.Unlock()
-	if s.b != nil && s.b.at == r.at && s.b.missing == r.wrote {
-		r.limiter.store(s.shard, s.b, key, r.at, r.before)
+	if s.b == nil {
+		return
 	}
+	if s.b.state() != r.wrote {
+		if len(s.b.cancelled) < mostCancelled {
+			s.b.cancelled = append(s.b.cancelled, *r)
+		}
+		return
+	}
+	for again := r; again != nil; again = s.b.behind() {
+		if !again.before.there {
+			s.shard.drop(s.b)
+			return
+		}
+		r.limiter.store(s.shard, s.b, key, again.before.at, again.before.missing)
+		s.b.due = again.before.due
+	}
+}
+
+// behind takes the cancel that has waited for the state that b has now.
+func (b *localBucket) behind() *localReceipt {
+	for i, r := range b.cancelled {
+		if r.wrote == b.state() {
+			b.cancelled = slices.Delete(b.cancelled, i, i+1)
+			return &r
+		}
+	}
+	return nil
 }
 
 func (l *LocalTokenBucket) precheck(ctx context.Context, key string, n int) error {

@@ -77,7 +77,10 @@ type localBucket struct {
 	at      int64
 	missing level
 	full    int64 // the instant at which nothing is missing any more
-	place   int   // its index in the queue
+	due     int64 // the instant at which the last promised permit is due; see Reserve
+
+	cancelled []localReceipt // of reservations behind which others have reserved
+	place     int            // its index in the queue
 }
 
 // A LocalOption is [WithLocalKeys], [WithEmptyStart], [WithLastAnswers], [WithClock], [WithObserver] or [WithName]. The constructor
@@ -408,6 +411,7 @@ func (s *localShard) room(now int64) *localBucket {
 	if free == nil {
 		free = new(localBucket)
 	}
+	free.due, free.cancelled = math.MinInt64, nil
 	return free
 }
 

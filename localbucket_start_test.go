@@ -195,3 +195,81 @@ func BenchmarkLastAnswers(b *testing.B) {
 		})
 	}
 }
+
+// TestALocalBucketDoesWhatOneOnRedisDoes: random histories of all operations have the same answers in memory and on Redis.
+func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	seed := limitertest.Seed(t)
+	counts := map[string]int{}
+	for round := range uint64(limitertest.Rounds(400, 60)) {
+		random := model.Seeded(seed + round)
+		s.Wipe(t)
+		s.Move(limitertest.Start)
+		rate, burst := ratelimit.PerSecond(1+random.IntN(9)), 1+random.IntN(12)
+		onRedis := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst))
+		local := ratelimit.Must(ratelimit.NewLocalTokenBucket(rate, burst, ratelimit.WithClock(func() time.Time { return s.Now })))
+		type pair struct {
+			tickets      [2]*ratelimit.Ticket
+			reservations [2]*ratelimit.Reservation
+			n            int
+		}
+		var open []pair
+		both := [2]interface {
+			operator
+			ratelimit.Reserver
+		}{onRedis, local}
+		for step := range 40 {
+			s.Advance(time.Duration(random.IntN(600_000)) * time.Microsecond)
+			n := 1 + random.IntN(burst)
+			op := random.IntN(8)
+			var p pair
+			var told [2][]any
+			at := random.IntN(max(len(open), 1))
+			actual := random.IntN(2 * burst)
+			wait := time.Duration(random.IntN(4)) * time.Second
+			for i, l := range both {
+				note := func(values ...any) { told[i] = append(told[i], values...) }
+				switch op {
+				case 0, 1:
+					note(l.TryAcquireN(ctx, "k", n))
+				case 2:
+					taken, r, err := l.TryAcquireUpTo(ctx, "k", n+1)
+					note(taken, r, err)
+				case 3:
+					ticket, r, err := l.Estimate(ctx, "k", n)
+					note(ticket != nil, r, err)
+					p.tickets[i], p.n = ticket, n
+				case 4:
+					note(l.Charge(ctx, "k", n))
+				case 5:
+					reservation, err := l.Reserve(ctx, "k", n, wait)
+					var late *ratelimit.WaitError
+					if errors.As(err, &late) {
+						note(late.Wait)
+					} else {
+						note(reservation.Result(), err)
+						p.reservations[i] = reservation
+					}
+				case 6:
+					if len(open) > 0 && open[at].tickets[i] != nil {
+						note(open[at].tickets[i].Settle(ctx, actual) == nil)
+						counts["settled"]++
+					}
+				case 7:
+					if len(open) > 0 && open[at].reservations[i] != nil {
+						note(open[at].reservations[i].Cancel(ctx))
+						counts["cancelled"]++
+					}
+				}
+				note(l.Peek(ctx, "k"))
+			}
+			require.Equal(t, told[0], told[1], "round %d of seed %d, step %d, operation %d: Redis and memory", round, seed, step, op)
+			if p.tickets[0] != nil || p.reservations[0] != nil {
+				open = append(open, p)
+			}
+		}
+	}
+	for _, kind := range []string{"settled", "cancelled"} {
+		require.Greater(t, counts[kind], 100, kind)
+	}
+}
