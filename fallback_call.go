@@ -147,8 +147,15 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 	}
 }
 
-// note passes the primaries' answers on.
+// note passes the primaries' answers on. Permits that are promised for later are used in an outage that begins before: the
+// secondary begins it without them.
 func (j *joint) note() {
+	if r := j.out.reservation; r != nil && r.delay > 0 {
+		f := j.space[0]
+		if local, ok := f.secondary.(*LocalTokenBucket); ok && f.follows == nil {
+			local.owe(r.key, r.n)
+		}
+	}
 	for i, f := range j.space {
 		if f != nil && f.follows != nil && (j.out.parts == nil || !j.out.parts[i].Unknown) {
 			f.follows.note(j.call.claims[i].key, *j.out.part(i))

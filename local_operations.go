@@ -31,16 +31,17 @@ var (
 func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, l.Name(), key, n) }
 
 // begin checks a call, and locks the state of key. The caller unlocks its shard.
-func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (localState, error) {
+func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (s localState, err error) {
 	if l == nil || l.bucket == nil {
-		return localState{}, errUnmade
+		return s, errUnmade
 	}
 	if err := checkLocal(ctx, key, n); err != nil {
-		return localState{}, err
+		return s, err
 	}
-	s := l.shard(key)
-	s.mu.Lock()
-	return l.load(s, key), nil
+	shard := l.shard(key)
+	shard.mu.Lock()
+	l.load(shard, key, &s)
+	return s, nil
 }
 
 // observed reports a call, if the limiter is observed.
@@ -72,9 +73,11 @@ func (l *LocalTokenBucket) takeUpTo(ctx context.Context, key string, n int) (tak
 	}
 	defer s.shard.mu.Unlock()
 	taken = min(n, int(max(l.bucket.size-s.missing.ceil(), 0)))
-	r = l.look(s, max(taken, 1), true)
+	r = l.look(&s, max(taken, 1), true)
 	if 0 < taken && taken < n {
-		r.RetryAfter = l.look(l.load(s.shard, key), 1, false).RetryAfter
+		var after localState
+		l.load(s.shard, key, &after)
+		r.RetryAfter = l.look(&after, 1, false).RetryAfter
 	}
 	return taken, r, nil
 }
@@ -118,7 +121,7 @@ func (l *LocalTokenBucket) charge(ctx context.Context, key string, n int) (Resul
 	if n > maxCount || owed.permits > mostLocalDebt || l.bucket.restores(owed) > maxMicros {
 		return Result{}, fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, n, shortKey(key))
 	}
-	l.write(s, owed)
+	l.write(&s, owed)
 	r := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
 	r.Remaining = max(r.Remaining, 0)
 	return r, nil
@@ -141,14 +144,34 @@ func (l *LocalTokenBucket) giveBack(key string, n int) {
 	if missing.permits < 0 {
 		missing = level{}
 	}
-	l.write(s, missing)
+	l.write(&s, missing)
+}
+
+// owe takes n permits that others have promised for later, or what is left of them.
+func (l *LocalTokenBucket) owe(key string, n int) {
+	s, err := l.begin(context.Background(), key, 1)
+	if err != nil {
+		return
+	}
+	defer s.shard.mu.Unlock()
+	if missing := (level{permits: l.bucket.size}); s.missing.permits+int64(n) > missing.permits {
+		if s.missing.permits < missing.permits {
+			l.write(&s, missing)
+		}
+		return
+	}
+	l.write(&s, level{s.missing.permits + int64(n), s.missing.units})
 }
 
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	return l.reserve(ctx, realTime, key, n, maxWait)
+}
+
+func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	began := l.began()
-	r, err := l.reserve(ctx, realTime, key, n, maxWait)
+	r, err := l.promise(ctx, timing, key, n, longest)
 	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
 	if err == nil {
 		o.Result, o.Waited = r.result, r.delay
@@ -157,7 +180,7 @@ func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWa
 	return r, err
 }
 
-func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	if longest < 0 {
 		return nil, errShortWait(longest)
 	}
@@ -177,7 +200,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 	if delay > longest || owed.permits > mostLocalDebt {
 		return nil, &WaitError{Key: key, Wait: delay}
 	}
-	l.write(s, owed)
+	l.write(&s, owed)
 	result := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
 	result.Remaining = max(result.Remaining, 0)
 	return &Reservation{
@@ -227,12 +250,15 @@ func (l *LocalTokenBucket) lock(key string) memoryLock {
 }
 
 func (l *LocalTokenBucket) decideLocked(key string, n int, take bool) Result {
-	return l.look(l.load(l.shard(key), key), n, take)
+	var s localState
+	l.load(l.shard(key), key, &s)
+	return l.look(&s, n, take)
 }
 
 func (l *LocalTokenBucket) denied(key string) {
-	if s := l.load(l.shard(key), key); l.empty && s.b == nil { // it refills from now on
-		l.write(s, s.missing)
+	var s localState
+	if l.load(l.shard(key), key, &s); l.empty && s.b == nil { // it refills from now on
+		l.write(&s, s.missing)
 	}
 }
 

@@ -259,7 +259,9 @@ func (l *LocalTokenBucket) reset(ctx context.Context, key string) error {
 	defer s.mu.Unlock()
 	switch b := s.keys[key]; {
 	case l.empty: // a key that is not there would begin empty
-		l.write(l.load(s, key), level{})
+		var state localState
+		l.load(s, key, &state)
+		l.write(&state, level{})
 	case b != nil:
 		s.drop(b)
 	}
@@ -309,7 +311,9 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	s := l.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return l.look(l.load(s, key), n, take), nil
+	var state localState
+	l.load(s, key, &state)
+	return l.look(&state, n, take), nil
 }
 
 // A localState is what a key is now. The lock of its shard is held.
@@ -322,16 +326,17 @@ type localState struct {
 	missing level
 }
 
-func (l *LocalTokenBucket) load(s *localShard, key string) localState {
-	now := l.now()
-	state := localState{shard: s, b: s.keys[key], key: key, now: now, present: max(now, s.dropped)}
+func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
+	state.shard, state.key = s, key
+	state.now = l.now()
+	state.b = s.keys[key]
+	state.present = max(state.now, s.dropped)
 	if b := state.b; b != nil {
-		state.present = max(now, b.at)
+		state.present = max(state.now, b.at)
 		state.missing = l.bucket.minus(b.missing, state.present-b.at)
 	} else if l.empty {
 		state.missing = level{permits: l.bucket.size}
 	}
-	return state
 }
 
 // note notes what the primary has answered about key, of whose limit as large a share is missing here at least.
@@ -345,15 +350,16 @@ func (l *LocalTokenBucket) note(key string, r Result) {
 	s := l.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	state := l.load(s, key)
+	var state localState
+	l.load(s, key, &state)
 	if own := state.missing; state.b != nil && (own.permits > missing.permits || own.permits == missing.permits && own.units > 0) {
 		missing = own // it has allowed these itself
 	}
-	l.write(state, missing)
+	l.write(&state, missing)
 }
 
 // look is the answer to a call for n permits, which it takes if they are there and take is true.
-func (l *LocalTokenBucket) look(s localState, n int, take bool) Result {
+func (l *LocalTokenBucket) look(s *localState, n int, take bool) Result {
 	allowed, taken := s.missing.ceil()+int64(n) <= l.bucket.size, int64(0)
 	switch {
 	case allowed && take:
@@ -366,7 +372,7 @@ func (l *LocalTokenBucket) look(s localState, n int, take bool) Result {
 }
 
 // write makes missing what is missing now.
-func (l *LocalTokenBucket) write(s localState, missing level) {
+func (l *LocalTokenBucket) write(s *localState, missing level) {
 	l.store(s.shard, s.b, s.key, s.present, missing)
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
@@ -125,25 +126,9 @@ func (h *history) play(l ratelimit.Limiter) {
 
 // state is what a key holds.
 func (h *history) state(l ratelimit.Limiter, key string) string {
-	name := ratelimit.NameOf(l, key)
-	var held any
-	var err error
-	switch kind := h.client.Type(ctx, name).Val(); kind {
-	case "none":
-		return "nothing"
-	case "string":
-		held, err = h.client.Get(ctx, name).Result()
-	case "list":
-		held, err = h.client.LRange(ctx, name, 0, -1).Result()
-	case "hash":
-		held, err = h.client.HGetAll(ctx, name).Result()
-	case "zset":
-		held, err = h.client.ZRangeWithScores(ctx, name, 0, -1).Result()
-	default:
-		h.t.Fatalf("the key holds a %s", kind)
-	}
+	held, err := state.RawText(ctx, h.client, ratelimit.NameOf(l, key))
 	require.NoError(h.t, err)
-	return fmt.Sprint(held)
+	return held
 }
 
 // historyRules are limiters of one name, by their rules.

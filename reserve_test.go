@@ -89,7 +89,7 @@ func TestCancelGivesBackWhenNobodyIsBehind(t *testing.T) {
 		look := func() string { return s.Look(t, shaperKeys[name]) }
 		only := reserve(t, l, 2, 0)
 		require.NoError(t, only.GiveBack(ctx))
-		require.Equal(t, "none <nil> does not expire", look())
+		require.Equal(t, "none does not expire", look())
 
 		reserve(t, l, 3, 0)
 		a := look()
@@ -120,7 +120,7 @@ func TestCancelGivesBackWhenNobodyIsBehind(t *testing.T) {
 		fifth := reserve(t, l, 1, time.Hour)
 		require.NoError(t, l.Reset(ctx, "k"))
 		require.NoError(t, fifth.Cancel(ctx))
-		require.Equal(t, "none <nil> does not expire", look())
+		require.Equal(t, "none does not expire", look())
 	})
 }
 

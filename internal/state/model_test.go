@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
@@ -111,6 +113,39 @@ func TestReadsStatesOfCallersClocks(t *testing.T) {
 	}
 }
 
+// TestReadsWhatIsGivenBack: by a caller's clock, a log keeps the instant of what was given back.
+func TestReadsWhatIsGivenBack(t *testing.T) {
+	server := miniredis.RunT(t)
+	server.ClockTTL(true)
+	server.SetTime(limitertest.Start)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	for _, v := range limitertest.Variants() {
+		for _, before := range []int{0, 1} {
+			server.FlushAll()
+			stage := limitertest.OnClock(client, client)
+			built, err := v.Build(stage.Client, stage.Opts...)
+			require.NoError(t, err)
+			l, ok := built.(ratelimit.Settler)
+			if !ok {
+				continue // an All has claims instead
+			}
+			if before > 0 {
+				_, err := l.Charge(t.Context(), "k", before)
+				require.NoError(t, err)
+			}
+			ticket, _, err := l.Estimate(t.Context(), "k", 1)
+			require.NoError(t, err)
+			require.NoError(t, ticket.Settle(t.Context(), 0))
+			states, err := state.Read(t.Context(), client, []string{v.Key}, 512)
+			require.NoError(t, err)
+			require.NoError(t, states[0].Err, v.Name)
+			require.EqualValues(t, before, states[0].Used, "%s after %d", v.Name, before)
+			require.Equal(t, before > 0, states[0].Empty > 0, v.Name)
+		}
+	}
+}
+
 // TestSaysWhatIsNoState: of each variant, and of keys of other types.
 func TestSaysWhatIsNoState(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
@@ -190,4 +225,52 @@ func TestReadsWhatIsHeld(t *testing.T) {
 	require.Equal(t, "Nothing is used any more. The last lease: 1m.", words())
 	s.Advance(time.Hour)
 	require.Equal(t, "There is no key: nothing is used.", words())
+}
+
+// FuzzRead: whatever a key holds, what is read of it keeps its bounds.
+func FuzzRead(f *testing.F) {
+	server := miniredis.RunT(f)
+	server.ClockTTL(true)
+	server.SetTime(limitertest.Start)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	f.Cleanup(func() { _ = client.Close() })
+	for _, text := range []string{
+		"2000013", "999999", "9000999999", "2/1763670000000000/1000000@1000", "2/-1763670000000000/9007199254740992", "2/1763670000100000-1763670001000000@1000",
+		"1763670000100000/1700000/1000000/3", "1763670000000000/2+0/1000000/3/1000000@!5", "9999999999999999/9007199254740992+1/9007199254740992/1/9007199254740992",
+		"1000000/25000@ 1000000/9007199254740992! 0 1763670000024999 1 1763670000124999 2", "1/1 0 0 1 9007199254740992 9007199254740992", "1/1 0 0 1 2000000000000000 0 0",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		server.FlushAll()
+		var names []string
+		for _, id := range keyname.All() {
+			name := string(keyname.NewHead("ratelimit", "n", id).Of("k"))
+			names = append(names, name)
+			words := strings.Split(text, " ")
+			switch id {
+			case keyname.SlidingLog, keyname.SlidingWindowList:
+				_, _ = server.RPush(name, words...)
+			case keyname.SlidingWindowHash:
+				for i, field := range []string{"rule", "base", "oldest", "total", "instant", "first", "last"} {
+					server.HSet(name, field, words[i%len(words)])
+				}
+			case keyname.SlidingWindowZSet, keyname.InFlight:
+				_, _ = server.ZAdd(name, 1763670000124999, text)
+			default:
+				_ = server.Set(name, text)
+			}
+		}
+		states, err := state.Read(t.Context(), client, names, 10)
+		require.NoError(t, err)
+		for _, s := range states {
+			require.GreaterOrEqual(t, s.Used, int64(0), s.Name)
+			require.GreaterOrEqual(t, s.Empty, time.Duration(0), s.Name)
+			require.GreaterOrEqual(t, s.Promised, time.Duration(0), s.Name)
+			require.NotEmpty(t, s.Words())
+			if s.Err != nil {
+				require.Zero(t, s.Used, s.Name)
+			}
+		}
+	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 
@@ -46,6 +47,9 @@ func Read(ctx context.Context, c redis.Cmdable, names []string, entries int) ([]
 			all[i].state.Err = more()
 		}
 		states[i] = all[i].state
+		if s := &states[i]; s.Err != nil { // a part of it may have been read
+			s.Used, s.AtMost, s.Empty, s.Promised, s.Rule = 0, false, 0, 0, Rule{}
+		}
 	}
 	return states, nil
 }
@@ -167,4 +171,7 @@ func numbers(texts ...string) ([]int64, bool) {
 	return parsed, true
 }
 
-func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+// micros is a number of microseconds, up to the longest Duration.
+func micros(n int64) time.Duration {
+	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
+}

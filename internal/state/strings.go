@@ -1,13 +1,14 @@
 package state
 
 import (
+	"math"
 	"math/big"
 	"regexp"
 	"strings"
 	"time"
 )
 
-var bucketState = regexp.MustCompile(`^(\d{1,16})/(\d+)(?:\+(\d+))?/([1-9]\d*)/([1-9]\d*)(?:/([1-9]\d*))?(@\d*)?(?:!(\d+))?$`)
+var bucketState = regexp.MustCompile(`^(\d{1,16})/(\d+)(?:\+(\d+))?/([1-9]\d*)/([1-9]\d*)(?:/([1-9]\d*))?(@\d*)?(?:!(\d+)(?:;.*)?)?$`) // behind ";" are cancels that wait
 
 // bucket reads the state of a token bucket or a leaky bucket. A microsecond restores flow units, and
 // permit units are a permit.
@@ -46,18 +47,24 @@ func (s *State) bucket(text string, now int64) error {
 	if missing.Sub(missing, restored).Sign() <= 0 {
 		return nil
 	}
-	s.Used = ceil(missing, permit)
-	left := ceil(missing, flow)
+	used, left := ceil(missing, permit), ceil(missing, flow)
+	if left < 0 {
+		return s.corrupt() // no bucket takes so long to be full again
+	}
+	s.Used = used
 	left += (every - left%every) % every
 	s.Empty = micros(at + passed + left - now)
 	return nil
 }
 
-// ceil is a / b, rounded up.
+// ceil is a / b, rounded up, or -1 if that is 2^53 or more.
 func ceil(a *big.Int, b int64) int64 {
 	quotient, rest := new(big.Int).QuoRem(a, big.NewInt(b), new(big.Int))
 	if rest.Sign() > 0 {
-		return quotient.Int64() + 1
+		quotient.Add(quotient, big.NewInt(1))
+	}
+	if quotient.BitLen() > 53 {
+		return -1
 	}
 	return quotient.Int64()
 }
@@ -78,6 +85,9 @@ func (s *State) fixedWindow(text string, now int64) error {
 		length := n[1] // milliseconds
 		for range n[2] {
 			length *= 10
+		}
+		if length == 0 || length > math.MaxInt64/int64(time.Millisecond) {
+			return s.corrupt()
 		}
 		s.Rule.Window = time.Duration(length) * time.Millisecond
 		s.Used, s.Empty = n[0], s.Expires

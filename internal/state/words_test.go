@@ -59,14 +59,25 @@ func TestWords(t *testing.T) {
 func TestWordsOfPromises(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	b := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1))
+	var all []*ratelimit.Reservation
 	for range 3 {
-		_, err := b.Reserve(t.Context(), "k", 1, time.Hour)
+		r, err := b.Reserve(t.Context(), "k", 1, time.Hour)
 		require.NoError(t, err)
+		all = append(all, r)
 	}
-	states, err := state.Read(t.Context(), s.Admin, []string{"ratelimit:default:tokenbucket{k}"}, 1)
-	require.NoError(t, err)
-	require.Equal(t, "3 permits are missing; the bucket is full in 3m. The rule that wrote it: 1 permit comes back every 1m. "+
-		"Permits are promised to callers that wait, for the next 2m.", states[0].Words())
+	const key = "ratelimit:default:tokenbucket{k}"
+	words := func() string {
+		states, err := state.Read(t.Context(), s.Admin, []string{key}, 1)
+		require.NoError(t, err)
+		return states[0].Words()
+	}
+	want := "3 permits are missing; the bucket is full in 3m. The rule that wrote it: 1 permit comes back every 1m. " +
+		"Permits are promised to callers that wait, for the next 2m."
+	require.Equal(t, want, words())
+
+	require.NoError(t, all[1].Cancel(t.Context())) // it waits until the one behind it is cancelled too
+	require.Contains(t, s.Admin.Get(t.Context(), key).Val(), ";")
+	require.Equal(t, want, words())
 }
 
 func TestWordsOfResults(t *testing.T) {
