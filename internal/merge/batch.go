@@ -65,7 +65,7 @@ type slot struct {
 type place struct{ first, times int }
 
 // cancelCost is that of a cancel among many that wait in the state, see the block cancel.
-const cancelCost = 100
+const cancelCost = 200
 
 // maxTimes keeps the requests of a run within its counter.
 const maxTimes = math.MaxInt32
