@@ -232,19 +232,20 @@ elseif string.find(last, '!', 1, true) then
   else
     waiting = waiting .. wrote .. '|' .. restores .. ';'
   end
-  while #waiting > 16000 do -- the one that has waited for longest is lost
-    waiting = string.match(waiting, '^;[^;]*(.*)$')
-  end
+  -- Those that have waited for longest are lost.
+  if #waiting > 16000 then waiting = string.match(waiting, '(;.*)$', -16000) end
 end
 -- </cancel>
 
 -- <waiting>
 -- The cancels that wait pass from one reservation to the next, but for those whose permits have been
--- restored by now, of which nothing would come back.
+-- restored by now, of which nothing would come back; and no more than 4,000 bytes, because each
+-- reservation reads and writes them.
 -- needs: now state sub waiting
 -- sets: waiting
 local from = state and string.find(state, ';', 1, true)
 waiting = from and sub(state, from) or ''
+if #waiting > 4000 then waiting = string.match(waiting, '(;.*)$', -4000) end
 while #waiting > 1 do
   local at, level, units, unit, speed, step = string.match(waiting, '^;(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)')
   if not at then

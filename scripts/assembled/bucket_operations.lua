@@ -95,9 +95,8 @@ local function decide(key, operations)
         else
           waiting = waiting .. wrote .. '|' .. restores .. ';'
         end
-        while #waiting > 16000 do -- the one that has waited for longest is lost
-          waiting = string.match(waiting, '^;[^;]*(.*)$')
-        end
+        -- Those that have waited for longest are lost.
+        if #waiting > 16000 then waiting = string.match(waiting, '(;.*)$', -16000) end
       end
       call = function() -- load reads what the key gets
         return gets and gets ~= '' and gets
@@ -419,11 +418,13 @@ local function decide(key, operations)
         if promise > 0 then
           -- <waiting>
           -- The cancels that wait pass from one reservation to the next, but for those whose permits have been
-          -- restored by now, of which nothing would come back.
+          -- restored by now, of which nothing would come back; and no more than 4,000 bytes, because each
+          -- reservation reads and writes them.
           -- needs: now state sub waiting
           -- sets: waiting
           local from = state and string.find(state, ';', 1, true)
           waiting = from and sub(state, from) or ''
+          if #waiting > 4000 then waiting = string.match(waiting, '(;.*)$', -4000) end
           while #waiting > 1 do
             local at, level, units, unit, speed, step = string.match(waiting, '^;(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)')
             if not at then
