@@ -17,7 +17,7 @@ import (
 // one on another. Time passes, so that leases and windows end.
 func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
-	allowed, denied := 0, 0
+	allowed, denied, rounds := 0, 0, limitertest.Rounds(5_000, 300)
 	for _, byCaller := range []bool{false, true} {
 		var sides [2]struct {
 			stage    *limitertest.Stage
@@ -37,7 +37,7 @@ func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 			sides[i].requests = ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 6, 3*time.Second, with))
 			sides[i].running = ratelimit.Must(ratelimit.NewInFlight(s.Client, 4, 2*time.Second, with))
 		}
-		for range limitertest.Rounds(5_000, 300) {
+		for range rounds {
 			pause := time.Duration(rng.IntN(900)) * time.Millisecond
 			type demand struct {
 				user, place string
@@ -90,5 +90,7 @@ func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 		}
 	}
 	t.Logf("%d allowed, %d denied", allowed, denied)
-	require.Greater(t, min(allowed, denied), 100)
+	if rounds > 1 {
+		require.Greater(t, min(allowed, denied), 100)
+	}
 }

@@ -54,7 +54,8 @@ func TestSecondariesOfAnOutageKeepTheirBounds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			seed := limitertest.Seed(t)
 			most := 0.0 // of what was allowed beyond the rule
-			for round := range uint64(limitertest.Rounds(40, 8)) {
+			rounds := uint64(limitertest.Rounds(40, 8))
+			for round := range rounds {
 				random := model.Seeded(seed + round)
 				now, down := limitertest.Start, false
 				clock := ratelimit.WithClock(func() time.Time { return now })
@@ -116,7 +117,7 @@ func TestSecondariesOfAnOutageKeepTheirBounds(t *testing.T) {
 					}
 				}
 			}
-			if test.more > 0 {
+			if test.more > 0 && rounds > 1 {
 				require.Greater(t, most, 1.0, "the test has seen no second burst, and so proves little")
 			}
 		})
@@ -201,7 +202,8 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	seed := limitertest.Seed(t)
 	counts := map[string]int{}
-	for round := range uint64(limitertest.Rounds(400, 60)) {
+	rounds := uint64(limitertest.Rounds(400, 60))
+	for round := range rounds {
 		random := model.Seeded(seed + round)
 		s.Wipe(t)
 		s.Move(limitertest.Start)
@@ -269,7 +271,7 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 			}
 		}
 	}
-	for _, kind := range []string{"settled", "cancelled"} {
-		require.Greater(t, counts[kind], 100, kind)
+	if rounds > 1 {
+		require.Greater(t, min(counts["settled"], counts["cancelled"]), 100)
 	}
 }
