@@ -30,7 +30,7 @@ func (p page) source(b block) string {
 // TestBorrowedSnippetsAreInTheirFiles, line by line.
 func TestBorrowedSnippetsAreInTheirFiles(t *testing.T) {
 	checked := 0
-	for _, p := range pages(t, "README.md", "docs/*.md") {
+	for _, p := range pages(t, "README.md", "docs/*.md", "docs/from/*.md") {
 		marks := 0
 		for _, line := range p.lines {
 			if borrowed.MatchString(line) {

@@ -30,7 +30,7 @@ var mark = regexp.MustCompile(`^<!-- from bench/results.md(?:: (.*))? -->$`)
 func TestFiguresAreThoseOfTheBench(t *testing.T) {
 	results := pages(t, "bench/results.md")[0]
 	checked := 0
-	for _, p := range pages(t, "README.md", "docs/*.md") {
+	for _, p := range pages(t, "README.md", "docs/*.md", "docs/from/*.md") {
 		before := slices.Clone(p.lines)
 		for i, line := range p.lines {
 			found := mark.FindStringSubmatch(line)

@@ -31,7 +31,7 @@ func TestNamedFilesExist(t *testing.T) {
 		known[name], known[path.Base(name)] = true, true
 		return err
 	}))
-	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
+	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md", "docs/from/*.md") {
 		for i, line := range p.prose() {
 			for _, found := range span.FindAllStringSubmatch(line, -1) {
 				require.False(t, fileName.MatchString(found[1]) && !known[strings.TrimSuffix(found[1], "/")], "%s:%d: %s does not exist", p.name, i+1, found[1])

@@ -103,7 +103,7 @@ func TestSnippetsCompile(t *testing.T) {
 	write("go.sum", read("go.sum"))
 
 	snippets, tests := 0, []string{}
-	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md") {
+	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md", "docs/from/*.md") {
 		for _, b := range p.blocks() {
 			if b.language != "go" || p.source(b) != "" {
 				continue
