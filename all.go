@@ -25,12 +25,12 @@ import (
 // One script decides, in one round trip, so that no limiter is charged for a call that
 // another one denies. Each limiter keeps its own state, so calls to it outside of the All
 // count too. For limits with different keys, "per user and per address", see
-// [AcquireAll].
+// [TryAcquireAll].
 //
 // The Result is that of the limiter that governs: if the call is denied, the one with
 // the longest RetryAfter, otherwise the one with the fewest permits left. So RetryAfter
 // is exact: a retry any earlier is denied, and one at that instant is allowed, if nobody
-// else takes permits. ResetAfter is the longest of all. [All.Claims] and [AcquireAll]
+// else takes permits. ResetAfter is the longest of all. [All.Claims] and [TryAcquireAll]
 // give the Result of each limiter.
 //
 // The limiters are those of this package that decide on Redis, at most eight, of any kind; on
@@ -119,7 +119,7 @@ func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
 
 // TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
 // those of [Limiter]; ErrExceedsLimit if n is more than one of the limiters can ever allow, or
-// than 10,000 divided by the number of sliding windows with [ZSet] among them.
+// than 10,000 divided by the number of sliding windows with [StorageZSet] among them.
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return a.decide(ctx, key, n, acquireAll)
 }
@@ -163,7 +163,7 @@ func (a *All) Reset(ctx context.Context, key string) error {
 }
 
 // Claims returns a claim for n permits of key from each limiter, in the order of NewAll's
-// arguments, for [AcquireAll], which returns the Result of each.
+// arguments, for [TryAcquireAll], which returns the Result of each.
 func (a *All) Claims(key string, n int) []Claim {
 	if !a.made() {
 		return []Claim{{}}
@@ -233,7 +233,7 @@ func (a *All) ceiling() int {
 }
 
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the
-// Claim method of a limiter, for [AcquireAll] and [PeekAll].
+// Claim method of a limiter, for [TryAcquireAll] and [PeekAll].
 type Claim struct {
 	limiter *core // that decides on Redis
 	outer   any   // what decides if limiter is nil: a policy, or a limiter in memory
@@ -260,7 +260,7 @@ func (c *Claim) most() int {
 }
 
 // ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this package. A type of
-// your own decides only on its own: for a claim on it, as for any claim that cannot work, AcquireAll returns
+// your own decides only on its own: for a claim on it, as for any claim that cannot work, TryAcquireAll returns
 // an error.
 func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, "", key, n) }
 
@@ -271,8 +271,8 @@ func (c Claim) Estimate() Claim {
 	return c
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll]. For a claim that cannot work,
-// such as one with n below 1, AcquireAll returns an error.
+// Claim is a claim for n permits of key, for [TryAcquireAll]. For a claim that cannot work,
+// such as one with n below 1, TryAcquireAll returns an error.
 func (c *core) Claim(key string, n int) Claim { return Claim{limiter: c, key: key, n: n} }
 
 // An AllResult is the answer to several claims: the Result of the claim that governs (see
@@ -431,10 +431,10 @@ func (r AllResult) Part(name string) (Result, bool) {
 	return Result{}, false
 }
 
-// AcquireAll takes the permits of all claims, or none: "requests per user and per address,
+// TryAcquireAll takes the permits of all claims, or none: "requests per user and per address,
 // and tokens per user", each with a key and a number of permits of its own:
 //
-//	r, err := ratelimit.AcquireAll(ctx,
+//	r, err := ratelimit.TryAcquireAll(ctx,
 //		perUser.Claim(user, 1), perAddress.Claim(addr, 1), tokens.Claim(user, 730))
 //
 // One script decides, in one round trip. What holds for [All] holds here too; claims of
@@ -448,7 +448,7 @@ func (r AllResult) Part(name string) (Result, bool) {
 // At most eight limits can be claimed at once, of any kind. The first call with a list of
 // limiters makes their script; keep limiters, rather than building them for each call.
 //
-// Sliding windows with [ZSet] and in-flight limiters store each permit, some 2 µs of Redis's
+// Sliding windows with [StorageZSet] and in-flight limiters store each permit, some 2 µs of Redis's
 // time in which it serves nothing else. So one call takes at most 10,000 permits from all such
 // limiters together, some 20 ms as for a single one of them, and 2 ms more for each window whose
 // 10,000 permits have left it since; more is ErrExceedsLimit, and nothing is sent. Other
@@ -466,18 +466,18 @@ func (r AllResult) Part(name string) (Result, bool) {
 // stored one by one; ErrCrossSlot if the client is a Cluster or a Ring and the keys do not have
 // the same hash tag; ErrInvalidConfig if there is no claim, if the limiters cannot be decided
 // together (see [NewAll]), or if two limiters have the same name, algorithm and key.
-func AcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, acquireAll)
 }
 
-// PeekAll returns what AcquireAll would answer now, and takes and changes nothing: Allowed
+// PeekAll returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
 // and RetryAfter of each part are for the permits of its claim, and Remaining is the number
 // of permits left now.
 func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, peekAll)
 }
 
-// CheckAll returns the error that AcquireAll returns for these claims before it asks Redis,
+// CheckAll returns the error that TryAcquireAll returns for these claims before it asks Redis,
 // or nil if there is none. It is for constructors: limiters that can decide together once can
 // always do so, whatever the keys are, except for ErrCrossSlot.
 func CheckAll(claims ...Claim) error {
@@ -575,7 +575,7 @@ func decideAll(ctx context.Context, claims []Claim, how manner) (AllResult, erro
 // such, places says for each claim which one it has become.
 func joinClaims(to, claims []Claim) (joined []Claim, places []int, err error) {
 	if len(claims) == 0 {
-		return nil, nil, invalidConfig("AcquireAll: there is no claim")
+		return nil, nil, invalidConfig("TryAcquireAll: there is no claim")
 	}
 next:
 	for i, c := range claims {
@@ -586,14 +586,14 @@ next:
 			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
 		}
 		if c.limiter.inFlight != nil && c.settle {
-			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
+			return nil, nil, invalidConfig("TryAcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
 			if other.key != c.key || other.limiter.head != c.limiter.head {
 				continue
 			}
 			if other.limiter != c.limiter {
-				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, so that they share its state; give each a name of its own", c.limiter.title)
+				return nil, nil, invalidConfig("TryAcquireAll: two limiters are the %s and claim the same key, so that they share its state; give each a name of its own", c.limiter.title)
 			}
 			if c.settle || other.settle {
 				return nil, nil, errJoinedEstimate(c)
@@ -623,7 +623,7 @@ next:
 }
 
 func errJoinedEstimate(c Claim) error {
-	return invalidConfig("AcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
+	return invalidConfig("TryAcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
 }
 
 // governs is the Result of several limiters' answers.

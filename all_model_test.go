@@ -283,7 +283,7 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 						}
 						got, failed = ratelimit.AllMerged(t, together)
 					default:
-						one(ratelimit.AcquireAll(ctx, claims...))
+						one(ratelimit.TryAcquireAll(ctx, claims...))
 					}
 					steps = append(steps, fmt.Sprintf("%d %s %v: %+v, failed %v", now, what, calls, got, failed))
 					about := func() string { return p.about + "\n" + strings.Join(steps[max(0, len(steps)-10):], "\n") }

@@ -51,7 +51,7 @@
 //   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
 //     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
 //     ([Settler]).
-//   - Claim is an argument of [AcquireAll].
+//   - Claim is an argument of [TryAcquireAll].
 //   - Reserve takes permits that may be used later, where a bucket decides
 //     ([TokenBucket.Reserve]).
 //
@@ -73,7 +73,7 @@
 // Every key expires. One decision of one limiter touches one key in Redis, whose name is
 // prefix:name:algorithm{key}. The braces are a hash tag, so that all limiters of one key are
 // in one slot of a cluster, and [NewAll] works there as it is; a key with a tag of its own
-// keeps it: prefix:name:algorithm:{user:42}:x. An [AcquireAll] of different keys needs a
+// keeps it: prefix:name:algorithm:{user:42}:x. An [TryAcquireAll] of different keys needs a
 // common tag on a cluster.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one
@@ -87,7 +87,7 @@
 // # Several limiters
 //
 // [NewAll] takes permits of one key from several limiters, all or nothing, in one round
-// trip; [AcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
+// trip; [TryAcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
 // the limiter of each call, for plans and for limits that change while the program runs.
 // [TokenBuckets] has the limiter of a limit that comes with the call, as from a database.
 // [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of

@@ -103,7 +103,7 @@ func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
 func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
 
-// AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution, and
+// AllMerged makes calls of TryAcquireAll, with claims of the same limiters, in one execution, and
 // returns which of them failed. Equal calls that follow one another are one request.
 func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 	t.Helper()

@@ -287,7 +287,7 @@ func (all breakers) end(done func(error), verdict error) { done(verdict) }
 
 // State is that of the breaker that keeps calls from the primary longest.
 func (all breakers) State() BreakerState {
-	s := StateClosed
+	s := BreakerClosed
 	for _, b := range all {
 		s = max(s, b.State())
 	}

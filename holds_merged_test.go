@@ -66,7 +66,7 @@ func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs
 				hold, _, err := f.TryAcquire(ctx, key)
 				return hold, err
 			}
-			r, err := AcquireAll(ctx, window.Claim(key, 1), f.Claim(key, 1))
+			r, err := TryAcquireAll(ctx, window.Claim(key, 1), f.Claim(key, 1))
 			if err != nil {
 				return nil, err
 			}

@@ -292,7 +292,7 @@ func (f *InFlight) Name() string {
 	return f.core.Name()
 }
 
-// Claim returns a claim for n permits of key, for [AcquireAll], whose PartResult then has a
+// Claim returns a claim for n permits of key, for [TryAcquireAll], whose PartResult then has a
 // Hold.
 func (f *InFlight) Claim(key string, n int) Claim {
 	if f == nil {

@@ -51,7 +51,7 @@ func (f *HoldFallback) Peek(ctx context.Context, key string) (Result, error) {
 	return peekThrough(ctx, f, key)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *HoldFallback) Claim(key string, n int) Claim { return claimOn(f, f.Name(), key, n) }
 
 // Name returns the name of WithName, and without it the primary's.
@@ -114,7 +114,7 @@ func (c *HoldChoice) Peek(ctx context.Context, key string) (Result, error) {
 	return peekThrough(ctx, c, key)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *HoldChoice) Claim(key string, n int) Claim { return claimOn(c, limitername.Default, key, n) }
 
 func (c *HoldChoice) rank() int { return rankChoice }

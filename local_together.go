@@ -149,7 +149,7 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 			inMemory, places[1] = append(inMemory, c), append(places[1], i)
 		}
 	}
-	decide := AcquireAcrossSlots
+	decide := TryAcquireAcrossSlots
 	if peek {
 		decide = PeekAll
 	}

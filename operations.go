@@ -68,7 +68,7 @@ func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.
 	return reserveThrough(ctx, f, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, "", key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [PartialTaker].
@@ -91,7 +91,7 @@ func (c *DenyCache) Reserve(ctx context.Context, key string, n int, maxWait time
 	return reserveThrough(ctx, c, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *DenyCache) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the picked limiter, see [PartialTaker].
@@ -114,7 +114,7 @@ func (c *Choice) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 	return reserveThrough(ctx, c, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *Choice) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [PartialTaker].
@@ -137,7 +137,7 @@ func (s *Shadow) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 	return reserveThrough(ctx, s, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (s *Shadow) Claim(key string, n int) Claim { return claimOn(s, "", key, n) }
 
 var (

@@ -66,7 +66,7 @@ func localBucket(n int) *ratelimit.LocalTokenBucket {
 
 func acquire(t *testing.T, claims ...ratelimit.Claim) ratelimit.AllResult {
 	t.Helper()
-	r, err := ratelimit.AcquireAll(ctx, claims...)
+	r, err := ratelimit.TryAcquireAll(ctx, claims...)
 	require.NoError(t, err)
 	return r
 }
@@ -109,10 +109,10 @@ func TestSeveralLimitsInAnOutage(t *testing.T) {
 	require.Equal(t, 1, acquire(t, user.Claim("u", 1), address.Claim("a", 1)).Parts[0].Result.Remaining)
 
 	bare := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 9, time.Minute, ratelimit.WithName("bare")))
-	_, err := ratelimit.AcquireAll(ctx, user.Claim("u", 1), bare.Claim("b", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, user.Claim("u", 1), bare.Claim("b", 1))
 	require.ErrorContains(t, err, "LOADING")
 	require.ErrorContains(t, err, `the fixed window "bare" has no policy for outages; put a Fallback around it`)
-	_, err = ratelimit.AcquireAll(ctx, user.Claim("u", 11), address.Claim("a", 1))
+	_, err = ratelimit.TryAcquireAll(ctx, user.Claim("u", 11), address.Claim("a", 1))
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "no Redis can allow it")
 	r = acquire(t, user.Claim("u", 1), address.Claim("a", 3))
 	require.Equal(t, ratelimit.Result{Limit: 2, Window: hour(2), RetryAfter: time.Second, Fallback: true}, withoutReset(r.Parts[1].Result), "until the primary is asked again")
@@ -146,17 +146,17 @@ func TestBreakersOfSeveralLimits(t *testing.T) {
 	}
 	o.begin()
 	all()
-	require.Equal(t, []ratelimit.BreakerState{ratelimit.StateClosed, ratelimit.StateClosed}, []ratelimit.BreakerState{shared.State(), own.State()})
+	require.Equal(t, []ratelimit.BreakerState{ratelimit.BreakerClosed, ratelimit.BreakerClosed}, []ratelimit.BreakerState{shared.State(), own.State()})
 	all()
-	require.Equal(t, []ratelimit.BreakerState{ratelimit.StateClosed, ratelimit.StateOpen}, []ratelimit.BreakerState{shared.State(), own.State()})
+	require.Equal(t, []ratelimit.BreakerState{ratelimit.BreakerClosed, ratelimit.BreakerOpen}, []ratelimit.BreakerState{shared.State(), own.State()})
 	o.sent.Store(0)
 	for range 5 {
 		all()
 	}
 	require.Zero(t, o.sent.Load(), "one breaker is open")
-	require.Equal(t, ratelimit.StateClosed, shared.State(), "and the other was given no verdict")
+	require.Equal(t, ratelimit.BreakerClosed, shared.State(), "and the other was given no verdict")
 	require.True(t, acquire(t, a.Claim("k", 1), b.Claim("k", 1)).Fallback)
-	require.Equal(t, ratelimit.StateOpen, shared.State(), "the third failure")
+	require.Equal(t, ratelimit.BreakerOpen, shared.State(), "the third failure")
 }
 
 // TestTheSmallestBudgetOfSeveral bounds the call. What Redis takes afterwards is given back, if it was taken on conditions.
@@ -399,7 +399,7 @@ func TestChoicesAmongSeveralLimits(t *testing.T) {
 	for _, claims := range [][]ratelimit.Claim{
 		{plan.Claim("nobody", 1), address.Claim("nobody", 1)}, {running.Claim("nobody", 1), address.Claim("nobody", 1)},
 	} {
-		_, err := ratelimit.AcquireAll(ctx, claims...)
+		_, err := ratelimit.TryAcquireAll(ctx, claims...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, `pick returned nil for "nobody"`)
 	}
@@ -424,7 +424,7 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 				if i%2 == 1 {
 					claims[0], claims[3], claims[1], claims[2] = claims[3], claims[0], claims[2], claims[1]
 				}
-				if r, err := ratelimit.AcquireAll(ctx, claims...); err != nil {
+				if r, err := ratelimit.TryAcquireAll(ctx, claims...); err != nil {
 					t.Error(err)
 				} else if r.Allowed {
 					allowed.Add(1)
@@ -435,13 +435,13 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 	group.Wait()
 	require.EqualValues(t, 150, allowed.Load(), "two permits of 300 each, one of 150 held")
 	require.Equal(t, []int{0, 50}, []int{must(t)(a.Peek(ctx, "k")).Remaining, must(t)(b.Peek(ctx, "k")).Remaining})
-	_, err := ratelimit.AcquireAll(ctx, a.Claim("k", 1).Estimate(), a.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 1).Estimate(), a.Claim("k", 1))
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	for want, claim := range map[error]ratelimit.Claim{
 		ratelimit.ErrExceedsLimit: a.Claim("k", 301), ratelimit.ErrInvalidKey: a.Claim("", 1), ratelimit.ErrInvalidPermits: a.Claim("k", 0),
 		ratelimit.ErrInvalidConfig: (*ratelimit.LocalTokenBucket)(nil).Claim("k", 1),
 	} {
-		_, err := ratelimit.AcquireAll(ctx, b.Claim("fresh", 1), claim)
+		_, err := ratelimit.TryAcquireAll(ctx, b.Claim("fresh", 1), claim)
 		require.ErrorIs(t, err, want)
 	}
 	require.Equal(t, 200, must(t)(b.Peek(ctx, "fresh")).Remaining)
@@ -476,7 +476,7 @@ func TestAnOutageOfOneShard(t *testing.T) {
 	second := keyOn("two")
 	servers["two"].SetError("LOADING")
 	call := func() ratelimit.AllResult {
-		r, err := ratelimit.AcquireAcrossSlots(ctx, user.Claim(first, 1), address.Claim(second, 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(first, 1), address.Claim(second, 1))
 		require.NoError(t, err)
 		return r
 	}
@@ -507,7 +507,7 @@ func TestASecondaryPerPolicy(t *testing.T) {
 	require.Equal(t, []int{3, 2}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining})
 	require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 0), "where it was taken")
 	require.Equal(t, 4, must(t)(b.Peek(ctx, "k")).Remaining)
-	_, err := ratelimit.AcquireAll(ctx, a.Claim("k", 1), local.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 1), local.Claim("k", 1))
 	require.ErrorContains(t, err, "some of the limiters decide on Redis and some in memory")
 	require.ErrorContains(t, err, "LOADING")
 	require.False(t, errors.Is(err, ratelimit.ErrInvalidConfig), "the outage is the reason")
@@ -645,7 +645,7 @@ func BenchmarkClaimsThroughPolicies(b *testing.B) {
 		b.Run(name+", two claims", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if r, err := ratelimit.AcquireAll(ctx, ratelimit.ClaimOf(x, "k", 1), ratelimit.ClaimOf(y, "k", 1)); err != nil || !r.Allowed {
+				if r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(x, "k", 1), ratelimit.ClaimOf(y, "k", 1)); err != nil || !r.Allowed {
 					b.Fatal(r, err)
 				}
 			}

@@ -114,10 +114,10 @@ func checkUnmade(t *testing.T, got any) {
 		require.Zero(t, got[0].Result)
 		require.ErrorIs(t, got[0].Err, ratelimit.ErrInvalidConfig)
 	case []ratelimit.Claim:
-		_, err := ratelimit.AcquireAll(ctx, got...)
+		_, err := ratelimit.TryAcquireAll(ctx, got...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	case ratelimit.Claim:
-		_, err := ratelimit.AcquireAll(ctx, got)
+		_, err := ratelimit.TryAcquireAll(ctx, got)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	default:
 		require.Zero(t, got)

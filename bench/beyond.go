@@ -63,7 +63,7 @@ func matches() []match {
 			about: "A decision takes permits from three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all users together. " +
 				reference + " decides on three buckets. Aimed at: 5 × with 256 callers, 3 × with one.",
 			contestants: []contestant{
-				{name: "AcquireAll", only: allowed, open: openAllAtOnce},
+				{name: "TryAcquireAll", only: allowed, open: openAllAtOnce},
 				{name: "three calls of this library", only: allowed, open: openThreeCalls},
 				{name: "three calls of " + reference, kind: peer, only: allowed, open: openThreeByOther},
 			},
@@ -73,7 +73,7 @@ func matches() []match {
 			about: "A decision takes a request from a fixed window, an estimate of ten tokens from a token bucket, and a permit in flight; then it settles seven " +
 				"tokens and gives the permit back. Contexts can be cancelled. By hand means five commands: three of " + reference + ", INCR, and DECR. Aimed at: 5 × with 256 callers.",
 			contestants: []contestant{
-				{name: "AcquireAll, Settle and Release", only: allowed, cancellable: true, open: openWork},
+				{name: "TryAcquireAll, Settle and Release", only: allowed, cancellable: true, open: openWork},
 				{name: "five commands", kind: peer, only: allowed, cancellable: true, open: openWorkByHand},
 			},
 			keys: 1000,
@@ -117,7 +117,7 @@ const everybody = "everybody"
 func openAllAtOnce(b *testbed, _ verdict, tag string) (decide, error) {
 	user, address, all, err := limitsOf(b, tag)
 	return func(ctx context.Context, key string) (bool, error) {
-		r, err := ratelimit.AcquireAll(ctx, user.Claim(key, 1), address.Claim(key, 1), all.Claim(everybody, 1))
+		r, err := ratelimit.TryAcquireAll(ctx, user.Claim(key, 1), address.Claim(key, 1), all.Claim(everybody, 1))
 		return r.Allowed, err
 	}, err
 }
@@ -305,7 +305,7 @@ func openWork(b *testbed, _ verdict, tag string) (decide, error) {
 	}
 	running, err := ratelimit.NewInFlight(b.client, 1000, time.Minute, ratelimit.WithPrefix(tag))
 	return func(ctx context.Context, key string) (bool, error) {
-		r, err := ratelimit.AcquireAll(ctx, requests.Claim(key, 1), tokens.Claim(key, 10).Estimate(), running.Claim(key, 1))
+		r, err := ratelimit.TryAcquireAll(ctx, requests.Claim(key, 1), tokens.Claim(key, 10).Estimate(), running.Claim(key, 1))
 		if err != nil || !r.Allowed {
 			return false, err
 		}

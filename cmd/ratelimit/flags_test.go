@@ -49,10 +49,10 @@ func TestParseArgs(t *testing.T) {
 				{algorithm: fixedWindow, rate: ratelimit.Per(100, 24*time.Hour), aligned: true, offset: -2 * time.Hour}}}},
 		{"sliding window", []string{"--algorithm", "sliding-window", "--rate", "60/h", "--storage", "List", "--buckets", "6"},
 			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
-				{algorithm: slidingWindow, rate: ratelimit.PerHour(60), storage: ratelimit.List, buckets: 6}}}},
+				{algorithm: slidingWindow, rate: ratelimit.PerHour(60), storage: ratelimit.StorageList, buckets: 6}}}},
 		{"sliding window, exact", []string{"--algorithm", "sliding-window", "--storage", "zset"},
 			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
-				{algorithm: slidingWindow, rate: perMinute(20), storage: ratelimit.ZSet}}}},
+				{algorithm: slidingWindow, rate: perMinute(20), storage: ratelimit.StorageZSet}}}},
 		{"sliding log", []string{"--algorithm", "sliding-log", "--rule", "10/s, 100/m", "--rule", "1000/d", "--resolution", "100ms"},
 			config{files: []string{"-"}, key: "ip", top: 10, limits: []limit{
 				{algorithm: slidingLog, rate: perMinute(20), resolution: 100 * time.Millisecond, rules: []ratelimit.Rule{

@@ -115,7 +115,7 @@ func (l limit) String() string {
 		return atMost(l.rate.Count, fmt.Sprintf("in each %s of the clock (UTC, shifted by %s)", period(l.rate.Period), duration(l.offset)))
 	case slidingWindow:
 		s := atMost(l.rate.Count, "in any "+period(l.rate.Period))
-		if l.storage == ratelimit.ZSet {
+		if l.storage == ratelimit.StorageZSet {
 			return s + ", exactly (zset)"
 		}
 		return s + fmt.Sprintf(", in %s (%s)", plural(l.buckets, "sub-window"), strings.ToLower(l.storage.String()))

@@ -249,7 +249,7 @@ func (g given) limit(algorithm string) (l limit, err error) {
 			keep(e)
 		}
 		otherwise := defaultSubWindows
-		if l.storage == ratelimit.ZSet {
+		if l.storage == ratelimit.StorageZSet {
 			otherwise = 0 // it takes none
 		}
 		l.buckets = number("buckets", otherwise)

@@ -17,7 +17,7 @@ const scriptsLong = `The Lua scripts that limiters run on Redis, by their SHA-1 
 MONITOR and error messages name them.
 
 Without a limiter: the scripts of each limiter on its own. With one or more: those
-that they run when they decide together (NewAll, AcquireAll), each by the name of its
+that they run when they decide together (NewAll, TryAcquireAll), each by the name of its
 file: bucket, steppedbucket, fixedwindow, datedwindow, calendarwindow,
 slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog,2 (of two
 rules) or inflight; with ",estimate" if its claim is one.`

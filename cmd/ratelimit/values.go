@@ -57,7 +57,7 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 func parseStorage(s string) (ratelimit.Storage, error) {
-	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList, ratelimit.StorageZSet} {
 		if strings.EqualFold(s, storage.String()) {
 			return storage, nil
 		}
