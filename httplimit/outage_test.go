@@ -1,6 +1,7 @@
 package httplimit_test
 
 import (
+	"context"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -82,4 +83,38 @@ func TestSeveralLimitsThroughAnOutage(t *testing.T) {
 	server.SetError("LOADING")
 	w = do(all(t, broken, httplimit.Limit(ratelimit.Must(ratelimit.NewFallback(bucket("address", 9), local(3))), clientIP(t, nil)))(served), from("192.0.2.1", "a"))
 	require.Equal(t, 503, w.Code, "a limit without a policy")
+}
+
+// TestAReportedCostOfAPlan: New settles by the plan that was picked, through a cache and an outage policy; a plan that does not exist is an
+// error of the service, and not an outage.
+func TestAReportedCostOfAPlan(t *testing.T) {
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	plan := func(n int) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), n, ratelimit.WithName("plan")))
+	}
+	plans := map[string]ratelimit.Limiter{"free": plan(10), "paid": plan(100)}
+	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) ratelimit.Limiter { return plans[key] }))
+	limiter := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.AllowAll()))
+	var failure error
+	wrap, err := httplimit.New(limiter, func(r *http.Request) (string, error) { return r.Header.Get("X-Api-Key"), nil },
+		httplimit.WithCost(func(*http.Request) int { return 10 }), httplimit.WithReportedCost(),
+		httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+			failure = err
+			httplimit.DefaultErrorHandler(w, r, err, next)
+		}))
+	require.NoError(t, err)
+	h := wrap(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		httplimit.ReportCost(r.Context(), 4)
+		w.WriteHeader(http.StatusNoContent)
+	}))
+	ask := func(key string) int { return do(h, from("192.0.2.1", key)).Code }
+	require.Equal(t, 204, ask("free"))
+	require.Equal(t, 6, peek(t, limiter, "free").Remaining)
+	require.Equal(t, 429, ask("free"))
+	require.Equal(t, 204, ask("paid"))
+	require.Equal(t, 96, peek(t, limiter, "paid").Remaining)
+	require.Equal(t, 500, ask("gold"))
+	require.ErrorContains(t, failure, `pick returned nil for "gold"`)
 }
