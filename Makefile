@@ -14,7 +14,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 .DEFAULT_GOAL = help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 quickstart: ## see every limiter work, without a server
 	go run ./examples/quickstart
@@ -58,7 +58,10 @@ cover: ## coverage of the root package and internal/
 soak: ## run all faults in random order for SOAK=10m
 	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/testing/faulttest
 
+release-check: ## what must hold before .ci/tag: API, changelog, tidy modules, licences, go get of each
+	@.ci/release-check
+
 fuzz: ## each fuzz target of the root package for 30 s
 	@set -e; for f in $$(go test -list '^Fuzz' . | grep ^Fuzz); do go test -run '^$$' -fuzz "^$$f\$$" -fuzztime 30s .; done
 
-.PHONY: help quickstart playground pictures quick test servers conformance lint platforms bench cover soak fuzz
+.PHONY: help quickstart playground pictures quick test servers conformance lint platforms bench cover soak fuzz release-check

@@ -22,7 +22,7 @@ var (
 // TestLinksLeadSomewhere: the file and the heading that a relative link names exist.
 func TestLinksLeadSomewhere(t *testing.T) {
 	checked := 0
-	for _, p := range pages(t, "*.md", "docs/*.md", "docs/from/*.md", "shims/*/*.md") {
+	for _, p := range pages(t, "*.md", "docs/*.md", "docs/from/*.md", "docs/releases/*.md", "shims/*/*.md") {
 		for i, line := range p.prose() {
 			for _, found := range link.FindAllStringSubmatch(code.ReplaceAllString(line, ""), -1) {
 				target, err := url.Parse(found[1])
@@ -50,7 +50,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 // TestPicturesHaveAText: for those who do not see them.
 func TestPicturesHaveAText(t *testing.T) {
 	checked := 0
-	for _, p := range pages(t, "*.md", "docs/*.md", "docs/from/*.md", "shims/*/*.md") {
+	for _, p := range pages(t, "*.md", "docs/*.md", "docs/from/*.md", "docs/releases/*.md", "shims/*/*.md") {
 		for i, line := range p.prose() {
 			for _, found := range picture.FindAllStringSubmatch(line, -1) {
 				checked++
