@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 the guide is for those whose code is of before the deprecation
+
 package before
 
 import (
