@@ -58,8 +58,8 @@ func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ ht
 // DefaultErrorHandler does, and also every error of a key function, so that no request without a
 // key is served, none after a mistake of the service, and none whose key in Redis is damaged.
 //
-// Set the client's timeouts: a request is served only when the call to Redis has failed. For [New],
-// a [ratelimit.Fallback] also has a budget, a breaker, and other policies.
+// Make the client with [ratelimit.ClientOptions]: a request is served only when the call to Redis has failed.
+// A [ratelimit.Fallback] around each limiter also has a budget, a breaker, and other policies.
 func ServeInOutages(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
 	if errclass.Is(err, errclass.Outage) && !integration.IsKeyError(err) && deadline.Ended(r.Context()) == nil {
 		next.ServeHTTP(w, r)
