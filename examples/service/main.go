@@ -1,16 +1,27 @@
-// Service is an API with every kind of limit: per address, per API key by its plan, for all together, for
-// requests at the same time, for the tokens of a language model, and for a worker that waits for its turn.
-// Redis is at REDIS_ADDR; Prometheus scrapes http://localhost:8080/metrics.
+// Service is an API with every kind of limit: per address, per customer by plan, for all together, for requests at the
+// same time, for the tokens of a language model, for tries at a password, and for a worker that waits for its turn.
+// limits.go has the limits, and what they do while Redis is down.
+//
+// Redis is at REDIS_ADDR, the proxies in front have addresses in TRUSTED_PROXIES. Customers use port 8080. Admins use
+// http://localhost:8081, which has /metrics, /top and PUT /plans/{customer}/{plan}.
 package main
 
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
+	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
+	"os/signal"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -20,101 +31,203 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/observe"
 	"github.com/tryacquire/ratelimit/otellimit"
 )
 
 type service struct {
-	tenants map[string]string                               // by API key
-	plans   sync.Map                                        // of the tenants; "free" if there is none
-	model   func(prompt string) (answer string, tokens int) // is slow
-	mail    func(to string)
-	outbox  chan string
+	customers map[string]string // by API key
+	plans     sync.Map          // by customer
+	model     func(ctx context.Context, prompt string) (answer string, tokens int, err error)
+	password  func(ctx context.Context, user, password string) bool
+	send      func(to string)
+	outbox    chan string
+	top       *observe.Top
 }
 
-type tenantKey struct{}
+type customerKey struct{}
 
-func tenant(ctx context.Context) string { t, _ := ctx.Value(tenantKey{}).(string); return t }
+func customerOf(ctx context.Context) string { c, _ := ctx.Value(customerKey{}).(string); return c }
 
-func (s *service) authenticated(next http.Handler) http.Handler {
+func (s *service) planOf(ctx context.Context) string {
+	p, _ := s.plans.Load(customerOf(ctx))
+	name, _ := p.(string)
+	return name
+}
+
+// authenticated serves the requests of customers by next, and all others by stranger.
+func (s *service) authenticated(next, stranger http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		t, ok := s.tenants[r.Header.Get("X-API-Key")]
+		c, ok := s.customers[r.Header.Get("X-API-Key")]
 		if !ok {
-			http.Error(w, "unknown API key", http.StatusUnauthorized)
+			stranger.ServeHTTP(w, r)
 			return
 		}
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), tenantKey{}, t)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), customerKey{}, c)))
 	})
 }
 
 func (s *service) chat(w http.ResponseWriter, r *http.Request) {
-	answer, tokens := s.model(r.FormValue("prompt"))
+	answer, tokens, err := s.model(r.Context(), r.FormValue("prompt"))
 	httplimit.ReportCostOf(r.Context(), "tokens", tokens)
+	if err != nil {
+		http.Error(w, "the model has failed", http.StatusBadGateway)
+		return
+	}
 	fmt.Fprintln(w, answer)
 }
 
 func (s *service) invite(w http.ResponseWriter, r *http.Request) {
 	select {
 	case s.outbox <- r.FormValue("to"):
-	case <-r.Context().Done():
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		http.Error(w, "too much mail is waiting", http.StatusServiceUnavailable)
 	}
 }
 
-// run sends mail in turn with all other instances.
-func (s *service) run(ctx context.Context, shaper ratelimit.Limiter) {
+func (s *service) login(w http.ResponseWriter, r *http.Request) {
+	if !s.password(r.Context(), r.PostFormValue("user"), r.PostFormValue("password")) {
+		http.Error(w, "wrong user or password", http.StatusUnauthorized)
+		return
+	}
+	fmt.Fprintln(w, "welcome")
+}
+
+// mail sends what is in the outbox, in turn with all other instances, until the outbox is closed or ctx ends.
+func (s *service) mail(ctx context.Context, turns ratelimit.Limiter) {
 	for to := range s.outbox {
-		if _, err := ratelimit.Wait(ctx, shaper, "mail"); err != nil {
-			return // ctx has ended
+		if _, err := ratelimit.Wait(ctx, turns, "mail"); err != nil {
+			slog.Error("mail is not sent", "to", to, "error", err)
+			continue
 		}
-		s.mail(to)
+		s.send(to)
 	}
 }
 
-func (s *service) start(ctx context.Context, client ratelimit.Client, observer ratelimit.Observer) http.Handler {
-	observed := ratelimit.WithObserver(observer)
-	named := func(name string) ratelimit.Option { return ratelimit.WithOptions(ratelimit.WithName(name), observed) }
-	plan := func(perMinute, burst int) ratelimit.Limiter {
-		return ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(perMinute), burst, named("key")))
-	}
-	plans := map[any]ratelimit.Limiter{"free": plan(60, 5), "pro": plan(600, 50), "max": plan(6_000, 500)}
-	perKey := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) ratelimit.Limiter {
-		of, _ := s.plans.Load(tenant(ctx))
-		return cmp.Or(plans[of], plans["free"])
-	}))
-	perAddress := ratelimit.Must(ratelimit.NewSlidingWindow(client, 600, time.Minute, named("address")))
-	everybody := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1_000), 2_000, named("everybody")))
-	running := ratelimit.Must(ratelimit.NewInFlight(client, 2, 30*time.Second, named("running")))
-	tokens := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(6_000), 2_000, named("tokens")))
-	alone := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)) // for each of five instances, while Redis is down
-	shaper := ratelimit.Must(ratelimit.NewFallback(
-		ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(5), 1, named("mail"))), alone, ratelimit.WithBreaker()))
-	address, user := ratelimit.Must(httplimit.ClientIP(nil)), ratelimit.Must(httplimit.User(tenant))
-	limits := []httplimit.Option{
-		httplimit.Limit(perAddress, address), httplimit.Limit(everybody, httplimit.Everyone()),
-		httplimit.Limit(perKey, ratelimit.Must(httplimit.APIKey("X-API-Key")), httplimit.WithPolicy("key"), httplimit.WithBucket()),
-	}
-	cheap := ratelimit.Must(httplimit.NewAll(append(limits, httplimit.WithErrorHandler(httplimit.ServeInOutages))...))
-	expensive := ratelimit.Must(httplimit.NewAll(append(limits, httplimit.InFlight(running, user),
-		httplimit.Limit(tokens, user, httplimit.WithCost(func(*http.Request) int { return 500 }), httplimit.WithReportedCost()))...)) // fails closed
+// user is the key of a try at a password. The hash keeps names out of Redis.
+func user(r *http.Request) (string, error) {
+	name := strings.ToLower(strings.TrimSpace(r.PostFormValue("user")))
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(name))), nil
+}
 
+// public is what customers see. proxies are those whose X-Forwarded-For is believed.
+func (s *service) public(l limits, proxies []netip.Prefix) http.Handler {
+	address, customer := ratelimit.Must(httplimit.ClientIP(proxies)), ratelimit.Must(httplimit.User(customerOf))
+	perAddress := httplimit.Limit(l.address, address)
+	limits := []httplimit.Option{
+		perAddress,
+		httplimit.Limit(l.everybody, httplimit.Everyone(), httplimit.WithServiceUnavailable()),
+		httplimit.Limit(l.customer, customer, httplimit.WithPolicy("customer"), httplimit.WithBucket()),
+	}
+	cheap := ratelimit.Must(httplimit.NewAll(limits...))
+	expensive := ratelimit.Must(httplimit.NewAll(append(limits,
+		httplimit.InFlight(l.running, customer),
+		httplimit.Limit(l.tokens, customer, httplimit.WithCost(func(*http.Request) int { return 500 }), httplimit.WithReportedCost()))...))
+	tries := ratelimit.Must(httplimit.NewAll(httplimit.Limit(l.loginAddress, address), httplimit.Limit(l.loginUser, user)))
+
+	// What the authentication turns away counts by address too.
+	stranger := ratelimit.Must(httplimit.NewAll(perAddress))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "unknown API key", http.StatusUnauthorized)
+	}))
 	mux := http.NewServeMux()
-	mux.Handle("POST /invite", s.authenticated(cheap(http.HandlerFunc(s.invite))))
-	mux.Handle("POST /chat", s.authenticated(expensive(http.HandlerFunc(s.chat))))
-	mux.HandleFunc("PUT /admin/plans/{tenant}/{plan}", func(_ http.ResponseWriter, r *http.Request) { // behind the admins' authentication
-		s.plans.Store(r.PathValue("tenant"), r.PathValue("plan"))
-	})
+	mux.Handle("POST /invite", s.authenticated(cheap(http.HandlerFunc(s.invite)), stranger))
+	mux.Handle("POST /chat", s.authenticated(expensive(http.HandlerFunc(s.chat)), stranger))
+	mux.Handle("POST /login", tries(http.HandlerFunc(s.login)))
+	return http.MaxBytesHandler(mux, 1<<20)
+}
+
+// admin is for the operators, on an address that only they can reach.
+func (s *service) admin() http.Handler {
+	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.Handler())
-	go s.run(ctx, shaper)
+	mux.HandleFunc("GET /top", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(s.top.Top(10))
+	})
+	mux.HandleFunc("PUT /plans/{customer}/{plan}", func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := plans[r.PathValue("plan")]; !ok {
+			http.Error(w, "there is no such plan", http.StatusBadRequest)
+			return
+		}
+		s.plans.Store(r.PathValue("customer"), r.PathValue("plan"))
+		w.WriteHeader(http.StatusNoContent)
+	})
 	return mux
 }
 
-func main() {
+func trustedProxies(list string) (proxies []netip.Prefix, err error) {
+	for network := range strings.FieldsSeq(list) {
+		p, err := netip.ParsePrefix(network)
+		if err != nil {
+			return nil, fmt.Errorf("TRUSTED_PROXIES: %w; give networks such as 10.0.0.0/8", err)
+		}
+		proxies = append(proxies, p)
+	}
+	return proxies, nil
+}
+
+// run serves until ctx ends. Requests and mail then have ten seconds to finish.
+func run(ctx context.Context) error {
+	proxies, err := trustedProxies(os.Getenv("TRUSTED_PROXIES"))
+	if err != nil {
+		return err
+	}
+	client := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget,
+		&redis.Options{Addr: cmp.Or(os.Getenv("REDIS_ADDR"), "localhost:6379")})))
+	defer client.Close()
 	meters := metric.NewMeterProvider(metric.WithReader(ratelimit.Must(prometheus.New())))
 	metrics := ratelimit.Must(otellimit.New(otellimit.WithMeterProvider(meters)))
-	client := redis.NewClient(&redis.Options{Addr: cmp.Or(os.Getenv("REDIS_ADDR"), "localhost:6379"), ReadTimeout: time.Second})
+	denials := ratelimit.Must(observe.NewLog(slog.Default()))
 	s := &service{
-		tenants: map[string]string{"secret-1": "acme", "secret-2": "umbrella"}, outbox: make(chan string, 100),
-		model: func(prompt string) (string, int) { return "You said: " + prompt, len(prompt) },
-		mail:  func(to string) { log.Print("an invitation to ", to) },
+		customers: map[string]string{"secret-1": "acme", "secret-2": "umbrella"}, outbox: make(chan string, 100),
+		model: func(_ context.Context, prompt string) (string, int, error) {
+			return "You said: " + prompt, len(prompt), nil
+		},
+		password: func(context.Context, string, string) bool { return false },
+		send:     func(to string) { slog.Info("an invitation", "to", to) },
+		top:      ratelimit.Must(observe.NewTop(1_000)),
 	}
-	log.Fatal(http.ListenAndServe("localhost:8080", s.start(context.Background(), client, metrics.Observe)))
+	s.plans.Store("acme", "pro")
+	s.plans.Store("umbrella", "free")
+	l := newLimits(client, s.planOf, metrics.Observe, denials.Observe, s.top.Observe)
+
+	servers := []*http.Server{
+		{Addr: ":8080", Handler: s.public(l, proxies), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second},
+		{Addr: "localhost:8081", Handler: s.admin(), ReadHeaderTimeout: 5 * time.Second},
+	}
+	ended := make(chan error, len(servers))
+	for _, server := range servers {
+		go func() { ended <- server.ListenAndServe() }()
+	}
+	mailing, stop := context.WithCancel(context.Background())
+	defer stop()
+	mailed := make(chan struct{})
+	go func() { defer close(mailed); s.mail(mailing, l.mail) }()
+
+	select {
+	case <-ctx.Done():
+	case err = <-ended:
+	}
+	grace, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, server := range servers {
+		err = errors.Join(err, server.Shutdown(grace))
+	}
+	if err == nil { // no handler runs that could still send to the outbox
+		close(s.outbox)
+		select {
+		case <-mailed:
+		case <-grace.Done():
+		}
+	}
+	return err
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		log.Fatal(err)
+	}
 }
