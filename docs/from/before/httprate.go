@@ -1,3 +1,5 @@
+//lint:file-ignore SA1019 services still have these calls, which httprate has deprecated
+
 package before
 
 import (
