@@ -1,10 +1,16 @@
 package ratelimit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
+
+	"github.com/tryacquire/ratelimit/internal/limitername"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // All is several limiters on one key, as one [Limiter]: a call takes its permits from
@@ -19,19 +25,24 @@ import (
 // One script decides, in one round trip, so that no limiter is charged for a call that
 // another one denies. Each limiter keeps its own state, so calls to it outside of the All
 // count too. For limits with different keys, "per user and per address", see
-// [AcquireAll].
+// [TryAcquireAll].
 //
 // The Result is that of the limiter that governs: if the call is denied, the one with
 // the longest RetryAfter, otherwise the one with the fewest permits left. So RetryAfter
 // is exact: a retry any earlier is denied, and one at that instant is allowed, if nobody
-// else takes permits. ResetAfter is the longest of all. [All.Claims] and [AcquireAll]
+// else takes permits. ResetAfter is the longest of all. [All.Claims] and [TryAcquireAll]
 // give the Result of each limiter.
 //
 // The limiters are those of this package that decide on Redis, at most eight, of any kind; on
 // one client, and by one clock: the server's, or that of the first limiter if all have
 // [WithClock]. Put decorators ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring
 // the states of one key are in one slot, on one shard, so an All works there with every key.
-type All struct{ group *group }
+//
+// Limiters in memory ([LocalTokenBucket], AllowAll, DenyAll) can be an All too, which is the secondary of a Fallback around another one.
+type All struct {
+	group  *group   // on Redis
+	memory []*Claim // on limiters in memory, without key and permits
+}
 
 var _ Limiter = (*All)(nil)
 
@@ -40,6 +51,9 @@ var _ Limiter = (*All)(nil)
 // that is given twice or has the name and the algorithm of another, limiters on several
 // clients, or some with WithClock and some without. Redis is not asked.
 func NewAll(limiters ...Limiter) (*All, error) {
+	if len(limiters) > 0 && len(limiters) <= maxGroup && !slices.ContainsFunc(limiters, func(l Limiter) bool { return !isInMemory(l) }) {
+		return allInMemory(limiters)
+	}
 	cores := make([]*core, len(limiters))
 	for i, l := range limiters {
 		c, err := redisCore(l)
@@ -57,8 +71,30 @@ func NewAll(limiters ...Limiter) (*All, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (NewAll)", err)
 	}
-	return &All{g}, nil
+	return &All{group: g}, nil
 }
+
+// isInMemory reports whether l is one of this package's that needs no Redis.
+func isInMemory(l Limiter) bool {
+	k := kindOf(l)
+	return !k.absent && (isConstant(l) || k.role == inMemory)
+}
+
+func allInMemory(limiters []Limiter) (*All, error) {
+	a := &All{}
+	for i, l := range limiters {
+		for j, other := range limiters[:i] {
+			if l == other && !isConstant(l) {
+				return nil, invalidConfig("NewAll: limiters %d and %d are one", j+1, i+1)
+			}
+		}
+		c := ClaimOf(l, "", 1)
+		a.memory = append(a.memory, &c)
+	}
+	return a, nil
+}
+
+func (a *All) made() bool { return a != nil && (a.group != nil || a.memory != nil) }
 
 // redisCore returns what decides for l on Redis. The error says what l is instead.
 func redisCore(l Limiter) (*core, error) {
@@ -83,7 +119,7 @@ func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
 
 // TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
 // those of [Limiter]; ErrExceedsLimit if n is more than one of the limiters can ever allow, or
-// than 10,000 divided by the number of sliding windows with [ZSet] among them.
+// than 10,000 divided by the number of sliding windows with [StorageZSet] among them.
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return a.decide(ctx, key, n, acquireAll)
 }
@@ -95,8 +131,16 @@ func (a *All) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (a *All) decide(ctx context.Context, key string, n int, how manner) (Result, error) {
-	if a == nil || a.group == nil {
+	switch {
+	case !a.made():
 		return Result{}, errUnmade
+	case a.memory != nil:
+		c := &call{op: CallAcquire, claims: a.claims(nil, key, n)}
+		if how == peekAll {
+			c.op = CallPeek
+		}
+		o := c.decide(ctx)
+		return o.result, o.err
 	}
 	var claims [maxGroup]Claim
 	return a.group.decide(ctx, a.claims(claims[:0], key, n), how, nil)
@@ -105,22 +149,37 @@ func (a *All) decide(ctx context.Context, key string, n int, how manner) (Result
 // Reset deletes the state of key in every limiter. If it returns an error, the states in
 // some limiters may have been deleted all the same.
 func (a *All) Reset(ctx context.Context, key string) error {
-	if a == nil || a.group == nil {
+	if !a.made() {
 		return errUnmade
+	}
+	if a.memory != nil {
+		var errs []error
+		for _, c := range a.memory {
+			errs = append(errs, c.outer.(Limiter).Reset(ctx, key))
+		}
+		return errors.Join(errs...)
 	}
 	return a.group.reset(ctx, a.claims(nil, key, 1))
 }
 
 // Claims returns a claim for n permits of key from each limiter, in the order of NewAll's
-// arguments, for [AcquireAll], which returns the Result of each.
+// arguments, for [TryAcquireAll], which returns the Result of each.
 func (a *All) Claims(key string, n int) []Claim {
-	if a == nil || a.group == nil {
+	if !a.made() {
 		return []Claim{{}}
 	}
 	return a.claims(nil, key, n)
 }
 
 func (a *All) claims(to []Claim, key string, n int) []Claim {
+	for _, c := range a.memory {
+		claim := *c
+		claim.key, claim.n = key, n
+		to = append(to, claim)
+	}
+	if a.group == nil {
+		return to
+	}
 	for _, c := range a.group.given {
 		to = append(to, Claim{limiter: c, key: key, n: n})
 	}
@@ -130,8 +189,11 @@ func (a *All) claims(to []Claim, key string, n int) []Claim {
 // Preload loads the scripts, on every master of a ClusterClient and every shard of a
 // Ring, so that the first request finds them there. It is never needed.
 func (a *All) Preload(ctx context.Context) error {
-	if a == nil || a.group == nil {
+	if !a.made() {
 		return errUnmade
+	}
+	if a.memory != nil {
+		return nil
 	}
 	if err := a.group.exec.Load(ctx); err != nil {
 		return fmt.Errorf("ratelimit: all of several limiters: preload: %w", ended(ctx, err))
@@ -141,21 +203,37 @@ func (a *All) Preload(ctx context.Context) error {
 
 // Name is the names of the limiters, joined by "+".
 func (a *All) Name() string {
-	if a == nil || a.group == nil {
+	if !a.made() {
 		return ""
+	}
+	if a.memory != nil {
+		var names []string
+		for _, c := range a.memory {
+			names = append(names, cmp.Or(c.name, limitername.Default))
+		}
+		return strings.Join(names, "+")
 	}
 	return a.group.name
 }
 
 func (a *All) ceiling() int {
-	if a == nil || a.group == nil {
+	if !a.made() {
 		return 0
+	}
+	if a.memory != nil {
+		most := maxCount
+		for _, c := range a.memory {
+			if m := c.most(); m > 0 {
+				most = min(most, m)
+			}
+		}
+		return most
 	}
 	return a.group.most
 }
 
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the
-// Claim method of a limiter, for [AcquireAll] and [PeekAll].
+// Claim method of a limiter, for [TryAcquireAll] and [PeekAll].
 type Claim struct {
 	limiter *core // that decides on Redis
 	outer   any   // what decides if limiter is nil: a policy, or a limiter in memory
@@ -182,7 +260,7 @@ func (c *Claim) most() int {
 }
 
 // ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this package. A type of
-// your own decides only on its own: for a claim on it, as for any claim that cannot work, AcquireAll returns
+// your own decides only on its own: for a claim on it, as for any claim that cannot work, TryAcquireAll returns
 // an error.
 func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, "", key, n) }
 
@@ -193,8 +271,8 @@ func (c Claim) Estimate() Claim {
 	return c
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll]. For a claim that cannot work,
-// such as one with n below 1, AcquireAll returns an error.
+// Claim is a claim for n permits of key, for [TryAcquireAll]. For a claim that cannot work,
+// such as one with n below 1, TryAcquireAll returns an error.
 func (c *core) Claim(key string, n int) Claim { return Claim{limiter: c, key: key, n: n} }
 
 // An AllResult is the answer to several claims: the Result of the claim that governs (see
@@ -225,21 +303,73 @@ type PartResult struct {
 // Release gives back the permits of all Holds, and not the permits of the other limiters. It
 // does nothing if there is no Hold, so that it can be deferred at once. Its errors are those
 // of [Hold.Release].
-func (r AllResult) Release(ctx context.Context) error {
-	var errs []error
-	for _, p := range r.Parts {
-		errs = append(errs, p.Hold.Release(ctx))
-	}
-	return errors.Join(errs...)
+func (r AllResult) Release(ctx context.Context) error { return r.Finish(ctx, nil) }
+
+// Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost that
+// limiter, and releases all Holds, at the same time: where Redis does not answer, the caller waits once; what is sent at the
+// same time is merged. used is called for parts with a Ticket only; if it is nil, estimates stay as they are. Like
+// [Hold.Release], Finish does its work even if ctx has ended, and then waits for a second at most. The error joins those of
+// [Ticket.Settle] and Hold.Release. A panic of used goes on when everything else is done.
+func (r AllResult) Finish(ctx context.Context, used func(PartResult) int) error {
+	settled, released := r.finish(ctx, used, r.holds(nil))
+	return errors.Join(settled, released)
 }
 
-// Do runs work, and then releases all Holds, even if ctx has ended or work panics. While work
+// holds is the Holds of all parts, each once: claims of one key have one Hold together.
+func (r AllResult) holds(to []*Hold) []*Hold {
+	for _, p := range r.Parts {
+		if p.Hold != nil && !slices.Contains(to, p.Hold) {
+			to = append(to, p.Hold)
+		}
+	}
+	return to
+}
+
+// finish returns the errors of the settlements and of the releases.
+func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds []*Hold) (settled, released error) {
+	if ctx.Err() != nil {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+		defer cancel()
+		ctx = bounded
+	}
+	if len(holds) == 1 && used == nil {
+		return nil, redisexec.Safely(func() error { return holds[0].Release(ctx) })
+	}
+	var tickets, releases [maxGroup]error
+	var each sync.WaitGroup
+	defer func() {
+		each.Wait()
+		settled, released = errors.Join(tickets[:]...), errors.Join(releases[:]...)
+	}()
+	for i, h := range holds {
+		each.Go(func() { releases[i] = redisexec.Safely(func() error { return h.Release(ctx) }) })
+	}
+	for i, p := range slices.Backward(r.Parts) {
+		if p.Ticket == nil || used == nil {
+			continue
+		}
+		defer func() { // in the order of the parts, even if one panics
+			n := used(p)
+			each.Go(func() { tickets[i] = redisexec.Safely(func() error { return p.Ticket.Settle(ctx, n) }) })
+		}()
+	}
+	return nil, nil
+}
+
+// Do runs work, and then releases all Holds at the same time, even if ctx has ended or work panics. While work
 // runs, it extends their leases, and cancels the context of work if one of them is lost, see
 // [InFlight.Do]. Do returns what work returns, joined with an error that wraps ErrLeaseLost if a
 // lease was lost. If a lease may have ended before, work does not run, and that error is all; the
 // other Holds are released. Without a Hold it is work(ctx). If the call was denied, work does not
 // run, and Do returns a *[DeniedError].
 func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
+	return r.DoAndSettle(ctx, work, nil)
+}
+
+// DoAndSettle is Do for a call with Tickets: when work has returned or panicked, they are settled by what used says it has cost,
+// while the Holds are released, see [AllResult.Finish]. If work does not run, they are settled by 0. The error joins those of
+// [Ticket.Settle] too; what [Hold.Release] returns is left out, as the permits are free when the lease ends.
+func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Context) error, used func(PartResult) int) (err error) {
 	if work == nil {
 		return errNoWork
 	}
@@ -247,26 +377,48 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error)
 		return err
 	}
 	var space [maxGroup]*Hold
-	holds := space[:0]
-	for _, p := range r.Parts {
-		if p.Hold != nil && !slices.Contains(holds, p.Hold) { // claims of one key have one Hold together
-			holds = append(holds, p.Hold)
+	holds := r.holds(space[:0])
+	began := false
+	lost := make([]bool, len(holds))
+	defer func() {
+		var wanted []*Hold
+		for i, h := range holds {
+			if lost[i] { // nobody needs the release
+				if err == nil {
+					err = h.leaseLost()
+				} else {
+					err = errors.Join(err, h.leaseLost())
+				}
+				go h.leave(ctx)
+			} else {
+				wanted = append(wanted, h)
+			}
+		}
+		cost := used
+		if used != nil && !began {
+			cost = func(PartResult) int { return 0 }
+		}
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+		defer cancel()
+		settled, _ := r.finish(bounded, cost, wanted)
+		if settled != nil {
+			err = errors.Join(err, settled)
+		}
+	}()
+	inner := ctx
+	for i, h := range holds {
+		if h.Left() == 0 {
+			lost[i] = true
+			return nil
+		}
+		if h.local == nil {
+			k := newKeeper(inner, h)
+			defer func() { lost[i] = k.stop() }()
+			inner = k.ctx
 		}
 	}
-	if len(holds) > 1 {
-		began, inside := false, work
-		work = func(ctx context.Context) error { began = true; return inside(ctx) }
-		defer func() {
-			for i := 0; !began && i < len(holds); i++ { // a lease was over; the holds inside of it were not used
-				holds[i].leave(ctx)
-			}
-		}()
-	}
-	for _, hold := range holds {
-		inside := work
-		work = func(ctx context.Context) error { return hold.Do(ctx, inside) }
-	}
-	return work(ctx)
+	began = true
+	return work(inner)
 }
 
 // Part returns the answer of the first limiter of that name, and whether there is one.
@@ -279,10 +431,10 @@ func (r AllResult) Part(name string) (Result, bool) {
 	return Result{}, false
 }
 
-// AcquireAll takes the permits of all claims, or none: "requests per user and per address,
+// TryAcquireAll takes the permits of all claims, or none: "requests per user and per address,
 // and tokens per user", each with a key and a number of permits of its own:
 //
-//	r, err := ratelimit.AcquireAll(ctx,
+//	r, err := ratelimit.TryAcquireAll(ctx,
 //		perUser.Claim(user, 1), perAddress.Claim(addr, 1), tokens.Claim(user, 730))
 //
 // One script decides, in one round trip. What holds for [All] holds here too; claims of
@@ -296,7 +448,7 @@ func (r AllResult) Part(name string) (Result, bool) {
 // At most eight limits can be claimed at once, of any kind. The first call with a list of
 // limiters makes their script; keep limiters, rather than building them for each call.
 //
-// Sliding windows with [ZSet] and in-flight limiters store each permit, some 2 µs of Redis's
+// Sliding windows with [StorageZSet] and in-flight limiters store each permit, some 2 µs of Redis's
 // time in which it serves nothing else. So one call takes at most 10,000 permits from all such
 // limiters together, some 20 ms as for a single one of them, and 2 ms more for each window whose
 // 10,000 permits have left it since; more is ErrExceedsLimit, and nothing is sent. Other
@@ -304,8 +456,8 @@ func (r AllResult) Part(name string) (Result, bool) {
 //
 // If the call is allowed, the part of each claim of an [InFlight] has a Hold, which
 // [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
-// settles what the work has cost. A call with a claim of an InFlight is not merged with others,
-// see [WithoutMerging]. After an error, the permits in flight are given back in the background, as those of
+// settles what the work has cost. Calls with the same limiters are merged, see [WithoutMerging].
+// After an error, the permits in flight are given back in the background, as those of
 // [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken. After
 // ErrCorruptState nothing was taken from any of them. If Redis refuses one of the writes (a key
 // that its user may not write), the limiters written before it keep what they took.
@@ -314,18 +466,18 @@ func (r AllResult) Part(name string) (Result, bool) {
 // stored one by one; ErrCrossSlot if the client is a Cluster or a Ring and the keys do not have
 // the same hash tag; ErrInvalidConfig if there is no claim, if the limiters cannot be decided
 // together (see [NewAll]), or if two limiters have the same name, algorithm and key.
-func AcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, acquireAll)
 }
 
-// PeekAll returns what AcquireAll would answer now, and takes and changes nothing: Allowed
+// PeekAll returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
 // and RetryAfter of each part are for the permits of its claim, and Remaining is the number
 // of permits left now.
 func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, peekAll)
 }
 
-// CheckAll returns the error that AcquireAll returns for these claims before it asks Redis,
+// CheckAll returns the error that TryAcquireAll returns for these claims before it asks Redis,
 // or nil if there is none. It is for constructors: limiters that can decide together once can
 // always do so, whatever the keys are, except for ErrCrossSlot.
 func CheckAll(claims ...Claim) error {
@@ -423,7 +575,7 @@ func decideAll(ctx context.Context, claims []Claim, how manner) (AllResult, erro
 // such, places says for each claim which one it has become.
 func joinClaims(to, claims []Claim) (joined []Claim, places []int, err error) {
 	if len(claims) == 0 {
-		return nil, nil, invalidConfig("AcquireAll: there is no claim")
+		return nil, nil, invalidConfig("TryAcquireAll: there is no claim")
 	}
 next:
 	for i, c := range claims {
@@ -433,15 +585,15 @@ next:
 		if c.n < 1 || c.n > maxCount { // before it is added to another, or another to it
 			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
 		}
-		if _, held := c.limiter.explainer.(*InFlight); held && c.settle {
-			return nil, nil, invalidConfig("AcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
+		if c.limiter.inFlight != nil && c.settle {
+			return nil, nil, invalidConfig("TryAcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
 			if other.key != c.key || other.limiter.head != c.limiter.head {
 				continue
 			}
 			if other.limiter != c.limiter {
-				return nil, nil, invalidConfig("AcquireAll: two limiters are the %s and claim the same key, so that they share its state; give each a name of its own", c.limiter.title)
+				return nil, nil, invalidConfig("TryAcquireAll: two limiters are the %s and claim the same key, so that they share its state; give each a name of its own", c.limiter.title)
 			}
 			if c.settle || other.settle {
 				return nil, nil, errJoinedEstimate(c)
@@ -471,7 +623,7 @@ next:
 }
 
 func errJoinedEstimate(c Claim) error {
-	return invalidConfig("AcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
+	return invalidConfig("TryAcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
 }
 
 // governs is the Result of several limiters' answers.

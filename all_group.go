@@ -31,13 +31,10 @@ type group struct {
 	slots  bool    // the names of the keys must have one hash tag
 	name   string  // of all limiters
 	seen   bool    // one of them at least is observed
-	ids    []idArg // of the limiters whose permits are in flight
+	held   []int   // the limiters whose permits are in flight
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
 }
-
-// An idArg is where the script has the id of a hold.
-type idArg struct{ limiter, arg int }
 
 // newGroup returns the group of these limiters. settle says which of them give a Ticket.
 func newGroup(limiters []*core, settle []bool) (*group, error) {
@@ -80,8 +77,8 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	var tickets []bool
 	for _, i := range g.nested {
 		c := limiters[i]
-		if _, ok := c.explainer.(*InFlight); ok {
-			g.ids = append(g.ids, idArg{i, len(g.exec.Args) + argID})
+		if c.inFlight != nil {
+			g.held = append(g.held, i)
 		}
 		files = append(files, c.file())
 		args = append(args, len(c.exec.Args))
@@ -223,8 +220,8 @@ func (gs *groups) get(key groupKey, n int) (*group, error) {
 	return g, nil
 }
 
-// pack checks the claims, one for each limiter, and packs them into a request.
-func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
+// pack checks the claims, one for each limiter, and packs them into a request. holds are as those of ask.
+func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold) (string, error) {
 	for _, c := range claims {
 		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return "", err
@@ -239,7 +236,10 @@ func (g *group) pack(ctx context.Context, claims []Claim) (string, error) {
 	var parts [maxGroup]redisexec.Part
 	for i, at := range g.nested {
 		c := claims[at]
-		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n}
+		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n, Hold: c.limiter.inFlight != nil}
+		if h := slices.Index(g.held, at); h >= 0 && holds != nil {
+			parts[i].ID = holds[h].id
+		}
 	}
 	return redisexec.Pack(parts[:len(claims)]), nil
 }
@@ -280,22 +280,22 @@ func (g *group) checkSlots(claims []Claim) error {
 func asPacked(request string) string { return request }
 
 // ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
-// the order of g.ids.
+// the order of g.held; for a Peek there are none.
 func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hold) (redisexec.Reply, error) {
-	request, err := g.pack(ctx, claims)
+	request, err := g.pack(ctx, claims, holds)
 	if err != nil {
 		return redisexec.Reply{Batch: redisexec.Unsent}, err
 	}
 	var reply redisexec.Reply
-	switch {
+	switch alone := g.merger == nil || dear(claims); {
 	case peek:
-		reply, err = g.exec.Call(ctx, g.exec.Peek, request, 1)
-	case g.ids != nil:
-		reply, err = g.take(ctx, request, holds)
-	case g.merger != nil && !dear(claims):
-		reply, err = g.merger.Acquire(ctx, request, 1)
+		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
+	case holds != nil:
+		reply, err = g.hold(ctx, request, holds, alone)
+	case alone:
+		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1})
 	default:
-		reply, err = g.exec.Call(ctx, g.exec.One, request, 1)
+		reply, err = g.merger.Acquire(ctx, request, 1)
 	}
 	if err != nil {
 		return redisexec.Reply{Batch: reply.Batch}, g.failed(ctx, claims, err)
@@ -330,7 +330,7 @@ func (c *Claim) call() Call {
 		if _, ok := c.outer.(Holder); ok {
 			return CallHold
 		}
-	} else if _, ok := c.limiter.explainer.(*InFlight); ok {
+	} else if c.limiter.inFlight != nil {
 		return CallHold
 	}
 	if c.settle {
@@ -352,7 +352,7 @@ func (c Claim) report(ctx context.Context, began time.Time, o Observation, allow
 	if o.Err == nil && o.Call <= CallHold && !allowed && o.Result.Allowed {
 		o.Outcome = OutcomeUntaken
 	}
-	if f, ok := c.limiter.explainer.(*InFlight); ok {
+	if f := c.limiter.inFlight; f != nil {
 		n := 0
 		if o.Err == nil && o.Call == CallHold && allowed {
 			n = c.n
@@ -362,22 +362,33 @@ func (c Claim) report(ctx context.Context, began time.Time, o Observation, allow
 	c.limiter.watch.end(ctx, began, o)
 }
 
-// take takes permits for holds, and gives them back if no caller gets to know of them.
-func (g *group) take(ctx context.Context, request string, holds []*Hold) (redisexec.Reply, error) {
-	exec := *g.exec
-	exec.Args = slices.Clone(exec.Args)
-	for i, at := range g.ids {
-		exec.Args[at.arg] = holds[i].id
+// newHolds are holds for the claims of permits in flight.
+func (g *group) newHolds(claims []Claim) (holds []*Hold) {
+	for _, at := range g.held {
+		c := claims[at]
+		holds = append(holds, newHold(c.limiter.inFlight, c.key, c.n))
 	}
-	late := func(reply redisexec.Reply, err error) { // nobody gets to know of the holds
+	return holds
+}
+
+// hold takes permits for holds, and gives them back if no caller gets to know of them.
+func (g *group) hold(ctx context.Context, request string, holds []*Hold, alone bool) (redisexec.Reply, error) {
+	late := func(reply redisexec.Reply, err error) {
 		if mayHold(err) || err == nil && reply.Words[1+wordAllowed] > 0 {
 			for _, h := range holds {
 				h.giveBack(ctx)
 			}
 		}
 	}
-	reply, err := redisexec.AwaitOr(ctx, func() (redisexec.Reply, error) { return exec.Do(ctx, exec.One, request, 1) }, late)
-	if err != nil && !reply.Late {
+	o := redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1, Detail: &redisexec.Detail{Late: late}}
+	var reply redisexec.Reply
+	var err error
+	if !alone {
+		reply, err = g.merger.Operate(ctx, request, o)
+	} else {
+		reply, err = g.exec.Ask(ctx, request, o)
+	}
+	if mayHold(err) && !reply.Late {
 		go late(reply, err)
 	}
 	return reply, err
@@ -400,9 +411,8 @@ func dear(claims []Claim) bool {
 func (g *group) decide(ctx context.Context, claims []Claim, how manner, parts []PartResult) (Result, error) {
 	peek := how == peekAll
 	var holds []*Hold
-	for _, id := range g.ids {
-		c := claims[id.limiter]
-		holds = append(holds, newHold(c.limiter.explainer.(*InFlight), c.key, c.n))
+	if !peek {
+		holds = g.newHolds(claims)
 	}
 	sent := time.Now()
 	reply, err := g.ask(ctx, claims, peek, holds)
@@ -436,7 +446,7 @@ func (g *group) decide(ctx context.Context, claims []Claim, how manner, parts []
 		return r, nil
 	}
 	for i, h := range holds {
-		parts[g.ids[i].limiter].Hold = h
+		parts[g.held[i]].Hold = h
 	}
 	return r, nil
 }
@@ -476,7 +486,7 @@ func (g *group) part(reply redisexec.Reply, i int, c Claim, peek bool) Result {
 
 // reset deletes the states of all claims.
 func (g *group) reset(ctx context.Context, claims []Claim) error {
-	request, err := g.pack(ctx, claims)
+	request, err := g.pack(ctx, claims, nil)
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 					ends += 2 * time.Second // the clocks may differ by 1 s, in both directions
 				}
 				call := func(n int) ratelimit.AllResult {
-					r, err := ratelimit.AcquireAll(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", n))
+					r, err := ratelimit.TryAcquireAll(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", n))
 					require.NoError(t, err)
 					return r
 				}
@@ -76,7 +76,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
 
 				// Claims for one key are one hold.
-				both, err := ratelimit.AcquireAll(ctx, running.Claim("k", 1), running.Claim("k", 1))
+				both, err := ratelimit.TryAcquireAll(ctx, running.Claim("k", 1), running.Claim("k", 1))
 				require.NoError(t, err)
 				require.Same(t, both.Parts[0].Hold, both.Parts[1].Hold)
 				require.Zero(t, must(t)(running.Peek(ctx, "k")).Remaining)
@@ -111,7 +111,7 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 			for i := range 9 {
 				f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, append([]ratelimit.InFlightOption{ratelimit.WithName(fmt.Sprint("n", i))}, options(clock)...)...))
 				claims = append(claims, f.Claim("k", 1))
-				r, err := ratelimit.AcquireAll(ctx, claims...)
+				r, err := ratelimit.TryAcquireAll(ctx, claims...)
 				if i == 7 {
 					require.EqualError(t, err, "ratelimit: invalid configuration: 9 limiters are too many for one script, which holds at most 8")
 					break
@@ -142,7 +142,7 @@ func TestAllGivesBackPermitsInFlightThatNobodyGot(t *testing.T) {
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, ctx := range []context.Context{ctx, cancellable} {
-		r, err := ratelimit.AcquireAll(ctx, bucket.Claim("k", 1), running.Claim("k", 1))
+		r, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("k", 1), running.Claim("k", 1))
 		require.ErrorIs(t, err, errLost)
 		require.Zero(t, r)
 		require.Eventually(t, func() bool { return must(t)(seen.Peek(ctx, "k")).Remaining == 2 }, 10*time.Second, time.Millisecond)
@@ -169,7 +169,7 @@ func TestAllDoesItsWork(t *testing.T) {
 	tenant := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, ratelimit.WithName("tenant")))
 	all := ratelimit.Must(ratelimit.NewInFlight(s.Client, 9, time.Hour, ratelimit.WithName("all")))
 	call := func() ratelimit.AllResult {
-		r, err := ratelimit.AcquireAll(ctx, tenant.Claim("k", 1), window.Claim("k", 1), all.Claim("all", 1))
+		r, err := ratelimit.TryAcquireAll(ctx, tenant.Claim("k", 1), window.Claim("k", 1), all.Claim("all", 1))
 		require.NoError(t, err)
 		return r
 	}
@@ -192,7 +192,7 @@ func TestAllDoesItsWork(t *testing.T) {
 	require.ErrorIs(t, r.Do(ctx, work), ratelimit.ErrLeaseLost, "it was released")
 
 	other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Hour, ratelimit.WithName("other")))
-	r, err := ratelimit.AcquireAll(ctx, other.Claim("k", 1))
+	r, err := ratelimit.TryAcquireAll(ctx, other.Claim("k", 1))
 	require.NoError(t, err)
 	require.Equal(t, failure, r.Do(ctx, func(context.Context) error { return failure }), "nothing is held")
 }
@@ -202,7 +202,7 @@ func TestAllDoesItsWork(t *testing.T) {
 func TestAllDoesItsWorkWithTwoClaimsOfAKey(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Hour))
-	r, err := ratelimit.AcquireAll(ctx, f.Claim("k", 1), f.Claim("other", 1), f.Claim("k", 2))
+	r, err := ratelimit.TryAcquireAll(ctx, f.Claim("k", 1), f.Claim("other", 1), f.Claim("k", 2))
 	require.NoError(t, err)
 	require.NoError(t, r.Do(ctx, func(context.Context) error {
 		require.Equal(t, 2, must(t)(f.Peek(ctx, "k")).Remaining)
@@ -224,7 +224,7 @@ func TestAllReleasesEveryHoldIfALeaseIsOver(t *testing.T) {
 			{short.Claim("k", 1), long.Claim("k", 1)},
 			{long.Claim("k", 1), short.Claim("k", 1)},
 		} {
-			r, err := ratelimit.AcquireAll(ctx, claims...)
+			r, err := ratelimit.TryAcquireAll(ctx, claims...)
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			env.Advance(time.Second)
@@ -242,10 +242,10 @@ func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {
 	require.NoError(t, shared.Client(t).FlushAll(ctx).Err())
 	running := ratelimit.Must(ratelimit.NewInFlight(ring, 2, time.Hour))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour))
-	r, err := ratelimit.AcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
-	denied, err := ratelimit.AcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
+	denied, err := ratelimit.TryAcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, verdicts(denied))
 	require.Nil(t, denied.Parts[0].Hold)

@@ -19,7 +19,7 @@ import (
 // kindsOfScripts are those that decide together, in the order of a group's script.
 func kindsOfScripts() []*scripts {
 	return []*scripts{
-		bucketScripts, calendarWindowScripts, datedWindowScripts, fixedWindowScripts, inFlightShape, slidingLogScripts,
+		bucketScripts, calendarWindowScripts, datedWindowScripts, fixedWindowScripts, inFlightScripts, slidingLogScripts,
 		hashWindowScripts, listWindowScripts, zsetWindowScripts, steppedBucketScripts,
 	}
 }
@@ -40,7 +40,7 @@ func (l largeGroup) assemble() (set severalSet, about string) {
 			f = s.byCaller.With(callersClock)
 		}
 		for range l.counts[i] {
-			files, args, tickets = append(files, f), append(args, 4), append(tickets, l.tickets && s != inFlightShape)
+			files, args, tickets = append(files, f), append(args, 4), append(tickets, l.tickets && s != inFlightScripts)
 		}
 		if l.counts[i] > 0 {
 			about += fmt.Sprintf("%d %s, ", l.counts[i], f.Name())

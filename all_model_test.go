@@ -117,7 +117,7 @@ func (p *party) answer(now int64, d demand, peek bool, got ratelimit.AllResult) 
 	allowed := true
 	for i, c := range d {
 		if c.n > 0 {
-			all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key)})
+			all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key), Bucket: isBucket(p.pairs[i].Limiter)})
 			part := &all.Parts[len(all.Parts)-1]
 			if p.isDamaged(i, c.key) {
 				part.Result = got.Parts[len(all.Parts)-1].Result
@@ -283,7 +283,7 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 						}
 						got, failed = ratelimit.AllMerged(t, together)
 					default:
-						one(ratelimit.AcquireAll(ctx, claims...))
+						one(ratelimit.TryAcquireAll(ctx, claims...))
 					}
 					steps = append(steps, fmt.Sprintf("%d %s %v: %+v, failed %v", now, what, calls, got, failed))
 					about := func() string { return p.about + "\n" + strings.Join(steps[max(0, len(steps)-10):], "\n") }

@@ -32,7 +32,7 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 2, Window: time.Minute}}, ratelimit.WithOptions(clock...), ratelimit.WithName("gate")))
 					running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, ratelimit.WithOptions(clock...)))
 					ask := func(n int) ratelimit.AllResult {
-						r, err := ratelimit.AcquireAll(ctx, gate.Claim("g", 1), settling.Claim("k", n).Estimate(), running.Claim("k", 1))
+						r, err := ratelimit.TryAcquireAll(ctx, gate.Claim("g", 1), settling.Claim("k", n).Estimate(), running.Claim("k", 1))
 						require.NoError(t, err, v.Name)
 						return r
 					}
@@ -115,10 +115,10 @@ func TestEstimatesThatCannotBeClaimed(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("k", 1).Estimate(), bucket.Claim("k", 1)}, "make one claim of them"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1).Estimate()}, "make one claim of them"},
 	} {
-		_, err := ratelimit.AcquireAll(ctx, row.claims...)
+		_, err := ratelimit.TryAcquireAll(ctx, row.claims...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, row.says)
-		_, err = ratelimit.AcquireAcrossSlots(ctx, row.claims...)
+		_, err = ratelimit.TryAcquireAcrossSlots(ctx, row.claims...)
 		require.ErrorContains(t, err, row.says)
 	}
 }

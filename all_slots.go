@@ -9,12 +9,12 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// AcquireAcrossSlots is [AcquireAll] for keys that are in several slots of a Cluster, or on
+// TryAcquireAcrossSlots is [TryAcquireAll] for keys that are in several slots of a Cluster, or on
 // several shards of a Ring, such as keys per user, per address and for all callers together.
-// No script reaches several slots, so the decision is not atomic: AcquireAcrossSlots takes
+// No script reaches several slots, so the decision is not atomic: TryAcquireAcrossSlots takes
 // the permits of all claims at the same time, with one script each, and if one claim is
 // denied it gives the permits of the others back. Where one script can decide, it calls
-// AcquireAll: on a single server, or if all keys are one or have the same hash tag, and if the
+// TryAcquireAll: on a single server, or if all keys are one or have the same hash tag, and if the
 // limiters can be decided together.
 //
 // No limit is ever exceeded, in any interval: permits are taken before the call is allowed,
@@ -33,10 +33,10 @@ import (
 //     because a bucket does not always get everything back.
 //
 // In the parts of a denied call, Remaining includes the permits that are given back. The
-// errors are those of AcquireAll, without ErrCrossSlot; claims that cannot work, or that are
+// errors are those of TryAcquireAll, without ErrCrossSlot; claims that cannot work, or that are
 // of several clients, are refused before anything is sent. Calls are merged with others only
-// where AcquireAll decides.
-func AcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
+// where TryAcquireAll decides.
+func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
 	if policied(claims) {
 		return decidePolicied(ctx, claims, CallAcquire, true)
 	}
@@ -161,7 +161,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, redisexec.Unfinished(recover()))}
 		}
 	}()
-	if f, ok := c.limiter.explainer.(*InFlight); ok {
+	if f := c.limiter.inFlight; f != nil {
 		a.hold, _, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
 	} else {
 		a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)

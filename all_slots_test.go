@@ -40,15 +40,15 @@ func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
 		s.Wipe(t)
 		s.Move(limitertest.Start)
 		gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
-		r, err := ratelimit.AcquireAcrossSlots(ctx, giving.Claim("k", 2), gate.Claim("all", 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, giving.Claim("k", 2), gate.Claim("all", 1))
 		require.NoError(t, err)
 		limits := must(t)(giving.Peek(ctx, "k"))
 		first := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
 		require.Equal(t, ratelimit.AllResult{
 			Result: allowedBy(1, time.Hour, 0, time.Hour),
-			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
+			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first, Bucket: isBucket(l)}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
 		}, r, v.Name)
-		r, err = ratelimit.AcquireAcrossSlots(ctx, giving.Claim("k", 1), gate.Claim("all", 1))
+		r, err = ratelimit.TryAcquireAcrossSlots(ctx, giving.Claim("k", 1), gate.Claim("all", 1))
 		require.NoError(t, err)
 		require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result, v.Name)
 		require.True(t, r.Parts[0].Result.Allowed)
@@ -71,7 +71,7 @@ func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
 		callers.Go(func() {
 			for i := range 15 {
 				user := (caller*7 + i) % len(byUser)
-				r, err := ratelimit.AcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1))
+				r, err := ratelimit.TryAcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1))
 				if err != nil {
 					t.Error(err)
 					return
@@ -95,7 +95,7 @@ func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
 			break
 		}
 		for range 3 {
-			if _, err := ratelimit.AcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1)); err != nil {
+			if _, err := ratelimit.TryAcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -122,24 +122,24 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("b", 0)}, ratelimit.ErrInvalidPermits},
 		{[]ratelimit.Claim{window.Claim("b", -3), bucket.Claim("a", 1), window.Claim("b", 4)}, ratelimit.ErrInvalidPermits},
 	} {
-		r, err := ratelimit.AcquireAcrossSlots(ctx, row.claims...)
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, row.claims...)
 		require.ErrorIs(t, err, row.is)
 		require.Zero(t, r)
 	}
 	other := ratelimit.Must(ratelimit.NewFixedWindow(redis.NewClient(&redis.Options{Addr: "localhost:1"}), 5, time.Hour))
-	_, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), other.Claim("b", 1))
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), other.Claim("b", 1))
 	require.ErrorContains(t, err, "different clients")
 	require.Zero(t, trips.trips.Load())
 
 	for range 2 { // the second knows the script
 		trips.trips.Store(0)
-		r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("t", 1), window.Claim("{t}b", 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("t", 1), window.Claim("{t}b", 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
 	require.EqualValues(t, 1, trips.trips.Load())
 	// Claims for one key count together here too.
-	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("x", 1), window.Claim("y", 1), bucket.Claim("x", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("x", 1), window.Claim("y", 1), bucket.Claim("x", 1))
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 4, 0}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining, r.Parts[2].Result.Remaining})
 }
@@ -153,14 +153,14 @@ func TestAcrossSlotsAfterAnError(t *testing.T) {
 	bucket := ratelimit.Must(ratelimit.NewLeakyBucket(ring, ratelimit.PerHour(1), 2))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
 	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket{k}", "x").Err())
-	r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("k", 1), window.Claim("w", 2))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("k", 1), window.Claim("w", 2))
 	require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 	require.Zero(t, r)
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
 
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err = ratelimit.AcquireAcrossSlots(ended, bucket.Claim("k", 1), window.Claim("w", 2))
+	_, err = ratelimit.TryAcquireAcrossSlots(ended, bucket.Claim("k", 1), window.Claim("w", 2))
 	require.True(t, errors.Is(err, context.Canceled))
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
 }
@@ -175,20 +175,20 @@ func TestAcrossSlotsAPanicIsAnError(t *testing.T) {
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithClock(clock)))
 		running := ratelimit.Must(ratelimit.NewInFlight(ring, 2, time.Minute, ratelimit.WithClock(clock)))
 		for _, claim := range []ratelimit.Claim{bucket.Claim("b", 1), running.Claim("r", 1)} {
-			r, err := ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), claim)
+			r, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), claim)
 			require.Error(t, err)
 			require.Zero(t, r)
 		}
 	}
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithClock(func() time.Time { panic("no clock") })))
-	_, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("b", 1), window.Claim("w", 1))
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("b", 1), window.Claim("w", 1))
 	require.ErrorContains(t, err, `token bucket "default", key "b": the client or the clock panicked: no clock`)
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
 
 	// A panic while permits are given back changes nothing but that they stay taken.
 	gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
 	must(t)(gate.TryAcquire(ctx, "g"))
-	_, err = ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
+	_, err = ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
 	require.NoError(t, err)
 	asked := atomic.Int64{}
 	ring.AddHook(before{do: func() {
@@ -196,7 +196,7 @@ func TestAcrossSlotsAPanicIsAnError(t *testing.T) {
 			panic("no network")
 		}
 	}})
-	r, err := ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
 	require.EqualValues(t, 3, asked.Load())
@@ -209,7 +209,7 @@ func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
 	gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
 	must(t)(gate.TryAcquire(ctx, "g"))
-	_, err := ratelimit.AcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
 	require.NoError(t, err)
 	within, cancel := context.WithCancel(ctx)
 	answer, returned := make(chan struct{}), make(chan struct{})
@@ -221,7 +221,7 @@ func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
 			close(returned)
 		}
 	}})
-	r, err := ratelimit.AcquireAcrossSlots(within, window.Claim("w", 2), gate.Claim("g", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(within, window.Claim("w", 2), gate.Claim("g", 1))
 	require.NoError(t, err)
 	require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result)
 	require.Equal(t, 5, r.Parts[0].Result.Remaining)
@@ -238,12 +238,12 @@ func TestAcrossSlotsOfAWrappedCluster(t *testing.T) {
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 2))
 			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour))
 			running := ratelimit.Must(ratelimit.NewInFlight(client, 1, time.Hour))
-			r, err := ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			require.Zero(t, must(t)(running.Peek(ctx, "c")).Remaining)
 			require.NoError(t, r.Release(ctx))
-			r, err = ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			r, err = ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
 			require.NoError(t, err)
 			require.False(t, r.Allowed)
 			require.Equal(t, 1, must(t)(bucket.Peek(ctx, "a")).Remaining)
@@ -285,7 +285,7 @@ func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
 			shared := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerMinute(600), 600, opts...))
 			require.True(t, must(t)(gate.TryAcquire(ctx, "user")).Allowed)
 			for range 600 {
-				r, err := ratelimit.AcquireAcrossSlots(ctx, gate.Claim("user", 1), shared.Claim("all", 1))
+				r, err := ratelimit.TryAcquireAcrossSlots(ctx, gate.Claim("user", 1), shared.Claim("all", 1))
 				require.NoError(t, err)
 				require.False(t, r.Allowed)
 			}

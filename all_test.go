@@ -27,6 +27,15 @@ func allowedBy(limit int, window time.Duration, remaining int, resetAfter time.D
 	return ratelimit.Result{Allowed: true, Limit: limit, Window: window, Remaining: remaining, ResetAfter: resetAfter}
 }
 
+// isBucket reports whether the permits of l come back one by one.
+func isBucket(l ratelimit.Limiter) bool {
+	switch l.(type) {
+	case *ratelimit.TokenBucket, *ratelimit.LeakyBucket:
+		return true
+	}
+	return false
+}
+
 func deniedBy(limit int, window time.Duration, remaining int, retryAfter, resetAfter time.Duration) ratelimit.Result {
 	return ratelimit.Result{Limit: limit, Window: window, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
 }
@@ -36,10 +45,10 @@ func TestAllTakesFromEveryLimiterOrFromNone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := stage(t)
 			second := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(2), 2, ratelimit.WithName("second")))
-			hour := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 3, time.Hour, ratelimit.WithName("hour"), ratelimit.WithStorage(ratelimit.ZSet)))
+			hour := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 3, time.Hour, ratelimit.WithName("hour"), ratelimit.WithStorage(ratelimit.StorageZSet)))
 			all := ratelimit.Must(ratelimit.NewAll(second, hour))
 			claim := func(n int) ratelimit.AllResult {
-				r, err := ratelimit.AcquireAll(ctx, all.Claims("k", n)...)
+				r, err := ratelimit.TryAcquireAll(ctx, all.Claims("k", n)...)
 				require.NoError(t, err)
 				return r
 			}
@@ -90,7 +99,7 @@ func TestClaimsOfOneLimiterAndKeyCountTogether(t *testing.T) {
 	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 5, Window: time.Minute}}))
 	other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Minute))
 	take := func(claims ...ratelimit.Claim) []int {
-		r, err := ratelimit.AcquireAll(ctx, claims...)
+		r, err := ratelimit.TryAcquireAll(ctx, claims...)
 		require.NoError(t, err)
 		var left []int
 		for _, p := range r.Parts {
@@ -141,7 +150,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("k", 1), byCaller.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},
 		{nine, ratelimit.ErrInvalidConfig, "9 limiters are too many for one script"},
 	} {
-		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){ratelimit.AcquireAll, ratelimit.PeekAll} {
+		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){ratelimit.TryAcquireAll, ratelimit.PeekAll} {
 			r, err := ask(ctx, row.claims...)
 			require.ErrorIs(t, err, row.is)
 			require.ErrorContains(t, err, row.says)
@@ -158,8 +167,8 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Limiter{bucket, nil}, "limiter 2 is a <nil>, which does not decide on Redis"},
 		{[]ratelimit.Limiter{(*ratelimit.TokenBucket)(nil)}, "limiter 1 is a *ratelimit.TokenBucket that its constructor did not make"},
 		{[]ratelimit.Limiter{&ratelimit.TokenBucket{}}, "limiter 1 is a *ratelimit.TokenBucket that its constructor did not make"},
-		{[]ratelimit.Limiter{local}, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis"},
-		{[]ratelimit.Limiter{ratelimit.AllowAll()}, "which does not decide on Redis"},
+		{[]ratelimit.Limiter{local, bucket}, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis"},
+		{[]ratelimit.Limiter{bucket, ratelimit.AllowAll()}, "which does not decide on Redis"},
 		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewDenyCache(bucket))}, "put it around what NewAll returns"},
 		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewFallback(bucket, local))}, "put it around what NewAll returns"},
 		{[]ratelimit.Limiter{ratelimit.Must(ratelimit.NewAll(bucket))}, "give its limiters one by one"},
@@ -179,12 +188,12 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorIs(t, all.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
 		require.ErrorIs(t, all.Preload(ctx), ratelimit.ErrInvalidConfig)
-		_, err = ratelimit.AcquireAll(ctx, all.Claims("k", 1)...)
+		_, err = ratelimit.TryAcquireAll(ctx, all.Claims("k", 1)...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err := ratelimit.AcquireAll(ended, bucket.Claim("k", 1), window.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ended, bucket.Claim("k", 1), window.Claim("k", 1))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -197,7 +206,7 @@ func TestClientsThatCannotBeCompared(t *testing.T) {
 		window := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second))
 		_, err := ratelimit.NewAll(bucket, window)
 		require.ErrorContains(t, err, "different clients")
-		_, err = ratelimit.AcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
+		_, err = ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
 		require.ErrorContains(t, err, "different clients")
 	}
 	same := wrapped{inner}
@@ -281,7 +290,7 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 						last := limiters[len(limiters)-1]
 						require.True(t, must(t)(last.TryAcquire(ctx, "k")).Allowed)
 						for call := range 3 {
-							r, err := ratelimit.AcquireAll(ctx, claims...)
+							r, err := ratelimit.TryAcquireAll(ctx, claims...)
 							require.NoError(t, err, "%v", group)
 							require.Equal(t, call < 2, r.Allowed, "%v", group)
 							for i, part := range r.Parts {
@@ -306,7 +315,7 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 						// The last limiter finds its key corrupt: nothing is taken from the others.
 						require.NoError(t, s.Admin.Del(ctx, lastKey).Err())
 						require.NoError(t, s.Admin.SAdd(ctx, lastKey, "x").Err())
-						r, err := ratelimit.AcquireAll(ctx, claims...)
+						r, err := ratelimit.TryAcquireAll(ctx, claims...)
 						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
 						require.Zero(t, r)
 						_, err = ratelimit.PeekAll(ctx, claims...)
@@ -335,7 +344,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 	window := func(name string, storage ratelimit.Storage) *ratelimit.SlidingWindow {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10_000, time.Hour, ratelimit.WithStorage(storage), ratelimit.WithName(name), ratelimit.WithOptions(s.Opts...)))
 	}
-	a, b, hash := window("a", ratelimit.ZSet), window("b", ratelimit.ZSet), window("hash", ratelimit.Hash)
+	a, b, hash := window("a", ratelimit.StorageZSet), window("b", ratelimit.StorageZSet), window("hash", ratelimit.StorageHash)
 	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1000, time.Minute, ratelimit.WithOptions(s.Opts...)))
 	const message = "ratelimit: more permits than the limit: 10001 permits in one call of limiters that store each of them (the storage ZSet, in flight), " +
 		"which are 10000 together at most; take fewer in a call, or use the storage Hash or List, or a sliding log"
@@ -347,7 +356,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 		{a.Claim("k", 5000), b.Claim("k", 5001).Estimate()},
 	} {
 		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){
-			ratelimit.AcquireAll, ratelimit.PeekAll, ratelimit.AcquireAcrossSlots,
+			ratelimit.TryAcquireAll, ratelimit.PeekAll, ratelimit.TryAcquireAcrossSlots,
 		} {
 			r, err := ask(ctx, claims...)
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
@@ -365,7 +374,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 	_, err = cached.TryAcquireN(ctx, "k", 5001)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	require.Equal(t, 5000, must(t)(both.TryAcquireN(ctx, "k", 5000)).Remaining)
-	r, err := ratelimit.AcquireAll(ctx, a.Claim("k", 5000), hash.Claim("k", 5000), b.Claim("k", 5000))
+	r, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 5000), hash.Claim("k", 5000), b.Claim("k", 5000))
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
 	require.Equal(t, 10_000, must(t)(a.TryAcquireN(ctx, "alone", 10_000)).Limit)
@@ -450,7 +459,7 @@ func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 			callers.Go(func() {
 				for i := range 10 {
 					user := (caller*7 + i) % 50
-					r, err := ratelimit.AcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					r, err := ratelimit.TryAcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
 					if err != nil {
 						t.Error(err)
 						return
@@ -485,7 +494,7 @@ func TestMergedClaimsOfACorruptKey(t *testing.T) {
 		for range 64 {
 			callers.Go(func() {
 				for user := range 16 {
-					r, err := ratelimit.AcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					r, err := ratelimit.TryAcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
 					if corrupted := common || user == 7; corrupted != errors.Is(err, ratelimit.ErrCorruptState) || !corrupted && err != nil {
 						t.Errorf("user %d: %+v, %v", user, r, err)
 						return
@@ -522,13 +531,13 @@ func TestAllInOneSlot(t *testing.T) {
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 20, ratelimit.WithPrefix("slots")))
 			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 30, time.Hour, ratelimit.WithPrefix("slots")))
 			for _, keys := range [][2]string{{"a", "b"}, {"{a}", "{b}"}, {"{a}", "a:x"}, {"a", "{}a"}, {"a{", "a"}, {"a}", "}a"}, {"}", "{"}} {
-				_, err := ratelimit.AcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
+				_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
 				require.ErrorIs(t, err, ratelimit.ErrCrossSlot, keys)
 				require.EqualError(t, ratelimit.CheckAll(bucket.Claim(keys[0], 1), window.Claim(keys[1], 1)), err.Error())
 				require.ErrorContains(t, err, "give the keys one hash tag")
 			}
 			for _, key := range []string{"a", "b"} { // one key is in one slot
-				r, err := ratelimit.AcquireAll(ctx, bucket.Claim(key, 1))
+				r, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(key, 1))
 				require.NoError(t, err)
 				require.Equal(t, 19, r.Remaining)
 			}
@@ -541,14 +550,14 @@ func TestAllInOneSlot(t *testing.T) {
 				require.NoError(t, both.Reset(ctx, key))
 			}
 			for _, keys := range [][2]string{{"user:7", "{user:7}:x"}, {"x{user:8}", "user:8"}, {"{}a", "{}b"}, {"}a", "}b"}, {"}a", ";"}, {"{}", "{{}"}, {"a}b", "a"}} {
-				_, err := ratelimit.AcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
+				_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
 				require.NoError(t, err, keys)
 				require.Equal(t, 29, must(t)(window.Peek(ctx, keys[1])).Remaining, keys)
 				require.NoError(t, bucket.Reset(ctx, keys[0]))
 				require.NoError(t, window.Reset(ctx, keys[1]))
 			}
 			running := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, ratelimit.WithPrefix("slots")))
-			held, err := ratelimit.AcquireAll(ctx, running.Claim("user:9", 1), window.Claim("user:9", 1), bucket.Claim("{user:9}", 1).Estimate())
+			held, err := ratelimit.TryAcquireAll(ctx, running.Claim("user:9", 1), window.Claim("user:9", 1), bucket.Claim("{user:9}", 1).Estimate())
 			require.NoError(t, err)
 			require.True(t, held.Allowed)
 			require.Equal(t, 1, must(t)(running.Peek(ctx, "user:9")).Remaining)
@@ -559,7 +568,7 @@ func TestAllInOneSlot(t *testing.T) {
 				callers.Go(func() {
 					for i := range 8 {
 						user := fmt.Sprint((caller + i) % 8)
-						if _, err := ratelimit.AcquireAll(ctx, bucket.Claim(user, 1), window.Claim("x{"+user+"}", 1)); err != nil {
+						if _, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(user, 1), window.Claim("x{"+user+"}", 1)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -576,7 +585,7 @@ func TestAllInOneSlot(t *testing.T) {
 		node := cluster.Masters()[0].Client(t)
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(node, ratelimit.PerHour(1), 20))
 		window := ratelimit.Must(ratelimit.NewFixedWindow(node, 30, time.Hour))
-		_, err := ratelimit.AcquireAll(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
+		_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
 		require.ErrorIs(t, err, ratelimit.ErrCrossSlot)
 	})
 }
@@ -598,7 +607,7 @@ func TestAllIsSentAtMostOnce(t *testing.T) {
 	lossy := losing{client}
 	bucket = ratelimit.Must(ratelimit.NewTokenBucket(lossy, ratelimit.PerHour(1), 5))
 	window = ratelimit.Must(ratelimit.NewFixedWindow(lossy, 5, time.Hour))
-	_, err := ratelimit.AcquireAll(ctx, bucket.Claim("k", 1), window.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("k", 1), window.Claim("k", 1))
 	require.ErrorIs(t, err, errLost)
 	require.Equal(t, 2, must(t)(all.Peek(ctx, "k")).Remaining)
 }

@@ -40,10 +40,10 @@ func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
 // that begins or ends after the time of WithProbeEvery, and not at that time itself.
-// It is StateClosed for a breaker that NewBreaker did not make.
+// It is BreakerClosed for a breaker that NewBreaker did not make.
 func (b *Breaker) State() BreakerState {
 	if b == nil {
-		return StateClosed
+		return BreakerClosed
 	}
 	return BreakerState(b.state.Load())
 }
@@ -126,16 +126,16 @@ var breakersMade atomic.Int64
 func breakerState(s gobreaker.State) BreakerState {
 	switch s {
 	case gobreaker.StateHalfOpen:
-		return StateHalfOpen
+		return BreakerHalfOpen
 	case gobreaker.StateOpen:
-		return StateOpen
+		return BreakerOpen
 	}
-	return StateClosed
+	return BreakerClosed
 }
 
 // changed notes a change of the state. gobreaker's lock is held.
 func (b *Breaker) changed(from, to BreakerState) {
-	if to == StateOpen {
+	if to == BreakerOpen {
 		now := time.Now()
 		b.openedAt.Store(&now)
 	}
@@ -169,7 +169,7 @@ func (b *Breaker) end(done func(error), verdict error) {
 // untilProbe is the time until an open breaker lets a call try, and the time between two
 // probes in the other states.
 func (b *Breaker) untilProbe() time.Duration {
-	if b.State() != StateOpen {
+	if b.State() != BreakerOpen {
 		return b.probeEvery
 	}
 	return max(b.probeEvery-time.Since(*b.openedAt.Load()), time.Microsecond)

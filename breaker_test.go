@@ -83,25 +83,25 @@ func TestSharedBreakerCountsTheCallsOfAll(t *testing.T) {
 			asked bool
 			state BreakerState // after the call
 		}{
-			{0, 0, errDown, true, StateClosed},
-			{0, 1, errDown, true, StateClosed},
-			{0, 2, nil, true, StateClosed}, // a success of any sets the count to 0
-			{0, 3, errDown, true, StateClosed},
-			{0, 0, fmt.Errorf("x: %w", ErrCorruptState), true, StateClosed}, // counts for none of them
-			{0, 1, errDown, true, StateClosed},
-			{0, 2, fmt.Errorf("x: %w", ErrCorruptState), true, StateClosed},
-			{0, 2, ErrInvalidConfig, true, StateClosed}, // a caller's mistake neither
-			{0, 3, errDown, true, StateOpen},
-			{0, 0, nil, false, StateOpen},
-			{99 * milli, 1, nil, false, StateOpen},
-			{100 * milli, 2, errDown, true, StateOpen},
-			{199 * milli, 3, nil, false, StateOpen},
-			{200 * milli, 3, fmt.Errorf("x: %w", ErrCorruptState), true, StateHalfOpen},
-			{200 * milli, 1, nil, true, StateClosed},
-			{200 * milli, 0, nil, true, StateClosed},
-			{200 * milli, 0, errDown, true, StateClosed}, // the count starts from 0
-			{200 * milli, 1, errDown, true, StateClosed},
-			{200 * milli, 2, errDown, true, StateOpen},
+			{0, 0, errDown, true, BreakerClosed},
+			{0, 1, errDown, true, BreakerClosed},
+			{0, 2, nil, true, BreakerClosed}, // a success of any sets the count to 0
+			{0, 3, errDown, true, BreakerClosed},
+			{0, 0, fmt.Errorf("x: %w", ErrCorruptState), true, BreakerClosed}, // counts for none of them
+			{0, 1, errDown, true, BreakerClosed},
+			{0, 2, fmt.Errorf("x: %w", ErrCorruptState), true, BreakerClosed},
+			{0, 2, ErrInvalidConfig, true, BreakerClosed}, // a caller's mistake neither
+			{0, 3, errDown, true, BreakerOpen},
+			{0, 0, nil, false, BreakerOpen},
+			{99 * milli, 1, nil, false, BreakerOpen},
+			{100 * milli, 2, errDown, true, BreakerOpen},
+			{199 * milli, 3, nil, false, BreakerOpen},
+			{200 * milli, 3, fmt.Errorf("x: %w", ErrCorruptState), true, BreakerHalfOpen},
+			{200 * milli, 1, nil, true, BreakerClosed},
+			{200 * milli, 0, nil, true, BreakerClosed},
+			{200 * milli, 0, errDown, true, BreakerClosed}, // the count starts from 0
+			{200 * milli, 1, errDown, true, BreakerClosed},
+			{200 * milli, 2, errDown, true, BreakerOpen},
 		} {
 			time.Sleep(time.Until(start.Add(step.at)))
 			p.err = step.err
@@ -129,11 +129,11 @@ func TestSharedBreakerWithDifferentBudgets(t *testing.T) {
 			require.Equal(t, substituted, must(t)(tight.TryAcquire(t.Context(), "k")))
 			require.Equal(t, byPrimary, must(t)(none.TryAcquire(t.Context(), "k")))
 		}
-		require.Equal(t, StateClosed, b.State())
+		require.Equal(t, BreakerClosed, b.State())
 		for range 2 {
 			require.Equal(t, substituted, must(t)(tight.TryAcquire(t.Context(), "k")))
 		}
-		require.Equal(t, StateOpen, b.State())
+		require.Equal(t, BreakerOpen, b.State())
 		for _, f := range []*Fallback{wide, none} {
 			require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")), "it is open for all")
 		}
@@ -168,9 +168,9 @@ func TestSharedBreakerProbesOneAtATime(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		require.Equal(t, StateHalfOpen, b.State())
+		require.Equal(t, BreakerHalfOpen, b.State())
 		wg.Wait()
-		require.Equal(t, StateClosed, b.State())
+		require.Equal(t, BreakerClosed, b.State())
 		require.EqualValues(t, 1, primaries.Load())
 		require.EqualValues(t, 999, secondaries.Load())
 	})
@@ -230,27 +230,27 @@ func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 		}
 		b.end(late[0], errFailed)
 		b.end(late[1], errFailed)
-		require.Equal(t, StateOpen, b.State())
+		require.Equal(t, BreakerOpen, b.State())
 		b.end(late[2], nil)
 		b.end(late[3], errFailed)
-		require.Equal(t, StateOpen, b.State(), "calls from before it opened say nothing")
+		require.Equal(t, BreakerOpen, b.State(), "calls from before it opened say nothing")
 
 		time.Sleep(milli)
 		probe := begin()
 		b.end(late[4], nil)
 		b.end(late[5], errFailed)
 		b.end(late[6], errNeutral)
-		require.Equal(t, StateHalfOpen, b.State())
+		require.Equal(t, BreakerHalfOpen, b.State())
 		require.Nil(t, b.begin(), "the probe is still on its way")
 		b.end(probe, nil)
-		require.Equal(t, StateClosed, b.State())
+		require.Equal(t, BreakerClosed, b.State())
 
 		b.end(begin(), errFailed)
 		b.end(late[7], errFailed)
-		require.Equal(t, StateClosed, b.State(), "a failure of an earlier time is not the second in a row")
+		require.Equal(t, BreakerClosed, b.State(), "a failure of an earlier time is not the second in a row")
 		b.end(late[8], nil)
 		b.end(begin(), errFailed)
-		require.Equal(t, StateOpen, b.State(), "nor does a success of an earlier time set the count to 0")
+		require.Equal(t, BreakerOpen, b.State(), "nor does a success of an earlier time set the count to 0")
 	})
 }
 
@@ -263,19 +263,19 @@ func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 			b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) })))
 			early, late, last := b.begin(), b.begin(), b.begin()
 			b.end(last, errFailed)
-			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: StateClosed, Breaker: StateOpen}
-			halfOpened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: StateOpen, Breaker: StateHalfOpen}
+			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}
+			halfOpened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerOpen, Breaker: BreakerHalfOpen}
 
 			time.Sleep(milli - 1)
 			b.end(early, verdict)
 			require.Nil(t, b.begin(), name)
 			time.Sleep(time.Nanosecond)
-			require.Equal(t, StateOpen, b.State(), name)
+			require.Equal(t, BreakerOpen, b.State(), name)
 			require.Equal(t, time.Microsecond, b.untilProbe(), name)
 			require.Equal(t, []Observation{opened}, events, name)
 
 			b.end(late, verdict)
-			require.Equal(t, StateHalfOpen, b.State(), name)
+			require.Equal(t, BreakerHalfOpen, b.State(), name)
 			require.Equal(t, milli, b.untilProbe(), name)
 			require.Equal(t, []Observation{opened, halfOpened}, events, name)
 			require.NotNil(t, b.begin(), "%s: it was no probe", name)
@@ -305,7 +305,7 @@ func TestBreakerAProbeThatPanicsOrExitsIsAFailure(t *testing.T) {
 						_, _ = f.TryAcquire(context.Background(), "k")
 					}()
 					<-done
-					require.Equal(t, StateOpen, b.State())
+					require.Equal(t, BreakerOpen, b.State())
 					time.Sleep(milli)
 					p.do = func(context.Context, string, int) (Result, error) { return byPrimary, nil }
 					require.Equal(t, byPrimary, must(t)(f.TryAcquire(t.Context(), "k")))
@@ -359,9 +359,9 @@ func TestSharedBreakerWithoutObserver(t *testing.T) {
 	b := Must(NewBreaker(WithFailures(1)))
 	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithSharedBreaker(b),
 		WithObserver(func(_ context.Context, e Observation) { require.NotEqual(t, CallBreaker, e.Call) }))
-	require.Equal(t, StateClosed, b.State())
+	require.Equal(t, BreakerClosed, b.State())
 	require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
-	require.Equal(t, StateOpen, b.State())
+	require.Equal(t, BreakerOpen, b.State())
 	require.Empty(t, b.changes.queue, "what no observer gets is not kept")
 }
 

@@ -125,14 +125,17 @@ const returnExactly = 1
 
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
 func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
-	a := algorithm{title: title, id: id, most: int(b.size), cost: redisexec.Cost{Key: 8, Run: 1}}
+	a := algorithm{title: title, id: id, most: int(b.size), cost: redisexec.Cost{Key: 8, Run: 1}, bucket: b}
 	a.which = func(int64, int64) int64 { return 0 }
 	if b.exactly {
 		a.which = func(int64, int64) int64 { return returnExactly }
 	}
 	if high, capacity := bits.Mul64(uint64(b.limit), uint64(b.permit)); b.every == 1 && high == 0 && capacity < evenUnits {
 		e := evenBucket{b}
-		a.large = &algorithm{scripts: steppedBucketScripts, words: steppedWords, explainer: steppedBucket{b}, args: steppedArgs(b, mark)}
+		a.large = &algorithm{
+			scripts: steppedBucketScripts, words: steppedWords, explainer: steppedBucket{b}, args: steppedArgs(b, mark), longest: b.longestInSteps(),
+		}
+		a.longest = (exact/2 - 1 - b.size*b.permit) / b.flow // the units of the capacity and the debt are below 2^52
 		a.scripts, a.words, a.explainer = bucketScripts, evenWords, e
 		a.args = withRule(integers(b.size*b.permit, b.permit, b.flow), mark)
 		if mark == "" {
@@ -140,9 +143,20 @@ func bucketAlgorithm(title, id string, b *bucket, mark string) algorithm {
 		}
 	} else {
 		a.scripts, a.words, a.explainer = steppedBucketScripts, steppedWords, steppedBucket{b}
-		a.args = steppedArgs(b, mark)
+		a.args, a.longest = steppedArgs(b, mark), b.longestInSteps()
 	}
 	return a
+}
+
+// longestInSteps is the longest wait of a reservation by steppedbucket.lua: the permits of the debt
+// are at most 2^51.
+func (b *bucket) longestInSteps() int64 {
+	if b.permit >= b.flow {
+		return maxMicros
+	}
+	high, low := bits.Mul64(maxMicros, uint64(b.permit))
+	longest, _ := bits.Div64(high, low, uint64(b.flow))
+	return int64(longest)
 }
 
 // steppedArgs are the arguments of steppedbucket.lua.

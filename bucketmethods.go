@@ -37,7 +37,7 @@ func (l *TokenBucket) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, see [FixedWindow.Preload].
 func (l *TokenBucket) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
-// Claim is what [AcquireAll] takes.
+// Claim is what [TryAcquireAll] takes.
 func (l *TokenBucket) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
 // TryAcquireMany is that of [Batcher].
@@ -93,7 +93,7 @@ func (l *LeakyBucket) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, see [FixedWindow.Preload].
 func (l *LeakyBucket) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
-// Claim is what [AcquireAll] takes.
+// Claim is what [TryAcquireAll] takes.
 func (l *LeakyBucket) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
 // TryAcquireMany is that of [Batcher].

@@ -72,7 +72,7 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 }
 
 // Pick returns the limiter that a call for key with this context would ask. It is for calls
-// that a Choice itself cannot make, such as a Claim for [AcquireAll]:
+// that a Choice itself cannot make, such as a Claim for [TryAcquireAll]:
 //
 //	limiter, err := plans.Pick(ctx, customer)
 //	...

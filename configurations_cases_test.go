@@ -265,7 +265,7 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 	sliding := func(storage ratelimit.Storage, n int, w time.Duration, buckets int) func(ratelimit.Client) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client) (ratelimit.Limiter, error) {
 			o := []ratelimit.SlidingWindowOption{ratelimit.WithStorage(storage)}
-			if storage != ratelimit.ZSet {
+			if storage != ratelimit.StorageZSet {
 				o = append(o, ratelimit.WithSubWindows(buckets))
 			}
 			return ratelimit.NewSlidingWindow(c, n, w, o...)
@@ -297,11 +297,11 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 		{"token: no longer in steps", token(ratelimit.PerSecond(1), 10, every), token(ratelimit.PerSecond(1), 10), 10, 2500 * ms, 2, 500 * ms},
 		{"token: other steps", token(ratelimit.PerSecond(1), 10, every), token(ratelimit.PerSecond(2), 10, ratelimit.WithRefillEvery(2*s)), 10, 2500 * ms, 4, 1500 * ms},
 
-		{"sliding: higher limit", sliding(ratelimit.Hash, 5, s, 10), sliding(ratelimit.Hash, 8, s, 10), 5, 200 * ms, 3, 1099999*time.Microsecond - 200*ms},
-		{"sliding: lower limit", sliding(ratelimit.List, 5, s, 10), sliding(ratelimit.List, 3, s, 10), 5, 200 * ms, 0, 1099999*time.Microsecond - 200*ms},
-		{"sliding: other sub-windows", sliding(ratelimit.Hash, 5, s, 10), sliding(ratelimit.Hash, 5, s, 2), 3, 600 * ms, 2, 1099999*time.Microsecond - 600*ms},
-		{"sliding: longer window", sliding(ratelimit.List, 5, s, 10), sliding(ratelimit.List, 5, 10*s, 10), 3, 600 * ms, 2, 10*s + 99999*time.Microsecond - 600*ms},
-		{"sliding: ZSet, longer window", sliding(ratelimit.ZSet, 5, s, 0), sliding(ratelimit.ZSet, 5, 10*s, 0), 3, 600 * ms, 2, 9400 * ms},
+		{"sliding: higher limit", sliding(ratelimit.StorageHash, 5, s, 10), sliding(ratelimit.StorageHash, 8, s, 10), 5, 200 * ms, 3, 1099999*time.Microsecond - 200*ms},
+		{"sliding: lower limit", sliding(ratelimit.StorageList, 5, s, 10), sliding(ratelimit.StorageList, 3, s, 10), 5, 200 * ms, 0, 1099999*time.Microsecond - 200*ms},
+		{"sliding: other sub-windows", sliding(ratelimit.StorageHash, 5, s, 10), sliding(ratelimit.StorageHash, 5, s, 2), 3, 600 * ms, 2, 1099999*time.Microsecond - 600*ms},
+		{"sliding: longer window", sliding(ratelimit.StorageList, 5, s, 10), sliding(ratelimit.StorageList, 5, 10*s, 10), 3, 600 * ms, 2, 10*s + 99999*time.Microsecond - 600*ms},
+		{"sliding: ZSet, longer window", sliding(ratelimit.StorageZSet, 5, s, 0), sliding(ratelimit.StorageZSet, 5, 10*s, 0), 3, 600 * ms, 2, 9400 * ms},
 
 		{"log: more rules", log(nil, ratelimit.Rule{5, s}), log(nil, ratelimit.Rule{5, s}, ratelimit.Rule{6, 10 * s}), 4, 500 * ms, 1, 500 * ms},
 		{"log: fewer rules", log(nil, ratelimit.Rule{5, s}, ratelimit.Rule{6, 10 * s}), log(nil, ratelimit.Rule{6, 10 * s}), 5, 0, 1, 10 * s},

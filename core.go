@@ -44,6 +44,9 @@ type core struct {
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
 
+	bucket   *bucket   // nil: it is none
+	inFlight *InFlight // nil: the permits are not held
+
 	scripts *scripts
 	groups  groups // of limiters, of which this is the first, that decide together
 }
@@ -72,6 +75,10 @@ type algorithm struct {
 	// which is the second argument of the block giveback, behind where the permits are. It is
 	// computed from a ticket's second word and its number of permits; nil if it is that word.
 	which func(word, n int64) int64
+	// bucket is that of a token or leaky bucket, and longest the longest wait of a reservation,
+	// in microseconds, for which its numbers are exact.
+	bucket  *bucket
+	longest int64
 	explainer
 }
 
@@ -98,6 +105,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 
 			Operations: scripts.operations,
 			Alone:      scripts.alone,
+			Extend:     scripts.extend,
 
 			ManyOfSeveral: scripts.manyOfSeveral, OperationsOfSeveral: scripts.operationsOfSeveral,
 
@@ -108,6 +116,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		explainer:  a.explainer,
 		mostCharge: cmp.Or(a.mostCharge, maxCount),
 		which:      a.which,
+		bucket:     a.bucket,
 		scripts:    a.scripts,
 	}
 	if a.inWords != nil {
@@ -171,7 +180,7 @@ func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, erro
 	if c.merger != nil {
 		reply, err = c.merger.Acquire(ctx, key, n)
 	} else {
-		reply, err = c.exec.Call(ctx, c.exec.One, c.head.Of(key), n)
+		reply, err = c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Take, N: n, Times: 1})
 	}
 	r, err := c.result(ctx, key, n, reply, err)
 	if c.watch != nil {
@@ -185,7 +194,7 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 	if c.merger != nil {
 		return c.merger.Operate(ctx, key, o)
 	}
-	return o.Await(ctx, func() (redisexec.Reply, error) { return c.exec.Operate(ctx, c.head.Of(key), o) })
+	return c.exec.Ask(ctx, c.head.Of(key), o)
 }
 
 // result makes a Result of the reply to a call for n permits, and releases the reply.
@@ -218,7 +227,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (c *core) peek(ctx context.Context, key string) (Result, error) {
-	reply, err := c.exec.Call(ctx, c.exec.Peek, c.head.Of(key), 1)
+	reply, err := c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
@@ -300,13 +309,7 @@ func (c *core) now() (int64, error) {
 }
 
 // isBucket reports whether c is a token or leaky bucket.
-func (c *core) isBucket() bool {
-	switch c.explainer.(type) {
-	case evenBucket, steppedBucket:
-		return true
-	}
-	return false
-}
+func (c *core) isBucket() bool { return c.bucket != nil }
 
 // Name returns the limiter's name, see [WithName].
 func (c *core) Name() string {

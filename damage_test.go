@@ -147,7 +147,7 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 			s := stage(t)
 			// In a script the limiters stand in the order of their algorithms' names.
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 100, ratelimit.WithOptions(s.Opts...)))
-			window := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, time.Hour, ratelimit.WithOptions(s.Opts...), ratelimit.WithStorage(ratelimit.ZSet)))
+			window := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, time.Hour, ratelimit.WithOptions(s.Opts...), ratelimit.WithStorage(ratelimit.StorageZSet)))
 			log := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 100, Window: time.Hour}, {Limit: 200, Window: 2 * time.Hour}}, ratelimit.WithOptions(s.Opts...)))
 			for _, d := range damagedLimiters(t) {
 				t.Run(d.name, func(t *testing.T) {
@@ -155,7 +155,7 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 					check := func(l claims, taken, n int, later time.Duration, way string) (ways []string) {
 						s.Wipe(t)
 						for range taken {
-							r, err := ratelimit.AcquireAll(ctx, l.Claim("k", 1), bucket.Claim("k", 1), window.Claim("k", 1), log.Claim("k", 1))
+							r, err := ratelimit.TryAcquireAll(ctx, l.Claim("k", 1), bucket.Claim("k", 1), window.Claim("k", 1), log.Claim("k", 1))
 							require.NoError(t, err)
 							require.True(t, r.Allowed)
 							s.Advance(100 * time.Millisecond)
@@ -180,7 +180,7 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 							require.ErrorIs(t, err, ratelimit.ErrCorruptState, about)
 						}
 						require.Equal(t, before, everything(t, s), about)
-						_, err = ratelimit.AcquireAll(ctx, window.Claim("k", 1), l.Claim("k", n), bucket.Claim("k", 1), log.Claim("k", 1))
+						_, err = ratelimit.TryAcquireAll(ctx, window.Claim("k", 1), l.Claim("k", n), bucket.Claim("k", 1), log.Claim("k", 1))
 						if err == nil {
 							decided++
 							return nil

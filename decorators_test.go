@@ -108,7 +108,7 @@ func TestBlockedCustomersInAnOutage(t *testing.T) {
 
 	require.False(t, must(t)(outside.TryAcquire(ctx, "blocked")).Allowed, "the breaker is closed")
 	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(outside.TryAcquire(ctx, "customer")))
-	require.Equal(t, ratelimit.StateOpen, breaker.State())
+	require.Equal(t, ratelimit.BreakerOpen, breaker.State())
 	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(outside.TryAcquire(ctx, "blocked")))
 	require.False(t, must(t)(inside.TryAcquire(ctx, "blocked")).Allowed)
 	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(inside.TryAcquire(ctx, "customer")))

@@ -37,12 +37,12 @@
 // bucket.
 //
 // [InFlight] limits something else: how many holders a key has at once, such as requests under
-// way or jobs that run. It is not a Limiter.
+// way or jobs that run. It is a [Holder], and not a Limiter.
 //
 // # Which method do I want?
 //
-// Every limiter on Redis has the same methods. Each is documented once, at the name that is given
-// here:
+// Every limiter on Redis has the same methods, and so has every decorator, but for TryAcquireMany.
+// Each is documented once, at the name that is given here:
 //
 //   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
 //   - Peek says what is left, and Reset forgets what was used ([Limiter]).
@@ -51,10 +51,11 @@
 //   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
 //     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
 //     ([Settler]).
-//   - Claim is an argument of [AcquireAll].
-//   - Reserve, of buckets only, takes permits that may be used later ([TokenBucket.Reserve]).
+//   - Claim is an argument of [TryAcquireAll].
+//   - Reserve takes permits that may be used later, where a bucket decides
+//     ([TokenBucket.Reserve]).
 //
-// Decorators and an [All] have those of Limiter.
+// An [All] has those of Limiter; [All.Claims] makes the claims of its limiters.
 //
 // # What holds for all of them
 //
@@ -72,7 +73,7 @@
 // Every key expires. One decision of one limiter touches one key in Redis, whose name is
 // prefix:name:algorithm{key}. The braces are a hash tag, so that all limiters of one key are
 // in one slot of a cluster, and [NewAll] works there as it is; a key with a tag of its own
-// keeps it: prefix:name:algorithm:{user:42}:x. An [AcquireAll] of different keys needs a
+// keeps it: prefix:name:algorithm:{user:42}:x. An [TryAcquireAll] of different keys needs a
 // common tag on a cluster.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one
@@ -86,7 +87,7 @@
 // # Several limiters
 //
 // [NewAll] takes permits of one key from several limiters, all or nothing, in one round
-// trip; [AcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
+// trip; [TryAcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
 // the limiter of each call, for plans and for limits that change while the program runs.
 // [TokenBuckets] has the limiter of a limit that comes with the call, as from a database.
 // [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of

@@ -69,14 +69,14 @@ func ExampleNewAll() {
 	// 95 left this hour
 }
 
-func ExampleAcquireAll() {
+func ExampleTryAcquireAll() {
 	client := redisForExamples()
 	perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("user")))
 	perAddress := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Minute, ratelimit.WithName("address")))
 	tokens := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(60_000), 1000, ratelimit.WithName("tokens")))
 
 	for range 2 {
-		r, err := ratelimit.AcquireAll(context.Background(),
+		r, err := ratelimit.TryAcquireAll(context.Background(),
 			perUser.Claim("user:42", 1),
 			perAddress.Claim("203.0.113.7", 1),
 			tokens.Claim("user:42", 730),
@@ -111,7 +111,7 @@ func ExampleClaim_Estimate() {
 	ctx := context.Background()
 
 	ask := func(estimate, used int) error {
-		all, err := ratelimit.AcquireAll(ctx,
+		all, err := ratelimit.TryAcquireAll(ctx,
 			requests.Claim("customer:42", 1),
 			tokens.Claim("customer:42", estimate).Estimate(),
 			running.Claim("customer:42", 1),

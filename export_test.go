@@ -91,13 +91,19 @@ func (h *Hold) Find(ctx context.Context) (bool, error) { return h.find(ctx) }
 // ID is that of the hold in Redis.
 func (h *Hold) ID() string { return h.id }
 
+// ExtendDigest is the digest of the script that extends the lease of a hold.
+func ExtendDigest() string { return inFlightScripts.get(false).extend.Digest() }
+
 // Look returns the words of a Peek.
-func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) { return f.look(ctx, key) }
+func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
+	reply, err := f.core.exec.Ask(ctx, f.core.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
+	return reply.Words, err
+}
 
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
 func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
 
-// AllMerged makes calls of AcquireAll, with claims of the same limiters, in one execution, and
+// AllMerged makes calls of TryAcquireAll, with claims of the same limiters, in one execution, and
 // returns which of them failed. Equal calls that follow one another are one request.
 func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 	t.Helper()
@@ -106,7 +112,7 @@ func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 	var requests []string
 	var times []int
 	for _, claims := range calls {
-		request, err := g.pack(ctx, claims)
+		request, err := g.pack(ctx, claims, g.newHolds(claims))
 		require.NoError(t, err)
 		if last := len(requests) - 1; last >= 0 && requests[last] == request {
 			times[last]++

@@ -44,12 +44,13 @@ import (
 // the secondary allows what its own rule allows.
 type Fallback struct {
 	primary, secondary Limiter
-	most               int           // permits that one call can get from the primary; 0: not known
-	budget             time.Duration // 0: none
-	bound              *bound        // of calls with a budget; nil: none
-	breaker            guard         // nil: none
-	name               string        // of what is observed
-	watch              *watch        // nil: nobody observes
+	most               int               // permits that one call can get from the primary; 0: not known
+	budget             time.Duration     // 0: none
+	bound              *bound            // of calls with a budget; nil: none
+	breaker            guard             // nil: none
+	follows            *LocalTokenBucket // the secondary, if it notes the primary's answers
+	name               string            // of what is observed
+	watch              *watch            // nil: nobody observes
 }
 
 // A guard keeps calls from a primary that fails: a Breaker, or several.
@@ -99,6 +100,9 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	}
 	f := s.fallback(primary)
 	f.primary, f.secondary = primary, secondary
+	if local, ok := secondary.(*LocalTokenBucket); ok && local.follow {
+		f.follows = local
+	}
 	return f, nil
 }
 
@@ -244,6 +248,12 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 // decide.
 func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error) (Result, error) {
 	if err == nil {
+		switch {
+		case q.joint != nil:
+			q.joint.note()
+		case f.follows != nil:
+			f.follows.note(q.key, r)
+		}
 		return r, nil
 	}
 	if !errclass.Is(err, errclass.Outage) {

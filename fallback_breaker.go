@@ -12,23 +12,23 @@ import (
 type BreakerState int
 
 const (
-	// StateClosed: every call asks the primary.
-	StateClosed BreakerState = iota
-	// StateHalfOpen: one call at a time asks the primary, to see whether it works
+	// BreakerClosed: every call asks the primary.
+	BreakerClosed BreakerState = iota
+	// BreakerHalfOpen: one call at a time asks the primary, to see whether it works
 	// again; the others ask the secondary.
-	StateHalfOpen
-	// StateOpen: every call asks the secondary.
-	StateOpen
+	BreakerHalfOpen
+	// BreakerOpen: every call asks the secondary.
+	BreakerOpen
 )
 
 // String is "closed", "half-open" or "open".
 func (s BreakerState) String() string {
 	switch s {
-	case StateClosed:
+	case BreakerClosed:
 		return "closed"
-	case StateHalfOpen:
+	case BreakerHalfOpen:
 		return "half-open"
-	case StateOpen:
+	case BreakerOpen:
 		return "open"
 	}
 	return "unknown state"

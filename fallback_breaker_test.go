@@ -146,12 +146,12 @@ func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 		require.ErrorIs(t, err, ErrBreakerOpen)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		require.EqualError(t, err, `ratelimit: fallback for "b": primary: ratelimit: the breaker is open; secondary: io: read/write on closed pipe`)
-		asked := Observation{Limiter: "default", Call: CallAcquire, Outcome: OutcomeFailed, Source: SourceFallback, N: 1, Breaker: StateOpen}
+		asked := Observation{Limiter: "default", Call: CallAcquire, Outcome: OutcomeFailed, Source: SourceFallback, N: 1, Breaker: BreakerOpen}
 		first, second := asked, asked
 		first.Key, first.Err, first.Reason = "a", failed, errDown
 		second.Key, second.Err, second.Reason = "b", err, ErrBreakerOpen
 		require.Equal(t, []Observation{
-			{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: StateClosed, Breaker: StateOpen}, first, second,
+			{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}, first, second,
 		}, untimed(events))
 	}
 }
@@ -435,7 +435,7 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 
 func TestBreakerNames(t *testing.T) {
 	require.Equal(t, "closed half-open open unknown state",
-		fmt.Sprint(StateClosed, " ", StateHalfOpen, " ", StateOpen, " ", BreakerState(7)))
+		fmt.Sprint(BreakerClosed, " ", BreakerHalfOpen, " ", BreakerOpen, " ", BreakerState(7)))
 }
 
 // counting is a limiter that asks Redis, as small as can be.

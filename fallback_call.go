@@ -58,7 +58,11 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 		j.one[0], j.one[1] = c.claims[0], c.claims[0]
 		j.inner.claims, j.outer.claims = j.one[:1:1], j.one[1:]
 	} else {
-		j.inner.claims, j.outer.claims = slices.Clone(c.claims), slices.Clone(c.claims)
+		n := len(c.claims)
+		both := make([]Claim, 2*n)
+		j.inner.claims, j.outer.claims = both[:n:n], both[n:]
+		copy(j.inner.claims, c.claims)
+		copy(j.outer.claims, c.claims)
 	}
 	var guards breakers
 	exceeds, observed := false, false
@@ -140,6 +144,22 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 			o.Taken = j.sec.taken
 		}
 		f.watched(ctx, began, o)
+	}
+}
+
+// note passes the primaries' answers on. Permits that are promised for later are used in an outage that begins before: the
+// secondary begins it without them.
+func (j *joint) note() {
+	if r := j.out.reservation; r != nil && r.delay > 0 {
+		f := j.space[0]
+		if local, ok := f.secondary.(*LocalTokenBucket); ok && f.follows == nil {
+			local.owe(r.key, r.n)
+		}
+	}
+	for i, f := range j.space {
+		if f != nil && f.follows != nil && (j.out.parts == nil || !j.out.parts[i].Unknown) {
+			f.follows.note(j.call.claims[i].key, *j.out.part(i))
+		}
 	}
 }
 
@@ -267,7 +287,7 @@ func (all breakers) end(done func(error), verdict error) { done(verdict) }
 
 // State is that of the breaker that keeps calls from the primary longest.
 func (all breakers) State() BreakerState {
-	s := StateClosed
+	s := BreakerClosed
 	for _, b := range all {
 		s = max(s, b.State())
 	}

@@ -107,8 +107,8 @@ func TestFallbackDeniesForEveryReason(t *testing.T) {
 			require.Equal(t, []any{false, 100 * milli, true}, []any{r.Allowed, r.RetryAfter, r.Fallback})
 		}
 		require.Len(t, events, 2)
-		require.Equal(t, []any{ErrOverBudget, nil, StateOpen}, []any{events[0].Reason, events[0].Err, events[0].Breaker})
-		require.Equal(t, []any{ErrBreakerOpen, nil, StateOpen}, []any{events[1].Reason, events[1].Err, events[1].Breaker})
+		require.Equal(t, []any{ErrOverBudget, nil, BreakerOpen}, []any{events[0].Reason, events[0].Err, events[0].Breaker})
+		require.Equal(t, []any{ErrBreakerOpen, nil, BreakerOpen}, []any{events[1].Reason, events[1].Err, events[1].Breaker})
 	})
 }
 

@@ -42,7 +42,7 @@ func FuzzConstructors(f *testing.F) {
 			ttl := s.Admin.PTTL(ctx, s.Admin.Keys(ctx, "*").Val()[0]).Val()
 			require.Positive(t, ttl)
 			// All of it, but where that is a member each of a sorted set.
-			if storage != int(ratelimit.ZSet) || first.Remaining < 1000 {
+			if storage != int(ratelimit.StorageZSet) || first.Remaining < 1000 {
 				if first.Remaining > 0 {
 					require.True(t, must(t)(l.TryAcquireN(ctx, "k", first.Remaining)).Allowed)
 				}
@@ -56,8 +56,8 @@ func FuzzConstructors(f *testing.F) {
 		}
 		try(ratelimit.NewFixedWindow(s.Client, n, d))
 		try(ratelimit.NewFixedWindow(s.Client, n, d, ratelimit.WithAlignment(e)))
-		if storage == int(ratelimit.ZSet) {
-			try(ratelimit.NewSlidingWindow(s.Client, n, d, ratelimit.WithStorage(ratelimit.ZSet)))
+		if storage == int(ratelimit.StorageZSet) {
+			try(ratelimit.NewSlidingWindow(s.Client, n, d, ratelimit.WithStorage(ratelimit.StorageZSet)))
 		} else {
 			try(ratelimit.NewSlidingWindow(s.Client, n, d, ratelimit.WithStorage(ratelimit.Storage(storage)), ratelimit.WithSubWindows(m)))
 		}

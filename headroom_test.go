@@ -165,7 +165,7 @@ func TestAHeadroomThatLeavesNothingIsRefused(t *testing.T) {
 			return err
 		},
 	}
-	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList, ratelimit.StorageZSet} {
 		build[storage.String()+": of the limit 3"] = func(x int) error {
 			_, err := ratelimit.NewSlidingWindow(c, 3, time.Second, ratelimit.WithStorage(storage), ratelimit.WithHeadroom(x))
 			return err

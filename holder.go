@@ -15,7 +15,7 @@ type Holder interface {
 	// if the call is denied or returns an error.
 	TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error)
 
-	// Claim is a claim for n permits of key, for [AcquireAll], whose [PartResult] then has the Hold.
+	// Claim is a claim for n permits of key, for [TryAcquireAll], whose [PartResult] then has the Hold.
 	Claim(key string, n int) Claim
 }
 

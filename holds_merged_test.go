@@ -42,12 +42,15 @@ func (c *turnstile) Process(ctx context.Context, cmd redis.Cmder) error {
 	return c.Client.Process(ctx, cmd)
 }
 
-// holdTogether makes three holds of one permit of a key, of which two are free, in one batch. The
-// caller of the second leaves while the batch is in flight. It returns the holds, the errors, and
-// what the key holds in the end.
-func holdTogether(t *testing.T, lost error) (holds [3]*Hold, errs [3]error, members []string) {
+// holdTogether makes three holds of one permit of a key, of which two are free, in one batch, on their
+// own or together with a permit of a window. The caller of the second leaves while the batch is in
+// flight. It returns the holds, the errors, and what the key holds in the end.
+func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs [3]error, members []string) {
 	s := onMini(t)
 	f := Must(NewInFlight(s.client, 2, time.Minute))
+	window := Must(NewFixedWindow(s.client, 100, time.Minute))
+	g, err := groupOf([]Claim{window.Claim("k", 1), f.Claim("k", 1)})
+	require.NoError(t, err)
 	outside := newRelay(s.client)
 	defer outside.stop()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,14 +58,28 @@ func holdTogether(t *testing.T, lost error) (holds [3]*Hold, errs [3]error, memb
 		exec := *f.core.exec
 		exec.Client = c
 		f.core.exec, f.core.merger = &exec, merge.New(&exec, f.core.head.Of)
+		several := *g.exec
+		several.Client = c
+		g.exec, g.merger = &several, merge.New(&several, asPacked)
+		take := func(ctx context.Context, key string) (*Hold, error) {
+			if !together {
+				hold, _, err := f.TryAcquire(ctx, key)
+				return hold, err
+			}
+			r, err := TryAcquireAll(ctx, window.Claim(key, 1), f.Claim(key, 1))
+			if err != nil {
+				return nil, err
+			}
+			return r.Parts[1].Hold, nil
+		}
 		for range merge.FewCalls {
-			go func() { _, _, _ = f.TryAcquire(context.Background(), "other") }()
+			go func() { _, _ = take(context.Background(), "other") }()
 		}
 		synctest.Wait()
 		leaving, leave := context.WithCancel(context.Background())
 		defer leave()
 		for i, ctx := range []context.Context{context.Background(), leaving, context.Background()} {
-			go func() { holds[i], _, errs[i] = f.TryAcquire(ctx, "k") }()
+			go func() { holds[i], errs[i] = take(ctx, "k") }()
 			synctest.Wait()
 		}
 		close(c.few)
@@ -76,29 +93,55 @@ func holdTogether(t *testing.T, lost error) (holds [3]*Hold, errs [3]error, memb
 			synctest.Wait()
 		}
 	})
-	members, err := s.admin.ZRange(ctx, f.core.head.Of("k"), 0, -1).Result()
+	members, err = s.admin.ZRange(ctx, f.core.head.Of("k"), 0, -1).Result()
 	require.NoError(t, err)
 	return holds, errs, members
 }
 
 // A merged hold whose caller leaves is given back when the batch is done.
 func TestAMergedHoldWhoseCallerLeavesIsGivenBack(t *testing.T) {
-	holds, errs, members := holdTogether(t, nil)
-	require.NoError(t, errs[0])
-	require.ErrorIs(t, errs[1], context.Canceled)
-	require.NoError(t, errs[2])
-	require.NotNil(t, holds[0])
-	require.Nil(t, holds[1])
-	require.Nil(t, holds[2], "it was denied, because the second was taken before it")
-	require.Equal(t, []string{"1/" + holds[0].id + holds[0].limiter.rule}, members)
+	for _, together := range []bool{false, true} {
+		holds, errs, members := holdTogether(t, together, nil)
+		require.NoError(t, errs[0])
+		require.ErrorIs(t, errs[1], context.Canceled)
+		require.NoError(t, errs[2])
+		require.NotNil(t, holds[0])
+		require.Nil(t, holds[1])
+		require.Nil(t, holds[2], "it was denied, because the second was taken before it")
+		require.Equal(t, []string{"1/" + holds[0].id + holds[0].limiter.rule}, members)
+	}
 }
 
 // Merged holds whose reply is lost are given back, one by one.
 func TestMergedHoldsWhoseReplyIsLostAreGivenBack(t *testing.T) {
-	holds, errs, members := holdTogether(t, io.ErrUnexpectedEOF)
-	require.ErrorIs(t, errs[0], io.ErrUnexpectedEOF)
-	require.ErrorIs(t, errs[1], context.Canceled)
-	require.ErrorIs(t, errs[2], io.ErrUnexpectedEOF)
-	require.Equal(t, [3]*Hold{}, holds)
-	require.Empty(t, members)
+	for _, together := range []bool{false, true} {
+		holds, errs, members := holdTogether(t, together, io.ErrUnexpectedEOF)
+		require.ErrorIs(t, errs[0], io.ErrUnexpectedEOF)
+		require.ErrorIs(t, errs[1], context.Canceled)
+		require.ErrorIs(t, errs[2], io.ErrUnexpectedEOF)
+		require.Equal(t, [3]*Hold{}, holds)
+		require.Empty(t, members)
+	}
+}
+
+// A request that is asked again holds its permits once: they have the id of the request.
+func TestARequestThatIsAskedAgainHoldsOnce(t *testing.T) {
+	s := onMini(t)
+	f := Must(NewInFlight(s.client, 3, time.Minute))
+	window := Must(NewFixedWindow(s.client, 100, time.Minute))
+	claims := []Claim{window.Claim("k", 1), f.Claim("k", 2)}
+	g, err := groupOf(claims)
+	require.NoError(t, err)
+	holds := g.newHolds(claims)
+	request, err := g.pack(ctx, claims, holds)
+	require.NoError(t, err)
+	for range 2 {
+		reply, err := g.exec.Operate(ctx, request, redisexec.Operation{Op: redisexec.Take, N: 1, Times: 1})
+		require.NoError(t, err)
+		require.True(t, g.explain(reply, claims, false, nil).Allowed)
+		reply.Done()
+	}
+	members, err := s.admin.ZRange(ctx, f.core.head.Of("k"), 0, -1).Result()
+	require.NoError(t, err)
+	require.Equal(t, []string{"1/" + holds[0].id + f.rule, "2/" + holds[0].id + f.rule}, members)
 }

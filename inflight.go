@@ -4,10 +4,8 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"fmt"
 	"net"
 	"strconv"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,38 +21,14 @@ var (
 	inFlightText string
 	//go:embed scripts/inflight_extend.lua
 	inFlightExtendText string
-	//go:embed scripts/holds.lua
-	holdsTemplate string
-
-	inFlightFile       = script.Parse("inflight.lua", inFlightText)
+	inFlightScripts    = newScripts(script.Parse("inflight.lua", inFlightText))
 	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
-
-	inFlightShape = newScripts(inFlightFile) // for a script of several limiters
-
-	inFlightByServer = sync.OnceValue(func() inFlightScripts { return cutInFlight(inFlightFile, inFlightExtendFile) })
-	inFlightByCaller = sync.OnceValue(func() inFlightScripts {
-		return cutInFlight(inFlightFile.With(callersClock), inFlightExtendFile.With(callersClock))
-	})
 )
-
-// inFlightScripts take the permits of a hold, look at them, take and release those of many holds,
-// and extend a hold's lease. A release on its own needs no script.
-type inFlightScripts struct{ one, peek, holds, extend *script.Script }
-
-func cutInFlight(file, extend *script.File) inFlightScripts {
-	return inFlightScripts{one: file.Script(), peek: file.Fill(peekTemplate), holds: file.Fill(holdsTemplate), extend: extend.Script()}
-}
 
 const (
 	maxInFlight  = 100_000
 	maxHold      = 1_000 // permits of one hold, each with a member of its own: 2 ms
 	giveBackTime = time.Second
-)
-
-// The arguments of inflight.lua, after the permits, that are not those of its constructor.
-const (
-	argRule = 2
-	argID   = 3
 )
 
 // The words of the reply of inflight.lua, after wordAllowed.
@@ -105,18 +79,15 @@ const (
 //
 // InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
 // is released. So it cannot be put into a [DenyCache]. Holds and releases that wait at the same
-// time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; those
-// claimed with other limiters and extensions are sent on their own. A permit that is held takes 50
-// bytes of Redis, and 140 where a key has more than 128 permits. InFlight is immutable and safe for
+// time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; extensions
+// are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more than 128 permits. InFlight is immutable and safe for
 // concurrent use.
 type InFlight struct {
-	core    *core
-	limit   int
-	lease   time.Duration
-	rule    string
-	spare   string // of the caller's clock
-	scripts inFlightScripts
-	held    atomic.Int64 // permits of this process; counted only if it is observed
+	core  *core
+	limit int
+	lease time.Duration
+	rule  string
+	held  atomic.Int64 // permits of this process; counted only if it is observed
 }
 
 // NewInFlight returns a limiter with which at most limit permits of a key are held at once. limit
@@ -130,12 +101,6 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 	if err != nil {
 		return nil, err
 	}
-	if err := checkClient(c); err != nil {
-		return nil, err
-	}
-	if err := s.checkClock(); err != nil {
-		return nil, err
-	}
 	if s.headroom > 0 {
 		return nil, invalidConfig("WithHeadroom: %d does not apply to permits in flight; give this limiter the same name and a limit that is lower by this headroom", s.headroom)
 	}
@@ -145,35 +110,19 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOptio
 	if err := checkSpan("the lease", lease); err != nil {
 		return nil, err
 	}
-	f := &InFlight{
-		core: &core{
-			title: fmt.Sprintf("in-flight limiter %q", s.name),
-			head:  keyname.NewHead(s.prefix, s.name, keyname.InFlight),
-			clock: s.clock,
-			name:  s.name,
-			watch: s.watch(s.name),
-			most:  min(limit, maxHold),
-			exec: &redisexec.Executor{
-				Client: c, Words: heldWords,
-				Args: []any{limit, lease.Microseconds(), "", ""}, // the rule comes below, the id with each call
-				Cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3},
-			},
-			scripts: inFlightShape,
-		},
-		limit: limit, lease: lease,
-		rule:    "/" + strconv.FormatInt(lease.Microseconds(), 10),
-		scripts: inFlightByServer(),
-	}
+	f := &InFlight{limit: limit, lease: lease, rule: "/" + strconv.FormatInt(lease.Microseconds(), 10)}
 	if s.clock != nil {
-		f.spare = s.spare()
-		f.rule += "@" + f.spare
-		f.scripts = inFlightByCaller()
-		f.core.exec.Now, f.core.exec.Spare = f.core.now, f.spare
+		f.rule += "@" + s.spare()
 	}
-	f.core.exec.Args[argRule], f.core.exec.HoldRule = f.rule, f.rule
-	f.core.exec.One, f.core.exec.Peek, f.core.exec.Operations = f.scripts.one, f.scripts.peek, f.scripts.holds
-	f.core.explainer = f
-	f.core.connect(s)
+	f.core, err = newCore(c, s, algorithm{
+		title: "in-flight limiter", id: keyname.InFlight, scripts: inFlightScripts, most: min(limit, maxHold),
+		args:  append(integers(int64(limit), lease.Microseconds()), f.rule),
+		words: heldWords, cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: f,
+	})
+	if err != nil {
+		return nil, err
+	}
+	f.core.inFlight = f
 	return f, nil
 }
 
@@ -245,12 +194,7 @@ func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
 		f.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	words, err := f.look(ctx, key)
-	if err != nil {
-		o.Err = f.core.failed(ctx, key, err)
-	} else {
-		o.Result = f.explain(words, 0, 0, words[wordAllowed] > 0)
-	}
+	o.Result, o.Err = f.core.peek(ctx, key)
 	f.asked(ctx, began, o)
 	return o.Result, o.Err
 }
@@ -268,13 +212,10 @@ func (f *InFlight) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, on every master of a ClusterClient and every shard of
 // a Ring, so that the first request finds them there. It is never needed.
 func (f *InFlight) Preload(ctx context.Context) error {
-	if err := f.check(ctx, "preload", 1); err != nil {
-		return err
+	if f == nil {
+		return errUnmade
 	}
-	if err := redisexec.Load(ctx, f.core.exec.Client, f.scripts.one, f.scripts.peek, f.scripts.holds, f.scripts.extend); err != nil {
-		return fmt.Errorf("ratelimit: %s: preload: %w", f.core.title, ended(ctx, err))
-	}
-	return nil
+	return f.core.Preload(ctx)
 }
 
 func (f *InFlight) check(ctx context.Context, key string, n int) error {
@@ -327,32 +268,6 @@ func (f *InFlight) explain(words []int64, _, _ int64, allowed bool) Result {
 	return r
 }
 
-// run executes one of the limiter's scripts.
-func (f *InFlight) run(ctx context.Context, s *script.Script, words int, key string, args ...any) ([]int64, error) {
-	if f.core.clock != nil {
-		now, err := f.core.now()
-		if err != nil {
-			return nil, err
-		}
-		args = append(args, f.spare, now)
-	}
-	return f.core.exec.Run(ctx, s, words, f.core.head.Of(key), args...)
-}
-
-func (f *InFlight) look(ctx context.Context, key string) ([]int64, error) {
-	reply, err := f.core.exec.Call(ctx, f.core.exec.Peek, f.core.head.Of(key), 1)
-	return reply.Words, err
-}
-
-// await returns as soon as the context ends. do may still be running then.
-func (f *InFlight) await(ctx context.Context, do func() ([]int64, error)) ([]int64, error) {
-	reply, err := redisexec.Await(ctx, func() (redisexec.Reply, error) {
-		words, err := do()
-		return redisexec.Reply{Words: words}, err
-	})
-	return reply.Words, err
-}
-
 // acquire takes the permits of h. What the caller does not get is given back.
 func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error) {
 	late := func(reply redisexec.Reply, err error) { // the caller has left
@@ -360,7 +275,8 @@ func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error
 			h.giveBack(ctx)
 		}
 	}
-	take := redisexec.Operation{Op: redisexec.Hold, N: h.n, Times: 1, Detail: &redisexec.Detail{ID: h.id, Late: late}}
+	take := h.operation(redisexec.Hold)
+	take.Late = late
 	reply, err := f.core.operate(ctx, h.key, take)
 	if !reply.Late && mayHold(err) {
 		go h.giveBack(ctx)
@@ -376,7 +292,7 @@ func (f *InFlight) Name() string {
 	return f.core.Name()
 }
 
-// Claim returns a claim for n permits of key, for [AcquireAll], whose PartResult then has a
+// Claim returns a claim for n permits of key, for [TryAcquireAll], whose PartResult then has a
 // Hold.
 func (f *InFlight) Claim(key string, n int) Claim {
 	if f == nil {

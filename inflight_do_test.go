@@ -47,7 +47,13 @@ func (m *modelRedis) Process(_ context.Context, cmd redis.Cmder) error {
 		cmd = once.Cmder
 	}
 	args := cmd.Args()
-	kind := map[int]string{9: "acquire", 8: "extend", 3: "release"}[len(args)]
+	kind := map[any]string{ratelimit.ExtendDigest(): "extend"}[args[1]]
+	switch {
+	case args[0] == "zrem":
+		kind = "release"
+	case kind == "":
+		kind = "acquire"
+	}
 	m.mu.Lock()
 	m.sent = append(m.sent, kind+" "+time.Since(m.start).String())
 	var delay time.Duration
@@ -64,7 +70,7 @@ func (m *modelRedis) Process(_ context.Context, cmd redis.Cmder) error {
 			h := m.key.Acquire(c, *args[8].(*string), 1)
 			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[h.Allowed], int64(h.Used), h.Wait, h.Reset})
 		case "extend":
-			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[m.key.Extend(c, args[7].(string), 1)]})
+			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[m.key.Extend(c, *args[8].(*string), 1)]})
 		case "release":
 			m.key.Release(now, strings.Split(args[2].(string), "/")[1])
 		}

@@ -136,11 +136,12 @@ func (h *Hold) extend(ctx context.Context) error {
 
 // find begins the lease in Redis again, and reports whether the hold was there.
 func (h *Hold) find(ctx context.Context) (bool, error) {
-	f := h.limiter
-	words, err := f.await(ctx, func() ([]int64, error) {
-		return f.run(ctx, f.scripts.extend, 1, h.key, h.n, f.lease.Microseconds(), f.rule, h.id)
-	})
-	return err == nil && words[0] > 0, err
+	c := h.limiter.core
+	reply, err := c.exec.Ask(ctx, c.head.Of(h.key), h.operation(redisexec.Extend))
+	if err != nil {
+		return false, err
+	}
+	return reply.Keep()[0] > 0, nil
 }
 
 // Release gives the permits back. Release does so even if ctx has already ended, and then
@@ -186,7 +187,7 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 		defer cancel()
 		ctx = bounded
 	}
-	reply, err := h.limiter.core.operate(ctx, h.key, h.back())
+	reply, err := h.limiter.core.operate(ctx, h.key, h.operation(redisexec.Release))
 	if err != nil {
 		if reply.Batch != nil || reply.Late { // in a batch it was sent at most once, or not at all
 			go h.giveBack(ctx)
@@ -206,12 +207,12 @@ func (h *Hold) giveBack(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
 	c := h.limiter.core
-	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), h.back())
+	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), h.operation(redisexec.Release))
 }
 
-// back is the operation that gives the permits back.
-func (h *Hold) back() redisexec.Operation {
-	return redisexec.Operation{Op: redisexec.Release, N: h.n, Times: 1, Detail: &redisexec.Detail{ID: h.id}}
+// operation is what is done to the permits.
+func (h *Hold) operation(op redisexec.Op) redisexec.Operation {
+	return redisexec.Operation{Op: op, N: h.n, Times: 1, Detail: &redisexec.Detail{ID: h.id}}
 }
 
 // Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or

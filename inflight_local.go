@@ -110,6 +110,8 @@ func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
 	return r
 }
 
+func (f *LocalInFlight) denied(string) {}
+
 func (f *LocalInFlight) give(claim Claim, p *PartResult) {
 	p.Hold = &Hold{local: f, key: claim.key, n: claim.n}
 }

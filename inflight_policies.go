@@ -51,7 +51,7 @@ func (f *HoldFallback) Peek(ctx context.Context, key string) (Result, error) {
 	return peekThrough(ctx, f, key)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *HoldFallback) Claim(key string, n int) Claim { return claimOn(f, f.Name(), key, n) }
 
 // Name returns the name of WithName, and without it the primary's.
@@ -114,7 +114,7 @@ func (c *HoldChoice) Peek(ctx context.Context, key string) (Result, error) {
 	return peekThrough(ctx, c, key)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *HoldChoice) Claim(key string, n int) Claim { return claimOn(c, limitername.Default, key, n) }
 
 func (c *HoldChoice) rank() int { return rankChoice }
@@ -140,15 +140,11 @@ func (c *HoldChoice) pickFor(ctx context.Context, key string) (any, error) {
 
 // holdThrough takes permits through the policies of h.
 func holdThrough(ctx context.Context, h policy, key string, n int) (*Hold, Result, error) {
-	claims := [1]Claim{claimOn(h, "", key, n)}
-	c := &call{op: CallAcquire, claims: claims[:]}
-	o := c.decide(ctx)
+	o := callOn(h, CallAcquire, key, n).decide(ctx)
 	return o.hold, o.result, o.err
 }
 
 func peekThrough(ctx context.Context, h policy, key string) (Result, error) {
-	claims := [1]Claim{claimOn(h, "", key, 1)}
-	c := &call{op: CallPeek, claims: claims[:]}
-	o := c.decide(ctx)
+	o := callOn(h, CallPeek, key, 1).decide(ctx)
 	return o.result, o.err
 }

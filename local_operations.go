@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -31,16 +32,17 @@ var (
 func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, l.Name(), key, n) }
 
 // begin checks a call, and locks the state of key. The caller unlocks its shard.
-func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (localState, error) {
+func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (s localState, err error) {
 	if l == nil || l.bucket == nil {
-		return localState{}, errUnmade
+		return s, errUnmade
 	}
 	if err := checkLocal(ctx, key, n); err != nil {
-		return localState{}, err
+		return s, err
 	}
-	s := l.shard(key)
-	s.mu.Lock()
-	return l.load(s, key), nil
+	shard := l.shard(key)
+	shard.mu.Lock()
+	l.load(shard, key, &s)
+	return s, nil
 }
 
 // observed reports a call, if the limiter is observed.
@@ -72,9 +74,11 @@ func (l *LocalTokenBucket) takeUpTo(ctx context.Context, key string, n int) (tak
 	}
 	defer s.shard.mu.Unlock()
 	taken = min(n, int(max(l.bucket.size-s.missing.ceil(), 0)))
-	r = l.look(s, max(taken, 1), true)
+	r = l.look(&s, max(taken, 1), true)
 	if 0 < taken && taken < n {
-		r.RetryAfter = l.look(l.load(s.shard, key), 1, false).RetryAfter
+		var after localState
+		l.load(s.shard, key, &after)
+		r.RetryAfter = l.look(&after, 1, false).RetryAfter
 	}
 	return taken, r, nil
 }
@@ -118,7 +122,7 @@ func (l *LocalTokenBucket) charge(ctx context.Context, key string, n int) (Resul
 	if n > maxCount || owed.permits > mostLocalDebt || l.bucket.restores(owed) > maxMicros {
 		return Result{}, fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, n, shortKey(key))
 	}
-	l.write(s, owed)
+	l.write(&s, owed)
 	r := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
 	r.Remaining = max(r.Remaining, 0)
 	return r, nil
@@ -134,21 +138,41 @@ func (l *LocalTokenBucket) giveBack(key string, n int) {
 		return
 	}
 	defer s.shard.mu.Unlock()
-	if s.b == nil {
-		return
+	if s.b == nil || s.b.due > s.present {
+		return // those who wait have their instants, which the next caller would get too
 	}
 	missing := level{s.missing.permits - int64(n), s.missing.units}
 	if missing.permits < 0 {
 		missing = level{}
 	}
-	l.write(s, missing)
+	l.write(&s, missing)
+}
+
+// owe takes n permits that others have promised for later, or what is left of them.
+func (l *LocalTokenBucket) owe(key string, n int) {
+	s, err := l.begin(context.Background(), key, 1)
+	if err != nil {
+		return
+	}
+	defer s.shard.mu.Unlock()
+	if missing := (level{permits: l.bucket.size}); s.missing.permits+int64(n) > missing.permits {
+		if s.missing.permits < missing.permits {
+			l.write(&s, missing)
+		}
+		return
+	}
+	l.write(&s, level{s.missing.permits + int64(n), s.missing.units})
 }
 
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	return l.reserve(ctx, realTime, key, n, maxWait)
+}
+
+func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	began := l.began()
-	r, err := l.reserve(ctx, realTime, key, n, maxWait)
+	r, err := l.promise(ctx, timing, key, n, longest)
 	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
 	if err == nil {
 		o.Result, o.Waited = r.result, r.delay
@@ -157,7 +181,7 @@ func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWa
 	return r, err
 }
 
-func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	if longest < 0 {
 		return nil, errShortWait(longest)
 	}
@@ -177,23 +201,47 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 	if delay > longest || owed.permits > mostLocalDebt {
 		return nil, &WaitError{Key: key, Wait: delay}
 	}
-	l.write(s, owed)
+	receipt := &localReceipt{limiter: l, before: s.b.state()}
+	l.write(&s, owed)
+	b := s.shard.keys[key]
+	if delay > 0 {
+		b.due = s.now + delay.Microseconds()
+	}
+	receipt.wrote = b.state()
 	result := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
 	result.Remaining = max(result.Remaining, 0)
 	return &Reservation{
 		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), result: result,
-		memory: &localReceipt{l, s.present, owed, s.missing},
+		memory: receipt,
 	}, nil
 }
 
-// A localReceipt cancels a reservation: it has what the bucket was before and after it.
-type localReceipt struct {
-	limiter       *LocalTokenBucket
-	at            int64
-	wrote, before level
+// A localWritten is what a reservation, or a call before it, has written.
+type localWritten struct {
+	at      int64
+	missing level
+	due     int64
+	there   bool // the key
 }
 
-// cancel gives the permits back if no others have been taken since.
+func (b *localBucket) state() localWritten {
+	if b == nil {
+		return localWritten{}
+	}
+	return localWritten{b.at, b.missing, b.due, true}
+}
+
+// A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation wrote, it gets what it
+// held before.
+type localReceipt struct {
+	limiter       *LocalTokenBucket
+	wrote, before localWritten
+}
+
+// mostCancelled bounds the cancels of a key that wait.
+const mostCancelled = 1000
+
+// cancel gives the permits back if no others have been taken since. If others have reserved, it waits until they are cancelled too.
 func (r *localReceipt) cancel(key string) {
 	if r.limiter == nil { // of AllowAll
 		return
@@ -203,9 +251,34 @@ func (r *localReceipt) cancel(key string) {
 		return
 	}
 	defer s.shard.mu.Unlock()
-	if s.b != nil && s.b.at == r.at && s.b.missing == r.wrote {
-		r.limiter.store(s.shard, s.b, key, r.at, r.before)
+	if s.b == nil {
+		return
 	}
+	if s.b.state() != r.wrote {
+		if len(s.b.cancelled) < mostCancelled {
+			s.b.cancelled = append(s.b.cancelled, *r)
+		}
+		return
+	}
+	for again := r; again != nil; again = s.b.behind() {
+		if !again.before.there {
+			s.shard.drop(s.b)
+			return
+		}
+		r.limiter.store(s.shard, s.b, key, again.before.at, again.before.missing)
+		s.b.due = again.before.due
+	}
+}
+
+// behind takes the cancel that has waited for the state that b has now.
+func (b *localBucket) behind() *localReceipt {
+	for i, r := range b.cancelled {
+		if r.wrote == b.state() {
+			b.cancelled = slices.Delete(b.cancelled, i, i+1)
+			return &r
+		}
+	}
+	return nil
 }
 
 func (l *LocalTokenBucket) precheck(ctx context.Context, key string, n int) error {
@@ -227,7 +300,16 @@ func (l *LocalTokenBucket) lock(key string) memoryLock {
 }
 
 func (l *LocalTokenBucket) decideLocked(key string, n int, take bool) Result {
-	return l.look(l.load(l.shard(key), key), n, take)
+	var s localState
+	l.load(l.shard(key), key, &s)
+	return l.look(&s, n, take)
+}
+
+func (l *LocalTokenBucket) denied(key string) {
+	var s localState
+	if l.load(l.shard(key), key, &s); l.empty && s.b == nil { // it refills from now on
+		l.write(&s, s.missing)
+	}
 }
 
 func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {

@@ -19,6 +19,9 @@ type decidesTogether interface {
 	// decideLocked is the answer to a call for n permits, which it takes if they are there and take is true.
 	decideLocked(key string, n int, take bool) Result
 
+	// denied notes that a call was denied for which key was asked. The lock is held.
+	denied(key string)
+
 	// give adds what a claim gets whose permits were taken.
 	give(claim Claim, p *PartResult)
 
@@ -89,7 +92,13 @@ func lockedTogether(claims []Claim, answers []PartResult, peek bool) Result {
 			whole = governs(whole, part)
 		}
 	}
-	if peek || !whole.Allowed {
+	if peek {
+		return whole
+	}
+	if !whole.Allowed {
+		for _, c := range claims {
+			c.outer.(decidesTogether).denied(c.key)
+		}
 		return whole
 	}
 	for i, c := range claims {
@@ -140,7 +149,7 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 			inMemory, places[1] = append(inMemory, c), append(places[1], i)
 		}
 	}
-	decide := AcquireAcrossSlots
+	decide := TryAcquireAcrossSlots
 	if peek {
 		decide = PeekAll
 	}

@@ -99,7 +99,7 @@ func TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 				s.Wipe(t)
 				claims := []ratelimit.Claim{limiters[i].Claim("k", 1), limiters[i+1].Claim("k", 1), flights.Claim("k", 1)}
 				for range 3 {
-					r, err := ratelimit.AcquireAll(ctx, claims...)
+					r, err := ratelimit.TryAcquireAll(ctx, claims...)
 					require.NoError(t, err)
 					require.True(t, r.Allowed)
 					s.Advance(200 * time.Millisecond)
@@ -115,7 +115,7 @@ func TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 				for key, held := range before {
 					require.Equal(t, held, s.Look(t, key), "%+v", step)
 				}
-				call, err := ratelimit.AcquireAll(ctx, claims...)
+				call, err := ratelimit.TryAcquireAll(ctx, claims...)
 				require.NoError(t, err)
 				require.Equal(t, look.Allowed, call.Allowed, "%+v", step)
 				if !call.Allowed {

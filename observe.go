@@ -31,7 +31,7 @@ type Observer func(ctx context.Context, o Observation)
 //     more, when they end.
 //   - A secondary with observers of its own also reports the calls that it gets. Give it no
 //     observers, because the calls would count twice.
-//   - [All], [AcquireAll], [PeekAll] and [AcquireAcrossSlots] report one call for each limiter
+//   - [All], [TryAcquireAll], [PeekAll] and [TryAcquireAcrossSlots] report one call for each limiter
 //     that has observers, with its own Result, and with [OutcomeUntaken] if this limiter had
 //     the permits and another one denied the call. Claims of one limiter for one key are one
 //     call. Claims that cannot be decided together are not reported.
@@ -160,7 +160,7 @@ type Observation struct {
 	// 1 for a call that was sent on its own, 0 if none was sent.
 	Batch int
 
-	// Breaker is the state of a [Fallback]'s breaker after the call, and StateClosed where
+	// Breaker is the state of a [Fallback]'s breaker after the call, and BreakerClosed where
 	// there is none. For [CallBreaker] it is the new state and From the state before.
 	Breaker, From BreakerState
 
@@ -175,7 +175,7 @@ type Observation struct {
 type Call int
 
 const (
-	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, TryAcquireMany, All, AcquireAll, AcquireAcrossSlots
+	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, TryAcquireMany, All, TryAcquireAll, TryAcquireAcrossSlots
 	CallUpTo                     // TryAcquireUpTo
 	CallReserve                  // Reserve
 	CallWait                     // Wait and WaitN

@@ -77,8 +77,8 @@ func observed(client ratelimit.Client, rec *recorder, opts ...ratelimit.Option) 
 		"fixed window":    ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Hour, o)),
 		"calendar window": ratelimit.Must(ratelimit.NewCalendarWindow(client, 3, ratelimit.Daily(time.UTC), o)),
 		"hash":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o)),
-		"list":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o, ratelimit.WithStorage(ratelimit.List))),
-		"zset":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o, ratelimit.WithStorage(ratelimit.ZSet))),
+		"list":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o, ratelimit.WithStorage(ratelimit.StorageList))),
+		"zset":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o, ratelimit.WithStorage(ratelimit.StorageZSet))),
 		"log":             ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}}, o)),
 		"token bucket":    ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, o)),
 		"leaky bucket":    ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerHour(1), 3, o)),
@@ -353,7 +353,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	require.Equal(t, of("large", saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, got[1].Result, nil)), got[1])
 	require.Equal(t, []int{0, 4}, []int{got[0].Result.Remaining, got[1].Result.Remaining})
 
-	r, err := ratelimit.AcquireAll(ctx, small.Claim("k", 1), large.Claim("k", 1), large.Claim("k", 1), flights.Claim("k", 1))
+	r, err := ratelimit.TryAcquireAll(ctx, small.Claim("k", 1), large.Claim("k", 1), large.Claim("k", 1), flights.Claim("k", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
 	require.Equal(t, []ratelimit.Observation{
@@ -362,7 +362,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 		of("flights", saw(ratelimit.CallHold, ratelimit.OutcomeUntaken, 1, 0, r.Parts[3].Result, nil)),
 	}, rec.took(t))
 
-	r, err = ratelimit.AcquireAll(ctx, flights.Claim("k", 2), large.Claim("k", 3).Estimate())
+	r, err = ratelimit.TryAcquireAll(ctx, flights.Claim("k", 2), large.Claim("k", 3).Estimate())
 	require.NoError(t, err)
 	held := of("flights", saw(ratelimit.CallHold, ratelimit.OutcomeAllowed, 2, 2, r.Parts[0].Result, nil))
 	held.Held, held.HeldChange = 2, 2
@@ -394,7 +394,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	}, waitedNothing(rec.took(t)))
 
 	down := ratelimit.Must(ratelimit.NewFixedWindow(downClient{redis.ErrClosed}, 1, time.Hour, named("down")))
-	_, err = ratelimit.AcquireAll(ctx, down.Claim("k", 1))
+	_, err = ratelimit.TryAcquireAll(ctx, down.Claim("k", 1))
 	require.Equal(t, []ratelimit.Observation{of("down", saw(ratelimit.CallAcquire, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))}, rec.took(t))
 }
 
@@ -420,7 +420,7 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 	flights := ratelimit.Must(ratelimit.NewInFlight(ring, 5, time.Minute, ratelimit.WithName("flights"), rec.option()))
 	claims = append(claims, flights.Claim("k5", 1))
 	for _, allowed := range []bool{true, false} {
-		r, err := ratelimit.AcquireAcrossSlots(ctx, claims...)
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 		require.NoError(t, err)
 		require.Equal(t, allowed, r.Allowed)
 		var want []ratelimit.Observation
@@ -444,7 +444,7 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 		require.Equal(t, want, rec.took(t))
 	}
 	claims[0] = ratelimit.Must(ratelimit.NewSlidingWindow(downClient{redis.ErrClosed}, 2, time.Hour)).Claim("k", 1)
-	_, err := ratelimit.AcquireAcrossSlots(ctx, claims...)
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.Empty(t, rec.took(t), "limiters that cannot be put together")
 }
@@ -472,7 +472,7 @@ func TestAcrossSlotsOfAnotherClientReportsOnce(t *testing.T) {
 	first := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("first"), rec.option()))
 	second := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("second"), rec.option()))
 	claims := []ratelimit.Claim{first.Claim("k", 1), second.Claim("k", 1)}
-	r, err := ratelimit.AcquireAcrossSlots(ctx, claims...)
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 	require.NoError(t, err)
 	var want []ratelimit.Observation
 	for _, part := range r.Parts {
@@ -482,7 +482,7 @@ func TestAcrossSlotsOfAnotherClientReportsOnce(t *testing.T) {
 	}
 	require.Equal(t, want, rec.took(t))
 
-	_, err = ratelimit.AcquireAll(ctx, claims...)
+	_, err = ratelimit.TryAcquireAll(ctx, claims...)
 	require.ErrorIs(t, err, ratelimit.ErrCrossSlot)
 	require.Len(t, rec.took(t), 2, "which is not made once more")
 }
@@ -560,10 +560,10 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	failed := saw(ratelimit.CallAcquire, ratelimit.OutcomeFailed, 2, 0, ratelimit.Result{}, got[0].Err)
 	require.ErrorIs(t, got[0].Err, down)
 	opened := ratelimit.Observation{
-		Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.StateClosed, Breaker: ratelimit.StateOpen,
+		Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen,
 	}
 	answered := saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 2, 0, r, nil)
-	answered.Source, answered.Batch, answered.Reason, answered.Breaker = ratelimit.SourceFallback, 0, got[0].Err, ratelimit.StateOpen
+	answered.Source, answered.Batch, answered.Reason, answered.Breaker = ratelimit.SourceFallback, 0, got[0].Err, ratelimit.BreakerOpen
 	require.Equal(t, []ratelimit.Observation{failed, opened, answered}, got)
 
 	r = must(t)(f.TryAcquireN(ctx, "k", 2))
@@ -574,17 +574,17 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	cancel()
 	_, err := f.Peek(over, "k")
 	gone := unasked(ratelimit.CallPeek, 1, err)
-	gone.Breaker = ratelimit.StateOpen
+	gone.Breaker = ratelimit.BreakerOpen
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 	_, err = f.TryAcquire(ctx, "")
 	gone = unasked(ratelimit.CallAcquire, 1, err)
-	gone.Key, gone.Breaker = "", ratelimit.StateOpen
+	gone.Key, gone.Breaker = "", ratelimit.BreakerOpen
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 	err = f.Reset(ctx, "")
 	gone.Call, gone.N, gone.Err = ratelimit.CallReset, 0, err
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 	err = cached.Reset(ctx, "")
-	gone.Err, gone.Breaker = err, ratelimit.StateClosed
+	gone.Err, gone.Breaker = err, ratelimit.BreakerClosed
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 }
 

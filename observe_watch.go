@@ -94,9 +94,13 @@ func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation
 		return
 	}
 	wait.Hold(w, func(end error) {
-		if o.Outcome == OutcomeAllowed { // it has waited until now for what was reserved
+		switch { // of what was reserved, Waited is the time until it was due
+		case o.Outcome != OutcomeAllowed:
+		case end == nil:
+			o.Latency += o.Waited
+		default:
 			o.Latency = time.Since(wait.Began)
-			o.Waited = o.Latency
+			o.Waited = min(o.Waited, o.Latency)
 		}
 		if end != nil {
 			o.Err = end

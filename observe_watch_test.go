@@ -157,13 +157,13 @@ func TestMergedOperationsReportTheirBatch(t *testing.T) {
 	}
 }
 
-// Calls of AcquireAll go together too, but for one whose many permits would hold up the others.
+// Calls of TryAcquireAll go together too, but for one whose many permits would hold up the others.
 func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
 	client := onMini(t).client
 	for name, test := range map[string]struct{ permits, batch int }{"one permit": {1, 3}, "many permits": {50, 1}} {
 		t.Run(name, func(t *testing.T) {
 			var observe Observer
-			perUser := Must(NewSlidingWindow(client, 1000, time.Hour, WithStorage(ZSet), WithName(strings.ReplaceAll(name, " ", "-")),
+			perUser := Must(NewSlidingWindow(client, 1000, time.Hour, WithStorage(StorageZSet), WithName(strings.ReplaceAll(name, " ", "-")),
 				WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
 			all := Must(NewFixedWindow(client, 1_000_000, time.Hour))
 			g, err := groupOf([]Claim{perUser.Claim("k", 1), all.Claim("all", 1)})
@@ -174,7 +174,7 @@ func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
 					if key == "b" {
 						n = test.permits
 					}
-					r, err := AcquireAll(ctx, perUser.Claim(key, n), all.Claim("all", 1))
+					r, err := TryAcquireAll(ctx, perUser.Claim(key, n), all.Claim("all", 1))
 					require.True(t, err != nil || r.Allowed)
 					return err
 				}, &observe, nil)

@@ -10,12 +10,22 @@ import (
 
 // through decides an operation of one limiter through the policies around it.
 func through(ctx context.Context, l Limiter, op Call, key string, n int, longest time.Duration) outcome {
-	claims := [1]Claim{claimOn(l, "", key, n)}
-	c := &call{op: op, claims: claims[:], longest: longest, timing: realTime}
+	c := callOn(l, op, key, n)
+	c.longest, c.timing = longest, realTime
 	if op == CallEstimate {
-		c.op, claims[0].settle = CallAcquire, true
+		c.op, c.claims[0].settle = CallAcquire, true
 	}
 	return c.decide(ctx)
+}
+
+// callOn is a call of one claim.
+func callOn(l any, op Call, key string, n int) *call {
+	c := &struct {
+		call
+		space [1]Claim
+	}{call: call{op: op}, space: [1]Claim{claimOn(l, "", key, n)}}
+	c.claims = c.space[:]
+	return &c.call
 }
 
 func upToThrough(ctx context.Context, l Limiter, key string, n int) (taken int, r Result, err error) {
@@ -58,7 +68,7 @@ func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.
 	return reserveThrough(ctx, f, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, "", key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [PartialTaker].
@@ -81,7 +91,7 @@ func (c *DenyCache) Reserve(ctx context.Context, key string, n int, maxWait time
 	return reserveThrough(ctx, c, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *DenyCache) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the picked limiter, see [PartialTaker].
@@ -104,7 +114,7 @@ func (c *Choice) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 	return reserveThrough(ctx, c, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *Choice) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [PartialTaker].
@@ -127,7 +137,7 @@ func (s *Shadow) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 	return reserveThrough(ctx, s, key, n, maxWait)
 }
 
-// Claim is a claim for n permits of key, for [AcquireAll].
+// Claim is a claim for n permits of key, for [TryAcquireAll].
 func (s *Shadow) Claim(key string, n int) Claim { return claimOn(s, "", key, n) }
 
 var (

@@ -12,6 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
@@ -125,25 +126,9 @@ func (h *history) play(l ratelimit.Limiter) {
 
 // state is what a key holds.
 func (h *history) state(l ratelimit.Limiter, key string) string {
-	name := ratelimit.NameOf(l, key)
-	var held any
-	var err error
-	switch kind := h.client.Type(ctx, name).Val(); kind {
-	case "none":
-		return "nothing"
-	case "string":
-		held, err = h.client.Get(ctx, name).Result()
-	case "list":
-		held, err = h.client.LRange(ctx, name, 0, -1).Result()
-	case "hash":
-		held, err = h.client.HGetAll(ctx, name).Result()
-	case "zset":
-		held, err = h.client.ZRangeWithScores(ctx, name, 0, -1).Result()
-	default:
-		h.t.Fatalf("the key holds a %s", kind)
-	}
+	held, err := state.RawText(ctx, h.client, ratelimit.NameOf(l, key))
 	require.NoError(h.t, err)
-	return fmt.Sprint(held)
+	return held
 }
 
 // historyRules are limiters of one name, by their rules.
@@ -152,7 +137,7 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 		var all []ratelimit.Limiter
 		for _, n := range []int{6, 9} {
 			opts := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(o...), ratelimit.WithStorage(storage)}
-			if storage != ratelimit.ZSet {
+			if storage != ratelimit.StorageZSet {
 				opts = append(opts, ratelimit.WithSubWindows(n))
 			}
 			all = append(all, ratelimit.Must(ratelimit.NewSlidingWindow(c, n, time.Duration(n)*300*time.Millisecond, opts...)))
@@ -163,9 +148,9 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 		"fixed":    {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, ratelimit.WithOptions(o...)))},
 		"aligned":  {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0))), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))},
 		"calendar": {ratelimit.Must(ratelimit.NewCalendarWindow(c, 7, ratelimit.Daily(time.UTC), ratelimit.WithOptions(o...)))},
-		"hash":     window(ratelimit.Hash),
-		"list":     window(ratelimit.List),
-		"zset":     window(ratelimit.ZSet),
+		"hash":     window(ratelimit.StorageHash),
+		"list":     window(ratelimit.StorageList),
+		"zset":     window(ratelimit.StorageZSet),
 		"log": {ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}, {Limit: 8, Window: 3 * time.Second}}, ratelimit.WithOptions(o...))),
 			ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 7, Window: 2 * time.Second}}, ratelimit.WithOptions(o...)))},
 		"token":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(7), 9, ratelimit.WithOptions(o...)))},

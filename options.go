@@ -201,35 +201,35 @@ func WithAlignment(offset time.Duration) FixedWindowOption {
 type Storage int
 
 const (
-	// Hash keeps the running totals of sub-windows in a hash.
-	Hash Storage = iota
-	// List keeps the running totals in a list. It decides exactly as Hash does.
-	List
-	// ZSet keeps every permit in a sorted set. It is exact, at about 120 bytes
+	// StorageHash keeps the running totals of sub-windows in a hash.
+	StorageHash Storage = iota
+	// StorageList keeps the running totals in a list. It decides exactly as StorageHash does.
+	StorageList
+	// StorageZSet keeps every permit in a sorted set. It is exact, at about 120 bytes
 	// a permit.
-	ZSet
+	StorageZSet
 )
 
 // String is the storage's name.
 func (s Storage) String() string {
 	switch s {
-	case Hash:
+	case StorageHash:
 		return "Hash"
-	case List:
+	case StorageList:
 		return "List"
-	case ZSet:
+	case StorageZSet:
 		return "ZSet"
 	}
 	return "unknown storage"
 }
 
-// WithStorage chooses how a sliding window is kept: Hash (the default), List or
-// ZSet. Each storage has keys of its own, so that after a change of the storage all
+// WithStorage chooses how a sliding window is kept: [StorageHash] (the default),
+// [StorageList] or [StorageZSet]. Each storage has keys of its own, so that after a change of the storage all
 // keys are unused.
 func WithStorage(storage Storage) SlidingWindowOption {
 	return slidingWindowOnly{func(s *settings) {
-		if storage < Hash || storage > ZSet {
-			s.refuse("WithStorage: %d is not one of Hash, List and ZSet", int(storage))
+		if storage < StorageHash || storage > StorageZSet {
+			s.refuse("WithStorage: %d is not one of StorageHash, StorageList and StorageZSet", int(storage))
 		}
 		s.once("WithStorage")
 		s.storage = storage

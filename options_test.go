@@ -61,10 +61,10 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 		{sliding(1, s, ratelimit.WithSubWindows(0)), "WithSubWindows: 0 is not between 1 and 100000"},
 		{sliding(1, s, ratelimit.WithSubWindows(100_001)), "WithSubWindows: 100001"},
 		{sliding(1, s, ratelimit.WithSubWindows(7)), "the window 1s is not divisible into 7 sub-windows"},
-		{sliding(1, s, ratelimit.WithStorage(3)), "WithStorage: 3 is not one of Hash, List and ZSet"},
+		{sliding(1, s, ratelimit.WithStorage(3)), "WithStorage: 3 is not one of StorageHash, StorageList and StorageZSet"},
 		{sliding(1, s, ratelimit.WithStorage(-1)), "WithStorage: -1"},
-		{sliding(1, s, ratelimit.WithStorage(ratelimit.ZSet), ratelimit.WithSubWindows(10)), "WithSubWindows: the storage ZSet is exact and has no sub-windows"},
-		{sliding(10_001, s, ratelimit.WithStorage(ratelimit.ZSet)), "the limit is 10001; with the storage ZSet it must be at most 10000; a SlidingLog is as exact, for any limit"},
+		{sliding(1, s, ratelimit.WithStorage(ratelimit.StorageZSet), ratelimit.WithSubWindows(10)), "WithSubWindows: the storage ZSet is exact and has no sub-windows"},
+		{sliding(10_001, s, ratelimit.WithStorage(ratelimit.StorageZSet)), "the limit is 10001; with the storage ZSet it must be at most 10000; a SlidingLog is as exact, for any limit"},
 
 		{log(nil), "there are 0 rules; give 1 to 100"},
 		{log(make([]ratelimit.Rule, 101)), "there are 101 rules"},

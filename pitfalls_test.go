@@ -119,7 +119,7 @@ func TestPitfall4NothingBelowOneIsAccepted(t *testing.T) {
 // 5: a sub-window dropped as it begins to leave shortens the window: 3 at 0.999 s
 // and 3 more at 5.000 s passed a rule of 3 per 5 s.
 func TestPitfall5SubWindowsStayUntilTheirLastInstant(t *testing.T) {
-	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List} {
+	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList} {
 		s := limitertest.OnMiniredis(t)
 		l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 3, 5*time.Second, ratelimit.WithStorage(storage), ratelimit.WithSubWindows(5)))
 		s.Advance(999 * time.Millisecond)

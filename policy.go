@@ -40,7 +40,7 @@ const (
 type call struct {
 	op      Call // CallAcquire and CallPeek, of one or more claims; of one also CallUpTo, CallCharge and CallReserve
 	claims  []Claim
-	split   bool          // where no script reaches all keys, it is one script for each, see AcquireAcrossSlots
+	split   bool          // where no script reaches all keys, it is one script for each, see TryAcquireAcrossSlots
 	longest time.Duration // of a CallReserve
 	timing  timing        // of a CallReserve
 }
@@ -225,7 +225,7 @@ func (c *call) decideOne(ctx context.Context) outcome {
 func cannot(l any, what string) error {
 	remedy := "give a limiter on Redis, or a LocalTokenBucket"
 	if _, ok := l.(*All); ok {
-		remedy = "give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate where the cost is settled"
+		remedy = "give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled"
 	}
 	return invalidConfig("a %T cannot %s; %s", l, what, remedy)
 }
@@ -256,7 +256,7 @@ func (c *core) operation(ctx context.Context, call *call, claim *Claim) outcome 
 			o.result = o.reservation.result
 		}
 	case CallHold:
-		o.hold, o.result, o.err = c.explainer.(*InFlight).TryAcquireN(ctx, claim.key, claim.n)
+		o.hold, o.result, o.err = c.inFlight.TryAcquireN(ctx, claim.key, claim.n)
 	}
 	return o
 }
@@ -319,9 +319,9 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 	case c.op == CallPeek:
 		all, err = PeekAll(ctx, rest.claims...)
 	case c.split:
-		all, err = AcquireAcrossSlots(ctx, rest.claims...)
+		all, err = TryAcquireAcrossSlots(ctx, rest.claims...)
 	default:
-		all, err = AcquireAll(ctx, rest.claims...)
+		all, err = TryAcquireAll(ctx, rest.claims...)
 	}
 	if err != nil {
 		var slots *slotErrors

@@ -66,7 +66,7 @@ func localBucket(n int) *ratelimit.LocalTokenBucket {
 
 func acquire(t *testing.T, claims ...ratelimit.Claim) ratelimit.AllResult {
 	t.Helper()
-	r, err := ratelimit.AcquireAll(ctx, claims...)
+	r, err := ratelimit.TryAcquireAll(ctx, claims...)
 	require.NoError(t, err)
 	return r
 }
@@ -109,10 +109,10 @@ func TestSeveralLimitsInAnOutage(t *testing.T) {
 	require.Equal(t, 1, acquire(t, user.Claim("u", 1), address.Claim("a", 1)).Parts[0].Result.Remaining)
 
 	bare := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 9, time.Minute, ratelimit.WithName("bare")))
-	_, err := ratelimit.AcquireAll(ctx, user.Claim("u", 1), bare.Claim("b", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, user.Claim("u", 1), bare.Claim("b", 1))
 	require.ErrorContains(t, err, "LOADING")
 	require.ErrorContains(t, err, `the fixed window "bare" has no policy for outages; put a Fallback around it`)
-	_, err = ratelimit.AcquireAll(ctx, user.Claim("u", 11), address.Claim("a", 1))
+	_, err = ratelimit.TryAcquireAll(ctx, user.Claim("u", 11), address.Claim("a", 1))
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "no Redis can allow it")
 	r = acquire(t, user.Claim("u", 1), address.Claim("a", 3))
 	require.Equal(t, ratelimit.Result{Limit: 2, Window: hour(2), RetryAfter: time.Second, Fallback: true}, withoutReset(r.Parts[1].Result), "until the primary is asked again")
@@ -146,17 +146,17 @@ func TestBreakersOfSeveralLimits(t *testing.T) {
 	}
 	o.begin()
 	all()
-	require.Equal(t, []ratelimit.BreakerState{ratelimit.StateClosed, ratelimit.StateClosed}, []ratelimit.BreakerState{shared.State(), own.State()})
+	require.Equal(t, []ratelimit.BreakerState{ratelimit.BreakerClosed, ratelimit.BreakerClosed}, []ratelimit.BreakerState{shared.State(), own.State()})
 	all()
-	require.Equal(t, []ratelimit.BreakerState{ratelimit.StateClosed, ratelimit.StateOpen}, []ratelimit.BreakerState{shared.State(), own.State()})
+	require.Equal(t, []ratelimit.BreakerState{ratelimit.BreakerClosed, ratelimit.BreakerOpen}, []ratelimit.BreakerState{shared.State(), own.State()})
 	o.sent.Store(0)
 	for range 5 {
 		all()
 	}
 	require.Zero(t, o.sent.Load(), "one breaker is open")
-	require.Equal(t, ratelimit.StateClosed, shared.State(), "and the other was given no verdict")
+	require.Equal(t, ratelimit.BreakerClosed, shared.State(), "and the other was given no verdict")
 	require.True(t, acquire(t, a.Claim("k", 1), b.Claim("k", 1)).Fallback)
-	require.Equal(t, ratelimit.StateOpen, shared.State(), "the third failure")
+	require.Equal(t, ratelimit.BreakerOpen, shared.State(), "the third failure")
 }
 
 // TestTheSmallestBudgetOfSeveral bounds the call. What Redis takes afterwards is given back, if it was taken on conditions.
@@ -399,7 +399,7 @@ func TestChoicesAmongSeveralLimits(t *testing.T) {
 	for _, claims := range [][]ratelimit.Claim{
 		{plan.Claim("nobody", 1), address.Claim("nobody", 1)}, {running.Claim("nobody", 1), address.Claim("nobody", 1)},
 	} {
-		_, err := ratelimit.AcquireAll(ctx, claims...)
+		_, err := ratelimit.TryAcquireAll(ctx, claims...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, `pick returned nil for "nobody"`)
 	}
@@ -424,7 +424,7 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 				if i%2 == 1 {
 					claims[0], claims[3], claims[1], claims[2] = claims[3], claims[0], claims[2], claims[1]
 				}
-				if r, err := ratelimit.AcquireAll(ctx, claims...); err != nil {
+				if r, err := ratelimit.TryAcquireAll(ctx, claims...); err != nil {
 					t.Error(err)
 				} else if r.Allowed {
 					allowed.Add(1)
@@ -435,13 +435,13 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 	group.Wait()
 	require.EqualValues(t, 150, allowed.Load(), "two permits of 300 each, one of 150 held")
 	require.Equal(t, []int{0, 50}, []int{must(t)(a.Peek(ctx, "k")).Remaining, must(t)(b.Peek(ctx, "k")).Remaining})
-	_, err := ratelimit.AcquireAll(ctx, a.Claim("k", 1).Estimate(), a.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 1).Estimate(), a.Claim("k", 1))
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	for want, claim := range map[error]ratelimit.Claim{
 		ratelimit.ErrExceedsLimit: a.Claim("k", 301), ratelimit.ErrInvalidKey: a.Claim("", 1), ratelimit.ErrInvalidPermits: a.Claim("k", 0),
 		ratelimit.ErrInvalidConfig: (*ratelimit.LocalTokenBucket)(nil).Claim("k", 1),
 	} {
-		_, err := ratelimit.AcquireAll(ctx, b.Claim("fresh", 1), claim)
+		_, err := ratelimit.TryAcquireAll(ctx, b.Claim("fresh", 1), claim)
 		require.ErrorIs(t, err, want)
 	}
 	require.Equal(t, 200, must(t)(b.Peek(ctx, "fresh")).Remaining)
@@ -476,7 +476,7 @@ func TestAnOutageOfOneShard(t *testing.T) {
 	second := keyOn("two")
 	servers["two"].SetError("LOADING")
 	call := func() ratelimit.AllResult {
-		r, err := ratelimit.AcquireAcrossSlots(ctx, user.Claim(first, 1), address.Claim(second, 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(first, 1), address.Claim(second, 1))
 		require.NoError(t, err)
 		return r
 	}
@@ -507,10 +507,157 @@ func TestASecondaryPerPolicy(t *testing.T) {
 	require.Equal(t, []int{3, 2}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining})
 	require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 0), "where it was taken")
 	require.Equal(t, 4, must(t)(b.Peek(ctx, "k")).Remaining)
-	_, err := ratelimit.AcquireAll(ctx, a.Claim("k", 1), local.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 1), local.Claim("k", 1))
 	require.ErrorContains(t, err, "some of the limiters decide on Redis and some in memory")
 	require.ErrorContains(t, err, "LOADING")
 	require.False(t, errors.Is(err, ratelimit.ErrInvalidConfig), "the outage is the reason")
 	require.ErrorIs(t, ratelimit.CheckAll(a.Claim("k", 1), local.Claim("k", 1)), ratelimit.ErrInvalidConfig)
 	require.NoError(t, ratelimit.CheckAll(a.Claim("k", 1), b.Claim("k", 1)))
+}
+
+// TestFinishSettlesAndReleasesAtTheSameTime: two settlements and two releases are under way together, each by its own cost.
+func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
+	o := newOutage(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 10, ratelimit.WithName("a"), ratelimit.WithoutMerging()))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 10, time.Hour, ratelimit.WithName("b"), ratelimit.WithoutMerging()))
+	running := ratelimit.Must(ratelimit.NewInFlight(o.client, 2, time.Hour, ratelimit.WithName("c"), ratelimit.WithoutMerging()))
+	others := ratelimit.Must(ratelimit.NewInFlight(o.client, 2, time.Hour, ratelimit.WithName("d"), ratelimit.WithoutMerging()))
+	left := func() []int {
+		return []int{
+			must(t)(bucket.Peek(ctx, "k")).Remaining, must(t)(window.Peek(ctx, "k")).Remaining,
+			must(t)(running.Peek(ctx, "k")).Remaining, must(t)(others.Peek(ctx, "k")).Remaining,
+		}
+	}
+	call := func() ratelimit.AllResult {
+		return acquire(t, bucket.Claim("k", 2).Estimate(), running.Claim("k", 1), window.Claim("k", 3).Estimate(), others.Claim("k", 1))
+	}
+	costs := func(p ratelimit.PartResult) int { return map[string]int{"a": 1, "b": 5}[p.Name] }
+	require.NoError(t, call().Finish(ctx, costs))
+	require.Equal(t, []int{9, 5, 2, 2}, left())
+	require.NoError(t, call().Finish(ctx, nil), "estimates stay")
+	require.Equal(t, []int{7, 2, 2, 2}, left())
+	require.NoError(t, bucket.Reset(ctx, "k"))
+	require.NoError(t, window.Reset(ctx, "k"))
+
+	r := call()
+	var arrived sync.WaitGroup
+	arrived.Add(4)
+	var meet atomic.Bool
+	o.client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if meet.Load() {
+			arrived.Done()
+			arrived.Wait() // for ever, if one waited for another
+		}
+		return next(ctx, cmd)
+	}))
+	meet.Store(true)
+	require.NoError(t, r.DoAndSettle(ctx, func(context.Context) error { return nil }, costs))
+	meet.Store(false)
+	require.Equal(t, []int{9, 5, 2, 2}, left())
+
+	ended, cancel := context.WithCancel(ctx)
+	r = call()
+	cancel()
+	require.NoError(t, r.Finish(ended, costs), "even if the context has ended")
+	require.Equal(t, []int{8, 0, 2, 2}, left())
+
+	require.NoError(t, window.Reset(ctx, "k"))
+	r = call()
+	require.PanicsWithValue(t, "cost", func() {
+		_ = r.Finish(ctx, func(p ratelimit.PartResult) int {
+			if p.Name == "a" {
+				panic("cost")
+			}
+			return 1
+		})
+	})
+	require.Equal(t, []int{6, 9, 2, 2}, left(), "the rest was done")
+
+	r = call()
+	o.begin()
+	err := r.Finish(ctx, costs)
+	require.ErrorContains(t, err, `token bucket "a"`)
+	require.ErrorContains(t, err, `fixed window "b"`)
+	require.ErrorContains(t, err, `in-flight limiter "c"`)
+	require.ErrorContains(t, err, `in-flight limiter "d"`)
+
+	worked := errors.New("worked")
+	o.end()
+	require.NoError(t, bucket.Reset(ctx, "k"))
+	require.NoError(t, window.Reset(ctx, "k"))
+	require.NoError(t, running.Reset(ctx, "k"))
+	require.NoError(t, others.Reset(ctx, "k"))
+	require.Equal(t, worked, call().DoAndSettle(ctx, func(context.Context) error { return worked }, costs))
+	require.Equal(t, []int{9, 5, 2, 2}, left())
+	r = call()
+	require.NoError(t, r.Parts[1].Hold.Release(ctx))
+	err = r.DoAndSettle(ctx, func(context.Context) error { t.Error("the lease is over"); return nil }, costs)
+	require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
+	require.Equal(t, []int{9, 5, 2, 2}, left(), "nothing was used")
+	require.ErrorIs(t, (ratelimit.AllResult{}).DoAndSettle(ctx, func(context.Context) error { return nil }, costs), ratelimit.ErrDenied)
+}
+
+// TestAllOfLimitersInMemory is the secondary of a Fallback around an All on Redis.
+func TestAllOfLimitersInMemory(t *testing.T) {
+	o := newOutage(t)
+	bucket := func(name string, n int) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
+	}
+	few, many := localBucket(2), ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 5, ratelimit.WithName("many")))
+	local := ratelimit.Must(ratelimit.NewAll(few, many, ratelimit.AllowAll()))
+	require.Equal(t, "default+many+default", local.Name())
+	f := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewAll(bucket("a", 10), bucket("b", 20))), local))
+	require.Equal(t, 9, must(t)(f.TryAcquire(ctx, "k")).Remaining)
+	o.begin()
+	r := must(t)(f.TryAcquireN(ctx, "k", 2))
+	require.True(t, r.Allowed && r.Fallback)
+	require.Equal(t, []int{2, 0}, []int{r.Limit, r.Remaining}, "of the limiter that governs")
+	require.False(t, must(t)(f.TryAcquire(ctx, "k")).Allowed)
+	require.Equal(t, []int{0, 3}, []int{must(t)(few.Peek(ctx, "k")).Remaining, must(t)(many.Peek(ctx, "k")).Remaining}, "all or nothing")
+	require.Zero(t, must(t)(local.Peek(ctx, "k")).Remaining)
+	require.Equal(t, 3, must(t)(few.Peek(ctx, "k")).Remaining+must(t)(many.Peek(ctx, "k")).Remaining)
+	r = must(t)(f.TryAcquireN(ctx, "k", 3))
+	require.Equal(t, ratelimit.Result{Limit: 2, Window: 2 * time.Hour, RetryAfter: time.Second, Fallback: true}, withoutReset(r))
+	require.NoError(t, local.Reset(ctx, "k"))
+	require.Equal(t, []bool{true, true}, verdicts(acquire(t, local.Claims("k", 2)[:2]...)))
+	require.NoError(t, local.Preload(ctx))
+	_, err := ratelimit.NewAll(few, few)
+	require.ErrorContains(t, err, "NewAll: limiters 1 and 2 are one")
+	_, err = ratelimit.NewAll(few, bucket("a", 1))
+	require.ErrorContains(t, err, "limiter 1 is a *ratelimit.LocalTokenBucket, which does not decide on Redis")
+}
+
+// BenchmarkClaimsThroughPolicies: what a policy costs a call of two claims, in memory.
+func BenchmarkClaimsThroughPolicies(b *testing.B) {
+	bucket := func() ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1_000_000_000), 1_000_000_000))
+	}
+	around := map[string]func(ratelimit.Limiter) ratelimit.Limiter{
+		"bare":      func(l ratelimit.Limiter) ratelimit.Limiter { return l },
+		"Choice":    func(l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) },
+		"DenyCache": func(l ratelimit.Limiter) ratelimit.Limiter { return ratelimit.Must(ratelimit.NewDenyCache(l)) },
+		"Fallback": func(l ratelimit.Limiter) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll()))
+		},
+	}
+	for name, policy := range around {
+		x, y := policy(bucket()), policy(bucket())
+		b.Run(name+", two claims", func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(x, "k", 1), ratelimit.ClaimOf(y, "k", 1)); err != nil || !r.Allowed {
+					b.Fatal(r, err)
+				}
+			}
+		})
+		b.Run(name+", one estimate", func(b *testing.B) {
+			b.ReportAllocs()
+			s := x.(ratelimit.Settler)
+			for b.Loop() {
+				if _, r, err := s.Estimate(ctx, "k", 1); err != nil || !r.Allowed {
+					b.Fatal(r, err)
+				}
+			}
+		})
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/bits"
 	"sync/atomic"
 	"time"
 
@@ -177,12 +176,12 @@ func (r *Reservation) Wait(ctx context.Context) error {
 // the callers: time restores it.
 const cancelTime = 100 * time.Millisecond
 
-// Cancel gives the permits back before they are due; do not use them afterwards. It gives back
-// all of them if no other permits have been taken from the key since, and otherwise none: later
-// reservations already have their instants, at which the permits given back could be used too.
-// It returns nil in both cases. If it returns an error, the permits may have been given back or
-// not: time restores those that were not. Once Cancel has asked Redis, Wait returns an error,
-// even if the call of Wait began before.
+// Cancel gives the permits back before they are due; do not use them afterwards. If others have
+// reserved behind it, they already have their instants, at which the permits could be used too: then
+// the permits come back when all of these have cancelled as well. Otherwise time restores them, as it
+// does if other permits have been taken since. Cancel returns nil in all these cases. If it returns an
+// error, the permits may have been given back or not. Once Cancel has asked Redis, Wait returns an
+// error, even if the call of Wait began before.
 //
 // Once Delay is 0, Cancel asks nobody and returns nil, whatever ctx is: the permits may have
 // been used, as with a Cancel that is deferred. So a reservation that was due at once is never
@@ -342,7 +341,7 @@ func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64
 	var reply redisexec.Reply
 	var err error
 	if r.alone {
-		reply, err = o.Await(ctx, func() (redisexec.Reply, error) { return r.exec.Operate(ctx, r.head.Of(key), o) })
+		reply, err = r.exec.Ask(ctx, r.head.Of(key), o)
 	} else {
 		reply, err = r.core.operate(ctx, key, o)
 	}
@@ -382,16 +381,5 @@ func newReserving(c *core, s settings, a algorithm) *reserving {
 }
 
 func newReserver(c *core, exec *redisexec.Executor, a algorithm) reserver {
-	r := reserver{core: c, exec: exec, rule: a.args[len(a.args)-1], longest: maxMicros, explainer: a.explainer}
-	switch b := a.explainer.(type) {
-	case evenBucket: // the units of the capacity and the debt are below 2^52
-		r.longest = (exact/2 - 1 - b.size*b.permit) / b.flow
-	case steppedBucket: // the permits of the debt are at most 2^51
-		if b.permit < b.flow {
-			high, low := bits.Mul64(maxMicros, uint64(b.permit))
-			longest, _ := bits.Div64(high, low, uint64(b.flow))
-			r.longest = int64(longest)
-		}
-	}
-	return r
+	return reserver{core: c, exec: exec, rule: a.args[len(a.args)-1], longest: a.longest, explainer: a.explainer}
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,12 +84,12 @@ func TestReservationsAreDueInTurn(t *testing.T) {
 	})
 }
 
-func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
+func TestCancelGivesBackWhenNobodyIsBehind(t *testing.T) {
 	eachShaper(t, func(t *testing.T, s *limitertest.Stage, l ratelimit.Reserver, name string) {
 		look := func() string { return s.Look(t, shaperKeys[name]) }
 		only := reserve(t, l, 2, 0)
 		require.NoError(t, only.GiveBack(ctx))
-		require.Equal(t, "none <nil> does not expire", look())
+		require.Equal(t, "none does not expire", look())
 
 		reserve(t, l, 3, 0)
 		a := look()
@@ -94,26 +97,115 @@ func TestCancelGivesBackTheLastReservationOnly(t *testing.T) {
 		ab := look()
 		second := reserve(t, l, 1, time.Hour)
 		abc := look()
+		text := func(look string) string { return strings.Fields(look)[1] }
 		require.NoError(t, first.Cancel(ctx))
-		require.Equal(t, abc, look(), "the second stands behind the first")
-		s.Advance(100 * time.Millisecond)
-		require.NoError(t, second.Cancel(ctx))
-		require.Equal(t, ab, look())
-		require.NoError(t, second.Cancel(ctx), "again")
-		require.Equal(t, ab, look())
-		require.NoError(t, first.Cancel(ctx), "the first Cancel has given back what it could")
-		require.Equal(t, ab, look())
-		third := reserve(t, l, 1, time.Hour)
+		waiting := strings.Replace(abc, text(abc), text(abc)+";"+text(ab)+"|"+text(a)+";", 1)
+		require.Equal(t, waiting, look(), "the second stands behind the first")
 		must(t)(l.TryAcquire(ctx, "k"))
-		require.NoError(t, third.Cancel(ctx), "a denial takes nothing")
-		require.Equal(t, ab, look())
-		require.NotEqual(t, a, look())
-
+		require.Equal(t, waiting, look(), "a denial writes nothing")
+		third := reserve(t, l, 1, time.Hour)
+		s.Advance(100 * time.Millisecond)
+		require.NoError(t, third.Cancel(ctx))
+		require.Equal(t, waiting, look(), "the second still stands behind the first")
+		require.NoError(t, second.Cancel(ctx))
+		require.Equal(t, a, look(), "both are back")
+		require.NoError(t, second.Cancel(ctx), "again")
+		require.NoError(t, first.Cancel(ctx), "again")
+		require.Equal(t, a, look())
 		fourth := reserve(t, l, 1, time.Hour)
+		must(t)(l.TryAcquire(ctx, "k"))
+		require.NoError(t, fourth.Cancel(ctx), "a denial takes nothing")
+		require.Equal(t, a, look())
+
+		fifth := reserve(t, l, 1, time.Hour)
 		require.NoError(t, l.Reset(ctx, "k"))
-		require.NoError(t, fourth.Cancel(ctx))
-		require.Equal(t, "none <nil> does not expire", look())
+		require.NoError(t, fifth.Cancel(ctx))
+		require.Equal(t, "none does not expire", look())
 	})
+}
+
+// TestAllWaitersLeave: 500 callers wait for a shaper of 50 a second, and all of them leave, in any
+// order. No turn is lost: the next caller is due as if they had not come.
+func TestAllWaitersLeave(t *testing.T) {
+	const waiters = 500
+	s := limitertest.OnMiniredis(t)
+	rng := rand.New(rand.NewPCG(1, 2))
+	for name, order := range map[string][]int{
+		"the first leaves first": first(waiters),
+		"the last leaves first":  reversed(first(waiters)),
+		"in any order":           rng.Perm(waiters),
+	} {
+		for _, opts := range [][]ratelimit.TokenBucketOption{nil, {ratelimit.WithRefillEvery(20 * time.Millisecond)}} {
+			s.Wipe(t)
+			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(50), 1, opts...))
+			require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+			var waiting []*ratelimit.Reservation
+			for i := range waiters {
+				r := reserve(t, l, 1, time.Minute)
+				require.Equal(t, time.Duration(i+1)*20*time.Millisecond, r.Delay())
+				waiting = append(waiting, r)
+			}
+			longest := 0
+			for _, i := range order {
+				require.NoError(t, waiting[i].Cancel(ctx))
+				longest = max(longest, len(s.Admin.Get(ctx, bucketKey).Val()))
+			}
+			require.Equal(t, 20*time.Millisecond, reserve(t, l, 1, time.Minute).Delay(), name)
+			require.NotContains(t, s.Admin.Get(ctx, bucketKey).Val(), ";", name)
+			require.Less(t, longest, 16_200, name)
+			t.Logf("%s: the state has at most %d bytes", name, longest)
+		}
+	}
+}
+
+// TestCancelsThatWaitAreForgotten: once their permits have been restored anyway, and when a key has too
+// many of them. Then the permits are lost to callers, as if nobody had cancelled.
+func TestCancelsThatWaitAreForgotten(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, ratelimit.PerSecond(1), 1))
+	state := func() string { return s.Admin.Get(ctx, shaperKeys["LeakyBucket"]).Val() }
+	waitingCancels := func() int { return strings.Count(state(), "|") }
+	reserve(t, l, 1, 0)
+	left := reserve(t, l, 1, time.Hour)
+	reserve(t, l, 1, time.Hour)
+	require.NoError(t, left.Cancel(ctx))
+	s.Advance(2*time.Second - time.Microsecond)
+	reserve(t, l, 1, time.Hour)
+	require.Equal(t, 1, waitingCancels())
+	s.Advance(time.Microsecond)
+	reserve(t, l, 1, time.Hour)
+	require.Equal(t, 0, waitingCancels(), "the permit is restored at the end of its turn")
+
+	s.Wipe(t)
+	reserve(t, l, 1, 0)
+	var waiting []*ratelimit.Reservation
+	for range 600 {
+		waiting = append(waiting, reserve(t, l, 1, time.Hour))
+	}
+	for i := 0; i < 600; i += 2 {
+		require.NoError(t, waiting[i].Cancel(ctx))
+	}
+	most := waitingCancels()
+	require.Greater(t, most, 100)
+	require.Less(t, len(state()), 16_200)
+	for i := 599; i > 0; i -= 2 {
+		require.NoError(t, waiting[i].Cancel(ctx))
+	}
+	// The earliest were forgotten. Those behind them all come back.
+	require.Equal(t, time.Duration(600-2*most)*time.Second, reserve(t, l, 1, time.Hour).Delay())
+}
+
+func first(n int) []int {
+	var all []int
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+func reversed(all []int) []int {
+	slices.Reverse(all)
+	return all
 }
 
 // TestStateOfAPromise: it ends with the time until which permits are promised, and others
@@ -349,7 +441,7 @@ func TestAllBesideAPromise(t *testing.T) {
 		gate := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Hour, ratelimit.WithOptions(s.Opts...), ratelimit.WithName("gate")))
 		all := ratelimit.Must(ratelimit.NewAll(l.(ratelimit.Limiter), gate))
 		denied := must(t)(l.(ratelimit.Limiter).Peek(ctx, "k"))
-		r, err := ratelimit.AcquireAll(ctx, all.Claims("k", 1)...)
+		r, err := ratelimit.TryAcquireAll(ctx, all.Claims("k", 1)...)
 		require.NoError(t, err)
 		require.Equal(t, denied, r.Parts[0].Result, name)
 		require.Equal(t, promised, s.Admin.Get(ctx, shaperKeys[name]).Val())

@@ -40,13 +40,10 @@ func namedScripts() []script.Named {
 	}
 	add(nameOfScripts(bucketFile.Name(), false)+", one in words", bucketInWords())
 	for _, byCaller := range []bool{false, true} {
-		set, name := inFlightByServer(), nameOfScripts(inFlightFile.Name(), byCaller)
-		if byCaller {
-			set = inFlightByCaller()
-		}
+		set, name := inFlightScripts.get(byCaller), nameOfScripts(inFlightScripts.file.Name(), byCaller)
 		add(name+", one", set.one)
 		add(name+", peek", set.peek)
-		add(name+", holds", set.holds)
+		add(name+", holds", set.operations)
 		add(name+", extend", set.extend)
 	}
 	return all
@@ -116,10 +113,10 @@ func scriptsTogether(limiters []string) ([]script.Named, error) {
 func fileTogether(name string) (*script.File, int, error) {
 	args := map[*script.File]int{
 		fixedWindowFile: 2, calendarWindowScripts.file: 6, datedWindowScripts.file: 3, hashWindowScripts.file: 4, listWindowScripts.file: 4,
-		zsetWindowScripts.file: 2, slidingLogScripts.file: 0, bucketFile: 4, steppedBucketScripts.file: 5, inFlightFile: 4,
+		zsetWindowScripts.file: 2, slidingLogScripts.file: 0, bucketFile: 4, steppedBucketScripts.file: 5, inFlightScripts.file: 3,
 	}
 	var known []string
-	for _, s := range append(allScripts(), inFlightShape) {
+	for _, s := range append(allScripts(), inFlightScripts) {
 		of := nameOfScripts(s.file.Name(), false)
 		if of == name {
 			return s.file, args[s.file], nil

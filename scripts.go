@@ -17,6 +17,8 @@ var (
 	manyTemplate string
 	//go:embed scripts/operations.lua
 	operationsTemplate string
+	//go:embed scripts/holds.lua
+	holdsTemplate string
 	//go:embed scripts/all.lua
 	allTemplate string
 	//go:embed scripts/all_common.lua
@@ -49,6 +51,7 @@ type scripts struct {
 type scriptSet struct {
 	one, peek, many, operations, alone *script.Script
 	manyOfSeveral, operationsOfSeveral *script.Script // for keys of several limiters
+	extend                             *script.Script // the lease of a hold
 	reserves                           bool
 }
 
@@ -72,6 +75,12 @@ func (s *scripts) get(byCaller bool) scriptSet {
 }
 
 func assemble(file *script.File) scriptSet {
+	if file.Has("hold") { // permits in flight
+		return scriptSet{
+			one: file.Script(), peek: file.Set("hold", "local id = ''\n").Fill(peekTemplate), operations: file.Fill(holdsTemplate),
+			extend: inFlightExtendFile.With(file).Script(),
+		}
+	}
 	any := file.Wrap("rewind", "if not back then -- giving back repairs nothing\n", "end\n")
 	set := scriptSet{
 		one:                 file.Script(),
@@ -82,7 +91,7 @@ func assemble(file *script.File) scriptSet {
 		manyOfSeveral:       ofSeveral(file).Fill(manyTemplate),
 		operationsOfSeveral: ofSeveral(any).Fill(operationsTemplate),
 	}
-	_, set.reserves = file.Blocks()["receipt"]
+	set.reserves = file.Has("receipt")
 	return set
 }
 
@@ -112,8 +121,8 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	around := script.Parse("all", "")
 	for _, f := range files {
-		if text, ok := f.Blocks()["clock"]; ok {
-			around = around.Set("clock", text)
+		if f.Has("clock") {
+			around = around.Set("clock", f.Blocks()["clock"])
 		}
 	}
 	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
@@ -121,6 +130,9 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
 	moved := func(i int, file *script.File) *script.File {
 		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
+		if file.Has("hold") {
+			request = fmt.Sprintf("local key, times, n, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aHold)
+		}
 		return file.MoveArguments(configured[i]-1).Set("request", request)
 	}
 	// settle adds the two words of a ticket, which a Peek has not. place notes where they are, for
@@ -130,8 +142,8 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 			return file.Set("settle", "").Set("sealed", "")
 		}
 		sealed := ""
-		if seal, ok := file.Blocks()["seal"]; ok && ticket != noTicket {
-			ticket, sealed = place+ticket, seal
+		if file.Has("seal") && ticket != noTicket {
+			ticket, sealed = place+ticket, file.Blocks()["seal"]
 		}
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
@@ -163,17 +175,25 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}}
 	for i, f := range files {
 		common := fmt.Sprintf("local common = %d\n", i+1)
-		if _, sealed := f.Blocks()["seal"]; sealed && tickets[i] {
+		if f.Has("seal") && tickets[i] {
 			common += "local tickets = {}\n"
 		}
-		f = settle(i, moved(i, f), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("limiters", nested(i)).Set("shape", shape+common)
-		if clock, ok := around.Blocks()["clock"]; ok {
-			f = f.Set("clock", clock)
+		request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
+		if f.Has("hold") {
+			request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
+		}
+		f = settle(i, moved(i, f), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
+			Set("limiters", nested(i)).Set("shape", shape+common)
+		if around.Has("clock") {
+			f = f.Set("clock", around.Blocks()["clock"])
 		}
 		set.common = append(set.common, f.Fill(allCommonTemplate))
 	}
 	return set
 }
+
+// aHold matches what a request asks of permits in flight.
+const aHold = "'^(%d+)h(%w*)$'"
 
 // noTicket is where a Peek has the words of a ticket.
 const noTicket = "out[size + 1] = 0\nout[size + 2] = 0\n"

@@ -34,7 +34,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	for _, s := range allScripts() {
 		want[strings.TrimSuffix(s.file.Name(), ".lua")+"_operations.lua"] = s.get(false).operations.Source
 	}
-	want["inflight_holds.lua"] = inFlightByServer().holds.Source
+	want["inflight_holds.lua"] = inFlightScripts.get(false).operations.Source
 	// These have the blocks of bucket_rules.lua.
 	want["bucket.lua"], want["steppedbucket.lua"] = bucketScripts.get(false).one.Source, steppedBucketScripts.get(false).one.Source
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
@@ -106,10 +106,10 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 
 // So it is with permits in flight, which have a script of their own to extend them.
 func TestCallersClockOfInFlightChangesOnlyTheClock(t *testing.T) {
-	server, caller := inFlightByServer(), inFlightByCaller()
+	server, caller := inFlightScripts.get(false), inFlightScripts.get(true)
 	require.Equal(t, inFlightText, server.one.Source)
 	require.Equal(t, inFlightExtendText, server.extend.Source)
-	clock := inFlightFile.Blocks()["clock"]
+	clock := inFlightScripts.file.Blocks()["clock"]
 	for _, s := range []struct{ server, caller *script.Script }{
 		{server.one, caller.one}, {server.peek, caller.peek}, {server.extend, caller.extend},
 	} {

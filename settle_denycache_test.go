@@ -35,7 +35,7 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 			if _, ok := l.(ratelimit.Settler); !ok { // an All
 				_, _, err := outer.Estimate(ctx, "k", 1)
 				require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
-				require.ErrorContains(t, err, "a *ratelimit.All cannot settle; give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate")
+				require.ErrorContains(t, err, "a *ratelimit.All cannot settle; give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate")
 				return
 			}
 
@@ -86,9 +86,6 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 	}
 }
 
-// own is a user's limiter around one of this package.
-type own struct{ *ratelimit.TokenBucket }
-
 // plain is a user's limiter that can do nothing else.
 type plain struct{ ratelimit.Limiter }
 
@@ -125,14 +122,14 @@ func TestAnAllSettlesByItsClaims(t *testing.T) {
 	cache := ratelimit.Must(ratelimit.NewDenyCache(all))
 	_, _, err := cache.Estimate(t.Context(), "k", 1)
 	require.EqualError(t, err, "ratelimit: invalid configuration: a *ratelimit.All cannot settle; "+
-		"give the claims of its limiters (Claims) to AcquireAll, with Claim.Estimate where the cost is settled")
+		"give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled")
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 
 	claims := all.Claims("k", 6)
 	for i := range claims {
 		claims[i] = claims[i].Estimate()
 	}
-	answer, err := ratelimit.AcquireAll(t.Context(), claims...)
+	answer, err := ratelimit.TryAcquireAll(t.Context(), claims...)
 	require.NoError(t, err)
 	for _, part := range answer.Parts {
 		require.NoError(t, part.Ticket.Settle(t.Context(), 2))

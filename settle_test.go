@@ -151,7 +151,7 @@ func TestAReturnAfterTheClockSteppedBack(t *testing.T) {
 	for name, l := range map[string]settling{
 		"log":  ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 100, Window: window}}, ratelimit.WithResolution(window/10))),
 		"Hash": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10))),
-		"List": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10), ratelimit.WithStorage(ratelimit.List))),
+		"List": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10), ratelimit.WithStorage(ratelimit.StorageList))),
 	} {
 		s.Wipe(t)
 		must(t)(l.TryAcquire(ctx, "k"))
@@ -313,13 +313,13 @@ func TestTheLargestDebt(t *testing.T) {
 		}, 4_000_000_000},
 		{"Hash", func() settling { return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour)) }, 4_000_000_000},
 		{"List", func() settling {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.List)))
+			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.StorageList)))
 		}, 4_000_000_000},
 		{"log of two rules", func() settling {
 			return ratelimit.Must(ratelimit.NewSlidingLog(clients.Client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}, {Limit: 5, Window: 2 * time.Hour}}))
 		}, 4_000_000_000},
 		{"ZSet", func() settling {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.ZSet)))
+			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.StorageZSet)))
 		}, 20_000},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -509,14 +509,14 @@ func TestSettlingBetweenOthers(t *testing.T) {
 func TestALogTakesBackWhatIsNotTooLongAgo(t *testing.T) {
 	const slot = 1000 // microseconds
 	for storage, follow := range map[ratelimit.Storage]func(admin redis.UniversalClient, key string, first int64, entries int){
-		ratelimit.List: func(admin redis.UniversalClient, key string, first int64, entries int) {
+		ratelimit.StorageList: func(admin redis.UniversalClient, key string, first int64, entries int) {
 			var more []any
 			for i := 1; i <= entries; i++ {
 				more = append(more, first+int64(i)*slot, 5+i)
 			}
 			require.NoError(t, admin.RPush(ctx, key, more...).Err())
 		},
-		ratelimit.Hash: func(admin redis.UniversalClient, key string, first int64, entries int) {
+		ratelimit.StorageHash: func(admin redis.UniversalClient, key string, first int64, entries int) {
 			fields := []any{"instant", first + int64(entries)*slot, "total", 5 + entries, "last", 1 + entries}
 			for i := range entries {
 				fields = append(fields, 1+i, fmt.Sprintf("%d/%d", first+int64(i)*slot, 5+i))

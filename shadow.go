@@ -151,10 +151,10 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 			continue
 		}
 		claim := c.claims[i]
-		t := trialCall{Trial: Trial{Key: claim.key, N: claim.n, Enforced: *out.part(i)}, op: ops[i], longest: c.longest}
+		t := trialCall{Trial: Trial{Key: claim.key, N: claim.n, Enforced: *out.part(i)}, op: ops[i], more: &trialMore{longest: c.longest}}
 		if ticket := out.ticketOf(i); ticket != nil {
-			t.ticket = &trialTicket{shadow: s}
-			ticket.trials = append(ticket.trials, t.ticket)
+			t.more.ticket = &trialTicket{shadow: s}
+			ticket.trials = append(ticket.trials, t.more.ticket)
 		}
 		s.try(ctx, t)
 	}
@@ -174,9 +174,16 @@ func (o *outcome) othersAllowed(i int) bool {
 // A trialCall is a call of which the trial is asked.
 type trialCall struct {
 	Trial
-	op      Call
-	longest time.Duration
-	ticket  *trialTicket // that of the enforced limiter is settled by it; nil: there is none
+	op   Call
+	more *trialMore // of what is no TryAcquireN; nil: nothing
+}
+
+// A trialMore is what only some operations have, so that a TryAcquireN copies less.
+type trialMore struct {
+	longest time.Duration // of a CallReserve
+	ticket  *trialTicket  // of an estimate: it gets the enforced limiter's settlement; nil: that was denied
+	settles *Ticket       // of a CallSettle, by actual
+	actual  int
 }
 
 // A trialTicket settles the trial's estimate by what the enforced limiter's ticket was settled by, whichever is
@@ -213,12 +220,7 @@ func (t *trialTicket) took(ticket *Ticket) (settled bool, actual int) {
 
 // settle settles a trial's ticket in the background. If too many trials are under way, its estimate stays.
 func (s *Shadow) settle(ctx context.Context, ticket *Ticket, actual int) {
-	s.begin(ctx, func(ctx context.Context) {
-		defer func() { _ = recover() }()
-		ctx, cancel := context.WithTimeout(ctx, trialTimeout)
-		defer cancel()
-		_ = ticket.Settle(ctx, actual)
-	})
+	s.try(ctx, trialCall{op: CallSettle, more: &trialMore{settles: ticket, actual: actual}})
 }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
@@ -288,20 +290,15 @@ func (s *Shadow) Name() string {
 
 // try asks the trial in a goroutine of its own, or not at all.
 func (s *Shadow) try(ctx context.Context, t trialCall) {
-	s.begin(ctx, func(ctx context.Context) { s.ask(ctx, &t) })
-}
-
-// begin does something for the trial in a goroutine of its own, or not at all.
-func (s *Shadow) begin(ctx context.Context, do func(context.Context)) {
 	select {
 	case s.running <- struct{}{}:
-		go s.run(waiting.Without(context.WithoutCancel(ctx)), do) // the caller may be gone by then
+		go s.run(waiting.Without(context.WithoutCancel(ctx)), t) // the caller may be gone by then
 	default:
 		s.dropped.Add(1)
 	}
 }
 
-func (s *Shadow) run(ctx context.Context, do func(context.Context)) {
+func (s *Shadow) run(ctx context.Context, t trialCall) {
 	// The trial is under way for as long as one of its goroutines is: that of a client which does
 	// not honour contexts ends with the client's timeouts only.
 	var users atomic.Int64
@@ -314,13 +311,13 @@ func (s *Shadow) run(ctx context.Context, do func(context.Context)) {
 		}
 	}
 	defer use()()
-	do(redisexec.CountLeft(ctx, use))
+	s.ask(redisexec.CountLeft(ctx, use), &t)
 }
 
 // ask asks the trial, and reports its answer.
 func (s *Shadow) ask(ctx context.Context, t *trialCall) {
 	s.answer(ctx, t)
-	if t.op == CallReset && t.Err == nil {
+	if t.op == CallSettle || t.op == CallReset && t.Err == nil {
 		return
 	}
 	defer func() {
@@ -341,15 +338,17 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 		}
 	}()
 	switch t.op {
+	case CallSettle:
+		t.Err = t.more.settles.Settle(ctx, t.more.actual)
 	case CallReset:
 		t.Err = s.trial.Reset(ctx, t.Key)
 	case CallAcquire:
 		t.Result, t.Err = s.trial.TryAcquireN(ctx, t.Key, t.N)
 	default:
-		o := through(ctx, s.trial, t.op, t.Key, t.N, t.longest)
+		o := through(ctx, s.trial, t.op, t.Key, t.N, t.more.longest)
 		t.Result, t.Err = o.result, o.err
-		if o.ticket != nil && t.ticket != nil {
-			if settled, actual := t.ticket.took(o.ticket); settled {
+		if o.ticket != nil && t.more.ticket != nil {
+			if settled, actual := t.more.ticket.took(o.ticket); settled {
 				_ = o.ticket.Settle(ctx, actual)
 			}
 		}

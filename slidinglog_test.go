@@ -31,8 +31,8 @@ var logKinds = []struct {
 	rules     int // at most
 	build     func(c ratelimit.Client, r logRule, o ...ratelimit.Option) (ratelimit.Limiter, error)
 }{
-	{"Hash", "ratelimit:default:slidingwindow-hash{k}", 1, logWindow(ratelimit.Hash)},
-	{"List", "ratelimit:default:slidingwindow-list{k}", 1, logWindow(ratelimit.List)},
+	{"Hash", "ratelimit:default:slidingwindow-hash{k}", 1, logWindow(ratelimit.StorageHash)},
+	{"List", "ratelimit:default:slidingwindow-list{k}", 1, logWindow(ratelimit.StorageList)},
 	{"SlidingLog", "ratelimit:default:slidinglog{k}", 3, func(c ratelimit.Client, r logRule, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 		var rules []ratelimit.Rule
 		for _, rule := range r.rules {

@@ -40,7 +40,7 @@ var (
 // The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
 // for n permits is O(n log limit), some 2 µs a permit, and in that time Redis serves
 // nothing else. So its limit is at most 10,000, and so are the permits that one call of
-// [AcquireAll] or [All] takes from all its windows of this kind. A [SlidingLog] is as exact,
+// [TryAcquireAll] or [All] takes from all its windows of this kind. A [SlidingLog] is as exact,
 // takes an eighth of the memory, and accepts any limit and n.
 type SlidingWindow struct{ *core }
 
@@ -70,7 +70,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 	rules := logExplainer{[]Rule{{limit, window}}, s.headroom}
 	var a algorithm
 	switch s.storage {
-	case ZSet:
+	case StorageZSet:
 		if s.subWindows > 0 {
 			return nil, invalidConfig("WithSubWindows: the storage ZSet is exact and has no sub-windows; leave the option out")
 		}
@@ -95,7 +95,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 				"choose another number with WithSubWindows", window, subWindows)
 		}
 		id, scripts := keyname.SlidingWindowHash, hashWindowScripts
-		if s.storage == List {
+		if s.storage == StorageList {
 			id, scripts = keyname.SlidingWindowList, listWindowScripts
 		}
 		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules, s.clock != nil)

@@ -21,7 +21,7 @@ func TestASlidingWindowAllowsNearlyItsLimit(t *testing.T) {
 	const limit = 50
 	windows := limitertest.Rounds(20, 10)
 	for _, window := range []time.Duration{time.Millisecond, 7 * time.Millisecond, 999 * time.Millisecond, time.Second, 24 * time.Hour} {
-		for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List} {
+		for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList} {
 			s := limitertest.OnMiniredis(t)
 			l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, limit, window, ratelimit.WithStorage(storage)))
 			allowed := 0
@@ -57,7 +57,7 @@ func TestTheNumbersOfAZSetBeginAgain(t *testing.T) {
 			t.Run(stage+", "+number, func(t *testing.T) {
 				s := open(t)
 				build := func(window time.Duration) *ratelimit.SlidingWindow {
-					return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10, window, ratelimit.WithStorage(ratelimit.ZSet)))
+					return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10, window, ratelimit.WithStorage(ratelimit.StorageZSet)))
 				}
 				l, longer := build(time.Minute), build(time.Hour)
 				add := func(number string) {

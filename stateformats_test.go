@@ -3,7 +3,6 @@ package ratelimit_test
 import (
 	"flag"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -42,16 +42,18 @@ func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
 			if stage == byCaller {
 				name += " WithClock"
 			}
-			got = append(got, sample{name, v.Key, dumpState(t, s.Admin, v.Key)})
+			text, err := state.RawText(ctx, s.Admin, v.Key)
+			require.NoError(t, err)
+			got = append(got, sample{name, v.Key, text})
 
 			// The state in the file means what this limiter has counted.
 			want := must(t)(l.Peek(ctx, "k"))
 			require.Equal(t, 1, want.Remaining, name)
 			ttl := s.Admin.PTTL(ctx, v.Key).Val()
 			for line := range strings.Lines(readStates(t)) {
-				if of, state, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name && !update {
+				if of, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name && !update {
 					require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
-					restoreState(t, s.Admin, state)
+					restoreState(t, s.Admin, written)
 					require.NoError(t, s.Admin.PExpire(ctx, v.Key, ttl).Err())
 					require.Equal(t, want, must(t)(l.Peek(ctx, "k")), name)
 				}
@@ -72,32 +74,6 @@ func readStates(t *testing.T) string {
 	text, err := os.ReadFile(statesFile)
 	require.NoError(t, err)
 	return string(text)
-}
-
-// dumpState is what Redis holds under a key: its type, and its elements in order.
-func dumpState(t *testing.T, c redis.UniversalClient, key string) string {
-	kind := c.Type(ctx, key).Val()
-	elements := []string{kind}
-	switch kind {
-	case "string":
-		elements = append(elements, c.Get(ctx, key).Val())
-	case "list":
-		elements = append(elements, c.LRange(ctx, key, 0, -1).Val()...)
-	case "hash":
-		var fields []string
-		for field, value := range c.HGetAll(ctx, key).Val() {
-			fields = append(fields, field+"="+value)
-		}
-		slices.Sort(fields)
-		elements = append(elements, fields...)
-	case "zset":
-		for _, z := range c.ZRangeWithScores(ctx, key, 0, -1).Val() {
-			elements = append(elements, strconv.FormatFloat(z.Score, 'f', -1, 64)+"="+z.Member.(string))
-		}
-	default:
-		require.Fail(t, "a key of type "+kind)
-	}
-	return strings.Join(elements, " ")
 }
 
 // restoreState writes "<key> <type> <elements>".

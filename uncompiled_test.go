@@ -37,7 +37,7 @@ func TestAScriptThatRedisCannotCompileIsNoOutage(t *testing.T) {
 				require.ErrorAs(t, err, new(redis.Error))
 				require.ErrorContains(t, err, "Error compiling script")
 				require.Equal(t, Result{}, r)
-				require.Equal(t, StateClosed, b.State())
+				require.Equal(t, BreakerClosed, b.State())
 			}
 			check(f.TryAcquire(ctx, "k"))
 			check(f.Peek(ctx, "k"))

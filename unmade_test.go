@@ -29,12 +29,16 @@ var unmade = []any{
 	(*ratelimit.TokenBucket)(nil), new(ratelimit.TokenBucket),
 	(*ratelimit.LeakyBucket)(nil), new(ratelimit.LeakyBucket),
 	(*ratelimit.LocalTokenBucket)(nil), new(ratelimit.LocalTokenBucket),
+	(*ratelimit.TokenBuckets)(nil), new(ratelimit.TokenBuckets), ratelimit.Rate{},
 	(*ratelimit.All)(nil), new(ratelimit.All),
 	(*ratelimit.Choice)(nil), new(ratelimit.Choice),
 	(*ratelimit.DenyCache)(nil), new(ratelimit.DenyCache),
 	(*ratelimit.Fallback)(nil), new(ratelimit.Fallback),
 	(*ratelimit.Shadow)(nil), new(ratelimit.Shadow),
 	(*ratelimit.InFlight)(nil), new(ratelimit.InFlight),
+	(*ratelimit.LocalInFlight)(nil), new(ratelimit.LocalInFlight),
+	(*ratelimit.HoldFallback)(nil), new(ratelimit.HoldFallback),
+	(*ratelimit.HoldChoice)(nil), new(ratelimit.HoldChoice),
 	(*ratelimit.Hold)(nil), new(ratelimit.Hold),
 	(*ratelimit.Ticket)(nil), new(ratelimit.Ticket),
 	(*ratelimit.Reservation)(nil), new(ratelimit.Reservation),
@@ -47,21 +51,23 @@ var unmade = []any{
 
 // answerless are methods that answer otherwise than by errUnmade or zero values, and why.
 var answerless = map[string]string{
-	"Hold.Extend":         "a hold without a lease has lost it",
-	"Hold.Do":             "the same",
-	"DeniedError.Error":   "an error always has a text",
-	"WaitError.Error":     "the same",
-	"DeniedError.Is":      "the type says what it is",
-	"WaitError.Is":        "the same",
-	"Result.Err":          "the zero Result is a denial",
-	"AllResult.Err":       "the same",
-	"AllResult.Do":        "the same",
-	"Calendar.String":     "it says that it is none",
-	"Storage.String":      "a name",
-	"BreakerState.String": "the same",
-	"Call.String":         "the same",
-	"Outcome.String":      "the same",
-	"Source.String":       "the same",
+	"Hold.Extend":           "a hold without a lease has lost it",
+	"Hold.Do":               "the same",
+	"DeniedError.Error":     "an error always has a text",
+	"WaitError.Error":       "the same",
+	"DeniedError.Is":        "the type says what it is",
+	"WaitError.Is":          "the same",
+	"Result.Err":            "the zero Result is a denial",
+	"AllResult.Err":         "the same",
+	"AllResult.Do":          "the same",
+	"AllResult.DoAndSettle": "the same",
+	"Calendar.String":       "it says that it is none",
+	"Rate.String":           "the same",
+	"Storage.String":        "a name",
+	"BreakerState.String":   "the same",
+	"Call.String":           "the same",
+	"Outcome.String":        "the same",
+	"Source.String":         "the same",
 }
 
 // TestNilAndZeroValuesAnswer calls every exported method of every exported type on nil pointers and
@@ -108,10 +114,10 @@ func checkUnmade(t *testing.T, got any) {
 		require.Zero(t, got[0].Result)
 		require.ErrorIs(t, got[0].Err, ratelimit.ErrInvalidConfig)
 	case []ratelimit.Claim:
-		_, err := ratelimit.AcquireAll(ctx, got...)
+		_, err := ratelimit.TryAcquireAll(ctx, got...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	case ratelimit.Claim:
-		_, err := ratelimit.AcquireAll(ctx, got)
+		_, err := ratelimit.TryAcquireAll(ctx, got)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	default:
 		require.Zero(t, got)

@@ -17,8 +17,8 @@ func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
 
 // WaitN waits until l allows n permits of key, and takes them.
 //
-// On a [TokenBucket] or [LeakyBucket], or a [DenyCache] around one, it makes one reservation
-// and sleeps until the reservation is due. So each waiting caller makes one call to Redis,
+// Where a [TokenBucket], [LeakyBucket] or [LocalTokenBucket] decides, also behind decorators, it
+// makes one reservation and sleeps until the reservation is due. So each waiting caller makes one call to Redis,
 // however many callers wait, and they are served in the order in which Redis decides, in any
 // number of processes, evenly spaced at the rate. A large n waits for its turn and is not
 // overtaken; but calls of TryAcquire are denied while others wait. If ctx ends, the permits
@@ -29,11 +29,12 @@ func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
 // RetryAfter, at most 100 ms, so that not all waiting callers ask at once, and asks again. It
 // asks at most once a millisecond. Callers are not served in order: the first caller that
 // asks when permits are available gets them, and a call with a large n may never get its
-// permits beside calls with a smaller n. These limiters are windows and logs, [All],
-// [LocalTokenBucket], and every other decorator, even around a bucket: an answer of a
-// [Fallback] may come from its secondary, which cannot promise what the primary has. Types of
-// your own belong here too, even if they embed a bucket, because their TryAcquireN may do
-// more.
+// permits beside calls with a smaller n. These limiters are windows and logs, [All], and
+// decorators around them. Types of your own belong here too, even if they embed a bucket,
+// because their TryAcquireN may do more.
+//
+// A turn that the primary of a [Fallback] has promised is kept in an outage; calls that begin
+// in the outage wait for the secondary.
 //
 // The Result is that of the allowed call. If the limiter cannot allow n permits before the
 // deadline of ctx, WaitN returns at once, with a *[WaitError], which matches ErrWaitTooLong
@@ -102,8 +103,8 @@ func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
 // reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide
 // promises nothing.
 func (w waiter) reserve(ctx, attempt context.Context, l Limiter, key string, n int) (Result, error) {
-	claims := [1]Claim{claimOn(l, "", key, n)}
-	c := &call{op: CallReserve, claims: claims[:], longest: w.left(ctx), timing: w.timing}
+	c := callOn(l, CallReserve, key, n)
+	c.longest, c.timing = w.left(ctx), w.timing
 	o := c.decide(attempt)
 	if o.err == nil {
 		o.err = o.reservation.Wait(ctx)

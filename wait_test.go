@@ -389,6 +389,66 @@ func TestErrorsOfWait(t *testing.T) {
 	require.Empty(t, room.slept)
 }
 
+// TestWaitersOfAFallbackKeepTheirOrder: while one sleeps, the next is promised what comes behind it. In an outage the secondary goes on in
+// order, and begins without the permits that this process's waiters were promised.
+func TestWaitersOfAFallbackKeepTheirOrder(t *testing.T) {
+	room := newWaitingRoom(t)
+	w := room.waiter()
+	var all []Observation
+	observed := WithObserver(func(_ context.Context, o Observation) { all = append(all, o) })
+	bucket := Must(NewTokenBucket(room.client, PerSecond(1), 3, WithName("api"), observed))
+	local := Must(NewLocalTokenBucket(PerSecond(1), 3, WithClock(func() time.Time { return room.now })))
+	l := Must(NewFallback(bucket, local, observed))
+	must(t)(w.wait(ctx, l, "k", 3))
+	require.Equal(t, 3, must(t)(local.Peek(ctx, "k")).Remaining)
+	all = nil
+	var order []string
+	room.asleep = func(d time.Duration) {
+		if len(room.slept) == 1 {
+			must(t)(w.wait(ctx, l, "k", 1))
+			order = append(order, "second")
+		}
+	}
+	first := must(t)(w.wait(ctx, l, "k", 1))
+	require.Equal(t, []time.Duration{time.Second, 2 * time.Second}, room.slept, "not both for a second")
+	require.Equal(t, []Observation{
+		{Limiter: "api", Call: CallWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: all[0].Result, Waited: 2 * time.Second, Batch: 1},
+		{Limiter: "api", Call: CallWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: first, Waited: time.Second, Batch: 1},
+	}, untimed(all), "each once")
+
+	room.server.SetError("LOADING")
+	room.slept, all = nil, nil
+	room.asleep = func(d time.Duration) {
+		if len(room.slept) == 1 {
+			require.True(t, must(t)(w.wait(ctx, l, "k", 1)).Fallback)
+		}
+	}
+	require.Equal(t, 1, must(t)(local.Peek(ctx, "k")).Remaining, "two were promised")
+	require.True(t, must(t)(w.wait(ctx, l, "k", 1)).Fallback)
+	require.Empty(t, room.slept)
+	require.True(t, must(t)(w.wait(ctx, l, "k", 1)).Fallback)
+	require.Equal(t, []time.Duration{time.Second, 2 * time.Second}, room.slept)
+	all = slices.DeleteFunc(all, func(o Observation) bool { return o.Source == SourceRedis }) // the primary's failures
+	for _, o := range all {
+		require.Equal(t, []any{CallWait, OutcomeAllowed, SourceFallback, "api"}, []any{o.Call, o.Outcome, o.Source, o.Limiter})
+	}
+	require.Len(t, all, 3)
+	_, err := l.Reserve(ctx, "k", 1, 3*time.Second-time.Microsecond)
+	require.ErrorIs(t, err, ErrWaitTooLong)
+	var late *WaitError
+	require.ErrorAs(t, err, &late)
+	require.Equal(t, 3*time.Second, late.Wait)
+	_, err = w.wait(ctx, l, "k", 4)
+	require.ErrorIs(t, err, ErrExceedsLimit)
+
+	closed := Must(NewFallback(bucket, DenyAll()))
+	room.asleep = func(time.Duration) { room.server.SetError(""); room.advance(5 * time.Second) }
+	room.slept = nil
+	r := must(t)(w.wait(ctx, closed, "k", 1))
+	require.False(t, r.Fallback, "who is denied by the secondary asks again, and is promised a turn when Redis is back")
+	require.Equal(t, 1100*time.Millisecond, room.slept[0])
+}
+
 // TestAFallbackWaitsInOrder: a turn that the primary has promised is kept in an outage; new calls wait for the secondary.
 func TestAFallbackWaitsInOrder(t *testing.T) {
 	room := newWaitingRoom(t)

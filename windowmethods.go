@@ -43,7 +43,7 @@ func (l *FixedWindow) Reset(ctx context.Context, key string) error {
 // script. After an error some of the scripts may have been loaded.
 func (l *FixedWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
-// Claim is what [AcquireAll] takes.
+// Claim is what [TryAcquireAll] takes.
 func (l *FixedWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
 // TryAcquireMany is that of [Batcher].
@@ -99,7 +99,7 @@ func (l *CalendarWindow) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, see [FixedWindow.Preload].
 func (l *CalendarWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
-// Claim is what [AcquireAll] takes.
+// Claim is what [TryAcquireAll] takes.
 func (l *CalendarWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
 // TryAcquireMany is that of [Batcher].
@@ -155,7 +155,7 @@ func (l *SlidingWindow) Reset(ctx context.Context, key string) error {
 // Preload loads the limiter's scripts, see [FixedWindow.Preload].
 func (l *SlidingWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
-// Claim is what [AcquireAll] takes.
+// Claim is what [TryAcquireAll] takes.
 func (l *SlidingWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
 // TryAcquireMany is that of [Batcher].
@@ -209,7 +209,7 @@ func (l *SlidingLog) Reset(ctx context.Context, key string) error { return l.dec
 // Preload loads the limiter's scripts, see [FixedWindow.Preload].
 func (l *SlidingLog) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
-// Claim is what [AcquireAll] takes.
+// Claim is what [TryAcquireAll] takes.
 func (l *SlidingLog) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
 // TryAcquireMany is that of [Batcher].

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"hash/fnv"
 	"strconv"
@@ -62,10 +63,20 @@ func matches() []match {
 			about: "A decision takes permits from three limits: a token bucket and a fixed window of each user, and a sliding window (Hash) for all users together. " +
 				reference + " decides on three buckets. Aimed at: 5 × with 256 callers, 3 × with one.",
 			contestants: []contestant{
-				{name: "AcquireAll", only: allowed, open: openAllAtOnce},
+				{name: "TryAcquireAll", only: allowed, open: openAllAtOnce},
 				{name: "three calls of this library", only: allowed, open: openThreeCalls},
 				{name: "three calls of " + reference, kind: peer, only: allowed, open: openThreeByOther},
 			},
+		},
+		{
+			title: "Requests, tokens and a place",
+			about: "A decision takes a request from a fixed window, an estimate of ten tokens from a token bucket, and a permit in flight; then it settles seven " +
+				"tokens and gives the permit back. Contexts can be cancelled. By hand means five commands: three of " + reference + ", INCR, and DECR. Aimed at: 5 × with 256 callers.",
+			contestants: []contestant{
+				{name: "TryAcquireAll, Settle and Release", only: allowed, cancellable: true, open: openWork},
+				{name: "five commands", kind: peer, only: allowed, cancellable: true, open: openWorkByHand},
+			},
+			keys: 1000,
 		},
 		{
 			title: "An estimate that is settled",
@@ -106,7 +117,7 @@ const everybody = "everybody"
 func openAllAtOnce(b *testbed, _ verdict, tag string) (decide, error) {
 	user, address, all, err := limitsOf(b, tag)
 	return func(ctx context.Context, key string) (bool, error) {
-		r, err := ratelimit.AcquireAll(ctx, user.Claim(key, 1), address.Claim(key, 1), all.Claim(everybody, 1))
+		r, err := ratelimit.TryAcquireAll(ctx, user.Claim(key, 1), address.Claim(key, 1), all.Claim(everybody, 1))
 		return r.Allowed, err
 	}, err
 }
@@ -286,6 +297,42 @@ func openInFlight(b *testbed, _ verdict, tag string) (decide, error) {
 	}, err
 }
 
+// openWork is what a request to a language model takes.
+func openWork(b *testbed, _ verdict, tag string) (decide, error) {
+	tokens, requests, _, err := limitsOf(b, tag)
+	if err != nil {
+		return nil, err
+	}
+	running, err := ratelimit.NewInFlight(b.client, 1000, time.Minute, ratelimit.WithPrefix(tag))
+	return func(ctx context.Context, key string) (bool, error) {
+		r, err := ratelimit.TryAcquireAll(ctx, requests.Claim(key, 1), tokens.Claim(key, 10).Estimate(), running.Claim(key, 1))
+		if err != nil || !r.Allowed {
+			return false, err
+		}
+		return true, errors.Join(r.Parts[1].Ticket.Settle(ctx, 7), r.Release(ctx))
+	}, err
+}
+
+func openWorkByHand(b *testbed, verdict verdict, tag string) (decide, error) {
+	request, err := openOneByOther(b, verdict, tag+"requests:")
+	if err != nil {
+		return nil, err
+	}
+	tokens, err := openTwoByOther(b, verdict, tag)
+	if err != nil {
+		return nil, err
+	}
+	place, err := openCounter(b, verdict, tag+"running:")
+	return func(ctx context.Context, key string) (bool, error) {
+		for _, decide := range []decide{request, tokens, place} {
+			if ok, err := decide(ctx, key); err != nil || !ok {
+				return false, err
+			}
+		}
+		return true, nil
+	}, err
+}
+
 func openCounter(b *testbed, _ verdict, tag string) (decide, error) {
 	return func(ctx context.Context, key string) (bool, error) {
 		held, err := b.client.Incr(ctx, tag+key).Result()
@@ -320,6 +367,9 @@ func beyond(ctx context.Context, h *host, o options) error {
 		return err
 	}
 	for _, m := range matches() {
+		if !o.only.MatchString(m.base()) { // the ratios are of it
+			continue
+		}
 		t := m.table()
 		proxy.Delay(0)
 		for _, c := range []matchCell{{bed, 1, "one caller"}, {bed, manyCalls, fmt.Sprint(manyCalls, " callers")}, {distant, 1, fmt.Sprintf("one caller, %v each way", matchDelay)}} {

@@ -66,9 +66,9 @@ func contestants() []contestant {
 func limiters() []contestant {
 	return []contestant{
 		{name: "fixed window", script: "fixed window", selected: true, open: limiter(fixedWindow)},
-		{name: "sliding window, Hash", script: "sliding window, Hash", open: limiter(slidingWindow(ratelimit.Hash))},
-		{name: "sliding window, List", script: "sliding window, List", open: limiter(slidingWindow(ratelimit.List))},
-		{name: "sliding window, ZSet", script: "sliding window, ZSet", open: limiter(slidingWindow(ratelimit.ZSet))},
+		{name: "sliding window, Hash", script: "sliding window, Hash", open: limiter(slidingWindow(ratelimit.StorageHash))},
+		{name: "sliding window, List", script: "sliding window, List", open: limiter(slidingWindow(ratelimit.StorageList))},
+		{name: "sliding window, ZSet", script: "sliding window, ZSet", open: limiter(slidingWindow(ratelimit.StorageZSet))},
 		{name: "sliding log", script: "sliding log", open: limiter(slidingLog)},
 		{name: "leaky bucket", script: "leaky bucket", open: limiter(leakyBucket)},
 		{name: "token bucket", selected: true, open: limiter(tokenBucket)},
@@ -109,7 +109,7 @@ func slidingWindow(storage ratelimit.Storage) build {
 			return ratelimit.NewSlidingWindow(c, 1, time.Hour, prefix, ratelimit.WithStorage(storage))
 		}
 		limit, window := logLimit, logWindow
-		if storage == ratelimit.ZSet {
+		if storage == ratelimit.StorageZSet {
 			limit, window = mostZSet, zsetWindow
 		}
 		return ratelimit.NewSlidingWindow(c, limit, window, prefix, ratelimit.WithStorage(storage))

@@ -45,7 +45,7 @@ func bursts(ctx context.Context) []burst {
 		for _, rules := range []int{1, 10} {
 			add(byEntries, entries, fmt.Sprintf("sliding log, %d rules", rules), min(5*(entries/rules), 1000), 1, fullLog(ctx, entries, rules, 1))
 		}
-		for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List} {
+		for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList} {
 			add(byEntries, entries, fmt.Sprintf("sliding window, %v", storage), min(entries, 1000), 1, full(ctx, slidingWindowOf(storage, entries), 1))
 		}
 		if entries <= mostZSet {
@@ -70,9 +70,9 @@ func bursts(ctx context.Context) []burst {
 var burstLimiters = map[string]build{
 	"fixed window":         fixedWindow,
 	"token bucket":         tokenBucket,
-	"sliding window, Hash": slidingWindow(ratelimit.Hash),
-	"sliding window, List": slidingWindow(ratelimit.List),
-	"sliding window, ZSet": slidingWindow(ratelimit.ZSet),
+	"sliding window, Hash": slidingWindow(ratelimit.StorageHash),
+	"sliding window, List": slidingWindow(ratelimit.StorageList),
+	"sliding window, ZSet": slidingWindow(ratelimit.StorageZSet),
 }
 
 type openBurst = func(b *testbed, tag string) (ratelimit.Limiter, error)

@@ -33,7 +33,7 @@ func growLimit(ctx context.Context, b *testbed, o options) ([]chart.Plot, error)
 				return ratelimit.NewSlidingWindow(b.client, limit, plentyWindow, prefix)
 			}},
 			{"sliding window, ZSet", func(limit int, prefix ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(b.client, limit, plentyWindow, prefix, ratelimit.WithStorage(ratelimit.ZSet))
+				return ratelimit.NewSlidingWindow(b.client, limit, plentyWindow, prefix, ratelimit.WithStorage(ratelimit.StorageZSet))
 			}},
 		} {
 			if limit > mostZSet && c.name == "sliding window, ZSet" {

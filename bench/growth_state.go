@@ -18,7 +18,7 @@ const (
 func growSubWindows(ctx context.Context, b *testbed, o options) ([]chart.Plot, error) {
 	var all []grown
 	for _, buckets := range []int{10, 40, 100, 400, 1000, 4000, 10_000} {
-		for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List} {
+		for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList} {
 			all = append(all, grown{fmt.Sprint(storage), buckets, slidingWindowOf(storage, buckets)})
 		}
 	}

@@ -55,7 +55,7 @@ func zsetWindowOf(members int) steady {
 		fill: members, calls: int64(members),
 		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingWindow(c, members, steadyWindow,
-				ratelimit.WithStorage(ratelimit.ZSet), opts)
+				ratelimit.WithStorage(ratelimit.StorageZSet), opts)
 		},
 	}
 }
@@ -171,8 +171,8 @@ func (t *steadyLoad) bytesPerKey(ctx context.Context, c *redis.Client) (float64,
 func steadyReplays(ctx context.Context, b *testbed, o options) ([]replay, error) {
 	var replays []replay
 	for i, s := range []steady{
-		slidingWindowOf(ratelimit.Hash, few), slidingWindowOf(ratelimit.Hash, many),
-		slidingWindowOf(ratelimit.List, few), slidingWindowOf(ratelimit.List, many),
+		slidingWindowOf(ratelimit.StorageHash, few), slidingWindowOf(ratelimit.StorageHash, many),
+		slidingWindowOf(ratelimit.StorageList, few), slidingWindowOf(ratelimit.StorageList, many),
 		slidingLogOf(fewEntries, 1), slidingLogOf(manyEntries, 1),
 	} {
 		if !o.only.MatchString(s.name) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
@@ -146,6 +148,12 @@ func TestALostLeaseCancelsTheRequest(t *testing.T) {
 	require.ErrorIs(t, late, ratelimit.ErrLeaseLost)
 }
 
+// extends is the digest of the script that extends a lease.
+func extends() string {
+	all := script.Index()
+	return all[slices.IndexFunc(all, func(s script.Named) bool { return s.Name == "inflight, extend" })].Digest()
+}
+
 // slowRedis allows everything, and replies late.
 type slowRedis struct{ late time.Duration }
 
@@ -156,8 +164,8 @@ func (s slowRedis) Process(_ context.Context, cmd redis.Cmder) error {
 	}
 	if words, ok := cmd.(interface{ SetVal([]int64) }); ok {
 		words.SetVal([]int64{1, 1, 1, 0, 0}) // it is allowed
-		if len(cmd.Args()) == 8 {
-			words.SetVal([]int64{1}) // it is extended
+		if cmd.Args()[1] == extends() {
+			words.SetVal([]int64{1})
 		}
 	}
 	return nil

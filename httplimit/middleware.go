@@ -122,7 +122,8 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	case !d.Result.Allowed:
 		m.denied(w, r, d)
 	case ticket != nil:
-		m.run(r.Context(), w, r, next, []estimate{{l, ticket, cost}})
+		answer := ratelimit.AllResult{Result: d.Result, Parts: []ratelimit.PartResult{{Result: d.Result, Ticket: ticket}}}
+		m.run(w, r, next, answer, []estimate{{l, ticket, cost}}, func() {})
 	default:
 		next.ServeHTTP(w, r)
 	}

@@ -3,9 +3,7 @@ package httplimit
 import (
 	"context"
 	"net/http"
-	"slices"
 	"sync"
-	"time"
 
 	"github.com/tryacquire/ratelimit"
 )
@@ -129,59 +127,45 @@ func (k *meter) of(i int) int {
 	return k.reported[i]
 }
 
-const settleTime = time.Second
-
-// run serves an allowed request with ctx, and settles the estimates. ctx is another one than the
-// request's if permits in flight are held.
-func (m *middleware) run(ctx context.Context, w http.ResponseWriter, r *http.Request, next http.Handler, estimates []estimate) {
-	if len(estimates) == 0 {
-		if m.holds() {
-			serveWith(ctx, w, r, next)
-		} else {
-			next.ServeHTTP(w, r)
-		}
-		return
-	}
-	k := newMeter(ctx, estimates)
+// run serves an allowed request, and settles its estimates. answer has their tickets, in the order of estimates, and the
+// holds of permits in flight. begin is called before the handler.
+func (m *middleware) run(w http.ResponseWriter, r *http.Request, next http.Handler, answer ratelimit.AllResult, estimates []estimate, begin func()) {
+	k := newMeter(r.Context(), estimates)
 	var seen *watcher
 	for _, e := range estimates {
 		if e.limit.watched && seen == nil {
 			w, seen = watch(w, r)
 		}
 	}
-	returned := false
-	defer func() { m.settleAll(r, seen, estimates, k, !returned) }()
-	serveWith(context.WithValue(ctx, meterKey{}, k), w, r, next)
-	returned = true
-}
-
-// settleAll settles what the request has cost each limit.
-func (m *middleware) settleAll(r *http.Request, seen *watcher, estimates []estimate, k *meter, panicked bool) {
-	m.settleEach(r, estimates, func(i int, e estimate) int {
-		o := Outcome{Estimate: e.n, Reported: k.of(i), Panicked: panicked}
-		if seen != nil {
-			o.Status, o.Bytes, o.Hijacked = seen.outcome(panicked)
+	began, returned, settled := false, false, 0
+	err := answer.DoAndSettle(r.Context(), func(ctx context.Context) error {
+		began = true
+		begin()
+		switch {
+		case len(estimates) > 0:
+			serveWith(context.WithValue(ctx, meterKey{}, k), w, r, next)
+		case m.holds():
+			serveWith(ctx, w, r, next)
+		default:
+			next.ServeHTTP(w, r)
 		}
-		return e.limit.settle(r, o)
+		returned = true
+		return nil
+	}, func(ratelimit.PartResult) int {
+		i := settled // once for each estimate, in their order
+		settled++
+		o := Outcome{Estimate: estimates[i].n, Reported: k.of(i), Panicked: !returned}
+		if seen != nil {
+			o.Status, o.Bytes, o.Hijacked = seen.outcome(!returned)
+		}
+		return estimates[i].limit.settle(r, o)
 	})
-}
-
-// giveBack settles a request that was not served.
-func (m *middleware) giveBack(r *http.Request, estimates []estimate) {
-	m.settleEach(r, estimates, func(int, estimate) int { return 0 })
-}
-
-// settleEach settles the estimates in their order. A panic of the service's functions goes on when
-// the others are settled too.
-func (m *middleware) settleEach(r *http.Request, estimates []estimate, cost func(int, estimate) int) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), settleTime)
-	defer cancel()
-	for i, e := range slices.Backward(estimates) {
-		defer func() {
-			if err := e.ticket.Settle(ctx, cost(i, e)); err != nil {
-				m.late(r, err)
-			}
-		}()
+	switch {
+	case err == nil:
+	case began:
+		m.late(r, err)
+	default: // the lease was over before the handler could begin
+		m.failed(w, r, err, next)
 	}
 }
 

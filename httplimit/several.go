@@ -1,7 +1,6 @@
 package httplimit
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -23,7 +22,7 @@ import (
 // such as [WithFields]. The fields have each limit under the name of its policy, and the body of a
 // denial names the limits that denied. Retry-After is the longest that one of these needs.
 //
-// The limits are decided by ratelimit.AcquireAcrossSlots. On a single server, or if all keys are
+// The limits are decided by ratelimit.TryAcquireAcrossSlots. On a single server, or if all keys are
 // in one slot, that is one script, in one round trip. On a Cluster or a Ring, where different keys are
 // in several slots, it is one script for each limit, and permits that were taken are given back if
 // one limit denies. No limit is ever exceeded, and no limit stays charged for a request that
@@ -95,7 +94,7 @@ func NewInFlight(limiter ratelimit.Holder, key KeyFunc, opts ...Option) (func(ht
 }
 
 const (
-	mostLimits   = 8 // of ratelimit.AcquireAll
+	mostLimits   = 8 // of ratelimit.TryAcquireAll
 	unitInFlight = "concurrent-requests"
 )
 
@@ -203,7 +202,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		next.ServeHTTP(w, r)
 		return
 	}
-	answer, err := ratelimit.AcquireAcrossSlots(ctx, all...)
+	answer, err := ratelimit.TryAcquireAcrossSlots(ctx, all...)
 	if err != nil {
 		m.failed(w, r, err, next)
 		return
@@ -234,23 +233,11 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		m.deny(w, r, d)
 		return
 	}
-	began := false
-	err = answer.Do(ctx, func(ctx context.Context) error {
-		began = true
+	m.run(w, r, next, answer, estimates, func() {
 		if len(parts) > 0 {
 			m.setHeaders(w.Header(), r, d)
 		}
-		m.run(ctx, w, r, next, estimates)
-		return nil
 	})
-	switch {
-	case err == nil:
-	case began:
-		m.late(r, err)
-	default: // the lease was over before the handler could begin
-		m.giveBack(r, estimates)
-		m.failed(w, r, err, next)
-	}
 }
 
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, d Decision) {

@@ -136,8 +136,8 @@ func TestLogWritesFailuresWithoutTheKey(t *testing.T) {
 		fell.Source, fell.Outcome, fell.Reason = ratelimit.SourceFallback, ratelimit.OutcomeAllowed, ratelimit.ErrBreakerOpen
 		log.Observe(ctx, fell)
 		log.Observe(ctx, fell)
-		log.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, Breaker: ratelimit.StateOpen})
-		log.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, Breaker: ratelimit.StateOpen})
+		log.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, Breaker: ratelimit.BreakerOpen})
+		log.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, Breaker: ratelimit.BreakerOpen})
 		for outcome := range ratelimit.OutcomeFailed { // and one that is not set
 			if outcome != ratelimit.OutcomeDenied {
 				quiet := denial("api", "secret")

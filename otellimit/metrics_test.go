@@ -115,7 +115,7 @@ func TestDataPoints(t *testing.T) {
 	})
 	observe(ratelimit.Observation{
 		Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceFallback, N: 1, Taken: 1, Latency: time.Millisecond,
-		Reason: ratelimit.ErrBreakerOpen, Breaker: ratelimit.StateOpen,
+		Reason: ratelimit.ErrBreakerOpen, Breaker: ratelimit.BreakerOpen,
 	})
 	observe(ratelimit.Observation{
 		Call: ratelimit.CallWait, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 1, Taken: 1, Batch: 1,
@@ -125,8 +125,8 @@ func TestDataPoints(t *testing.T) {
 	observe(ratelimit.Observation{Call: ratelimit.CallRelease, Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 1, Batch: 1, Held: 1, HeldChange: -1})
 	observe(ratelimit.Observation{Call: ratelimit.CallCharge, Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 5, Taken: 5, Batch: 1})
 	observe(ratelimit.Observation{Call: ratelimit.CallReset, Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, Batch: 1, Err: errors.New("user:42")})
-	observe(ratelimit.Observation{Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.StateClosed, Breaker: ratelimit.StateOpen})
-	observe(ratelimit.Observation{Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.StateOpen, Breaker: ratelimit.StateHalfOpen})
+	observe(ratelimit.Observation{Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen})
+	observe(ratelimit.Observation{Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerOpen, Breaker: ratelimit.BreakerHalfOpen})
 
 	const policy, result, source = "ratelimit.policy", "ratelimit.result", "ratelimit.source"
 	want := []metricdata.Metrics{

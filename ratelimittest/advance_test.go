@@ -30,8 +30,8 @@ func limiters(env *ratelimittest.Env, opts ...ratelimit.Option) []made {
 		{"aligned window", ratelimit.Must(ratelimit.NewFixedWindow(c, 2, 10*time.Second, o, ratelimit.WithAlignment(4*time.Second), ratelimit.WithName("aligned"))), 4 * time.Second, us},
 		{"calendar window", ratelimit.Must(ratelimit.NewCalendarWindow(c, 2, ratelimit.Daily(time.UTC), o)), 24 * time.Hour, us},
 		{"sliding window, Hash", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o)), 10*time.Second + 250*ms - us, us},
-		{"sliding window, List", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o, ratelimit.WithStorage(ratelimit.List))), 10*time.Second + 250*ms - us, us},
-		{"sliding window, ZSet", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o, ratelimit.WithStorage(ratelimit.ZSet))), 10 * time.Second, us},
+		{"sliding window, List", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o, ratelimit.WithStorage(ratelimit.StorageList))), 10*time.Second + 250*ms - us, us},
+		{"sliding window, ZSet", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o, ratelimit.WithStorage(ratelimit.StorageZSet))), 10 * time.Second, us},
 		{"sliding log", ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 2, Window: 10 * time.Second}, {Limit: 9, Window: time.Hour}}, o)), 10 * time.Second, us},
 		{"token bucket", ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, o)), time.Second, us},
 		{"token bucket in steps", ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, o, ratelimit.WithName("steps"), ratelimit.WithRefillEvery(3*time.Second))), 3 * time.Second, us},
@@ -150,14 +150,14 @@ func TestAdvanceMovesABreaker(t *testing.T) {
 		for range 2 {
 			require.True(t, allow(t, l, "k").Fallback)
 		}
-		require.Equal(t, ratelimit.StateOpen, breaker.State())
+		require.Equal(t, ratelimit.BreakerOpen, breaker.State())
 		env.Up()
 		env.Advance(5*time.Second - 1)
 		require.True(t, allow(t, l, "k").Fallback)
 		require.Len(t, asked.Calls(), 2)
 		env.Advance(1)
 		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 10, Window: 10 * time.Second, Remaining: 9, ResetAfter: time.Second}, take(t, l, "k"))
-		require.Equal(t, ratelimit.StateClosed, breaker.State())
+		require.Equal(t, ratelimit.BreakerClosed, breaker.State())
 	})
 }
 

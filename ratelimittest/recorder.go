@@ -95,7 +95,7 @@ func (r *Recorder) Around(name string, l ratelimit.Limiter) ratelimit.Limiter {
 }
 
 // Observe is an observer for [ratelimit.WithObserver] that keeps the calls. So the Recorder also
-// sees calls for which it cannot go around the limiter: claims of AcquireAll, estimates,
+// sees calls for which it cannot go around the limiter: claims of TryAcquireAll, estimates,
 // reservations, permits in flight.
 //
 //	limiter, err := ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithObserver(calls.Observe))

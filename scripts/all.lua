@@ -4,8 +4,9 @@
 --
 -- KEYS   for each request the key of each limiter
 -- ARGV   the limiters' own, in their order; then for each request: for how many equal
---        requests it stands, and the permits for each limiter; last spare and the
---        caller's clock, if that decides (callersclock.lua)
+--        requests it stands, and the permits for each limiter, of one in flight
+--        "<permits>h<id>"; last spare and the caller's clock, if that decides
+--        (callersclock.lua)
 -- Reply  for each request and each limiter, from the last limiter to the first: how many
 --        of the equal requests this limiter alone would allow, then its words of a run,
 --        whose first one is the number that all limiters allow. For a request that

@@ -20,7 +20,7 @@ local function decide()
   -- A request that fails returns before it has taken anything.
   local function answer(i)
     local request = configured + 1 + i * (limiters + 1)
-    local n, times = ARGV[request + common] + 0, ARGV[request] + 0
+    -- <request/>
     -- <fit/>
     -- <seek?/>
     local failed, all = inner(i * limiters, request, times, allowed)

@@ -10,8 +10,9 @@
 -- State    "<instant, 16 digits>/<units missing then>", and the rule that wrote it:
 --          "/<units a permit>/<units that a microsecond restores>", and "@" if a
 --          caller's clock wrote it, then spare if not 1000; then "!" and for how many
---          microseconds after the instant permits are promised, if they are. That, and a
---          state of steppedbucket.lua, is another rule's.
+--          microseconds after the instant permits are promised, if they are; then ";" and
+--          cancels that wait (cancel). A state with "!", and one of steppedbucket.lua, is
+--          another rule's.
 -- Reply    units missing before the call, negative when denied; -2^53 if another rule's
 --          state denies: then the caller asks for the words
 -- Words    requests allowed; units missing before the run; the lag of the caller's
@@ -176,7 +177,7 @@ size = size + 4
 if state then
   out[size - 4] = 12
   local at, permits, units, unit, speed, step, kind, promised =
-    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)')
   out[size + 1] = tonumber(at, 10)
   out[size + 2] = permits + 0
   out[size + 3] = tonumber(units) or -1
@@ -188,6 +189,9 @@ if state then
   size = size + 8
 end
 -- </receipt>
+
+-- <cancel/>
+-- <waiting/>
 
 -- <remains>
 -- Of a state that is restored, as load has read it, in milliseconds.

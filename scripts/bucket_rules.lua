@@ -51,9 +51,10 @@ end
 -- instant: it restores nothing of what is promised to others.
 -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
 -- sets: lag margin part present promise repair same theirs whole writes
-local written, permits, units, unit, speed, step, kind, promise =
-  string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
-if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
+local written, permits, units, unit, speed, step, kind, promise, stop =
+  string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
+if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
 written = tonumber(written, 10)
 permits = permits + 0
 unit = unit + 0
@@ -194,3 +195,66 @@ if not repair then present = tonumber(at, 10) end
 repair = true
 state = string.format('%s/%d%s%s', at, level, units, rest)
 -- </lower>
+
+-- <cancel>
+-- Cancels a reservation: the key gets what it held before, if it holds what the reservation wrote.
+-- If others have reserved behind it, they know their instants, and the key may hold that again only
+-- when they have cancelled too. Until then the cancel waits in the state. So it is one that comes
+-- late, and nothing more: nobody's instant depends on it, and it may be lost.
+--   gets     what the key gets, without the cancels that wait; nil if nothing changes
+--   waiting  those: ";", then "<wrote>|<before>;" for each; two of reservations one behind the other
+--            are one
+-- needs: before gets held undone waiting wrote
+-- sets: gets undone waiting
+local last, rest = string.match(held or '', '^([^;]*);?(.*)$')
+undone = last == wrote
+waiting = ';' .. rest
+if undone then
+  gets = before
+  local from, to = string.find(waiting, ';' .. gets .. '|', 1, true)
+  while from do -- the reservation in front of it was cancelled before
+    gets = string.match(waiting, '^[^;]*', to + 1)
+    waiting = string.sub(waiting, 1, from) .. string.sub(waiting, to + #gets + 2)
+    from, to = string.find(waiting, ';' .. gets .. '|', 1, true)
+  end
+  if waiting == ';' or not string.find(gets, '!', 1, true) then waiting = '' end
+elseif string.find(last, '!', 1, true) then
+  gets = last
+  local restores = before
+  local from, to = string.find(waiting, ';' .. restores .. '|', 1, true)
+  if from then
+    restores = string.match(waiting, '^[^;]*', to + 1)
+    waiting = string.sub(waiting, 1, from) .. string.sub(waiting, to + #restores + 2)
+  end
+  from, to = string.find(waiting, '|' .. wrote .. ';', 1, true)
+  if from then
+    waiting = string.sub(waiting, 1, from) .. restores .. string.sub(waiting, to)
+  else
+    waiting = waiting .. wrote .. '|' .. restores .. ';'
+  end
+  -- Those that have waited for longest are lost.
+  if #waiting > 16000 then waiting = string.match(waiting, '(;.*)$', -16000) end
+end
+-- </cancel>
+
+-- <waiting>
+-- The cancels that wait pass from one reservation to the next, but for those whose permits have been
+-- restored by now, of which nothing would come back; and no more than 4,000 bytes, because each
+-- reservation reads and writes them.
+-- needs: now state sub waiting
+-- sets: waiting
+local from = state and string.find(state, ';', 1, true)
+waiting = from and sub(state, from) or ''
+if #waiting > 4000 then waiting = string.match(waiting, '(;.*)$', -4000) end
+while #waiting > 1 do
+  local at, level, units, unit, speed, step = string.match(waiting, '^;(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)')
+  if not at then
+    waiting = ''
+    break
+  end
+  if units ~= '' then level = (level + 1) * unit end
+  if tonumber(at, 10) + level / speed + (tonumber(step) or 0) > now then break end
+  waiting = string.match(waiting, '^;[^;]*(.*)$')
+end
+if waiting == ';' then waiting = '' end
+-- </waiting>

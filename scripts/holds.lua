@@ -2,7 +2,7 @@
 -- key before its holds. The blocks of inflight.lua replace the marked lines.
 --
 -- KEYS   the keys, each once
--- ARGV   [1] unused; [2] limit; [3] lease; [4] rule; [5] unused; then for each key, joined by
+-- ARGV   [1] unused; [2] limit; [3] lease; [4] rule; then for each key, joined by
 --        commas, "<permits>h<id>" for a hold and "<permits>r<id>" for a release; last spare
 --        and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each hold its words, for each release 1. If a key fails there is one -1 instead:
@@ -42,8 +42,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = 1
     else
-      local n, times = permits + 0, 1
-      id = hold
+      local n, times, id = permits + 0, 1, hold
       -- <fit/>
       -- <seek/>
       -- <take/>

@@ -26,9 +26,15 @@ local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 
 -- <config>
 -- needs:
--- sets: limit lease rule id
-local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
+-- sets: limit lease rule
+local limit, lease, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 -- </config>
+
+-- <hold>
+-- needs:
+-- sets: id
+local id = ARGV[5]
+-- </hold>
 
 -- <load>
 -- The blocks after it use:
@@ -135,9 +141,10 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: ends key lease limit members now repair spare used
+  -- needs: ends key last lease limit members now repair spare used
   -- sets:
-  local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
+  local left, kept, ttl = -2, used, lease / 1000 + spare
+  if last[1] then left = redis.call('PTTL', key) end -- otherwise there is no key
   if repair then
     local later = redis.call('ZRANGE', key, '-1000', '-1', 'WITHSCORES') -- the next call goes on
     for i = 1, #later, 2 do
@@ -153,9 +160,9 @@ if allowed > 0 or repair then
     end
     -- At most a thousand leases that have ended are dropped at a time, which is at least as
     -- many as there are permits beyond the limit.
-    local all = redis.call('ZCARD', key)
-    if all > limit and all > used then
-      redis.call('ZREMRANGEBYRANK', key, '0', math.min(all - used, 1000) - 1)
+    if last[1] then kept = redis.call('ZCARD', key) end
+    if kept > limit and kept > used then
+      redis.call('ZREMRANGEBYRANK', key, '0', math.min(kept - used, 1000) - 1)
     end
   end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000

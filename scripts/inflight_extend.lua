@@ -1,8 +1,7 @@
 -- Begins the lease of a hold again, if Redis still has all its permits.
 --
 -- KEYS[1]  the key
--- ARGV     [1] permits; [2] lease, microseconds; [3] the rule; [4] the hold's id; last spare
---          and the caller's clock, if that decides (callersclock.lua)
+-- ARGV     those of inflight.lua
 -- State    that of inflight.lua
 -- Reply    1, or 0 if the lease is lost
 local key, n = KEYS[1], ARGV[1] + 0
@@ -14,7 +13,7 @@ local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- </clock>
 
-local lease, name = ARGV[2] + 0, '/' .. ARGV[4] .. ARGV[3]
+local lease, name = ARGV[3] + 0, '/' .. ARGV[5] .. ARGV[4]
 local score, ttl = now + lease + spare * 1000, lease / 1000 + spare
 for i = 1, n do
   local held = redis.pcall('ZSCORE', key, i .. name)

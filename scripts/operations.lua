@@ -17,7 +17,8 @@
 --                                     repays the debt at its own rate (inherit)
 --          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
 --                                     wrote: then it gets what it held before, '' for nothing.
---                                     Otherwise others have reserved behind it and know their instants
+--                                     Otherwise others have reserved behind it and know their
+--                                     instants, and the cancel waits for theirs (cancel)
 -- </if receipt>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
@@ -28,7 +29,7 @@
 --          s     when the permits are due, microseconds from now; the words of a run of one
 --                request; how many numbers follow, and these: none if nothing was taken; otherwise
 --                4 of what the key holds (see receipt), and 8 of what it held, if anything
---          z     1 if the reservation was cancelled, else 0
+--          z     1 if the reservation was cancelled, 0 if not, or not yet
 -- </if receipt>
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
@@ -66,14 +67,14 @@ local function decide(key, operations, front)
     local back = kind == 'g' and permits + 0
     -- <if receipt>
     local call = call
-    local wrote, before, behind, undone
+    local wrote, before, behind, gets, undone, waiting
     if kind == 'z' then
       wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
       local held = call('GET', key)
       if held and held.err then return held end
-      undone = held == wrote
-      call = function() -- load reads what is restored
-        return undone and before ~= '' and before
+      -- <cancel/>
+      call = function() -- load reads what the key gets
+        return gets and gets ~= '' and gets
       end
     end
     -- </if receipt>
@@ -100,7 +101,10 @@ local function decide(key, operations, front)
         local plain, promise = string.match(writes, '^(.*)!(%d+)$')
         writes = plain or writes
         promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
-        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        if promise > 0 then
+          -- <waiting/>
+          writes = writes .. string.format('!%d', promise) .. waiting
+        end
         -- <store/>
         out[size] = 4
         -- <receipt/>
@@ -114,10 +118,10 @@ local function decide(key, operations, front)
       end
     elseif wrote then
       stop = behind
-      if undone then
+      if gets then
         -- <remains/>
         if state and remains > 0 then
-          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+          redis.call('SET', key, state .. waiting, 'PX', remains - remains % 2 + 3)
         else
           redis.call('UNLINK', key)
         end

@@ -5,6 +5,7 @@ local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
 -- <clock?/>
 -- <config/>
+-- <hold?/>
 local out, size = {}, 0
 -- <load/>
 -- <fit/>

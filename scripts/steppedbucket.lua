@@ -10,7 +10,7 @@
 --          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
 --          step>", and "@" if a caller's clock wrote it, then spare if not 1000; then "!"
 --          and for how many microseconds after the instant permits are promised, if they
---          are. The instant is that of the last step. A state with a promise, and one of
+--          are; then ";" and cancels that wait (cancel). The instant is that of the last step. A state with a promise, and one of
 --          bucket.lua, is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
@@ -190,7 +190,7 @@ size = size + 4
 if state then
   out[size - 4] = 12
   local at, permits, units, unit, speed, step, kind, promised =
-    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+    string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)')
   out[size + 1] = tonumber(at, 10)
   out[size + 2] = permits + 0
   out[size + 3] = tonumber(units) or -1
@@ -202,6 +202,9 @@ if state then
   size = size + 8
 end
 -- </receipt>
+
+-- <cancel/>
+-- <waiting/>
 
 -- <remains>
 -- Of a state that is restored, as load has read it, in milliseconds.

@@ -88,7 +88,7 @@ func (s SlidingWindow) build() (keys, error) {
 	}
 	resolution := int64(1)
 	switch {
-	case s.Storage == ratelimit.ZSet:
+	case s.Storage == ratelimit.StorageZSet:
 	case s.SubWindows == 0:
 		resolution = s.Window.Microseconds() / defaultSubWindows
 	default:

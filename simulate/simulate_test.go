@@ -28,7 +28,7 @@ func TestWhatCannotWorkIsRefused(t *testing.T) {
 		{simulate.FixedWindow{Limit: 1, Window: time.Second, Offset: 1}, "ratelimit: invalid configuration: FixedWindow: the Offset is 1ns, and only aligned windows have one; set Aligned"},
 		{simulate.CalendarWindow{Limit: 1}, "ratelimit: invalid configuration: the calendar is a zero value; make one with Daily, Weekly or Monthly"},
 		{simulate.SlidingWindow{Limit: 1, Window: time.Second, SubWindows: 3}, "ratelimit: invalid configuration: the window 1s is not divisible into 3 sub-windows of whole microseconds; choose another number with WithSubWindows"},
-		{simulate.SlidingWindow{Limit: 1, Window: time.Second, SubWindows: 3, Storage: ratelimit.ZSet}, "ratelimit: invalid configuration: WithSubWindows: the storage ZSet is exact and has no sub-windows; leave the option out"},
+		{simulate.SlidingWindow{Limit: 1, Window: time.Second, SubWindows: 3, Storage: ratelimit.StorageZSet}, "ratelimit: invalid configuration: WithSubWindows: the storage ZSet is exact and has no sub-windows; leave the option out"},
 		{simulate.SlidingLog{}, "ratelimit: invalid configuration: there are 0 rules; give 1 to 100"},
 		{simulate.TokenBucket{Rate: ratelimit.PerSecond(1)}, "ratelimit: invalid configuration: the burst is 0; it must be at least 1"},
 		{simulate.LeakyBucket{Rate: ratelimit.PerSecond(1)}, "ratelimit: invalid configuration: the capacity is 0; it must be at least 1"},

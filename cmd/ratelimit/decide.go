@@ -16,11 +16,11 @@ import (
 
 // keyers append the key of a request to dst, for each -key.
 var keyers = map[string]func(dst []byte, r request) []byte{
-	"ip":         func(dst []byte, r request) []byte { return appendClient(dst, r.client) },
+	"ip":         func(dst []byte, r request) []byte { return append(dst, r.client...) },
 	"path":       func(dst []byte, r request) []byte { return appendPath(dst, r.line) },
 	"user-agent": func(dst []byte, r request) []byte { return append(dst, r.agent...) },
 	"ip+path": func(dst []byte, r request) []byte {
-		return appendPath(append(appendClient(dst, r.client), ' '), r.line)
+		return appendPath(append(append(dst, r.client...), ' '), r.line)
 	},
 }
 
@@ -41,9 +41,11 @@ const timeSize = 8
 
 func byTime(a, b []byte) int { return bytes.Compare(a[:timeSize], b[:timeSize]) }
 
-// The sorter of outcomes holds a byte of bits, one for each limit that allowed the request,
+// The sorter of outcomes holds four bytes of bits, one for each limit that allowed the request,
 // and the key.
-func byKey(a, b []byte) int { return bytes.Compare(a[1:], b[1:]) }
+const verdictSize = 4
+
+func byKey(a, b []byte) int { return bytes.Compare(a[verdictSize:], b[verdictSize:]) }
 
 // replay reads the logs, replays them and sums up what happened.
 func (p program) replay(ctx context.Context, cfg config) (rep *findings, err error) {
@@ -79,7 +81,7 @@ func (p program) replay(ctx context.Context, cfg config) (rep *findings, err err
 		if err != nil {
 			return nil, err
 		}
-		rep.countKey(outcome[1:], verdicts(outcome[0]))
+		rep.countKey(outcome[verdictSize:], verdicts(binary.BigEndian.Uint32(outcome)))
 	}
 }
 
@@ -121,6 +123,9 @@ func (p program) read(ctx context.Context, name string, cfg config, rep *finding
 		if tooLong {
 			err = errTooLong
 		}
+		if err == nil {
+			err = cfg.clients.resolve(&r)
+		}
 		if err != nil {
 			rep.skip(name, lines.number, err, line)
 			continue
@@ -140,7 +145,7 @@ func (p program) read(ctx context.Context, name string, cfg config, rep *finding
 var errTooLong = fmt.Errorf("it is longer than %s bytes", number(maxLine))
 
 // verdicts has a bit for each limit, set if it allowed the request.
-type verdicts byte
+type verdicts uint32
 
 func (v verdicts) allowed(limit int) bool { return v>>limit&1 == 1 }
 
@@ -187,7 +192,7 @@ func (p program) decide(ctx context.Context, limits []limit, rep *findings, requ
 			}
 		}
 		rep.count(micros, v)
-		record = append(append(record[:0], byte(v)), key...)
+		record = append(binary.BigEndian.AppendUint32(record[:0], uint32(v)), key...)
 		if err := add(record); err != nil {
 			return err
 		}

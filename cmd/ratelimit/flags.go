@@ -2,44 +2,74 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/tryacquire/ratelimit/cmd/ratelimit/internal/report"
 )
 
-// A config is what the command line asks for.
+const (
+	replayLong = `What would this limit have done to yesterday's traffic? Replay takes one permit for every
+request of an access log, at the request's own time, and reports what would have been
+allowed and denied. Defaults are in (parentheses).
+
+Logs are read plain or gzipped, "-" or none is standard input. Their format is found out
+line by line, and reported: common or combined, with a virtual host in front or without,
+or JSON. Lines that cannot be read are counted, and the first are shown.`
+
+	replayExamples = `  ratelimit replay access.log
+  ratelimit replay --rate 10/m --burst 20 access.log
+  ratelimit replay --sweep rate=5/m,10/m,20/m,40/m access.log
+  ratelimit replay --algorithm sliding-log --rule 10/s,100/m --key ip+path access.log
+  ratelimit replay --algorithm token-bucket,fixed-window --rate 10/m access.log
+  ratelimit replay --rate 10/m --burst 20 --vs 'fixed-window --rate 600/h' access.log`
+)
+
+// A config is what the command line of replay asks for.
 type config struct {
 	files    []string
 	key      string
-	limits   []limit // one, or two to compare
+	clients  clients
+	limits   []limit // one, or several to compare
 	standard bool    // the limit was left to the program
+	sweep    bool    // the limits are a row to pick from
 	top      int
 	page     string // file of a page of HTML; empty: none
 }
 
 func (c config) readsStdin() bool { return slices.Contains(c.files, "-") }
 
-// parseArgs reads the command line. It returns flag.ErrHelp for -h.
-func parseArgs(args []string) (config, error) {
-	cfg := config{key: "ip", top: 10}
-	g := given{}
-	var vs string
-	fs := flag.NewFlagSet("replay", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	g.define(fs)
-	fs.StringVar(&cfg.key, "key", cfg.key, "")
-	fs.IntVar(&cfg.top, "top", cfg.top, "")
-	fs.StringVar(&cfg.page, "html", "", "")
-	fs.StringVar(&vs, "vs", "", "")
-	files, err := parseMixed(fs, args)
-	if err != nil {
-		return config{}, err
-	}
+// replayFlags are the flags of replay, as they are given.
+type replayFlags struct {
+	limit      given
+	key        string
+	ipv6       int
+	trusted    []string
+	top        int
+	page       string
+	vs, sweeps []string
+}
 
-	cfg.files = files
+func newReplayFlags() *replayFlags { return &replayFlags{limit: given{}} }
+
+func (f *replayFlags) define(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.StringVar(&f.key, "key", "ip", "what has a limit of its own: "+strings.Join(slices.Sorted(maps.Keys(keyers)), ", "))
+	fs.IntVar(&f.ipv6, "ipv6-prefix", 64, "IPv6 clients are one by so many `bits` of their address, as in httplimit")
+	fs.StringArrayVar(&f.trusted, "trust", nil, "a `network` of proxies of yours, such as 10.0.0.0/8: the client is the last address of\nX-Forwarded-For, the last quoted field of a line, that is in none of them")
+	fs.IntVar(&f.top, "top", 10, "how many keys and minutes to list")
+	fs.StringVar(&f.page, "html", "", "write the report to this `file` too, as a page that loads nothing")
+	fs.StringArrayVar(&f.vs, "vs", nil, "another limit to compare with: its algorithm and its `flags`, where they differ")
+	fs.StringArrayVar(&f.sweeps, "sweep", nil, "a row of limits to pick from, such as rate=5/m,10/m,20/m;\nwith a second sweep, all pairs")
+	f.limit.define(fs)
+}
+
+func (f *replayFlags) config(files []string) (cfg config, err error) {
+	cfg = config{files: files, key: f.key, top: f.top, page: f.page}
 	if len(files) == 0 {
 		cfg.files = []string{"-"}
 	}
@@ -47,31 +77,31 @@ func parseArgs(args []string) (config, error) {
 		return config{}, errors.New(`standard input ("-") can be read only once`)
 	}
 	if _, ok := keyers[cfg.key]; !ok {
-		return config{}, fmt.Errorf("-key %q: choose one of %s", cfg.key, strings.Join(slices.Sorted(maps.Keys(keyers)), ", "))
+		return config{}, fmt.Errorf("--key %q: choose one of %s", cfg.key, strings.Join(slices.Sorted(maps.Keys(keyers)), ", "))
 	}
 	if cfg.top < 1 {
-		return config{}, fmt.Errorf("-top %d: it must be 1 or more", cfg.top)
+		return config{}, fmt.Errorf("--top %d: it must be 1 or more", cfg.top)
 	}
-	cfg.standard = len(g) == 0 && vs == ""
-	cfg.limits, err = parseLimits(g, vs)
-	return cfg, err
-}
-
-// parseMixed parses flags that stand before, between or after the files.
-func parseMixed(fs *flag.FlagSet, args []string) (files []string, err error) {
-	for {
-		if err := fs.Parse(args); err != nil {
-			return nil, err
-		}
-		rest := fs.Args()
-		if len(rest) == 0 {
-			return files, nil
-		}
-		if ended := len(args) > len(rest) && args[len(args)-len(rest)-1] == "--"; ended {
-			return append(files, rest...), nil
-		}
-		files, args = append(files, rest[0]), rest[1:]
+	if cfg.clients, err = newClients(f.ipv6, f.trusted); err != nil {
+		return config{}, err
 	}
+	cfg.standard = len(f.limit) == 0 && len(f.vs) == 0 && len(f.sweeps) == 0
+	if len(f.sweeps) > 0 {
+		cfg.sweep = true
+		if len(f.vs) > 0 {
+			return config{}, errors.New("--sweep and --vs both say what is compared: leave one of them out")
+		}
+		cfg.limits, err = parseSweeps(f.limit, f.sweeps)
+	} else {
+		cfg.limits, err = parseLimits(f.limit, f.vs)
+	}
+	if err == nil && len(cfg.limits) > report.MaxLimits {
+		err = fmt.Errorf("%d limits are compared: there can be %d at most", len(cfg.limits), report.MaxLimits)
+	}
+	if err != nil {
+		return config{}, err
+	}
+	return cfg, nil
 }
 
 func count(list []string, what string) (n int) {
@@ -81,43 +111,4 @@ func count(list []string, what string) (n int) {
 		}
 	}
 	return n
-}
-
-// usage is what -h prints.
-func usage() string {
-	var b strings.Builder
-	b.WriteString(`What would this limit have done to yesterday's traffic? Replay takes one permit
-for every request of an access log, at the request's own time, and reports what
-would have been allowed and denied.
-
-Usage: ratelimit replay [flags] [log ...]
-
-Logs are in common or combined format, plain or gzipped; "-" or none is standard
-input. Defaults are in (parentheses).
-
-  -key NAME          what has a limit of its own: ip, path, user-agent
-                     or ip+path (ip)
-  -top N             how many keys and minutes to list (10)
-  -html FILE         writes the report as a page of HTML too, which loads nothing
-  -vs 'FLAGS'        a second limit to compare with: its algorithm and its
-                     flags, where they differ
-
-Limits:
-`)
-	for _, f := range limitFlags {
-		text := f.usage
-		if f.only != "" {
-			text = f.only + ": " + text
-		}
-		fmt.Fprintf(&b, "  %-18s %s\n", "-"+f.name+" "+f.value, strings.ReplaceAll(text, "\n", "\n"+strings.Repeat(" ", 21)))
-	}
-	b.WriteString(`
-Examples:
-  ratelimit replay access.log
-  ratelimit replay -rate 10/m -burst 20 access.log
-  ratelimit replay -algorithm sliding-log -rule 10/s,100/m -key ip+path access.log
-  ratelimit replay -algorithm token-bucket,fixed-window -rate 10/m access.log
-  ratelimit replay -rate 10/m -burst 20 -vs 'fixed-window -rate 600/h' access.log
-`)
-	return b.String()
 }

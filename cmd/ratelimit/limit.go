@@ -12,6 +12,7 @@ import (
 // A limit is an algorithm and what it is built from. Only the fields of the
 // algorithm are set.
 type limit struct {
+	label      string // of a sweep: what differs
 	algorithm  string
 	rate       ratelimit.Rate   // all but a sliding log with rules of its own
 	rules      []ratelimit.Rule // sliding log
@@ -52,6 +53,53 @@ func (l limit) simulated() (*simulate.Limiter, error) {
 	return nil, fmt.Errorf("unknown algorithm %q", l.algorithm)
 }
 
+// flags are the flags that make the limit.
+func (l limit) flags() string {
+	rate := func(n int, d time.Duration) string {
+		for _, u := range []struct {
+			name string
+			d    time.Duration
+		}{{"s", time.Second}, {"m", time.Minute}, {"h", time.Hour}, {"d", 24 * time.Hour}} {
+			if d == u.d {
+				return fmt.Sprintf("%d/%s", n, u.name)
+			}
+		}
+		return fmt.Sprintf("%d/%v", n, d)
+	}
+	s := "--algorithm " + l.algorithm
+	if l.algorithm == slidingLog {
+		var rules []string
+		for _, r := range l.rules {
+			rules = append(rules, rate(r.Limit, r.Window))
+		}
+		s += " --rule " + strings.Join(rules, ",")
+		if l.resolution > 0 {
+			s += fmt.Sprintf(" --resolution %v", l.resolution)
+		}
+		return s
+	}
+	s += " --rate " + rate(l.rate.Count, l.rate.Period)
+	switch l.algorithm {
+	case tokenBucket:
+		s += fmt.Sprintf(" --burst %d", l.burst)
+		if l.every > 0 {
+			s += fmt.Sprintf(" --every %v", l.every)
+		}
+	case leakyBucket:
+		s += fmt.Sprintf(" --capacity %d", l.capacity)
+	case fixedWindow:
+		if l.aligned {
+			s += fmt.Sprintf(" --align %v", l.offset)
+		}
+	case slidingWindow:
+		s += " --storage " + strings.ToLower(l.storage.String())
+		if l.buckets > 0 {
+			s += fmt.Sprintf(" --buckets %d", l.buckets)
+		}
+	}
+	return s
+}
+
 // String describes the limit in words.
 func (l limit) String() string {
 	rate := fmt.Sprintf("%s per %s", number(l.rate.Count), period(l.rate.Period))
@@ -67,7 +115,7 @@ func (l limit) String() string {
 		return atMost(l.rate.Count, fmt.Sprintf("in each %s of the clock (UTC, shifted by %s)", period(l.rate.Period), duration(l.offset)))
 	case slidingWindow:
 		s := atMost(l.rate.Count, "in any "+period(l.rate.Period))
-		if l.storage == ratelimit.ZSet {
+		if l.storage == ratelimit.StorageZSet {
 			return s + ", exactly (zset)"
 		}
 		return s + fmt.Sprintf(", in %s (%s)", plural(l.buckets, "sub-window"), strings.ToLower(l.storage.String()))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/tryacquire/ratelimit"
 )
@@ -28,34 +29,49 @@ var limitFlags = []struct {
 	only        string // empty: all
 	usage       string
 }{
-	{"algorithm", "NAME", "", "how to limit: " + strings.Join(algorithms, ", ") + "\n(" + defaultAlgorithm + "); two with a comma between them are compared"},
-	{"rate", "N/PERIOD", "", "the limit, per s, m, h, d or a duration: 10/m, 500/h, 10/90s (" + defaultRate + ")"},
-	{"limit", "N", "", "with -window, another way to say -rate N/WINDOW"},
-	{"window", "TIME", "", "90s, 1m, 1h, 1d"},
-	{"burst", "N", tokenBucket, "most requests at once (the rate's count)"},
-	{"every", "TIME", tokenBucket, "refill in steps of this time (continuously)"},
-	{"capacity", "N", leakyBucket, "most requests in the bucket (the rate's count)"},
-	{"align", "TIME", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request)"},
-	{"storage", "KIND", slidingWindow, "hash, list or zset (hash)"},
-	{"buckets", "N", slidingWindow, "sub-windows, for hash and list (40)"},
-	{"rule", "N/PERIOD", slidingLog, "several limits, instead of -rate: 10/s,100/m"},
-	{"resolution", "TIME", slidingLog, "merge requests this close together (exact)"},
+	{"algorithm", "name", "", "how to limit: " + strings.Join(algorithms, ", ") + "\n(" + defaultAlgorithm + "); several with commas between them are compared"},
+	{"rate", "n/period", "", "the limit, per s, m, h, d or a duration: 10/m, 500/h, 10/90s (" + defaultRate + ")"},
+	{"limit", "n", "", "with --window, another way to say --rate n/window"},
+	{"window", "time", "", "90s, 1m, 1h, 1d"},
+	{"burst", "n", tokenBucket, "most requests at once (the rate's count)"},
+	{"every", "time", tokenBucket, "refill in steps of this time (continuously)"},
+	{"capacity", "n", leakyBucket, "most requests in the bucket (the rate's count)"},
+	{"align", "time", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request)"},
+	{"storage", "kind", slidingWindow, "hash, list or zset (hash)"},
+	{"buckets", "n", slidingWindow, "sub-windows, for hash and list (40)"},
+	{"rule", "n/period", slidingLog, "several limits, instead of --rate: 10/s,100/m"},
+	{"resolution", "time", slidingLog, "merge requests this close together (exact)"},
 }
 
 // given maps the flags of a limit to what was given for them.
 type given map[string][]string
 
 // define adds the flags of a limit to fs.
-func (g given) define(fs *flag.FlagSet) {
+func (g given) define(fs *pflag.FlagSet) {
 	for _, f := range limitFlags {
-		fs.Func(f.name, "", func(v string) error {
-			if len(g[f.name]) > 0 && f.name != "rule" {
-				return errors.New("it is given twice")
-			}
-			g[f.name] = append(g[f.name], v)
-			return nil
-		})
+		usage := f.usage
+		if f.only != "" {
+			usage = f.only + ": " + usage
+		}
+		fs.Var(limitValue{g, f.name, f.value}, f.name, usage)
 	}
+}
+
+// A limitValue is a flag of a limit, as package pflag sets it.
+type limitValue struct {
+	given      given
+	name, kind string
+}
+
+func (v limitValue) String() string { return "" }
+func (v limitValue) Type() string   { return v.kind }
+
+func (v limitValue) Set(text string) error {
+	if v.given.has(v.name) && v.name != "rule" {
+		return errors.New("it is given twice")
+	}
+	v.given[v.name] = append(v.given[v.name], text)
+	return nil
 }
 
 // without returns a copy of g without the flags that are named.
@@ -71,8 +87,8 @@ func (g given) has(name string) bool { return len(g[name]) > 0 }
 
 func (g given) text(name string) string { return strings.TrimSpace(g[name][0]) }
 
-// parseLimits makes the one limit or the two that the flags describe.
-func parseLimits(g given, vs string) ([]limit, error) {
+// parseLimits makes the limits that the flags describe: one, or several that are compared.
+func parseLimits(g given, vs []string) ([]limit, error) {
 	names := []string{defaultAlgorithm}
 	if g.has("algorithm") {
 		names = strings.Split(g.text("algorithm"), ",")
@@ -80,11 +96,8 @@ func parseLimits(g given, vs string) ([]limit, error) {
 	for i := range names {
 		names[i] = strings.TrimSpace(names[i])
 		if !slices.Contains(algorithms, names[i]) {
-			return nil, fmt.Errorf("-algorithm %q: choose one of %s", names[i], strings.Join(algorithms, ", "))
+			return nil, fmt.Errorf("--algorithm %q: choose one of %s", names[i], strings.Join(algorithms, ", "))
 		}
-	}
-	if len(names) > 2 || len(names) == 2 && vs != "" {
-		return nil, errors.New("at most two limits can be compared in one run: give two algorithms, or one and -vs")
 	}
 	if err := g.applyTo(names); err != nil {
 		return nil, err
@@ -97,27 +110,28 @@ func parseLimits(g given, vs string) ([]limit, error) {
 		}
 		limits = append(limits, l)
 	}
-	if vs != "" {
-		l, err := parseVersus(g, names[0], vs)
+	for _, other := range vs {
+		l, err := parseVersus(g, names[0], other)
 		if err != nil {
-			return nil, fmt.Errorf("-vs %q: %w", vs, err)
+			return nil, fmt.Errorf("--vs %q: %w", other, err)
 		}
 		limits = append(limits, l)
 	}
 	return limits, nil
 }
 
-// parseVersus makes the limit that is compared with the first: the first's
+// parseVersus makes a limit that is compared with the first: the first's
 // flags, as far as they suit its algorithm, under its own.
 func parseVersus(first given, algorithm, vs string) (limit, error) {
 	own := given{}
-	fs := flag.NewFlagSet("vs", flag.ContinueOnError)
+	fs := pflag.NewFlagSet("vs", pflag.ContinueOnError)
 	fs.SetOutput(io.Discard)
 	own.define(fs)
-	words, err := parseMixed(fs, strings.Fields(vs))
+	err := fs.Parse(strings.Fields(vs))
+	words := fs.Args()
 	switch {
-	case errors.Is(err, flag.ErrHelp):
-		return limit{}, errors.New("-h does not belong here")
+	case errors.Is(err, pflag.ErrHelp):
+		return limit{}, errors.New("--help does not belong here")
 	case err != nil:
 		return limit{}, err
 	case own.has("algorithm"):
@@ -147,7 +161,7 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 		}
 	}
 	if first.has("rule") && !inherited.has("rule") && !inherited.hasRate() && !own.hasRate() && !own.has("rule") {
-		return limit{}, fmt.Errorf("%s takes no -rule: give it a -rate", algorithm)
+		return limit{}, fmt.Errorf("%s takes no --rule: give it a --rate", algorithm)
 	}
 	maps.Copy(inherited, own.without("algorithm"))
 	return inherited.limit(algorithm)
@@ -157,20 +171,18 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 func (g given) applyTo(names []string) error {
 	for _, f := range limitFlags {
 		if g.has(f.name) && f.only != "" && !slices.Contains(names, f.only) {
-			return fmt.Errorf("-%s is for %s, not for %s: leave it out, or choose -algorithm %s",
+			return fmt.Errorf("--%s is for %s, not for %s: leave it out, or choose --algorithm %s",
 				f.name, f.only, strings.Join(names, " or "), f.only)
 		}
 	}
 	rate := g.hasRate()
-	if g.has("rule") && !rate && len(names) == 2 {
-		other := names[0]
-		if other == slidingLog {
-			other = names[1]
+	for _, other := range names {
+		if g.has("rule") && !rate && other != slidingLog {
+			return fmt.Errorf("--rule is for %s only: give %s a --rate", slidingLog, other)
 		}
-		return fmt.Errorf("-rule is for %s only: give %s a -rate", slidingLog, other)
 	}
 	if g.has("rule") && rate && len(names) == 1 {
-		return errors.New("-rule and -rate (or -limit) both give the limit: leave one of them out")
+		return errors.New("--rule and --rate (or --limit) both give the limit: leave one of them out")
 	}
 	return nil
 }
@@ -191,7 +203,7 @@ func (g given) limit(algorithm string) (l limit, err error) {
 		}
 		n, e := strconv.Atoi(g.text(name))
 		if e != nil || n < 1 {
-			keep(fmt.Errorf("-%s %q: it must be a whole number, 1 or more", name, g.text(name)))
+			keep(fmt.Errorf("--%s %q: it must be a whole number, 1 or more", name, g.text(name)))
 		}
 		return n
 	}
@@ -201,18 +213,18 @@ func (g given) limit(algorithm string) (l limit, err error) {
 		}
 		d, e := parseDuration(g.text(name))
 		if e != nil {
-			keep(fmt.Errorf("-%s %q: %w", name, g.text(name), e))
+			keep(fmt.Errorf("--%s %q: %w", name, g.text(name), e))
 		} else if d <= 0 && name != "align" {
-			keep(fmt.Errorf("-%s %q: it must be more than 0", name, g.text(name)))
+			keep(fmt.Errorf("--%s %q: it must be more than 0", name, g.text(name)))
 		}
 		return d
 	}
 
 	switch {
 	case g.has("rate") && (g.has("limit") || g.has("window")):
-		return l, errors.New("-rate and -limit with -window say the same: leave one of them out")
+		return l, errors.New("--rate and --limit with --window say the same: leave one of them out")
 	case g.has("limit") != g.has("window"):
-		return l, errors.New("-limit and -window belong together, as in -limit 100 -window 1h")
+		return l, errors.New("--limit and --window belong together, as in --limit 100 --window 1h")
 	case g.has("limit"):
 		l.rate = ratelimit.Per(number("limit", 0), length("window"))
 	case g.has("rate"):
@@ -237,7 +249,7 @@ func (g given) limit(algorithm string) (l limit, err error) {
 			keep(e)
 		}
 		otherwise := defaultSubWindows
-		if l.storage == ratelimit.ZSet {
+		if l.storage == ratelimit.StorageZSet {
 			otherwise = 0 // it takes none
 		}
 		l.buckets = number("buckets", otherwise)

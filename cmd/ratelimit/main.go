@@ -1,30 +1,23 @@
 // Ratelimit is a program for those who operate limiters.
 //
+//	ratelimit top                        who is limited now, and how close others are
+//	ratelimit inspect user:42            what a key holds, in words
 //	ratelimit replay access.log          what would this limit have done to that traffic?
-//	ratelimit scripts                    the scripts that Redis runs, and their digests
-//	ratelimit scripts -find 2c6b27 -line 143
+//	ratelimit scripts --find 2c6b27      the script that SLOWLOG or an error names
 //
-// Each command explains its flags with -h.
+// Each command explains its flags with --help.
 package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
+
+	"golang.org/x/term"
 )
-
-const help = `Usage: ratelimit COMMAND [flags] [arguments]
-
-  replay   what would this limit have done to yesterday's traffic?
-  scripts  the scripts that Redis runs: lists, prints and finds them
-
-ratelimit COMMAND -h explains the flags of a command.
-
-Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted.
-`
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -34,8 +27,19 @@ func main() {
 		stdout:     os.Stdout,
 		stderr:     os.Stderr,
 		typing:     terminal(os.Stdin),
+		environ:    os.Getenv,
+		pause:      pause,
 		tempDir:    os.TempDir(),
 		chunkBytes: defaultChunkBytes,
+	}
+	if terminal(os.Stdout) {
+		p.screen = func() (width, height int) {
+			width, height, err := term.GetSize(int(os.Stdout.Fd()))
+			if err != nil {
+				return 80, 24
+			}
+			return width, height
+		}
 	}
 	if terminal(os.Stderr) {
 		p.progress = newProgress(os.Stderr)
@@ -43,39 +47,27 @@ func main() {
 	os.Exit(p.command(ctx, os.Args[1:]))
 }
 
-// Exit codes.
-const (
-	exitDone        = 0
-	exitFailed      = 1
-	exitUsage       = 2
-	exitInterrupted = 130
-)
-
 // A program is a run's surroundings.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	typing         bool // stdin is a terminal
+	typing         bool                       // stdin is a terminal
+	screen         func() (width, height int) // of stdout, nil if that is no terminal
+	environ        func(name string) string
+	pause          func(context.Context, time.Duration) error
 	progress       *progress
 	tempDir        string
 	chunkBytes     int
 }
 
-// command runs the command that args name, and returns the exit code.
-func (p program) command(ctx context.Context, args []string) int {
-	if len(args) == 0 {
-		fmt.Fprint(p.stderr, help)
-		return exitUsage
+// pause waits, or returns the context's error when that ends.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	switch args[0] {
-	case "replay":
-		return p.run(ctx, args[1:])
-	case "scripts":
-		return p.scripts(args[1:])
-	case "help", "-h", "-help", "--help":
-		fmt.Fprint(p.stdout, help)
-		return exitDone
-	}
-	fmt.Fprintf(p.stderr, "ratelimit: %q is no command; there are replay and scripts (ratelimit -h)\n", args[0])
-	return exitUsage
 }

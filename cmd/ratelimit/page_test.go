@@ -23,7 +23,7 @@ func TestDataOfAPage(t *testing.T) {
 	}, "\n")
 	page := filepath.Join(t.TempDir(), "report.html")
 	p := program{stdin: strings.NewReader(log), stdout: &strings.Builder{}, stderr: &strings.Builder{}, tempDir: t.TempDir(), chunkBytes: defaultChunkBytes}
-	cfg, err := parseArgs([]string{"-algorithm", "fixed-window", "-rate", "1/m", "-vs", "-rate 2/m", "-html", page})
+	cfg, err := parseArgs([]string{"--algorithm", "fixed-window", "--rate", "1/m", "--vs", "--rate 2/m", "--html", page})
 	require.NoError(t, err)
 	found, err := p.replay(t.Context(), cfg)
 	require.NoError(t, err)
@@ -38,12 +38,12 @@ func TestDataOfAPage(t *testing.T) {
 	d.Buckets = nil
 	require.Equal(t, report.Data{
 		Title: "What the limits would have done", Sources: []string{"standard input"}, Formats: []report.Format{{Name: "common or combined", Lines: 4}},
-		KeyName: "client IP", KeyNames: "client IPs", Lines: 5, Requests: 4, Skipped: 1,
+		KeyName: "client", KeyNames: "clients", Lines: 5, Requests: 4, Skipped: 1,
 		Samples: []report.Sample{{Source: "standard input", Line: 4, Reason: d.Samples[0].Reason, Text: "no request"}},
 		First:   at(10, 5, 3), Last: at(11, 5, 3), Zone: time.UTC, Keys: 2, BucketWidth: 5 * time.Second,
 		Limits: []report.Limit{
-			{Label: "fixed-window A", Text: "at most 1 in a window of 1 minute that starts with the first request in it", Allowed: 2, Denied: 2, KeysDenied: 1},
-			{Label: "fixed-window B", Text: "at most 2 in a window of 1 minute that starts with the first request in it", Allowed: 3, Denied: 1, KeysDenied: 1},
+			{Label: "fixed-window A", Text: "at most 1 in a window of 1 minute that starts with the first request in it", Flags: "--algorithm fixed-window --rate 1/m", Allowed: 2, Denied: 2, KeysDenied: 1},
+			{Label: "fixed-window B", Text: "at most 2 in a window of 1 minute that starts with the first request in it", Flags: "--algorithm fixed-window --rate 2/m", Allowed: 3, Denied: 1, KeysDenied: 1},
 		},
 		KeysDenied:     []report.Tally{{Key: "192.0.2.1", Requests: 3, Denied: []int{2, 1}}},
 		MinutesDenied:  []report.Tally{{Minute: at(10, 5, 0), Requests: 3, Denied: []int{2, 1}}},
@@ -52,13 +52,13 @@ func TestDataOfAPage(t *testing.T) {
 	}, d)
 
 	p.stdin = strings.NewReader(log)
-	require.Equal(t, exitDone, p.run(t.Context(), []string{"-rate", "1/m", "-html", page, "-"}))
+	require.Equal(t, exitDone, p.command(t.Context(), []string{"replay", "--rate", "1/m", "--html", page, "-"}))
 	html, err := os.ReadFile(page)
 	require.NoError(t, err)
 	require.True(t, strings.Contains(string(html), "192.0.2.1"), "not Contains, which would print the page")
 
 	p.stdin = strings.NewReader("nothing\n")
-	require.Equal(t, exitFailed, p.run(t.Context(), []string{"-html", page, "-"}))
+	require.Equal(t, exitFailed, p.command(t.Context(), []string{"replay", "--html", page, "-"}))
 }
 
 // TestAReportHasAtMostSoManyParts of the time, however long a log is.

@@ -4,18 +4,20 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"net/netip"
 	"time"
 )
 
 // A request is what one line of an access log holds. The slices point into the
 // line.
 type request struct {
-	at     int64 // microseconds since the Unix epoch
-	zone   int   // seconds east of UTC
-	client []byte
+	at     int64  // microseconds since the Unix epoch
+	zone   int    // seconds east of UTC
+	client []byte // as written; resolve replaces it
 	line   []byte // method, target and protocol, as written
 	agent  []byte // nil when the line has none
+
+	forwarded []byte // the field behind the user agent, nil when the line has none
+	format    string
 }
 
 // Times before 1970 and far ahead are damage, not traffic.
@@ -26,21 +28,35 @@ const (
 
 var (
 	errNoClient  = errors.New("it does not start with a client address")
+	errList      = errors.New("it starts with a list of addresses; log the connection's address there, and X-Forwarded-For behind the user agent")
 	errNoTime    = errors.New(`no [time] followed by a "request"`)
 	errNoRequest = errors.New("the quoted request has no end")
 )
 
+// The formats of lines that are not JSON.
+const (
+	formatCommon = "common or combined"
+	formatVhost  = "common or combined behind a virtual host"
+)
+
 // parseLine reads a line in the common or combined log format,
 //
-//	client ident user [time] "request" status bytes "referer" "user agent"
+//	client ident user [time] "request" status bytes "referer" "user agent" "forwarded for"
 //
-// without its line ending. What follows the request may be missing, and further
-// fields may follow the user agent. Users may hold spaces.
+// without its line ending, or in JSON. What follows the request may be missing, and further
+// fields may follow the user agent. Users may hold spaces. In front of the client
+// may be a virtual host: then the second field is an address, which no ident is.
 func parseLine(b []byte) (request, error) {
-	var r request
+	if len(b) > 0 && b[0] == '{' {
+		return parseJSON(b)
+	}
+	r := request{format: formatCommon}
 	var ok bool
 	if r.client, b, ok = bytes.Cut(b, []byte(" ")); !ok || len(r.client) == 0 || r.client[0] == '"' {
 		return request{}, errNoClient
+	}
+	if second, rest, ok := bytes.Cut(b, []byte(" ")); ok && isAddress(second) && r.client[len(r.client)-1] != ',' {
+		r.client, b, r.format = second, rest, formatVhost
 	}
 
 	// The first bracket that opens a time: a user's name may hold brackets, too.
@@ -66,13 +82,24 @@ func parseLine(b []byte) (request, error) {
 		break
 	}
 
+	switch {
+	case r.client[len(r.client)-1] == ',':
+		return request{}, errList
+	case !isAddress(r.client) && !isHost(string(r.client)):
+		return request{}, errNoClient
+	}
 	if r.line, b, ok = quoted(b, beforeStatus); !ok {
 		return request{}, errNoRequest
 	}
 	if i := bytes.IndexByte(b, '"'); i >= 0 {
 		_, b, _ = quoted(b[i:], beforeField) // the referer
 		if i := bytes.IndexByte(b, '"'); i >= 0 {
-			r.agent, _, _ = quoted(b[i:], beforeField) // a line cut short keeps what is left of it
+			r.agent, b, ok = quoted(b[i:], beforeField) // a line cut short keeps what is left of it
+			if i := bytes.IndexByte(b, '"'); ok && i >= 0 {
+				if list, _, ok := quoted(b[i:], beforeField); ok {
+					r.forwarded = list
+				}
+			}
 		}
 	}
 	return r, nil
@@ -83,10 +110,14 @@ func parseTime(s string) (time.Time, error) {
 	if err != nil {
 		return t, fmt.Errorf("the time %q is not like 17/May/2015:10:05:03 +0000", s)
 	}
+	return t, inRange(t, s)
+}
+
+func inRange(t time.Time, s string) error {
 	if u := t.Unix(); u < earliest || u >= latest {
-		return t, fmt.Errorf("the time %q is not between 1970 and 2096", s)
+		return fmt.Errorf("the time %q is not between 1970 and 2096", s)
 	}
-	return t, nil
+	return nil
 }
 
 // quoted splits b, which starts with a quote, into what is quoted and what
@@ -126,16 +157,6 @@ func beforeStatus(b []byte) bool {
 
 // beforeField: the end of the line, or a space.
 func beforeField(b []byte) bool { return len(b) == 0 || b[0] == ' ' }
-
-// appendClient appends the client's address in its one canonical form, for IPv6
-// has many, or its host name as it stands.
-func appendClient(dst, client []byte) []byte {
-	addr, err := netip.ParseAddr(string(bytes.Trim(client, "[]")))
-	if err != nil {
-		return append(dst, client...)
-	}
-	return addr.Unmap().AppendTo(dst)
-}
 
 // appendPath appends the path of a request line without its query, or "-" if
 // there is none: clients that speak no HTTP leave "-", nothing or raw bytes.

@@ -6,7 +6,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
 )
+
+// everyAddress is a client.
+var everyAddress = ratelimit.Must(newClients(128, nil))
 
 func TestParseLine(t *testing.T) {
 	utc := time.Date(2015, 5, 17, 10, 5, 3, 0, time.UTC)
@@ -130,6 +135,7 @@ func TestParseLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r, err := parseLine([]byte(tt.line))
 			require.NoError(t, err)
+			require.NoError(t, everyAddress.resolve(&r))
 			require.Equal(t, tt.at, time.UnixMicro(r.at).UTC())
 			require.Equal(t, tt.client, string(keyers["ip"](nil, r)))
 			require.Equal(t, tt.path, string(keyers["path"](nil, r)))
@@ -176,6 +182,8 @@ func FuzzParseLine(f *testing.F) {
 		`h - - [17/May/2015:10:05:03 +0000] "GET http://x.test HTTP/1.1"`,
 		`h - - [17/May/2015:10:05:03 +0000] "\`,
 		"\x1b[31m [ [ [",
+		`www.test:443 192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 1 "-" "x" "192.0.2.1, 10.0.0.1"`,
+		`{"ts":1431857103.25,"request":{"remote_ip":"10.0.0.1","uri":"/a?b","headers":{"User-Agent":["x"],"X-Forwarded-For":["203.0.113.9"]}}}`,
 	} {
 		f.Add(line)
 	}
@@ -187,16 +195,22 @@ func FuzzParseLine(f *testing.F) {
 		}
 		require.True(t, r.at >= earliest*1e6 && r.at < latest*1e6, "time %d", r.at)
 		require.NotEmpty(t, r.client)
-		require.NotContains(t, string(r.client), " ")
+		require.True(t, strings.HasPrefix(line, "{") || !strings.Contains(string(r.client), " "))
+		json := strings.HasPrefix(line, "{") // escapes, and what follows makes another text of it
 		for _, part := range [][]byte{r.client, r.line, r.agent} {
-			require.Contains(t, line, string(part))
+			require.True(t, json || strings.Contains(line, string(part)))
 		}
-		require.NotEmpty(t, keyers["ip"](nil, r))
+		if resolved := r; everyAddress.resolve(&resolved) == nil {
+			require.NotEmpty(t, keyers["ip"](nil, resolved))
+		}
 		path := string(keyers["path"](nil, r))
 		require.NotEmpty(t, path)
 		require.NotContains(t, path, "?")
 		require.LessOrEqual(t, len(shorten(keyers["ip+path"](nil, r))), maxKey)
 
+		if json {
+			return
+		}
 		// Whatever follows in the line changes neither the client nor the time.
 		again, err := parseLine([]byte(line + ` "more`))
 		require.NoError(t, err)

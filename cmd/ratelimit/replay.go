@@ -2,53 +2,70 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/tryacquire/ratelimit/cmd/ratelimit/internal/report"
 )
 
-// run does what args say and returns the exit code.
-func (p program) run(ctx context.Context, args []string) int {
-	cfg, err := parseArgs(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(p.stdout, usage())
-		return exitDone
-	case err != nil:
-		fmt.Fprintf(p.stderr, "replay: %v\n(replay -h explains every flag)\n", err)
-		return exitUsage
-	case p.typing && cfg.readsStdin():
-		fmt.Fprintln(p.stderr, "replay: no log to read: name a file, or pipe one in, as in: replay access.log")
-		return exitUsage
+func (p program) replayCommand() *cobra.Command {
+	f := newReplayFlags()
+	cmd := &cobra.Command{
+		Use:     "replay [flags] [log ...]",
+		Short:   "What would this limit have done to yesterday's traffic?",
+		Long:    replayLong,
+		Example: replayExamples,
+		RunE: func(cmd *cobra.Command, files []string) error {
+			cfg, err := f.config(files)
+			if err != nil {
+				return usageError{err}
+			}
+			if p.typing && cfg.readsStdin() {
+				return usagef("no log to read: name a file, or pipe one in, as in: ratelimit replay access.log")
+			}
+			return p.runReplay(cmd.Context(), cfg, asJSON(cmd))
+		},
 	}
+	f.define(cmd.Flags())
+	complete(cmd, "algorithm", algorithms...)
+	complete(cmd, "storage", "hash", "list", "zset")
+	complete(cmd, "key", slices.Sorted(maps.Keys(keyers))...)
+	return cmd
+}
 
+// runReplay replays, and writes the reports.
+func (p program) runReplay(ctx context.Context, cfg config, asJSON bool) error {
 	began := time.Now()
-	rep, err := p.replay(ctx, cfg)
+	found, err := p.replay(ctx, cfg)
 	p.progress.clear()
-	switch {
-	case err != nil && ctx.Err() != nil:
-		fmt.Fprintln(p.stderr, "replay: interrupted, nothing is left behind")
-		return exitInterrupted
-	case err != nil:
-		fmt.Fprintf(p.stderr, "replay: %v\n", err)
-		return exitFailed
+	if err != nil {
+		return err
 	}
+	took := time.Since(began)
 	if cfg.page != "" {
-		if err := rep.writePage(cfg.page, time.Since(began)); err != nil {
-			fmt.Fprintf(p.stderr, "replay: writing the page: %v\n", err)
-			return exitFailed
+		if err := found.writePage(cfg.page, took); err != nil {
+			return fmt.Errorf("writing the page: %w", err)
 		}
 	}
-	if _, err := io.WriteString(p.stdout, rep.String()); err != nil {
-		fmt.Fprintf(p.stderr, "replay: writing the report: %v\n", err)
-		return exitFailed
+	if asJSON {
+		d := found.data(took)
+		err = p.writeJSON(struct {
+			report.Data
+			BucketSeconds float64 `json:"bucket_seconds"`
+			TookSeconds   float64 `json:"took_seconds"`
+		}{d, d.BucketWidth.Seconds(), d.Took.Seconds()})
+	} else if _, err = io.WriteString(p.stdout, found.String()); err != nil {
+		err = fmt.Errorf("writing the report: %w", err)
 	}
-	if rep.requests == 0 && rep.skipped > 0 {
-		return exitFailed // not an access log at all
+	if err == nil && found.requests == 0 && found.skipped > 0 {
+		return fmt.Errorf("no line of %d could be read", found.skipped) // not an access log at all
 	}
-	return exitDone
+	return err
 }
 
 // interruptible reads from r until ctx ends, also while r has nothing to give. A

@@ -33,7 +33,7 @@ func runWith(t *testing.T, ctx context.Context, log io.Reader, chunkBytes int, a
 	dir := t.TempDir()
 	var stdout, stderr bytes.Buffer
 	p := program{stdin: log, stdout: &stdout, stderr: &stderr, tempDir: dir, chunkBytes: chunkBytes}
-	code := p.run(ctx, args)
+	code := p.command(ctx, append([]string{"replay"}, args...))
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	require.Empty(t, left, "temporary files are left")
@@ -65,28 +65,28 @@ func TestCountsByHand(t *testing.T) {
 		denied []int // seconds
 	}{
 		// Windows [0, 60), [60, 120) and [125, 185).
-		{"-algorithm fixed-window -rate 3/m", []int{0, 20, 40, 110}},
+		{"--algorithm fixed-window --rate 3/m", []int{0, 20, 40, 110}},
 		// Minutes end at 30, 90 and 150.
-		{"-algorithm fixed-window -rate 3/m -align 0", []int{0, 20, 130}},
+		{"--algorithm fixed-window --rate 3/m --align 0", []int{0, 20, 130}},
 		// Minutes end at 0, 60 and 120.
-		{"-algorithm fixed-window -rate 3/m -align 30s", []int{0, 20, 40, 110}},
+		{"--algorithm fixed-window --rate 3/m --align 30s", []int{0, 20, 40, 110}},
 		// At 110 there are 60, 60 and 100; at 150, 100, 125 and 130.
-		{"-algorithm sliding-log -rate 3/m", []int{0, 20, 40, 110, 150}},
-		{"-algorithm sliding-window -rate 3/m -storage zset", []int{0, 20, 40, 110, 150}},
+		{"--algorithm sliding-log --rate 3/m", []int{0, 20, 40, 110, 150}},
+		{"--algorithm sliding-window --rate 3/m --storage zset", []int{0, 20, 40, 110, 150}},
 		// Those of 0 to 10 leave at 70, so 60 is denied twice; then 100, 110, 125.
-		{"-algorithm sliding-window -rate 3/m -buckets 6", []int{0, 20, 40, 60, 60, 130, 150}},
-		{"-algorithm sliding-window -rate 3/m -buckets 6 -storage list", []int{0, 20, 40, 60, 60, 130, 150}},
-		{"-algorithm sliding-log -rate 3/m -resolution 10s", []int{0, 20, 40, 60, 60, 130, 150}},
+		{"--algorithm sliding-window --rate 3/m --buckets 6", []int{0, 20, 40, 60, 60, 130, 150}},
+		{"--algorithm sliding-window --rate 3/m --buckets 6 --storage list", []int{0, 20, 40, 60, 60, 130, 150}},
+		{"--algorithm sliding-log --rate 3/m --resolution 10s", []int{0, 20, 40, 60, 60, 130, 150}},
 		// 40 finds 0, 0 and 20; 110 finds 60, 60 and 100; 150 as above.
-		{"-algorithm sliding-log -rule 3/m,2/10s", []int{0, 0, 40, 110, 150}},
+		{"--algorithm sliding-log --rule 3/m,2/10s", []int{0, 0, 40, 110, 150}},
 		// A token each 20 s: none at the fourth 0, one at 60, a half at 130.
-		{"-algorithm token-bucket -rate 3/m", []int{0, 60, 130}},
-		{"-algorithm leaky-bucket -rate 3/m", []int{0, 60, 130}},
-		{"-algorithm token-bucket -rate 3/m -burst 4", []int{60, 130}},
+		{"--algorithm token-bucket --rate 3/m", []int{0, 60, 130}},
+		{"--algorithm leaky-bucket --rate 3/m", []int{0, 60, 130}},
+		{"--algorithm token-bucket --rate 3/m --burst 4", []int{60, 130}},
 		// Three tokens at 60 and at 120, of which 100 takes the last before.
-		{"-algorithm token-bucket -rate 3/m -every 60s", []int{0, 20, 40, 110}},
+		{"--algorithm token-bucket --rate 3/m --every 60s", []int{0, 20, 40, 110}},
 		// One at a time, 20 s apart: 110 comes 10 s and 130 comes 5 s after one.
-		{"-algorithm leaky-bucket -rate 3/m -capacity 1", []int{0, 0, 0, 60, 110, 130}},
+		{"--algorithm leaky-bucket --rate 3/m --capacity 1", []int{0, 0, 0, 60, 110, 130}},
 	} {
 		t.Run(tt.args, func(t *testing.T) {
 			cfg, err := parseArgs(strings.Fields(tt.args))
@@ -102,7 +102,7 @@ func TestCountsByHand(t *testing.T) {
 			require.Equal(t, 15-len(tt.denied), rep.allowed[0])
 			require.Equal(t, 2, rep.keys)
 			require.Equal(t, 1, rep.keysDenied[0])
-			require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{len(tt.denied)}}}, rep.denied.items)
+			require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: []int{len(tt.denied)}}}, rep.denied.items)
 			minutes := map[int64]int{}
 			for _, at := range tt.denied {
 				minutes[logStart.Add(time.Duration(at)*time.Second).Unix()/60]++
@@ -129,13 +129,13 @@ func TestComparisonCountsByHand(t *testing.T) {
 		log += logLine("192.0.2.1", at)
 	}
 	// The sliding log denies 0, 20, 40, 110 and 150, the aligned window 0, 20 and 130.
-	cfg, err := parseArgs([]string{"-algorithm", "sliding-log", "-rate", "3/m", "-vs", "fixed-window -align 0"})
+	cfg, err := parseArgs([]string{"--algorithm", "sliding-log", "--rate", "3/m", "--vs", "fixed-window --align 0"})
 	require.NoError(t, err)
 	rep := replayed(t, cfg, log)
-	require.Equal(t, [2]int{8, 10}, rep.allowed)
-	require.Equal(t, 1, rep.onlyFirst)
-	require.Equal(t, 3, rep.onlySecond)
-	require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: [2]int{5, 3}}}, rep.denied.items)
+	require.Equal(t, []int{8, 10}, rep.allowed)
+	require.Equal(t, 4, rep.differ)
+	require.Equal(t, []int{1, 3}, rep.alone)
+	require.Equal(t, []tally{{key: "192.0.2.1", requests: 13, denied: []int{5, 3}}}, rep.denied.items)
 }
 
 // randomLog is requests of a few clients within ten minutes, many of them in the
@@ -156,10 +156,10 @@ func randomLog(n int) (lines []string) {
 func TestOrderInTheFileDoesNotMatter(t *testing.T) {
 	raceflag.SkipSequential(t)
 	lines := randomLog(300)
-	args := []string{"-algorithm", "token-bucket,sliding-log", "-rate", "4/m"}
+	args := []string{"--algorithm", "token-bucket,sliding-log", "--rate", "4/m"}
 	want := runOn(t, strings.Join(lines, ""), args...)
 	require.Equal(t, exitDone, want.code, want.stderr)
-	require.Contains(t, want.stdout, "300 requests from 12 client IPs")
+	require.Contains(t, want.stdout, "300 requests from 12 clients")
 
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 2 {
@@ -189,7 +189,7 @@ func TestSlidingLogAgreesWithAModel(t *testing.T) {
 			allowed++
 		}
 	}
-	cfg, err := parseArgs([]string{"-algorithm", "sliding-log", "-rate", "5/m"})
+	cfg, err := parseArgs([]string{"--algorithm", "sliding-log", "--rate", "5/m"})
 	require.NoError(t, err)
 	require.Equal(t, allowed, replayed(t, cfg, strings.Join(lines, "")).allowed[0])
 }
@@ -210,7 +210,7 @@ func TestKeys(t *testing.T) {
 		{"user-agent", 3, []string{"x"}},
 		{"ip+path", 3, []string{"192.0.2.1 /a"}},
 	} {
-		cfg, err := parseArgs([]string{"-key", tt.key, "-rate", "1/m"})
+		cfg, err := parseArgs([]string{"--key", tt.key, "--rate", "1/m"})
 		require.NoError(t, err)
 		rep := replayed(t, cfg, log)
 		require.Equal(t, tt.keys, rep.keys, tt.key)
@@ -224,13 +224,13 @@ func TestKeys(t *testing.T) {
 
 func TestSeveralFilesPlainAndGzipped(t *testing.T) {
 	lines := randomLog(60)
-	whole := runOn(t, strings.Join(lines, ""), "-rate", "2/m")
+	whole := runOn(t, strings.Join(lines, ""), "--rate", "2/m")
 
 	dir := t.TempDir()
 	plain, packed := filepath.Join(dir, "access.log"), filepath.Join(dir, "access.log.1.gz")
 	require.NoError(t, os.WriteFile(plain, []byte(strings.Join(lines[30:], "")), 0o600))
 	require.NoError(t, os.WriteFile(packed, gzipped(t, strings.Join(lines[:20], "")), 0o600))
-	got := runOn(t, strings.Join(lines[20:30], ""), "-rate", "2/m", plain, packed, "-")
+	got := runOn(t, strings.Join(lines[20:30], ""), "--rate", "2/m", plain, packed, "-")
 	require.Equal(t, exitDone, got.code, got.stderr)
 	_, wantRest, _ := strings.Cut(whole.stdout, ": ")
 	_, gotRest, _ := strings.Cut(got.stdout, ": ")
@@ -247,7 +247,7 @@ func TestSkippedLinesAreCountedAndTheFirstShown(t *testing.T) {
 		logLine("192.0.2.1", 0)
 	got := runOn(t, log)
 	require.Equal(t, exitDone, got.code)
-	require.Contains(t, got.stdout, "2 requests from 1 client IP\n")
+	require.Contains(t, got.stdout, "2 requests from 1 client\n")
 	require.Contains(t, got.stdout, `Left out 4 lines that cannot be read:
   line 1: it does not start with a client address: nonsense
   line 5: the time "17/May/2015" is not like 17/May/2015:10:05:03 +0000: 192.0.2.1 - - [17/May/2015] "GET / HTTP/1.1" 200 1
@@ -266,17 +266,17 @@ func TestNothingToReplay(t *testing.T) {
   line 1: no [time] followed by a "request": some text
 There is nothing to replay: no line of standard input is like
   192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5120
-`, ""}, runOn(t, "some text\n"))
+`, "ratelimit replay: no line of 1 could be read\n"}, runOn(t, "some text\n"))
 }
 
 func TestUsage(t *testing.T) {
-	require.Equal(t, result{exitUsage, "", "replay: -top 0: it must be 1 or more\n(replay -h explains every flag)\n"}, runOn(t, "", "-top", "0"))
-	require.Equal(t, result{exitDone, usage(), ""}, runOn(t, "", "-h"))
+	require.Equal(t, result{exitUsage, "", "ratelimit replay: --top 0: it must be 1 or more\n(ratelimit replay --help explains every flag)\n"}, runOn(t, "", "--top", "0"))
+	require.Contains(t, runOn(t, "", "-h").stdout, "--ipv6-prefix bits")
 
 	var stderr bytes.Buffer
 	p := program{stdin: iotest.ErrReader(errors.New("it was read")), stderr: &stderr, typing: true}
-	require.Equal(t, exitUsage, p.run(t.Context(), nil))
-	require.Equal(t, "replay: no log to read: name a file, or pipe one in, as in: replay access.log\n", stderr.String())
+	require.Equal(t, exitUsage, p.command(t.Context(), []string{"replay"}))
+	require.Equal(t, "ratelimit replay: no log to read: name a file, or pipe one in, as in: ratelimit replay access.log\n(ratelimit replay --help explains every flag)\n", stderr.String())
 }
 
 func TestFailures(t *testing.T) {
@@ -288,21 +288,21 @@ func TestFailures(t *testing.T) {
 	packed := gzipped(t, strings.Join(randomLog(100), ""))
 	got = runOn(t, string(packed[:len(packed)/2]))
 	require.Equal(t, exitFailed, got.code)
-	require.Regexp(t, `^replay: standard input, after line \d+: unexpected EOF\n$`, got.stderr)
+	require.Regexp(t, `^ratelimit replay: standard input, after line \d+: unexpected EOF\n$`, got.stderr)
 
 	got = runOn(t, "\x1f\x8bno")
 	require.Equal(t, exitFailed, got.code)
-	require.Regexp(t, `^replay: standard input: `, got.stderr)
+	require.Regexp(t, `^ratelimit replay: standard input: `, got.stderr)
 
 	var stderr bytes.Buffer
 	p := program{stdin: strings.NewReader(""), stderr: &stderr, tempDir: filepath.Join(t.TempDir(), "missing")}
-	require.Equal(t, exitFailed, p.run(t.Context(), nil))
+	require.Equal(t, exitFailed, p.command(t.Context(), []string{"replay"}))
 	require.Contains(t, stderr.String(), "missing")
 
 	stderr.Reset()
 	p = program{stdin: strings.NewReader(""), stdout: brokenWriter{}, stderr: &stderr, tempDir: t.TempDir()}
-	require.Equal(t, exitFailed, p.run(t.Context(), nil))
-	require.Equal(t, "replay: writing the report: broken\n", stderr.String())
+	require.Equal(t, exitFailed, p.command(t.Context(), []string{"replay"}))
+	require.Equal(t, "ratelimit replay: writing the report: broken\n", stderr.String())
 }
 
 type brokenWriter struct{}
@@ -322,7 +322,7 @@ func TestInterruptWhileReading(t *testing.T) {
 		cancel() // and nothing more comes
 	}()
 	got := runWith(t, ctx, interruptible{ctx, r}, 500)
-	require.Equal(t, result{exitInterrupted, "", "replay: interrupted, nothing is left behind\n"}, got)
+	require.Equal(t, result{exitInterrupted, "", "ratelimit replay: interrupted, nothing is left behind\n"}, got)
 }
 
 func TestInterruptWhileDeciding(t *testing.T) {
@@ -333,7 +333,7 @@ func TestInterruptWhileDeciding(t *testing.T) {
 		return 0, io.EOF
 	}))
 	got := runWith(t, ctx, log, 500)
-	require.Equal(t, result{exitInterrupted, "", "replay: interrupted, nothing is left behind\n"}, got)
+	require.Equal(t, result{exitInterrupted, "", "ratelimit replay: interrupted, nothing is left behind\n"}, got)
 }
 
 type readerFunc func([]byte) (int, error)
@@ -349,7 +349,7 @@ func TestRealLog(t *testing.T) {
 	}
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
-	args := []string{"-rate", "10/m", "-vs", "fixed-window -align 0"}
+	args := []string{"--rate", "10/m", "--vs", "fixed-window --align 0"}
 	want := runOn(t, string(text), args...)
 	require.Equal(t, exitDone, want.code, want.stderr)
 	t.Log("\n" + want.stdout)

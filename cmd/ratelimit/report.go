@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"strings"
 	"time"
@@ -25,9 +26,11 @@ type findings struct {
 	skipped int
 	samples []skippedLine
 
-	allowed    [2]int // by each limit
-	onlyFirst  int    // allowed by the first limit and denied by the second
-	onlySecond int
+	formats map[string]int // of lines
+
+	allowed []int // by each limit
+	differ  int   // not decided alike by all
+	alone   []int // of them, those that one limit alone allowed
 
 	minute  tally      // the minute that is being counted
 	minutes top[tally] // the busiest
@@ -37,7 +40,7 @@ type findings struct {
 	parts []tally // of the time, without gaps
 
 	keys       int
-	keysDenied [2]int
+	keysDenied []int
 	key        tally // the key that is being counted
 	denied     top[tally]
 }
@@ -54,7 +57,7 @@ type tally struct {
 	key      string
 	minute   int64 // since the Unix epoch
 	requests int
-	denied   [2]int // by each limit
+	denied   []int // by each limit
 }
 
 func (t *tally) add(v verdicts, limits int) {
@@ -67,10 +70,16 @@ func (t *tally) add(v verdicts, limits int) {
 }
 
 // allDenied adds up what the limits denied.
-func (t *tally) allDenied() int { return t.denied[0] + t.denied[1] }
+func (t *tally) allDenied() (n int) {
+	for _, denied := range t.denied {
+		n += denied
+	}
+	return n
+}
 
 func newFindings(cfg config) *findings {
-	r := &findings{cfg: cfg}
+	n := len(cfg.limits)
+	r := &findings{cfg: cfg, formats: map[string]int{}, allowed: make([]int, n), alone: make([]int, n), keysDenied: make([]int, n)}
 	r.minutes = top[tally]{n: cfg.top, compare: func(a, b tally) int {
 		return cmp.Or(b.requests-a.requests, cmp.Compare(a.minute, b.minute))
 	}}
@@ -97,6 +106,7 @@ func (r *findings) countRequest(q request) {
 		r.first, r.last, r.zone = q.at, q.at, q.zone
 	}
 	r.requests++
+	r.formats[q.format]++
 	r.first, r.last = min(r.first, q.at), max(r.last, q.at)
 	r.zones = r.zones || q.zone != r.zone
 }
@@ -108,16 +118,15 @@ func (r *findings) count(at int64, v verdicts) {
 			r.allowed[i]++
 		}
 	}
-	switch {
-	case len(r.cfg.limits) < 2:
-	case v.allowed(0) && !v.allowed(1):
-		r.onlyFirst++
-	case !v.allowed(0) && v.allowed(1):
-		r.onlySecond++
+	if all := verdicts(1)<<len(r.cfg.limits) - 1; v != 0 && v != all {
+		r.differ++
+		if v&(v-1) == 0 {
+			r.alone[bits.TrailingZeros32(uint32(v))]++
+		}
 	}
 	if minute := at / int64(time.Minute/time.Microsecond); minute != r.minute.minute || r.minute.requests == 0 {
 		r.endMinute()
-		r.minute = tally{minute: minute}
+		r.minute = tally{minute: minute, denied: make([]int, len(r.cfg.limits))}
 	}
 	r.minute.add(v, len(r.cfg.limits))
 	r.part(at).add(v, len(r.cfg.limits))
@@ -139,6 +148,9 @@ func (r *findings) part(at int64) *tally {
 			}
 		}
 		r.parts = make([]tally, r.last/r.width-r.first/r.width+1)
+		for i := range r.parts {
+			r.parts[i].denied = make([]int, len(r.cfg.limits))
+		}
 	}
 	return &r.parts[at/r.width-r.first/r.width]
 }
@@ -147,7 +159,7 @@ func (r *findings) part(at int64) *tally {
 func (r *findings) countKey(key []byte, v verdicts) {
 	if string(key) != r.key.key || r.key.requests == 0 {
 		r.endKey()
-		r.key = tally{key: string(key)}
+		r.key = tally{key: string(key), denied: make([]int, len(r.cfg.limits))}
 	}
 	r.key.add(v, len(r.cfg.limits))
 }

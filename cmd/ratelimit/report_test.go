@@ -23,22 +23,28 @@ func goldenLog() string {
 }
 
 func TestReport(t *testing.T) {
-	got := runOn(t, goldenLog(), "-rate", "3/m")
-	require.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 client IPs
+	got := runOn(t, goldenLog(), "--rate", "3/m")
+	require.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 clients
 made from 2015-05-17 12:00:30 +0000 to 2015-05-17 12:03:00 +0000 (2 minutes 30 seconds)
 Left out 1 line that cannot be read:
   line 14: no [time] followed by a "request": # rotated
 
-The limit, for each client IP:
+The limit, for each client:
   token-bucket: 3 per minute, up to 3 at once
 
-                requests  allowed  denied  share denied  client IPs denied
-  token-bucket        19       14       5        26.3 %             2 of 3
+                requests  allowed  denied  share denied  clients denied
+  token-bucket        19       14       5        26.3 %          2 of 3
 
-The client IPs denied most:
-               requests  allowed  denied  share denied
-  192.0.2.1          13       10       3        23.1 %
-  2001:db8::7         5        3       2        40.0 %
+The clients denied most:
+                 requests  allowed  denied  share denied
+  192.0.2.1            13       10       3        23.1 %
+  2001:db8::/64         5        3       2        40.0 %
+
+The minutes with the most denials:
+                    requests  allowed  denied  share denied
+  2015-05-17 12:02         9        6       3        33.3 %
+  2015-05-17 12:00         5        4       1        20.0 %
+  2015-05-17 12:01         4        3       1        25.0 %
 
 The busiest minutes:
                     requests  allowed  denied  share denied
@@ -50,34 +56,38 @@ The busiest minutes:
 }
 
 func TestReportOfTwoLimits(t *testing.T) {
-	got := runOn(t, goldenLog(), "-rate", "3/m", "-vs", "fixed-window -align 0", "-top", "1")
-	require.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 client IPs
+	got := runOn(t, goldenLog(), "--rate", "3/m", "--vs", "fixed-window --align 0", "--top", "1")
+	require.Equal(t, result{exitDone, `Replayed standard input: 19 requests from 3 clients
 made from 2015-05-17 12:00:30 +0000 to 2015-05-17 12:03:00 +0000 (2 minutes 30 seconds)
 Left out 1 line that cannot be read:
   line 14: no [time] followed by a "request": # rotated
 
-The limits compared, for each client IP:
+The limits compared, for each client:
   token-bucket: 3 per minute, up to 3 at once
   fixed-window: at most 3 in each minute of the clock (UTC)
 
-                requests  allowed  denied  share denied  client IPs denied
-  token-bucket        19       14       5        26.3 %             2 of 3
-  fixed-window        19       14       5        26.3 %             2 of 3
+                requests  allowed  denied  share denied  clients denied
+  token-bucket        19       14       5        26.3 %          2 of 3
+  fixed-window        19       14       5        26.3 %          2 of 3
 
 Decided differently: 2 of 19 requests (10.5 %): 1 allowed by token-bucket alone, 1 allowed by fixed-window alone
 
-The client IPs denied most (1 of 2; -top shows more):
+The clients denied most (1 of 2; --top shows more):
              requests  denied by token-bucket   share  denied by fixed-window   share
   192.0.2.1        13                       3  23.1 %                       3  23.1 %
 
-The busiest minutes (1 of 4; -top shows more):
+The minutes with the most denials (1 of 3; --top shows more):
+                    requests  denied by token-bucket   share  denied by fixed-window   share
+  2015-05-17 12:02         9                       3  33.3 %                       3  33.3 %
+
+The busiest minutes (1 of 4; --top shows more):
                     requests  denied by token-bucket   share  denied by fixed-window   share
   2015-05-17 12:02         9                       3  33.3 %                       3  33.3 %
 `, ""}, got)
 }
 
 func TestReportOfOneAlgorithmTwice(t *testing.T) {
-	got := runOn(t, goldenLog(), "-rate", "3/m", "-vs", "-burst 3")
+	got := runOn(t, goldenLog(), "--rate", "3/m", "--vs", "--burst 3")
 	require.Contains(t, got.stdout, `
   token-bucket A: 3 per minute, up to 3 at once
   token-bucket B: 3 per minute, up to 3 at once
@@ -87,17 +97,17 @@ func TestReportOfOneAlgorithmTwice(t *testing.T) {
 
 func TestReportWithoutDenials(t *testing.T) {
 	got := runOn(t, logLine("192.0.2.1", 0))
-	require.Equal(t, `Replayed standard input: 1 request from 1 client IP
+	require.Equal(t, `Replayed standard input: 1 request from 1 client
 made from 2015-05-17 12:00:30 +0000 to 2015-05-17 12:00:30 +0000 (within one second)
 
-The limit, for each client IP:
+The limit, for each client:
   token-bucket: 20 per minute, up to 20 at once
-  (the default; -algorithm, -rate, -burst and others choose another: see -h)
+  (the default; --algorithm, --rate, --burst and others choose another: see --help)
 
-                requests  allowed  denied  share denied  client IPs denied
-  token-bucket         1        1       0         0.0 %             0 of 1
+                requests  allowed  denied  share denied  clients denied
+  token-bucket         1        1       0         0.0 %          0 of 1
 
-Nobody was denied. A lower -rate shows where the limit begins to bite.
+Nobody was denied. A lower --rate shows where the limit begins to bite.
 
 The busiest minutes:
                     requests  allowed  denied  share denied

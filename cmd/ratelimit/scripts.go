@@ -2,74 +2,115 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	_ "github.com/tryacquire/ratelimit" // whose scripts these are
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-const scriptsUsage = `The Lua scripts that limiters run on Redis, by their SHA-1 digests, as SLOWLOG,
+const scriptsLong = `The Lua scripts that limiters run on Redis, by their SHA-1 digests, as SLOWLOG,
 MONITOR and error messages name them.
 
-Usage: ratelimit scripts [flags] [limiter ...]
-
 Without a limiter: the scripts of each limiter on its own. With one or more: those
-that they run when they decide together (NewAll, AcquireAll), each by the name of its
+that they run when they decide together (NewAll, TryAcquireAll), each by the name of its
 file: bucket, steppedbucket, fixedwindow, datedwindow, calendarwindow,
 slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog,2 (of two
-rules) or inflight; with ",estimate" if its claim is one.
+rules) or inflight; with ",estimate" if its claim is one.`
 
-  -find DIGEST  only the script whose digest begins so
-  -line N       with -find: the line of the script, and the block that it is in
-  -print        the texts too
+// scriptNames are the limiters that scripts takes.
+var scriptNames = []string{
+	"bucket", "steppedbucket", "fixedwindow", "datedwindow", "calendarwindow",
+	"slidingwindow_hash", "slidingwindow_list", "slidingwindow_zset", "slidinglog", "inflight",
+}
 
-Examples:
-  ratelimit scripts
-  ratelimit scripts -print bucket fixedwindow
-  ratelimit scripts -find 2c6b27 -line 143    for "user_script:143 … script: 2c6b27…"
-`
+func (p program) scriptsCommand() *cobra.Command {
+	var find string
+	var line int
+	var whole bool
+	cmd := &cobra.Command{
+		Use:   "scripts [flags] [limiter ...]",
+		Short: "The scripts that Redis runs: lists, prints and finds them",
+		Long:  scriptsLong,
+		Example: `  ratelimit scripts
+  ratelimit scripts --print bucket fixedwindow
+  ratelimit scripts --find 2c6b27 --line 143    for "user_script:143 … script: 2c6b27…"`,
+		ValidArgsFunction: cobra.FixedCompletions(scriptNames, cobra.ShellCompDirectiveNoFileComp),
+		RunE: func(cmd *cobra.Command, limiters []string) error {
+			all, err := script.Index(), error(nil)
+			if len(limiters) > 0 {
+				all, err = script.Together(limiters)
+			}
+			if err == nil && line != 0 && find == "" {
+				err = errors.New("--line is for the script of --find")
+			}
+			if err == nil {
+				all, err = found(all, find)
+			}
+			var at *scriptLine
+			if err == nil && line != 0 {
+				at, err = lineOf(all[0], line)
+			}
+			if err != nil {
+				return usageError{err}
+			}
+			return p.writeScripts(all, at, whole, asJSON(cmd))
+		},
+	}
+	cmd.Flags().StringVar(&find, "find", "", "only the script whose `digest` begins so")
+	cmd.Flags().IntVar(&line, "line", 0, "with --find: this line of the script, and the block that it is in")
+	cmd.Flags().BoolVar(&whole, "print", false, "the texts too")
+	return cmd
+}
 
-// scripts lists scripts, or finds one, and returns the exit code.
-func (p program) scripts(args []string) int {
-	fs := flag.NewFlagSet("scripts", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	find, line, whole := fs.String("find", "", ""), fs.Int("line", 0, ""), fs.Bool("print", false, "")
-	limiters, err := parseMixed(fs, args)
-	if errors.Is(err, flag.ErrHelp) {
-		fmt.Fprint(p.stdout, scriptsUsage)
-		return exitDone
+// A scriptLine is a line of a script, with those around it.
+type scriptLine struct {
+	Line   int      `json:"line"`
+	Block  string   `json:"block"`
+	First  int      `json:"first_line_of_text"`
+	Around []string `json:"text"`
+}
+
+// writeScripts lists scripts, or shows the line of the only one.
+func (p program) writeScripts(all []script.Named, at *scriptLine, whole, asJSON bool) error {
+	type entry struct {
+		Digest      string `json:"digest"`
+		Name        string `json:"name"`
+		Source      string `json:"source,omitempty"`
+		*scriptLine        // of --line
 	}
-	all := script.Index()
-	if err == nil && len(limiters) > 0 {
-		all, err = script.Together(limiters)
-	}
-	if err == nil && *line != 0 && *find == "" {
-		err = errors.New("-line is for the script of -find")
-	}
-	if err == nil {
-		all, err = found(all, *find)
-	}
-	if err == nil && *line != 0 {
-		err = p.showLine(all[0], *line)
-		if err == nil {
-			return exitDone
-		}
-	}
-	if err != nil {
-		fmt.Fprintf(p.stderr, "ratelimit scripts: %v\n(ratelimit scripts -h explains every flag)\n", err)
-		return exitUsage
-	}
+	entries := []entry{}
+	var b strings.Builder
 	for _, s := range all {
-		fmt.Fprintf(p.stdout, "%s  %s\n", s.Digest(), s.Name)
-		if *whole {
-			fmt.Fprintf(p.stdout, "%s\n", s.Source)
+		e := entry{Digest: s.Digest(), Name: s.Name, scriptLine: at}
+		fmt.Fprintf(&b, "%s  %s", e.Digest, e.Name)
+		if at != nil {
+			fmt.Fprintf(&b, ", line %d, %s", at.Line, at.Block)
 		}
+		b.WriteString("\n")
+		if at != nil {
+			for i, text := range at.Around {
+				mark := " "
+				if at.First+i == at.Line {
+					mark = ">"
+				}
+				fmt.Fprintf(&b, "%s%5d  %s\n", mark, at.First+i, text)
+			}
+		} else if whole {
+			e.Source = s.Source
+			fmt.Fprintf(&b, "%s\n", s.Source)
+		}
+		entries = append(entries, e)
 	}
-	return exitDone
+	if asJSON {
+		return p.writeJSON(entries)
+	}
+	_, err := io.WriteString(p.stdout, b.String())
+	return err
 }
 
 // found is the script whose digest begins so, or all for an empty digest.
@@ -87,21 +128,14 @@ func found(all []script.Named, digest string) ([]script.Named, error) {
 	return nil, fmt.Errorf("%d scripts have digests that begin with %q; give more of it", len(all), digest)
 }
 
-// showLine prints a line of a script with those around it, and the block that it is in.
-func (p program) showLine(s script.Named, line int) error {
+// lineOf is a line of a script.
+func lineOf(s script.Named, line int) (*scriptLine, error) {
 	lines := strings.Split(strings.TrimSuffix(s.Source, "\n"), "\n")
 	if line < 1 || line > len(lines) {
-		return fmt.Errorf("%s has %d lines, and no line %d", s.Name, len(lines), line)
+		return nil, fmt.Errorf("%s has %d lines, and no line %d", s.Name, len(lines), line)
 	}
-	fmt.Fprintf(p.stdout, "%s  %s, line %d, %s\n", s.Digest(), s.Name, line, blockOf(lines, line))
-	for i := max(line-3, 1); i <= min(line+3, len(lines)); i++ {
-		mark := " "
-		if i == line {
-			mark = ">"
-		}
-		fmt.Fprintf(p.stdout, "%s%5d  %s\n", mark, i, lines[i-1])
-	}
-	return nil
+	first := max(line-3, 1)
+	return &scriptLine{line, blockOf(lines, line), first, lines[first-1 : min(line+3, len(lines))]}, nil
 }
 
 // blockOf is the last block that begins in front of a line and is not indented deeper.

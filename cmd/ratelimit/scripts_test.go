@@ -11,7 +11,7 @@ import (
 
 func command(args ...string) (code int, stdout, stderr string) {
 	var out, problems bytes.Buffer
-	code = program{stdout: &out, stderr: &problems}.command(context.Background(), args)
+	code = program{stdout: &out, stderr: &problems, environ: func(string) string { return "" }, pause: pause}.command(context.Background(), args)
 	return code, out.String(), problems.String()
 }
 
@@ -28,11 +28,11 @@ func TestScriptsAreListedAndFound(t *testing.T) {
 	}
 	require.Len(t, digest, 40)
 
-	code, one, _ := command("scripts", "-find", strings.ToUpper(digest[:12]))
+	code, one, _ := command("scripts", "--find", strings.ToUpper(digest[:12]))
 	require.Equal(t, exitDone, code)
 	require.Equal(t, digest+"  bucket, operations\n", one)
 
-	_, text, _ := command("scripts", "-print", "-find", digest)
+	_, text, _ := command("scripts", "--print", "--find", digest)
 	text = strings.TrimPrefix(text, digest+"  bucket, operations\n")
 	want, number := "", 0
 	for i, line := range strings.Split(text, "\n") {
@@ -42,7 +42,7 @@ func TestScriptsAreListedAndFound(t *testing.T) {
 		}
 	}
 	require.Positive(t, number)
-	code, shown, _ := command("scripts", "-find", digest, "-line", itoa(number))
+	code, shown, _ := command("scripts", "--find", digest, "--line", itoa(number))
 	require.Equal(t, exitDone, code)
 	require.Equal(t, digest+"  bucket, operations, line "+itoa(number)+", block fit", strings.Split(shown, "\n")[0])
 	require.Contains(t, shown, ">"+strings.Repeat(" ", 5-len(itoa(number)))+itoa(number)+"  "+want+"\n")
@@ -67,13 +67,14 @@ func TestMistakesOfCommands(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, help},
-		{[]string{"repaly"}, "ratelimit: \"repaly\" is no command; there are replay and scripts (ratelimit -h)\n"},
+		{nil, "ratelimit: name a command\n"},
+		{[]string{"repaly"}, "ratelimit: unknown command \"repaly\" for \"ratelimit\"\n\nDid you mean this?\n\treplay\n"},
 		{[]string{"scripts", "bukket"}, `"bukket" is no file of a limiter`},
-		{[]string{"scripts", "-line", "3"}, "-line is for the script of -find"},
-		{[]string{"scripts", "-find", "zz"}, `no script of these has a digest that begins with "zz"`},
-		{[]string{"scripts", "-find", "bucket"}, `no script of these`},
-		{[]string{"scripts", "-nonsense"}, "flag provided but not defined: -nonsense"},
+		{[]string{"scripts", "--line", "3"}, "--line is for the script of --find"},
+		{[]string{"scripts", "--find", "zz"}, `no script of these has a digest that begins with "zz"`},
+		{[]string{"scripts", "--find", "bucket"}, `no script of these`},
+		{[]string{"scripts", "--nonsense"}, "unknown flag: --nonsense"},
+		{[]string{"scripts", "-find", "zz"}, "unknown shorthand flag: 'f' in -find; flags have two dashes"},
 	} {
 		code, out, problems := command(test.args...)
 		require.Equal(t, exitUsage, code, "%q", test.args)
@@ -83,7 +84,7 @@ func TestMistakesOfCommands(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"replay", "-h"}, {"scripts", "-h"}} {
 		code, out, problems := command(args...)
 		require.Equal(t, exitDone, code)
-		require.Contains(t, out, "Usage: ")
+		require.Contains(t, out, "Usage:\n")
 		require.Empty(t, problems)
 	}
 }

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -18,17 +21,25 @@ func (r *findings) String() string {
 	}
 	r.writeLimits(&b)
 	r.writeTotals(&b)
+	if len(r.cfg.limits) > maxColumns || r.cfg.sweep {
+		b.WriteString("\nReplay one of these limits, or write a page (--html), to see who is denied, and when.\n")
+		return b.String()
+	}
 	r.writeKeys(&b)
-	r.writeMinutes(&b)
+	r.writeMinutes(&b, "The minutes with the most denials", r.worst)
+	r.writeMinutes(&b, "The busiest minutes", r.minutes)
 	return b.String()
 }
 
+// maxColumns is how many limits have a column of their own in the tables of keys and minutes.
+const maxColumns = 6
+
 // keyWords name what a limit belongs to.
 var keyWords = map[string]struct{ one, many string }{
-	"ip":         {"client IP", "client IPs"},
+	"ip":         {"client", "clients"},
 	"path":       {"path", "paths"},
 	"user-agent": {"user agent", "user agents"},
-	"ip+path":    {"client IP and path", "pairs of client IP and path"},
+	"ip+path":    {"client and path", "pairs of client and path"},
 }
 
 func (r *findings) writeLog(b *strings.Builder) {
@@ -47,6 +58,12 @@ func (r *findings) writeLog(b *strings.Builder) {
 			word = keyWords[r.cfg.key].one
 		}
 		fmt.Fprintf(b, "Replayed %s: %s from %s %s\n", name, plural(r.requests, "request"), number(r.keys), word)
+		if names := r.formatNames(); len(names) > 1 || names[0] != formatCommon {
+			for i, name := range names {
+				names[i] = fmt.Sprintf("%s %s", number(r.formats[name]), name)
+			}
+			fmt.Fprintf(b, "Formats of lines: %s\n", strings.Join(names, "; "))
+		}
 		fmt.Fprintf(b, "made from %s to %s (%s)\n", r.time(r.first, time.DateTime+" -0700"), r.time(r.last, time.DateTime+" -0700"), span(r.last-r.first))
 	}
 	if r.skipped > 0 {
@@ -68,13 +85,29 @@ func (r *findings) writeLog(b *strings.Builder) {
 	}
 }
 
+// formatNames are the formats of the lines, the most frequent first.
+func (r *findings) formatNames() []string {
+	return slices.SortedFunc(maps.Keys(r.formats), func(a, b string) int {
+		return cmp.Or(r.formats[b]-r.formats[a], strings.Compare(a, b))
+	})
+}
+
 // labels name the limits where they are compared.
 func (r *findings) labels() []string {
+	of := map[string]int{}
+	for _, l := range r.cfg.limits {
+		of[l.algorithm]++
+	}
 	var names []string
 	for i, l := range r.cfg.limits {
 		name := l.algorithm
-		if len(r.cfg.limits) == 2 && r.cfg.limits[1-i].algorithm == name {
+		switch {
+		case r.cfg.sweep:
+			name = l.label
+		case of[name] > 1 && len(r.cfg.limits) <= 26:
 			name += " " + string(rune('A'+i))
+		case of[name] > 1:
+			name += fmt.Sprintf(" %d", i+1)
 		}
 		names = append(names, name)
 	}
@@ -83,7 +116,10 @@ func (r *findings) labels() []string {
 
 func (r *findings) writeLimits(b *strings.Builder) {
 	word := "limit"
-	if len(r.cfg.limits) > 1 {
+	switch {
+	case r.cfg.sweep:
+		word = "limits to pick from"
+	case len(r.cfg.limits) > 1:
 		word = "limits compared"
 	}
 	fmt.Fprintf(b, "\nThe %s, for each %s:\n", word, keyWords[r.cfg.key].one)
@@ -91,7 +127,7 @@ func (r *findings) writeLimits(b *strings.Builder) {
 		fmt.Fprintf(b, "  %s: %v\n", label, r.cfg.limits[i])
 	}
 	if r.cfg.standard {
-		fmt.Fprintln(b, "  (the default; -algorithm, -rate, -burst and others choose another: see -h)")
+		fmt.Fprintln(b, "  (the default; --algorithm, --rate, --burst and others choose another: see --help)")
 	}
 }
 
@@ -106,29 +142,31 @@ func (r *findings) writeTotals(b *strings.Builder) {
 	}
 	b.WriteString("\n")
 	t.write(b)
-	if len(r.cfg.limits) == 2 {
-		differ := r.onlyFirst + r.onlySecond
-		fmt.Fprintf(b, "\nDecided differently: %s of %s requests (%s)", number(differ), number(r.requests), percent(differ, r.requests))
+	switch {
+	case len(r.cfg.limits) == 2 && !r.cfg.sweep:
+		fmt.Fprintf(b, "\nDecided differently: %s of %s requests (%s)", number(r.differ), number(r.requests), percent(r.differ, r.requests))
 		separator := ": "
-		for i, n := range []int{r.onlyFirst, r.onlySecond} {
+		for i, n := range r.alone {
 			if n > 0 {
 				fmt.Fprintf(b, "%s%s allowed by %s alone", separator, number(n), r.labels()[i])
 				separator = ", "
 			}
 		}
 		b.WriteString("\n")
+	case len(r.cfg.limits) > 2 && !r.cfg.sweep:
+		fmt.Fprintf(b, "\nNot decided alike by all: %s of %s requests (%s)\n", number(r.differ), number(r.requests), percent(r.differ, r.requests))
 	}
 }
 
 func (r *findings) writeKeys(b *strings.Builder) {
 	word := keyWords[r.cfg.key]
 	if len(r.denied.items) == 0 {
-		fmt.Fprintf(b, "\nNobody was denied. A lower -rate shows where the limit begins to bite.\n")
+		fmt.Fprintf(b, "\nNobody was denied. A lower --rate shows where the limit begins to bite.\n")
 		return
 	}
 	fmt.Fprintf(b, "\nThe %s denied most", word.many)
 	if r.denied.beyond > 0 {
-		fmt.Fprintf(b, " (%d of %s; -top shows more)", len(r.denied.items), number(len(r.denied.items)+r.denied.beyond))
+		fmt.Fprintf(b, " (%d of %s; --top shows more)", len(r.denied.items), number(len(r.denied.items)+r.denied.beyond))
 	}
 	b.WriteString(":\n")
 	t := r.tallyTable()
@@ -142,14 +180,17 @@ func (r *findings) writeKeys(b *strings.Builder) {
 	t.write(b)
 }
 
-func (r *findings) writeMinutes(b *strings.Builder) {
-	fmt.Fprintf(b, "\nThe busiest minutes")
-	if r.minutes.beyond > 0 {
-		fmt.Fprintf(b, " (%d of %s; -top shows more)", len(r.minutes.items), number(len(r.minutes.items)+r.minutes.beyond))
+func (r *findings) writeMinutes(b *strings.Builder, title string, minutes top[tally]) {
+	if len(minutes.items) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n%s", title)
+	if minutes.beyond > 0 {
+		fmt.Fprintf(b, " (%d of %s; --top shows more)", len(minutes.items), number(len(minutes.items)+minutes.beyond))
 	}
 	b.WriteString(":\n")
 	t := r.tallyTable()
-	for _, m := range r.minutes.items {
+	for _, m := range minutes.items {
 		t.row(r.tallyRow(r.time(m.minute*int64(time.Minute/time.Microsecond), "2006-01-02 15:04"), m)...)
 	}
 	t.write(b)
@@ -158,21 +199,27 @@ func (r *findings) writeMinutes(b *strings.Builder) {
 // tallyTable is a table of tallies, with its headings.
 func (r *findings) tallyTable() *table {
 	t := &table{left: 1}
-	if labels := r.labels(); len(labels) == 2 {
-		t.row("", "requests", "denied by "+labels[0], "share", "denied by "+labels[1], "share")
-	} else {
+	switch labels := r.labels(); len(labels) {
+	case 1:
 		t.row("", "requests", "allowed", "denied", "share denied")
+	case 2:
+		t.row("", "requests", "denied by "+labels[0], "share", "denied by "+labels[1], "share")
+	default:
+		t.row(append([]string{"denied by", "requests"}, labels...)...)
 	}
 	return t
 }
 
 func (r *findings) tallyRow(name string, t tally) []string {
 	row := []string{name, number(t.requests)}
-	if len(r.cfg.limits) == 1 {
+	if len(t.denied) == 1 {
 		row = append(row, number(t.requests-t.denied[0]))
 	}
-	for i := range r.cfg.limits {
-		row = append(row, number(t.denied[i]), percent(t.denied[i], t.requests))
+	for _, denied := range t.denied {
+		row = append(row, number(denied))
+		if len(t.denied) <= 2 {
+			row = append(row, percent(denied, t.requests))
+		}
 	}
 	return row
 }

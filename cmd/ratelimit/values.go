@@ -13,9 +13,9 @@ import (
 
 // parseRate reads "10/m" or "10/90s".
 func parseRate(name, s string) (ratelimit.Rate, error) {
-	r, err := ratelimit.ParseRate(s)
+	r, err := ratelimit.ParseRate(strings.TrimSpace(s))
 	if err != nil {
-		return r, fmt.Errorf("-%s: %w", name, err)
+		return r, fmt.Errorf("--%s: %w", name, err)
 	}
 	return r, nil
 }
@@ -57,10 +57,10 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 func parseStorage(s string) (ratelimit.Storage, error) {
-	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList, ratelimit.StorageZSet} {
 		if strings.EqualFold(s, storage.String()) {
 			return storage, nil
 		}
 	}
-	return 0, fmt.Errorf("-storage %q: choose one of hash, list, zset", s)
+	return 0, fmt.Errorf("--storage %q: choose one of hash, list, zset", s)
 }

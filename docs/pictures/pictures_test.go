@@ -67,8 +67,8 @@ func TestLimitersOfOneRowDecideAlike(t *testing.T) {
 		"token bucket": func(c ratelimit.Client, limit int) (ratelimit.Limiter, error) {
 			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit)
 		},
-		"sliding window": sliding(ratelimit.List),
-		"sliding log":    sliding(ratelimit.ZSet),
+		"sliding window": sliding(ratelimit.StorageList),
+		"sliding log":    sliding(ratelimit.StorageZSet),
 	} {
 		for _, s := range scenes() {
 			want, err := replay(t.Context(), rows[name], s)

@@ -2,13 +2,11 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"sort"
 	"strings"
 	"time"
 
-	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/keyname"
+	held "github.com/tryacquire/ratelimit/internal/state"
 )
 
 // A state is what Redis holds of one key.
@@ -49,7 +47,7 @@ func (w *world) states(ctx context.Context) ([]state, error) {
 		if err != nil {
 			return nil, err
 		}
-		one := state{Key: key, Words: inWords(now), Left: now.Remaining, Limit: now.Limit}
+		one := state{Key: key, Words: held.Result(now), Left: now.Remaining, Limit: now.Limit}
 		if one.Raw, one.Expires, err = w.raw(ctx, formats[s.Algorithm].id, key); err != nil {
 			return nil, err
 		}
@@ -58,47 +56,20 @@ func (w *world) states(ctx context.Context) ([]state, error) {
 	return all, nil
 }
 
-func inWords(now ratelimit.Result) string {
-	switch {
-	case now.Remaining == now.Limit:
-		return fmt.Sprintf("Nothing is used: %d of %d permits left.", now.Limit, now.Limit)
-	case now.Allowed:
-		return fmt.Sprintf("%d of %d permits left; all are back in %s.", now.Remaining, now.Limit, brief(now.ResetAfter))
-	}
-	return fmt.Sprintf("0 of %d permits left; the next call is allowed in %s, all are back in %s.", now.Limit, brief(now.RetryAfter), brief(now.ResetAfter))
-}
-
 // raw is what the key of a caller holds, and in how long it expires.
 func (w *world) raw(ctx context.Context, id, key string) (text, expires string, err error) {
 	name := w.name(id, key)
-	kind, err := w.client.Type(ctx, name).Result()
-	if err != nil {
+	kind, elements, more, err := held.Raw(ctx, w.client, name, 41)
+	switch {
+	case err != nil:
 		return "", "", err
-	}
-	switch kind {
-	case "none":
+	case kind == "none":
 		return "no key", "", nil
-	case "string":
-		text, err = w.client.Get(ctx, name).Result()
-	case "list":
-		var entries []string
-		entries, err = w.client.LRange(ctx, name, 0, 40).Result()
-		text = strings.Join(entries, " ")
-	case "hash":
-		var fields map[string]string
-		fields, err = w.client.HGetAll(ctx, name).Result()
-		var entries []string
-		for field, value := range fields {
-			entries = append(entries, field+"="+value)
-		}
-		sort.Strings(entries)
-		text = strings.Join(entries, " ")
-	}
-	if err != nil {
-		return "", "", err
+	case more:
+		elements = append(elements, "…")
 	}
 	left, err := w.client.PTTL(ctx, name).Result()
-	return name + " (" + kind + "): " + text, brief(left), err
+	return name + " (" + kind + "): " + strings.Join(elements, " "), held.Brief(left), err
 }
 
 // name is the name of a caller's key in Redis.

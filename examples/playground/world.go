@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit"
+	held "github.com/tryacquire/ratelimit/internal/state"
 )
 
 const (
@@ -233,13 +234,13 @@ func (w *world) record(caller int, s settings, result ratelimit.Result, err erro
 	var tooLong *ratelimit.WaitError
 	switch {
 	case errors.As(err, &tooLong):
-		one.Denied, l.Kind, l.Text = 1, "deny", "does not wait: its turn would come in "+brief(tooLong.Wait)
+		one.Denied, l.Kind, l.Text = 1, "deny", "does not wait: its turn would come in "+held.Brief(tooLong.Wait)
 	case err != nil:
 		one.Failed, l.Kind, l.Text = 1, "fail", "no decision: "+err.Error()
 	case !result.Allowed:
-		one.Denied, l.Kind, l.Text = 1, "deny", "denied, retry after "+brief(result.RetryAfter)
+		one.Denied, l.Kind, l.Text = 1, "deny", "denied, retry after "+held.Brief(result.RetryAfter)
 	case s.Wait:
-		one.Allowed, l.Kind, l.Text = 1, "allow", "allowed, after a wait of "+brief(took)
+		one.Allowed, l.Kind, l.Text = 1, "allow", "allowed, after a wait of "+held.Brief(took)
 	case result.Unlimited():
 		one.Allowed, l.Kind, l.Text = 1, "allow", "allowed without a limit"
 	default:
@@ -283,15 +284,4 @@ func (w *world) reset(ctx context.Context) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.totals, w.seconds, w.lines = counts{}, nil, nil
-}
-
-// brief is a duration as a person says it.
-func brief(d time.Duration) string {
-	switch {
-	case d < time.Second:
-		return fmt.Sprintf("%d ms", d.Milliseconds())
-	case d < time.Minute:
-		return fmt.Sprintf("%.1f s", d.Seconds())
-	}
-	return d.Round(time.Second).String()
 }

@@ -112,7 +112,7 @@ func TestCallersWaitInTurn(t *testing.T) {
 		v = w.view(t.Context())
 		require.Equal(t, counts{Allowed: 17, Denied: 3}, v.Totals)
 		require.Equal(t, 0, v.Waiting)
-		require.Equal(t, "allowed, after a wait of 7.0 s", v.Lines[0].Text)
+		require.Equal(t, "allowed, after a wait of 7 s", v.Lines[0].Text)
 	})
 }
 

@@ -153,7 +153,7 @@ func askFallbacks(t *testing.T, err error, means meaning) {
 		for _, primary.Err = range test.answers {
 			_, _ = f.TryAcquire(t.Context(), "k")
 		}
-		require.Equal(t, test.open, b.State() == ratelimit.StateOpen, "%d failures", test.failures)
+		require.Equal(t, test.open, b.State() == ratelimit.BreakerOpen, "%d failures", test.failures)
 	}
 }
 
@@ -212,7 +212,7 @@ func (p pair) TryAcquire(ctx context.Context, key string) (ratelimit.Result, err
 }
 
 func (p pair) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	all, err := ratelimit.AcquireAll(ctx, p.a.Claim(key, n), p.b.Claim(p.other, n))
+	all, err := ratelimit.TryAcquireAll(ctx, p.a.Claim(key, n), p.b.Claim(p.other, n))
 	return all.Result, err
 }
 
@@ -240,7 +240,7 @@ func TestKeysInSeveralSlotsNeverTakeTheLimitOff(t *testing.T) {
 			require.Equal(t, ratelimit.Result{}, r, key)
 			_, err = limiter.Peek(t.Context(), key)
 			require.ErrorIs(t, err, ratelimit.ErrCrossSlot, key)
-			require.Equal(t, ratelimit.StateClosed, b.State(), key)
+			require.Equal(t, ratelimit.BreakerClosed, b.State(), key)
 		}
 	}
 }
@@ -263,7 +263,7 @@ func TestOneDamagedKeyIsAnErrorOfThatKey(t *testing.T) {
 		r, err := limiter.TryAcquire(ctx, "damaged")
 		require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 		require.Equal(t, ratelimit.Result{}, r)
-		require.Equal(t, ratelimit.StateClosed, b.State())
+		require.Equal(t, ratelimit.BreakerClosed, b.State())
 	}
 	r, err := limiter.TryAcquire(ctx, "sound")
 	require.NoError(t, err)

@@ -24,6 +24,9 @@ var ids = []string{
 	InFlight,
 }
 
+// All are the ids of the present state formats.
+func All() []string { return slices.Clone(ids) }
+
 // IsID reports whether segment is the id of an algorithm, in its present state format or
 // in any other.
 func IsID(segment string) bool {

@@ -64,6 +64,9 @@ type slot struct {
 // requests it has.
 type place struct{ first, times int }
 
+// cancelCost is that of a cancel among many that wait in the state, see the block cancel.
+const cancelCost = 200
+
 // maxTimes keeps the requests of a run within its counter.
 const maxTimes = math.MaxInt32
 
@@ -128,8 +131,11 @@ func (b *batch) add(ctx context.Context, l *Limit, key string, o redisexec.Opera
 	if o.Op.Apart() { // it is loaded on its own, and so is what comes after it
 		cost += 2 * price.Key
 	}
-	if o.Op == redisexec.GiveBack {
+	switch o.Op {
+	case redisexec.GiveBack:
 		cost += price.Back
+	case redisexec.Cancel:
+		cost += cancelCost
 	}
 	if b.calls == maxCalls || !b.apart && (!known && b.keys == maxKeys || !b.afford(cost)) {
 		return slot{}, false

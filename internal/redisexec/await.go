@@ -14,11 +14,11 @@ import (
 // and never notices a cancellation. An f that is still running then ends with the
 // client's timeouts. A panic in f is returned as an error, because it would end the
 // process.
-func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) { return AwaitOr(ctx, f, nil) }
+func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) { return awaitOr(ctx, f, nil) }
 
-// AwaitOr is Await. If the context ends first, the Reply says that it is late, and late gets what f
+// awaitOr is Await. If the context ends first, the Reply says that it is late, and late gets what f
 // returns, unless late is nil.
-func AwaitOr(ctx context.Context, f func() (Reply, error), late func(Reply, error)) (Reply, error) {
+func awaitOr(ctx context.Context, f func() (Reply, error), late func(Reply, error)) (Reply, error) {
 	if ctx.Done() == nil {
 		return f()
 	}
@@ -124,6 +124,19 @@ func Unfinished(recovered any) error {
 		return ErrGoexit
 	}
 	return fmt.Errorf("the client or the clock panicked: %v", recovered)
+}
+
+// Safely calls f in a goroutine in which nobody could recover a panic, and returns that as an error.
+func Safely(f func() error) (err error) {
+	returned := false
+	defer func() {
+		if !returned {
+			err = Unfinished(recover())
+		}
+	}()
+	err = f()
+	returned = true
+	return err
 }
 
 // GrowStack gives a new goroutine the stack that a call of go-redis needs, more than

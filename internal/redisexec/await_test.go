@@ -36,7 +36,7 @@ func TestALateReplyReachesNoOtherCall(t *testing.T) {
 			var within context.Context
 			within, leave[i] = context.WithCancel(ctx)
 			go func() {
-				reply, err := e.Call(within, e.One, "k", 2+i)
+				reply, err := e.Ask(within, "k", take(2+i))
 				outcomes[i] = outcome{returned: true, err: err}
 				if err == nil {
 					outcomes[i].word = reply.Words[1]
@@ -81,7 +81,7 @@ func TestCallersThatLeaveAtAnyTime(t *testing.T) {
 				if i%2 == 0 {
 					go cancel()
 				}
-				reply, err := e.Call(within, e.One, "k", 2+n)
+				reply, err := e.Ask(within, "k", take(2+n))
 				switch {
 				case err != nil && (i%2 != 0 || err != context.Canceled):
 					t.Error(err)
@@ -104,7 +104,7 @@ func TestACallInABubble(t *testing.T) {
 		within, cancel := context.WithCancel(ctx)
 		defer cancel()
 		for range 100 {
-			reply, err := e.Call(within, e.One, "k", 1)
+			reply, err := e.Ask(within, "k", take(1))
 			require.NoError(t, err)
 			reply.Done()
 		}
@@ -136,7 +136,7 @@ func BenchmarkCallWithAContext(b *testing.B) {
 			e := executor(client(func(cmd redis.Cmder) error { answer(cmd, 1, 2); return nil }), true)
 			b.ReportAllocs()
 			for b.Loop() {
-				reply, err := e.Call(ctx, e.One, "k", 1)
+				reply, err := e.Ask(ctx, "k", take(1))
 				require.NoError(b, err)
 				reply.Done()
 			}

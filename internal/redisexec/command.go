@@ -24,15 +24,16 @@ type Command struct {
 	id   string // of a hold
 	n    int
 
-	names   []string // of the keys of packed requests
-	permits []int64
-	common  int // the limiter, from 1, whose key all requests have in common; 0: none
-	now     int64
-	args    []any
-	begins  [][5]int64 // of the executor's Instants
-	moved   bool       // these are those of an OUTSIDE reply
-	room    []int64    // for the words of a reply that is one integer
-	words   []int64
+	names  []string // of the keys of packed requests
+	asks   []string // what these ask of each
+	begins []int64  // see DoTable
+	common int      // the limiter, from 1, whose key all requests have in common; 0: none
+	now    int64
+	args   []any
+	around [][5]int64 // of the executor's Instants
+	moved  bool       // these are those of an OUTSIDE reply
+	room   []int64    // for the words of a reply that is one integer
+	words  []int64
 }
 
 // commands holds released commands, to be used again.
@@ -64,9 +65,9 @@ func (c *Command) release() {
 	c.exec, c.script, c.whole, c.op, c.common = nil, nil, false, 0, 0
 	c.once.Cmder, c.key, c.id, c.words = nil, "", "", nil
 	clear(c.names)
-	c.names, c.permits = c.names[:0], c.permits[:0]
+	clear(c.asks)
 	if cap(c.names) > maxPooledArgs {
-		c.names, c.permits = nil, nil
+		c.names, c.asks = nil, nil
 	}
 	commands.Put(c)
 }
@@ -85,18 +86,15 @@ func (e *Executor) CommandMany(s *script.Script, keys int, request func(i int) (
 	return c, c.many(s, keys, request)
 }
 
-// one makes c run One or Peek.
-func (c *Command) one(s *script.Script, key string, n int) error { return c.requests(s, key, n, 1) }
-
-// requests is one, for so many equal requests to several limiters.
-func (c *Command) requests(s *script.Script, key string, n, times int) error {
-	c.script, c.key, c.n, c.op = s, key, n, Take
+// request makes c run One or Peek, for so many equal requests if they are to several limiters.
+func (c *Command) request(s *script.Script, key string, o Operation) error {
+	c.script, c.key, c.n, c.op = s, key, o.N, o.Op
 	if c.exec.Several != nil {
-		c.several(1, func(int) (string, any) { return key, count(times) })
+		c.several(1, func(int) (string, any) { return key, count(o.Times) })
 		return c.addClock()
 	}
 	c.args = append(append(c.args, s.BySHA...), "1", &c.key)
-	if n == 1 {
+	if o.N == 1 {
 		c.args = append(c.args, "1")
 	} else {
 		c.args = append(c.args, &c.n)

@@ -19,6 +19,7 @@ type Executor struct {
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Operations      *script.Script // for operations of all kinds
 	Alone           *script.Script // for one of them
+	Extend          *script.Script // begins the lease of a hold again; nil: permits are not held
 
 	// ManyOfSeveral and OperationsOfSeveral are Many and Operations for keys of several limiters of
 	// the algorithm, whose Args then are a table. They are nil if calls are merged with those of
@@ -37,9 +38,6 @@ type Executor struct {
 	// InWords is One, but its reply is an array of the words. If One replies Beside, which
 	// means that nothing was taken, InWords decides. It is nil if One never replies so.
 	InWords *script.Script
-
-	// HoldRule is what the names of permits in flight end with.
-	HoldRule string
 
 	// Now reads the caller's clock, in microseconds. If it is nil, the server's clock
 	// decides.
@@ -114,30 +112,6 @@ func (r Reply) Keep() []int64 {
 	return words
 }
 
-// Call runs One or Peek for n permits of a key. key is its name in Redis. Call returns
-// the context's error as soon as ctx ends; Redis may then execute the script all the
-// same, once. The caller calls Done on the reply.
-func (e *Executor) Call(ctx context.Context, s *script.Script, key string, n int) (Reply, error) {
-	if ctx.Done() == nil {
-		return e.Do(ctx, s, key, n)
-	}
-	return Await(ctx, func() (Reply, error) { return e.Do(ctx, s, key, n) })
-}
-
-// Do is Call, but it waits for the client even after ctx has ended.
-func (e *Executor) Do(ctx context.Context, s *script.Script, key string, n int) (Reply, error) {
-	c := e.newCommand()
-	err := c.one(s, key, n)
-	if err == nil {
-		err = c.run(ctx)
-	}
-	if err != nil {
-		c.release()
-		return Reply{}, err
-	}
-	return Reply{Words: c.words, command: c}, nil
-}
-
 // DoMany runs Many or Operations for so many keys. It waits for the client even after
 // ctx has ended. request returns the name of key i in Redis and the requests for it, as
 // the script reads them. The caller may keep the words.
@@ -175,8 +149,8 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 // Load loads the scripts, on every master of a cluster and every shard of a ring. It
 // returns the context's error as soon as ctx ends.
 func (e *Executor) Load(ctx context.Context) error {
-	scripts := append([]*script.Script{e.One, e.Peek, e.Many}, e.Others...)
-	for _, s := range []*script.Script{e.Operations, e.Alone, e.InWords, e.ManyOfSeveral, e.OperationsOfSeveral} {
+	scripts := append([]*script.Script{e.One, e.Peek}, e.Others...)
+	for _, s := range []*script.Script{e.Many, e.Operations, e.Alone, e.Extend, e.InWords, e.ManyOfSeveral, e.OperationsOfSeveral} {
 		if s != nil {
 			scripts = append(scripts, s)
 		}

@@ -38,20 +38,23 @@ func values(cmd redis.Cmder) (values []any) {
 	return values
 }
 
+// take takes n permits.
+func take(n int) Operation { return Operation{Op: Take, N: n, Times: 1} }
+
 func TestArguments(t *testing.T) {
 	for _, packed := range []bool{true, false} {
 		var got []any
 		e := executor(client(func(cmd redis.Cmder) error { got = values(cmd); answer(cmd, 0, 0); return nil }), packed)
 		sha := func(s *script.Script) any { return s.BySHA[1] }
-		one := func(s *script.Script, key string, n int) []any {
-			reply, err := e.Call(ctx, s, key, n)
+		one := func(op Op, key string, n int) []any {
+			reply, err := e.Ask(ctx, key, Operation{Op: op, N: n, Times: 1})
 			require.NoError(t, err)
 			reply.Done()
 			return got
 		}
-		require.Equal(t, []any{"evalsha", sha(e.One), "1", "k", "1", "10", "60"}, one(e.One, "k", 1))
-		require.Equal(t, []any{"evalsha", sha(e.One), "1", "l", 3, "10", "60"}, one(e.One, "l", 3))
-		require.Equal(t, []any{"evalsha", sha(e.Peek), "1", "k", "1", "10", "60"}, one(e.Peek, "k", 1))
+		require.Equal(t, []any{"evalsha", sha(e.One), "1", "k", "1", "10", "60"}, one(Take, "k", 1))
+		require.Equal(t, []any{"evalsha", sha(e.One), "1", "l", 3, "10", "60"}, one(Take, "l", 3))
+		require.Equal(t, []any{"evalsha", sha(e.Peek), "1", "k", "1", "10", "60"}, one(Look, "k", 1))
 		many := func() []any {
 			names := []string{"a", "b"}
 			_, err := e.DoMany(ctx, e.Many, 2, func(i int) (*string, any) { return &names[i], fmt.Sprint("1x", i+1) })
@@ -60,7 +63,7 @@ func TestArguments(t *testing.T) {
 		}
 		require.Equal(t, []any{"evalsha", sha(e.Many), "2", "a", "b", "", "10", "60", "1x1", "1x2"}, many())
 		e.Now, e.Spare = func() (int64, error) { return 42, nil }, "7"
-		require.Equal(t, []any{"evalsha", sha(e.One), "1", "k", "1", "10", "60", "7", int64(42)}, one(e.One, "k", 1))
+		require.Equal(t, []any{"evalsha", sha(e.One), "1", "k", "1", "10", "60", "7", int64(42)}, one(Take, "k", 1))
 		require.Equal(t, []any{"evalsha", sha(e.Many), "2", "a", "b", "", "10", "60", "1x1", "1x2", "7", int64(42)}, many())
 	}
 }
@@ -69,7 +72,7 @@ func TestAClockThatFailsSendsNothing(t *testing.T) {
 	e := executor(client(func(redis.Cmder) error { t.Error("Redis was asked"); return nil }), true)
 	wrong := errors.New("1969")
 	e.Now = func() (int64, error) { return 0, wrong }
-	_, err := e.Call(ctx, e.One, "k", 1)
+	_, err := e.Ask(ctx, "k", take(1))
 	require.ErrorIs(t, err, wrong)
 	_, err = e.DoMany(ctx, e.Many, 1, func(int) (*string, any) { return new(string), "1" })
 	require.ErrorIs(t, err, wrong)
@@ -104,7 +107,7 @@ func TestAnUnknownScriptIsSentOnce(t *testing.T) {
 			return test.errs[len(sent)-1]
 		}), false)
 		last := test.errs[len(test.errs)-1]
-		_, err := e.Call(ctx, e.One, "k", 1)
+		_, err := e.Ask(ctx, "k", take(1))
 		require.ErrorIs(t, err, last)
 		require.Equal(t, test.want, sent)
 		sent = nil
@@ -127,7 +130,7 @@ func TestNothingPooledKeepsACaller(t *testing.T) {
 			liveKey, liveValue := weak.Make(unsafe.StringData(key)), weak.Make(in)
 
 			one, many := e.newCommand(), e.newCommand()
-			require.NoError(t, one.one(e.One, key, 1))
+			require.NoError(t, one.operate(key, take(1)))
 			require.NoError(t, many.many(e.Many, 1, func(int) (*string, any) { return &key, []byte(key) }))
 			for _, c := range []*Command{one, many} {
 				require.Equal(t, err, c.run(within))
@@ -161,7 +164,7 @@ func TestACommandOfAnotherClientIsNotUsedAgain(t *testing.T) {
 	e := executor(client(func(cmd redis.Cmder) error { answer(cmd, 1, 2); return nil }), false)
 	e.Pooled = false
 	c := e.newCommand()
-	require.NoError(t, c.one(e.One, "k", 1))
+	require.NoError(t, c.operate("k", take(1)))
 	require.NoError(t, c.run(ctx))
 	c.release()
 	require.Equal(t, "k", c.key)
@@ -174,7 +177,7 @@ func TestWordsToKeep(t *testing.T) {
 		e := executor(client(func(cmd redis.Cmder) error { next++; answer(cmd, next, 0); return nil }), packed)
 		var kept [][]int64
 		for range 20 {
-			reply, err := e.Do(ctx, e.One, "k", 1)
+			reply, err := e.Operate(ctx, "k", take(1))
 			require.NoError(t, err)
 			kept = append(kept, reply.Keep())
 		}
@@ -198,7 +201,7 @@ func TestConcurrentCallsGetTheirOwnReplies(t *testing.T) {
 	for n := range 8 {
 		wg.Go(func() {
 			for range 500 {
-				reply, err := e.Call(ctx, e.One, "k", 2+n)
+				reply, err := e.Ask(ctx, "k", take(2+n))
 				if err != nil || reply.Words[1] != int64(2+n) {
 					t.Error(reply, err)
 				}
@@ -232,7 +235,7 @@ func TestCallsEndWithTheirContext(t *testing.T) {
 	e := executor(client(func(redis.Cmder) error { <-hung; return nil }), true)
 	within, cancel := context.WithCancel(ctx)
 	time.AfterFunc(time.Millisecond, cancel)
-	_, err := e.Call(within, e.One, "k", 1)
+	_, err := e.Ask(within, "k", take(1))
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorIs(t, e.Delete(within, "k"), context.Canceled)
 	require.ErrorIs(t, e.Load(within), context.Canceled)
@@ -242,10 +245,10 @@ func TestCallsThatDoNotReturnAreErrors(t *testing.T) {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()
 	e := executor(client(func(redis.Cmder) error { panic("boom") }), true)
-	_, err := e.Call(within, e.One, "k", 1)
+	_, err := e.Ask(within, "k", take(1))
 	require.EqualError(t, err, "the client or the clock panicked: boom")
 	e.Client = client(func(redis.Cmder) error { runtime.Goexit(); return nil })
-	_, err = e.Call(within, e.One, "k", 1)
+	_, err = e.Ask(within, "k", take(1))
 	require.ErrorIs(t, err, ErrGoexit)
 }
 
@@ -268,7 +271,7 @@ func TestAllocations(t *testing.T) {
 		{within, 3, "the client's command, the channel, and what the goroutine runs"},
 	} {
 		allocs := testing.AllocsPerRun(1000, func() {
-			reply, err := e.Call(test.ctx, e.One, "k", 1)
+			reply, err := e.Ask(test.ctx, "k", take(1))
 			require.NoError(t, err)
 			reply.Done()
 		})

@@ -47,12 +47,12 @@ func (c *Command) addConfig() {
 	if i == nil {
 		return
 	}
-	if len(c.begins) < len(i.Of) {
-		c.begins = make([][5]int64, len(i.Of))
+	if len(c.around) < len(i.Of) {
+		c.around = make([][5]int64, len(i.Of))
 	}
 	for n, calendar := range i.Of {
-		for j := range c.begins[n] {
-			c.args[at+calendar.At+j] = &c.begins[n][j]
+		for j := range c.around[n] {
+			c.args[at+calendar.At+j] = &c.around[n][j]
 		}
 	}
 }
@@ -74,7 +74,7 @@ func (c *Command) setInstants() {
 
 func (c *Command) setAround(now int64) {
 	for n, calendar := range c.exec.Instants.Of {
-		c.begins[n] = calendar.Around(now)
+		c.around[n] = calendar.Around(now)
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // An Op is what a call does to a key: the letter that operations.lua reads.
@@ -12,6 +14,7 @@ type Op byte
 
 const (
 	Take     Op = 'x' // permits, all or none
+	Look     Op = 'l' // at what a Take would get, never beside others
 	Estimate Op = 'e' // the same; the reply ends with the two words of a ticket
 	Charge   Op = 'c' // permits, whether they fit or not
 	GiveBack Op = 'g' // permits for which a ticket stands
@@ -19,6 +22,7 @@ const (
 	Cancel   Op = 'z' // a reservation
 	Hold     Op = 'h' // permits in flight, see holds.lua
 	Release  Op = 'r' // the permits of a hold
+	Extend   Op = 'k' // the lease of a hold, never beside others
 )
 
 // Own reports whether each such operation is a run of its own, with a Detail.
@@ -40,7 +44,7 @@ type Detail struct {
 	Where, Which  int64  // the ticket of a GiveBack
 	Longest       int64  // wait of a Reserve, microseconds
 	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
-	ID            string // of a Hold or Release
+	ID            string // of a Hold, its Release or Extend
 
 	// Late gets the outcome of an operation that was sent and whose caller has left before; nil:
 	// nobody needs it.
@@ -56,7 +60,7 @@ func (o Operation) late() func(Reply, error) {
 
 // Await runs do as [Await] does. The Late of o gets what the caller does not.
 func (o Operation) Await(ctx context.Context, do func() (Reply, error)) (Reply, error) {
-	return AwaitOr(ctx, do, o.late())
+	return awaitOr(ctx, do, o.late())
 }
 
 // AwaitLate calls Late, if there is one, with what reply returns when done is closed.
@@ -94,7 +98,7 @@ const TicketWords = 2
 // begins with. It is more than there are if the reply ends too soon.
 func (e *Executor) WordsOf(op Op, reply []int64) int {
 	switch op {
-	case GiveBack, Cancel, Release:
+	case GiveBack, Cancel, Release, Extend:
 		return 1
 	case Estimate:
 		return e.Words + TicketWords
@@ -104,8 +108,17 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 	return e.Words
 }
 
-// Operate runs an operation on its own. key is its name in Redis. It waits for the client even
-// after ctx has ended. The caller calls Done on the reply.
+// Ask runs an operation on its own. key is its name in Redis. Ask returns the context's error as
+// soon as ctx ends; Redis may then execute the operation all the same, once, and Late gets the
+// outcome. The caller calls Done on the reply.
+func (e *Executor) Ask(ctx context.Context, key string, o Operation) (Reply, error) {
+	if ctx.Done() == nil { // a closure would allocate
+		return e.Operate(ctx, key, o)
+	}
+	return o.Await(ctx, func() (Reply, error) { return e.Operate(ctx, key, o) })
+}
+
+// Operate is Ask, but it waits for the client even after ctx has ended.
 func (e *Executor) Operate(ctx context.Context, key string, o Operation) (Reply, error) {
 	if o.Op == Release {
 		return Reply{Words: released}, e.release(ctx, key, o)
@@ -124,20 +137,29 @@ func (e *Executor) Operate(ctx context.Context, key string, o Operation) (Reply,
 
 // operate makes c run an operation on its own.
 func (c *Command) operate(key string, o Operation) error {
-	if o.Op == Take && (o.Times == 1 || c.exec.Several != nil) {
-		return c.requests(c.exec.One, key, o.N, o.Times)
+	switch {
+	case o.Op == Look:
+		return c.request(c.exec.Peek, key, o)
+	case o.Op == Take && (o.Times == 1 || c.exec.Several != nil):
+		return c.request(c.exec.One, key, o)
+	case o.Op == Hold:
+		return c.hold(c.exec.One, key, o)
+	case o.Op == Extend:
+		return c.hold(c.exec.Extend, key, o)
 	}
 	c.script, c.key, c.op = c.exec.Alone, key, o.Op
-	if o.Op == Hold {
-		c.script, c.n, c.id = c.exec.One, o.N, o.ID
-		c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, &c.n)
-		c.addConfig()
-		c.args[len(c.args)-1] = &c.id // the last argument of inflight.lua
-		return c.addClock()
-	}
 	c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, "")
 	c.addConfig()
 	c.args = append(c.args, o.Append(nil))
+	return c.addClock()
+}
+
+// hold makes c run a script for one hold.
+func (c *Command) hold(s *script.Script, key string, o Operation) error {
+	c.script, c.key, c.op, c.n, c.id = s, key, o.Op, o.N, o.ID
+	c.args = append(append(c.args, s.BySHA...), "1", &c.key, &c.n)
+	c.addConfig()
+	c.args = append(c.args, &c.id)
 	return c.addClock()
 }
 
@@ -148,8 +170,9 @@ var released = []int64{1}
 func (e *Executor) release(ctx context.Context, key string, o Operation) error {
 	args := make([]any, 2, 2+o.N)
 	args[0], args[1] = "zrem", key
+	rule := e.Args[len(e.Args)-1].(string) // with which the names of permits end
 	for i := 1; i <= o.N; i++ {
-		args = append(args, strconv.Itoa(i)+"/"+o.ID+e.HoldRule)
+		args = append(args, strconv.Itoa(i)+"/"+o.ID+rule)
 	}
 	return Send(ctx, e.Client, redis.NewIntCmd(ctx, args...))
 }

@@ -79,7 +79,7 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 					require.EqualError(t, err, fmt.Sprintf("a reply of %d integers, not %d", len(wrong), e.WordsOf(test.o.Op, wrong)))
 				}
 				reply = []int64{3, 7}
-				call, err := e.Call(ctx, e.One, "k", 1)
+				call, err := e.Ask(ctx, "k", take(1))
 				require.NoError(t, err, "the next command expects what it always does")
 				call.Done()
 

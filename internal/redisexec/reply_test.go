@@ -55,7 +55,7 @@ func TestRepliesAreChecked(t *testing.T) {
 	} {
 		e := executor(client(func(cmd redis.Cmder) error { test.reply(cmd); return nil }), test.packed)
 		for range 2 { // the second time with memory that was used before
-			reply, err := e.Call(ctx, e.One, "k", 1)
+			reply, err := e.Ask(ctx, "k", take(1))
 			if test.err != "" {
 				require.EqualError(t, err, test.err)
 				require.Zero(t, reply)

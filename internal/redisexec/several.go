@@ -2,52 +2,78 @@ package redisexec
 
 import (
 	"encoding/binary"
+	"strconv"
 
 	"github.com/tryacquire/ratelimit/internal/keyname"
 )
 
 // A request to several limiters at once goes through this package, and through package
 // merge, as the name of one key does. It is packed into one string: the names of its
-// keys, then for each the length of the name and the permits. Equal requests are equal
-// strings.
+// keys, what it asks of each limiter as the script reads it, and then for each the lengths of the
+// two. Equal requests are equal strings.
 
-// packedNumber is the size of each number behind the names.
-const packedNumber = 4
+const (
+	packedNumber = 4  // bytes of each number behind the texts
+	mostDigits   = 10 // of permits
+	mostParts    = 8  // of a request
+)
 
-// A Part is what a request asks of one limiter: a number of permits of a key.
+// A Part is what a request asks of one limiter: so many permits of a key.
 type Part struct {
 	Head keyname.Head
 	Key  string
 	N    int
+	Hold bool   // the permits are held in flight
+	ID   string // of the hold; empty: nothing is taken
+}
+
+// append adds what p asks.
+func (p Part) append(to []byte) []byte {
+	to = strconv.AppendInt(to, int64(p.N), 10)
+	if p.Hold {
+		to = append(append(to, byte(Hold)), p.ID...)
+	}
+	return to
 }
 
 // Pack packs a request.
 func Pack(parts []Part) string {
 	size := 0
 	for _, p := range parts {
-		size += p.Head.Size(p.Key) + 2*packedNumber
+		size += p.Head.Size(p.Key) + mostDigits + 1 + len(p.ID) + 2*packedNumber
 	}
 	packed := make([]byte, 0, size)
 	for _, p := range parts {
 		packed = p.Head.Append(packed, p.Key)
 	}
-	for _, p := range parts {
+	var ends [mostParts + 1]int
+	for i, p := range parts {
+		ends[i] = len(packed)
+		packed = p.append(packed)
+	}
+	ends[len(parts)] = len(packed)
+	for i, p := range parts {
 		packed = binary.BigEndian.AppendUint32(packed, uint32(p.Head.Size(p.Key)))
-		packed = binary.BigEndian.AppendUint32(packed, uint32(p.N))
+		packed = binary.BigEndian.AppendUint32(packed, uint32(ends[i+1]-ends[i]))
 	}
 	return string(packed)
 }
 
-// unpack appends the names and the permits of a packed request to limiters limiters.
-func unpack(packed string, limiters int, names []string, permits []int64) ([]string, []int64) {
+// unpack appends the names, and what is asked of each, of a packed request to limiters limiters.
+func unpack(packed string, limiters int, names, asks []string) ([]string, []string) {
 	numbers := packed[len(packed)-2*packedNumber*limiters:]
-	for ; numbers != ""; numbers = numbers[2*packedNumber:] {
-		size := number(numbers)
+	first := len(names)
+	for i := range limiters {
+		size := number(numbers[2*packedNumber*i:])
 		names = append(names, packed[:size])
-		permits = append(permits, number(numbers[packedNumber:]))
 		packed = packed[size:]
 	}
-	return names, permits
+	for i := range len(names) - first {
+		size := number(numbers[2*packedNumber*i+packedNumber:])
+		asks = append(asks, packed[:size])
+		packed = packed[size:]
+	}
+	return names, asks
 }
 
 func number(s string) int64 {
@@ -67,11 +93,11 @@ func (e *Executor) Route(name string) string {
 // several makes c run s for packed requests, with times equal ones of each.
 func (c *Command) several(requests int, request func(i int) (packed string, times any)) {
 	limiters := len(c.exec.Several)
-	c.names, c.permits = c.names[:0], c.permits[:0]
+	c.names, c.asks = c.names[:0], c.asks[:0]
 	all := make([]any, 0, 8)
 	for i := range requests {
 		packed, times := request(i)
-		c.names, c.permits = unpack(packed, limiters, c.names, c.permits)
+		c.names, c.asks = unpack(packed, limiters, c.names, c.asks)
 		all = append(all, times)
 	}
 	if c.script == c.exec.Many && requests > 1 {
@@ -87,11 +113,7 @@ func (c *Command) several(requests int, request func(i int) (packed string, time
 	for i, times := range all {
 		c.args = append(c.args, times)
 		for j := range limiters {
-			if n := &c.permits[i*limiters+j]; *n == 1 {
-				c.args = append(c.args, "1")
-			} else {
-				c.args = append(c.args, n)
-			}
+			c.args = append(c.args, &c.asks[i*limiters+j])
 		}
 	}
 }

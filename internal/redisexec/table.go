@@ -20,7 +20,7 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 	c.args = append(c.args, "")
 	first := len(c.args) // which is ARGV[2]
 	lists, begins := make([]any, keys), make([]int, limiters)
-	c.permits = c.permits[:0]
+	c.begins = c.begins[:0]
 	for i := range keys {
 		name, requests, limiter, args := request(i)
 		c.args[names+i] = name
@@ -28,11 +28,11 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 			begins[limiter] = len(c.args)
 			c.args = append(c.args, args...)
 		}
-		c.permits = append(c.permits, int64(begins[limiter]-first))
+		c.begins = append(c.begins, int64(begins[limiter]-first))
 		lists[i] = requests
 	}
-	for i := range c.permits {
-		c.args = append(c.args, &c.permits[i])
+	for i := range c.begins {
+		c.args = append(c.args, &c.begins[i])
 	}
 	c.args = append(c.args, lists...)
 	if err := c.addClock(); err != nil {

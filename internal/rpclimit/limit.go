@@ -6,7 +6,6 @@ package rpclimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -42,7 +41,7 @@ type Limit[C any] struct {
 
 	call           taker // when a call starts
 	received, sent taker // for each message of a stream; without a limiter, messages are free
-	inFlight       *ratelimit.InFlight
+	inFlight       ratelimit.Holder
 	heldPolicy     string        // of inFlight
 	retryAfter     time.Duration // of its denials
 
@@ -116,19 +115,21 @@ func (l *Limit[C]) hold(ctx context.Context, call C, key string, work func(conte
 	}
 	ran := false
 	var result error
-	err := l.inFlight.Do(ctx, key, func(ctx context.Context) error {
-		ran = true
-		result = work(ctx)
-		return nil
-	})
-	var denied *ratelimit.DeniedError
-	switch {
-	case ran: // a lease that was lost has cancelled the handler's context; what that made of it counts
-		return result
-	case errors.As(err, &denied):
-		d := Decision{Policy: l.heldPolicy, InFlight: true, Result: denied.Result}
+	held, answer, err := l.inFlight.TryAcquire(ctx, key)
+	if err == nil && !answer.Allowed {
+		d := Decision{Policy: l.heldPolicy, InFlight: true, Result: answer}
 		d.Result.RetryAfter = l.retryAfter
 		return l.deny(ctx, call, d, false)
+	}
+	if err == nil {
+		err = held.Do(ctx, func(ctx context.Context) error {
+			ran = true
+			result = work(ctx)
+			return nil
+		})
+	}
+	if ran { // a lease that was lost has cancelled the handler's context; what that made of it counts
+		return result
 	}
 	if err = l.failed(ctx, call, err); err == nil {
 		return work(ctx)

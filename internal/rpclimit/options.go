@@ -150,9 +150,9 @@ func ofMessages[C any](name string, limiter ratelimit.Limiter, wait time.Duratio
 	}}
 }
 
-func WithInFlight[C any](inFlight *ratelimit.InFlight) Option[C] {
+func WithInFlight[C any](inFlight ratelimit.Holder) Option[C] {
 	return Option[C]{"WithInFlight", Server, func(l *Limit[C]) error {
-		if inFlight == nil {
+		if integration.IsNil(inFlight) {
 			return l.InvalidConfig("WithInFlight: the limiter is nil")
 		}
 		l.inFlight = inFlight

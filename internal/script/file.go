@@ -90,6 +90,12 @@ func (f *File) Script() *Script { return New(f.text) }
 // Blocks are the texts of the blocks, by their names.
 func (f *File) Blocks() map[string]string { return maps.Clone(f.blocks) }
 
+// Has reports whether f has a block of that name.
+func (f *File) Has(block string) bool {
+	_, ok := f.blocks[block]
+	return ok
+}
+
 // With returns f with the blocks of other in place of its own blocks of the same names.
 func (f *File) With(other *File) *File {
 	changed := &File{name: f.name, blocks: maps.Clone(f.blocks)}

@@ -104,9 +104,10 @@ local function inner(skipped, request, times, all)
         -- instant: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
-        local written, permits, units, unit, speed, step, kind, promise =
-          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
-        if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
+        local written, permits, units, unit, speed, step, kind, promise, stop =
+          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+        local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
+        if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
         written = tonumber(written, 10)
         permits = permits + 0
         unit = unit + 0
@@ -635,6 +636,7 @@ local function decide()
   -- A request that fails returns before it has taken anything.
   local function answer(i)
     local request = configured + 1 + i * (limiters + 1)
+    -- <request>
     local n, times = ARGV[request + common] + 0, ARGV[request] + 0
     -- <fit>
     -- needs: n times limit used

@@ -4,8 +4,9 @@
 --
 -- KEYS   for each request the key of each limiter
 -- ARGV   the limiters' own, in their order; then for each request: for how many equal
---        requests it stands, and the permits for each limiter; last spare and the
---        caller's clock, if that decides (callersclock.lua)
+--        requests it stands, and the permits for each limiter, of one in flight
+--        "<permits>h<id>"; last spare and the caller's clock, if that decides
+--        (callersclock.lua)
 -- Reply  for each request and each limiter, from the last limiter to the first: how many
 --        of the equal requests this limiter alone would allow, then its words of a run,
 --        whose first one is the number that all limiters allow. For a request that
@@ -114,9 +115,10 @@ local function decide(skipped, request)
         -- instant: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
-        local written, permits, units, unit, speed, step, kind, promise =
-          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
-        if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
+        local written, permits, units, unit, speed, step, kind, promise, stop =
+          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+        local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
+        if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
         written = tonumber(written, 10)
         permits = permits + 0
         unit = unit + 0

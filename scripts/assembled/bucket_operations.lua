@@ -16,7 +16,8 @@
 --                                     repays the debt at its own rate (inherit)
 --          1z<wrote>|<before>         buckets: cancel a reservation, if the key still holds what that
 --                                     wrote: then it gets what it held before, '' for nothing.
---                                     Otherwise others have reserved behind it and know their instants
+--                                     Otherwise others have reserved behind it and know their
+--                                     instants, and the cancel waits for theirs (cancel)
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
@@ -25,7 +26,7 @@
 --          s     when the permits are due, microseconds from now; the words of a run of one
 --                request; how many numbers follow, and these: none if nothing was taken; otherwise
 --                4 of what the key holds (see receipt), and 8 of what it held, if anything
---          z     1 if the reservation was cancelled, else 0
+--          z     1 if the reservation was cancelled, 0 if not, or not yet
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
@@ -53,14 +54,52 @@ local function decide(key, operations)
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
     local call = call
-    local wrote, before, behind, undone
+    local wrote, before, behind, gets, undone, waiting
     if kind == 'z' then
       wrote, before, behind = string.match(operations, '^1z([^|]*)|([^,]*),?()', begin)
       local held = call('GET', key)
       if held and held.err then return held end
-      undone = held == wrote
-      call = function() -- load reads what is restored
-        return undone and before ~= '' and before
+      -- <cancel>
+      -- Cancels a reservation: the key gets what it held before, if it holds what the reservation wrote.
+      -- If others have reserved behind it, they know their instants, and the key may hold that again only
+      -- when they have cancelled too. Until then the cancel waits in the state. So it is one that comes
+      -- late, and nothing more: nobody's instant depends on it, and it may be lost.
+      --   gets     what the key gets, without the cancels that wait; nil if nothing changes
+      --   waiting  those: ";", then "<wrote>|<before>;" for each; two of reservations one behind the other
+      --            are one
+      -- needs: before gets held undone waiting wrote
+      -- sets: gets undone waiting
+      local last, rest = string.match(held or '', '^([^;]*);?(.*)$')
+      undone = last == wrote
+      waiting = ';' .. rest
+      if undone then
+        gets = before
+        local from, to = string.find(waiting, ';' .. gets .. '|', 1, true)
+        while from do -- the reservation in front of it was cancelled before
+          gets = string.match(waiting, '^[^;]*', to + 1)
+          waiting = string.sub(waiting, 1, from) .. string.sub(waiting, to + #gets + 2)
+          from, to = string.find(waiting, ';' .. gets .. '|', 1, true)
+        end
+        if waiting == ';' or not string.find(gets, '!', 1, true) then waiting = '' end
+      elseif string.find(last, '!', 1, true) then
+        gets = last
+        local restores = before
+        local from, to = string.find(waiting, ';' .. restores .. '|', 1, true)
+        if from then
+          restores = string.match(waiting, '^[^;]*', to + 1)
+          waiting = string.sub(waiting, 1, from) .. string.sub(waiting, to + #restores + 2)
+        end
+        from, to = string.find(waiting, '|' .. wrote .. ';', 1, true)
+        if from then
+          waiting = string.sub(waiting, 1, from) .. restores .. string.sub(waiting, to)
+        else
+          waiting = waiting .. wrote .. '|' .. restores .. ';'
+        end
+        -- Those that have waited for longest are lost.
+        if #waiting > 16000 then waiting = string.match(waiting, '(;.*)$', -16000) end
+      end
+      call = function() -- load reads what the key gets
+        return gets and gets ~= '' and gets
       end
     end
     -- <load>
@@ -144,9 +183,10 @@ local function decide(key, operations)
         -- instant: it restores nothing of what is promised to others.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
-        local written, permits, units, unit, speed, step, kind, promise =
-          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)$')
-        if not written or #written > 16 or #state > 130 then return {err = 'CORRUPT no state of a bucket'} end
+        local written, permits, units, unit, speed, step, kind, promise, stop =
+          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+        local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
+        if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
         written = tonumber(written, 10)
         permits = permits + 0
         unit = unit + 0
@@ -375,7 +415,29 @@ local function decide(key, operations)
         local plain, promise = string.match(writes, '^(.*)!(%d+)$')
         writes = plain or writes
         promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
-        if promise > 0 then writes = writes .. string.format('!%d', promise) end
+        if promise > 0 then
+          -- <waiting>
+          -- The cancels that wait pass from one reservation to the next, but for those whose permits have been
+          -- restored by now, of which nothing would come back; and no more than 4,000 bytes, because each
+          -- reservation reads and writes them.
+          -- needs: now state sub waiting
+          -- sets: waiting
+          local from = state and string.find(state, ';', 1, true)
+          waiting = from and sub(state, from) or ''
+          if #waiting > 4000 then waiting = string.match(waiting, '(;.*)$', -4000) end
+          while #waiting > 1 do
+            local at, level, units, unit, speed, step = string.match(waiting, '^;(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)')
+            if not at then
+              waiting = ''
+              break
+            end
+            if units ~= '' then level = (level + 1) * unit end
+            if tonumber(at, 10) + level / speed + (tonumber(step) or 0) > now then break end
+            waiting = string.match(waiting, '^;[^;]*(.*)$')
+          end
+          if waiting == ';' then waiting = '' end
+          writes = writes .. string.format('!%d', promise) .. waiting
+        end
         -- <store>
           -- needs: key flow sub state present missing repair theirs writes margin
           -- sets:
@@ -404,7 +466,7 @@ local function decide(key, operations)
         if state then
           out[size - 4] = 12
           local at, permits, units, unit, speed, step, kind, promised =
-            string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)$')
+            string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)')
           out[size + 1] = tonumber(at, 10)
           out[size + 2] = permits + 0
           out[size + 3] = tonumber(units) or -1
@@ -446,7 +508,7 @@ local function decide(key, operations)
       end
     elseif wrote then
       stop = behind
-      if undone then
+      if gets then
         -- <remains>
         -- Of a state that is restored, as load has read it, in milliseconds.
         -- needs: flow margin missing theirs
@@ -454,7 +516,7 @@ local function decide(key, operations)
         local remains = missing / flow / 1000 + margin
         if theirs then remains = theirs.full / 1000 + margin end
         if state and remains > 0 then
-          redis.call('SET', key, state, 'PX', remains - remains % 2 + 3)
+          redis.call('SET', key, state .. waiting, 'PX', remains - remains % 2 + 3)
         else
           redis.call('UNLINK', key)
         end

@@ -2,7 +2,7 @@
 -- key before its holds. The blocks of inflight.lua replace the marked lines.
 --
 -- KEYS   the keys, each once
--- ARGV   [1] unused; [2] limit; [3] lease; [4] rule; [5] unused; then for each key, joined by
+-- ARGV   [1] unused; [2] limit; [3] lease; [4] rule; then for each key, joined by
 --        commas, "<permits>h<id>" for a hold and "<permits>r<id>" for a release; last spare
 --        and the caller's clock, if that decides (callersclock.lua)
 -- Reply  for each hold its words, for each release 1. If a key fails there is one -1 instead:
@@ -17,8 +17,8 @@ local time = redis.call('TIME')
 local now, mark, spare = time[1] * 1000000 + time[2], '', 0
 -- <config>
 -- needs:
--- sets: limit lease rule id
-local limit, lease, rule, id = ARGV[2] + 0, ARGV[3] + 0, ARGV[4], ARGV[5]
+-- sets: limit lease rule
+local limit, lease, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 local out, size = {}, 0
 
 local function decide(key, operations)
@@ -84,8 +84,7 @@ local function decide(key, operations)
       size = size + 1
       out[size] = 1
     else
-      local n, times = permits + 0, 1
-      id = hold
+      local n, times, id = permits + 0, 1, hold
       -- <fit>
       -- needs: call id key last limit margin n now rule times used
       -- sets: allowed held
@@ -158,9 +157,10 @@ local function decide(key, operations)
   end
   if change then
     -- <store>
-      -- needs: ends key lease limit members now repair spare used
+      -- needs: ends key last lease limit members now repair spare used
       -- sets:
-      local left, ttl = redis.call('PTTL', key), lease / 1000 + spare
+      local left, kept, ttl = -2, used, lease / 1000 + spare
+      if last[1] then left = redis.call('PTTL', key) end -- otherwise there is no key
       if repair then
         local later = redis.call('ZRANGE', key, '-1000', '-1', 'WITHSCORES') -- the next call goes on
         for i = 1, #later, 2 do
@@ -176,9 +176,9 @@ local function decide(key, operations)
         end
         -- At most a thousand leases that have ended are dropped at a time, which is at least as
         -- many as there are permits beyond the limit.
-        local all = redis.call('ZCARD', key)
-        if all > limit and all > used then
-          redis.call('ZREMRANGEBYRANK', key, '0', math.min(all - used, 1000) - 1)
+        if last[1] then kept = redis.call('ZCARD', key) end
+        if kept > limit and kept > used then
+          redis.call('ZREMRANGEBYRANK', key, '0', math.min(kept - used, 1000) - 1)
         end
       end
       -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000

@@ -1,4 +1,4 @@
-//lint:file-ignore SA1019 services still have these calls, which httprate has deprecated
+//lint:file-ignore SA1019 the guide is for those whose code is of before the deprecation
 
 package before
 

@@ -29,6 +29,7 @@ func TestTheRightRulesKeepTheBound(t *testing.T) {
 		"two rates, the faster smaller":    {Permit: 2, Buckets: []Bucket{{3, 1}, {2, 2}}, Reserving: true, Longest: 8, Pause: 1, Calls: 5},
 		"two rates, the faster of burst 1": {Permit: 4, Buckets: []Bucket{{3, 1}, {1, 4}}, Reserving: true, Longest: 8, Pause: 2, Calls: 5},
 		"two rates and the clock":          {Permit: 2, Buckets: []Bucket{{1, 1}, {3, 2}}, Reserving: true, Longest: 8, Pause: 2, Calls: 4, Clock: true},
+		"a cancelled turn is taken":        {Permit: 1, Buckets: one(2, 1), Reserving: true, Reuse: true, Longest: 4, Pause: 3, Calls: 6, Losses: true},
 		"three rates":                      {Permit: 6, Buckets: []Bucket{{1, 2}, {2, 3}, {2, 6}}, Reserving: true, Longest: 8, Pause: 2, Calls: 4},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -67,13 +68,18 @@ func TestTheSearchFindsBrokenRules(t *testing.T) {
 			"reserve 2 within 1 [0]", "reserve 2 within 4 [0]", "leave reservation 0", "3 ticks; cancel reservation 0", "take 2 [0]",
 		}},
 		"a cancel gives back less what was reserved since, by a high-water mark": {cancelling(LessByMark), []string{
-			"reserve 1 within 1 [0]", "reserve 2 within 1 [0]", "leave reservation 0", "1 ticks; cancel reservation 0", "take 1 [0]",
+			"reserve 1 within 1 [0]", "leave reservation 0", "1 ticks; take 1 [0]", "cancel reservation 0", "take 2 [0]",
 		}},
 		"all are given back after a hold": {with(func(r *Rules) { r.Returns, r.Return = true, Full }), []string{
 			"take 1, unused [0]", "1 ticks; take 1 [0]", "give back all of 0", "take 2 [0]",
 		}},
 		"permits are given back while others wait": {with(func(r *Rules) { r.Reserving, r.Returns, r.Return = true, true, ExactAnyway }), []string{
 			"take 1, unused [0]", "reserve 2 within 1 [0]", "give back all of 0", "reserve 1 within 1 [0]",
+		}},
+		"a cancelled turn is taken after a step of the clock": {with(func(r *Rules) {
+			r.Reserving, r.Reuse, r.Clock, r.Buckets = true, true, true, []Bucket{{1, 1}}
+		}), []string{
+			"reserve 1 within 1 [0]", "reserve 1 within 1 [0]", "cancel reservation 0", "the clock steps by -1", "1 ticks; reserve 1 within 1 [0]",
 		}},
 		"a faster rate repays what was promised": {with(func(r *Rules) {
 			r.Reserving, r.Unmarked, r.Permit, r.Buckets, r.Longest = true, true, 2, []Bucket{{1, 1}, {3, 2}}, 8

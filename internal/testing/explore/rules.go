@@ -11,7 +11,8 @@ type Cancelling int
 
 const (
 	// AllIfLast gives back all if the key still holds what the reservation wrote: then the
-	// state is again what it was before. Otherwise it gives back nothing.
+	// state is again what it was before. Otherwise others have reserved behind it, and the cancel
+	// waits until the key holds that again, because they have cancelled too.
 	AllIfLast Cancelling = iota
 	// All gives back everything, whoever has reserved since.
 	All
@@ -55,6 +56,9 @@ type Rules struct {
 	// Unmarked is true if a state does not say until when permits are promised, so that a
 	// bucket of another rate repays the debt at its own rate.
 	Unmarked bool
+
+	// Reuse is true if a reservation may get the instant of a cancel that waits.
+	Reuse bool
 
 	// Which calls a history may hold, beside taking permits.
 	Reserving, Returns, Settling, Clock, Losses bool

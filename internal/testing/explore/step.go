@@ -101,7 +101,12 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 		return Outcome{Allowed: true}, true
 
 	case Reserve:
-		before := w.key
+		if r.Reuse {
+			if h, ok := w.reuse(m); ok {
+				return Outcome{Allowed: true, Due: int(h.due)}, w.hold(h)
+			}
+		}
+		before, queue := w.key, w.waiting
 		found := before.repaired()
 		missing, later := found.load(r, b)
 		due := 0
@@ -113,6 +118,9 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 			return Outcome{Due: due}, true
 		}
 		w.store(r, b, missing+cost, max(later, due))
+		if w.key.promise > 0 {
+			w.waiting = queue
+		}
 		if r.Cancel == LessByMark {
 			w.mark = max(w.mark, int8(due))
 		}
@@ -175,6 +183,9 @@ func (w *World) apply(r *Rules, m Move) (out Outcome, ok bool) {
 					s.at -= m.N
 				}
 			}
+			for i := range w.waiting {
+				w.waiting[i].due -= m.N
+			}
 			return Outcome{}, true
 		}
 		// Permits that wait are used late by as much as the clock ran ahead, and those that
@@ -195,8 +206,16 @@ func (w *World) giveBack(r *Rules, h held) {
 	restored := int(h.n) * r.Permit
 	switch r.Cancel {
 	case AllIfLast:
-		if w.key.exists && w.key == h.wrote {
-			w.key = h.before
+		switch {
+		case w.key.exists && w.key == h.wrote:
+			w.restoreTo(h.before)
+		case w.key.promise > 0 && h.wrote.exists:
+			if w.waiting[mostWaiting-1] != (cancelled{}) {
+				w.waiting[0] = cancelled{}
+				w.forget()
+			}
+			i := slices.Index(w.waiting[:], cancelled{})
+			w.waiting[i] = cancelled{n: h.n, by: h.by, due: h.due, wrote: h.wrote, before: h.before}
 		}
 		return
 	case AllIfInstant:
@@ -211,6 +230,35 @@ func (w *World) giveBack(r *Rules, h held) {
 		restored = min(restored, restored-r.Buckets[h.by].Flow*int(w.mark-h.due))
 	}
 	w.restore(r, h.by, max(restored, 0))
+}
+
+// restoreTo is the key as it was before a reservation, and before those in front of it that were cancelled.
+func (w *World) restoreTo(before state) {
+	w.key = before
+	for i, c := range w.waiting {
+		if w.key.exists && w.key == c.wrote {
+			w.waiting[i] = cancelled{}
+			w.forget()
+			w.restoreTo(c.before)
+			break
+		}
+	}
+	if w.key.promise == 0 {
+		w.waiting = [mostWaiting]cancelled{}
+	}
+}
+
+// reuse is a reservation at the instant of one that was cancelled, if there is one that suits and the
+// clock has not stepped back behind the last change.
+func (w *World) reuse(m Move) (held, bool) {
+	for i, c := range w.waiting {
+		if w.key.at <= 0 && c.n == m.N && c.by == m.By && c.due >= 0 && c.due <= m.Wait {
+			w.waiting[i] = cancelled{}
+			w.forget()
+			return held{kind: waiting, n: c.n, by: c.by, due: c.due, wrote: c.wrote, before: c.before}, true
+		}
+	}
+	return held{}, false
 }
 
 // restore takes units off what is missing. The state keeps its rule and its instant.

@@ -31,6 +31,16 @@ type held struct {
 	wrote, before state
 }
 
+// A cancelled reservation, whose cancel waits.
+type cancelled struct {
+	n, by         int8
+	due           int8 // ticks from now, by the server's clock
+	wrote, before state
+}
+
+// mostWaiting is how many cancels wait at most.
+const mostWaiting = 2
+
 // mostHeld is how many reservations and estimates are open at a time, one a process.
 const mostHeld = 3
 
@@ -38,9 +48,12 @@ const mostHeld = 3
 type World struct {
 	key  state
 	held [mostHeld]held // in the order in which they began
-	mark int8           // the latest instant promised, for LessByMark
-	used int8           // units used beyond what the fastest rate has restored
-	over int8           // units by which the limit is higher: what is charged afterwards, and a clock that ran ahead
+
+	waiting [mostWaiting]cancelled // by the order in which they came
+
+	mark int8 // the latest instant promised, for LessByMark
+	used int8 // units used beyond what the fastest rate has restored
+	over int8 // units by which the limit is higher: what is charged afterwards, and a clock that ran ahead
 }
 
 // full reports whether nothing is missing any more, and has not been for some time, and
@@ -78,7 +91,7 @@ func (s state) repaired() state {
 
 // store is the state in which so much is missing now.
 func (w *World) store(r *Rules, b int8, missing, promised int) {
-	w.key = state{exists: true, by: b, missing: int8(missing)}
+	w.key, w.waiting = state{exists: true, by: b, missing: int8(missing)}, [mostWaiting]cancelled{}
 	if !r.Unmarked {
 		w.key.promise = int8(promised)
 	}
@@ -116,7 +129,7 @@ func (w *World) tick(r *Rules, dropped func(i int)) (broken bool) {
 	w.pass(r, 1)
 	for i := range w.held {
 		switch h := &w.held[i]; h.kind {
-		case waiting:
+		case waiting, left:
 			h.due--
 		case unused:
 			h.age = min(h.age+1, 20) // by then the exact return is nothing
@@ -139,12 +152,31 @@ func (w *World) pass(r *Rules, ticks int8) {
 			}
 		}
 	}
+	for i := range w.waiting {
+		w.waiting[i].due -= ticks
+	}
+	w.forget()
+}
+
+// forget drops the cancels of which nothing would come back.
+func (w *World) forget() {
+	kept := 0
+	for _, c := range w.waiting {
+		if c.wrote.exists {
+			w.waiting[kept] = c
+			kept++
+		}
+	}
+	clear(w.waiting[kept:])
 }
 
 func (w *World) states() []*state {
 	all := []*state{&w.key}
 	for i := range w.held {
 		all = append(all, &w.held[i].wrote, &w.held[i].before)
+	}
+	for i := range w.waiting {
+		all = append(all, &w.waiting[i].wrote, &w.waiting[i].before)
 	}
 	return all
 }

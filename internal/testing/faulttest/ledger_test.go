@@ -64,9 +64,9 @@ func quotas() []quota {
 			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
 		}},
 		{"SlidingWindow Hash", anyWindow, window()},
-		{"SlidingWindow List", anyWindow, window(ratelimit.WithStorage(ratelimit.List))},
+		{"SlidingWindow List", anyWindow, window(ratelimit.WithStorage(ratelimit.StorageList))},
 		{"SlidingWindow of one sub-window", anyWindow, window(ratelimit.WithSubWindows(1))},
-		{"SlidingWindow ZSet", anyWindow, window(ratelimit.WithStorage(ratelimit.ZSet))},
+		{"SlidingWindow ZSet", anyWindow, window(ratelimit.WithStorage(ratelimit.StorageZSet))},
 		{"SlidingLog", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(opts...))
 		}},

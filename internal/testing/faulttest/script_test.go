@@ -29,7 +29,7 @@ func slow(t testing.TB, limit int, c ratelimit.Client, o ...ratelimit.Option) ma
 	begins := time.Now().AddDate(0, 0, 15).Day() // so that no month begins during a test
 	calendar, err := ratelimit.NewCalendarWindow(c, limit, ratelimit.Monthly(begins, time.UTC), ratelimit.WithOptions(o...))
 	add("calendar window", calendar, err)
-	for _, storage := range []ratelimit.Storage{ratelimit.Hash, ratelimit.List, ratelimit.ZSet} {
+	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList, ratelimit.StorageZSet} {
 		sliding, err := ratelimit.NewSlidingWindow(c, limit, long, ratelimit.WithOptions(o...), ratelimit.WithStorage(storage))
 		add("sliding window "+storage.String(), sliding, err)
 	}

@@ -28,7 +28,7 @@ func usedQuotas() []quota {
 		{"TokenBucket that callers wait for", perRate, bucket(func(l *ratelimit.TokenBucket) ratelimit.Limiter { return waitedFor{l} })},
 		{"TokenBucket that is settled", perRate, bucket(func(l *ratelimit.TokenBucket) ratelimit.Limiter { return settled{l, l} }, ratelimit.WithExactReturns())},
 		{"SlidingWindow ZSet that is settled", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			l, err := ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithStorage(ratelimit.ZSet), ratelimit.WithOptions(opts...))
+			l, err := ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithStorage(ratelimit.StorageZSet), ratelimit.WithOptions(opts...))
 			return settled{l, l}, err
 		}},
 		{"SlidingLog that is settled", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {

@@ -21,7 +21,7 @@ type Options[O, K any] struct {
 	WithPolicy             func(name string) O
 	WithMaxWait            func(time.Duration) O
 	WithReceived, WithSent func(ratelimit.Limiter, time.Duration) O
-	WithInFlight           func(*ratelimit.InFlight) O
+	WithInFlight           func(ratelimit.Holder) O
 	WithRetryAfter         func(time.Duration) O
 	WithMaxPushback        func(time.Duration) O
 

@@ -77,7 +77,7 @@ func Families() []Family {
 				return m
 			}
 			slot, simulated := time.Duration(0), simulate.SlidingWindow{Limit: n, Window: w, Storage: storage}
-			if storage != ratelimit.ZSet {
+			if storage != ratelimit.StorageZSet {
 				slot, simulated.SubWindows = w/time.Duration(parts), parts
 				own = append(own, ratelimit.WithSubWindows(parts))
 				fresh = func() model.Model {
@@ -144,9 +144,9 @@ func Families() []Family {
 				},
 			}, err
 		}},
-		{Name: "SlidingWindow Hash", Draw: slidingWindow(ratelimit.Hash)},
-		{Name: "SlidingWindow List", Draw: slidingWindow(ratelimit.List)},
-		{Name: "SlidingWindow ZSet", Draw: slidingWindow(ratelimit.ZSet)},
+		{Name: "SlidingWindow Hash", Draw: slidingWindow(ratelimit.StorageHash)},
+		{Name: "SlidingWindow List", Draw: slidingWindow(ratelimit.StorageList)},
+		{Name: "SlidingWindow ZSet", Draw: slidingWindow(ratelimit.StorageZSet)},
 		{Name: "SlidingLog", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			var rules []ratelimit.Rule
 			var same []model.Rule

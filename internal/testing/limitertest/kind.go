@@ -31,7 +31,7 @@ func Kinds() []Kind {
 	sliding := func(storage ratelimit.Storage) func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(o...), ratelimit.WithStorage(storage)}
-			if storage != ratelimit.ZSet {
+			if storage != ratelimit.StorageZSet {
 				own = append(own, ratelimit.WithSubWindows(10))
 			}
 			return ratelimit.NewSlidingWindow(c, limit, window, own...)
@@ -44,9 +44,9 @@ func Kinds() []Kind {
 		{"FixedWindow aligned", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0))
 		}, window},
-		{"SlidingWindow Hash", sliding(ratelimit.Hash), log(10)},
-		{"SlidingWindow List", sliding(ratelimit.List), log(10)},
-		{"SlidingWindow ZSet", sliding(ratelimit.ZSet), log(0)},
+		{"SlidingWindow Hash", sliding(ratelimit.StorageHash), log(10)},
+		{"SlidingWindow List", sliding(ratelimit.StorageList), log(10)},
+		{"SlidingWindow ZSet", sliding(ratelimit.StorageZSet), log(0)},
 		{"SlidingLog", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(o...))
 		}, log(0)},

@@ -52,10 +52,10 @@ var Privileges = []struct {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
 	}},
 	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List)))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageList)))
 	}},
 	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zremrangebyrank +zremrangebyscore +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.ZSet)))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageZSet)))
 	}},
 	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}}, ratelimit.WithOptions(o...)))

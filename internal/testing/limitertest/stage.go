@@ -3,7 +3,6 @@ package limitertest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -53,25 +53,13 @@ func (s *Stage) Wipe(t testing.TB) {
 // Look is what Redis holds under a key, and whether it expires.
 func (s *Stage) Look(t testing.TB, key string) string {
 	t.Helper()
-	var value any
-	var err error
-	kind := s.Admin.Type(ctx, key).Val()
-	switch kind {
-	case "string":
-		value, err = s.Admin.Get(ctx, key).Result()
-	case "list":
-		value, err = s.Admin.LRange(ctx, key, 0, -1).Result()
-	case "hash":
-		value, err = s.Admin.HGetAll(ctx, key).Result()
-	case "zset":
-		value, err = s.Admin.ZRangeWithScores(ctx, key, 0, -1).Result()
-	}
+	held, err := state.RawText(ctx, s.Admin, key)
 	require.NoError(t, err)
 	expiry := "expires"
 	if s.Admin.PTTL(ctx, key).Val() < 0 {
 		expiry = "does not expire"
 	}
-	return fmt.Sprint(kind, " ", value, " ", expiry)
+	return held + " " + expiry
 }
 
 // OnMiniredis is a stage on miniredis, whose clock the limiters use.

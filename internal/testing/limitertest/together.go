@@ -57,7 +57,7 @@ func (g *Gate) Together(t testing.TB, l ratelimit.Limiter, keys ...string) []Rep
 	called.Wait()
 	select {
 	case <-c.met:
-	case <-time.After(time.Millisecond): // the others wait for commands of one call each
+	case <-time.After(10 * time.Millisecond): // the others wait for commands of one call each
 	}
 	close(c.open)
 	returned.Wait()

@@ -90,7 +90,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow List", Key: "ratelimit:default:slidingwindow-list{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.List))
+				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageList))
 			},
 			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
@@ -108,7 +108,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow ZSet", Key: "ratelimit:default:slidingwindow-zset{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.ZSet))
+				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageZSet))
 			},
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 		},

@@ -55,7 +55,11 @@ func (b *SteppedBucket) Reserve(now int64, n int, longest int64) (answer Answer,
 	checkPermits(n, b.burst)
 	before := *b
 	answer, due = b.take(now, n, false, longest)
-	return answer, due, b.unlessChanged(func() { *b = before })
+	restore := func() { *b = before }
+	if !answer.Allowed {
+		return answer, due, restore
+	}
+	return answer, due, b.reserved(due, before.changes, restore)
 }
 
 // take allows the call if n tokens are there within longest.

@@ -1,0 +1,84 @@
+// Package state reads what Redis holds of limiters, without their scripts, and puts it in words. It
+// only looks: GET, LRANGE, HMGET, ZRANGE, ZCOUNT, PTTL and TIME.
+//
+// A key does not hold its limiter's limit. So a state says how many permits are used, and not how
+// many are left: that is for whoever knows the limit, such as a limiter's Peek.
+package state
+
+import (
+	"errors"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/keyname"
+)
+
+// A State is what a key holds, at an instant of the server's clock, as the rule that wrote it
+// counts.
+type State struct {
+	Name  string        // in Redis
+	Parts keyname.Parts // of the name
+
+	// Exists is whether the key holds anything. Without it, nothing is used.
+	Exists bool
+
+	// Err says what is wrong with the key: it holds no state, or Redis did not allow to read it.
+	Err error
+
+	// Used are the permits that count now: taken within the window, missing of a token bucket (parts
+	// of a permit rounded up), in a leaky bucket, or held. If AtMost is set, more entries of a log
+	// have left its window than are read, and as many as Used were taken since the log began.
+	Used   int64
+	AtMost bool
+
+	// Empty is how long it takes, if nobody takes more, until nothing is used.
+	Empty time.Duration
+
+	// Promised is how long permits are promised to callers that wait.
+	Promised time.Duration
+
+	// Expires is in how long Redis deletes the key; negative: never, until a limiter repairs that.
+	Expires time.Duration
+
+	Rule Rule
+
+	// CallersClock is whether instants of the state are those of a caller's clock (WithClock).
+	CallersClock bool
+}
+
+// A Rule is what a state says of the rule that wrote it.
+type Rule struct {
+	Permits int64         // that a bucket gets back each Per; 0 of all others
+	Per     time.Duration //
+	Every   time.Duration // how far apart the steps of a bucket are, if more than a microsecond
+
+	Window time.Duration // the longest of the rules that took permits; the lease of what is held
+	Slot   time.Duration // what permits of a log share an entry by, if more than a microsecond
+	Others int           // longer windows of other limiters that the key keeps permits for
+}
+
+var errUnknown = errors.New("it is of a state format that this version does not know; use the program of the version that wrote it")
+
+// Kind names the algorithm of an id.
+func Kind(id string) string {
+	switch id {
+	case keyname.FixedWindow:
+		return "fixed window"
+	case keyname.CalendarWindow:
+		return "calendar window"
+	case keyname.SlidingWindowHash:
+		return "sliding window (Hash)"
+	case keyname.SlidingWindowList:
+		return "sliding window (List)"
+	case keyname.SlidingWindowZSet:
+		return "sliding window (ZSet)"
+	case keyname.SlidingLog:
+		return "sliding log"
+	case keyname.TokenBucket:
+		return "token bucket"
+	case keyname.LeakyBucket:
+		return "leaky bucket"
+	case keyname.InFlight:
+		return "permits in flight"
+	}
+	return id
+}

@@ -1,0 +1,127 @@
+package state
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
+)
+
+// Words says what the key holds.
+func (s State) Words() string {
+	switch {
+	case s.Err != nil:
+		return "It cannot be read: " + s.Err.Error() + "."
+	case !s.Exists:
+		return "There is no key: nothing is used."
+	}
+	words := []string{s.count(), s.rule()}
+	if s.Promised > 0 {
+		words = append(words, fmt.Sprintf("Permits are promised to callers that wait, for the next %s.", Brief(s.Promised)))
+	}
+	if s.Rule.Others > 0 {
+		words = append(words, fmt.Sprintf("It keeps permits for %s of other limiters.", plural(int64(s.Rule.Others), "longer window")))
+	}
+	if s.CallersClock {
+		words = append(words, "A caller's clock dates it.")
+	}
+	if s.Expires < 0 {
+		words = append(words, "It does not expire until a limiter repairs that.")
+	}
+	return strings.Join(words, " ")
+}
+
+// count says how many permits are used.
+func (s State) count() string {
+	if s.Used == 0 {
+		return "Nothing is used any more."
+	}
+	most, are := "", "are"
+	if s.AtMost {
+		most = "At most "
+	}
+	if s.Used == 1 {
+		are = "is"
+	}
+	used := most + plural(s.Used, "permit")
+	switch s.Parts.Algorithm {
+	case keyname.TokenBucket:
+		return fmt.Sprintf("%s %s missing; the bucket is full in %s.", used, are, Brief(s.Empty))
+	case keyname.LeakyBucket:
+		return fmt.Sprintf("%s %s in the bucket, which is empty in %s.", used, are, Brief(s.Empty))
+	case keyname.FixedWindow, keyname.CalendarWindow:
+		return fmt.Sprintf("%s %s used in the window, which ends in %s.", used, are, Brief(s.Empty))
+	case keyname.InFlight:
+		return fmt.Sprintf("%s %s held; the last lease ends in %s, if none is extended.", used, are, Brief(s.Empty))
+	}
+	return fmt.Sprintf("%s %s used in the window; all have left it in %s.", used, are, Brief(s.Empty))
+}
+
+func (s State) rule() string {
+	r := s.Rule
+	switch s.Parts.Algorithm {
+	case keyname.TokenBucket, keyname.LeakyBucket:
+		verb := "come back"
+		if s.Parts.Algorithm == keyname.LeakyBucket {
+			verb = "drain"
+		}
+		if r.Permits == 1 {
+			verb = map[string]string{"come back": "comes back", "drain": "drains"}[verb]
+		}
+		steps := ""
+		if r.Every > 0 {
+			steps = ", in steps of " + Brief(r.Every)
+		}
+		return fmt.Sprintf("The rule that wrote it: %s %s every %s%s.", plural(r.Permits, "permit"), verb, Brief(r.Per), steps)
+	case keyname.InFlight:
+		return fmt.Sprintf("The last lease: %s.", Brief(r.Window))
+	case keyname.CalendarWindow:
+		return "The rule that wrote it: windows of a calendar."
+	}
+	slots := ""
+	if r.Slot > 0 {
+		slots = ", in parts of " + Brief(r.Slot)
+	}
+	return fmt.Sprintf("The rule that wrote it: a window of %s%s.", Brief(r.Window), slots)
+}
+
+// Result says what a look by a limiter has found.
+func Result(now ratelimit.Result) string {
+	switch {
+	case now.Remaining == now.Limit:
+		return fmt.Sprintf("Nothing is used: %d of %d permits left.", now.Limit, now.Limit)
+	case now.Allowed:
+		return fmt.Sprintf("%d of %d permits left; all are back in %s.", now.Remaining, now.Limit, Brief(now.ResetAfter))
+	}
+	return fmt.Sprintf("0 of %d permits left; the next call is allowed in %s, all are back in %s.", now.Limit, Brief(now.RetryAfter), Brief(now.ResetAfter))
+}
+
+// Brief is a duration as people say it, to three digits or to the second.
+func Brief(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return fmt.Sprintf("%d µs", d.Microseconds())
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", d.Milliseconds())
+	case d < time.Minute:
+		return strings.TrimSuffix(fmt.Sprintf("%.1f", d.Seconds()), ".0") + " s"
+	}
+	text := d.Round(time.Second).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+	return text
+}
+
+func plural(n int64, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.FormatInt(n, 10) + " " + what
+}

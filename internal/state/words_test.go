@@ -1,0 +1,99 @@
+package state_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/state"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+)
+
+// TestWords: two of three permits of each variant, the second 100 ms after the first.
+func TestWords(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for name, want := range map[string]string{
+		"FixedWindow":                     "2 permits are used in the window, which ends in 900 ms. The rule that wrote it: a window of 1 s.",
+		"FixedWindow aligned":             "2 permits are used in the window, which ends in 650 ms. The rule that wrote it: a window of 1 s.",
+		"CalendarWindow":                  "2 permits are used in the window, which ends in 900 ms. The rule that wrote it: windows of a calendar.",
+		"SlidingWindow Hash":              "2 permits are used in the window; all have left it in 1 s. The rule that wrote it: a window of 1 s, in parts of 25 ms.",
+		"SlidingWindow List":              "2 permits are used in the window; all have left it in 1 s. The rule that wrote it: a window of 1 s, in parts of 25 ms.",
+		"SlidingWindow ZSet":              "2 permits are used in the window; all have left it in 1 s. The rule that wrote it: a window of 1 s.",
+		"SlidingLog":                      "2 permits are used in the window; all have left it in 1 s. The rule that wrote it: a window of 1 s.",
+		"TokenBucket":                     "2 permits are missing; the bucket is full in 566 ms. The rule that wrote it: 3 permits come back every 1 s.",
+		"TokenBucket stepped":             "2 permits are missing; the bucket is full in 900 ms. The rule that wrote it: 3 permits come back every 1 s, in steps of 1 s.",
+		"LeakyBucket":                     "2 permits are in the bucket, which is empty in 566 ms. The rule that wrote it: 3 permits drain every 1 s.",
+		"SlidingWindow of one sub-window": "2 permits are used in the window; all have left it in 1.9 s. The rule that wrote it: a window of 1 s, in parts of 1 s.",
+	} {
+		for _, v := range limitertest.Variants() {
+			if v.Name != name {
+				continue
+			}
+			s.Wipe(t)
+			l, err := v.Build(s.Client)
+			require.NoError(t, err)
+			for range 2 {
+				_, err = l.TryAcquire(t.Context(), "k")
+				require.NoError(t, err)
+				s.Advance(100 * time.Millisecond)
+			}
+			s.Advance(-100 * time.Millisecond)
+			states, err := state.Read(t.Context(), s.Admin, []string{v.Key}, 1)
+			require.NoError(t, err)
+			require.Equal(t, want, states[0].Words(), name)
+
+			require.NoError(t, s.Admin.Persist(t.Context(), v.Key).Err())
+			if name == "FixedWindow" {
+				continue // its TTL is its window
+			}
+			states, err = state.Read(t.Context(), s.Admin, []string{v.Key}, 1)
+			require.NoError(t, err)
+			require.Equal(t, want+" It does not expire until a limiter repairs that.", states[0].Words(), name)
+		}
+	}
+}
+
+// TestWordsOfPromises: two callers wait, and the first of their permits comes back in a minute.
+func TestWordsOfPromises(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	b := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(1), 1))
+	var all []*ratelimit.Reservation
+	for range 3 {
+		r, err := b.Reserve(t.Context(), "k", 1, time.Hour)
+		require.NoError(t, err)
+		all = append(all, r)
+	}
+	const key = "ratelimit:default:tokenbucket{k}"
+	words := func() string {
+		states, err := state.Read(t.Context(), s.Admin, []string{key}, 1)
+		require.NoError(t, err)
+		return states[0].Words()
+	}
+	want := "3 permits are missing; the bucket is full in 3m. The rule that wrote it: 1 permit comes back every 1m. " +
+		"Permits are promised to callers that wait, for the next 2m."
+	require.Equal(t, want, words())
+
+	require.NoError(t, all[1].Cancel(t.Context())) // it waits until the one behind it is cancelled too
+	require.Contains(t, s.Admin.Get(t.Context(), key).Val(), ";")
+	require.Equal(t, want, words())
+}
+
+func TestWordsOfResults(t *testing.T) {
+	for _, tt := range []struct {
+		r    ratelimit.Result
+		want string
+	}{
+		{ratelimit.Result{Allowed: true, Limit: 5, Remaining: 5}, "Nothing is used: 5 of 5 permits left."},
+		{ratelimit.Result{Allowed: true, Limit: 5, Remaining: 2, ResetAfter: 90 * time.Second}, "2 of 5 permits left; all are back in 1m30s."},
+		{ratelimit.Result{Limit: 5, RetryAfter: 1500 * time.Millisecond, ResetAfter: time.Hour}, "0 of 5 permits left; the next call is allowed in 1.5 s, all are back in 1h."},
+	} {
+		require.Equal(t, tt.want, state.Result(tt.r))
+	}
+	for d, want := range map[time.Duration]string{
+		0: "0 µs", 999 * time.Microsecond: "999 µs", time.Second: "1 s", time.Minute: "1m", 3 * time.Hour: "3h", 3*time.Hour + time.Second: "3h0m1s", 90 * time.Minute: "1h30m",
+	} {
+		require.Equal(t, want, state.Brief(d))
+	}
+}
