@@ -47,7 +47,7 @@ type All struct {
 var _ Limiter = (*All)(nil)
 
 // NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
-// ErrInvalidConfig: no limiter, more than eight, a limiter that does not decide on Redis, one
+// ErrInvalidConfig: no limiter, more than eight, limiters of which some are on Redis and some in memory, a decorator, one
 // that is given twice or has the name and the algorithm of another, limiters on several
 // clients, or some with WithClock and some without. Redis is not asked.
 func NewAll(limiters ...Limiter) (*All, error) {

@@ -73,7 +73,7 @@
 // Every key expires. One decision of one limiter touches one key in Redis, whose name is
 // prefix:name:algorithm{key}. The braces are a hash tag, so that all limiters of one key are
 // in one slot of a cluster, and [NewAll] works there as it is; a key with a tag of its own
-// keeps it: prefix:name:algorithm:{user:42}:x. An [TryAcquireAll] of different keys needs a
+// keeps it: prefix:name:algorithm:{user:42}:x. A [TryAcquireAll] of different keys needs a
 // common tag on a cluster.
 //
 // A changed configuration goes on from what the old one had counted. So two rules of one

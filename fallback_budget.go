@@ -16,7 +16,7 @@ import (
 // WithBudget lets the secondary answer a call for which the primary takes longer
 // than d, which must be above 0. Choose some milliseconds: several times as long as a
 // healthy primary takes, and much less than the service can afford to wait. The budget
-// applies to TryAcquire, TryAcquireN and Peek.
+// applies to every operation but Reset.
 //
 // The call to the primary is not cut off: its late reply is read and thrown away, so
 // that its connection can be used again, and its context ends one second after the
@@ -24,7 +24,8 @@ import (
 // the client a ReadTimeout of about a second. The primary's context has the values of
 // the caller's context and a deadline of its own: when the caller's context is
 // cancelled, the caller gets the context's error at once, and the call to the primary
-// goes on. Permits that such a call takes stay taken.
+// goes on. Estimates, holds and reservations that such
+// a call takes are given back; other permits stay taken.
 //
 // At most 256 calls of one client's Fallbacks ask their primaries at a time. Further calls wait for their turn, and
 // this wait is part of their budget; when all 256 are abandoned and still running, the

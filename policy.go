@@ -225,7 +225,8 @@ func (c *call) decideOne(ctx context.Context) outcome {
 func cannot(l any, what string) error {
 	remedy := "give a limiter on Redis, or a LocalTokenBucket"
 	if _, ok := l.(*All); ok {
-		remedy = "give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled"
+		remedy = "give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled; " +
+			"a policy then goes around each limiter, and its claims are those of the policy"
 	}
 	return invalidConfig("a %T cannot %s; %s", l, what, remedy)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A Reserver promises permits that are not there yet. [TokenBucket] and [LeakyBucket] are
-// Reservers.
+// A Reserver promises permits that are not there yet. [TokenBucket], [LeakyBucket] and
+// [LocalTokenBucket] are Reservers, and decorators, which ask the limiter inside them.
 type Reserver interface {
 	Limiter
 

@@ -79,8 +79,9 @@ func scriptsTogether(limiters []string) ([]script.Named, error) {
 		case m.estimate || about == "" && f != slidingLogScripts.file:
 		case f == slidingLogScripts.file:
 			rules, err := strconv.Atoi(cmp.Or(about, "1"))
-			if err != nil || rules < 1 {
-				return nil, fmt.Errorf("%q is no number of rules of a sliding log; such as slidinglog,2", about)
+			if err != nil || rules < 2 {
+				return nil, fmt.Errorf("%q is no number of rules that a sliding log's own script has; such as slidinglog,2. "+
+					"A log of one rule runs slidingwindow_list", cmp.Or(about, "1"))
 			}
 			m.args = 3 + 2*rules
 		default:

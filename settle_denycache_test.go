@@ -122,7 +122,7 @@ func TestAnAllSettlesByItsClaims(t *testing.T) {
 	cache := ratelimit.Must(ratelimit.NewDenyCache(all))
 	_, _, err := cache.Estimate(t.Context(), "k", 1)
 	require.EqualError(t, err, "ratelimit: invalid configuration: a *ratelimit.All cannot settle; "+
-		"give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled")
+		"give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled; a policy then goes around each limiter, and its claims are those of the policy")
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 
 	claims := all.Claims("k", 6)

@@ -36,7 +36,7 @@ func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Hand
 		}
 		var ok bool
 		if l.settler, ok = limiter.(ratelimit.Settler); !ok {
-			return nil, invalidConfig("New: a %T cannot settle; give a limiter on Redis, or a decorator around one", limiter)
+			return nil, invalidConfig("New: a %T cannot settle; give a limiter on Redis or a decorator around one, and the limiters of an All to NewAll", limiter)
 		}
 		if err := ratelimit.CheckAll(ratelimit.ClaimOf(limiter, "check", 1).Estimate()); err != nil {
 			return nil, fmt.Errorf("%w (httplimit.New)", err)
