@@ -42,7 +42,7 @@ function stackedChart(host, series, options) {
         y: { range: (_, least, most) => [0, Math.max(most * 1.08, 4)] },
       },
       axes: [
-        { ...axis, grid: { show: false }, values: options.clock ? (_, ticks, __, ___, step) => ticks.map(t => clock(t, step)) : (_, ticks) => ticks.map(t => t + " s") },
+        { ...axis, grid: { show: false }, space: options.clock ? 120 : 50, values: options.clock ? (_, ticks, __, ___, step) => ticks.map(t => clock(t, step)) : (_, ticks) => ticks.map(t => t + " s") },
         { ...axis, grid: { stroke: grid, width: 1 }, size: 52, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7, 1e8], values: (_, ticks) => ticks.map(short) },
       ],
       series: [
