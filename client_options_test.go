@@ -158,6 +158,8 @@ func TestAReplyAfterTheBudgetKeepsItsConnection(t *testing.T) {
 	t.Cleanup(func() { _ = other.Close() })
 	another := ratelimit.Must(ratelimit.NewFallback(
 		ratelimit.Must(ratelimit.NewTokenBucket(other, ratelimit.PerHour(1), 5)), ratelimit.AllowAll(), ratelimit.WithBudget(clientBudget)))
+	// Through a connection of its own: beside the release, client would need a second one.
+	look := ratelimit.Must(ratelimit.NewInFlight(other, 5, time.Hour, ratelimit.WithName("late")))
 	server.HoldReplies()
 	_, r, err := guarded.TryAcquire(t.Context(), t.Name())
 	require.NoError(t, err)
@@ -167,7 +169,7 @@ func TestAReplyAfterTheBudgetKeepsItsConnection(t *testing.T) {
 	require.NoError(t, err)
 	server.Unhang()
 	require.Eventually(t, func() bool {
-		r, err := running.Peek(t.Context(), t.Name())
+		r, err := look.Peek(t.Context(), t.Name())
 		return err == nil && r.Remaining == 5
 	}, 30*time.Second, 5*time.Millisecond)
 	require.Equal(t, connected, d.dials.Load())
