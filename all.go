@@ -40,8 +40,8 @@ import (
 //
 // Limiters in memory ([LocalTokenBucket], AllowAll, DenyAll) can be an All too, which is the secondary of a Fallback around another one.
 type All struct {
-	group  *group   // on Redis
-	memory []*Claim // on limiters in memory, without key and permits
+	group  *group  // on Redis
+	memory []Claim // on limiters in memory, without key and permits
 }
 
 var _ Limiter = (*All)(nil)
@@ -77,7 +77,7 @@ func NewAll(limiters ...Limiter) (*All, error) {
 // isInMemory reports whether l is one of this package's that needs no Redis.
 func isInMemory(l Limiter) bool {
 	k := kindOf(l)
-	return !k.absent && (isConstant(l) || k.role == inMemory)
+	return !k.absent && k.role == inMemory
 }
 
 func allInMemory(limiters []Limiter) (*All, error) {
@@ -88,8 +88,7 @@ func allInMemory(limiters []Limiter) (*All, error) {
 				return nil, invalidConfig("NewAll: limiters %d and %d are one", j+1, i+1)
 			}
 		}
-		c := ClaimOf(l, "", 1)
-		a.memory = append(a.memory, &c)
+		a.memory = append(a.memory, ClaimOf(l, "", 1))
 	}
 	return a, nil
 }
@@ -173,9 +172,8 @@ func (a *All) Claims(key string, n int) []Claim {
 
 func (a *All) claims(to []Claim, key string, n int) []Claim {
 	for _, c := range a.memory {
-		claim := *c
-		claim.key, claim.n = key, n
-		to = append(to, claim)
+		c.key, c.n = key, n
+		to = append(to, c)
 	}
 	if a.group == nil {
 		return to
@@ -262,7 +260,7 @@ func (c *Claim) most() int {
 // ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this package. A type of
 // your own decides only on its own: for a claim on it, as for any claim that cannot work, TryAcquireAll returns
 // an error.
-func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, "", key, n) }
+func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, key, n) }
 
 // Estimate makes an estimate of the claim: if the call is allowed, the [PartResult] has a
 // [Ticket], which settles what the work has really cost. See [Settler].

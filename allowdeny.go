@@ -53,7 +53,7 @@ func (c constant) Reset(ctx context.Context, key string) error {
 }
 
 // Claim is a claim for n permits of key, which needs nobody.
-func (c constant) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
+func (c constant) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 // TryAcquireUpTo allows all of n, or denies them.
 func (c constant) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
@@ -80,8 +80,8 @@ func (c constant) Charge(ctx context.Context, key string, n int) (Result, error)
 
 func (c constant) giveBack(string, int) {}
 
-// reserve is for AllowAll, whose permits are always there.
-func (c constant) reserve(ctx context.Context, timing timing, key string, n int, _ time.Duration) (*Reservation, error) {
+// promise is for AllowAll, whose permits are always there.
+func (c constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration) (*Reservation, error) {
 	r, err := c.TryAcquireN(ctx, key, n)
 	switch {
 	case err != nil:

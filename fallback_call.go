@@ -14,7 +14,6 @@ import (
 type outagePolicy interface {
 	policy
 	outage() (settings *Fallback, primary, secondary any) // settings is nil if it was not made
-	outageSecondary() any
 }
 
 func (f *Fallback) rank() int { return rankFallback }
@@ -25,8 +24,6 @@ func (f *Fallback) outage() (settings *Fallback, primary, secondary any) {
 	}
 	return f, f.primary, f.secondary
 }
-
-func (f *Fallback) outageSecondary() any { return f.secondary }
 
 func (f *Fallback) around(ctx context.Context, c *call, own claimSet) outcome {
 	return withinOutages(ctx, c, own)
@@ -82,7 +79,7 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 			j.budget, j.bound = f.budget, f.bound
 		}
 		if f.breaker != nil {
-			guards = guards.with(f.breaker)
+			guards = guards.with(f.breaker.(*Breaker)) // only a joint has several
 		}
 		switch c.opOf(i) {
 		case CallAcquire, CallEstimate, CallHold, CallReserve:
@@ -248,19 +245,10 @@ func (s *jointSecondary) Reset(context.Context, string) error { return errUnmade
 type breakers []*Breaker
 
 // with has one more, unless it is among them.
-func (all breakers) with(g guard) breakers {
-	var more breakers
-	switch g := g.(type) {
-	case *Breaker:
-		more = breakers{g}
-	case breakers:
-		more = g
-	}
-	for _, b := range more {
-		at, found := slices.BinarySearchFunc(all, b, func(a, b *Breaker) int { return cmp.Compare(a.made, b.made) })
-		if !found {
-			all = slices.Insert(all, at, b)
-		}
+func (all breakers) with(b *Breaker) breakers {
+	at, found := slices.BinarySearchFunc(all, b, func(a, b *Breaker) int { return cmp.Compare(a.made, b.made) })
+	if !found {
+		all = slices.Insert(all, at, b)
 	}
 	return all
 }

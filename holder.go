@@ -1,9 +1,6 @@
 package ratelimit
 
-import (
-	"context"
-	"fmt"
-)
+import "context"
 
 // A Holder holds permits while work runs: [InFlight] on Redis, [LocalInFlight] in this process, and the
 // policies around them, [HoldFallback] and [HoldChoice].
@@ -75,8 +72,8 @@ func (c constantHolds) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 // Claim is a claim for n permits of key.
-func (c constantHolds) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
+func (c constantHolds) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 func errNilHolder(what, name string) error {
-	return fmt.Errorf("%w: %s: the %s is nil; AllowHolds() allows every call, DenyHolds() denies every call", ErrInvalidConfig, what, name)
+	return invalidConfig("%s: the %s is nil; AllowHolds() allows every call, DenyHolds() denies every call", what, name)
 }

@@ -53,7 +53,7 @@ func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 // Remaining how many permits are free. Window, RetryAfter of an allowed call and ResetAfter are 0, because nobody
 // knows when a hold is released; RetryAfter of a denial is a second. The errors are those of [InFlight.TryAcquireN].
 func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
-	claims := [1]Claim{claimOn(f, f.Name(), key, n)}
+	claims := [1]Claim{claimOn(f, key, n)}
 	if f == nil || f.held == nil {
 		return nil, Result{}, errUnmade
 	}
@@ -69,13 +69,13 @@ func (f *LocalInFlight) Peek(ctx context.Context, key string) (Result, error) {
 	if f == nil || f.held == nil {
 		return Result{}, errUnmade
 	}
-	claims := [1]Claim{claimOn(f, f.Name(), key, 1)}
+	claims := [1]Claim{claimOn(f, key, 1)}
 	all, err := decideInMemory(ctx, claims[:], true)
 	return all.Result, err
 }
 
 // Claim is a claim for n permits of key, see [LocalTokenBucket.Claim].
-func (f *LocalInFlight) Claim(key string, n int) Claim { return claimOn(f, f.Name(), key, n) }
+func (f *LocalInFlight) Claim(key string, n int) Claim { return claimOn(f, key, n) }
 
 // Name returns the limiter's name, see [WithName].
 func (f *LocalInFlight) Name() string {

@@ -3,8 +3,6 @@ package ratelimit
 import (
 	"context"
 	"fmt"
-
-	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A HoldFallback is a [Fallback] for permits that are held: it asks a secondary when its primary could not
@@ -52,7 +50,7 @@ func (f *HoldFallback) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
-func (f *HoldFallback) Claim(key string, n int) Claim { return claimOn(f, f.Name(), key, n) }
+func (f *HoldFallback) Claim(key string, n int) Claim { return claimOn(f, key, n) }
 
 // Name returns the name of WithName, and without it the primary's.
 func (f *HoldFallback) Name() string {
@@ -70,8 +68,6 @@ func (f *HoldFallback) outage() (settings *Fallback, primary, secondary any) {
 	}
 	return f.settings, f.primary, f.secondary
 }
-
-func (f *HoldFallback) outageSecondary() any { return f.secondary }
 
 func (f *HoldFallback) around(ctx context.Context, c *call, own claimSet) outcome {
 	return withinOutages(ctx, c, own)
@@ -115,7 +111,7 @@ func (c *HoldChoice) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
-func (c *HoldChoice) Claim(key string, n int) Claim { return claimOn(c, limitername.Default, key, n) }
+func (c *HoldChoice) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 func (c *HoldChoice) rank() int { return rankChoice }
 

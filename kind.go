@@ -11,6 +11,9 @@ type kind struct {
 	role   role
 }
 
+// unmade reports whether its constructor did not make it.
+func (k kind) unmade() bool { return k.absent || k.role == onRedis && k.core == nil }
+
 // A role is what a limiter does when it is called.
 type role int
 
@@ -45,6 +48,8 @@ func kindOf(l any) kind {
 			k.most = l.ceiling()
 		}
 		return k
+	case constant, constantHolds:
+		return kind{role: inMemory}
 	case *All:
 		k := kind{absent: l == nil, role: several, most: l.ceiling()}
 		if l != nil {

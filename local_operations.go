@@ -17,11 +17,6 @@ type settlesInMemory interface {
 	giveBack(key string, n int)
 }
 
-// A reservesInMemory promises permits that are not there yet.
-type reservesInMemory interface {
-	reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error)
-}
-
 var (
 	_ PartialTaker = (*LocalTokenBucket)(nil)
 	_ Settler      = (*LocalTokenBucket)(nil)
@@ -29,7 +24,7 @@ var (
 
 // Claim is a claim for n permits of key. Claims on limiters in memory are decided together, without
 // Redis; they cannot stand beside claims on Redis, except as secondaries of a [Fallback].
-func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, l.Name(), key, n) }
+func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, key, n) }
 
 // begin checks a call, and locks the state of key. The caller unlocks its shard.
 func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (s localState, err error) {
@@ -167,12 +162,12 @@ func (l *LocalTokenBucket) owe(key string, n int) {
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.reserve(ctx, realTime, key, n, maxWait)
+	return l.promise(ctx, realTime, key, n, maxWait)
 }
 
-func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	began := l.began()
-	r, err := l.promise(ctx, timing, key, n, longest)
+	r, err := l.reserve(ctx, timing, key, n, longest)
 	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
 	if err == nil {
 		o.Result, o.Waited = r.result, r.delay
@@ -181,7 +176,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 	return r, err
 }
 
-func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
 	if longest < 0 {
 		return nil, errShortWait(longest)
 	}

@@ -83,34 +83,31 @@ func lockedTogether(claims []Claim, answers []PartResult, peek bool) Result {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 	}
-	var whole Result
-	for i, c := range claims {
-		part := c.outer.(decidesTogether).decideLocked(c.key, c.n, false)
-		if answers[i].Result = part; i == 0 {
-			whole = part
-		} else {
-			whole = governs(whole, part)
+	decide := func(take bool) (whole Result) {
+		for i, c := range claims {
+			part := c.outer.(decidesTogether).decideLocked(c.key, c.n, take)
+			if answers[i].Result = part; i == 0 {
+				whole = part
+			} else {
+				whole = governs(whole, part)
+			}
 		}
-	}
-	if peek {
 		return whole
 	}
-	if !whole.Allowed {
+	whole := decide(false)
+	switch {
+	case peek:
+		return whole
+	case !whole.Allowed:
 		for _, c := range claims {
 			c.outer.(decidesTogether).denied(c.key)
 		}
 		return whole
 	}
 	for i, c := range claims {
-		part := c.outer.(decidesTogether).decideLocked(c.key, c.n, true)
 		c.outer.(decidesTogether).give(c, &answers[i])
-		if answers[i].Result = part; i == 0 {
-			whole = part
-		} else {
-			whole = governs(whole, part)
-		}
 	}
-	return whole
+	return decide(true)
 }
 
 // joinInMemory makes one claim of all for the same key of the same limiter, as joinClaims does.
@@ -128,7 +125,7 @@ next:
 				return nil, nil, errTooFew(c.n)
 			}
 			places = append(places, j)
-			joined[j].n += min(c.n, maxCount)
+			joined[j].n = min(other.n, maxCount) + min(c.n, maxCount)
 			continue next
 		}
 		places = append(places, len(joined))

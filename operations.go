@@ -23,7 +23,7 @@ func callOn(l any, op Call, key string, n int) *call {
 	c := &struct {
 		call
 		space [1]Claim
-	}{call: call{op: op}, space: [1]Claim{claimOn(l, "", key, n)}}
+	}{call: call{op: op}, space: [1]Claim{claimOn(l, key, n)}}
 	c.claims = c.space[:]
 	return &c.call
 }
@@ -69,7 +69,7 @@ func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.
 }
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
-func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, "", key, n) }
+func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [PartialTaker].
 func (c *DenyCache) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
@@ -92,7 +92,7 @@ func (c *DenyCache) Reserve(ctx context.Context, key string, n int, maxWait time
 }
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
-func (c *DenyCache) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
+func (c *DenyCache) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the picked limiter, see [PartialTaker].
 func (c *Choice) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
@@ -115,7 +115,7 @@ func (c *Choice) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 }
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
-func (c *Choice) Claim(key string, n int) Claim { return claimOn(c, "", key, n) }
+func (c *Choice) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 // TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [PartialTaker].
 func (s *Shadow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
@@ -138,7 +138,7 @@ func (s *Shadow) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 }
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
-func (s *Shadow) Claim(key string, n int) Claim { return claimOn(s, "", key, n) }
+func (s *Shadow) Claim(key string, n int) Claim { return claimOn(s, key, n) }
 
 var (
 	_ Settler = (*Fallback)(nil)

@@ -143,16 +143,14 @@ func (c *Claim) by(l any) {
 }
 
 // claimOn is a claim on l.
-func claimOn(l any, name, key string, n int) Claim {
-	c := Claim{name: name, key: key, n: n}
+func claimOn(l any, key string, n int) Claim {
+	c := Claim{key: key, n: n}
 	c.by(l)
 	return c
 }
 
-// decide takes off the policies that come first, or has the limiters decide.
-func (c *call) decide(ctx context.Context) outcome {
-	var next policy
-	var own claimSet
+// outermost returns the kind of policy that comes first, nil if none is left, and the claims that have it outermost.
+func (c *call) outermost() (next policy, own claimSet) {
 	for i := range c.claims {
 		p, ok := c.claims[i].outer.(policy)
 		switch {
@@ -163,6 +161,12 @@ func (c *call) decide(ctx context.Context) outcome {
 			own |= 1 << i
 		}
 	}
+	return next, own
+}
+
+// decide takes off the policies that come first, or has the limiters decide.
+func (c *call) decide(ctx context.Context) outcome {
+	next, own := c.outermost()
 	switch {
 	case next != nil:
 		return next.around(ctx, c, own)
@@ -175,18 +179,21 @@ func (c *call) decide(ctx context.Context) outcome {
 // decideOne has the one limiter decide.
 func (c *call) decideOne(ctx context.Context) outcome {
 	claim := &c.claims[0]
-	if claim.limiter != nil {
-		return claim.limiter.operation(ctx, c, claim)
-	}
-	if holds, ok := claim.outer.(Holder); ok {
-		return holdBy(ctx, c, claim, holds)
-	}
+	var o outcome
 	l, ok := claim.outer.(Limiter)
-	if !ok || kindOf(l).absent {
+	switch {
+	case claim.limiter != nil && claim.limiter.inFlight != nil:
+		return holdBy(ctx, c, claim, claim.limiter.inFlight)
+	case claim.limiter != nil:
+		l, o.bucket = claim.limiter, claim.limiter.isBucket()
+	case ok && !kindOf(l).absent:
+		_, o.bucket = l.(*LocalTokenBucket)
+	default:
+		if holds, ok := claim.outer.(Holder); ok {
+			return holdBy(ctx, c, claim, holds)
+		}
 		return failedWith(errUnmade)
 	}
-	var o outcome
-	_, o.bucket = l.(*LocalTokenBucket)
 	switch op := c.opOf(0); op {
 	case CallAcquire:
 		o.result, o.err = l.TryAcquireN(ctx, claim.key, claim.n)
@@ -209,16 +216,21 @@ func (c *call) decideOne(ctx context.Context) outcome {
 			o.ticket, o.result, o.err = settler.Estimate(ctx, claim.key, claim.n)
 		}
 	case CallReserve:
-		local, ok := l.(reservesInMemory)
-		if !ok {
+		promises, ok := l.(promiser)
+		if !ok || claim.limiter == nil && kindOf(l).role == alien { // which may do more in its TryAcquireN
 			return failedWith(errNoReserve)
 		}
-		o.reservation, o.err = local.reserve(ctx, c.timing, claim.key, claim.n, c.longest)
+		o.reservation, o.err = promises.promise(ctx, c.timing, claim.key, claim.n, c.longest)
 		if o.err == nil {
 			o.result = o.reservation.result
 		}
 	}
 	return o
+}
+
+// A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
+type promiser interface {
+	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error)
 }
 
 // cannot is the error for a limiter that cannot do what the call asks for.
@@ -233,34 +245,6 @@ func cannot(l any, what string) error {
 
 // errNoReserve says that the limiter that would decide promises no permits.
 var errNoReserve = invalidConfig("the limiter cannot reserve; give a token or leaky bucket, or use Wait, which also asks again")
-
-// operation decides a call on Redis.
-func (c *core) operation(ctx context.Context, call *call, claim *Claim) outcome {
-	o := outcome{bucket: c.isBucket()}
-	switch op := call.opOf(0); op {
-	case CallAcquire:
-		o.result, o.err = c.TryAcquireN(ctx, claim.key, claim.n)
-	case CallPeek:
-		o.result, o.err = c.Peek(ctx, claim.key)
-	case CallUpTo:
-		o.taken, o.result, o.err = c.TryAcquireUpTo(ctx, claim.key, claim.n)
-	case CallEstimate:
-		o.ticket, o.result, o.err = c.Estimate(ctx, claim.key, claim.n)
-	case CallCharge:
-		o.result, o.err = c.Charge(ctx, claim.key, claim.n)
-	case CallReserve:
-		if c.waits == nil {
-			return failedWith(errNoReserve)
-		}
-		o.reservation, o.err = c.reserveObserved(ctx, call.timing, claim.key, claim.n, call.longest)
-		if o.err == nil {
-			o.result = o.reservation.result
-		}
-	case CallHold:
-		o.hold, o.result, o.err = c.inFlight.TryAcquireN(ctx, claim.key, claim.n)
-	}
-	return o
-}
 
 // decideTogether has several limiters decide, all or nothing: all on Redis, or all in memory.
 // AllowAll and DenyAll may stand beside either.
@@ -299,9 +283,6 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 		case decidesTogether:
 			memory++
 		default:
-			if k := kindOf(l); k.absent || k.role == onRedis {
-				return failedWith(errUnmade)
-			}
 			return failedWith(errAlone(l))
 		}
 		places[len(rest.claims)] = i
@@ -375,73 +356,63 @@ func (c *call) denied(i int, r Result) outcome {
 var errMixed = invalidConfig("some of the limiters decide on Redis and some in memory, so that nothing decides them together; " +
 	"as secondaries of one call, give limiters in memory to all of them, or limiters on one other client to all of them")
 
-// errAlone is the refusal of a limiter that decides only on its own.
+// errAlone is the error for a limiter that decides only on its own, or was not made.
 func errAlone(l any) error {
-	switch l := l.(type) {
-	case *All:
+	switch k := kindOf(l); {
+	case k.unmade():
+		return errUnmade
+	case k.role == several:
 		return invalidConfig("a *ratelimit.All is several limiters; claim each of them, as its method Claims does")
-	default:
-		return invalidConfig("a %T decides on its own, and cannot take its permits together with others", l)
 	}
+	return invalidConfig("a %T decides on its own, and cannot take its permits together with others", l)
 }
 
 // check returns the error that the call would get for its limiters whatever their keys hold, as far
 // as that is known: a Choice may pick any limiter.
 func (c *call) check() error {
-	next := policy(nil)
-	for i := range c.claims {
-		if p, ok := c.claims[i].outer.(policy); ok && (next == nil || p.rank() < next.rank()) {
-			next = p
-		}
+	next, own := c.outermost()
+	if next == nil {
+		return c.checkLimiters()
 	}
-	if next != nil {
-		var others []Claim // the secondaries
-		known := c.claims[:0:0]
-		for _, claim := range c.claims {
-			p, ok := claim.outer.(policy)
-			if !ok || p.rank() != next.rank() {
-				known, others = append(known, claim), append(others, claim)
-				continue
+	inside, outage := &call{op: c.op, split: c.split}, &call{op: c.op, split: c.split}
+	for i, claim := range c.claims {
+		if !own.has(i) {
+			inside.claims = append(inside.claims, claim)
+			continue
+		}
+		switch p := claim.outer.(type) {
+		case picker:
+			if kindOf(p).absent {
+				return errUnmade
 			}
+		case outagePolicy:
+			f, primary, secondary := p.outage()
+			if f == nil {
+				return errUnmade
+			}
+			inside.add(claim, primary)
+			outage.add(claim, secondary)
+		default:
 			k := kindOf(p)
-			if k.absent {
+			if k.absent || k.inside == nil {
 				return errUnmade
 			}
-			if _, any := p.(picker); any {
-				continue // a Choice may pick any limiter
-			}
-			if k.inside == nil {
-				return errUnmade
-			}
-			inner, secondary := claim, claim
-			inner.by(k.inside)
-			known = append(known, inner)
-			if f, ok := p.(outagePolicy); ok {
-				secondary.by(f.outageSecondary())
-				others = append(others, secondary)
-			}
+			inside.add(claim, k.inside)
 		}
-		inside := &call{op: c.op, claims: known, split: c.split}
-		if err := inside.check(); err != nil || next.rank() != rankFallback || len(others) < len(c.claims) || c.barePrimaries(next.rank()) {
-			return err
-		}
-		outage := &call{op: c.op, claims: others, split: c.split}
-		if err := outage.check(); err != nil {
-			return fmt.Errorf("%w (the secondaries of a call that an outage meets)", err)
-		}
-		return nil
 	}
-	return c.checkLimiters()
+	if err := inside.check(); err != nil || len(outage.claims) < len(c.claims) { // a claim without a secondary makes an outage an error
+		return err
+	}
+	if err := outage.check(); err != nil {
+		return fmt.Errorf("%w (the secondaries of a call that an outage meets)", err)
+	}
+	return nil
 }
 
-// barePrimaries reports whether a claim has no policy of that rank, so that an outage is an error.
-func (c *call) barePrimaries(rank int) bool {
-	for _, claim := range c.claims {
-		if p, ok := claim.outer.(policy); !ok || p.rank() != rank {
-			return true
-		}
-	}
-	return false
+// add adds a claim that l decides.
+func (c *call) add(claim Claim, l any) {
+	claim.by(l)
+	c.claims = append(c.claims, claim)
 }
 
 // checkLimiters is check for a call without policies.
@@ -459,10 +430,7 @@ func (c *call) checkLimiters() error {
 		case decidesTogether:
 			memory++
 		default:
-			if k := kindOf(l); k.absent || k.role == onRedis {
-				return errUnmade
-			}
-			if !c.one() || claim.settle {
+			if kindOf(l).unmade() || !c.one() || claim.settle {
 				return errAlone(l)
 			}
 		}

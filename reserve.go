@@ -267,6 +267,14 @@ func (c *core) reserveObserved(ctx context.Context, timing timing, key string, n
 	return r, err
 }
 
+// promise is Reserve through the policies around a limiter.
+func (c *core) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+	if c.waits == nil {
+		return nil, errNoReserve
+	}
+	return c.reserveObserved(ctx, timing, key, n, longest)
+}
+
 func (c *core) checkReserve(ctx context.Context, key string, n int, maxWait time.Duration) error {
 	if err := c.check(ctx, key, n); err != nil {
 		return err

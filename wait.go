@@ -126,7 +126,7 @@ func (w waiter) left(ctx context.Context) time.Duration {
 // reserves reports whether a reservation is worth a try: what decides at the time of the call may be a bucket.
 func reserves(l Limiter) bool {
 	switch l.(type) {
-	case policy, reservesInMemory:
+	case policy, *LocalTokenBucket:
 		return true
 	}
 	return false
