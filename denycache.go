@@ -333,22 +333,11 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 		if out.reservation != nil {
 			out.reservation.caches = append(out.reservation.caches, q.cache.table)
 		}
-		if q.n > 0 && (out.parts == nil || !out.parts[i].Unknown && !call.joins(i)) {
+		if q.n > 0 && !out.joined.has(i) && (out.parts == nil || !out.parts[i].Unknown) {
 			_, _ = q.cache.learn(q.hash, key, q.n, q.by, q.sending, *out.part(i), nil)
 		}
 	}
 	return out
-}
-
-// joins reports whether another claim has the key of claim i. They may count together, so that an answer is not about
-// the permits of one of them.
-func (c *call) joins(i int) bool {
-	for j, other := range c.claims {
-		if j != i && other.key == c.claims[i].key && other.limiter == c.claims[i].limiter {
-			return true
-		}
-	}
-	return false
 }
 
 // A memoryQuestion is what a DenyCache is asked about a claim.

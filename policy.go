@@ -55,6 +55,7 @@ type outcome struct {
 	reservation *Reservation
 	bucket      bool         // see PartResult
 	parts       []PartResult // of several claims; with them they have the tickets and the holds
+	joined      claimSet     // claims that count together with another one: their answers are about the sum
 }
 
 // failedWith is the outcome of a call without a decision.
@@ -315,7 +316,7 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 	for i, p := range all.Parts {
 		parts[places[i]] = p
 	}
-	o := outcome{parts: parts}
+	o := outcome{parts: parts, joined: c.joined()}
 	for i, p := range parts {
 		switch {
 		case i == 0:
@@ -327,6 +328,22 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 		}
 	}
 	return o
+}
+
+// joined is the claims of one key of one limiter. The policies have been taken off.
+func (c *call) joined() (all claimSet) {
+	for i, a := range c.claims {
+		for j, b := range c.claims[:i] {
+			same := a.limiter == nil && b.limiter == nil && a.outer == b.outer // in memory
+			if a.limiter != nil && b.limiter != nil {
+				same = a.limiter.head == b.limiter.head
+			}
+			if a.key == b.key && same {
+				all |= 1<<i | 1<<j
+			}
+		}
+	}
+	return all
 }
 
 // at is the set with each place replaced.

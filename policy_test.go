@@ -183,3 +183,50 @@ func TestTheTableOfOperationsInTheGuide(t *testing.T) {
 	text := strings.ReplaceAll(table.String(), "| \n", "|\n")
 	require.Truef(t, strings.Contains(string(page), text), "docs/composing.md lacks this table:\n%s", text)
 }
+
+// counting is a user's limiter that embeds a bucket, and does more.
+type counting struct {
+	*ratelimit.TokenBucket
+	calls int
+}
+
+func (c *counting) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	c.calls++
+	return c.TokenBucket.TryAcquireN(ctx, key, n)
+}
+
+// TestAWaitPassesOverNoTypeOfAUsers: through a policy too, a type that embeds a bucket is asked, and nothing is reserved past it.
+func TestAWaitPassesOverNoTypeOfAUsers(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for _, p := range policies {
+		users := &counting{TokenBucket: ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName(p.Name)))}
+		l := p.Around(t, s, users)
+		require.True(t, must(t)(ratelimit.WaitN(ctx, l, "k", 2)).Allowed)
+		require.Equal(t, 1, users.calls, p.Name)
+		_, err := l.(ratelimit.Reserver).Reserve(ctx, "k", 1, time.Minute)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, p.Name)
+	}
+}
+
+// TestADenialOfSeveralClaimsIsNotThatOfOne: claims of one limiter and key count together, whatever policies are around each, and
+// a cache does not take the denial of their sum for one of a single claim.
+func TestADenialOfSeveralClaimsIsNotThatOfOne(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	for _, p := range append(policies, limitertest.Composition{Name: "nothing", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return l }}) {
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName("joined "+p.Name)))
+		cache := cached(t, s, bucket).(*ratelimit.DenyCache)
+		around := p.Around(t, s, bucket)
+		require.True(t, must(t)(bucket.TryAcquire(ctx, "k")).Allowed)
+		all, err := ratelimit.TryAcquireAll(ctx, cache.Claim("k", 2), ratelimit.ClaimOf(around, "k", 1))
+		require.NoError(t, err)
+		require.False(t, all.Allowed, p.Name)
+		require.True(t, must(t)(cache.TryAcquireN(ctx, "k", 2)).Allowed, "%s: two are left", p.Name)
+
+		other := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName("other "+p.Name)))
+		all, err = ratelimit.TryAcquireAll(ctx, cache.Claim("k", 2), ratelimit.ClaimOf(p.Around(t, s, other), "k", 1))
+		require.NoError(t, err)
+		require.False(t, all.Allowed, p.Name)
+		require.NoError(t, bucket.Reset(ctx, "k"))
+		require.False(t, must(t)(cache.TryAcquireN(ctx, "k", 2)).Allowed, "%s: another limiter's claim for the key joins nothing, and the denial is remembered", p.Name)
+	}
+}
