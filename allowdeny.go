@@ -78,7 +78,7 @@ func (c constant) Charge(ctx context.Context, key string, n int) (Result, error)
 	return c.TryAcquireN(ctx, key, n)
 }
 
-func (c constant) giveBack(string, int) {}
+func (c constant) settle(context.Context, string, int, int) error { return nil }
 
 // promise is for AllowAll, whose permits are always there.
 func (c constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration) (*Reservation, error) {

@@ -11,10 +11,9 @@ import (
 // limitersMade numbers the limiters that have locks: those of several are taken in this order.
 var limitersMade atomic.Int64
 
-// A settlesInMemory takes back what a Ticket has not used, and charges what it has used in addition.
+// A settlesInMemory settles an estimate of n permits: it takes back what was not used, and charges what was used in addition.
 type settlesInMemory interface {
-	Charge(ctx context.Context, key string, n int) (Result, error)
-	giveBack(key string, n int)
+	settle(ctx context.Context, key string, n, actual int) error
 }
 
 var (
@@ -126,6 +125,17 @@ func (l *LocalTokenBucket) charge(ctx context.Context, key string, n int) (Resul
 // mostLocalDebt is the most permits that a key may lack.
 const mostLocalDebt = 4 * maxCount
 
+func (l *LocalTokenBucket) settle(ctx context.Context, key string, n, actual int) (err error) {
+	began, o := l.began(), Observation{Call: CallSettle, Key: key, N: actual}
+	if actual > n {
+		o.Result, o.Err = l.charge(ctx, key, actual-n)
+	} else if actual < n {
+		l.giveBack(key, n-actual)
+	}
+	l.observed(ctx, began, o)
+	return o.Err
+}
+
 // giveBack gives back n permits of an estimate. A key that has been dropped is full.
 func (l *LocalTokenBucket) giveBack(key string, n int) {
 	s, err := l.begin(context.Background(), key, 1)
@@ -199,6 +209,9 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 	receipt := &localReceipt{limiter: l, before: s.b.state()}
 	l.write(&s, owed)
 	b := s.shard.keys[key]
+	if b.due <= s.now { // those that waited behind others are too late
+		b.cancelled = nil
+	}
 	if delay > 0 {
 		b.due = s.now + delay.Microseconds()
 	}

@@ -275,3 +275,39 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 		require.Greater(t, min(counts["settled"], counts["cancelled"]), 100)
 	}
 }
+
+// TestWhatALocalBucketReports of estimates and reservations: each call once, by its own name, as on Redis.
+func TestWhatALocalBucketReports(t *testing.T) {
+	rec := new(recorder)
+	l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 10, ratelimit.WithName("api"), rec.option()))
+	local := func(call ratelimit.Call, outcome ratelimit.Outcome, n, taken int) ratelimit.Observation {
+		return ratelimit.Observation{Limiter: "api", Call: call, Outcome: outcome, Source: ratelimit.SourceLocal, Key: "k", N: n, Taken: taken}
+	}
+	saw := func(want ratelimit.Observation) {
+		t.Helper()
+		got := rec.took(t)
+		require.Len(t, got, 1)
+		got[0].Result, got[0].Waited = ratelimit.Result{}, 0
+		require.Equal(t, want, got[0])
+	}
+	for _, actual := range []int{4, 1, 6} {
+		ticket, _, err := l.Estimate(ctx, "k", 4)
+		require.NoError(t, err)
+		saw(local(ratelimit.CallEstimate, ratelimit.OutcomeAllowed, 4, 4))
+		require.ErrorIs(t, ticket.Settle(ctx, 2_000_000_000), ratelimit.ErrTooMuchDebt)
+		require.NoError(t, ticket.Settle(ctx, actual), "it could still be settled")
+		saw(local(ratelimit.CallSettle, ratelimit.OutcomeDone, actual, 0))
+		require.NoError(t, l.Reset(ctx, "k"))
+		saw(local(ratelimit.CallReset, ratelimit.OutcomeDone, 0, 0))
+	}
+	_, err := l.TryAcquireN(ctx, "k", 10)
+	require.NoError(t, err)
+	rec.took(t)
+	r, err := l.Reserve(ctx, "k", 1, 2*time.Hour)
+	require.NoError(t, err)
+	saw(local(ratelimit.CallReserve, ratelimit.OutcomeAllowed, 1, 1))
+	require.NoError(t, r.Cancel(ctx))
+	saw(local(ratelimit.CallCancel, ratelimit.OutcomeDone, 1, 0))
+	require.NoError(t, r.Cancel(ctx))
+	require.Empty(t, rec.took(t), "nothing was left to cancel")
+}

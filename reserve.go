@@ -195,9 +195,14 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		return nil
 	}
 	began, o := r.core.begin(), Observation{Call: CallCancel, Key: r.key, N: r.n}
+	if r.memory != nil {
+		began = r.memory.limiter.began()
+	}
 	var asked bool
 	asked, o.Err = r.cancel(ctx)
 	switch {
+	case r.memory != nil && (asked || o.Err != nil):
+		r.memory.limiter.observed(ctx, began, o)
 	case asked:
 		r.core.asked(ctx, began, o)
 	case o.Err != nil:

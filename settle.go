@@ -253,6 +253,8 @@ func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
 		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
 	case ctx.Err() != nil:
 		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ctx.Err())
+	case actual-t.n > maxCount: // it can still be settled
+		return fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, actual-t.n, shortKey(t.key))
 	case t.settled.Swap(true):
 		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)
 	}
@@ -260,14 +262,7 @@ func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
 	for _, cache := range t.caches {
 		defer cache.table.returnPermits(t.key)()
 	}
-	if actual > t.n {
-		_, err := t.memory.Charge(ctx, t.key, actual-t.n)
-		return err
-	}
-	if actual < t.n {
-		t.memory.giveBack(t.key, t.n-actual)
-	}
-	return nil
+	return t.memory.settle(ctx, t.key, t.n, actual)
 }
 
 // settle charges or gives back the difference. The Result is that of a charge.
