@@ -250,34 +250,15 @@ func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Con
 // the Result before work begins. It returns what InFlight.Do returns after work has run. If the
 // hold is nil, was released, or its lease may have ended (see Left), work does not run, and the
 // error wraps ErrLeaseLost.
-func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) (err error) {
+func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork
 	}
 	if !h.made() {
 		return ErrLeaseLost
 	}
-	if h.local != nil {
-		if h.over() {
-			return h.leaseLost()
-		}
-		defer h.leave(ctx)
-		return work(ctx)
-	}
-	if h.Left() == 0 {
-		go h.leave(ctx)
-		return h.leaseLost()
-	}
-	k := newKeeper(ctx, h)
-	defer func() {
-		if k.stop() { // then nobody needs the release
-			err = errors.Join(err, h.leaseLost())
-			go h.leave(ctx)
-			return
-		}
-		h.leave(ctx)
-	}()
-	return work(k.ctx)
+	one := AllResult{Result: Result{Allowed: true}, Parts: []PartResult{{Hold: h}}}
+	return one.Do(ctx, work)
 }
 
 // leave is Release, for a second at most, whatever has become of ctx.
