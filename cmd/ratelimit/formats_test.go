@@ -160,7 +160,7 @@ The limits to pick from, for each client:
   3/m burst 3         13       10       3        23.1 %          1 of 1
   3/m burst 4         13       11       2        15.4 %          1 of 1
 
-Replay one of these limits, or write a page (--html), to see who is denied, and when.
+To see which clients are denied and when, replay one of these limits, or write a page (--html).
 `, ""}, got)
 }
 

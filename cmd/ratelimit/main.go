@@ -1,6 +1,6 @@
 // Ratelimit is a program for those who operate limiters.
 //
-//	ratelimit top                        who is limited now, and how close others are
+//	ratelimit top                        the keys that are limited now, and how close others are
 //	ratelimit inspect user:42            what a key holds, in words
 //	ratelimit replay access.log          what would this limit have done to that traffic?
 //	ratelimit scripts --find 2c6b27      the script that SLOWLOG or an error names

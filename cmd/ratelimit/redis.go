@@ -161,7 +161,7 @@ func clustered(ctx context.Context, c *redis.Client) bool {
 	return false
 }
 
-// masters are the servers that have keys, each asked by itself.
+// masters are clients of the servers that have keys: one for each master of a Cluster.
 func (s *server) masters(ctx context.Context) ([]*redis.Client, error) {
 	if s.cluster == nil {
 		return []*redis.Client{s.UniversalClient.(*redis.Client)}, nil

@@ -22,7 +22,7 @@ func (r *findings) String() string {
 	r.writeLimits(&b)
 	r.writeTotals(&b)
 	if len(r.cfg.limits) > maxColumns || r.cfg.sweep {
-		b.WriteString("\nReplay one of these limits, or write a page (--html), to see who is denied, and when.\n")
+		b.WriteString("\nTo see which clients are denied and when, replay one of these limits, or write a page (--html).\n")
 		return b.String()
 	}
 	r.writeKeys(&b)

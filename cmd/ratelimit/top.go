@@ -106,7 +106,7 @@ func (f *topFlags) wants(p keyname.Parts) bool {
 		(f.algorithm == "" || p.Algorithm == f.algorithm)
 }
 
-// top makes passes until it is told to stop.
+// top scans the keys once, or again and again until ctx ends (f.repeats).
 func (p program) top(ctx context.Context, f *topFlags) error {
 	s, err := f.redis.connect(ctx, p.environ)
 	if err != nil {
