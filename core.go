@@ -122,9 +122,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 	if a.inWords != nil {
 		c.exec.InWords = a.inWords()
 	}
-	for _, arg := range a.args {
-		c.exec.Args = append(c.exec.Args, arg)
-	}
+	c.exec.Args = redisexec.Texts(a.args)
 	if a.instants != nil {
 		c.exec.Instants = &redisexec.Instants{Of: []redisexec.Calendar{{At: len(a.args), Around: a.instants}}}
 		c.exec.Args = append(c.exec.Args, make([]any, 5)...)

@@ -5,6 +5,7 @@ package redisexec
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -26,7 +27,7 @@ type Executor struct {
 	// the same limiter only.
 	ManyOfSeveral, OperationsOfSeveral *script.Script
 
-	Args    []any     // the algorithm's ARGV
+	Args    []any     // the algorithm's ARGV, see Texts
 	Words   int       // of the reply to a run of equal requests
 	Several []Limiter // that each call is for, whose key is then a packed request; nil: one
 	Cost    Cost      // of an execution for many requests
@@ -55,6 +56,19 @@ type Executor struct {
 	// Pooled is true if the client does not use a command after Process has returned,
 	// so that the command's memory can be used again.
 	Pooled bool
+}
+
+// Texts are arguments of a command that stand next to each other in memory. With thousands of
+// limiters, those of a call are seldom in the processor's cache, and each string on its own would be
+// loaded with two lines of it.
+func Texts(texts []string) []any {
+	joined := strings.Join(texts, "")
+	parts, args := make([]string, len(texts)), make([]any, len(texts))
+	for i, text := range texts {
+		parts[i], joined = joined[:len(text)], joined[len(text):]
+		args[i] = &parts[i]
+	}
+	return args
 }
 
 // A Limiter is one of several that decide together, in the order of the scripts.

@@ -170,7 +170,7 @@ var released = []int64{1}
 func (e *Executor) release(ctx context.Context, key string, o Operation) error {
 	args := make([]any, 2, 2+o.N)
 	args[0], args[1] = "zrem", key
-	rule := e.Args[len(e.Args)-1].(string) // with which the names of permits end
+	rule := *e.Args[len(e.Args)-1].(*string) // with which the names of permits end
 	for i := 1; i <= o.N; i++ {
 		args = append(args, strconv.Itoa(i)+"/"+o.ID+rule)
 	}
