@@ -2,8 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	"runtime/debug"
-	"slices"
 	"testing"
 	"time"
 
@@ -11,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
 // TestAllocationsOfALoneCall, on a real server: miniredis would allocate in this process.
 func TestAllocationsOfALoneCall(t *testing.T) {
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if raceflag.Enabled {
 		t.Skip("the race detector makes sync.Pool forget")
 	}
 	client := redistest.Shared(t).Client(t)
@@ -39,6 +38,55 @@ func TestAllocationsOfALoneCall(t *testing.T) {
 			})
 			require.LessOrEqual(t, allocs, test.want, "%s; unmerged: %v", test.what, merging != nil)
 		}
+	}
+}
+
+// TestWhatALoneOperationAllocates counts also what go-redis allocates, for contexts that can be
+// cancelled.
+func TestWhatALoneOperationAllocates(t *testing.T) {
+	if raceflag.Enabled {
+		t.Skip("the race detector makes sync.Pool forget")
+	}
+	client := redistest.Shared(t).Client(t)
+	require.NoError(t, client.FlushAll(ctx).Err()) // other tests leave other states there
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l := Must(NewTokenBucket(client, PerSecond(1_000_000), 1_000_000))
+	f := Must(NewInFlight(client, 1000, time.Minute))
+	for _, test := range []struct {
+		name string
+		want float64
+		call func() error
+	}{
+		{"TryAcquireUpTo", 12, func() error {
+			_, _, err := l.TryAcquireUpTo(ctx, "user:1", 2)
+			return err
+		}},
+		{"Charge", 12, func() error {
+			_, err := l.Charge(ctx, "user:1", 2)
+			return err
+		}},
+		{"Estimate and Settle", 24, func() error {
+			ticket, _, err := l.Estimate(ctx, "user:1", 10)
+			if err != nil {
+				return err
+			}
+			return ticket.Settle(ctx, 7)
+		}},
+		{"Reserve", 24, func() error {
+			_, err := l.Reserve(ctx, "user:1", 1, time.Minute)
+			return err
+		}},
+		{"a hold and its release", 24, func() error {
+			hold, _, err := f.TryAcquire(ctx, "user:1")
+			if err != nil {
+				return err
+			}
+			return hold.Release(ctx)
+		}},
+	} {
+		allocs := testing.AllocsPerRun(1000, func() { require.NoError(t, test.call()) })
+		require.LessOrEqual(t, allocs, test.want, test.name)
 	}
 }
 

@@ -168,11 +168,14 @@ var released = []int64{1}
 
 // release removes the permits of a hold. It may be sent several times.
 func (e *Executor) release(ctx context.Context, key string, o Operation) error {
-	args := make([]any, 2, 2+o.N)
-	args[0], args[1] = "zrem", key
 	rule := *e.Args[len(e.Args)-1].(*string) // with which the names of permits end
-	for i := 1; i <= o.N; i++ {
-		args = append(args, strconv.Itoa(i)+"/"+o.ID+rule)
+	texts, args := make([]string, 1+o.N), make([]any, 2+o.N)
+	args[0], texts[0] = "zrem", key
+	for i := range texts {
+		if i > 0 {
+			texts[i] = strconv.Itoa(i) + "/" + o.ID + rule
+		}
+		args[i+1] = &texts[i] // boxing each would allocate
 	}
 	return Send(ctx, e.Client, redis.NewIntCmd(ctx, args...))
 }
