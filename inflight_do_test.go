@@ -72,7 +72,7 @@ func (m *modelRedis) Process(_ context.Context, cmd redis.Cmder) error {
 		case "extend":
 			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[m.key.Extend(c, *args[8].(*string), 1)]})
 		case "release":
-			m.key.Release(now, strings.Split(args[2].(string), "/")[1])
+			m.key.Release(now, strings.Split(*args[2].(*string), "/")[1])
 		}
 	}
 	m.mu.Unlock()
