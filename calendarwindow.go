@@ -57,7 +57,7 @@ type CalendarWindow struct{ *core }
 // NewCalendarWindow returns a limiter whose windows are those of cal. limit is 1 to 1,000,000,000.
 // Use the same zone in all processes, and load it by its name: [time.Local] depends on the
 // settings of each machine. The error wraps ErrInvalidConfig. Redis is not asked.
-func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...CalendarWindowOption) (*CalendarWindow, error) {
+func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*CalendarWindow, error) {
 	s, err := collect(opts)
 	if err != nil {
 		return nil, err

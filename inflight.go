@@ -96,7 +96,7 @@ type InFlight struct {
 // as a call to Redis: a hold that is not extended within its lease may lose its permits, and
 // Do extends three times in each lease. The error wraps ErrInvalidConfig; WithHeadroom is
 // refused. Redis is not asked.
-func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOption) (*InFlight, error) {
+func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InFlight, error) {
 	s, err := collect(opts)
 	if err != nil {
 		return nil, err

@@ -60,7 +60,7 @@ type Observer func(ctx context.Context, o Observation)
 //
 // An observed call reads the clock twice and allocates nothing, beside what the observers
 // do. Without this option nothing is read or allocated.
-func WithObserver(observers ...Observer) ObserverOption {
+func WithObserver(observers ...Observer) CommonOption {
 	return everywhere{common{func(s *settings) {
 		if len(observers) == 0 {
 			s.refuse("WithObserver: there is no function; leave the option out to observe nothing")
@@ -75,34 +75,12 @@ func WithObserver(observers ...Observer) ObserverOption {
 	}}}
 }
 
-// An ObserverOption is [WithObserver].
-type ObserverOption interface {
-	Option
-	FallbackOption
-	BreakerOption
-	DenyCacheOption
-}
-
-// A NameOption is [WithName].
-type NameOption interface {
-	Option
-	FallbackOption
-	BreakerOption
-	DenyCacheOption
-}
-
 // everywhere is an option of limiters and decorators.
 type everywhere struct{ common }
 
 func (e everywhere) setFallback(s *fallbackSettings)   { e.set(&s.settings) }
 func (e everywhere) setDenyCache(s *denyCacheSettings) { e.set(&s.settings) }
-
-func (e everywhere) setBreaker(s *breakerSettings) {
-	if s.maker != "NewBreaker" {
-		s.refuse("%s: give its name and observers to NewFallback, whose observers get the changes of the breaker's state too", s.maker)
-	}
-	e.set(s.settings)
-}
+func (e everywhere) setCommon(s *settings)             { e.set(s) }
 
 // An Observation describes one call, for observers. A field that does not apply to
 // the call is zero.

@@ -11,24 +11,25 @@ import (
 // do not compile with another.
 type Option interface {
 	FixedWindowOption
-	CalendarWindowOption
 	SlidingWindowOption
 	SlidingLogOption
-	TokenBucketOption
-	LeakyBucketOption
-	InFlightOption
+	BucketOption
+	forEvery()
+}
+
+// A CommonOption is [WithName] or [WithObserver], an option of limiters, of the decorators that
+// report calls, and of a [Breaker].
+type CommonOption interface {
+	Option
+	FallbackOption
+	DenyCacheOption
+	setCommon(*settings)
 }
 
 // A FixedWindowOption is an [Option] or [WithAlignment].
 type FixedWindowOption interface {
 	set(*settings)
 	forFixedWindow()
-}
-
-// A CalendarWindowOption is an [Option].
-type CalendarWindowOption interface {
-	set(*settings)
-	forCalendarWindow()
 }
 
 // A SlidingWindowOption is an [Option], [WithStorage] or [WithSubWindows].
@@ -43,28 +44,16 @@ type SlidingLogOption interface {
 	forSlidingLog()
 }
 
-// A TokenBucketOption is an [Option], [WithRefillEvery] or [WithExactReturns].
-type TokenBucketOption interface {
-	set(*settings)
-	forTokenBucket()
-}
-
-// A LeakyBucketOption is an [Option] or [WithExactReturns].
-type LeakyBucketOption interface {
-	set(*settings)
+// A BucketOption is an option of both buckets: an [Option] or [WithExactReturns].
+type BucketOption interface {
+	TokenBucketOption
 	forLeakyBucket()
 }
 
-// An InFlightOption is an [Option].
-type InFlightOption interface {
+// A TokenBucketOption is a [BucketOption] or [WithRefillEvery].
+type TokenBucketOption interface {
 	set(*settings)
-	forInFlight()
-}
-
-// A BucketOption is an option of both buckets: [WithExactReturns].
-type BucketOption interface {
-	TokenBucketOption
-	LeakyBucketOption
+	forTokenBucket()
 }
 
 // WithName gives the limiter a name; without it the name is "default". The name is
@@ -86,7 +75,7 @@ type BucketOption interface {
 // A [DenyCache], a [Fallback], a [Breaker] and a [LocalTokenBucket] keep nothing in Redis:
 // their names are only for [WithObserver]. Without the option, a DenyCache and a Fallback have
 // the name of the limiter inside them.
-func WithName(name string) NameOption {
+func WithName(name string) CommonOption {
 	return everywhere{common{func(s *settings) {
 		if strings.Contains(name, ":") {
 			s.refuse("WithName: %q holds a colon, which separates the parts of a key; put it into WithPrefix", name)
@@ -390,13 +379,12 @@ type (
 	bucketOnly        struct{ setter }
 )
 
+func (common) forEvery()                    {}
 func (common) forFixedWindow()              {}
-func (common) forCalendarWindow()           {}
 func (common) forSlidingWindow()            {}
 func (common) forSlidingLog()               {}
 func (common) forTokenBucket()              {}
 func (common) forLeakyBucket()              {}
-func (common) forInFlight()                 {}
 func (fixedWindowOnly) forFixedWindow()     {}
 func (slidingWindowOnly) forSlidingWindow() {}
 func (slidingLogOnly) forSlidingLog()       {}

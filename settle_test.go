@@ -57,7 +57,7 @@ func TestAnEstimateIsSettledBelowIt(t *testing.T) {
 func TestGivingBackMovesNoClockBack(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		calendar := func(c ratelimit.Client, limit int, _ time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			var of []ratelimit.CalendarWindowOption
+			var of []ratelimit.Option
 			for _, o := range opts {
 				of = append(of, o)
 			}
