@@ -231,7 +231,7 @@ func (a *All) ceiling() int {
 }
 
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the
-// Claim method of a limiter, for [TryAcquireAll] and [PeekAll].
+// Claim method of a limiter, for [TryAcquireAll].
 type Claim struct {
 	limiter *core // that decides on Redis
 	outer   any   // what decides if limiter is nil: a policy, or a limiter in memory
@@ -419,16 +419,6 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 	return work(inner)
 }
 
-// Part returns the answer of the first limiter of that name, and whether there is one.
-func (r AllResult) Part(name string) (Result, bool) {
-	for _, p := range r.Parts {
-		if p.Name == name {
-			return p.Result, true
-		}
-	}
-	return Result{}, false
-}
-
 // TryAcquireAll takes the permits of all claims, or none: "requests per user and per address,
 // and tokens per user", each with a key and a number of permits of its own:
 //
@@ -468,17 +458,16 @@ func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, acquireAll)
 }
 
-// PeekAll returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
+// peekClaims returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
 // and RetryAfter of each part are for the permits of its claim, and Remaining is the number
 // of permits left now.
-func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+func peekClaims(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, peekAll)
 }
 
-// CheckAll returns the error that TryAcquireAll returns for these claims before it asks Redis,
-// or nil if there is none. It is for constructors: limiters that can decide together once can
-// always do so, whatever the keys are, except for ErrCrossSlot.
-func CheckAll(claims ...Claim) error {
+// checkClaims returns the error that TryAcquireAll returns for these claims before it asks Redis,
+// or nil if there is none.
+func checkClaims(claims []Claim) error {
 	if policied(claims) {
 		c := &call{op: CallAcquire, claims: slices.Clone(claims), split: true}
 		return c.check()
@@ -486,7 +475,7 @@ func CheckAll(claims ...Claim) error {
 	return checkOnRedis(claims)
 }
 
-// checkOnRedis is CheckAll for claims on limiters on Redis.
+// checkOnRedis is checkClaims for claims on limiters on Redis.
 func checkOnRedis(claims []Claim) error {
 	var all [maxGroup]Claim
 	joined, _, err := joinClaims(all[:0], claims)

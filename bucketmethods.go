@@ -40,7 +40,16 @@ func (l *TokenBucket) Preload(ctx context.Context) error { return l.decider().Pr
 // Claim is what [TryAcquireAll] takes.
 func (l *TokenBucket) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany decides many requests, each as TryAcquireN would and independently of the
+// others, and returns their answers in the same order. The answer to a request that cannot
+// work, such as one with an empty key, is its error, and the others are decided. Requests
+// for the same key are decided in their order.
+//
+// It takes one round trip where the keys are on one server. On a Cluster or a Ring, and with
+// [WithoutMerging], it takes one for each thousand requests, to all servers at once. Many
+// requests are sent in several executions of about a millisecond each, and between these
+// Redis serves other clients. The requests are not merged with those of other callers. If
+// ctx ends first, every answer has the error of ctx, and the permits may have been taken.
 func (l *TokenBucket) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
@@ -96,7 +105,7 @@ func (l *LeakyBucket) Preload(ctx context.Context) error { return l.decider().Pr
 // Claim is what [TryAcquireAll] takes.
 func (l *LeakyBucket) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *LeakyBucket) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }

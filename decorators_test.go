@@ -34,7 +34,7 @@ func shadowed(l ratelimit.Limiter) ratelimit.Limiter {
 }
 
 func cached(_ testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
-	c := ratelimit.Must(ratelimit.NewDenyCache(l, ratelimit.WithDenyCacheSize(64)))
+	c := ratelimit.Must(ratelimit.NewDenyCache(l, ratelimit.WithMaxKeys(64)))
 	c.SetClock(func() time.Duration { return time.Duration(s.Now.UnixNano()) })
 	return c
 }

@@ -31,7 +31,7 @@ type Observer func(ctx context.Context, o Observation)
 //     more, when they end.
 //   - A secondary with observers of its own also reports the calls that it gets. Give it no
 //     observers, because the calls would count twice.
-//   - [All], [TryAcquireAll], [PeekAll] and [TryAcquireAcrossSlots] report one call for each limiter
+//   - [All], [TryAcquireAll] and [TryAcquireAcrossSlots] report one call for each limiter
 //     that has observers, with its own Result, and with [OutcomeUntaken] if this limiter had
 //     the permits and another one denied the call. Claims of one limiter for one key are one
 //     call. Claims that cannot be decided together are not reported.
@@ -164,7 +164,7 @@ const (
 	CallCancel                   // Reservation.Cancel
 	CallExtend                   // Hold.Extend
 	CallRelease                  // Hold.Release
-	CallPeek                     // Peek, PeekAll
+	CallPeek                     // Peek
 	CallReset                    // Reset
 	CallBreaker                  // no call: the state of a breaker has changed
 )

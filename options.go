@@ -270,6 +270,32 @@ func WithRefillEvery(d time.Duration) TokenBucketOption {
 	}}
 }
 
+// WithMaxKeys bounds the memory of a [LocalTokenBucket] or a [DenyCache]; without it, they have
+// room for 65,536 keys. n is 1 to 2^26.
+//
+// A LocalTokenBucket keeps at most n keys, divided by their hash into up to 64 shards of equal
+// size. Some keys are dropped a little before n keys are in use, because one shard is full
+// before the others.
+//
+// A DenyCache has room for the denials of n keys, rounded up to a power of two, which is at
+// least 4. Choose n for the number of keys that are denied at one time, not for all keys.
+func WithMaxKeys(n int) interface {
+	LocalOption
+	DenyCacheOption
+} {
+	return maxKeys{func(s *settings) {
+		if n < 1 || n > mostMaxKeys {
+			s.refuse("WithMaxKeys: %d is not between 1 and %d; leave the option out for %d", n, mostMaxKeys, defaultMaxKeys)
+		}
+		s.once("WithMaxKeys")
+		s.maxKeys = n
+	}}
+}
+
+type maxKeys struct{ setter }
+
+func (m maxKeys) setDenyCache(s *denyCacheSettings) { m.set(&s.settings) }
+
 // spare is what every TTL is longer by, in milliseconds: as an even number, because the
 // scripts add it to an odd one (see bucket.lua).
 func (s *settings) spare() string {
@@ -292,6 +318,8 @@ const (
 	defaultMaxSkew    = time.Second
 	mostMaxSkew       = 24 * time.Hour
 	defaultSubWindows = 40
+	defaultMaxKeys    = 1 << 16
+	mostMaxKeys       = 1 << 26
 	maxSubWindows     = 100_000
 )
 
@@ -311,6 +339,7 @@ type settings struct {
 	refillEvery time.Duration
 	headroom    int
 	exactly     bool // WithExactReturns
+	maxKeys     int  // 0: not given
 	observers   []Observer
 
 	given []string

@@ -188,7 +188,7 @@ func (c *call) decideOne(ctx context.Context) outcome {
 	case claim.limiter != nil:
 		l, o.bucket = claim.limiter, claim.limiter.isBucket()
 	case ok && !kindOf(l).absent:
-		_, o.bucket = l.(*LocalTokenBucket)
+		o.bucket = kindOf(l).bucket
 	default:
 		if holds, ok := claim.outer.(Holder); ok {
 			return holdBy(ctx, c, claim, holds)
@@ -300,7 +300,7 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 	case memory > 0:
 		all, err = decideMixed(ctx, rest.claims, c.op == CallPeek)
 	case c.op == CallPeek:
-		all, err = PeekAll(ctx, rest.claims...)
+		all, err = peekClaims(ctx, rest.claims...)
 	case c.split:
 		all, err = TryAcquireAcrossSlots(ctx, rest.claims...)
 	default:

@@ -46,7 +46,7 @@ func (l *FixedWindow) Preload(ctx context.Context) error { return l.decider().Pr
 // Claim is what [TryAcquireAll] takes.
 func (l *FixedWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *FixedWindow) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
@@ -102,7 +102,7 @@ func (l *CalendarWindow) Preload(ctx context.Context) error { return l.decider()
 // Claim is what [TryAcquireAll] takes.
 func (l *CalendarWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *CalendarWindow) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
@@ -158,7 +158,7 @@ func (l *SlidingWindow) Preload(ctx context.Context) error { return l.decider().
 // Claim is what [TryAcquireAll] takes.
 func (l *SlidingWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *SlidingWindow) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
@@ -212,7 +212,7 @@ func (l *SlidingLog) Preload(ctx context.Context) error { return l.decider().Pre
 // Claim is what [TryAcquireAll] takes.
 func (l *SlidingLog) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *SlidingLog) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }

@@ -217,8 +217,7 @@ func (p pair) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Res
 }
 
 func (p pair) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
-	all, err := ratelimit.PeekAll(ctx, p.a.Claim(key, 1), p.b.Claim(p.other, 1))
-	return all.Result, err
+	return p.TryAcquire(ctx, key) // takes nothing here: the keys are in several slots
 }
 
 func (p pair) Reset(ctx context.Context, key string) error { return p.a.Reset(ctx, key) }
