@@ -60,6 +60,9 @@ type Reserver interface {
 	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
 }
 
+// A PartialTaker is any limiter of this package but an All.
+type PartialTaker = partialTaker
+
 // A Batcher is a limiter on Redis.
 type Batcher interface {
 	TryAcquireMany(ctx context.Context, requests []Request) []Answer

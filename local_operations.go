@@ -17,7 +17,7 @@ type settlesInMemory interface {
 }
 
 var (
-	_ PartialTaker = (*LocalTokenBucket)(nil)
+	_ partialTaker = (*LocalTokenBucket)(nil)
 	_ Settler      = (*LocalTokenBucket)(nil)
 )
 
@@ -53,7 +53,7 @@ func (l *LocalTokenBucket) began() time.Time {
 	return l.watch.begin()
 }
 
-// TryAcquireUpTo takes up to n permits from key, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits from key, see [TokenBucket.TryAcquireUpTo].
 func (l *LocalTokenBucket) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	began := l.began()
 	taken, r, err = l.takeUpTo(ctx, key, n)

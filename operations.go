@@ -48,7 +48,7 @@ func reserveThrough(ctx context.Context, l Limiter, key string, n int, maxWait t
 	return o.reservation, o.err
 }
 
-// TryAcquireUpTo takes up to n permits of key from the primary, or in an outage from the secondary, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the primary, or in an outage from the secondary, see [TokenBucket.TryAcquireUpTo].
 func (f *Fallback) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, f, key, n)
 }
@@ -71,7 +71,7 @@ func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [TokenBucket.TryAcquireUpTo].
 func (c *DenyCache) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, c, key, n)
 }
@@ -94,7 +94,7 @@ func (c *DenyCache) Reserve(ctx context.Context, key string, n int, maxWait time
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *DenyCache) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the picked limiter, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the picked limiter, see [TokenBucket.TryAcquireUpTo].
 func (c *Choice) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, c, key, n)
 }
@@ -117,7 +117,7 @@ func (c *Choice) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *Choice) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [TokenBucket.TryAcquireUpTo].
 func (s *Shadow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, s, key, n)
 }
@@ -146,8 +146,8 @@ var (
 	_ Settler = (*Choice)(nil)
 	_ Settler = (*Shadow)(nil)
 
-	_ PartialTaker = (*Fallback)(nil)
-	_ PartialTaker = (*DenyCache)(nil)
-	_ PartialTaker = (*Choice)(nil)
-	_ PartialTaker = (*Shadow)(nil)
+	_ partialTaker = (*Fallback)(nil)
+	_ partialTaker = (*DenyCache)(nil)
+	_ partialTaker = (*Choice)(nil)
+	_ partialTaker = (*Shadow)(nil)
 )

@@ -201,7 +201,7 @@ func (c *call) decideOne(ctx context.Context) outcome {
 	case CallPeek:
 		o.result, o.err = l.Peek(ctx, claim.key)
 	case CallUpTo:
-		taker, ok := l.(PartialTaker)
+		taker, ok := l.(partialTaker)
 		if !ok {
 			return failedWith(cannot(l, "take a part of what is asked for"))
 		}

@@ -37,10 +37,7 @@ func (l *FixedWindow) Reset(ctx context.Context, key string) error {
 	return l.decider().Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, on every master of a ClusterClient and
-// every shard of a Ring, so that the first request finds them there. It is never
-// needed: if Redis does not know the script of a call, the call is sent again with the
-// script. After an error some of the scripts may have been loaded.
+// Preload is [TokenBucket.Preload].
 func (l *FixedWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
@@ -51,7 +48,7 @@ func (l *FixedWindow) TryAcquireMany(ctx context.Context, requests []Request) []
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *FixedWindow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
@@ -96,7 +93,7 @@ func (l *CalendarWindow) Reset(ctx context.Context, key string) error {
 	return l.decider().Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload is [TokenBucket.Preload].
 func (l *CalendarWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
@@ -107,7 +104,7 @@ func (l *CalendarWindow) TryAcquireMany(ctx context.Context, requests []Request)
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *CalendarWindow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
@@ -152,7 +149,7 @@ func (l *SlidingWindow) Reset(ctx context.Context, key string) error {
 	return l.decider().Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload is [TokenBucket.Preload].
 func (l *SlidingWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
@@ -163,7 +160,7 @@ func (l *SlidingWindow) TryAcquireMany(ctx context.Context, requests []Request) 
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *SlidingWindow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
@@ -206,7 +203,7 @@ func (l *SlidingLog) Peek(ctx context.Context, key string) (Result, error) {
 // Reset is that of [Limiter].
 func (l *SlidingLog) Reset(ctx context.Context, key string) error { return l.decider().Reset(ctx, key) }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload is [TokenBucket.Preload].
 func (l *SlidingLog) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
@@ -217,7 +214,7 @@ func (l *SlidingLog) TryAcquireMany(ctx context.Context, requests []Request) []A
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *SlidingLog) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
