@@ -29,10 +29,10 @@ import (
 //     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
 //     faster limiter of the same name, and state that Redis lost are noticed only when
 //     the stored denial ends;
-//   - the clock that decides runs no faster than this process's clock. A clock that
-//     is set forward, that goes on while this machine is suspended, or that is the
-//     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is
-//     noticed only when the stored denial ends too.
+//   - the clock that decides runs no faster than this process's clock. If it gets ahead, the
+//     cache notices only when the stored denial ends. A clock gets ahead when it is set forward,
+//     and when it goes on while this machine is suspended. A caller's own ([WithClock]) also
+//     does when a test sets it, and when it moves in steps longer than a microsecond.
 //
 // [WithMaxDenial] bounds how long that takes. Around a [Choice], a limit that is raised by
 // picking another limiter is noticed at once: the cache forgets a denial when another

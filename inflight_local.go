@@ -43,9 +43,10 @@ func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 	return f.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits of key, all or none, for one Hold. In the Result, Limit is the limit, and
-// Remaining how many permits are free. Window, RetryAfter of an allowed call and ResetAfter are 0, because nobody
-// knows when a hold is released; RetryAfter of a denial is a second. The errors are those of [InFlight.TryAcquireN].
+// TryAcquireN takes n permits of key, all or none, for one Hold. In the Result, Limit is the
+// limit, and Remaining how many permits are free. Window, RetryAfter of an allowed call and
+// ResetAfter are 0, because nobody knows when a hold is released; RetryAfter of a denial is a
+// second. The errors are those of [InFlight.TryAcquireN].
 func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	claims := [1]Claim{claimOn(f, key, n)}
 	if f == nil || f.held == nil {

@@ -90,24 +90,29 @@ type LocalOption interface {
 	set(*settings)
 }
 
-// WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the secondary of a
-// [Fallback], it allows at most rate × T of a key in an outage of length T, if the key is new to it, where a bucket that begins
-// full allows burst + rate × T. Nothing is paid for while the primary answers. The price is false denials: the
-// first calls of each key are denied, until its rate has brought a permit.
+// WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the
+// secondary of a [Fallback], it allows at most rate × T of a key in an outage of length T, if the
+// key is new to it, where a bucket that begins full allows burst + rate × T. Nothing is paid for
+// while the primary answers. The price is false denials: the first calls of each key are denied,
+// until its rate has brought a permit.
 //
-// Beside a primary of the same rate and burst in all, an interval t with one outage in it then has at most
-// burst + rate × t + min(burst, rate × T) permits, and what was in flight when the outage began. Without this option it has
-// another burst. Each further outage in the interval adds as much, and up to a burst, because a key that an earlier outage has
-// left begins with what it has refilled since.
+// Beside a primary of the same rate and burst in all, an interval t with one outage in it then has
+// at most burst + rate × t + min(burst, rate × T) permits, and what was in flight when the outage
+// began. Without this option it has another burst. Each further outage in the interval adds as
+// much, and up to a burst, because a key that an earlier outage has left begins with what it has
+// refilled since.
 func WithEmptyStart() LocalOption {
 	return localStart{"WithEmptyStart", func(l *LocalTokenBucket) { l.empty = true }}
 }
 
-// WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how much of the limit each answer
-// has left, and begins an outage with the same share of its own burst. A key without such an answer begins empty, see
-// [WithEmptyStart]. It denies fewer calls wrongly than WithEmptyStart does, and allows more: with three instances of burst 10 and a limit of
-// 30 in all, one may just have used up all 30, while the last answers of the other two say that everything is left; they then allow 20
-// more. With n instances that is at most burst × (n − 1)/n more than with WithEmptyStart. What the secondary has allowed itself stays counted, so flapping brings no further burst.
+// WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how
+// much of the limit each answer has left, and begins an outage with the same share of its own
+// burst. A key without such an answer begins empty, see [WithEmptyStart]. It denies fewer calls
+// wrongly than WithEmptyStart does, and allows more: with three instances of burst 10 and a limit
+// of 30 in all, one may just have used up all 30, while the last answers of the other two say that
+// everything is left; they then allow 20 more. With n instances that is at most burst × (n − 1)/n
+// more than with WithEmptyStart. What the secondary has allowed itself stays counted, so flapping
+// brings no further burst.
 //
 // Each answer of the primary costs about 150 ns, and the memory of a key.
 func WithLastAnswers() LocalOption {
@@ -323,7 +328,8 @@ func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
 	}
 }
 
-// note notes what the primary has answered about key, of whose limit as large a share is missing here at least.
+// note notes what the primary has answered about key, of whose limit as large a share is missing
+// here at least.
 func (l *LocalTokenBucket) note(key string, r Result) {
 	if r.Limit < 1 || checkKey(key) != nil {
 		return

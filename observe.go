@@ -10,9 +10,9 @@ type Observer func(ctx context.Context, o Observation)
 
 // WithObserver calls the observers, in their order, once for each call of the limiter: for
 // metrics, logs and lists of the keys that are denied most (package observe, module
-// otellimit). It is an option of all limiters on Redis, of [LocalTokenBucket], of the
-// decorators that answer calls themselves ([DenyCache], [Fallback]), and of [Breaker]. Give
-// all of them the same observers.
+// otellimit). It is an option of all limiters on Redis, of those in memory ([LocalTokenBucket],
+// [LocalInFlight]), of the decorators that answer calls themselves ([DenyCache], [Fallback],
+// [HoldFallback]), and of [NewBreaker]. Give all of them the same observers.
 //
 // # Who reports
 //

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// The operations of the decorators: each goes through the policies to the limiter that decides, see policy.go.
-// A limiter that cannot do what is asked for returns an error that wraps ErrInvalidConfig and says so.
+// The operations of the decorators: each goes through the policies to the limiter that decides,
+// see policy.go. A limiter that cannot do what is asked for returns an error that wraps
+// ErrInvalidConfig and says so.
 
 // through decides an operation of one limiter through the policies around it.
 func through(ctx context.Context, l Limiter, op Call, key string, n int, longest time.Duration) outcome {
@@ -48,12 +49,15 @@ func reserveThrough(ctx context.Context, l Limiter, key string, n int, maxWait t
 	return o.reservation, o.err
 }
 
-// TryAcquireUpTo takes up to n permits of key from the primary, or in an outage from the secondary, see [TokenBucket.TryAcquireUpTo].
+// TryAcquireUpTo takes up to n permits of key from the primary, or in an outage from the
+// secondary, see [TokenBucket.TryAcquireUpTo].
 func (f *Fallback) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, f, key, n)
 }
 
-// Estimate takes n permits of key from the primary, or in an outage from the secondary, see [Settler]. A Ticket settles where its estimate was taken. An estimate that the primary takes after the budget is over is given back.
+// Estimate takes n permits of key from the primary, or in an outage from the secondary, see
+// [Settler]. A Ticket settles where its estimate was taken. An estimate that the primary takes
+// after the budget is over is given back.
 func (f *Fallback) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	return estimateThrough(ctx, f, key, n)
 }
@@ -63,7 +67,8 @@ func (f *Fallback) Charge(ctx context.Context, key string, n int) (Result, error
 	return chargeThrough(ctx, f, key, n)
 }
 
-// Reserve reserves n permits of key from the primary, or in an outage from the secondary, see [TokenBucket.Reserve].
+// Reserve reserves n permits of key from the primary, or in an outage from the secondary, see
+// [TokenBucket.Reserve].
 func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return reserveThrough(ctx, f, key, n, maxWait)
 }
@@ -71,12 +76,14 @@ func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [TokenBucket.TryAcquireUpTo].
+// TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see
+// [TokenBucket.TryAcquireUpTo].
 func (c *DenyCache) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, c, key, n)
 }
 
-// Estimate takes n permits of key from the limiter, unless memory denies the call, see [Settler]. The Ticket removes the key's denials when it gives permits back.
+// Estimate takes n permits of key from the limiter, unless memory denies the call, see [Settler].
+// The Ticket removes the key's denials when it gives permits back.
 func (c *DenyCache) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	return estimateThrough(ctx, c, key, n)
 }
@@ -122,7 +129,8 @@ func (s *Shadow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken i
 	return upToThrough(ctx, s, key, n)
 }
 
-// Estimate takes n permits of key from the enforced limiter, see [Settler]. The trial is asked for an estimate too, and gets the settlement.
+// Estimate takes n permits of key from the enforced limiter, see [Settler]. The trial is asked for
+// an estimate too, and gets the settlement.
 func (s *Shadow) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	return estimateThrough(ctx, s, key, n)
 }

@@ -131,19 +131,19 @@ func WithClock(now func() time.Time) Option {
 	}}
 }
 
-// WithMaxSkew is for limiters with WithClock: d is how far the clocks of the processes that share a
-// key may be apart, the time that a call takes to arrive included; 1s if not given. Every
-// key lives longer by d. Processes within d of each other together get at most what the
-// rule allows in t + d in any interval t. If clocks are further apart, a process can use the
-// excess again whenever the key has expired. After a Reset, which deletes the state's instant
-// too, it can use any skew again. d is 0 to 24h.
+// WithMaxSkew goes with [WithClock]. d is how far the clocks of the processes that share a key may
+// be apart, plus the time that a call takes to arrive. It is 0 to 24h, and 1s without this option.
 //
-// A limiter without WithClock may share the key, and its decisions then cost Redis a little
-// more. It makes no allowance for skew. Its writes keep the longer lifetime of a bucket, and of
-// a window that a caller's clock began, and of nothing else. If a caller's clock is behind the
-// server's, that process can use the skew again whenever the key expires by the server's clock,
-// and whenever this limiter gives back the last permits of a window or a log. So let all
-// limiters of a key have WithClock, or none, except while a change is rolled out.
+// Every key lives longer by d. In return, processes within d of each other together get at most
+// what the rule allows in t + d, in any interval t. If the clocks are further apart, what they differ by
+// beyond d can be used again each time that the key has expired. A Reset deletes the state's
+// instant too: after it, the whole difference can be used again.
+//
+// Let all limiters of a key have WithClock, or none, except while a change is rolled out. A limiter
+// without it makes no allowance for skew: its writes keep the longer lifetime of a bucket and of a
+// window that a caller's clock began, and of nothing else. So a process whose clock is behind the
+// server's can use that difference again each time that the key expires, and each time that this
+// limiter gives back the last permits of a window or a log. Its decisions cost Redis a little more.
 func WithMaxSkew(d time.Duration) Option {
 	return common{func(s *settings) {
 		if d < 0 || d > mostMaxSkew {

@@ -35,7 +35,8 @@ import (
 //
 // The ResetAfter of a denial behind a very large debt may be a microsecond too long.
 //
-// It costs Redis about half as much again as TryAcquire, more while others wait, and a denial of TryAcquire costs about twice as much as usual while others wait.
+// It costs Redis about half as much again as TryAcquire, and more while others wait. A denial of
+// TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return l.decider().reserveObserved(ctx, realTime, key, n, maxWait)
 }
