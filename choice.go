@@ -80,7 +80,7 @@ func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return
 // Name is "default", because a Choice has no name of its own: observers and errors have that of
 // the picked limiter.
 func (c *Choice) Name() string {
-	if c == nil {
+	if c == nil || c.pick == nil {
 		return ""
 	}
 	return defaultName

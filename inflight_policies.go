@@ -116,7 +116,7 @@ func (c *HoldChoice) Claim(key string, n int) Claim { return claimOn(c, key, n) 
 
 // Name is "default", see [Choice.Name].
 func (c *HoldChoice) Name() string {
-	if c == nil {
+	if c == nil || c.pick == nil {
 		return ""
 	}
 	return defaultName
