@@ -136,7 +136,7 @@ func (c *Claim) by(l any) {
 	if k := kindOf(l); k.core != nil {
 		c.limiter, c.outer = k.core, nil
 	}
-	if c.name == "" {
+	if _, picks := l.(picker); c.name == "" && !picks { // the name is that of the picked limiter
 		if named, ok := l.(interface{ Name() string }); ok {
 			c.name = named.Name()
 		}
