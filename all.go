@@ -38,7 +38,8 @@ import (
 // [WithClock]. Put decorators ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring
 // the states of one key are in one slot, on one shard, so an All works there with every key.
 //
-// Limiters in memory ([LocalTokenBucket], AllowAll, DenyAll) can be an All too, which is the secondary of a Fallback around another one.
+// Limiters in memory ([LocalTokenBucket], AllowAll, DenyAll) can be an All too: the secondary of
+// a Fallback around another one.
 type All struct {
 	group  *group  // on Redis
 	memory []Claim // on limiters in memory, without key and permits
@@ -47,7 +48,7 @@ type All struct {
 var _ Limiter = (*All)(nil)
 
 // NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
-// ErrInvalidConfig: no limiter, more than eight, limiters of which some are on Redis and some in memory, a decorator, one
+// ErrInvalidConfig: no limiter, more than eight, some on Redis and some in memory, a decorator, one
 // that is given twice or has the name and the algorithm of another, limiters on several
 // clients, or some with WithClock and some without. Redis is not asked.
 func NewAll(limiters ...Limiter) (*All, error) {
@@ -231,7 +232,7 @@ func (a *All) ceiling() int {
 }
 
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the
-// Claim method of a limiter, for [TryAcquireAll] and [PeekAll].
+// Claim method of a limiter, for [TryAcquireAll].
 type Claim struct {
 	limiter *core // that decides on Redis
 	outer   any   // what decides if limiter is nil: a policy, or a limiter in memory
@@ -257,9 +258,9 @@ func (c *Claim) most() int {
 	return kindOf(c.outer).most
 }
 
-// ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this package. A type of
-// your own decides only on its own: for a claim on it, as for any claim that cannot work, TryAcquireAll returns
-// an error.
+// ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this
+// package. A type of your own decides only on its own: for a claim on it, as for any claim that
+// cannot work, TryAcquireAll returns an error.
 func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, key, n) }
 
 // Estimate makes an estimate of the claim: if the call is allowed, the [PartResult] has a
@@ -290,11 +291,12 @@ type PartResult struct {
 	Hold   *Hold   // of an [InFlight], if all limiters allowed the call; otherwise nil
 	Ticket *Ticket // of a [Claim.Estimate], if all limiters allowed the call; otherwise nil
 
-	// Bucket reports that the answer is that of a token or leaky bucket, whose permits come back one by one.
+	// Bucket reports whether a token or leaky bucket answered. Its permits come back one by one, at
+	// its rate, and the last of them after ResetAfter.
 	Bucket bool
 
-	// Unknown reports that this limiter was not asked, because another claim alone denied the call, from the memory of a
-	// [DenyCache] or by [DenyAll]. Result is then zero.
+	// Unknown reports that this limiter was not asked, because another claim alone denied the
+	// call, from the memory of a [DenyCache] or by [DenyAll]. Result is then zero.
 	Unknown bool
 }
 
@@ -303,10 +305,11 @@ type PartResult struct {
 // of [Hold.Release].
 func (r AllResult) Release(ctx context.Context) error { return r.Finish(ctx, nil) }
 
-// Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost that
-// limiter, and releases all Holds, at the same time: where Redis does not answer, the caller waits once; what is sent at the
-// same time is merged. used is called for parts with a Ticket only; if it is nil, estimates stay as they are. Like
-// [Hold.Release], Finish does its work even if ctx has ended, and then waits for a second at most. The error joins those of
+// Finish ends a call whose work is done: it settles the Ticket of each part by what used says the
+// work has cost that limiter, and releases all Holds, at the same time: where Redis does not
+// answer, the caller waits once; what is sent at the same time is merged. used is called for parts
+// with a Ticket only; if it is nil, estimates stay as they are. Like [Hold.Release], Finish does
+// its work even if ctx has ended, and then waits for a second at most. The error joins those of
 // [Ticket.Settle] and Hold.Release. A panic of used goes on when everything else is done.
 func (r AllResult) Finish(ctx context.Context, used func(PartResult) int) error {
 	settled, released := r.finish(ctx, used, r.holds(nil))
@@ -354,19 +357,20 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 	return nil, nil
 }
 
-// Do runs work, and then releases all Holds at the same time, even if ctx has ended or work panics. While work
-// runs, it extends their leases, and cancels the context of work if one of them is lost, see
-// [InFlight.Do]. Do returns what work returns, joined with an error that wraps ErrLeaseLost if a
-// lease was lost. If a lease may have ended before, work does not run, and that error is all; the
-// other Holds are released. Without a Hold it is work(ctx). If the call was denied, work does not
-// run, and Do returns a *[DeniedError].
+// Do runs work, and then releases all Holds at the same time, even if ctx has ended or work
+// panics. While work runs, it extends their leases, and cancels the context of work if one of them
+// is lost, see [InFlight.Do]. Do returns what work returns, joined with an error that wraps
+// ErrLeaseLost if a lease was lost. If a lease may have ended before, work does not run, and that
+// error is all; the other Holds are released. Without a Hold it is work(ctx). If the call was
+// denied, work does not run, and Do returns a *[DeniedError].
 func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	return r.DoAndSettle(ctx, work, nil)
 }
 
-// DoAndSettle is Do for a call with Tickets: when work has returned or panicked, they are settled by what used says it has cost,
-// while the Holds are released, see [AllResult.Finish]. If work does not run, they are settled by 0. The error joins those of
-// [Ticket.Settle] too; what [Hold.Release] returns is left out, as the permits are free when the lease ends.
+// DoAndSettle is Do for a call with Tickets: when work has returned or panicked, they are settled
+// by what used says it has cost, while the Holds are released, see [AllResult.Finish]. If work
+// does not run, they are settled by 0. The error joins those of [Ticket.Settle] too; what
+// [Hold.Release] returns is left out, as the permits are free when the lease ends.
 func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Context) error, used func(PartResult) int) (err error) {
 	if work == nil {
 		return errNoWork
@@ -419,16 +423,6 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 	return work(inner)
 }
 
-// Part returns the answer of the first limiter of that name, and whether there is one.
-func (r AllResult) Part(name string) (Result, bool) {
-	for _, p := range r.Parts {
-		if p.Name == name {
-			return p.Result, true
-		}
-	}
-	return Result{}, false
-}
-
 // TryAcquireAll takes the permits of all claims, or none: "requests per user and per address,
 // and tokens per user", each with a key and a number of permits of its own:
 //
@@ -468,17 +462,16 @@ func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, acquireAll)
 }
 
-// PeekAll returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
+// peekClaims returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
 // and RetryAfter of each part are for the permits of its claim, and Remaining is the number
 // of permits left now.
-func PeekAll(ctx context.Context, claims ...Claim) (AllResult, error) {
+func peekClaims(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, claims, peekAll)
 }
 
-// CheckAll returns the error that TryAcquireAll returns for these claims before it asks Redis,
-// or nil if there is none. It is for constructors: limiters that can decide together once can
-// always do so, whatever the keys are, except for ErrCrossSlot.
-func CheckAll(claims ...Claim) error {
+// checkClaims returns the error that TryAcquireAll returns for these claims before it asks Redis,
+// or nil if there is none.
+func checkClaims(claims []Claim) error {
 	if policied(claims) {
 		c := &call{op: CallAcquire, claims: slices.Clone(claims), split: true}
 		return c.check()
@@ -486,7 +479,7 @@ func CheckAll(claims ...Claim) error {
 	return checkOnRedis(claims)
 }
 
-// checkOnRedis is CheckAll for claims on limiters on Redis.
+// checkOnRedis is checkClaims for claims on limiters on Redis.
 func checkOnRedis(claims []Claim) error {
 	var all [maxGroup]Claim
 	joined, _, err := joinClaims(all[:0], claims)

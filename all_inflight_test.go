@@ -109,7 +109,7 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 			}
 			claims := []ratelimit.Claim{other.Claim("k", 1)}
 			for i := range 9 {
-				f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, append([]ratelimit.InFlightOption{ratelimit.WithName(fmt.Sprint("n", i))}, options(clock)...)...))
+				f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, append([]ratelimit.Option{ratelimit.WithName(fmt.Sprint("n", i))}, clock...)...))
 				claims = append(claims, f.Claim("k", 1))
 				r, err := ratelimit.TryAcquireAll(ctx, claims...)
 				if i == 7 {
@@ -122,13 +122,6 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 			}
 		}
 	}
-}
-
-func options(all []ratelimit.Option) (own []ratelimit.InFlightOption) {
-	for _, o := range all {
-		own = append(own, o)
-	}
-	return own
 }
 
 // After a lost reply, and when the caller has left, permits in flight are given back.

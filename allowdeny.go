@@ -33,6 +33,8 @@ func DenyAll() Limiter {
 // constant always gives the same answer.
 type constant struct{ result Result }
 
+func (c constant) Name() string { return defaultName }
+
 func (c constant) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }

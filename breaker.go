@@ -9,7 +9,7 @@ import (
 	"github.com/sony/gobreaker/v2"
 )
 
-// A Breaker is the circuit breaker of one Redis. [WithSharedBreaker] gives it to the
+// A Breaker is the circuit breaker of one Redis. [WithBreaker] gives it to the
 // [Fallback] of each limiter on that Redis, so that an outage is noticed once, not once
 // for each limiter.
 //
@@ -27,11 +27,33 @@ type Breaker struct {
 	openedAt atomic.Pointer[time.Time]
 }
 
-// NewBreaker returns a breaker that is closed. The error wraps ErrInvalidConfig: an option
-// is nil, its value cannot work, or it is given twice.
-func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
-	var all settings
-	s := newBreakerSettings(&all, "NewBreaker", opts)
+// BreakerSettings are the two numbers of a breaker. The zero value has the defaults.
+type BreakerSettings struct {
+	// Failures is how many failures in a row open the breaker; 0 means 5. A success sets the
+	// count to 0. With 1, one call that is over budget opens the breaker, for ProbeEvery.
+	// Failures is at most 2^31 - 1.
+	Failures int
+
+	// ProbeEvery is how long the breaker is open before one call tries the primary; 0 means
+	// 200ms. So a primary that works again is used after at most ProbeEvery, plus the time
+	// that its client takes to connect: after as many failed dials as its pool has
+	// connections, go-redis dials only once a second. ProbeEvery is at least 1ms.
+	ProbeEvery time.Duration
+}
+
+// NewBreaker returns a breaker that is closed, to be shared by several Fallbacks. Its changes of
+// state go to the observers of [WithObserver]. The error wraps ErrInvalidConfig: a setting cannot
+// work, or an option is nil, cannot work or is given twice.
+func NewBreaker(s BreakerSettings, opts ...CommonOption) (*Breaker, error) {
+	all := settings{}
+	s = s.complete(&all, "NewBreaker")
+	for i, o := range opts {
+		if o == nil {
+			all.refuse("NewBreaker: option %d is nil", i+1)
+			break
+		}
+		o.setCommon(&all)
+	}
 	if all.err != nil {
 		return nil, all.err
 	}
@@ -39,7 +61,7 @@ func NewBreaker(opts ...BreakerOption) (*Breaker, error) {
 }
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
-// that begins or ends after the time of WithProbeEvery, and not at that time itself.
+// that begins or ends after ProbeEvery, and not at that time itself.
 // It is BreakerClosed for a breaker that NewBreaker did not make.
 func (b *Breaker) State() BreakerState {
 	if b == nil {
@@ -48,73 +70,29 @@ func (b *Breaker) State() BreakerState {
 	return BreakerState(b.state.Load())
 }
 
-// A BreakerOption is [WithFailures], [WithProbeEvery] or, for NewBreaker, [WithObserver] and
-// [WithName].
-type BreakerOption interface {
-	setBreaker(*breakerSettings)
-}
-
-// WithFailures opens the breaker after n failures in a row; without it n is 5. A success
-// sets the count to 0. With 1, one call that is over budget opens the breaker, for as long
-// as WithProbeEvery says. n is 1 to 2^31 - 1.
-func WithFailures(n int) BreakerOption {
-	return breakerSetter(func(s *breakerSettings) {
-		if n < 1 || n > math.MaxInt32 {
-			s.refuse("WithFailures: %d is not between 1 and %d", n, math.MaxInt32)
-		}
-		s.once("WithFailures")
-		s.failures = n
-	})
-}
-
-// WithProbeEvery lets one call try the primary once the breaker has been open for d;
-// without it d is 200ms. So a primary that works again is used after at most d, plus the
-// time that its client takes to connect: after as many failed dials as its pool has
-// connections, go-redis dials only once a second. d is at least 1ms.
-func WithProbeEvery(d time.Duration) BreakerOption {
-	return breakerSetter(func(s *breakerSettings) {
-		if d < time.Millisecond {
-			s.refuse("WithProbeEvery: %v is below 1ms; leave the option out for %v", d, defaultProbeEvery)
-		}
-		s.once("WithProbeEvery")
-		s.probeEvery = d
-	})
-}
-
 const (
 	defaultFailures   = 5
 	defaultProbeEvery = 200 * time.Millisecond
 )
 
-type breakerSettings struct {
-	*settings  // the options given, and the first error
-	maker      string
-	failures   int
-	probeEvery time.Duration
-}
-
-type breakerSetter func(*breakerSettings)
-
-func (f breakerSetter) setBreaker(s *breakerSettings) { f(s) }
-
-func newBreakerSettings(all *settings, maker string, opts []BreakerOption) *breakerSettings {
-	s := &breakerSettings{settings: all, maker: maker, failures: defaultFailures, probeEvery: defaultProbeEvery}
-	for i, o := range opts {
-		if o == nil {
-			s.refuse("%s: option %d is nil", maker, i+1)
-			break
-		}
-		o.setBreaker(s)
+// complete is s with the defaults. What cannot work is refused for the constructor or option.
+func (s BreakerSettings) complete(all *settings, what string) BreakerSettings {
+	if s.Failures < 0 || s.Failures > math.MaxInt32 {
+		all.refuse("%s: %d Failures are not between 1 and %d; leave the field out for %d", what, s.Failures, math.MaxInt32, defaultFailures)
 	}
-	return s
+	if s.ProbeEvery != 0 && s.ProbeEvery < time.Millisecond {
+		all.refuse("%s: a ProbeEvery of %v is below 1ms; leave the field out for %v", what, s.ProbeEvery, defaultProbeEvery)
+	}
+	return BreakerSettings{cmp.Or(s.Failures, defaultFailures), cmp.Or(s.ProbeEvery, defaultProbeEvery)}
 }
 
-func (s *breakerSettings) build(w *watch) *Breaker {
-	b := &Breaker{made: breakersMade.Add(1), probeEvery: s.probeEvery, watch: w}
+// build makes the breaker of complete settings.
+func (s BreakerSettings) build(w *watch) *Breaker {
+	b := &Breaker{made: breakersMade.Add(1), probeEvery: s.ProbeEvery, watch: w}
 	b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
 		MaxRequests:   1,                // one probe at a time
-		Timeout:       s.probeEvery - 1, // a call probes when more time has passed, so at probeEvery
-		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(s.failures) },
+		Timeout:       s.ProbeEvery - 1, // a call probes when more time has passed, so at probeEvery
+		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(s.Failures) },
 		IsExcluded:    func(verdict error) bool { return verdict == errNeutral },
 		OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(breakerState(from), breakerState(to)) },
 	})

@@ -22,7 +22,7 @@ func sharers(t testing.TB, b *Breaker, n int, opts ...FallbackOption) ([]*Fallba
 	p := newSettablePrimary()
 	var fallbacks []*Fallback
 	for i := range n {
-		o := append([]FallbackOption{WithSharedBreaker(b)}, opts...)
+		o := append([]FallbackOption{WithBreaker(b)}, opts...)
 		if i%2 == 1 {
 			o = append(o, WithBudget(time.Minute))
 		}
@@ -36,19 +36,19 @@ func TestSharedBreakerNoticesAnOutageOnce(t *testing.T) {
 	const limiters, requests, budget = 8, 10, 20 * milli
 	for _, c := range []struct {
 		name   string
-		shared []BreakerOption // nil: each Fallback has a breaker of its own
+		shared int             // failures that open the one breaker; 0: each Fallback has its own
 		waits  []time.Duration // of the first requests; none of the others waits
 	}{
-		{"a breaker each", nil, []time.Duration{8 * budget, 8 * budget, 8 * budget, 8 * budget, 8 * budget}},
-		{"one breaker", []BreakerOption{WithFailures(5)}, []time.Duration{5 * budget}},
-		{"one breaker that opens at 10", []BreakerOption{WithFailures(10)}, []time.Duration{8 * budget, 2 * budget}},
-		{"one breaker that opens at once", []BreakerOption{WithFailures(1)}, []time.Duration{budget}},
+		{"a breaker each", 0, []time.Duration{8 * budget, 8 * budget, 8 * budget, 8 * budget, 8 * budget}},
+		{"one breaker", 5, []time.Duration{5 * budget}},
+		{"one breaker that opens at 10", 10, []time.Duration{8 * budget, 2 * budget}},
+		{"one breaker that opens at once", 1, []time.Duration{budget}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				breaker := WithBreaker(WithProbeEvery(time.Hour))
-				if c.shared != nil {
-					breaker = WithSharedBreaker(Must(NewBreaker(append(c.shared, WithProbeEvery(time.Hour))...)))
+				breaker := WithBreaker(BreakerSettings{ProbeEvery: time.Hour})
+				if c.shared != 0 {
+					breaker = WithBreaker(Must(NewBreaker(BreakerSettings{Failures: c.shared, ProbeEvery: time.Hour})))
 				}
 				p := hanging()
 				var fallbacks []*Fallback
@@ -73,7 +73,7 @@ func TestSharedBreakerNoticesAnOutageOnce(t *testing.T) {
 
 func TestSharedBreakerCountsTheCallsOfAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(WithFailures(3), WithProbeEvery(100*milli)))
+		b := Must(NewBreaker(BreakerSettings{Failures: 3, ProbeEvery: 100 * milli}))
 		all, p := sharers(t, b, 4)
 		start := time.Now()
 		for i, step := range []struct {
@@ -116,13 +116,13 @@ func TestSharedBreakerCountsTheCallsOfAll(t *testing.T) {
 // Each call is judged by the budget of its own Fallback.
 func TestSharedBreakerWithDifferentBudgets(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(time.Hour)))
+		b := Must(NewBreaker(BreakerSettings{Failures: 2, ProbeEvery: time.Hour}))
 		p := newSettablePrimary()
 		p.took = 30 * milli
 		secondary := always(bySecondary, nil)
-		tight := newTestFallback(t, p, secondary, WithSharedBreaker(b), WithBudget(20*milli))
-		wide := newTestFallback(t, p, secondary, WithSharedBreaker(b), WithBudget(40*milli))
-		none := newTestFallback(t, p, secondary, WithSharedBreaker(b))
+		tight := newTestFallback(t, p, secondary, WithBreaker(b), WithBudget(20*milli))
+		wide := newTestFallback(t, p, secondary, WithBreaker(b), WithBudget(40*milli))
+		none := newTestFallback(t, p, secondary, WithBreaker(b))
 		for range 5 { // a success in between
 			require.Equal(t, substituted, must(t)(tight.TryAcquire(t.Context(), "k")))
 			require.Equal(t, byPrimary, must(t)(wide.TryAcquire(t.Context(), "k")))
@@ -142,7 +142,7 @@ func TestSharedBreakerWithDifferentBudgets(t *testing.T) {
 
 func TestSharedBreakerProbesOneAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli)))
+		b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}))
 		all, p := sharers(t, b, 10)
 		p.err = errDown
 		_, _ = all[0].TryAcquire(t.Context(), "k")
@@ -180,7 +180,7 @@ func TestSharedBreakerProbesOneAtATime(t *testing.T) {
 // primary that stays down at the same time.
 func TestSharedBreakerRaces(t *testing.T) {
 	before := runtime.NumGoroutine()
-	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(context.Context, Observation) {})))
+	b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}, WithObserver(func(context.Context, Observation) {})))
 	all, p := sharers(t, b, 6)
 	p.err = errDown
 	_, _ = all[0].TryAcquire(t.Context(), "k")
@@ -217,7 +217,7 @@ func TestSharedBreakerRaces(t *testing.T) {
 // A verdict counts only if the state has not changed since its call began.
 func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli)))
+		b := Must(NewBreaker(BreakerSettings{Failures: 2, ProbeEvery: milli}))
 		begin := func() func(error) {
 			t.Helper()
 			done := b.begin()
@@ -260,7 +260,7 @@ func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, verdict := range map[string]error{"success": nil, "failure": errFailed, "neutral": errNeutral} {
 			var events []Observation
-			b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) })))
+			b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}, WithObserver(func(_ context.Context, e Observation) { events = append(events, e) })))
 			early, late, last := b.begin(), b.begin(), b.begin()
 			b.end(last, errFailed)
 			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}
@@ -289,9 +289,9 @@ func TestBreakerAProbeThatPanicsOrExitsIsAFailure(t *testing.T) {
 		for name, leave := range map[string]func(){"panic": func() { panic("primary") }, "exit": runtime.Goexit} {
 			t.Run(mode.name+"/"+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					b := Must(NewBreaker(WithFailures(1), WithProbeEvery(milli)))
+					b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}))
 					p := always(Result{}, errDown)
-					f := newTestFallback(t, p, always(bySecondary, nil), append(mode.opts, WithSharedBreaker(b))...)
+					f := newTestFallback(t, p, always(bySecondary, nil), append(mode.opts, WithBreaker(b))...)
 					_, _ = f.TryAcquire(t.Context(), "k")
 					time.Sleep(milli)
 					p.do = func(context.Context, string, int) (Result, error) {
@@ -319,7 +319,7 @@ func TestBreakerAProbeThatPanicsOrExitsIsAFailure(t *testing.T) {
 func TestSharedBreakerObserver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var got []string
-		observe := func(of string) ObserverOption {
+		observe := func(of string) CommonOption {
 			return WithObserver(func(_ context.Context, e Observation) {
 				if e.Call == CallBreaker {
 					require.Equal(t, Observation{Limiter: "redis", Call: CallBreaker, Outcome: OutcomeDone, From: e.From, Breaker: e.Breaker}, e)
@@ -329,13 +329,13 @@ func TestSharedBreakerObserver(t *testing.T) {
 				}
 			})
 		}
-		b := Must(NewBreaker(WithFailures(2), WithProbeEvery(milli), observe("breaker"), WithName("redis")))
+		b := Must(NewBreaker(BreakerSettings{Failures: 2, ProbeEvery: milli}, observe("breaker"), WithName("redis")))
 		p := newSettablePrimary()
 		p.err = errDown
 		secondary := always(bySecondary, nil)
-		first := newTestFallback(t, p, secondary, WithSharedBreaker(b), observe("first"))
-		second := newTestFallback(t, p, secondary, observe("second"), WithSharedBreaker(b), WithBudget(time.Minute))
-		silent := newTestFallback(t, p, secondary, WithSharedBreaker(b))
+		first := newTestFallback(t, p, secondary, WithBreaker(b), observe("first"))
+		second := newTestFallback(t, p, secondary, observe("second"), WithBreaker(b), WithBudget(time.Minute))
+		silent := newTestFallback(t, p, secondary, WithBreaker(b))
 		for _, f := range []*Fallback{first, second, silent, first} {
 			_, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
@@ -356,8 +356,8 @@ func TestSharedBreakerObserver(t *testing.T) {
 }
 
 func TestSharedBreakerWithoutObserver(t *testing.T) {
-	b := Must(NewBreaker(WithFailures(1)))
-	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithSharedBreaker(b),
+	b := Must(NewBreaker(BreakerSettings{Failures: 1}))
+	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithBreaker(b),
 		WithObserver(func(_ context.Context, e Observation) { require.NotEqual(t, CallBreaker, e.Call) }))
 	require.Equal(t, BreakerClosed, b.State())
 	require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
@@ -366,36 +366,34 @@ func TestSharedBreakerWithoutObserver(t *testing.T) {
 }
 
 func TestBreakerConfigErrors(t *testing.T) {
-	b := Must(NewBreaker())
-	inner := newTestFallback(t, AllowAll(), DenyAll(), WithSharedBreaker(b))
+	b := Must(NewBreaker(BreakerSettings{}))
+	inner := newTestFallback(t, AllowAll(), DenyAll(), WithBreaker(b))
 	fallback := func(primary Limiter, opts ...FallbackOption) func() (any, error) {
 		return func() (any, error) { return NewFallback(primary, AllowAll(), opts...) }
 	}
-	breaker := func(opts ...BreakerOption) func() (any, error) {
-		return func() (any, error) { return NewBreaker(opts...) }
+	breaker := func(s BreakerSettings, opts ...CommonOption) func() (any, error) {
+		return func() (any, error) { return NewBreaker(s, opts...) }
 	}
-	const twice = "NewFallback: the primary already has the breaker of WithSharedBreaker; give it to one of the two only"
+	const twice = "NewFallback: the primary already has the breaker of WithBreaker; give it to one of the two only"
 	for _, c := range []struct {
 		name  string
 		build func() (any, error)
 		want  string
 	}{
-		{"nil option", breaker(WithFailures(1), nil), "NewBreaker: option 2 is nil"},
-		{"no failures", breaker(WithFailures(0)), "WithFailures: 0 is not between 1 and 2147483647"},
-		{"pauses twice", breaker(WithProbeEvery(milli), WithProbeEvery(milli)), "WithProbeEvery is given twice"},
-		{"no observer", breaker(WithObserver(nil)), "WithObserver: function 1 is nil; leave it out"},
-		{"two observers", breaker(WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})), "WithObserver is given twice"},
-		{"nil breaker", fallback(DenyAll(), WithSharedBreaker(nil)), "WithSharedBreaker: the breaker is nil"},
-		{"zero breaker", fallback(DenyAll(), WithSharedBreaker(&Breaker{})), "WithSharedBreaker: the breaker was not made by NewBreaker"},
-		{"two shared", fallback(DenyAll(), WithSharedBreaker(b), WithSharedBreaker(b)), "WithSharedBreaker is given twice"},
-		{"own and shared", fallback(DenyAll(), WithBreaker(), WithSharedBreaker(b)), "WithBreaker and WithSharedBreaker are both given; leave one out"},
-		{"shared and own", fallback(DenyAll(), WithSharedBreaker(b), WithBreaker()), "WithBreaker and WithSharedBreaker are both given; leave one out"},
-		{"an observer for the own one", fallback(DenyAll(), WithBreaker(WithObserver(func(context.Context, Observation) {}))),
-			"WithBreaker: give its name and observers to NewFallback, whose observers get the changes of the breaker's state too"},
-		{"the primary's", fallback(inner, WithSharedBreaker(b)), twice},
-		{"the primary's, in a DenyCache", fallback(Must(NewDenyCache(inner)), WithSharedBreaker(b)), twice},
-		{"the primary's primary's", fallback(newTestFallback(t, inner, DenyAll()), WithSharedBreaker(b)), twice},
-		{"a primary that was not built", fallback((*Fallback)(nil), WithSharedBreaker(b)), "NewFallback: the primary is nil"},
+		{"nil option", breaker(BreakerSettings{Failures: 1}, WithName("a"), nil), "NewBreaker: option 2 is nil"},
+		{"no failures", breaker(BreakerSettings{Failures: -1}), "NewBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
+		{"no pause", breaker(BreakerSettings{ProbeEvery: -milli}), "NewBreaker: a ProbeEvery of -1ms is below 1ms; leave the field out for 200ms"},
+		{"no observer", breaker(BreakerSettings{}, WithObserver(nil)), "WithObserver: function 1 is nil; leave it out"},
+		{"two observers", breaker(BreakerSettings{}, WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})), "WithObserver is given twice"},
+		{"nil breaker", fallback(DenyAll(), WithBreaker((*Breaker)(nil))), "WithBreaker: the breaker is nil"},
+		{"zero breaker", fallback(DenyAll(), WithBreaker(&Breaker{})), "WithBreaker: the breaker was not made by NewBreaker"},
+		{"two shared", fallback(DenyAll(), WithBreaker(b), WithBreaker(b)), "WithBreaker is given twice"},
+		{"own and shared", fallback(DenyAll(), WithBreaker(BreakerSettings{}), WithBreaker(b)), "WithBreaker is given twice"},
+		{"shared and own", fallback(DenyAll(), WithBreaker(b), WithBreaker(BreakerSettings{})), "WithBreaker is given twice"},
+		{"the primary's", fallback(inner, WithBreaker(b)), twice},
+		{"the primary's, in a DenyCache", fallback(Must(NewDenyCache(inner)), WithBreaker(b)), twice},
+		{"the primary's primary's", fallback(newTestFallback(t, inner, DenyAll()), WithBreaker(b)), twice},
+		{"a primary that was not built", fallback((*Fallback)(nil), WithBreaker(b)), "NewFallback: the primary is nil"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got, err := c.build()
@@ -405,11 +403,11 @@ func TestBreakerConfigErrors(t *testing.T) {
 		})
 	}
 	for _, primary := range []Limiter{
-		Must(NewDenyCache(newTestFallback(t, AllowAll(), DenyAll(), WithSharedBreaker(Must(NewBreaker()))))),
+		Must(NewDenyCache(newTestFallback(t, AllowAll(), DenyAll(), WithBreaker(Must(NewBreaker(BreakerSettings{})))))),
 		newTestFallback(t, AllowAll(), inner), // as the secondary it is asked after the outer one has judged
 		&Fallback{},
 	} {
-		_, err := NewFallback(primary, AllowAll(), WithSharedBreaker(b))
+		_, err := NewFallback(primary, AllowAll(), WithBreaker(b))
 		require.NoError(t, err)
 	}
 }
@@ -417,7 +415,7 @@ func TestBreakerConfigErrors(t *testing.T) {
 // The longest time between two probes is no time in the past.
 func TestBreakerProbesAfterAnyTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(WithFailures(1), WithProbeEvery(math.MaxInt64)))
+		b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: math.MaxInt64}))
 		b.end(b.begin(), errFailed)
 		time.Sleep(time.Second)
 		require.Nil(t, b.begin())
@@ -427,7 +425,7 @@ func TestBreakerProbesAfterAnyTime(t *testing.T) {
 
 // The docs say what a call costs.
 func TestBreakerAllocatesOnceForEachCall(t *testing.T) {
-	b := Must(NewBreaker(WithFailures(1), WithProbeEvery(time.Hour), WithObserver(func(context.Context, Observation) {})))
+	b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: time.Hour}, WithObserver(func(context.Context, Observation) {})))
 	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { b.end(b.begin(), nil) }))
 	b.end(b.begin(), errFailed)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

@@ -172,7 +172,7 @@ func TestFasterOfTwoNearlyEqualRates(t *testing.T) {
 func TestLocalTokenBucketByAClockThatJumps(t *testing.T) {
 	var now time.Time
 	l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5,
-		ratelimit.WithClock(func() time.Time { return now }), ratelimit.WithLocalKeys(2)))
+		ratelimit.WithClock(func() time.Time { return now }), ratelimit.WithMaxKeys(2)))
 	start := limitertest.Start
 	jumps := []time.Time{start, {}, time.Unix(0, 0), time.Unix(9e12, 0), time.Unix(-9e12, 0), time.Unix(1<<62, 0), time.Unix(-1<<62, 0)}
 	for _, from := range jumps {

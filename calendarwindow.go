@@ -37,16 +37,20 @@ var (
 //
 // # A changed rule
 //
-// Several rules under one name share one counter, and what was used carries over. After a
-// change of the limit, the window goes on with its count. After a change of the calendar,
-// the count goes on if the last permit was taken since the new rule's window began. From days
-// to months, what was used today counts in this month. From months to days, what was used
-// this month counts for the rest of today, if any of it was used today. If a longer and
-// a shorter window are in use at the same time, the counter forgets the count of the longer
-// window when the next shorter window begins. Together the rules allow at most the largest
-// limit in each shortest window. Until a permit has been taken under the longer rule, the
-// counter ends with the shorter window for both rules. Two rules that are to hold at the same
-// time need two names.
+// Rules under one name share one counter, and what was used carries over:
+//
+//   - After a change of the limit, the window goes on with its count.
+//   - After a change of the calendar, the count goes on if its last permit was taken since the
+//     new rule's window began. Otherwise it begins again. From days to months, what was used
+//     today counts in this month. From months to days, what was used this month counts today,
+//     if any of it was used today.
+//   - After a change to longer windows, the current count still ends with the shorter window,
+//     unless the new rule takes a permit in it.
+//   - While rules with longer and with shorter windows are both in use, a new count begins with
+//     the next shorter window, for the longer rule too.
+//
+// Together the rules allow at most the largest limit in each shortest window. Two rules that are
+// to hold at the same time need two names.
 //
 // When the server's clock steps back over the beginning of a window, that window goes on,
 // as with [WithAlignment]: nothing is allowed twice, and a denial may last longer by the step.
@@ -57,7 +61,7 @@ type CalendarWindow struct{ *core }
 // NewCalendarWindow returns a limiter whose windows are those of cal. limit is 1 to 1,000,000,000.
 // Use the same zone in all processes, and load it by its name: [time.Local] depends on the
 // settings of each machine. The error wraps ErrInvalidConfig. Redis is not asked.
-func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...CalendarWindowOption) (*CalendarWindow, error) {
+func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*CalendarWindow, error) {
 	s, err := collect(opts)
 	if err != nil {
 		return nil, err

@@ -77,6 +77,15 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 // Its errors are ErrInvalidKey, and ErrInvalidConfig if pick returned nil.
 func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return c.of(ctx, key) }
 
+// Name is "default", because a Choice has no name of its own: observers and errors have that of
+// the picked limiter.
+func (c *Choice) Name() string {
+	if c == nil || c.pick == nil {
+		return ""
+	}
+	return defaultName
+}
+
 func (c *Choice) rank() int { return rankChoice }
 
 func (c *Choice) around(ctx context.Context, call *call, own claimSet) outcome {

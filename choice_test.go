@@ -94,7 +94,18 @@ func TestLimitersHaveANameToAskFor(t *testing.T) {
 		require.Equal(t, "api", ratelimit.Must(v.Build(s.Client, ratelimit.WithName("api"))).(named).Name(), v.Name)
 	}
 	require.Equal(t, "reports", ratelimit.Must(ratelimit.NewInFlight(s.Client, 1, time.Second, ratelimit.WithName("reports"))).Name())
-	require.Empty(t, (*ratelimit.InFlight)(nil).Name())
+	for _, l := range []any{
+		ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return nil })),
+		ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) ratelimit.Holder { return nil })),
+		ratelimit.AllowAll(), ratelimit.DenyAll(), ratelimit.AllowHolds(), ratelimit.DenyHolds(),
+		ratelimit.Must(ratelimit.NewLocalInFlight(1)), ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)),
+		ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.DenyHolds(), ratelimit.DenyHolds())),
+	} {
+		require.Equal(t, "default", l.(named).Name(), "%T", l)
+	}
+	for _, l := range []named{(*ratelimit.InFlight)(nil), (*ratelimit.Choice)(nil), (*ratelimit.HoldChoice)(nil)} {
+		require.Empty(t, l.Name(), "%T", l)
+	}
 	require.Empty(t, (&ratelimit.TokenBucket{}).Name())
 }
 

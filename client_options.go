@@ -10,22 +10,25 @@ import (
 // ClientOptions sets in o, the options of a go-redis client, what suits limiters with a budget, and
 // returns o. Give it the budget that you give to [WithBudget].
 //
-//	client := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(20*time.Millisecond, &redis.Options{Addr: "localhost:6379"})))
+//	client := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(
+//		20*time.Millisecond, &redis.Options{Addr: "localhost:6379"})))
 //
-// go-redis's defaults suit commands that must succeed: it dials a dead server five times, and waits five seconds
-// for a server that hangs. With these options
+// go-redis's defaults suit commands that must succeed: it dials a dead server five times, and
+// waits five seconds for a server that hangs. With these options
 //
 //   - a call to a dead server fails with its one dial (DialerRetries 1, MaxRetries -1);
-//   - a call to a server that hangs fails after 100 ms, or after five budgets where that is longer (DialTimeout, ReadTimeout,
-//     WriteTimeout), or when its context's deadline has passed (ContextTimeoutEnabled). A [Fallback] answers after one
-//     budget. The rest is for its late reply, with which holds and estimates are given back and the connection is kept,
-//     and for a new connection, which takes several round trips;
+//   - a call to a server that hangs fails after 100 ms, or after five budgets where that is
+//     longer (DialTimeout, ReadTimeout, WriteTimeout), or when its context's deadline has passed
+//     (ContextTimeoutEnabled). A [Fallback] answers after one budget. The rest is for its late
+//     reply, with which holds and estimates are given back and the connection is kept, and for a
+//     new connection, which takes several round trips;
 //   - a call waits for one budget when all connections are in use (PoolTimeout);
-//   - a server that is back is dialled at once, unless 100 dials have failed before, or ten for each processor if these are more (PoolSize).
-//     go-redis then dials once a second. A breaker that probes every 200 ms makes 100 dials in 20 seconds.
+//   - a server that is back is dialled at once, unless 100 dials have failed before, or ten for
+//     each processor if these are more (PoolSize). go-redis then dials once a second. A breaker
+//     that probes every 200 ms makes 100 dials in 20 seconds.
 //
-// What is set already stays as it is, but for ContextTimeoutEnabled, whose false cannot be told from unset. Use the client for limiters
-// only: other commands may need retries and more time.
+// What is set already stays as it is, but for ContextTimeoutEnabled, whose false cannot be told
+// from unset. Use the client for limiters only: other commands may need retries and more time.
 //
 // The error wraps ErrInvalidConfig: o is nil, or budget is not above 0 and at most a minute.
 func ClientOptions[O redis.Options | redis.ClusterOptions | redis.RingOptions | redis.FailoverOptions](budget time.Duration, o *O) (*O, error) {

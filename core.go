@@ -251,7 +251,7 @@ func (c *core) Reset(ctx context.Context, key string) error {
 	return o.Err
 }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload loads the limiter's scripts, see [TokenBucket.Preload].
 func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {
 		return err

@@ -34,7 +34,7 @@ func shadowed(l ratelimit.Limiter) ratelimit.Limiter {
 }
 
 func cached(_ testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
-	c := ratelimit.Must(ratelimit.NewDenyCache(l, ratelimit.WithDenyCacheSize(64)))
+	c := ratelimit.Must(ratelimit.NewDenyCache(l, ratelimit.WithMaxKeys(64)))
 	c.SetClock(func() time.Duration { return time.Duration(s.Now.UnixNano()) })
 	return c
 }
@@ -81,9 +81,9 @@ func TestCompositionsThatAreRefused(t *testing.T) {
 		_, err := ratelimit.NewDenyCache(inside)
 		require.NoError(t, err)
 	}
-	breaker := ratelimit.Must(ratelimit.NewBreaker())
-	guarded := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.DenyAll(), ratelimit.WithSharedBreaker(breaker)))
-	_, err := ratelimit.NewFallback(shadowed(guarded), ratelimit.DenyAll(), ratelimit.WithSharedBreaker(breaker))
+	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}))
+	guarded := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.DenyAll(), ratelimit.WithBreaker(breaker)))
+	_, err := ratelimit.NewFallback(shadowed(guarded), ratelimit.DenyAll(), ratelimit.WithBreaker(breaker))
 	require.ErrorContains(t, err, "the primary already has the breaker")
 }
 
@@ -91,9 +91,9 @@ func TestCompositionsThatAreRefused(t *testing.T) {
 // Choice allows customers whom the Choice would deny. A Choice around Fallbacks goes on
 // denying.
 func TestBlockedCustomersInAnOutage(t *testing.T) {
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Hour)))
+	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
 	guarded := func(l ratelimit.Limiter) ratelimit.Limiter {
-		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll(), ratelimit.WithSharedBreaker(breaker)))
+		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll(), ratelimit.WithBreaker(breaker)))
 	}
 	choice := func(plan ratelimit.Limiter) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, customer string) ratelimit.Limiter {

@@ -29,10 +29,10 @@ import (
 //     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
 //     faster limiter of the same name, and state that Redis lost are noticed only when
 //     the stored denial ends;
-//   - the clock that decides runs no faster than this process's clock. A clock that
-//     is set forward, that goes on while this machine is suspended, or that is the
-//     caller's own ([WithClock]) and set by a test or coarser than a microsecond, is
-//     noticed only when the stored denial ends too.
+//   - the clock that decides runs no faster than this process's clock. If it gets ahead, the
+//     cache notices only when the stored denial ends. A clock gets ahead when it is set forward,
+//     and when it goes on while this machine is suspended. A caller's own ([WithClock]) also
+//     does when a test sets it, and when it moves in steps longer than a microsecond.
 //
 // [WithMaxDenial] bounds how long that takes. Around a [Choice], a limit that is raised by
 // picking another limiter is noticed at once: the cache forgets a denial when another
@@ -61,7 +61,7 @@ import (
 // of the limiter's own time. A call whose denial is stored costs some 300 ns and at
 // most two allocations.
 //
-// Memory is bounded by [WithDenyCacheSize]: 16 bytes for each key from the start, and
+// Memory is bounded by [WithMaxKeys]: 16 bytes for each key from the start, and
 // 80 bytes and the key itself while a denial is stored. When there is no room, denials
 // that have ended are replaced first, then one of the others, which costs one more
 // request to the limiter, and never an error. For keys of more than 256 bytes the
@@ -76,11 +76,7 @@ type DenyCache struct {
 
 var _ Limiter = (*DenyCache)(nil)
 
-const (
-	defaultDenyCacheSize = 65_536
-	maxDenyCacheSize     = 1 << 26
-	maxDenyCacheKey      = 256
-)
+const maxDenyCacheKey = 256
 
 // NewDenyCache puts a cache of denials in front of l. l may be any limiter whose
 // denials hold until their RetryAfter has passed, and hold for more permits too, as
@@ -88,7 +84,7 @@ const (
 // is nil, an option's value cannot work, or an option is given twice; or there is a
 // [Shadow] inside, or a [Choice] with another decorator in between.
 func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
-	s := denyCacheSettings{size: defaultDenyCacheSize, max: math.MaxInt64}
+	s := denyCacheSettings{max: math.MaxInt64}
 	if kindOf(l).absent {
 		s.refuse("NewDenyCache: the limiter is nil")
 	}
@@ -105,7 +101,7 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	if err := checkCached(l); err != nil {
 		return nil, err
 	}
-	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: newDenyTable(s.size, s.max)}
+	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: newDenyTable(cmp.Or(s.maxKeys, defaultMaxKeys), s.max)}
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
 	c.table.noteDecided(kindOf(l).most)
@@ -120,21 +116,8 @@ func (c *DenyCache) Name() string {
 	return c.name
 }
 
-// A DenyCacheOption is [WithDenyCacheSize], [WithMaxDenial], [WithObserver] or [WithName].
+// A DenyCacheOption is [WithMaxKeys], [WithMaxDenial], [WithObserver] or [WithName].
 type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
-
-// WithDenyCacheSize makes room for the denials of this number of keys; without it, of
-// 65,536 keys. keys is 1 to 2^26. The number is rounded up to a power of two, which is at
-// least 4. Choose it for the number of keys that are denied at one time, not for all keys.
-func WithDenyCacheSize(keys int) DenyCacheOption {
-	return denyCacheOption(func(s *denyCacheSettings) {
-		if keys < 1 || keys > maxDenyCacheSize {
-			s.refuse("WithDenyCacheSize: %d is not between 1 and %d", keys, maxDenyCacheSize)
-		}
-		s.once("WithDenyCacheSize")
-		s.size = keys
-	})
-}
 
 // WithMaxDenial asks the limiter again when a denial is d old, even if its RetryAfter
 // is longer; without this option, only the RetryAfter counts. d bounds how late the
@@ -153,8 +136,7 @@ func WithMaxDenial(d time.Duration) DenyCacheOption {
 
 type denyCacheSettings struct {
 	settings
-	size int
-	max  time.Duration
+	max time.Duration
 }
 
 type denyCacheOption func(*denyCacheSettings)

@@ -304,10 +304,10 @@ func TestDenyCacheModel(t *testing.T) {
 		},
 	}
 	options := map[string][]DenyCacheOption{
-		"plain":       {WithDenyCacheSize(64)},
-		"small":       {WithDenyCacheSize(4)},
+		"plain":       {WithMaxKeys(64)},
+		"small":       {WithMaxKeys(4)},
 		"max denial":  {WithMaxDenial(ms)},
-		"max, 8 keys": {WithMaxDenial(2 * ms), WithDenyCacheSize(8)},
+		"max, 8 keys": {WithMaxDenial(2 * ms), WithMaxKeys(8)},
 	}
 	for kind, fresh := range truths {
 		for name, opts := range options {

@@ -12,8 +12,8 @@ import (
 
 func TestDenyCacheSizeRoundsUp(t *testing.T) {
 	for keys, want := range map[int]int{1: 4, 4: 4, 5: 8, 1000: 1024, 1024: 1024, 65_536: 65_536} {
-		c, _ := newTestDenyCache(t, &scriptedLimiter{}, WithDenyCacheSize(keys))
-		require.Equal(t, want, len(c.table.sets)*denyWays, "WithDenyCacheSize(%d)", keys)
+		c, _ := newTestDenyCache(t, &scriptedLimiter{}, WithMaxKeys(keys))
+		require.Equal(t, want, len(c.table.sets)*denyWays, "WithMaxKeys(%d)", keys)
 	}
 	c, _ := newTestDenyCache(t, &scriptedLimiter{})
 	require.Equal(t, 65_536, len(c.table.sets)*denyWays, "the default size")
@@ -33,7 +33,7 @@ func (c *DenyCache) denials() (count int) {
 
 func TestDenyCacheIsBoundedUnderAFloodOfKeys(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
-	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(1024))
+	c, _ := newTestDenyCache(t, l, WithMaxKeys(1024))
 	for i := range 50_000 {
 		_, err := c.TryAcquire(t.Context(), fmt.Sprint(i))
 		require.NoError(t, err)
@@ -43,7 +43,7 @@ func TestDenyCacheIsBoundedUnderAFloodOfKeys(t *testing.T) {
 
 func TestDenyCacheManyCountsOfOneKeyTakeTwoPlaces(t *testing.T) {
 	l := &scriptedLimiter{}
-	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	c, _ := newTestDenyCache(t, l, WithMaxKeys(4))
 	for n := range 10 {
 		for _, n := range []int{n + 1, 10 - n} {
 			l.answer = func() (Result, error) { return deniedBy10(0, time.Duration(n)*time.Second, time.Hour), nil }
@@ -56,7 +56,7 @@ func TestDenyCacheManyCountsOfOneKeyTakeTwoPlaces(t *testing.T) {
 
 func TestDenyCacheEndedDenialsGiveWayFirst(t *testing.T) {
 	l := &scriptedLimiter{}
-	c, now := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	c, now := newTestDenyCache(t, l, WithMaxKeys(4))
 	ask := func(key string, retryAfter time.Duration) {
 		t.Helper()
 		l.answer = func() (Result, error) { return deniedBy10(0, retryAfter, time.Hour), nil }
@@ -88,7 +88,7 @@ func TestDenyCacheEndedDenialsGiveWayFirst(t *testing.T) {
 func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
 	l := &scriptedLimiter{}
 	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
-	c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+	c, _ := newTestDenyCache(t, l, WithMaxKeys(4))
 	ask := func(key string, n int) {
 		t.Helper()
 		_, err := c.TryAcquireN(t.Context(), key, n)
@@ -112,7 +112,7 @@ func TestDenyCacheDenialsGiveWayInTurn(t *testing.T) {
 func TestDenyCacheDenialDoesNotReplaceAnotherOfItsKey(t *testing.T) {
 	for position := range 4 {
 		l := &scriptedLimiter{}
-		c, _ := newTestDenyCache(t, l, WithDenyCacheSize(4))
+		c, _ := newTestDenyCache(t, l, WithMaxKeys(4))
 		ask := func(key string, n int, retryAfter time.Duration) {
 			t.Helper()
 			want := deniedBy10(0, retryAfter, time.Hour)

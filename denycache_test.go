@@ -161,7 +161,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 4, want: deniedBy10(1, 400*ms, 900*ms)},
 			{at: 0, n: 6, want: deniedBy10(1, 400*ms, 900*ms)},
 		}},
-		{"a denial that says all the others said replaces them", []DenyCacheOption{WithDenyCacheSize(4)}, []step{
+		{"a denial that says all the others said replaces them", []DenyCacheOption{WithMaxKeys(4)}, []step{
 			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
 			{at: 0, n: 4, answer: deniedBy10(1, 400*ms, 900*ms)},
 			{at: 0, n: 2, answer: deniedBy10(1, 600*ms, 900*ms)},
@@ -300,11 +300,11 @@ func TestDenyCacheConfigErrors(t *testing.T) {
 	}{
 		{"no limiter", nil, nil, "the limiter is nil"},
 		{"a limiter that was not built", (*TokenBucket)(nil), nil, "the limiter is nil"},
-		{"nil option", l, []DenyCacheOption{WithDenyCacheSize(1), nil}, "option 2 is nil"},
-		{"size of zero", l, []DenyCacheOption{WithDenyCacheSize(0)}, "WithDenyCacheSize: 0 is not between 1 and"},
-		{"negative size", l, []DenyCacheOption{WithDenyCacheSize(-1)}, "WithDenyCacheSize: -1 is not between 1 and"},
-		{"size beyond reason", l, []DenyCacheOption{WithDenyCacheSize(math.MaxInt)}, "is not between 1 and 67108864"},
-		{"size twice", l, []DenyCacheOption{WithDenyCacheSize(1), WithDenyCacheSize(1)}, "WithDenyCacheSize is given twice"},
+		{"nil option", l, []DenyCacheOption{WithMaxKeys(1), nil}, "option 2 is nil"},
+		{"size of zero", l, []DenyCacheOption{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and"},
+		{"negative size", l, []DenyCacheOption{WithMaxKeys(-1)}, "WithMaxKeys: -1 is not between 1 and"},
+		{"size beyond reason", l, []DenyCacheOption{WithMaxKeys(math.MaxInt)}, "is not between 1 and 67108864"},
+		{"size twice", l, []DenyCacheOption{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
 		{"maximum of zero", l, []DenyCacheOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is below 1ms"},
 		{"maximum below a millisecond", l, []DenyCacheOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is below 1ms"},
 		{"maximum twice", l, []DenyCacheOption{WithMaxDenial(ms), WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
@@ -427,7 +427,7 @@ func (g *gateLimiter) Reset(_ context.Context, key string) error {
 
 func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 	g := &gateLimiter{}
-	c, err := NewDenyCache(g, WithDenyCacheSize(64))
+	c, err := NewDenyCache(g, WithMaxKeys(64))
 	require.NoError(t, err)
 	var key atomic.Pointer[string]
 	first := "0"
@@ -530,7 +530,7 @@ func BenchmarkDenyCacheHitParallel(b *testing.B) {
 // Many keys, so that the processor's caches miss. Of these some three in a
 // thousand found no room and are misses.
 func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
-	c, keys := fillDenyCache(b, 32_768, WithDenyCacheSize(131_072))
+	c, keys := fillDenyCache(b, 32_768, WithMaxKeys(131_072))
 	ctx := b.Context()
 	b.ReportAllocs()
 	i := 0
@@ -553,7 +553,7 @@ func BenchmarkDenyCacheMiss(b *testing.B) {
 
 // What it adds to a denied call that it then remembers.
 func BenchmarkDenyCacheRemember(b *testing.B) {
-	c, keys := fillDenyCache(b, 100_000, WithDenyCacheSize(1024))
+	c, keys := fillDenyCache(b, 100_000, WithMaxKeys(1024))
 	ctx := b.Context()
 	b.ReportAllocs()
 	i := 0

@@ -46,8 +46,8 @@
 //
 //   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
 //   - Peek says what is left, and Reset forgets what was used ([Limiter]).
-//   - TryAcquireUpTo takes as many permits as are left ([PartialTaker]).
-//   - TryAcquireMany decides many requests in one call ([Batcher]).
+//   - TryAcquireUpTo takes as many permits as are left ([TokenBucket.TryAcquireUpTo]).
+//   - TryAcquireMany decides many requests in one call ([TokenBucket.TryAcquireMany]).
 //   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
 //     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
 //     ([Settler]).

@@ -102,7 +102,7 @@ func ExampleWithHeadroom() {
 }
 
 // A worker takes as many messages from its backlog as it may send now.
-func ExamplePartialTaker() {
+func ExampleTokenBucket_TryAcquireUpTo() {
 	server, err := miniredis.Run() // a Redis in this process; use your own
 	if err != nil {
 		panic(err)

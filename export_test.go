@@ -45,6 +45,29 @@ func OneBatch(t testing.TB, l Limiter, calls ...func(ctx context.Context)) {
 // Together makes one call for one permit of each of the keys, all in one batch.
 var Together = together
 
+// SetMaxTrials makes s ask at most n trials at a time. It has not been called yet.
+func SetMaxTrials(s *Shadow, n int) { s.running = make(chan struct{}, n) }
+
+// PeekAll is what the policies ask in a look at several limiters.
+var PeekAll = peekClaims
+
+// CheckAll is what the middleware asks when it is built.
+func CheckAll(claims ...Claim) error { return checkClaims(claims) }
+
+// A Reserver is a bucket, or a decorator around one.
+type Reserver interface {
+	Limiter
+	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
+}
+
+// A PartialTaker is any limiter of this package but an All.
+type PartialTaker = partialTaker
+
+// A Batcher is a limiter on Redis.
+type Batcher interface {
+	TryAcquireMany(ctx context.Context, requests []Request) []Answer
+}
+
 // ReserveBy is l.Reserve for a reservation whose delay is counted by a clock of the test's.
 func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	clock := timing{now: now}

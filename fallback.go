@@ -26,7 +26,7 @@ import (
 // Without options a Fallback waits for the primary to fail, which takes as long as
 // the client's timeouts. [WithBudget] bounds the wait of each call; [WithBreaker]
 // avoids the wait while the primary stays down. A service that must not slow down with
-// its Redis wants both, and [WithSharedBreaker] if it has several limiters there.
+// its Redis wants both, and a shared [Breaker] if it has several limiters there.
 //
 // An outage is any error of the primary except these, which are returned as they
 // are:
@@ -61,8 +61,7 @@ type guard interface {
 	untilProbe() time.Duration
 }
 
-// A FallbackOption is [WithBudget], [WithBreaker], [WithSharedBreaker], [WithObserver] or
-// [WithName].
+// A FallbackOption is [WithBudget], [WithBreaker], [WithObserver] or [WithName].
 type FallbackOption interface {
 	setFallback(*fallbackSettings)
 }
@@ -70,7 +69,7 @@ type FallbackOption interface {
 type fallbackSettings struct {
 	settings
 	budget time.Duration
-	own    *breakerSettings // nil: none
+	own    *BreakerSettings // nil: none
 	shared *Breaker         // nil: none
 }
 
@@ -120,7 +119,7 @@ func collectFallback(constructor string, opts []FallbackOption) (*fallbackSettin
 }
 
 func errTwiceGuarded(constructor string) error {
-	return invalidConfig("%s: the primary already has the breaker of WithSharedBreaker; give it to one of the two only", constructor)
+	return invalidConfig("%s: the primary already has the breaker of WithBreaker; give it to one of the two only", constructor)
 }
 
 // fallback is the policy around a primary.

@@ -34,10 +34,13 @@ func (s BreakerState) String() string {
 	return "unknown state"
 }
 
-// WithBreaker stops asking a primary that fails: after 5 failures in a row the
-// secondary answers at once, and every 200ms one call tries the primary again.
-// The first of these that succeeds closes the breaker. [WithFailures] and
-// [WithProbeEvery] change the two numbers.
+// WithBreaker stops asking a primary that fails: after 5 failures in a row the secondary
+// answers at once, and every 200ms one call tries the primary again. The first of these that
+// succeeds closes the breaker. [BreakerSettings] change the two numbers:
+//
+//	ratelimit.WithBreaker(ratelimit.BreakerSettings{})            // the defaults
+//	ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1})
+//	ratelimit.WithBreaker(breaker)                                // of NewBreaker, shared
 //
 // A failure is an outage, as [Fallback] defines it, or a call over budget. A caller's
 // mistake counts neither as failure nor as success, nor does ErrCorruptState, which is
@@ -50,57 +53,47 @@ func (s BreakerState) String() string {
 // more than 5, one pause of Redis that is longer than the budget opens the breaker, for
 // 200ms. If that is too soon, use a longer budget or more failures.
 //
-// The Fallback's observer gets the changes of the breaker's state. For a breaker of several
-// Fallbacks, use [WithSharedBreaker].
+// # Of its own, or shared
 //
-// The breaker is github.com/sony/gobreaker. For a call that asks the primary it takes two
-// locks and an allocation of 48 bytes; while the breaker is open, a call takes one lock.
-func WithBreaker(opts ...BreakerOption) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
-		s.onceABreaker("WithBreaker")
-		s.own = newBreakerSettings(&s.settings, "WithBreaker", opts)
-	})
-}
-
-// WithSharedBreaker is [WithBreaker] with a breaker that several Fallbacks share: give it
-// to the [Fallback] of each limiter on one Redis. The calls of all of them count together:
-// after 5 failures in a row, of whichever limiters, all secondaries answer at once, and one
-// call at a time, of any limiter, tries whether Redis works again. So with several limiters
-// for a request, the first requests of an outage wait for 5 calls, not for 5 calls of each
-// limiter; with WithFailures(1), the first request waits once.
+// With BreakerSettings the Fallback has a breaker of its own, whose changes of state go to the
+// Fallback's observer.
 //
-// Give a breaker to limiters of one Redis only: a success on another Redis would hide the
+// With a [Breaker], several Fallbacks share it: give it to the Fallback of each limiter on one
+// Redis. The calls of all of them count together: after 5 failures in a row, of whichever
+// limiters, all secondaries answer at once, and one call at a time, of any limiter, tries
+// whether Redis works again. So with several limiters for a request, the first requests of an
+// outage wait for 5 calls, not for 5 calls of each limiter; with Failures 1, the first request
+// waits once. The changes of its state go to the observer that [NewBreaker] got, once each, and
+// not to those of the Fallbacks.
+//
+// Give a Breaker to limiters of one Redis only: a success on another Redis would hide the
 // outage. The budgets of these Fallbacks may differ. With a budget, a call fails when its
 // own budget is over; without one, it fails when the primary does. But a budget that a
 // healthy Redis often exceeds never opens a breaker whose other calls succeed in between;
 // and a probe of a Fallback without a budget lasts as long as the client's timeouts, and no
-// other call probes until then. So give all of them the same budget if you can.
-// ErrCorruptState counts neither as a failure nor as a success.
+// other call probes until then. So give all of them the same budget if you can. NewFallback
+// refuses a Breaker that its primary already has, as a Fallback within a Fallback could: a
+// probe of the outer one would keep the inner one from asking.
 //
-// The changes of a shared breaker go to the observer that [NewBreaker] got, once each, and
-// not to those of the Fallbacks.
-//
-// NewFallback refuses the breaker if its primary already has it, as a Fallback within a
-// Fallback could: a probe of the outer one would keep the inner one from asking.
-func WithSharedBreaker(b *Breaker) FallbackOption {
+// The breaker is github.com/sony/gobreaker. For a call that asks the primary it takes two
+// locks and an allocation of 48 bytes; while the breaker is open, a call takes one lock.
+func WithBreaker[B BreakerSettings | *Breaker](b B) FallbackOption {
 	return fallbackSetter(func(s *fallbackSettings) {
-		switch {
-		case b == nil:
-			s.refuse("WithSharedBreaker: the breaker is nil")
-		case b.machine == nil:
-			s.refuse("WithSharedBreaker: the breaker was not made by NewBreaker")
+		s.once("WithBreaker")
+		switch b := any(b).(type) {
+		case BreakerSettings:
+			own := b.complete(&s.settings, "WithBreaker")
+			s.own = &own
+		case *Breaker:
+			switch {
+			case b == nil:
+				s.refuse("WithBreaker: the breaker is nil")
+			case b.machine == nil:
+				s.refuse("WithBreaker: the breaker was not made by NewBreaker")
+			}
+			s.shared = b
 		}
-		s.onceABreaker("WithSharedBreaker")
-		s.shared = b
 	})
-}
-
-// onceABreaker refuses a second breaker.
-func (s *fallbackSettings) onceABreaker(name string) {
-	s.once(name)
-	if s.own != nil || s.shared != nil {
-		s.refuse("WithBreaker and WithSharedBreaker are both given; leave one out")
-	}
 }
 
 // hasBreaker reports whether a call of l may ask b.

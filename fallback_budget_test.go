@@ -172,7 +172,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 		opts []FallbackOption
 	}{
 		{"budget", nil},
-		{"budget and breaker", []FallbackOption{WithBreaker()}},
+		{"budget and breaker", []FallbackOption{WithBreaker(BreakerSettings{})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 func TestFallbackCallersBeyondTheMostThatRunWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
-		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker())
+		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker(BreakerSettings{}))
 		start := time.Now()
 		var wg sync.WaitGroup
 		for range callers {

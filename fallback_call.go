@@ -144,8 +144,8 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 	}
 }
 
-// note passes the primaries' answers on. Permits that are promised for later are used in an outage that begins before: the
-// secondary begins it without them.
+// note passes the primaries' answers on. Permits that are promised for later are used in an outage
+// that begins before: the secondary begins it without them.
 func (j *joint) note() {
 	if r := j.out.reservation; r != nil && r.delay > 0 {
 		f := j.space[0]
@@ -240,8 +240,9 @@ func (s *jointSecondary) Peek(ctx context.Context, _ string) (Result, error) {
 
 func (s *jointSecondary) Reset(context.Context, string) error { return errUnmade }
 
-// breakers are several breakers, around the claims of one call. A call asks the primaries only if all
-// allow it. They are asked in the order in which they were made, so that two calls do not keep each other from probing.
+// breakers are several breakers, around the claims of one call. A call asks the primaries only if
+// all allow it. They are asked in the order in which they were made, so that two calls do not keep
+// each other from probing.
 type breakers []*Breaker
 
 // with has one more, unless it is among them.

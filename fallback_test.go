@@ -92,8 +92,10 @@ var fallbackModes = []struct {
 }{
 	{"plain", func() []FallbackOption { return nil }},
 	{"budget", func() []FallbackOption { return []FallbackOption{WithBudget(time.Minute)} }},
-	{"breaker", func() []FallbackOption { return []FallbackOption{WithBreaker()} }},
-	{"budget and breaker", func() []FallbackOption { return []FallbackOption{WithBreaker(), WithBudget(time.Minute)} }},
+	{"breaker", func() []FallbackOption { return []FallbackOption{WithBreaker(BreakerSettings{})} }},
+	{"budget and breaker", func() []FallbackOption {
+		return []FallbackOption{WithBreaker(BreakerSettings{}), WithBudget(time.Minute)}
+	}},
 }
 
 // settled waits until no more goroutines run than before: the last instructions
@@ -336,7 +338,7 @@ func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
 	s := onMini(t)
 	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket{set}", "x").Err())
 	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket{junk}", "abcdefghijklmnop/1000000", 0).Err())
-	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker())
+	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker(BreakerSettings{}))
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {
 			r, err := f.TryAcquire(ctx, key)
@@ -454,15 +456,12 @@ func TestFallbackConfigErrors(t *testing.T) {
 		{"no budget", ok, ok, []FallbackOption{WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
 		{"a negative budget", ok, ok, []FallbackOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
 		{"two budgets", ok, ok, []FallbackOption{WithBudget(milli), WithBudget(milli)}, "WithBudget is given twice"},
-		{"two breakers", ok, ok, []FallbackOption{WithBreaker(), WithBreaker()}, "WithBreaker is given twice"},
+		{"two breakers", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{}), WithBreaker(BreakerSettings{})}, "WithBreaker is given twice"},
 		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
 		{"two observers", ok, ok, []FallbackOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
-		{"no failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(0))}, "WithFailures: 0 is not between 1 and 2147483647"},
-		{"too many failures", ok, ok, []FallbackOption{WithBreaker(WithFailures(tooMany))}, fmt.Sprintf("WithFailures: %d is not between 1 and 2147483647", tooMany)},
-		{"failures twice", ok, ok, []FallbackOption{WithBreaker(WithFailures(1), WithFailures(1))}, "WithFailures is given twice"},
-		{"no pause", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(999 * time.Microsecond))}, "WithProbeEvery: 999µs is below 1ms; leave the option out for 200ms"},
-		{"pauses twice", ok, ok, []FallbackOption{WithBreaker(WithProbeEvery(milli), WithProbeEvery(milli))}, "WithProbeEvery is given twice"},
-		{"a nil breaker option", ok, ok, []FallbackOption{WithBreaker(nil)}, "WithBreaker: option 1 is nil"},
+		{"no failures", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{Failures: -1})}, "WithBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
+		{"too many failures", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{Failures: tooMany})}, fmt.Sprintf("WithBreaker: %d Failures are not between 1 and 2147483647; leave the field out for 5", tooMany)},
+		{"no pause", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{ProbeEvery: 999 * time.Microsecond})}, "WithBreaker: a ProbeEvery of 999µs is below 1ms; leave the field out for 200ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := NewFallback(c.primary, c.secondary, c.opts...)
@@ -513,7 +512,7 @@ func TestFallbackRaces(t *testing.T) {
 	}}
 	var events, answers, secondaries, ends atomic.Int64
 	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
-		WithBreaker(WithFailures(3), WithProbeEvery(milli)), WithObserver(func(_ context.Context, e Observation) {
+		WithBreaker(BreakerSettings{Failures: 3, ProbeEvery: milli}), WithObserver(func(_ context.Context, e Observation) {
 			if e.Source == SourceFallback {
 				events.Add(1)
 			}
@@ -572,12 +571,12 @@ func BenchmarkFallback(b *testing.B) {
 		})
 	}
 	run("Healthy", AllowAll())
-	run("HealthyBreaker", AllowAll(), WithBreaker())
+	run("HealthyBreaker", AllowAll(), WithBreaker(BreakerSettings{}))
 	run("HealthyBudget", AllowAll(), WithBudget(time.Second))
-	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker())
+	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker(BreakerSettings{}))
 	down := always(Result{}, errDown)
-	run("DownBreaker", down, WithBreaker(WithProbeEvery(time.Hour)))
-	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(WithProbeEvery(time.Hour)))
+	run("DownBreaker", down, WithBreaker(BreakerSettings{ProbeEvery: time.Hour}))
+	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(BreakerSettings{ProbeEvery: time.Hour}))
 }
 
 // BenchmarkOutage is how long a call takes that has neither a budget nor a

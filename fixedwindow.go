@@ -29,10 +29,13 @@ var (
 // window ends, to the millisecond (with WithAlignment or WithClock, to the
 // microsecond).
 //
-// Several rules under one name share one counter. So a change to a longer window holds once a
-// permit is taken under it. If a longer and a shorter window are in use at the same time, the
-// count of the longer one is forgotten when the next shorter one begins. Together the rules
-// allow at most the largest limit in each shortest window.
+// Rules under one name share one counter, and what was used carries over. The counter has one
+// start. After a change to a longer window, the current window still ends when the old rule says,
+// unless the new rule takes a permit in it; then it goes on for the longer time. After a change
+// to a shorter window, the current window ends when the new rule says. While rules with a longer and
+// with a shorter window are both in use, the first call of the shorter rule after its window's end
+// begins a new count, for the longer rule too. Together the rules allow at most the largest
+// limit in each shortest window.
 //
 // It is the cheapest limiter: its state is one small string; a decision is O(1).
 type FixedWindow struct{ *core }

@@ -55,6 +55,8 @@ func DenyHolds() Holder { return constantHolds{DenyAll().(constant)} }
 // constantHolds always gives the same answer.
 type constantHolds struct{ constant constant }
 
+func (c constantHolds) Name() string { return defaultName }
+
 func (c constantHolds) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }

@@ -66,12 +66,13 @@ const (
 //     working for a moment before it notices that its lease has ended.
 //   - Reset makes all permits free, although holds still have them.
 //
-// If the server's clock steps back, no lease becomes longer; where limiters of several leases
-// use the key, this is so for the thousand leases that end last, from the next denial that
-// meets a lease of another length. With [WithClock] the
-// limit holds if the clocks of all processes are within [WithMaxSkew] of each other, and the
-// permits of a process that crashed are free again later, by twice WithMaxSkew. Processes
-// with and without WithClock may share a key; the server's clock is then one of the clocks.
+// If the server's clock steps back, no lease becomes longer. Where limiters of several leases use
+// the key, a lease can be too long until a call is denied and finds leases of several lengths: this
+// call shortens the thousand leases that end last.
+//
+// With [WithClock] the limit holds if the clocks of all processes are within [WithMaxSkew] of each
+// other, and the permits of a process that crashed are free again later, by twice WithMaxSkew.
+// Processes with and without WithClock may share a key; the server's clock is then one of the clocks.
 //
 // Limiters of other limits and leases may use the same key while a change is rolled out:
 // each allows a call only if its own limit holds over all permits, and a hold has the
@@ -80,8 +81,8 @@ const (
 // InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
 // is released. So it cannot be put into a [DenyCache]. Holds and releases that wait at the same
 // time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; extensions
-// are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more than 128 permits. InFlight is immutable and safe for
-// concurrent use.
+// are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more
+// than 128 permits. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
 	core  *core
 	limit int
@@ -96,7 +97,7 @@ type InFlight struct {
 // as a call to Redis: a hold that is not extended within its lease may lose its permits, and
 // Do extends three times in each lease. The error wraps ErrInvalidConfig; WithHeadroom is
 // refused. Redis is not asked.
-func NewInFlight(c Client, limit int, lease time.Duration, opts ...InFlightOption) (*InFlight, error) {
+func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InFlight, error) {
 	s, err := collect(opts)
 	if err != nil {
 		return nil, err

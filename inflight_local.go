@@ -26,17 +26,11 @@ type LocalInFlight struct {
 }
 
 // NewLocalInFlight returns a limiter with which at most limit permits of a key are held at once in this
-// process. limit is 1 to 100,000. The options are [WithName] and [WithObserver]. The error wraps
-// ErrInvalidConfig.
-func NewLocalInFlight(limit int, opts ...LocalOption) (*LocalInFlight, error) {
+// process. limit is 1 to 100,000. The error wraps ErrInvalidConfig.
+func NewLocalInFlight(limit int, opts ...CommonOption) (*LocalInFlight, error) {
 	s, err := collect(opts)
 	if err != nil {
 		return nil, err
-	}
-	for _, name := range s.given {
-		if name != "WithName" && name != "WithObserver" {
-			return nil, invalidConfig("%s does not apply to permits that are held in this process", name)
-		}
 	}
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
@@ -49,9 +43,10 @@ func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 	return f.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits of key, all or none, for one Hold. In the Result, Limit is the limit, and
-// Remaining how many permits are free. Window, RetryAfter of an allowed call and ResetAfter are 0, because nobody
-// knows when a hold is released; RetryAfter of a denial is a second. The errors are those of [InFlight.TryAcquireN].
+// TryAcquireN takes n permits of key, all or none, for one Hold. In the Result, Limit is the
+// limit, and Remaining how many permits are free. Window, RetryAfter of an allowed call and
+// ResetAfter are 0, because nobody knows when a hold is released; RetryAfter of a denial is a
+// second. The errors are those of [InFlight.TryAcquireN].
 func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	claims := [1]Claim{claimOn(f, key, n)}
 	if f == nil || f.held == nil {

@@ -9,14 +9,15 @@ import (
 // decide. The secondary is a [LocalInFlight], [AllowHolds], [DenyHolds], or holds on another Redis. What
 // Fallback says of outages, budgets and breakers holds here too.
 //
-// A Hold is released where it was taken. Permits that the primary takes after the budget is over are given back.
+// A Hold is released where it was taken. Permits that the primary takes after the budget is over
+// are given back.
 type HoldFallback struct {
 	primary, secondary Holder
 	settings           *Fallback
 }
 
-// NewHoldFallback returns a Holder that asks primary, and secondary when primary could not decide. The error is
-// nil or wraps ErrInvalidConfig, as that of [NewFallback].
+// NewHoldFallback returns a Holder that asks primary, and secondary when primary could not decide.
+// The error is nil or wraps ErrInvalidConfig, as that of [NewFallback].
 func NewHoldFallback(primary, secondary Holder, opts ...FallbackOption) (*HoldFallback, error) {
 	s, err := collectFallback("NewHoldFallback", opts)
 	switch {
@@ -112,6 +113,14 @@ func (c *HoldChoice) Peek(ctx context.Context, key string) (Result, error) {
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *HoldChoice) Claim(key string, n int) Claim { return claimOn(c, key, n) }
+
+// Name is "default", see [Choice.Name].
+func (c *HoldChoice) Name() string {
+	if c == nil || c.pick == nil {
+		return ""
+	}
+	return defaultName
+}
 
 func (c *HoldChoice) rank() int { return rankChoice }
 

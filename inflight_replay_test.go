@@ -47,7 +47,7 @@ func (r *replay) event(t *testing.T, h int, e leases.Event) {
 	}
 	key := r.keys[h]
 	r.count++
-	opts := []ratelimit.InFlightOption{ratelimit.WithPrefix("replay")}
+	opts := []ratelimit.Option{ratelimit.WithPrefix("replay")}
 	if e.Call.ByCaller {
 		opts = append(opts, ratelimit.WithMaxSkew(time.Duration(e.Call.Spare)*time.Microsecond),
 			ratelimit.WithClock(func() time.Time { return time.UnixMicro(e.Call.Now) }))

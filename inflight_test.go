@@ -35,7 +35,7 @@ func inFlightStages(t *testing.T, test func(t *testing.T, s *limitertest.Stage))
 	}
 }
 
-func newInFlight(t testing.TB, s *limitertest.Stage, limit int, lease time.Duration, opts ...ratelimit.InFlightOption) *ratelimit.InFlight {
+func newInFlight(t testing.TB, s *limitertest.Stage, limit int, lease time.Duration, opts ...ratelimit.Option) *ratelimit.InFlight {
 	t.Helper()
 	f, err := ratelimit.NewInFlight(s.Client, limit, lease, append(opts, ratelimit.WithOptions(s.Opts...))...)
 	require.NoError(t, err)
@@ -307,17 +307,17 @@ func TestInFlightRefusesWhatCannotWork(t *testing.T) {
 	for _, test := range []struct {
 		limit int
 		lease time.Duration
-		opts  []ratelimit.InFlightOption
+		opts  []ratelimit.Option
 		says  string
 	}{
 		{0, time.Second, nil, "the limit is 0; it must be between 1 and 100000"},
 		{100_001, time.Second, nil, "the limit is 100001; it must be between 1 and 100000"},
 		{1, 999 * time.Microsecond, nil, "the lease is 999µs; it must be at least 1ms"},
 		{1, time.Second + 1, nil, "the lease is 1.000000001s; it must be a whole number of microseconds"},
-		{1, time.Second, []ratelimit.InFlightOption{nil}, "option 1 is nil"},
-		{1, time.Second, []ratelimit.InFlightOption{ratelimit.WithName("inflight")}, `WithName: "inflight" holds "inflight", the id of an algorithm`},
-		{5, time.Second, []ratelimit.InFlightOption{ratelimit.WithHeadroom(2)}, "WithHeadroom: 2 does not apply to permits in flight; give this limiter the same name"},
-		{1, time.Second, []ratelimit.InFlightOption{ratelimit.WithMaxSkew(time.Second)}, "WithMaxSkew: the server's clock decides"},
+		{1, time.Second, []ratelimit.Option{nil}, "option 1 is nil"},
+		{1, time.Second, []ratelimit.Option{ratelimit.WithName("inflight")}, `WithName: "inflight" holds "inflight", the id of an algorithm`},
+		{5, time.Second, []ratelimit.Option{ratelimit.WithHeadroom(2)}, "WithHeadroom: 2 does not apply to permits in flight; give this limiter the same name"},
+		{1, time.Second, []ratelimit.Option{ratelimit.WithMaxSkew(time.Second)}, "WithMaxSkew: the server's clock decides"},
 	} {
 		f, err := ratelimit.NewInFlight(c, test.limit, test.lease, test.opts...)
 		require.Nil(t, f)

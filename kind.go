@@ -1,5 +1,15 @@
 package ratelimit
 
+import "github.com/tryacquire/ratelimit/internal/limiterkind"
+
+func init() {
+	limiterkind.Of = func(limiter any) limiterkind.Kind {
+		k := kindOf(limiter)
+		return limiterkind.Kind{Absent: k.absent, Bucket: k.bucket}
+	}
+	limiterkind.CheckClaims = func(claims any) error { return checkClaims(claims.([]Claim)) }
+}
+
 // A kind says what a limiter is. This is the one place that asks: a type of a user's that embeds a
 // limiter of this package has its methods too, but may do more in them, and so is a type of its own.
 type kind struct {
@@ -8,6 +18,7 @@ type kind struct {
 	most   int    // permits that one call can get; 0: not known
 	inside any    // what a decorator asks; nil also of a Choice, which asks another one for each call
 	group  *group // of an All on Redis
+	bucket bool   // permits come back one by one; not known of what is inside a decorator
 	role   role
 }
 
@@ -43,7 +54,7 @@ func kindOf(l any) kind {
 	case *LeakyBucket:
 		return kindOnRedis(l == nil, l.decider())
 	case *LocalTokenBucket:
-		k := kind{absent: l == nil, role: inMemory}
+		k := kind{absent: l == nil, role: inMemory, bucket: true}
 		if l != nil {
 			k.most = l.ceiling()
 		}
@@ -98,7 +109,7 @@ func kindOf(l any) kind {
 }
 
 func kindOnRedis(absent bool, c *core) kind {
-	return kind{absent: absent, role: onRedis, core: c, most: c.ceiling()}
+	return kind{absent: absent, role: onRedis, core: c, most: c.ceiling(), bucket: c != nil && c.isBucket()}
 }
 
 func kindAround(inside any) kind {

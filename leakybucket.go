@@ -15,7 +15,7 @@ type LeakyBucket struct{ *core }
 // NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of
 // [NewTokenBucket], with the capacity in place of the burst. The error wraps
 // ErrInvalidConfig. Redis is not asked.
-func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...LeakyBucketOption) (*LeakyBucket, error) {
+func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...BucketOption) (*LeakyBucket, error) {
 	s, err := collect(opts)
 	if err != nil {
 		return nil, err

@@ -71,7 +71,7 @@ type Result struct {
 	Remaining int
 
 	// RetryAfter is 0 when the call is allowed, except for a call that took only a
-	// part, see [PartialTaker]. Otherwise it is the time until the same call would be
+	// part, see [TokenBucket.TryAcquireUpTo]. Otherwise it is the time until the same call would be
 	// allowed, if no other call takes permits: a retry a microsecond earlier (for a
 	// fixed window, a millisecond earlier) is denied. Where permits are counted by
 	// sub-windows or at a resolution, it can be longer than Window by one sub-window or

@@ -11,13 +11,14 @@ import (
 // limitersMade numbers the limiters that have locks: those of several are taken in this order.
 var limitersMade atomic.Int64
 
-// A settlesInMemory settles an estimate of n permits: it takes back what was not used, and charges what was used in addition.
+// A settlesInMemory settles an estimate of n permits: it takes back what was not used, and charges
+// what was used in addition.
 type settlesInMemory interface {
 	settle(ctx context.Context, key string, n, actual int) error
 }
 
 var (
-	_ PartialTaker = (*LocalTokenBucket)(nil)
+	_ partialTaker = (*LocalTokenBucket)(nil)
 	_ Settler      = (*LocalTokenBucket)(nil)
 )
 
@@ -53,7 +54,7 @@ func (l *LocalTokenBucket) began() time.Time {
 	return l.watch.begin()
 }
 
-// TryAcquireUpTo takes up to n permits from key, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits from key, see [TokenBucket.TryAcquireUpTo].
 func (l *LocalTokenBucket) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	began := l.began()
 	taken, r, err = l.takeUpTo(ctx, key, n)
@@ -239,8 +240,8 @@ func (b *localBucket) state() localWritten {
 	return localWritten{b.at, b.missing, b.due, true}
 }
 
-// A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation wrote, it gets what it
-// held before.
+// A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation
+// wrote, it gets what it held before.
 type localReceipt struct {
 	limiter       *LocalTokenBucket
 	wrote, before localWritten
@@ -249,7 +250,8 @@ type localReceipt struct {
 // mostCancelled bounds the cancels of a key that wait.
 const mostCancelled = 1000
 
-// cancel gives the permits back if no others have been taken since. If others have reserved, it waits until they are cancelled too.
+// cancel gives the permits back if no others have been taken since. If others have reserved, it
+// waits until they are cancelled too.
 func (r *localReceipt) cancel(key string) {
 	if r.limiter == nil { // of AllowAll
 		return

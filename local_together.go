@@ -148,7 +148,7 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 	}
 	decide := TryAcquireAcrossSlots
 	if peek {
-		decide = PeekAll
+		decide = peekClaims
 	}
 	taken := slices.Clone(onRedis)
 	for i := range taken { // so that it can be given back

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"hash/maphash"
@@ -26,7 +27,7 @@ import (
 // PerSecond; the burst is at least 1. Because buckets start full, a key can have the
 // burst once more when an outage begins.
 //
-// It keeps at most 65,536 keys, or as many as [WithLocalKeys] says, at about 150
+// It keeps at most 65,536 keys, or as many as [WithMaxKeys] says, at about 150
 // bytes each plus the key. When there is no room for a new key, the key whose bucket is
 // the nearest to full is dropped, and its next bucket starts full. Keys with a full bucket
 // are dropped first, which makes no difference for them, and then those with the fewest
@@ -83,44 +84,35 @@ type localBucket struct {
 	place     int            // its index in the queue
 }
 
-// A LocalOption is [WithLocalKeys], [WithEmptyStart], [WithLastAnswers], [WithClock], [WithObserver] or [WithName]. The constructor
-// refuses any other [Option].
+// A LocalOption is [WithMaxKeys], [WithEmptyStart], [WithLastAnswers], [WithClock],
+// [WithObserver] or [WithName]. [NewLocalTokenBucket] refuses any other [Option].
 type LocalOption interface {
 	set(*settings)
 }
 
-// WithLocalKeys keeps at most n keys; without it, 65,536. The keys are divided by
-// their hash into up to 64 shards of equal size. Some keys are dropped a little before
-// n keys are in use, because one shard is full before the others. n is at least 1.
-func WithLocalKeys(n int) LocalOption { return localKeys(n) }
-
-type localKeys int
-
-func (n localKeys) set(s *settings) {
-	if n < 1 {
-		s.refuse("WithLocalKeys: %d is below 1; leave the option out for %d", int(n), defaultLocalKeys)
-	}
-	s.once("WithLocalKeys")
-}
-
-// WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the secondary of a
-// [Fallback], it allows at most rate × T of a key in an outage of length T, if the key is new to it, where a bucket that begins
-// full allows burst + rate × T. Nothing is paid for while the primary answers. The price is false denials: the
-// first calls of each key are denied, until its rate has brought a permit.
+// WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the
+// secondary of a [Fallback], it allows at most rate × T of a key in an outage of length T, if the
+// key is new to it, where a bucket that begins full allows burst + rate × T. Nothing is paid for
+// while the primary answers. The price is false denials: the first calls of each key are denied,
+// until its rate has brought a permit.
 //
-// Beside a primary of the same rate and burst in all, an interval t with one outage in it then has at most
-// burst + rate × t + min(burst, rate × T) permits, and what was in flight when the outage began. Without this option it has
-// another burst. Each further outage in the interval adds as much, and up to a burst, because a key that an earlier outage has
-// left begins with what it has refilled since.
+// Beside a primary of the same rate and burst in all, an interval t with one outage in it then has
+// at most burst + rate × t + min(burst, rate × T) permits, and what was in flight when the outage
+// began. Without this option it has another burst. Each further outage in the interval adds as
+// much, and up to a burst, because a key that an earlier outage has left begins with what it has
+// refilled since.
 func WithEmptyStart() LocalOption {
 	return localStart{"WithEmptyStart", func(l *LocalTokenBucket) { l.empty = true }}
 }
 
-// WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how much of the limit each answer
-// has left, and begins an outage with the same share of its own burst. A key without such an answer begins empty, see
-// [WithEmptyStart]. It denies fewer calls wrongly than WithEmptyStart does, and allows more: with three instances of burst 10 and a limit of
-// 30 in all, one may just have used up all 30, while the last answers of the other two say that everything is left; they then allow 20
-// more. With n instances that is at most burst × (n − 1)/n more than with WithEmptyStart. What the secondary has allowed itself stays counted, so flapping brings no further burst.
+// WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how
+// much of the limit each answer has left, and begins an outage with the same share of its own
+// burst. A key without such an answer begins empty, see [WithEmptyStart]. It denies fewer calls
+// wrongly than WithEmptyStart does, and allows more: with three instances of burst 10 and a limit
+// of 30 in all, one may just have used up all 30, while the last answers of the other two say that
+// everything is left; they then allow 20 more. With n instances that is at most burst × (n − 1)/n
+// more than with WithEmptyStart. What the secondary has allowed itself stays counted, so flapping
+// brings no further burst.
 //
 // Each answer of the primary costs about 150 ns, and the memory of a key.
 func WithLastAnswers() LocalOption {
@@ -136,9 +128,8 @@ type localStart struct {
 func (o localStart) set(s *settings) { s.once(o.name) }
 
 const (
-	defaultLocalKeys = 1 << 16
-	mostLocalShards  = 64
-	leastShardKeys   = 256 // with fewer, one shard is full long before the others
+	mostLocalShards = 64
+	leastShardKeys  = 256 // with fewer, one shard is full long before the others
 )
 
 // NewLocalTokenBucket returns a limiter that holds up to burst permits for each
@@ -153,7 +144,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	}
 	for _, name := range s.given {
 		switch name {
-		case "WithClock", "WithLocalKeys", "WithEmptyStart", "WithLastAnswers", "WithName", "WithObserver":
+		case "WithClock", "WithMaxKeys", "WithEmptyStart", "WithLastAnswers", "WithName", "WithObserver":
 		default:
 			return nil, invalidConfig("%s does not apply to a limiter in this process", name)
 		}
@@ -162,12 +153,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	if err != nil {
 		return nil, err
 	}
-	keys := defaultLocalKeys
-	for _, o := range opts {
-		if n, ok := o.(localKeys); ok {
-			keys = int(n)
-		}
-	}
+	keys := cmp.Or(s.maxKeys, defaultMaxKeys)
 	shards := 1
 	for shards < mostLocalShards && keys/(2*shards) >= leastShardKeys {
 		shards *= 2
@@ -342,7 +328,8 @@ func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
 	}
 }
 
-// note notes what the primary has answered about key, of whose limit as large a share is missing here at least.
+// note notes what the primary has answered about key, of whose limit as large a share is missing
+// here at least.
 func (l *LocalTokenBucket) note(key string, r Result) {
 	if r.Limit < 1 || checkKey(key) != nil {
 		return

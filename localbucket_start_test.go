@@ -174,8 +174,6 @@ func TestHowABucketOfANewKeyBegins(t *testing.T) {
 
 	_, err = ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1, ratelimit.WithEmptyStart(), ratelimit.WithEmptyStart())
 	require.ErrorContains(t, err, "WithEmptyStart is given twice")
-	_, err = ratelimit.NewLocalInFlight(1, ratelimit.WithLastAnswers())
-	require.ErrorContains(t, err, "WithLastAnswers does not apply to permits that are held in this process")
 }
 
 func BenchmarkLastAnswers(b *testing.B) {

@@ -199,8 +199,8 @@ func TestLocalTokenBucketConfigErrors(t *testing.T) {
 		{"no burst", PerSecond(1), 0, nil, "burst is 0"},
 		{"too slow a refill", PerHour(1), 625_500, nil, "lower the burst to at most 625499"},
 		{"a skew", PerSecond(1), 1, []LocalOption{WithMaxSkew(1)}, "WithMaxSkew does not apply to a limiter in this process"},
-		{"no keys", PerSecond(1), 1, []LocalOption{WithLocalKeys(0)}, "WithLocalKeys: 0 is below 1; leave the option out for 65536"},
-		{"keys twice", PerSecond(1), 1, []LocalOption{WithLocalKeys(1), WithLocalKeys(1)}, "WithLocalKeys is given twice"},
+		{"no keys", PerSecond(1), 1, []LocalOption{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and 67108864; leave the option out for 65536"},
+		{"keys twice", PerSecond(1), 1, []LocalOption{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
 		{"no clock", PerSecond(1), 1, []LocalOption{WithClock(nil)}, "WithClock: the clock is nil"},
 		{"a nil option", PerSecond(1), 1, []LocalOption{nil}, "option 1 is nil"},
 		{"a prefix", PerSecond(1), 1, []LocalOption{WithPrefix("x")}, "WithPrefix does not apply to a limiter in this process"},
@@ -354,7 +354,7 @@ func TestLocalTokenBucketByTheRealClock(t *testing.T) {
 }
 
 func TestLocalTokenBucketDropsFullBucketsFirst(t *testing.T) {
-	l, clock := newTestLocal(t, PerSecond(1), 10, WithLocalKeys(3))
+	l, clock := newTestLocal(t, PerSecond(1), 10, WithMaxKeys(3))
 	take := func(key string, n, remaining int) {
 		t.Helper()
 		r, err := l.TryAcquireN(t.Context(), key, n)
@@ -385,7 +385,7 @@ func TestLocalTokenBucketDropsFullBucketsFirst(t *testing.T) {
 
 func TestLocalTokenBucketIsBoundedUnderAFloodOfKeys(t *testing.T) {
 	const most = 4096
-	l, clock := newTestLocal(t, PerMinute(1), 5, WithLocalKeys(most))
+	l, clock := newTestLocal(t, PerMinute(1), 5, WithMaxKeys(most))
 	require.Len(t, l.shards, 16)
 	victims := make([]string, 100)
 	for i := range victims {
@@ -420,7 +420,7 @@ func TestLocalTokenBucketIsBoundedUnderAFloodOfKeys(t *testing.T) {
 
 // Whatever happens, the nearest to full is at hand: keys checks the heap.
 func TestLocalTokenBucketKeepsItsKeysInOrder(t *testing.T) {
-	l, clock := newTestLocal(t, PerSecond(1), 10, WithLocalKeys(50))
+	l, clock := newTestLocal(t, PerSecond(1), 10, WithMaxKeys(50))
 	rnd := rand.New(rand.NewPCG(3, 4))
 	for range 5000 {
 		clock.micros.Add(rnd.Int64N(300_000) - 20_000)
@@ -438,7 +438,7 @@ func TestLocalTokenBucketKeepsItsKeysInOrder(t *testing.T) {
 // jumps back: at 0 s, 0 s and 1 s, a burst of 1 at 1 a second allows two calls.
 func TestLocalTokenBucketADroppedKeyIsNotFullBeforeItWasDropped(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := Must(NewLocalTokenBucket(PerSecond(1), 1, WithClock(func() time.Time { return now }), WithLocalKeys(2)))
+	l := Must(NewLocalTokenBucket(PerSecond(1), 1, WithClock(func() time.Time { return now }), WithMaxKeys(2)))
 	at := func(seconds int64, key string) Result {
 		now = time.Unix(1000+seconds, 0)
 		return must(t)(l.TryAcquire(ctx, key))
@@ -456,7 +456,7 @@ func TestLocalTokenBucketKeysPerShard(t *testing.T) {
 	for _, c := range []struct{ keys, shards, each int }{
 		{1, 1, 1}, {511, 1, 511}, {512, 2, 256}, {65_536, 64, 1024}, {1_000_000, 64, 15_625},
 	} {
-		l, _ := newTestLocal(t, PerSecond(1), 1, WithLocalKeys(c.keys))
+		l, _ := newTestLocal(t, PerSecond(1), 1, WithMaxKeys(c.keys))
 		require.Len(t, l.shards, c.shards)
 		require.Equal(t, c.each, l.shards[0].most)
 	}

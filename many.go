@@ -6,23 +6,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/merge"
 )
 
-// A Batcher decides many requests at once. All limiters of this package that decide on
-// Redis on their own are Batchers.
-type Batcher interface {
-	// TryAcquireMany decides many requests, each as TryAcquireN would and independently of the
-	// others, and returns their answers in the same order. The answer to a request that cannot
-	// work, such as one with an empty key, is its error, and the others are decided. Requests
-	// for the same key are decided in their order.
-	//
-	// It takes one round trip where the keys are on one server. On a Cluster or a Ring, and with
-	// [WithoutMerging], it takes one for each thousand requests, to all servers at once. Many
-	// requests are sent in several executions of about a millisecond each, and between these
-	// Redis serves other clients. The requests are not merged with those of other callers. If
-	// ctx ends first, every answer has the error of ctx, and the permits may have been taken.
-	TryAcquireMany(ctx context.Context, requests []Request) []Answer
-}
-
-// A Request is one of several to [Batcher].TryAcquireMany: n permits of a key.
+// A Request is one of several to [TokenBucket.TryAcquireMany]: n permits of a key.
 type Request struct {
 	Key string
 	N   int
@@ -35,7 +19,6 @@ type Answer struct {
 	Err    error
 }
 
-// TryAcquireMany decides many requests, see [Batcher].
 func (c *core) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	began := c.begin()
 	answers := make([]Answer, len(requests))

@@ -10,9 +10,9 @@ type Observer func(ctx context.Context, o Observation)
 
 // WithObserver calls the observers, in their order, once for each call of the limiter: for
 // metrics, logs and lists of the keys that are denied most (package observe, module
-// otellimit). It is an option of all limiters on Redis, of [LocalTokenBucket], of the
-// decorators that answer calls themselves ([DenyCache], [Fallback]), and of [Breaker]. Give
-// all of them the same observers.
+// otellimit). It is an option of all limiters on Redis, of those in memory ([LocalTokenBucket],
+// [LocalInFlight]), of the decorators that answer calls themselves ([DenyCache], [Fallback],
+// [HoldFallback]), and of [NewBreaker]. Give all of them the same observers.
 //
 // # Who reports
 //
@@ -31,7 +31,7 @@ type Observer func(ctx context.Context, o Observation)
 //     more, when they end.
 //   - A secondary with observers of its own also reports the calls that it gets. Give it no
 //     observers, because the calls would count twice.
-//   - [All], [TryAcquireAll], [PeekAll] and [TryAcquireAcrossSlots] report one call for each limiter
+//   - [All], [TryAcquireAll] and [TryAcquireAcrossSlots] report one call for each limiter
 //     that has observers, with its own Result, and with [OutcomeUntaken] if this limiter had
 //     the permits and another one denied the call. Claims of one limiter for one key are one
 //     call. Claims that cannot be decided together are not reported.
@@ -60,7 +60,7 @@ type Observer func(ctx context.Context, o Observation)
 //
 // An observed call reads the clock twice and allocates nothing, beside what the observers
 // do. Without this option nothing is read or allocated.
-func WithObserver(observers ...Observer) ObserverOption {
+func WithObserver(observers ...Observer) CommonOption {
 	return everywhere{common{func(s *settings) {
 		if len(observers) == 0 {
 			s.refuse("WithObserver: there is no function; leave the option out to observe nothing")
@@ -75,34 +75,12 @@ func WithObserver(observers ...Observer) ObserverOption {
 	}}}
 }
 
-// An ObserverOption is [WithObserver].
-type ObserverOption interface {
-	Option
-	FallbackOption
-	BreakerOption
-	DenyCacheOption
-}
-
-// A NameOption is [WithName].
-type NameOption interface {
-	Option
-	FallbackOption
-	BreakerOption
-	DenyCacheOption
-}
-
 // everywhere is an option of limiters and decorators.
 type everywhere struct{ common }
 
 func (e everywhere) setFallback(s *fallbackSettings)   { e.set(&s.settings) }
 func (e everywhere) setDenyCache(s *denyCacheSettings) { e.set(&s.settings) }
-
-func (e everywhere) setBreaker(s *breakerSettings) {
-	if s.maker != "NewBreaker" {
-		s.refuse("%s: give its name and observers to NewFallback, whose observers get the changes of the breaker's state too", s.maker)
-	}
-	e.set(s.settings)
-}
+func (e everywhere) setCommon(s *settings)             { e.set(s) }
 
 // An Observation describes one call, for observers. A field that does not apply to
 // the call is zero.
@@ -186,7 +164,7 @@ const (
 	CallCancel                   // Reservation.Cancel
 	CallExtend                   // Hold.Extend
 	CallRelease                  // Hold.Release
-	CallPeek                     // Peek, PeekAll
+	CallPeek                     // Peek
 	CallReset                    // Reset
 	CallBreaker                  // no call: the state of a breaker has changed
 )

@@ -28,7 +28,7 @@ func (r *recorder) observe(_ context.Context, o ratelimit.Observation) {
 	r.all = append(r.all, o)
 }
 
-func (r *recorder) option() ratelimit.ObserverOption { return ratelimit.WithObserver(r.observe) }
+func (r *recorder) option() ratelimit.CommonOption { return ratelimit.WithObserver(r.observe) }
 
 // took returns what came since the last call, without how long the calls took, which is
 // checked to be positive.
@@ -553,7 +553,7 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	primary := ratelimit.Must(ratelimit.NewTokenBucket(downClient{down}, ratelimit.PerSecond(1), 5, ratelimit.WithName("api"), rec.option()))
 	cached := ratelimit.Must(ratelimit.NewDenyCache(primary, rec.option()))
 	f := ratelimit.Must(ratelimit.NewFallback(cached, ratelimit.DenyAll(), rec.option(),
-		ratelimit.WithBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Hour))))
+		ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour})))
 	r := must(t)(f.TryAcquireN(ctx, "k", 2))
 	got := rec.took(t)
 	require.Len(t, got, 3)
@@ -659,7 +659,7 @@ func TestObserversAreCalledInTheirOrderWithTheCallersContext(t *testing.T) {
 	require.Equal(t, []string{"first caller", "second caller"}, order)
 }
 
-func TestObserverOptionErrors(t *testing.T) {
+func TestErrorsOfWithObserver(t *testing.T) {
 	one := func(context.Context, ratelimit.Observation) {}
 	for _, test := range []struct {
 		opt  ratelimit.Option
@@ -675,7 +675,7 @@ func TestObserverOptionErrors(t *testing.T) {
 	}
 	_, err := ratelimit.NewDenyCache(ratelimit.AllowAll(), ratelimit.WithName("a:b"))
 	require.ErrorContains(t, err, `WithName: "a:b" holds a colon`)
-	_, err = ratelimit.NewBreaker(ratelimit.WithName(""))
+	_, err = ratelimit.NewBreaker(ratelimit.BreakerSettings{}, ratelimit.WithName(""))
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 }
 

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// The operations of the decorators: each goes through the policies to the limiter that decides, see policy.go.
-// A limiter that cannot do what is asked for returns an error that wraps ErrInvalidConfig and says so.
+// The operations of the decorators: each goes through the policies to the limiter that decides,
+// see policy.go. A limiter that cannot do what is asked for returns an error that wraps
+// ErrInvalidConfig and says so.
 
 // through decides an operation of one limiter through the policies around it.
 func through(ctx context.Context, l Limiter, op Call, key string, n int, longest time.Duration) outcome {
@@ -48,12 +49,15 @@ func reserveThrough(ctx context.Context, l Limiter, key string, n int, maxWait t
 	return o.reservation, o.err
 }
 
-// TryAcquireUpTo takes up to n permits of key from the primary, or in an outage from the secondary, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the primary, or in an outage from the
+// secondary, see [TokenBucket.TryAcquireUpTo].
 func (f *Fallback) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, f, key, n)
 }
 
-// Estimate takes n permits of key from the primary, or in an outage from the secondary, see [Settler]. A Ticket settles where its estimate was taken. An estimate that the primary takes after the budget is over is given back.
+// Estimate takes n permits of key from the primary, or in an outage from the secondary, see
+// [Settler]. A Ticket settles where its estimate was taken. An estimate that the primary takes
+// after the budget is over is given back.
 func (f *Fallback) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	return estimateThrough(ctx, f, key, n)
 }
@@ -63,7 +67,8 @@ func (f *Fallback) Charge(ctx context.Context, key string, n int) (Result, error
 	return chargeThrough(ctx, f, key, n)
 }
 
-// Reserve reserves n permits of key from the primary, or in an outage from the secondary, see [TokenBucket.Reserve].
+// Reserve reserves n permits of key from the primary, or in an outage from the secondary, see
+// [TokenBucket.Reserve].
 func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return reserveThrough(ctx, f, key, n, maxWait)
 }
@@ -71,12 +76,14 @@ func (f *Fallback) Reserve(ctx context.Context, key string, n int, maxWait time.
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (f *Fallback) Claim(key string, n int) Claim { return claimOn(f, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the limiter, unless memory denies the call, see
+// [TokenBucket.TryAcquireUpTo].
 func (c *DenyCache) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, c, key, n)
 }
 
-// Estimate takes n permits of key from the limiter, unless memory denies the call, see [Settler]. The Ticket removes the key's denials when it gives permits back.
+// Estimate takes n permits of key from the limiter, unless memory denies the call, see [Settler].
+// The Ticket removes the key's denials when it gives permits back.
 func (c *DenyCache) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	return estimateThrough(ctx, c, key, n)
 }
@@ -94,7 +101,7 @@ func (c *DenyCache) Reserve(ctx context.Context, key string, n int, maxWait time
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *DenyCache) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the picked limiter, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the picked limiter, see [TokenBucket.TryAcquireUpTo].
 func (c *Choice) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, c, key, n)
 }
@@ -117,12 +124,13 @@ func (c *Choice) Reserve(ctx context.Context, key string, n int, maxWait time.Du
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (c *Choice) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
-// TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [PartialTaker].
+// TryAcquireUpTo takes up to n permits of key from the enforced limiter, see [TokenBucket.TryAcquireUpTo].
 func (s *Shadow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return upToThrough(ctx, s, key, n)
 }
 
-// Estimate takes n permits of key from the enforced limiter, see [Settler]. The trial is asked for an estimate too, and gets the settlement.
+// Estimate takes n permits of key from the enforced limiter, see [Settler]. The trial is asked for
+// an estimate too, and gets the settlement.
 func (s *Shadow) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	return estimateThrough(ctx, s, key, n)
 }
@@ -146,8 +154,8 @@ var (
 	_ Settler = (*Choice)(nil)
 	_ Settler = (*Shadow)(nil)
 
-	_ PartialTaker = (*Fallback)(nil)
-	_ PartialTaker = (*DenyCache)(nil)
-	_ PartialTaker = (*Choice)(nil)
-	_ PartialTaker = (*Shadow)(nil)
+	_ partialTaker = (*Fallback)(nil)
+	_ partialTaker = (*DenyCache)(nil)
+	_ partialTaker = (*Choice)(nil)
+	_ partialTaker = (*Shadow)(nil)
 )

@@ -11,24 +11,25 @@ import (
 // do not compile with another.
 type Option interface {
 	FixedWindowOption
-	CalendarWindowOption
 	SlidingWindowOption
 	SlidingLogOption
-	TokenBucketOption
-	LeakyBucketOption
-	InFlightOption
+	BucketOption
+	forEvery()
+}
+
+// A CommonOption is [WithName] or [WithObserver], an option of limiters, of the decorators that
+// report calls, and of a [Breaker].
+type CommonOption interface {
+	Option
+	FallbackOption
+	DenyCacheOption
+	setCommon(*settings)
 }
 
 // A FixedWindowOption is an [Option] or [WithAlignment].
 type FixedWindowOption interface {
 	set(*settings)
 	forFixedWindow()
-}
-
-// A CalendarWindowOption is an [Option].
-type CalendarWindowOption interface {
-	set(*settings)
-	forCalendarWindow()
 }
 
 // A SlidingWindowOption is an [Option], [WithStorage] or [WithSubWindows].
@@ -43,28 +44,16 @@ type SlidingLogOption interface {
 	forSlidingLog()
 }
 
-// A TokenBucketOption is an [Option], [WithRefillEvery] or [WithExactReturns].
-type TokenBucketOption interface {
-	set(*settings)
-	forTokenBucket()
-}
-
-// A LeakyBucketOption is an [Option] or [WithExactReturns].
-type LeakyBucketOption interface {
-	set(*settings)
+// A BucketOption is an option of both buckets: an [Option] or [WithExactReturns].
+type BucketOption interface {
+	TokenBucketOption
 	forLeakyBucket()
 }
 
-// An InFlightOption is an [Option].
-type InFlightOption interface {
+// A TokenBucketOption is a [BucketOption] or [WithRefillEvery].
+type TokenBucketOption interface {
 	set(*settings)
-	forInFlight()
-}
-
-// A BucketOption is an option of both buckets: [WithExactReturns].
-type BucketOption interface {
-	TokenBucketOption
-	LeakyBucketOption
+	forTokenBucket()
 }
 
 // WithName gives the limiter a name; without it the name is "default". The name is
@@ -86,7 +75,7 @@ type BucketOption interface {
 // A [DenyCache], a [Fallback], a [Breaker] and a [LocalTokenBucket] keep nothing in Redis:
 // their names are only for [WithObserver]. Without the option, a DenyCache and a Fallback have
 // the name of the limiter inside them.
-func WithName(name string) NameOption {
+func WithName(name string) CommonOption {
 	return everywhere{common{func(s *settings) {
 		if strings.Contains(name, ":") {
 			s.refuse("WithName: %q holds a colon, which separates the parts of a key; put it into WithPrefix", name)
@@ -142,19 +131,19 @@ func WithClock(now func() time.Time) Option {
 	}}
 }
 
-// WithMaxSkew is for limiters with WithClock: d is how far the clocks of the processes that share a
-// key may be apart, the time that a call takes to arrive included; 1s if not given. Every
-// key lives longer by d. Processes within d of each other together get at most what the
-// rule allows in t + d in any interval t. If clocks are further apart, a process can use the
-// excess again whenever the key has expired. After a Reset, which deletes the state's instant
-// too, it can use any skew again. d is 0 to 24h.
+// WithMaxSkew goes with [WithClock]. d is how far the clocks of the processes that share a key may
+// be apart, plus the time that a call takes to arrive. It is 0 to 24h, and 1s without this option.
 //
-// A limiter without WithClock may share the key, and its decisions then cost Redis a little
-// more. It makes no allowance for skew. Its writes keep the longer lifetime of a bucket, and of
-// a window that a caller's clock began, and of nothing else. If a caller's clock is behind the
-// server's, that process can use the skew again whenever the key expires by the server's clock,
-// and whenever this limiter gives back the last permits of a window or a log. So let all
-// limiters of a key have WithClock, or none, except while a change is rolled out.
+// Every key lives longer by d. In return, processes within d of each other together get at most
+// what the rule allows in t + d, in any interval t. If the clocks are further apart, what they differ by
+// beyond d can be used again each time that the key has expired. A Reset deletes the state's
+// instant too: after it, the whole difference can be used again.
+//
+// Let all limiters of a key have WithClock, or none, except while a change is rolled out. A limiter
+// without it makes no allowance for skew: its writes keep the longer lifetime of a bucket and of a
+// window that a caller's clock began, and of nothing else. So a process whose clock is behind the
+// server's can use that difference again each time that the key expires, and each time that this
+// limiter gives back the last permits of a window or a log. Its decisions cost Redis a little more.
 func WithMaxSkew(d time.Duration) Option {
 	return common{func(s *settings) {
 		if d < 0 || d > mostMaxSkew {
@@ -281,6 +270,32 @@ func WithRefillEvery(d time.Duration) TokenBucketOption {
 	}}
 }
 
+// WithMaxKeys bounds the memory of a [LocalTokenBucket] or a [DenyCache]; without it, they have
+// room for 65,536 keys. n is 1 to 2^26.
+//
+// A LocalTokenBucket keeps at most n keys, divided by their hash into up to 64 shards of equal
+// size. Some keys are dropped a little before n keys are in use, because one shard is full
+// before the others.
+//
+// A DenyCache has room for the denials of n keys, rounded up to a power of two, which is at
+// least 4. Choose n for the number of keys that are denied at one time, not for all keys.
+func WithMaxKeys(n int) interface {
+	LocalOption
+	DenyCacheOption
+} {
+	return maxKeys{func(s *settings) {
+		if n < 1 || n > mostMaxKeys {
+			s.refuse("WithMaxKeys: %d is not between 1 and %d; leave the option out for %d", n, mostMaxKeys, defaultMaxKeys)
+		}
+		s.once("WithMaxKeys")
+		s.maxKeys = n
+	}}
+}
+
+type maxKeys struct{ setter }
+
+func (m maxKeys) setDenyCache(s *denyCacheSettings) { m.set(&s.settings) }
+
 // spare is what every TTL is longer by, in milliseconds: as an even number, because the
 // scripts add it to an odd one (see bucket.lua).
 func (s *settings) spare() string {
@@ -303,6 +318,8 @@ const (
 	defaultMaxSkew    = time.Second
 	mostMaxSkew       = 24 * time.Hour
 	defaultSubWindows = 40
+	defaultMaxKeys    = 1 << 16
+	mostMaxKeys       = 1 << 26
 	maxSubWindows     = 100_000
 )
 
@@ -322,6 +339,7 @@ type settings struct {
 	refillEvery time.Duration
 	headroom    int
 	exactly     bool // WithExactReturns
+	maxKeys     int  // 0: not given
 	observers   []Observer
 
 	given []string
@@ -390,13 +408,12 @@ type (
 	bucketOnly        struct{ setter }
 )
 
+func (common) forEvery()                    {}
 func (common) forFixedWindow()              {}
-func (common) forCalendarWindow()           {}
 func (common) forSlidingWindow()            {}
 func (common) forSlidingLog()               {}
 func (common) forTokenBucket()              {}
 func (common) forLeakyBucket()              {}
-func (common) forInFlight()                 {}
 func (fixedWindowOnly) forFixedWindow()     {}
 func (slidingWindowOnly) forSlidingWindow() {}
 func (slidingLogOnly) forSlidingLog()       {}

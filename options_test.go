@@ -32,7 +32,7 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 		_, err := ratelimit.NewTokenBucket(c, rate, burst, o...)
 		return err
 	}
-	leaky := func(rate ratelimit.Rate, capacity int, o ...ratelimit.LeakyBucketOption) error {
+	leaky := func(rate ratelimit.Rate, capacity int, o ...ratelimit.BucketOption) error {
 		_, err := ratelimit.NewLeakyBucket(c, rate, capacity, o...)
 		return err
 	}

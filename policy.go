@@ -136,7 +136,7 @@ func (c *Claim) by(l any) {
 	if k := kindOf(l); k.core != nil {
 		c.limiter, c.outer = k.core, nil
 	}
-	if c.name == "" {
+	if _, picks := l.(picker); c.name == "" && !picks { // the name is that of the picked limiter
 		if named, ok := l.(interface{ Name() string }); ok {
 			c.name = named.Name()
 		}
@@ -188,7 +188,7 @@ func (c *call) decideOne(ctx context.Context) outcome {
 	case claim.limiter != nil:
 		l, o.bucket = claim.limiter, claim.limiter.isBucket()
 	case ok && !kindOf(l).absent:
-		_, o.bucket = l.(*LocalTokenBucket)
+		o.bucket = kindOf(l).bucket
 	default:
 		if holds, ok := claim.outer.(Holder); ok {
 			return holdBy(ctx, c, claim, holds)
@@ -201,7 +201,7 @@ func (c *call) decideOne(ctx context.Context) outcome {
 	case CallPeek:
 		o.result, o.err = l.Peek(ctx, claim.key)
 	case CallUpTo:
-		taker, ok := l.(PartialTaker)
+		taker, ok := l.(partialTaker)
 		if !ok {
 			return failedWith(cannot(l, "take a part of what is asked for"))
 		}
@@ -300,7 +300,7 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 	case memory > 0:
 		all, err = decideMixed(ctx, rest.claims, c.op == CallPeek)
 	case c.op == CallPeek:
-		all, err = PeekAll(ctx, rest.claims...)
+		all, err = peekClaims(ctx, rest.claims...)
 	case c.split:
 		all, err = TryAcquireAcrossSlots(ctx, rest.claims...)
 	default:

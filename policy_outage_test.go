@@ -134,12 +134,12 @@ func withoutReset(r ratelimit.Result) ratelimit.Result {
 func TestBreakersOfSeveralLimits(t *testing.T) {
 	o := newOutage(t)
 	breaker := func(failures int) *ratelimit.Breaker {
-		return ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(failures), ratelimit.WithProbeEvery(time.Hour)))
+		return ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: failures, ProbeEvery: time.Hour}))
 	}
 	shared, own := breaker(3), breaker(2)
-	a := o.bucket("a", 10, 100, ratelimit.WithSharedBreaker(shared))
-	b := o.bucket("b", 10, 100, ratelimit.WithSharedBreaker(shared))
-	c := o.bucket("c", 10, 100, ratelimit.WithSharedBreaker(own))
+	a := o.bucket("a", 10, 100, ratelimit.WithBreaker(shared))
+	b := o.bucket("b", 10, 100, ratelimit.WithBreaker(shared))
+	c := o.bucket("c", 10, 100, ratelimit.WithBreaker(own))
 	all := func() {
 		t.Helper()
 		require.True(t, acquire(t, c.Claim("k", 1), a.Claim("k", 1), b.Claim("k", 1)).Fallback)
@@ -310,8 +310,8 @@ func TestMemoryAmongSeveralLimits(t *testing.T) {
 func TestMemoryInsideAnOutage(t *testing.T) {
 	o := newOutage(t)
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 1))
-	open := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Hour)))
-	inside := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket)), localBucket(1), ratelimit.WithSharedBreaker(open)))
+	open := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
+	inside := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket)), localBucket(1), ratelimit.WithBreaker(open)))
 	other := o.bucket("other", 5, 5)
 	require.True(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)
 	require.False(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)

@@ -19,8 +19,8 @@ import (
 var policies = []limitertest.Composition{
 	{Name: "DenyCache", Around: cached},
 	{Name: "Fallback", Around: func(t testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
-		breaker := ratelimit.Must(ratelimit.NewBreaker())
-		return ratelimit.Must(ratelimit.NewFallback(l, failing{}, ratelimit.WithBudget(time.Minute), ratelimit.WithSharedBreaker(breaker)))
+		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}))
+		return ratelimit.Must(ratelimit.NewFallback(l, failing{}, ratelimit.WithBudget(time.Minute), ratelimit.WithBreaker(breaker)))
 	}},
 	{Name: "Choice", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) }},
 	{Name: "Shadow", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return shadowed(l) }},

@@ -10,21 +10,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A Reserver promises permits that are not there yet. [TokenBucket], [LeakyBucket] and
-// [LocalTokenBucket] are Reservers, and decorators, which ask the limiter inside them.
-type Reserver interface {
-	Limiter
-
-	// Reserve takes n permits of key that may be used within maxWait, and returns when
-	// they may be used. See [TokenBucket.Reserve].
-	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
-}
-
-var (
-	_ Reserver = (*TokenBucket)(nil)
-	_ Reserver = (*LeakyBucket)(nil)
-)
-
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
 // refilled far enough, but within maxWait. The permits that are not there yet are a debt of
 // the bucket, and later calls come after it: TryAcquire is denied until the debt is repaid,
@@ -50,7 +35,8 @@ var (
 //
 // The ResetAfter of a denial behind a very large debt may be a microsecond too long.
 //
-// It costs Redis about half as much again as TryAcquire, more while others wait, and a denial of TryAcquire costs about twice as much as usual while others wait.
+// It costs Redis about half as much again as TryAcquire, and more while others wait. A denial of
+// TryAcquire costs about twice as much as usual while others wait.
 func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return l.decider().reserveObserved(ctx, realTime, key, n, maxWait)
 }

@@ -173,14 +173,14 @@ func (c *core) checkCharge(n int) error {
 // What is given back depends on the limiter:
 //
 //   - A bucket takes back everything, but never more than fills it. It may have refilled the
-//     same permits while the ticket was held, so an interval that begins while tickets of the
-//     key are held can exceed the bucket's bound. Let h be how long, without a break, tickets
-//     were held when the interval began. It exceeds the bound by at most rate × h, and by at
-//     most what is given back in it of earlier estimates. An interval that begins while no
-//     ticket is held keeps the bound, and so does any interval if the bucket is never full
-//     while the tickets are held. With [WithExactReturns] no interval exceeds the bound, and
-//     less is given back. While permits are promised to callers that [Wait], nothing is given
-//     back, because the next caller would get the same instants as these callers.
+//     same permits while the ticket was held, so that more than burst + rate × t are used in an
+//     interval t. This needs an interval that begins while tickets of the key are held, and a
+//     bucket that is full at some time while they are held. Let h be how long, without a break,
+//     tickets had been held when the interval began. It then has at most rate × h permits more,
+//     and at most as many more as are given back in it of earlier estimates. With
+//     [WithExactReturns] no interval has more, and less is given back. While permits are
+//     promised to callers that [Wait], nothing is given back, because the next caller would get
+//     the same instants as these callers.
 //   - A fixed or calendar window takes permits back while the window from which they were
 //     taken lasts. After its end nothing is given back, and nothing needs to be.
 //   - Sliding windows and logs remove the permits as if they had never been taken. Hash,

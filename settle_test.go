@@ -57,11 +57,7 @@ func TestAnEstimateIsSettledBelowIt(t *testing.T) {
 func TestGivingBackMovesNoClockBack(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		calendar := func(c ratelimit.Client, limit int, _ time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			var of []ratelimit.CalendarWindowOption
-			for _, o := range opts {
-				of = append(of, o)
-			}
-			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), of...)
+			return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), opts...)
 		}
 		for _, k := range append(limitertest.Kinds(), limitertest.Kind{Name: "CalendarWindow", Build: calendar}) {
 			for skew, most := range map[time.Duration]int{6 * time.Minute: 11, 10 * time.Hour: 20} {

@@ -33,12 +33,11 @@ import (
 // The trial takes its permits from keys of its own: give it another name than the enforced
 // limiter has, if both are of one algorithm. It is asked about each call that the enforced
 // limiter has decided, allowed or denied, and not about a call that got an error. Calls for
-// one key are asked in about the order of their decisions. At most 256 trials (see
-// [WithMaxTrials]) are under way at a time, and report gets the answer of each within a second:
-// then its context ends. If the trial's client does not honour contexts, a call that hangs
-// stays under way until the client's timeouts end it; without timeouts, until the connection
-// does. While as many are under way, the trial is not asked about further calls;
-// [Shadow.Dropped] counts these.
+// one key are asked in about the order of their decisions. At most 256 trials are under way at
+// a time, and report gets the answer of each within a second: then its context ends. If the
+// trial's client does not honour contexts, a call that hangs stays under way until the client's
+// timeouts end it; without timeouts, until the connection does. While as many are under way, the
+// trial is not asked about further calls; [Shadow.Dropped] counts these.
 //
 // Put a [DenyCache] around the enforced limiter, not around the Shadow: the trial would not
 // be asked about calls that the cache denies. NewDenyCache refuses that. A call takes some
@@ -62,64 +61,25 @@ type Trial struct {
 }
 
 const (
-	defaultMaxTrials = 256
-	mostMaxTrials    = 1 << 20
-	trialTimeout     = time.Second
+	maxTrials    = 256 // under way at a time
+	trialTimeout = time.Second
 )
 
 // NewShadow returns a limiter that decides by enforced, and asks trial about the same calls.
 // report gets each of the trial's answers. It is called from several goroutines at once,
 // never from a caller's. It may be slow, but while it runs, its trial counts as under way.
 //
-// The error wraps ErrInvalidConfig: a limiter, report or an option is nil, an option's value
-// cannot work, or an option is given twice.
-func NewShadow(enforced, trial Limiter, report func(Trial), opts ...ShadowOption) (*Shadow, error) {
-	s := shadowSettings{most: defaultMaxTrials}
-	if kindOf(enforced).absent {
-		s.refuse("NewShadow: the enforced limiter is nil; AllowAll() allows every call")
+// The error wraps ErrInvalidConfig: a limiter or report is nil.
+func NewShadow(enforced, trial Limiter, report func(Trial)) (*Shadow, error) {
+	switch {
+	case kindOf(enforced).absent:
+		return nil, invalidConfig("NewShadow: the enforced limiter is nil; AllowAll() allows every call")
+	case kindOf(trial).absent:
+		return nil, invalidConfig("NewShadow: the trial is nil")
+	case report == nil:
+		return nil, invalidConfig("NewShadow: report is nil; give a function that gets the trial's answers")
 	}
-	if kindOf(trial).absent {
-		s.refuse("NewShadow: the trial is nil")
-	}
-	if report == nil {
-		s.refuse("NewShadow: report is nil; give a function that gets the trial's answers")
-	}
-	for i, o := range opts {
-		if o == nil {
-			s.refuse("NewShadow: option %d is nil", i+1)
-			break
-		}
-		o.setShadow(&s)
-	}
-	if s.err != nil {
-		return nil, s.err
-	}
-	return &Shadow{enforced: enforced, trial: trial, report: report, running: make(chan struct{}, s.most)}, nil
-}
-
-// A ShadowOption is [WithMaxTrials].
-type ShadowOption interface{ setShadow(*shadowSettings) }
-
-type shadowSettings struct {
-	settings
-	most int
-}
-
-type shadowOption func(*shadowSettings)
-
-func (f shadowOption) setShadow(s *shadowSettings) { f(s) }
-
-// WithMaxTrials allows n trials to be under way at a time; without it, 256. n is 1 to
-// 1,048,576. While the trial's Redis hangs, up to n goroutines wait for it, and those of the few
-// executions into which the trial's limiter merges calls.
-func WithMaxTrials(n int) ShadowOption {
-	return shadowOption(func(s *shadowSettings) {
-		if n < 1 || n > mostMaxTrials {
-			s.refuse("WithMaxTrials: %d is not between 1 and %d", n, mostMaxTrials)
-		}
-		s.once("WithMaxTrials")
-		s.most = n
-	})
+	return &Shadow{enforced: enforced, trial: trial, report: report, running: make(chan struct{}, maxTrials)}, nil
 }
 
 func (s *Shadow) rank() int { return rankShadow }

@@ -3,7 +3,6 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
-	"math"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -51,20 +50,15 @@ func TestShadowConfigErrors(t *testing.T) {
 	for _, test := range []struct {
 		enforced, trial ratelimit.Limiter
 		report          func(ratelimit.Trial)
-		opts            []ratelimit.ShadowOption
 		says            string
 	}{
-		{nil, l, report, nil, "NewShadow: the enforced limiter is nil; AllowAll() allows every call"},
-		{(*ratelimit.Shadow)(nil), l, report, nil, "the enforced limiter is nil"},
-		{l, nil, report, nil, "NewShadow: the trial is nil"},
-		{l, (*ratelimit.Choice)(nil), report, nil, "the trial is nil"},
-		{l, l, nil, nil, "NewShadow: report is nil"},
-		{l, l, report, []ratelimit.ShadowOption{nil}, "NewShadow: option 1 is nil"},
-		{l, l, report, []ratelimit.ShadowOption{ratelimit.WithMaxTrials(0)}, "WithMaxTrials: 0 is not between 1 and 1048576"},
-		{l, l, report, []ratelimit.ShadowOption{ratelimit.WithMaxTrials(math.MaxInt)}, "WithMaxTrials: 9223372036854775807"},
-		{l, l, report, []ratelimit.ShadowOption{ratelimit.WithMaxTrials(1), ratelimit.WithMaxTrials(1)}, "WithMaxTrials is given twice"},
+		{nil, l, report, "NewShadow: the enforced limiter is nil; AllowAll() allows every call"},
+		{(*ratelimit.Shadow)(nil), l, report, "the enforced limiter is nil"},
+		{l, nil, report, "NewShadow: the trial is nil"},
+		{l, (*ratelimit.Choice)(nil), report, "the trial is nil"},
+		{l, l, nil, "NewShadow: report is nil"},
 	} {
-		s, err := ratelimit.NewShadow(test.enforced, test.trial, test.report, test.opts...)
+		s, err := ratelimit.NewShadow(test.enforced, test.trial, test.report)
 		require.Nil(t, s)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, test.says)
@@ -122,7 +116,8 @@ func TestATrialThatHangs(t *testing.T) {
 			return ratelimit.Result{}, ctx.Err()
 		}}
 		reports := make(chan ratelimit.Trial, 10)
-		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), hangs, func(trial ratelimit.Trial) { reports <- trial }, ratelimit.WithMaxTrials(2)))
+		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), hangs, func(trial ratelimit.Trial) { reports <- trial }))
+		ratelimit.SetMaxTrials(s, 2)
 		gone, leave := context.WithCancel(ctx)
 		begun := time.Now()
 		for range 5 {
@@ -157,7 +152,8 @@ func TestPanicsOfATrialAndOfAReport(t *testing.T) {
 		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), panics, func(trial ratelimit.Trial) {
 			got = append(got, trial)
 			panic("no report")
-		}, ratelimit.WithMaxTrials(1)))
+		}))
+		ratelimit.SetMaxTrials(s, 1)
 		for range 2 { // the first has given its place back
 			r, err := s.TryAcquire(ctx, "k")
 			require.NoError(t, err)
@@ -173,7 +169,8 @@ func TestPanicsOfATrialAndOfAReport(t *testing.T) {
 		require.Equal(t, int64(3), s.Panicked())
 		require.Zero(t, s.Dropped())
 
-		exits := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), answers(deniedOf5, nil), func(ratelimit.Trial) { runtime.Goexit() }, ratelimit.WithMaxTrials(1)))
+		exits := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), answers(deniedOf5, nil), func(ratelimit.Trial) { runtime.Goexit() }))
+		ratelimit.SetMaxTrials(exits, 1)
 		for range 3 {
 			_, err := exits.TryAcquire(ctx, "k")
 			require.NoError(t, err)
@@ -247,7 +244,8 @@ func TestATrialOnAHangingClientKeepsItsPlace(t *testing.T) {
 		var reports []error
 		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), trial, func(trial ratelimit.Trial) {
 			reports = append(reports, trial.Err)
-		}, ratelimit.WithMaxTrials(1)))
+		}))
+		ratelimit.SetMaxTrials(s, 1)
 		for range 5 {
 			_, err := s.TryAcquire(ctx, "k")
 			require.NoError(t, err)

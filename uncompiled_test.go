@@ -28,8 +28,8 @@ func TestAScriptThatRedisCannotCompileIsNoOutage(t *testing.T) {
 			w := Must(NewFixedWindow(client, 2, time.Minute, WithName("uncompiled")))
 			broken := script.New("local end = 1")
 			w.core.exec.One, w.core.exec.Peek, w.core.exec.Many = broken, broken, broken
-			b := Must(NewBreaker(WithFailures(1)))
-			f := Must(NewFallback(w, AllowAll(), WithSharedBreaker(b)))
+			b := Must(NewBreaker(BreakerSettings{Failures: 1}))
+			f := Must(NewFallback(w, AllowAll(), WithBreaker(b)))
 			ctx := t.Context()
 			check := func(r Result, err error) {
 				t.Helper()

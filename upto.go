@@ -6,35 +6,20 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A PartialTaker takes as many permits as are left. Every limiter of this package that
-// decides on Redis on its own is a PartialTaker, and so are [LocalTokenBucket] and the decorators,
-// which ask the limiter inside them.
-type PartialTaker interface {
-	// TryAcquireUpTo takes up to n permits from key: as many as are left. n may exceed the
-	// limit. taken is how many were taken.
-	//
-	// Allowed reports whether at least one permit was taken. Limit, Window, Remaining and
-	// ResetAfter are those of a call for as many permits as were taken. If fewer than n were
-	// taken, RetryAfter is the time until one more is available, even if Allowed is true;
-	// otherwise it is 0.
-	//
-	// Redis executes the call at most once, and the call is merged with others, see
-	// [WithoutMerging]. It costs Redis as much as TryAcquire; with the storage ZSet, as much as TryAcquireN for the
-	// permits that are taken. Its errors are those of TryAcquire, and ErrInvalidPermits for
-	// n below 1.
+// A partialTaker takes as many permits as are left, see [TokenBucket.TryAcquireUpTo].
+type partialTaker interface {
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)
 }
 
 var (
-	_ PartialTaker = (*FixedWindow)(nil)
-	_ PartialTaker = (*CalendarWindow)(nil)
-	_ PartialTaker = (*SlidingWindow)(nil)
-	_ PartialTaker = (*SlidingLog)(nil)
-	_ PartialTaker = (*TokenBucket)(nil)
-	_ PartialTaker = (*LeakyBucket)(nil)
+	_ partialTaker = (*FixedWindow)(nil)
+	_ partialTaker = (*CalendarWindow)(nil)
+	_ partialTaker = (*SlidingWindow)(nil)
+	_ partialTaker = (*SlidingLog)(nil)
+	_ partialTaker = (*TokenBucket)(nil)
+	_ partialTaker = (*LeakyBucket)(nil)
 )
 
-// TryAcquireUpTo takes up to n permits from key, see [PartialTaker].
 func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	if c == nil {
 		return 0, Result{}, errUnmade

@@ -37,21 +37,18 @@ func (l *FixedWindow) Reset(ctx context.Context, key string) error {
 	return l.decider().Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, on every master of a ClusterClient and
-// every shard of a Ring, so that the first request finds them there. It is never
-// needed: if Redis does not know the script of a call, the call is sent again with the
-// script. After an error some of the scripts may have been loaded.
+// Preload is [TokenBucket.Preload].
 func (l *FixedWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
 func (l *FixedWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *FixedWindow) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *FixedWindow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
@@ -96,18 +93,18 @@ func (l *CalendarWindow) Reset(ctx context.Context, key string) error {
 	return l.decider().Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload is [TokenBucket.Preload].
 func (l *CalendarWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
 func (l *CalendarWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *CalendarWindow) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *CalendarWindow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
@@ -152,18 +149,18 @@ func (l *SlidingWindow) Reset(ctx context.Context, key string) error {
 	return l.decider().Reset(ctx, key)
 }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload is [TokenBucket.Preload].
 func (l *SlidingWindow) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
 func (l *SlidingWindow) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *SlidingWindow) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *SlidingWindow) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }
@@ -206,18 +203,18 @@ func (l *SlidingLog) Peek(ctx context.Context, key string) (Result, error) {
 // Reset is that of [Limiter].
 func (l *SlidingLog) Reset(ctx context.Context, key string) error { return l.decider().Reset(ctx, key) }
 
-// Preload loads the limiter's scripts, see [FixedWindow.Preload].
+// Preload is [TokenBucket.Preload].
 func (l *SlidingLog) Preload(ctx context.Context) error { return l.decider().Preload(ctx) }
 
 // Claim is what [TryAcquireAll] takes.
 func (l *SlidingLog) Claim(key string, n int) Claim { return l.decider().Claim(key, n) }
 
-// TryAcquireMany is that of [Batcher].
+// TryAcquireMany is [TokenBucket.TryAcquireMany].
 func (l *SlidingLog) TryAcquireMany(ctx context.Context, requests []Request) []Answer {
 	return l.decider().TryAcquireMany(ctx, requests)
 }
 
-// TryAcquireUpTo is that of [PartialTaker].
+// TryAcquireUpTo is [TokenBucket.TryAcquireUpTo].
 func (l *SlidingLog) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	return l.decider().TryAcquireUpTo(ctx, key, n)
 }

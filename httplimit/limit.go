@@ -7,6 +7,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/limiterkind"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -28,8 +29,9 @@ type limit struct {
 // newLimit is a limit with its options, those about the whole in m. limiter is a Limiter or an
 // InFlight.
 func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
+	kind := limiterkind.Of(limiter)
 	switch {
-	case integration.IsNil(limiter):
+	case kind.Absent:
 		return nil, invalidConfig("%s: the limiter is nil", what)
 	case key == nil:
 		return nil, invalidConfig("%s: the key function is nil; ClientIP and User return such", what)
@@ -52,7 +54,7 @@ func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middlewar
 			return nil, invalidConfig("WithRetryAfter: the Retry-After of a %T is exact; the option is for InFlight", limiter)
 		}
 		l.limiter = limiter
-		d.Bucket = d.Bucket || isBucket(limiter)
+		d.Bucket = d.Bucket || kind.Bucket
 	}
 	if d.Policy == "" {
 		d.Policy = limitername.Of(limiter)
@@ -70,12 +72,4 @@ func (l *limit) costOf(r *http.Request) int {
 		return 1
 	}
 	return l.cost(r)
-}
-
-func isBucket(limiter ratelimit.Limiter) bool {
-	switch limiter.(type) {
-	case *ratelimit.TokenBucket, *ratelimit.LeakyBucket, *ratelimit.LocalTokenBucket:
-		return true
-	}
-	return false
 }

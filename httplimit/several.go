@@ -7,6 +7,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/limiterkind"
 )
 
 // NewAll returns a middleware of several limits, each with a key of its own. A request takes its
@@ -142,7 +143,7 @@ func (m *middleware) check() error {
 	for i, l := range m.limits {
 		all = append(all, l.claim(fmt.Sprintf("{check}%d", i), 1))
 	}
-	if err := ratelimit.CheckAll(all...); err != nil {
+	if err := limiterkind.CheckClaims(all); err != nil {
 		return fmt.Errorf("%w (httplimit.NewAll)", err)
 	}
 	return nil

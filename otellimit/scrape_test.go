@@ -84,9 +84,9 @@ func exercise(t *testing.T, s *service) (allowed, denied int) {
 	t.Cleanup(func() { _ = client.Close() })
 	watched := ratelimit.WithObserver(s.Observe)
 	api := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 2, ratelimit.WithName("api"), watched))
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Hour), ratelimit.WithName("redis"), watched))
+	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}, ratelimit.WithName("redis"), watched))
 	limiter := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(api, watched)),
-		ratelimit.AllowAll(), ratelimit.WithSharedBreaker(breaker), watched))
+		ratelimit.AllowAll(), ratelimit.WithBreaker(breaker), watched))
 	var mu sync.Mutex
 	var callers sync.WaitGroup
 	for c := range 20 {

@@ -79,7 +79,7 @@ func TestAdvanceMovesEveryDecorator(t *testing.T) {
 			return ratelimit.Must(ratelimit.NewDenyCache(l))
 		},
 		"fallback": func(_ *testing.T, l ratelimit.Limiter) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll(), ratelimit.WithBudget(time.Second), ratelimit.WithBreaker()))
+			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll(), ratelimit.WithBudget(time.Second), ratelimit.WithBreaker(ratelimit.BreakerSettings{})))
 		},
 		"choice": func(_ *testing.T, l ratelimit.Limiter) ratelimit.Limiter {
 			choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return l }))
@@ -144,8 +144,8 @@ func TestAdvanceMovesABreaker(t *testing.T) {
 	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
 		var asked ratelimittest.Recorder
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerSecond(1), 10))
-		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(2), ratelimit.WithProbeEvery(5*time.Second)))
-		l := ratelimit.Must(ratelimit.NewFallback(asked.Around("primary", bucket), ratelimit.AllowAll(), ratelimit.WithSharedBreaker(breaker)))
+		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 2, ProbeEvery: 5 * time.Second}))
+		l := ratelimit.Must(ratelimit.NewFallback(asked.Around("primary", bucket), ratelimit.AllowAll(), ratelimit.WithBreaker(breaker)))
 		env.Down()
 		for range 2 {
 			require.True(t, allow(t, l, "k").Fallback)

@@ -131,7 +131,7 @@ func TestScriptInAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary := ratelimittest.NewScript(t)
 		l := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll(),
-			ratelimit.WithBreaker(ratelimit.WithFailures(1), ratelimit.WithProbeEvery(time.Second))))
+			ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Second})))
 		primary.Once().Fail("k", errDown)
 		primary.Deny("k", time.Hour)
 		require.True(t, allow(t, l, "k").Fallback)

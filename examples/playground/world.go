@@ -141,10 +141,10 @@ func (w *world) build(s settings) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	if b.breaker, err = ratelimit.NewBreaker(); err != nil {
+	if b.breaker, err = ratelimit.NewBreaker(ratelimit.BreakerSettings{}); err != nil {
 		return built{}, err
 	}
-	b.limiter, err = ratelimit.NewFallback(choice, local, ratelimit.WithBudget(w.budget), ratelimit.WithSharedBreaker(b.breaker))
+	b.limiter, err = ratelimit.NewFallback(choice, local, ratelimit.WithBudget(w.budget), ratelimit.WithBreaker(b.breaker))
 	return b, err
 }
 

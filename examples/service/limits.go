@@ -28,10 +28,10 @@ type limits struct {
 func newLimits(client ratelimit.Client, planOf func(ctx context.Context) string, observers ...ratelimit.Observer) limits {
 	observed := ratelimit.WithObserver(observers...)
 	named := func(name string) ratelimit.Option { return ratelimit.WithOptions(ratelimit.WithName(name), observed) }
-	breaker := ratelimit.Must(ratelimit.NewBreaker(observed))
+	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}, observed))
 	outage := func(primary, secondary ratelimit.Limiter) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFallback(primary, secondary,
-			ratelimit.WithBudget(budget), ratelimit.WithSharedBreaker(breaker), observed))
+			ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker), observed))
 	}
 	share := func(perMinute, burst int) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewLocalTokenBucket(
@@ -65,7 +65,7 @@ func newLimits(client ratelimit.Client, planOf func(ctx context.Context) string,
 		tokens: bucket("tokens", plan{6_000, 3_000}),
 		mail:   outage(mail, share(300, 1)),
 		running: ratelimit.Must(ratelimit.NewHoldFallback(running, ratelimit.Must(ratelimit.NewLocalInFlight(1)),
-			ratelimit.WithBudget(budget), ratelimit.WithSharedBreaker(breaker), observed)),
+			ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker), observed)),
 		loginAddress: tries("login-address", 50),
 		loginUser:    tries("login-user", 5),
 	}

@@ -118,7 +118,7 @@ func TestWhatAnErrorMeansToEveryConsumer(t *testing.T) {
 // askFallbacks asks one of each kind, whose primary returns err.
 func askFallbacks(t *testing.T, err error, means meaning) {
 	for name, opts := range map[string][]ratelimit.FallbackOption{
-		"no breaker": nil, "a budget": {ratelimit.WithBudget(time.Hour)}, "budget and breaker": {ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker()},
+		"no breaker": nil, "a budget": {ratelimit.WithBudget(time.Hour)}, "budget and breaker": {ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker(ratelimit.BreakerSettings{})},
 	} {
 		for _, peek := range []bool{false, true} {
 			f := ratelimit.Must(ratelimit.NewFallback(&limitertest.Stub{Err: err}, ratelimit.AllowAll(), opts...))
@@ -147,9 +147,9 @@ func askFallbacks(t *testing.T, err error, means meaning) {
 		{1, []error{err}, means.secondary},
 		{2, []error{down, err, down}, means.secondary || !means.success},
 	} {
-		b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(test.failures), ratelimit.WithProbeEvery(time.Hour)))
+		b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: test.failures, ProbeEvery: time.Hour}))
 		primary := &limitertest.Stub{}
-		f := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll(), ratelimit.WithSharedBreaker(b)))
+		f := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll(), ratelimit.WithBreaker(b)))
 		for _, primary.Err = range test.answers {
 			_, _ = f.TryAcquire(t.Context(), "k")
 		}
@@ -217,8 +217,7 @@ func (p pair) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Res
 }
 
 func (p pair) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
-	all, err := ratelimit.PeekAll(ctx, p.a.Claim(key, 1), p.b.Claim(p.other, 1))
-	return all.Result, err
+	return p.TryAcquire(ctx, key) // takes nothing here: the keys are in several slots
 }
 
 func (p pair) Reset(ctx context.Context, key string) error { return p.a.Reset(ctx, key) }
@@ -231,8 +230,8 @@ func TestKeysInSeveralSlotsNeverTakeTheLimitOff(t *testing.T) {
 	window := func(name string) *ratelimit.FixedWindow {
 		return ratelimit.Must(ratelimit.NewFixedWindow(ring, 2, time.Minute, ratelimit.WithName(name)))
 	}
-	b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1)))
-	limiter := ratelimit.Must(ratelimit.NewFallback(pair{window("user"), window("address"), "everybody"}, ratelimit.AllowAll(), ratelimit.WithSharedBreaker(b)))
+	b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1}))
+	limiter := ratelimit.Must(ratelimit.NewFallback(pair{window("user"), window("address"), "everybody"}, ratelimit.AllowAll(), ratelimit.WithBreaker(b)))
 	for _, key := range []string{"user", "{}}", "{" + "}" + "}", "{", "}{"} {
 		for range 5 {
 			r, err := limiter.TryAcquire(t.Context(), key)
@@ -252,8 +251,8 @@ func TestOneDamagedKeyIsAnErrorOfThatKey(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Minute))
-	b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.WithFailures(1)))
-	limiter := ratelimit.Must(ratelimit.NewFallback(window, ratelimit.AllowAll(), ratelimit.WithSharedBreaker(b)))
+	b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1}))
+	limiter := ratelimit.Must(ratelimit.NewFallback(window, ratelimit.AllowAll(), ratelimit.WithBreaker(b)))
 	ctx := t.Context()
 	_, err := limiter.TryAcquire(ctx, "damaged")
 	require.NoError(t, err)

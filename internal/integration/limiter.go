@@ -3,11 +3,7 @@
 // what they use of it stays compatible with their older releases.
 package integration
 
-import (
-	"reflect"
-
-	"github.com/tryacquire/ratelimit"
-)
+import "github.com/tryacquire/ratelimit"
 
 // MostPolicyName is how many bytes the name of a policy has at most.
 const MostPolicyName = 128
@@ -25,13 +21,6 @@ func IsPrintable(name string) bool {
 // IsPolicyName reports whether name can be that of a policy.
 func IsPolicyName(name string) bool {
 	return name != "" && len(name) <= MostPolicyName && IsPrintable(name)
-}
-
-// IsNil reports whether limiter is nil, or the nil pointer of a constructor that returned an
-// error.
-func IsNil(limiter any) bool {
-	v := reflect.ValueOf(limiter)
-	return !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // IsOutageDenial reports whether a Fallback has denied because of an outage.

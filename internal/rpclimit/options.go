@@ -6,6 +6,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
+	"github.com/tryacquire/ratelimit/internal/limiterkind"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -37,7 +38,7 @@ func New[C any](p *Protocol[C], side Side, limiter ratelimit.Limiter, key func(c
 		Protocol: p, Side: side, call: taker{limiter: limiter}, key: key, maxPushback: time.Minute, retryAfter: time.Second,
 		denied: p.Denied, failed: p.Failed,
 	}
-	if integration.IsNil(limiter) {
+	if limiterkind.Of(limiter).Absent {
 		return nil, p.InvalidConfig("%v: the limiter is nil", side)
 	}
 	if key == nil {
@@ -140,7 +141,7 @@ func WithSent[C any](limiter ratelimit.Limiter, wait time.Duration) Option[C] {
 func ofMessages[C any](name string, limiter ratelimit.Limiter, wait time.Duration, of func(*Limit[C]) *taker) Option[C] {
 	return Option[C]{name, Server | Client, func(l *Limit[C]) error {
 		switch {
-		case integration.IsNil(limiter):
+		case limiterkind.Of(limiter).Absent:
 			return l.InvalidConfig("%s: the limiter is nil", name)
 		case wait != 0 && wait < integration.LeastWait:
 			return l.InvalidConfig("%s: a wait of %v is shorter than %v; 0 denies at once", name, wait, integration.LeastWait)
@@ -152,7 +153,7 @@ func ofMessages[C any](name string, limiter ratelimit.Limiter, wait time.Duratio
 
 func WithInFlight[C any](inFlight ratelimit.Holder) Option[C] {
 	return Option[C]{"WithInFlight", Server, func(l *Limit[C]) error {
-		if integration.IsNil(inFlight) {
+		if limiterkind.Of(inFlight).Absent {
 			return l.InvalidConfig("WithInFlight: the limiter is nil")
 		}
 		l.inFlight = inFlight

@@ -223,15 +223,16 @@ func TestSharedBreakerWaitsForAHungServerOnce(t *testing.T) {
 	require.NoError(t, client.Ping(ctx).Err())
 	server.Pause()
 	t.Cleanup(server.Resume)
-	never := ratelimit.WithProbeEvery(time.Hour)
+	settings := ratelimit.BreakerSettings{ProbeEvery: time.Hour} // no probe
+	atOnce := ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}
 	for _, c := range []struct {
 		name    string
 		breaker func() ratelimit.FallbackOption
 		waits   int // calls that waited for the server
 	}{
-		{"a breaker each", func() ratelimit.FallbackOption { return ratelimit.WithBreaker(never) }, 5 * limiters},
-		{"one breaker", sharing(never), 5},
-		{"one breaker that opens at once", sharing(never, ratelimit.WithFailures(1)), 1},
+		{"a breaker each", func() ratelimit.FallbackOption { return ratelimit.WithBreaker(settings) }, 5 * limiters},
+		{"one breaker", sharing(settings), 5},
+		{"one breaker that opens at once", sharing(atOnce), 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var waits atomic.Int64
@@ -265,8 +266,8 @@ func TestSharedBreakerWaitsForAHungServerOnce(t *testing.T) {
 }
 
 // sharing makes the option to share a breaker.
-func sharing(opts ...ratelimit.BreakerOption) func() ratelimit.FallbackOption {
+func sharing(s ratelimit.BreakerSettings) func() ratelimit.FallbackOption {
 	return func() ratelimit.FallbackOption {
-		return ratelimit.WithSharedBreaker(ratelimit.Must(ratelimit.NewBreaker(opts...)))
+		return ratelimit.WithBreaker(ratelimit.Must(ratelimit.NewBreaker(s)))
 	}
 }

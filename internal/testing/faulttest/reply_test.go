@@ -70,7 +70,7 @@ type kindOfCall struct {
 type settling interface {
 	ratelimit.Limiter
 	ratelimit.Settler
-	ratelimit.PartialTaker
+	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r ratelimit.Result, err error)
 }
 
 var taking = kindOfCall{0, 1, func(c context.Context, l settling, _ *ratelimit.Ticket, key string, n int) (ratelimit.Result, error) {

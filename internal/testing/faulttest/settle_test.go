@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestASettlementWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 			require.NoError(t, err)
 			l := built.(interface {
 				ratelimit.Settler
-				ratelimit.PartialTaker
+				TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r ratelimit.Result, err error)
 			})
 			settle := func(key string, actual int, lose func()) error {
 				ticket, _, err := l.Estimate(ctx, key, 100)

@@ -226,7 +226,7 @@ func Families() []Family {
 		{Name: "LeakyBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			rate, capacity := drawBucket(rng)
 			exact := rng.IntN(2) == 0
-			own := []ratelimit.LeakyBucketOption{ratelimit.WithOptions(opts...)}
+			own := []ratelimit.BucketOption{ratelimit.WithOptions(opts...)}
 			if exact {
 				own = append(own, ratelimit.WithExactReturns())
 			}
