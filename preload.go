@@ -118,7 +118,7 @@ func (p *preloads) addLimiters(c *call) error {
 			p.others = append(p.others, own)
 		}
 	}
-	if len(onRedis) < 2 {
+	if len(onRedis) == 0 {
 		return nil
 	}
 	joined, _, err := joinClaims(nil, onRedis)

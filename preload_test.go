@@ -125,6 +125,22 @@ func TestPreloadAllOfOneClaim(t *testing.T) {
 	})
 }
 
+// TestPreloadAllOfOneClaimThatIsLeft: one limiter alone has a script of several too, where others need no Redis.
+func TestPreloadAllOfOneClaimThatIsLeft(t *testing.T) {
+	s := newPreloadStage(t)
+	for _, claims := range [][]ratelimit.Claim{
+		{s.bucket(t, s.main, "a").Claim("k", 1)},
+		{s.bucket(t, s.main, "b").Claim("k", 1).Estimate(), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1)},
+	} {
+		require.NoError(t, ratelimit.PreloadAll(t.Context(), claims...))
+		s.requireLoaded(t, func() {
+			r, err := ratelimit.TryAcquireAll(t.Context(), claims...)
+			require.NoError(t, err)
+			require.True(t, r.Allowed)
+		})
+	}
+}
+
 // TestPreloadAllOfSeveralSlots: keys on two shards are one script for each.
 func TestPreloadAllOfSeveralSlots(t *testing.T) {
 	s := newPreloadStage(t)
