@@ -437,6 +437,20 @@ func TestKeysOfTheFrameworksContext(t *testing.T) {
 	require.Nil(t, EchoContext(t.Context()))
 }
 
+// TestTheKeyOfTheGuide is what docs/http.md shows.
+func TestTheKeyOfTheGuide(t *testing.T) {
+	user := ratelimit.Must(httplimit.User(func(ctx context.Context) string { return GinContext(ctx).GetString("user") }))
+	key := ratelimit.Must(httplimit.Join(user, httplimit.Pattern())) // user:ann|route:GET /users/:id
+	g := gin.New()
+	g.Use(func(c *gin.Context) { c.Set("user", "ann") }, Gin(func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, ratelimit.Must(key(r))) })
+	}))
+	g.GET("/users/:id", func(*gin.Context) {})
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, httptest.NewRequest("GET", "/users/7", nil))
+	require.Equal(t, "user:ann|route:GET /users/:id", w.Body.String())
+}
+
 // TestTheContextOutsideOfTheLimitGoesOn: that of a handler ends with its permit, but not that of the
 // middlewares outside, which may still have something to store.
 func TestTheContextOutsideOfTheLimitGoesOn(t *testing.T) {

@@ -38,7 +38,7 @@ type echoContext struct{}
 // EchoContext returns echo's context of a request to [Echo], for what a limit asks about the request: keys, costs, plans.
 // It is nil for other requests.
 //
-//	user := httplimit.User(func(ctx context.Context) string { id, _ := EchoContext(ctx).Get("user").(string); return id })
+//	user, err := httplimit.User(func(ctx context.Context) string { id, _ := EchoContext(ctx).Get("user").(string); return id })
 func EchoContext(ctx context.Context) echo.Context {
 	c, _ := ctx.Value(echoContext{}).(echo.Context)
 	return c

@@ -49,7 +49,7 @@ type ginContext struct{}
 // GinContext returns gin's context of a request to [Gin], for what a limit asks about the request: keys, costs, plans.
 // It is nil for other requests, as with a limit around the engine.
 //
-//	user := httplimit.User(func(ctx context.Context) string { return GinContext(ctx).GetString("user") })
+//	user, err := httplimit.User(func(ctx context.Context) string { return GinContext(ctx).GetString("user") })
 func GinContext(ctx context.Context) *gin.Context {
 	c, _ := ctx.Value(ginContext{}).(*gin.Context)
 	return c
