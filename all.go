@@ -185,8 +185,8 @@ func (a *All) claims(to []Claim, key string, n int) []Claim {
 	return to
 }
 
-// Preload loads the scripts, on every master of a ClusterClient and every shard of a
-// Ring, so that the first request finds them there. It is never needed.
+// Preload loads the scripts of the All's own methods, see [FixedWindow.Preload]. What [All.Claims] need beside, such as
+// settlements, [PreloadAll] loads.
 func (a *All) Preload(ctx context.Context) error {
 	if !a.made() {
 		return errUnmade

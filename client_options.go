@@ -31,7 +31,7 @@ import (
 // from unset. Use the client for limiters only: other commands may need retries and more time.
 //
 // The error wraps ErrInvalidConfig: o is nil, or budget is not above 0 and at most a minute.
-func ClientOptions[O redis.Options | redis.ClusterOptions | redis.RingOptions | redis.FailoverOptions](budget time.Duration, o *O) (*O, error) {
+func ClientOptions[O redis.Options | redis.ClusterOptions | redis.RingOptions | redis.FailoverOptions | redis.UniversalOptions](budget time.Duration, o *O) (*O, error) {
 	if o == nil {
 		return nil, invalidConfig("ClientOptions: the options are nil; give at least an address")
 	}
@@ -47,6 +47,8 @@ func ClientOptions[O redis.Options | redis.ClusterOptions | redis.RingOptions | 
 	case *redis.RingOptions:
 		f = clientFields{&o.ContextTimeoutEnabled, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout, &o.DialerRetries, &o.MaxRetries, &o.PoolSize}
 	case *redis.FailoverOptions:
+		f = clientFields{&o.ContextTimeoutEnabled, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout, &o.DialerRetries, &o.MaxRetries, &o.PoolSize}
+	case *redis.UniversalOptions:
 		f = clientFields{&o.ContextTimeoutEnabled, &o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout, &o.PoolTimeout, &o.DialerRetries, &o.MaxRetries, &o.PoolSize}
 	}
 	f.suit(budget)

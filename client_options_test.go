@@ -46,6 +46,12 @@ func TestClientOptionsOfEachKind(t *testing.T) {
 		MasterName: "a", ContextTimeoutEnabled: true, DialTimeout: clientTimeout, ReadTimeout: clientTimeout, WriteTimeout: clientTimeout,
 		PoolTimeout: clientBudget, DialerRetries: 1, MaxRetries: -1, PoolSize: connections,
 	}, failover)
+	universal, err := ratelimit.ClientOptions(clientBudget, &redis.UniversalOptions{Addrs: []string{"a:1"}})
+	require.NoError(t, err)
+	require.Equal(t, &redis.UniversalOptions{
+		Addrs: []string{"a:1"}, ContextTimeoutEnabled: true, DialTimeout: clientTimeout, ReadTimeout: clientTimeout, WriteTimeout: clientTimeout,
+		PoolTimeout: clientBudget, DialerRetries: 1, MaxRetries: -1, PoolSize: connections,
+	}, universal)
 }
 
 func TestClientOptionsKeepWhatIsSet(t *testing.T) {
@@ -100,6 +106,14 @@ var clientKinds = []struct {
 			Addrs: map[string]string{"a": addr}, Dialer: d.dial, HeartbeatFn: func(context.Context, *redis.Client) bool { return true },
 		})))
 	}},
+	{"UniversalOptions", func(d *dialer, addr string) redis.UniversalClient {
+		return redis.NewUniversalClient(ratelimit.Must(ratelimit.ClientOptions(clientBudget, &redis.UniversalOptions{Addrs: []string{addr}, Dialer: d.dial})))
+	}},
+	{"UniversalOptions of a cluster", func(d *dialer, addr string) redis.UniversalClient {
+		return redis.NewUniversalClient(ratelimit.Must(ratelimit.ClientOptions(clientBudget, &redis.UniversalOptions{
+			Addrs: []string{addr}, Dialer: d.dial, IsClusterMode: true,
+		})))
+	}},
 	{"FailoverOptions", func(d *dialer, addr string) redis.UniversalClient {
 		return redis.NewFailoverClient(ratelimit.Must(ratelimit.ClientOptions(clientBudget, &redis.FailoverOptions{
 			MasterName: redistest.MasterName, SentinelAddrs: []string{addr}, Dialer: d.dial,
@@ -126,7 +140,7 @@ func TestADeadServerIsDialledOncePerCall(t *testing.T) {
 }
 
 func TestAHungServerIsAskedOncePerCall(t *testing.T) {
-	for _, kind := range clientKinds[:3] { // of several Sentinels only those that answer are asked
+	for _, kind := range clientKinds[:5] { // of several Sentinels only those that answer are asked
 		t.Run(kind.name, func(t *testing.T) {
 			server := redistest.NewProxy(t, redistest.Shared(t).Addr())
 			d := new(dialer)

@@ -34,6 +34,9 @@ import (
 // client does not honour contexts: such a primary leaves up to 256 goroutines each
 // second, until the client's ReadTimeout ends them. With a breaker they are few.
 //
+// The first call to a Redis connects and sends its script, which can take longer than the budget: load the scripts
+// before with [PreloadAll].
+//
 // A budget costs a goroutine for each call, about two microseconds, and 9 allocations
 // of 600 bytes in all. A panic of the primary is passed on to the caller; the panic of
 // an abandoned call is lost, because no caller is left to get it.

@@ -19,5 +19,6 @@ var (
 var (
 	errClientPeer = protocol.InvalidConfig("ClientIP: the limit is on a client, whose own calls have no client's address; use another key")
 	errOnClient   = protocol.InvalidConfig("NewServer: this interceptor is for handlers, and was given to a client; use NewClient")
+	errNoLimit    = protocol.InvalidConfig("Preload: this is no limit; give what NewServer or NewClient returned")
 	errOnHandler  = protocol.InvalidConfig("NewClient: this interceptor is for clients, and was given to a handler; use NewServer")
 )

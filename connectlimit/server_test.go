@@ -169,6 +169,14 @@ func TestOutages(t *testing.T) {
 		requireError(t, err, connect.CodeUnavailable, undecided, &errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
 		requirePushback(t, err, protocol, "1", "1000")
 
+		later := connectlimit.WithOutageRetryAfter(1500*time.Millisecond + 1)
+		err = do(t.Context(), serve(t, nil, newServer(t, primary, later)))
+		requireError(t, err, connect.CodeUnavailable, undecided, &errdetails.RetryInfo{RetryDelay: durationpb.New(1501 * time.Millisecond)})
+		requirePushback(t, err, protocol, "2", "1501")
+		err = do(t.Context(), serve(t, nil, newServer(t, closed, later)))
+		requirePushback(t, err, protocol, "1", "1000")
+		require.NoError(t, do(t.Context(), serve(t, nil, newServer(t, primary, later, open))))
+
 		require.NoError(t, do(t.Context(), serve(t, nil, newServer(t, opened))))
 		require.NoError(t, do(t.Context(), serve(t, nil, newServer(t, primary, open))))
 	})

@@ -83,12 +83,15 @@ func DefaultDenialHandler(_ context.Context, _ Call, d Decision) error { return 
 //	resource_exhausted  a limiter that returns its denials as errors: ratelimit.ErrDenied, ErrWaitTooLong
 //	internal          a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot;
 //	                  a key in Redis that is damaged: ratelimit.ErrCorruptState
-//	unavailable       everything else: Redis is down, for example
+//	unavailable       everything else: Redis is down, for example; with RetryInfo if there is WithOutageRetryAfter
 //
 // For the interceptors and callers in this process, errors.Is and errors.As find err (but io.EOF,
 // which would end a stream).
 func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 	code, text := rpclimit.CodeOf(ctx, err)
+	if delay := rpclimit.RetryDelayOf(code, err); delay > 0 {
+		return withDetails(connect.Code(code), text, err, &errdetails.RetryInfo{RetryDelay: durationpb.New(delay)})
+	}
 	return withDetails(connect.Code(code), text, err)
 }
 
@@ -98,7 +101,7 @@ func DefaultErrorHandler(ctx context.Context, _ Call, err error) error {
 // DefaultErrorHandler does, and also every error of a key function, so that no call without a key
 // goes on, none after a mistake of the service, and none whose key in Redis is damaged.
 //
-// Set the client's timeouts: a call goes on only when the call to Redis has failed. A
+// Make the client with [ratelimit.ClientOptions]: a call goes on only when the call to Redis has failed. A
 // [ratelimit.Fallback] also has a budget, a breaker, and other policies.
 func ServeInOutages(ctx context.Context, call Call, err error) error {
 	if rpclimit.IsOutage(ctx, err) {

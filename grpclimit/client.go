@@ -37,6 +37,14 @@ func (c *Client) Options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(c.Unary), grpc.WithChainStreamInterceptor(c.Stream)}
 }
 
+// Preload loads the scripts that calls need, see [Server.Preload].
+func (c *Client) Preload(ctx context.Context) error {
+	if c == nil || c.limit == nil {
+		return errUnmade
+	}
+	return c.limit.Preload(ctx)
+}
+
 // Unary is a grpc.UnaryClientInterceptor.
 func (c *Client) Unary(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	if _, err := c.begin(ctx, Call{Method: method, Message: req, Client: true}); err != nil {

@@ -88,6 +88,14 @@ func WithRetryAfter(d time.Duration) Option {
 	return Option{rpclimit.WithRetryAfter[Call](d)}
 }
 
+// WithOutageRetryAfter gives the error UNAVAILABLE of [DefaultErrorHandler] a RetryInfo, and a server's call also the trailer grpc-retry-pushback-ms, within [WithMaxPushback]. Without the option it has
+// none, because nobody knows when Redis is back: the retry policies of clients then wait a random time, and longer each time, while
+// with it all clients come back when it has passed. So choose a time after which the service can bear them all. Denials have a
+// RetryInfo of their own, also those of a [ratelimit.Fallback] to [ratelimit.DenyAll]. d is at least a millisecond.
+func WithOutageRetryAfter(d time.Duration) Option {
+	return Option{rpclimit.WithOutageRetryAfter[Call](d)}
+}
+
 // WithMaxPushback sets the longest time after which clients retry on their own; without it, a
 // minute. The retry policy of gRPC clients obeys the trailer grpc-retry-pushback-ms: the client
 // sleeps for that time, even beyond the call's deadline, and its caller gets no answer before. So

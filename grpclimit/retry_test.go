@@ -164,6 +164,17 @@ func TestAStreamDeniedMidwayIsNotReplayed(t *testing.T) {
 	require.Len(t, calls.codes(), 1)
 }
 
+// TestAStreamThatFailsMidwayIsNotReplayed, nor told to come back.
+func TestAStreamThatFailsMidwayIsNotReplayed(t *testing.T) {
+	calls := &attempts{}
+	messages := &limitertest.Stub{Err: context.DeadlineExceeded}
+	conn := dial(t, &echo{}, append(calls.options(), newServer(t, limitertest.Allowing(),
+		grpclimit.WithReceived(messages, 0), grpclimit.WithOutageRetryAfter(time.Millisecond)).Options()...), retrying(5, time.Millisecond))
+	_, err := exchange(t.Context(), conn, clientStream, []string{"a"})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.Len(t, calls.codes(), 1)
+}
+
 func TestADeadlineIsNoOutage(t *testing.T) {
 	integrationtest.DeadlinesAreNoOutages(t, codes.ResourceExhausted, codes.DeadlineExceeded,
 		func(ctx context.Context, t *testing.T, l ratelimit.Limiter, wait time.Duration) codes.Code {

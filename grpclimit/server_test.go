@@ -104,16 +104,29 @@ func TestOutages(t *testing.T) {
 	second, err := undecided.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(time.Second)})
 	require.NoError(t, err)
 
+	later, err := undecided.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(1501 * time.Millisecond)})
+	require.NoError(t, err)
+	retryLater := grpclimit.WithOutageRetryAfter(1500*time.Millisecond + 1)
+	gone := status.New(codes.Unavailable, "gone")
+
 	for name, c := range map[string]struct {
 		limiter ratelimit.Limiter
 		opts    []grpclimit.Option
 		want    *status.Status // nil: the call goes on
 		trailer []string
 	}{
-		"no policy":           {primary, nil, undecided, nil},
-		"closed":              {closed, nil, second, []string{"1000"}},
-		"open":                {opened, nil, nil, nil},
-		"open by the option":  {primary, []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}, nil, nil},
+		"no policy":          {primary, nil, undecided, nil},
+		"closed":             {closed, nil, second, []string{"1000"}},
+		"open":               {opened, nil, nil, nil},
+		"open by the option": {primary, []grpclimit.Option{grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}, nil, nil},
+		"no policy, later":   {primary, []grpclimit.Option{retryLater}, later, []string{"1501"}},
+		"later than that":    {primary, []grpclimit.Option{retryLater, grpclimit.WithMaxPushback(time.Second)}, later, []string{"-1"}},
+		"closed, later":      {closed, []grpclimit.Option{retryLater}, second, []string{"1000"}},
+		"open, later":        {primary, []grpclimit.Option{retryLater, grpclimit.WithErrorHandler(grpclimit.ServeInOutages)}, nil, nil},
+		"of its own, later": {primary, []grpclimit.Option{retryLater, grpclimit.WithErrorHandler(func(context.Context, grpclimit.Call, error) error {
+			return gone.Err()
+		})}, gone, []string{"1501"}},
+		"no outage":           {&limitertest.Stub{Err: ratelimit.ErrExceedsLimit}, []grpclimit.Option{retryLater}, status.New(codes.InvalidArgument, "the call takes more than the rate limit can ever allow"), nil},
 		"closed, with a wait": {closed, []grpclimit.Option{grpclimit.WithMaxWait(time.Hour)}, second, []string{"1000"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -130,6 +143,10 @@ func TestOutages(t *testing.T) {
 			}
 		})
 	}
+	_, err = newServer(t, primary, retryLater).Unary(t.Context(), nil, &grpc.UnaryServerInfo{FullMethod: "/a/b"}, nil)
+	require.ErrorIs(t, err, primary.Err)
+	require.NotContains(t, err.Error(), "secret")
+	require.ErrorContains(t, newClient(t, primary, retryLater).Unary(t.Context(), "/a/b", nil, nil, nil, nil), "could not be decided")
 	conn := dial(t, &echo{}, newServer(t, ratelimit.DenyAll()).Options())
 	_, err = call(t.Context(), conn, "a")
 	requireDenied(t, err, "default", 0, 0, time.Second) // a client that is blocked, and no outage

@@ -3,6 +3,7 @@ package httplimit
 import (
 	"encoding/json"
 	"net/http"
+	"strconv"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
 	"github.com/tryacquire/ratelimit/internal/errclass"
@@ -47,9 +48,25 @@ func DefaultDenialHandler(w http.ResponseWriter, _ *http.Request, d Decision) {
 //	429  a limiter that returns its denials as errors: ratelimit.ErrDenied, ErrWaitTooLong
 //	500  a mistake of the service's: ratelimit.ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits, ErrCrossSlot;
 //	     a key in Redis that is damaged: ratelimit.ErrCorruptState
-//	503  everything else: Redis is down, for example
-func DefaultErrorHandler(w http.ResponseWriter, _ *http.Request, err error, _ http.Handler) {
-	writeProblem(w, problem{Status: statusOf(err)})
+//	503  everything else: Redis is down, for example; with a Retry-After if there is [WithOutageRetryAfter]
+func DefaultErrorHandler(w http.ResponseWriter, r *http.Request, err error, _ http.Handler) {
+	status := statusOf(err)
+	if after := integration.RetryAfter(err); after > 0 && status == http.StatusServiceUnavailable {
+		h := w.Header()
+		h[nameRetryAfter] = []string{strconv.Itoa(wholeSeconds(after))}
+		if r.Header["Origin"] != nil {
+			addField(h, nameExpose, []string{nameRetryAfter})
+		}
+	}
+	writeProblem(w, problem{Status: status})
+}
+
+// fail answers a request for which there is no decision.
+func (m *middleware) fail(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+	if m.outageRetryAfter > 0 {
+		err = integration.Later(err, m.outageRetryAfter)
+	}
+	m.failed(w, r, err, next)
 }
 
 // ServeInOutages is an error handler (see [WithErrorHandler]) that serves requests without a limit

@@ -62,6 +62,8 @@ type middleware struct {
 	denied     func(http.ResponseWriter, *http.Request, Decision)
 	failed     func(http.ResponseWriter, *http.Request, error, http.Handler)
 	failedLate func(*http.Request, error) // or nil
+
+	outageRetryAfter time.Duration // 0: none
 }
 
 func newMiddleware() *middleware {
@@ -82,16 +84,24 @@ func (m *middleware) setFields(fields ...Fields) {
 func (m *middleware) wrap(next http.Handler) http.Handler {
 	if next == nil {
 		next = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			m.failed(w, r, errNoHandler, http.NotFoundHandler())
+			m.fail(w, r, errNoHandler, http.NotFoundHandler())
 		})
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if m.skip != nil && m.skip(r) {
-			next.ServeHTTP(w, r)
-			return
-		}
-		m.serve(w, r, next)
-	})
+	return &limited{m, next}
+}
+
+// limited is a handler behind its limits. It has a type of its own for Preload.
+type limited struct {
+	*middleware
+	next http.Handler
+}
+
+func (l *limited) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if l.skip != nil && l.skip(r) {
+		l.next.ServeHTTP(w, r)
+		return
+	}
+	l.serve(w, r, l.next)
 }
 
 func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.Handler) {
@@ -103,7 +113,7 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 	}
 	key, err := integration.CheckKey(l.key(r))
 	if err != nil {
-		m.failed(w, r, err, next)
+		m.fail(w, r, err, next)
 		return
 	}
 	d := l.decision
@@ -115,7 +125,7 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 		d.Result, err = m.acquire(r, l, key, cost)
 	}
 	if err != nil {
-		m.failed(w, r, err, next)
+		m.fail(w, r, err, next)
 		return
 	}
 	m.setHeaders(w.Header(), r, d)

@@ -116,7 +116,36 @@ func TestOutages(t *testing.T) {
 			require.Equal(t, `{"title":"Service Unavailable","status":503}`, w.Body.String(), name)
 		}
 	}
-	w := serve(t, ratelimit.DenyAll(), newRequest("GET", "/"), httplimit.WithPolicy("api"))
+	closed := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.DenyAll()))
+	later := httplimit.WithOutageRetryAfter(5*time.Second + 1)
+	for name, c := range map[string]struct {
+		limiter ratelimit.Limiter
+		opts    []httplimit.Option
+		code    int
+		wait    string
+	}{
+		"later":                 {primary, []httplimit.Option{later}, 503, "6"},
+		"closed has its own":    {closed, []httplimit.Option{later}, 503, "1"},
+		"served":                {primary, []httplimit.Option{later, httplimit.WithErrorHandler(httplimit.ServeInOutages)}, 204, ""},
+		"no outage":             {&limitertest.Stub{Err: ratelimit.ErrExceedsLimit}, []httplimit.Option{later}, 400, ""},
+		"a key that is damaged": {&limitertest.Stub{Err: ratelimit.ErrCorruptState}, []httplimit.Option{later}, 500, ""},
+		"logged": {primary, []httplimit.Option{later, httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
+			require.ErrorIs(t, err, primary.Err)
+			require.Equal(t, primary.Err.Error(), err.Error())
+			httplimit.DefaultErrorHandler(w, r, fmt.Errorf("logged: %w", err), next)
+		})}, 503, "6"},
+	} {
+		w := serve(t, c.limiter, newRequest("GET", "/"), c.opts...)
+		require.Equal(t, c.code, w.Code, name)
+		require.Equal(t, c.wait, w.Header().Get("Retry-After"), name)
+		require.Empty(t, w.Header().Values("Access-Control-Expose-Headers"), name)
+	}
+	browser := newRequest("GET", "/")
+	browser.Header.Set("Origin", "https://example.com")
+	w := serve(t, primary, browser, later)
+	require.Equal(t, []string{"Retry-After"}, w.Header().Values("Access-Control-Expose-Headers"))
+
+	w = serve(t, ratelimit.DenyAll(), newRequest("GET", "/"), httplimit.WithPolicy("api"))
 	require.Equal(t, 429, w.Code, "a client that is blocked, and no outage")
 	require.Equal(t, quotaExceeded, w.Body.String())
 }
@@ -549,6 +578,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"WithSkip: the function is nil":          httplimit.WithSkip(nil),
 		"WithDenialHandler: the function is nil": httplimit.WithDenialHandler(nil),
 		"WithErrorHandler: the function is nil":  httplimit.WithErrorHandler(nil),
+		"WithOutageRetryAfter: 0s is not":        httplimit.WithOutageRetryAfter(0),
 	} {
 		_, err := httplimit.New(one, key, option)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)

@@ -165,7 +165,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 	case began:
 		m.late(r, err)
 	default: // the lease was over before the handler could begin
-		m.failed(w, r, err, next)
+		m.fail(w, r, err, next)
 	}
 }
 

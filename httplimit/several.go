@@ -139,11 +139,7 @@ func (m *middleware) holds() bool {
 
 // check refuses limiters that cannot decide together.
 func (m *middleware) check() error {
-	var all []ratelimit.Claim
-	for i, l := range m.limits {
-		all = append(all, l.claim(fmt.Sprintf("{check}%d", i), 1))
-	}
-	if err := limiterkind.CheckClaims(all); err != nil {
+	if err := limiterkind.CheckClaims(m.claims("{check}")); err != nil {
 		return fmt.Errorf("%w (httplimit.NewAll)", err)
 	}
 	return nil
@@ -192,7 +188,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		q, ok, err := l.ask(r)
 		switch {
 		case err != nil:
-			m.failed(w, r, err, next)
+			m.fail(w, r, err, next)
 			return
 		case ok:
 			asked[len(all)] = q
@@ -205,7 +201,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 	}
 	answer, err := ratelimit.TryAcquireAcrossSlots(ctx, all...)
 	if err != nil {
-		m.failed(w, r, err, next)
+		m.fail(w, r, err, next)
 		return
 	}
 	var estimates []estimate

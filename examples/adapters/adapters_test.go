@@ -356,6 +356,101 @@ func TestPatternOnARouteOfChi(t *testing.T) {
 	require.Equal(t, "route:/users/%7Bid%7D", got)
 }
 
+// TestKeysOfTheFrameworksContext: a limit by the user that a middleware of the framework has found, on each route on its own, with a
+// plan of the same context.
+func TestKeysOfTheFrameworksContext(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	for name, framework := range map[string]struct {
+		user  func(context.Context) string
+		serve func(limit wrapper) http.Handler
+	}{
+		"gin": {
+			func(ctx context.Context) string { return GinContext(ctx).GetString("user") },
+			func(limit wrapper) http.Handler {
+				g := gin.New()
+				g.Use(func(c *gin.Context) { c.Set("user", c.GetHeader("X-User")) }, Gin(limit))
+				g.GET("/users/:id", func(c *gin.Context) { c.String(200, c.Param("id")) })
+				g.POST("/users/:id", func(c *gin.Context) { c.String(200, c.Param("id")) })
+				return g
+			},
+		},
+		"echo": {
+			func(ctx context.Context) string { user, _ := EchoContext(ctx).Get("user").(string); return user },
+			func(limit wrapper) http.Handler {
+				e := echo.New()
+				e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+					return func(c echo.Context) error { c.Set("user", c.Request().Header.Get("X-User")); return next(c) }
+				}, Echo(limit))
+				e.GET("/users/:id", func(c echo.Context) error { return c.String(200, c.Param("id")) })
+				e.POST("/users/:id", func(c echo.Context) error { return c.String(200, c.Param("id")) })
+				return e
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+			t.Cleanup(func() { _ = client.Close() })
+			limited := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour))
+			var keys []string
+			plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, key string) ratelimit.Limiter {
+				keys = append(keys, key)
+				if framework.user(ctx) == "root" {
+					return ratelimit.AllowAll()
+				}
+				return limited
+			}))
+			key := ratelimit.Must(httplimit.Join(ratelimit.Must(httplimit.User(framework.user)), httplimit.Pattern()))
+			h := framework.serve(ratelimit.Must(httplimit.New(plans, key)))
+			ask := func(method, path, user string) (int, string) {
+				r := httptest.NewRequest(method, path, nil)
+				r.Header.Set("X-User", user)
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, r)
+				return w.Code, w.Body.String()
+			}
+			for _, c := range []struct {
+				method, path, user string
+				status             int
+				key                string
+			}{
+				{"GET", "/users/7", "ann", 200, "user:ann|route:GET /users/:id"},
+				{"GET", "/users/8", "ann", 429, "user:ann|route:GET /users/:id"},
+				{"POST", "/users/7", "ann", 200, "user:ann|route:POST /users/:id"},
+				{"GET", "/users/7", "bob", 200, "user:bob|route:GET /users/:id"},
+				{"GET", "/users/7", "root", 200, "user:root|route:GET /users/:id"},
+				{"GET", "/users/7", "root", 200, "user:root|route:GET /users/:id"},
+				{"GET", "/a", "ann", 404, "user:ann|route:none"},
+				{"GET", "/b", "ann", 429, "user:ann|route:none"},
+			} {
+				status, body := ask(c.method, c.path, c.user)
+				require.Equal(t, c.status, status, c)
+				require.Equal(t, c.key, keys[len(keys)-1])
+				if status == 200 {
+					require.Equal(t, "7", body)
+				}
+			}
+			status, _ := ask("GET", "/users/7", "")
+			require.Equal(t, 400, status, "nobody")
+		})
+	}
+	require.Nil(t, GinContext(t.Context()))
+	require.Nil(t, EchoContext(t.Context()))
+}
+
+// TestTheKeyOfTheGuide is what docs/http.md shows.
+func TestTheKeyOfTheGuide(t *testing.T) {
+	user := ratelimit.Must(httplimit.User(func(ctx context.Context) string { return GinContext(ctx).GetString("user") }))
+	key := ratelimit.Must(httplimit.Join(user, httplimit.Pattern())) // user:ann|route:GET /users/:id
+	g := gin.New()
+	g.Use(func(c *gin.Context) { c.Set("user", "ann") }, Gin(func(http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, ratelimit.Must(key(r))) })
+	}))
+	g.GET("/users/:id", func(*gin.Context) {})
+	w := httptest.NewRecorder()
+	g.ServeHTTP(w, httptest.NewRequest("GET", "/users/7", nil))
+	require.Equal(t, "user:ann|route:GET /users/:id", w.Body.String())
+}
+
 // TestTheContextOutsideOfTheLimitGoesOn: that of a handler ends with its permit, but not that of the
 // middlewares outside, which may still have something to store.
 func TestTheContextOutsideOfTheLimitGoesOn(t *testing.T) {
@@ -369,6 +464,15 @@ func TestTheContextOutsideOfTheLimitGoesOn(t *testing.T) {
 	g.Use(func(c *gin.Context) { c.Next(); outside = c.Request.Context() }, Gin(limit))
 	g.GET("/", func(c *gin.Context) { inside = c.Request.Context() })
 	g.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
+	require.ErrorIs(t, inside.Err(), context.Canceled)
+	require.NoError(t, outside.Err())
+
+	e := echo.New()
+	e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error { err := next(c); outside = c.Request().Context(); return err }
+	}, Echo(limit))
+	e.GET("/", func(c echo.Context) error { inside = c.Request().Context(); return nil })
+	e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil))
 	require.ErrorIs(t, inside.Err(), context.Canceled)
 	require.NoError(t, outside.Err())
 

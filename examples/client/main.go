@@ -18,6 +18,9 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
+// budget is about what a call to Redis may take; the client gives up after 100 ms.
+const budget = 20 * time.Millisecond
+
 func main() {
 	addr := os.Getenv("REDIS_ADDR")
 	if addr == "" {
@@ -28,7 +31,7 @@ func main() {
 		defer server.Close()
 		addr = server.Addr()
 	}
-	perHost, err := ratelimit.NewTokenBucket(redis.NewClient(&redis.Options{Addr: addr}),
+	perHost, err := ratelimit.NewTokenBucket(redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr}))),
 		ratelimit.PerSecond(5), 5, ratelimit.WithName("outgoing"))
 	if err != nil {
 		log.Fatal(err)

@@ -17,7 +17,12 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
 )
+
+// budget is about what a call to Redis may take; the client gives up after 100 ms.
+const budget = 20 * time.Millisecond
 
 func main() {
 	addr := os.Getenv("REDIS_ADDR")
@@ -29,7 +34,7 @@ func main() {
 		defer server.Close()
 		addr = server.Addr()
 	}
-	g, err := newGateway(redis.NewClient(&redis.Options{Addr: addr}), parrot)
+	g, err := newGateway(redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr}))), parrot)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,10 +12,16 @@ import (
 	"log"
 	"net/http"
 	"os"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/tryacquire/ratelimit"
 )
+
+// budget is about what a call to Redis may take; the client gives up after 100 ms.
+const budget = 20 * time.Millisecond
 
 func main() {
 	addr := os.Getenv("REDIS_ADDR")
@@ -27,7 +33,7 @@ func main() {
 		defer server.Close()
 		addr = server.Addr()
 	}
-	l, err := newLogin(redis.NewClient(&redis.Options{Addr: addr}), check)
+	l, err := newLogin(redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr}))), check)
 	if err != nil {
 		log.Fatal(err)
 	}

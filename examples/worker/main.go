@@ -31,8 +31,9 @@ func newLimiter(client ratelimit.Client) (ratelimit.Limiter, error) {
 }
 
 const (
-	sendTime   = 10 * time.Second // for one message, also while the worker shuts down
-	outageTime = time.Second      // between two tries while Redis is down
+	sendTime   = 10 * time.Second      // for one message, also while the worker shuts down
+	outageTime = time.Second           // between two tries while Redis is down
+	budget     = 20 * time.Millisecond // about what a call to Redis may take; the client gives up after 100 ms
 )
 
 // A worker is one of several workers that share a queue.
@@ -85,7 +86,7 @@ func main() {
 		defer server.Close()
 		addr = server.Addr()
 	}
-	client := redis.NewClient(&redis.Options{Addr: addr})
+	client := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr})))
 	defer client.Close()
 	limiter, err := newLimiter(client)
 	if err != nil {

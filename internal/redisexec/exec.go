@@ -162,7 +162,10 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 
 // Load loads the scripts, on every master of a cluster and every shard of a ring. It
 // returns the context's error as soon as ctx ends.
-func (e *Executor) Load(ctx context.Context) error {
+func (e *Executor) Load(ctx context.Context) error { return Load(ctx, e.Client, e.Scripts()...) }
+
+// Scripts are all scripts of the limiter.
+func (e *Executor) Scripts() []*script.Script {
 	scripts := append([]*script.Script{e.One, e.Peek}, e.Others...)
 	for _, s := range []*script.Script{e.Many, e.Operations, e.Alone, e.Extend, e.InWords, e.ManyOfSeveral, e.OperationsOfSeveral} {
 		if s != nil {
@@ -172,7 +175,7 @@ func (e *Executor) Load(ctx context.Context) error {
 	for _, l := range e.Several {
 		scripts = append(scripts, l.Common)
 	}
-	return Load(ctx, e.Client, scripts...)
+	return scripts
 }
 
 // Load loads scripts as [Executor.Load] does.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
 	"github.com/tryacquire/ratelimit/internal/errclass"
@@ -47,6 +48,14 @@ func CodeOf(ctx context.Context, err error) (Code, string) {
 		return canceled, end.Error()
 	}
 	return unavailable, TextUndecided
+}
+
+// RetryDelayOf is the delay of the RetryInfo in the status of err, for which there is no decision: 0 for none.
+func RetryDelayOf(code Code, err error) time.Duration {
+	if code != unavailable {
+		return 0
+	}
+	return integration.RetryAfter(err)
 }
 
 // IsOutage reports whether there is no decision because of Redis or the network. A call without a

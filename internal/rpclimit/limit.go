@@ -51,6 +51,8 @@ type Limit[C any] struct {
 	denied      func(context.Context, C, Decision) error
 	failed      func(context.Context, C, error) error
 	maxPushback time.Duration
+
+	outageRetryAfter time.Duration // 0: none
 }
 
 // A taker takes permits of one limiter, or waits for them.
@@ -103,7 +105,7 @@ func (l *Limit[C]) keyed(ctx context.Context, call C) (key string, limited bool,
 	}
 	key, err = integration.CheckKey(l.key(ctx, call))
 	if err != nil {
-		return "", false, l.failed(ctx, call, err)
+		return "", false, l.fail(ctx, call, err, false)
 	}
 	return key, true, nil
 }
@@ -131,7 +133,7 @@ func (l *Limit[C]) hold(ctx context.Context, call C, key string, work func(conte
 	if ran { // a lease that was lost has cancelled the handler's context; what that made of it counts
 		return result
 	}
-	if err = l.failed(ctx, call, err); err == nil {
+	if err = l.fail(ctx, call, err, false); err == nil {
 		return work(ctx)
 	}
 	return err
@@ -153,7 +155,7 @@ func (l *Limit[C]) take(ctx context.Context, call C, key string, t taker, n int)
 	result, err := integration.Acquire(ctx, t.limiter, key, n, t.longest)
 	switch {
 	case err != nil:
-		return l.failed(ctx, call, err)
+		return l.fail(ctx, call, err, t.midway)
 	case !result.Allowed:
 		return l.deny(ctx, call, Decision{Policy: t.policy, Result: result}, t.midway)
 	}
@@ -170,14 +172,32 @@ func (l *Limit[C]) deny(ctx context.Context, call C, d Decision, midway bool) er
 	if err == nil {
 		err = l.Denied(ctx, call, d)
 	}
+	return l.tell(ctx, call, err, d.RetryDelay(), midway)
+}
+
+// fail returns the error of a call for which there is no decision, or nil if the call goes on.
+func (l *Limit[C]) fail(ctx context.Context, call C, err error, midway bool) error {
+	if l.outageRetryAfter == 0 {
+		return l.failed(ctx, call, err)
+	}
+	code, _ := CodeOf(ctx, err)
+	err = l.failed(ctx, call, integration.Later(err, l.outageRetryAfter))
+	if err == nil || code != unavailable {
+		return err
+	}
+	return l.tell(ctx, call, err, l.outageRetryAfter, midway)
+}
+
+// tell adds to the error of a server's call when to retry.
+func (l *Limit[C]) tell(ctx context.Context, call C, err error, delay time.Duration, midway bool) error {
 	if l.Side != Server {
 		return err
 	}
 	pushback := neverRetry
 	if !midway {
-		pushback = l.pushback(ctx, d.RetryDelay())
+		pushback = l.pushback(ctx, delay)
 	}
-	return l.Tell(ctx, call, err, d.RetryDelay(), pushback)
+	return l.Tell(ctx, call, err, delay, pushback)
 }
 
 // pushback says when a client's retry policy may retry, or that it must not where no retry can

@@ -171,6 +171,16 @@ func WithRetryAfter[C any](d time.Duration) Option[C] {
 	}}
 }
 
+func WithOutageRetryAfter[C any](d time.Duration) Option[C] {
+	return Option[C]{"WithOutageRetryAfter", everywhere, func(l *Limit[C]) error {
+		if d < time.Millisecond {
+			return l.InvalidConfig("WithOutageRetryAfter: %v is less than a millisecond; leave it out to send none", d)
+		}
+		l.outageRetryAfter = Decision{Result: ratelimit.Result{RetryAfter: d}}.RetryDelay()
+		return nil
+	}}
+}
+
 func WithMaxPushback[C any](longest time.Duration) Option[C] {
 	return Option[C]{"WithMaxPushback", Server, func(l *Limit[C]) error {
 		if longest < 0 || longest > 24*time.Hour {

@@ -84,6 +84,47 @@ func TestInstallAsPrinted(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, status)
 }
 
+// TestModulesInstallAsPrinted takes the README's steps for the modules beside the root in an empty folder. The package internal/testing/release
+// takes the lines for published ones.
+func TestModulesInstallAsPrinted(t *testing.T) {
+	raceflag.SkipSequential(t)
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("left out with -short: it resolves and builds each module")
+	}
+	readme := strings.Join(pages(t, "README.md")[0].lines, "\n")
+	const one = "github.com/tryacquire/ratelimit/grpclimit"
+	replace := regexp.MustCompile(`(?m)^go mod edit -replace ` + one + `=\.\./ratelimit/grpclimit$`).FindString(readme)
+	require.NotEmpty(t, replace)
+	install := regexp.MustCompile("`(go -C \\.\\./ratelimit/cmd/ratelimit install \\.)`").FindStringSubmatch(readme)
+	require.NotNil(t, install)
+	modules := regexp.MustCompile(`(?m)^go get github\.com/tryacquire/ratelimit/(\S+)$`).FindAllStringSubmatch(readme, -1)
+	require.NotEmpty(t, modules)
+
+	folder := t.TempDir()
+	require.NoError(t, os.Symlink(root(t), filepath.Join(folder, "ratelimit")))
+	for _, m := range modules {
+		module := filepath.Join(folder, filepath.Base(m[1]))
+		require.NoError(t, os.Mkdir(module, 0o700))
+		list := exec.Command("go", "list", "./...")
+		list.Dir = filepath.Join(root(t), m[1])
+		packages, err := list.Output()
+		require.NoError(t, err)
+		program := "package main\n\nimport _ \"" + strings.Fields(string(packages))[0] + "\"\n\nfunc main() {}\n"
+		require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
+		for _, step := range []string{
+			"go mod init example.com/hello", "go mod edit -replace github.com/tryacquire/ratelimit=../ratelimit",
+			strings.ReplaceAll(replace, "grpclimit", m[1]), "go mod tidy", "go build -o " + os.DevNull + " .",
+		} {
+			goStep(t, module, strings.Fields(step))
+		}
+	}
+	work := filepath.Join(folder, "work")
+	require.NoError(t, os.Mkdir(work, 0o700))
+	goStep(t, work, append([]string{"env", "GOBIN=" + work}, strings.Fields(install[1])...))
+	require.FileExists(t, filepath.Join(work, "ratelimit"))
+}
+
 // unreachable is what go says where the network cannot serve a module.
 var unreachable = regexp.MustCompile(`dial tcp|no such host|connection refused|i/o timeout|TLS handshake|proxyconnect|GOPROXY=off`)
 

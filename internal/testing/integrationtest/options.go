@@ -24,6 +24,7 @@ type Options[O, K any] struct {
 	WithInFlight           func(ratelimit.Holder) O
 	WithRetryAfter         func(time.Duration) O
 	WithMaxPushback        func(time.Duration) O
+	WithOutageRetryAfter   func(time.Duration) O
 
 	NoCost, NoSkip, NoDenialHandler, NoErrorHandler O // WithCost(nil), and so on
 }
@@ -92,6 +93,8 @@ func (o Options[O, K]) testValues(t *testing.T, name string) {
 		{[]O{o.WithRetryAfter(1)}, "nothing limits the calls at once", server},
 		{[]O{o.WithRetryAfter(1), o.WithInFlight(inFlight)}, "", server},
 		{[]O{o.WithRetryAfter(1)}, "NewClient: WithRetryAfter does not apply", client},
+		{[]O{o.WithOutageRetryAfter(time.Millisecond - 1)}, "WithOutageRetryAfter: 999.999µs is less than", every},
+		{[]O{o.WithOutageRetryAfter(time.Millisecond)}, "", every},
 		{[]O{o.WithMaxPushback(-1)}, "WithMaxPushback: -1ns", server},
 		{[]O{o.WithMaxPushback(24*time.Hour + 1)}, "WithMaxPushback", server},
 		{[]O{o.WithMaxPushback(24 * time.Hour)}, "", server},

@@ -74,3 +74,29 @@ func statistic(field, name string) (int64, error) {
 	}
 	return 0, nil
 }
+
+// WholeScripts returns how many scripts the server has been sent since it was started (or since CONFIG RESETSTAT), by EVAL or
+// SCRIPT LOAD, and how many calls it has answered NOSCRIPT: 0 if every call named a script that the server knew.
+func WholeScripts(t testing.TB, client *redis.Client) int64 {
+	t.Helper()
+	ctx, cancel := callContext()
+	defer cancel()
+	var n int64
+	for section, fields := range map[string]map[string]string{
+		"commandstats": {"cmdstat_eval": "calls", "cmdstat_script|load": "calls"},
+		"errorstats":   {"errorstat_NOSCRIPT": "count"},
+	} {
+		info, err := client.Info(ctx, section).Result()
+		if err != nil {
+			t.Fatalf("redistest: count whole scripts: %v", err)
+		}
+		for field, name := range fields {
+			count, err := statistic(infoField(info, field), name)
+			if err != nil {
+				t.Fatalf("redistest: count whole scripts: %v", err)
+			}
+			n += count
+		}
+	}
+	return n
+}

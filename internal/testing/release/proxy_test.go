@@ -53,6 +53,7 @@ func TestEveryModuleCanBeHad(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the README's lines", func(t *testing.T) { u.runsInstallLines(t, root, modules) })
 	t.Run("the README's first program", func(t *testing.T) { u.runsFirstProgram(t, root) })
 }
 
@@ -150,6 +151,40 @@ func (u user) forget(t *testing.T, modules []Module) {
 			require.NoError(t, os.Remove(name))
 		}
 	}
+}
+
+// runsInstallLines takes each line of the README that gets a published module, in a folder of its own, and uses what it got.
+func (u user) runsInstallLines(t *testing.T, root string, modules []Module) {
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	got := map[string]string{}
+	for _, line := range regexp.MustCompile(`(?m)^go (?:get|install) (\S+?)(?:@latest)?$`).FindAllStringSubmatch(string(readme), -1) {
+		require.Empty(t, got[line[1]], "twice")
+		got[line[1]] = line[0]
+	}
+	for _, m := range modules {
+		if m.Dir != "." && !published(m.Dir) {
+			continue
+		}
+		require.NotEmpty(t, got[m.Path], "the README has no line that gets %s", m.Path)
+		dir := u.folder(t)
+		args := strings.Fields(got[m.Path])
+		if args[1] == "install" {
+			args = append([]string{"env", "GOBIN=" + dir}, args...)
+			u.run(t, dir, args...)
+			program := filepath.Join(dir, filepath.Base(m.Path))
+			require.Contains(t, output(t, dir, program, "--help"), "ratelimit")
+		} else {
+			u.run(t, dir, args...)
+			packages := strings.Fields(output(t, filepath.Join(root, m.Dir), "go", "list", "./..."))
+			imports := fmt.Sprintf("package main\n\nimport _ %q\n\nfunc main() {}\n", packages[0])
+			require.NoError(t, os.WriteFile(filepath.Join(dir, "main.go"), []byte(imports), 0o600))
+			u.run(t, dir, "go", "mod", "tidy")
+			u.run(t, dir, "go", "build", "-o", os.DevNull, ".")
+		}
+		delete(got, m.Path)
+	}
+	require.Empty(t, got, "the README gets what is not published")
 }
 
 func (u user) runsFirstProgram(t *testing.T, root string) {

@@ -1,0 +1,163 @@
+package ratelimit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// PreloadAll loads the scripts that a call with these claims needs, so that the first such call finds them on every
+// server, and a connection to it. Without it, the first call sends its script and may have to connect, which can take
+// longer than a budget (see [WithBudget]); it is never needed otherwise.
+//
+//	err := ratelimit.PreloadAll(ctx, perUser.Claim("any", 1), tokens.Claim("any", 1).Estimate())
+//
+// It loads the scripts of all claims together, as [TryAcquireAll] and [TryAcquireAcrossSlots] run them, and those of each
+// limiter alone, which also settle and release. It looks behind policies: for a [Fallback] it also loads what the
+// secondaries need if they are on Redis; a [Choice] is asked for the key of its claim, with ctx. Plans of one algorithm share
+// their scripts, so one key is enough for all of them. The trial of a [Shadow] is left out: nobody waits for it.
+// Limiters in memory need nothing.
+//
+// PreloadAll takes no permits, and has no budget: it waits until the client's timeouts or ctx end it. After an error
+// of Redis or the network the limiters work all the same, so a program can log it and go on. Its other errors are those
+// of TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks [DenyAll], because nothing would be loaded
+// then: give a key and a context for which it picks a limiter.
+func PreloadAll(ctx context.Context, claims ...Claim) error {
+	if len(claims) == 0 {
+		return invalidConfig("PreloadAll: there is no claim")
+	}
+	var p preloads
+	if err := p.add(ctx, &call{op: CallAcquire, claims: slices.Clone(claims), split: true}); err != nil {
+		return err
+	}
+	return p.load(ctx)
+}
+
+// preloads is what is to be loaded.
+type preloads struct {
+	clients []redisexec.Client
+	scripts [][]*script.Script // of each client, each once
+	others  []preloader
+}
+
+// A preloader loads its own scripts: an All, or a limiter of a user's type.
+type preloader interface {
+	Preload(ctx context.Context) error
+}
+
+// add adds what c needs. It takes off the policies as [call.check] does.
+func (p *preloads) add(ctx context.Context, c *call) error {
+	next, own := c.outermost()
+	if next == nil {
+		return p.addLimiters(c)
+	}
+	inside, outage := &call{op: c.op, split: c.split}, &call{op: c.op, split: c.split}
+	for i, claim := range c.claims {
+		if !own.has(i) {
+			inside.claims = append(inside.claims, claim)
+			continue
+		}
+		switch policy := claim.outer.(type) {
+		case picker:
+			picked, err := policy.pickFor(ctx, claim.key)
+			if err != nil {
+				return err
+			}
+			if deniesAll(picked) {
+				return invalidConfig("PreloadAll: the plan of %s, the key of claim %d, is to deny all, which needs no script; give a key and a context that have another plan",
+					shortKey(claim.key), i+1)
+			}
+			inside.add(claim, picked)
+		case outagePolicy:
+			f, primary, secondary := policy.outage()
+			if f == nil {
+				return errUnmade
+			}
+			inside.add(claim, primary)
+			outage.add(claim, secondary)
+		default:
+			k := kindOf(policy)
+			if k.absent || k.inside == nil {
+				return errUnmade
+			}
+			inside.add(claim, k.inside)
+		}
+	}
+	if err := p.add(ctx, inside); err != nil || len(outage.claims) < len(c.claims) { // a claim without a secondary makes an outage an error
+		return err
+	}
+	return p.add(ctx, outage)
+}
+
+// deniesAll reports whether l is DenyAll or DenyHolds.
+func deniesAll(l any) bool {
+	switch l := l.(type) {
+	case constant:
+		return !l.result.Allowed
+	case constantHolds:
+		return !l.constant.result.Allowed
+	}
+	return false
+}
+
+// addLimiters is add for a call without policies.
+func (p *preloads) addLimiters(c *call) error {
+	if err := c.checkLimiters(); err != nil {
+		return err
+	}
+	var onRedis []Claim
+	for _, claim := range c.claims {
+		if claim.limiter != nil {
+			onRedis = append(onRedis, claim)
+			p.addScripts(claim.limiter.exec)
+		} else if own, ok := claim.outer.(preloader); ok {
+			p.others = append(p.others, own)
+		}
+	}
+	if len(onRedis) == 0 {
+		return nil
+	}
+	joined, _, err := joinClaims(nil, onRedis)
+	if err != nil {
+		return err
+	}
+	g, err := groupOf(joined)
+	if err != nil {
+		return err
+	}
+	p.addScripts(g.exec)
+	return nil
+}
+
+func (p *preloads) addScripts(e *redisexec.Executor) {
+	at := slices.IndexFunc(p.clients, func(c redisexec.Client) bool { return same(c, e.Client) })
+	if at < 0 {
+		at = len(p.clients)
+		p.clients, p.scripts = append(p.clients, e.Client), append(p.scripts, nil)
+	}
+	for _, s := range e.Scripts() {
+		if !slices.Contains(p.scripts[at], s) {
+			p.scripts[at] = append(p.scripts[at], s)
+		}
+	}
+}
+
+// load goes on after an error: that of one Redis says nothing of another.
+func (p *preloads) load(ctx context.Context) error {
+	var errs []error
+	for i, client := range p.clients {
+		if err := redisexec.Load(ctx, client, p.scripts[i]...); err != nil {
+			errs = append(errs, fmt.Errorf("ratelimit: preload: %w", ended(ctx, err)))
+		}
+	}
+	for _, other := range p.others {
+		if err := other.Preload(ctx); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
