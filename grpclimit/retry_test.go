@@ -153,6 +153,22 @@ func TestAClosedOutageBacksOff(t *testing.T) {
 	require.GreaterOrEqual(t, calls.all[1].arrived.Sub(calls.all[0].arrived), 5*time.Millisecond)
 }
 
+// TestAnOutageBacksOffAsToldByTheService: without a decision there is a pushback if the service names a time.
+func TestAnOutageBacksOffAsToldByTheService(t *testing.T) {
+	limiter := &limitertest.Stub{Err: context.DeadlineExceeded}
+	calls := &attempts{arrive: func(i int) {
+		if i == 1 {
+			limiter.Err, limiter.Result = nil, ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}
+		}
+	}}
+	limit := newServer(t, limiter, grpclimit.WithOutageRetryAfter(5*time.Millisecond))
+	conn := dial(t, &echo{}, append(calls.options(), limit.Options()...), retrying(3, time.Hour))
+	got, err := call(t.Context(), conn, "a")
+	require.NoError(t, err)
+	require.Equal(t, "a", got)
+	require.Equal(t, []codes.Code{codes.Unavailable, codes.OK}, calls.codes())
+}
+
 // TestAStreamDeniedMidwayIsNotReplayed: a client would send all its messages again, and have
 // the same message denied.
 func TestAStreamDeniedMidwayIsNotReplayed(t *testing.T) {

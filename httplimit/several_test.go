@@ -544,3 +544,37 @@ func TestThePolicyIsTheLimitersName(t *testing.T) {
 	_, err := httplimit.New(ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Minute, ratelimit.WithName("é"))), clientIP(t, nil))
 	require.ErrorContains(t, err, "give WithPolicy")
 }
+
+// TestWhatTheAuthenticationTurnsAwayCountsToo is the recipe of docs/http.md: strangers take permits of their address alone, and those
+// who pass take permits of both limits or of none.
+func TestWhatTheAuthenticationTurnsAwayCountsToo(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { _ = client.Close() })
+	window := func(name string, limit int) *ratelimit.FixedWindow {
+		return ratelimit.Must(ratelimit.NewFixedWindow(client, limit, time.Hour, ratelimit.WithName(name)))
+	}
+	everybody := window("everybody", 2)
+	perAddress := httplimit.Limit(window("address", 3), clientIP(t, nil))
+	inside := all(t, perAddress, httplimit.Limit(everybody, httplimit.Everyone()))(served)
+	stranger := all(t, perAddress)(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "unknown API key", http.StatusUnauthorized)
+	}))
+	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Api-Key") != "secret" {
+			stranger.ServeHTTP(w, r)
+			return
+		}
+		inside.ServeHTTP(w, r)
+	})
+	require.Equal(t, 401, do(h, from("192.0.2.1", "guess")).Code)
+	require.Equal(t, 401, do(h, from("192.0.2.1", "")).Code)
+	require.Equal(t, 204, do(h, from("192.0.2.1", "secret")).Code)
+	require.Equal(t, 429, do(h, from("192.0.2.1", "guess")).Code)
+	require.Equal(t, 429, do(h, from("192.0.2.1", "secret")).Code, "its address has used the limit up")
+	require.Equal(t, 1, peek(t, everybody, "all").Remaining, "nothing was taken for those who were denied or turned away")
+	require.Equal(t, 204, do(h, from("192.0.2.2", "secret")).Code)
+	w := do(h, from("192.0.2.2", "secret"))
+	require.Equal(t, 429, w.Code)
+	require.Equal(t, problemOf("everybody"), w.Body.String())
+	require.Equal(t, []string{`"address";r=2;t=3600`, `"everybody";r=0;t=3600`}, w.Header()["Ratelimit"], "the address kept its permit")
+}
