@@ -16,15 +16,15 @@ import (
 //
 //	err := ratelimit.PreloadAll(ctx, perUser.Claim("any", 1), tokens.Claim("any", 1).Estimate())
 //
-// It loads the scripts of all claims together, as [TryAcquireAll] and [TryAcquireAcrossSlots] run them, and those of each
-// limiter alone, which also settle and release. It looks behind policies: for a [Fallback] it also loads what the
-// secondaries need if they are on Redis; a [Choice] is asked for the key of its claim, with ctx. Plans of one algorithm share
-// their scripts, so one key is enough for all of them. The trial of a [Shadow] is left out: nobody waits for it.
+// It loads the scripts of all claims together, as [TryAcquireAll] and [TryAcquireAcrossSlots] run them, and those of
+// each limiter alone, which also settle and release. It looks behind policies: for a [Fallback] it also loads what the
+// secondaries need if they are on Redis; a [Choice] is asked for the key of its claim, with ctx. Plans of one algorithm
+// share their scripts, so one key is enough for all of them. The trial of a [Shadow] is left out: nobody waits for it.
 // Limiters in memory need nothing.
 //
-// PreloadAll takes no permits, and has no budget: it waits until the client's timeouts or ctx end it. After an error
-// of Redis or the network the limiters work all the same, so a program can log it and go on. Its other errors are those
-// of TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks [DenyAll], because nothing would be loaded
+// PreloadAll takes no permits, and has no budget: it waits until the client's timeouts or ctx end it. After an error of
+// Redis or the network the limiters work all the same, so a program can log it and go on. Its other errors are those of
+// TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks [DenyAll], because nothing would be loaded
 // then: give a key and a context for which it picks a limiter.
 func PreloadAll(ctx context.Context, claims ...Claim) error {
 	if len(claims) == 0 {

@@ -54,7 +54,8 @@ func (s *preloadStage) bucket(t *testing.T, c ratelimit.Client, name string) *ra
 	return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerHour(1), 100, ratelimit.WithName(name)))
 }
 
-// service is claims with every policy, on two servers: requests by plan, tokens that are estimated, what runs, and a trial.
+// service is claims with every policy, on two servers: requests by plan, tokens that are estimated, what runs, and a
+// trial.
 func (s *preloadStage) service(t *testing.T) func() []ratelimit.Claim {
 	breaker := ratelimit.WithBreaker(ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1})))
 	guarded := func(primary, secondary ratelimit.Limiter) ratelimit.Limiter {
@@ -78,8 +79,8 @@ func (s *preloadStage) service(t *testing.T) func() []ratelimit.Claim {
 	}
 }
 
-// TestPreloadAllOfAService: no call sends a script or connects, with all policies, while Redis answers, when it is down, and
-// when the work is done.
+// TestPreloadAllOfAService: no call sends a script or connects, with all policies, while Redis answers, when it is
+// down, and when the work is done.
 func TestPreloadAllOfAService(t *testing.T) {
 	s := newPreloadStage(t)
 	claims := s.service(t)

@@ -43,10 +43,10 @@ func newInterceptor(side rpclimit.Side, limiter ratelimit.Limiter, key KeyFunc, 
 	return &interceptor{l}, nil
 }
 
-// Preload loads the scripts that calls need, so that the first call finds them in Redis, and a connection, and does not miss the
-// limit's budget. Call it before the server listens; after an error, as while Redis is down, the limit works all the same.
-// [ratelimit.PreloadAll] says what is loaded. A [ratelimit.Choice] is asked for the key "preload" with ctx; if it has no plan for
-// these, the error says so.
+// Preload loads the scripts that calls need, so that the first call finds them in Redis, and a connection, and does not
+// miss the limit's budget. Call it before the server listens; after an error, as while Redis is down, the limit works
+// all the same. [ratelimit.PreloadAll] says what is loaded. A [ratelimit.Choice] is asked for the key "preload" with
+// ctx; if it has no plan for these, the error says so.
 //
 // The error wraps ratelimit.ErrInvalidConfig if limit is not what [NewServer] or [NewClient] returned.
 func Preload(ctx context.Context, limit connect.Interceptor) error {

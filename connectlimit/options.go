@@ -70,13 +70,12 @@ func WithSent(limiter ratelimit.Limiter, wait time.Duration) Option {
 	return Option{rpclimit.WithSent[Call](limiter, wait)}
 }
 
-// WithInFlight limits how many calls of a key run at once, beside the rate: a call holds a
-// permit of inFlight while its handler runs, and is denied if none is free. The handler's
-// context is cancelled if the lease is lost, see [ratelimit.InFlight.Do]. Around it, a
-// [ratelimit.HoldFallback] is the policy in an outage. A call that finds none free takes no permit of the rate's limiter, and its RetryAfter is a second, see [WithRetryAfter].
-// Its policy is that of the call with ".inflight" appended. Calls of cost 0 hold a permit too. To
-// limit only the calls at once, give the constructor [ratelimit.AllowAll]. WithInFlight is for
-// [NewServer].
+// WithInFlight limits how many calls of a key run at once, beside the rate: a call holds a permit of inFlight while its
+// handler runs, and is denied if none is free. The handler's context is cancelled if the lease is lost, see
+// [ratelimit.InFlight.Do]. Around it, a [ratelimit.HoldFallback] is the policy in an outage. A call that finds none
+// free takes no permit of the rate's limiter, and its RetryAfter is a second, see [WithRetryAfter]. Its policy is that
+// of the call with ".inflight" appended. Calls of cost 0 hold a permit too. To limit only the calls at once, give the
+// constructor [ratelimit.AllowAll]. WithInFlight is for [NewServer].
 func WithInFlight(inFlight ratelimit.Holder) Option {
 	return Option{rpclimit.WithInFlight[Call](inFlight)}
 }
@@ -88,10 +87,12 @@ func WithRetryAfter(d time.Duration) Option {
 	return Option{rpclimit.WithRetryAfter[Call](d)}
 }
 
-// WithOutageRetryAfter gives the error unavailable of [DefaultErrorHandler] a RetryInfo, and a server's call also Retry-After or grpc-retry-pushback-ms, as the protocol has it, within [WithMaxPushback]. Without the option it has
-// none, because nobody knows when Redis is back: the retry policies of clients then wait a random time, and longer each time, while
-// with it all clients come back when it has passed. So choose a time after which the service can bear them all. Denials have a
-// RetryInfo of their own, also those of a [ratelimit.Fallback] to [ratelimit.DenyAll]. d is at least a millisecond.
+// WithOutageRetryAfter gives the error unavailable of [DefaultErrorHandler] a RetryInfo, and a server's call also
+// Retry-After or grpc-retry-pushback-ms, as the protocol has it, within [WithMaxPushback]. Without the option it has
+// none, because nobody knows when Redis is back: the retry policies of clients then wait a random time, and longer each
+// time, while with it all clients come back when it has passed. So choose a time after which the service can bear them
+// all. Denials have a RetryInfo of their own, also those of a [ratelimit.Fallback] to [ratelimit.DenyAll]. d is at
+// least a millisecond.
 func WithOutageRetryAfter(d time.Duration) Option {
 	return Option{rpclimit.WithOutageRetryAfter[Call](d)}
 }

@@ -206,11 +206,11 @@ func WithErrorHandler(failed func(w http.ResponseWriter, r *http.Request, err er
 	})
 }
 
-// WithOutageRetryAfter gives the 503 of [DefaultErrorHandler] a Retry-After, in whole seconds, rounded up. Without the option
-// it has none, because nobody knows when Redis is back: a client that has no Retry-After usually tries again after a random
-// time, and longer each time, while all clients that have one come back when it has passed. So choose a time after which the
-// service can bear them all. Denials have a Retry-After of their own, also those of a [ratelimit.Fallback] to
-// [ratelimit.DenyAll]. d is more than 0. It is about the whole middleware.
+// WithOutageRetryAfter gives the 503 of [DefaultErrorHandler] a Retry-After, in whole seconds, rounded up. Without the
+// option it has none, because nobody knows when Redis is back: a client that has no Retry-After usually tries again
+// after a random time, and longer each time, while all clients that have one come back when it has passed. So choose a
+// time after which the service can bear them all. Denials have a Retry-After of their own, also those of a
+// [ratelimit.Fallback] to [ratelimit.DenyAll]. d is more than 0. It is about the whole middleware.
 func WithOutageRetryAfter(d time.Duration) Option {
 	return aboutWhole("WithOutageRetryAfter", func(m *middleware) error {
 		if d <= 0 {

@@ -15,10 +15,10 @@ import (
 //		log.Print(err) // Redis is down, for example: the service can start all the same
 //	}
 //
-// limit is what [New], [NewAll] or [NewInFlight] returned. [ratelimit.PreloadAll] says what is loaded. A [ratelimit.Choice]
-// is asked with ctx, and a key that begins with "{preload}"; if it has no plan for these, the error says so: give a context
-// with a plan, or the claims to PreloadAll yourself. Requests that cost nothing of one of several limits (see [WithCost])
-// are decided by a script of the others alone, which is not loaded.
+// limit is what [New], [NewAll] or [NewInFlight] returned. [ratelimit.PreloadAll] says what is loaded. A
+// [ratelimit.Choice] is asked with ctx, and a key that begins with "{preload}"; if it has no plan for these, the error
+// says so: give a context with a plan, or the claims to PreloadAll yourself. Requests that cost nothing of one of
+// several limits (see [WithCost]) are decided by a script of the others alone, which is not loaded.
 //
 // The error wraps ratelimit.ErrInvalidConfig if limit is of another package, or wrapped in a function of your own.
 func Preload(ctx context.Context, limit func(http.Handler) http.Handler) error {

@@ -545,8 +545,8 @@ func TestThePolicyIsTheLimitersName(t *testing.T) {
 	require.ErrorContains(t, err, "give WithPolicy")
 }
 
-// TestWhatTheAuthenticationTurnsAwayCountsToo is the recipe of docs/http.md: strangers take permits of their address alone, and those
-// who pass take permits of both limits or of none.
+// TestWhatTheAuthenticationTurnsAwayCountsToo is the recipe of docs/http.md: strangers take permits of their address
+// alone, and those who pass take permits of both limits or of none.
 func TestWhatTheAuthenticationTurnsAwayCountsToo(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { _ = client.Close() })

@@ -356,8 +356,8 @@ func TestPatternOnARouteOfChi(t *testing.T) {
 	require.Equal(t, "route:/users/%7Bid%7D", got)
 }
 
-// TestKeysOfTheFrameworksContext: a limit by the user that a middleware of the framework has found, on each route on its own, with a
-// plan of the same context.
+// TestKeysOfTheFrameworksContext: a limit by the user that a middleware of the framework has found, on each route on
+// its own, with a plan of the same context.
 func TestKeysOfTheFrameworksContext(t *testing.T) {
 	gin.SetMode(gin.ReleaseMode)
 	for name, framework := range map[string]struct {

@@ -8,9 +8,10 @@ import (
 	"github.com/labstack/echo/v4/middleware"
 )
 
-// Echo returns a middleware of echo that applies a limit. It is echo.WrapMiddleware, with additions: what the limit asks about
-// a request can read echo's context, see [EchoContext], and httplimit.Pattern is the route, such as GET /users/:id. When the
-// handlers have run, the request has its own context again: the limit's ends with a permit in flight.
+// Echo returns a middleware of echo that applies a limit. It is echo.WrapMiddleware, with additions: what the limit
+// asks about a request can read echo's context, see [EchoContext], and httplimit.Pattern is the route, such as GET
+// /users/:id. When the handlers have run, the request has its own context again: the limit's ends with a permit in
+// flight.
 //
 // Echo writes the answer to a handler's error after the limit has returned. So
 // httplimit.WithSettle, in a limit that is mounted like this, sees the status 200 instead of the
@@ -35,8 +36,8 @@ func Echo(limit func(http.Handler) http.Handler) echo.MiddlewareFunc {
 
 type echoContext struct{}
 
-// EchoContext returns echo's context of a request to [Echo], for what a limit asks about the request: keys, costs, plans.
-// It is nil for other requests.
+// EchoContext returns echo's context of a request to [Echo], for what a limit asks about the request: keys, costs,
+// plans. It is nil for other requests.
 //
 //	user, err := httplimit.User(func(ctx context.Context) string { id, _ := EchoContext(ctx).Get("user").(string); return id })
 func EchoContext(ctx context.Context) echo.Context {

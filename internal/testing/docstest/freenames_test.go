@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSnippetsSayWhatTheirNamesAre: what a snippet uses and does not declare is declared by a snippet above it, or told in a
-// paragraph of the page that begins "In the snippets," (or "In the snippet,").
+// TestSnippetsSayWhatTheirNamesAre: what a snippet uses and does not declare is declared by a snippet above it, or told
+// in a paragraph of the page that begins "In the snippets," (or "In the snippet,").
 func TestSnippetsSayWhatTheirNamesAre(t *testing.T) {
 	for _, p := range pages(t, "README.md", "CONTRIBUTING.md", "docs/*.md", "docs/from/*.md") {
 		known := told(p)

@@ -84,8 +84,8 @@ func TestInstallAsPrinted(t *testing.T) {
 	require.Equal(t, http.StatusServiceUnavailable, status)
 }
 
-// TestModulesInstallAsPrinted takes the README's steps for the modules beside the root in an empty folder. The package internal/testing/release
-// takes the lines for published ones.
+// TestModulesInstallAsPrinted takes the README's steps for the modules beside the root in an empty folder. The package
+// internal/testing/release takes the lines for published ones.
 func TestModulesInstallAsPrinted(t *testing.T) {
 	raceflag.SkipSequential(t)
 	t.Parallel()

@@ -75,8 +75,9 @@ func statistic(field, name string) (int64, error) {
 	return 0, nil
 }
 
-// WholeScripts returns how many scripts the server has been sent since it was started (or since CONFIG RESETSTAT), by EVAL or
-// SCRIPT LOAD, and how many calls it has answered NOSCRIPT: 0 if every call named a script that the server knew.
+// WholeScripts returns how many scripts the server has been sent since it was started (or since CONFIG RESETSTAT), by
+// EVAL or SCRIPT LOAD, and how many calls it has answered NOSCRIPT: 0 if every call named a script that the server
+// knew.
 func WholeScripts(t testing.TB, client *redis.Client) int64 {
 	t.Helper()
 	ctx, cancel := callContext()
