@@ -323,7 +323,6 @@ func (l *LocalTokenBucket) denied(key string) {
 }
 
 func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {
-	p.Bucket = true
 	if claim.settle {
 		p.Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
 	}
