@@ -44,7 +44,7 @@ func open(t *testing.T, observers ...ratelimit.Observer) *site {
 	}
 	s.plans.Store("acme", "free")
 	s.plans.Store("umbrella", "free")
-	l := newLimits(s.Env.Client(), s.planOf, append(observers, s.top.Observe)...)
+	l := newLimits(s.Env.Client(), 3, s.planOf, append(observers, s.top.Observe)...)
 	mailed := make(chan struct{})
 	go func() { defer close(mailed); s.mail(context.Background(), l.mail) }()
 	t.Cleanup(func() { close(s.outbox); <-mailed })
