@@ -45,7 +45,7 @@ type world struct {
 	addresses int
 }
 
-const full = 100 * time.Millisecond // until all buckets of umbrella and of everybody are full, and more
+const full = 50 * time.Millisecond // until all buckets of umbrella and of everybody are full, and more
 
 func (w *world) from() string {
 	w.addresses++
