@@ -19,21 +19,6 @@ type limits struct {
 	address, everybody, customer, tokens, mail ratelimit.Limiter
 	running                                    ratelimit.Holder
 	loginAddress, loginUser                    ratelimit.Limiter
-	onRedis                                    []preloader
-}
-
-type preloader interface {
-	Preload(ctx context.Context) error
-}
-
-// preload connects to Redis and loads the scripts, so that the first requests are within their budget.
-func (l limits) preload(ctx context.Context) error {
-	for _, limiter := range l.onRedis {
-		if err := limiter.Preload(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // newLimits takes the plan of a request's customer from planOf. While Redis is down, instances share each limit.
@@ -41,9 +26,7 @@ func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.C
 	observed := ratelimit.WithObserver(observers...)
 	named := func(name string) ratelimit.Option { return ratelimit.WithOptions(ratelimit.WithName(name), observed) }
 	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}, observed))
-	var onRedis []preloader
 	outage := func(primary, secondary ratelimit.Limiter) ratelimit.Limiter {
-		onRedis = append(onRedis, primary.(preloader))
 		return ratelimit.Must(ratelimit.NewFallback(primary, secondary,
 			ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker), observed))
 	}
@@ -67,7 +50,7 @@ func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.C
 	window := ratelimit.Must(ratelimit.NewSlidingWindow(client, 600, time.Minute, named("address")))
 	mail := ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(5), 1, named("mail")))
 	running := ratelimit.Must(ratelimit.NewInFlight(client, 3, 30*time.Second, named("running")))
-	l := limits{
+	return limits{
 		address:   outage(window, share(600, 600)), // it begins full: an address that comes for the first time is no abuse
 		everybody: bucket("everybody", plan{60_000, 2_000}),
 		customer: ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) ratelimit.Limiter {
@@ -80,6 +63,4 @@ func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.C
 		loginAddress: tries("login-address", 50),
 		loginUser:    tries("login-user", 5),
 	}
-	l.onRedis = append(onRedis, running)
-	return l
 }

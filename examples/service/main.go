@@ -119,8 +119,8 @@ func user(r *http.Request) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(name))), nil
 }
 
-// public is what customers see. proxies are those whose X-Forwarded-For is believed.
-func (s *service) public(l limits, proxies []netip.Prefix) http.Handler {
+// public is what customers see, and all limits of it. proxies are those whose X-Forwarded-For is believed.
+func (s *service) public(l limits, proxies []netip.Prefix) (handler http.Handler, all []func(http.Handler) http.Handler) {
 	address, customer := ratelimit.Must(httplimit.ClientIP(proxies)), ratelimit.Must(httplimit.User(customerOf))
 	perAddress := httplimit.Limit(l.address, address)
 	limits := []httplimit.Option{
@@ -135,14 +135,15 @@ func (s *service) public(l limits, proxies []netip.Prefix) http.Handler {
 	tries := ratelimit.Must(httplimit.NewAll(httplimit.Limit(l.loginAddress, address), httplimit.Limit(l.loginUser, user)))
 
 	// What the authentication turns away counts by address too.
-	stranger := ratelimit.Must(httplimit.NewAll(perAddress))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	strange := ratelimit.Must(httplimit.NewAll(perAddress))
+	stranger := strange(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "unknown API key", http.StatusUnauthorized)
 	}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /invite", s.authenticated(cheap(http.HandlerFunc(s.invite)), stranger))
 	mux.Handle("POST /chat", s.authenticated(expensive(http.HandlerFunc(s.chat)), stranger))
 	mux.Handle("POST /login", tries(http.HandlerFunc(s.login)))
-	return http.MaxBytesHandler(mux, 1<<20)
+	return http.MaxBytesHandler(mux, 1<<20), []func(http.Handler) http.Handler{cheap, expensive, tries, strange}
 }
 
 // admin is for the operators, on an address that only they can reach.
@@ -209,8 +210,13 @@ func run(ctx context.Context) error {
 	s.plans.Store("acme", "pro")
 	s.plans.Store("umbrella", "free")
 	l := newLimits(client, instances, s.planOf, metrics.Observe, denials.Observe, s.top.Observe)
-	if err := l.preload(ctx); err != nil {
-		slog.Warn("Redis is down", "error", err) // the policies for outages decide
+	handler, all := s.public(l, proxies)
+	failed := ratelimit.PreloadAll(ctx, ratelimit.ClaimOf(l.mail, "mail", 1))
+	for _, limit := range all { // the plans share their scripts, so those of one customer are enough
+		failed = errors.Join(failed, httplimit.Preload(context.WithValue(ctx, customerKey{}, "acme"), limit))
+	}
+	if failed != nil {
+		slog.Warn("Redis is down", "error", failed) // the policies for outages decide
 	}
 
 	public, err := net.Listen("tcp", cmp.Or(os.Getenv("ADDR"), ":8080"))
@@ -222,7 +228,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	servers := []*http.Server{
-		{Handler: s.public(l, proxies), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second},
+		{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second},
 		{Handler: s.admin(), ReadHeaderTimeout: 5 * time.Second},
 	}
 	ended := make(chan error, len(servers))

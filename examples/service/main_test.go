@@ -54,7 +54,8 @@ func openOn(t *testing.T, env *ratelimittest.Env, observers ...ratelimit.Observe
 	mailed := make(chan struct{})
 	go func() { defer close(mailed); s.mail(context.Background(), l.mail) }()
 	t.Cleanup(func() { close(s.outbox); <-mailed })
-	s.server = ratelimittest.Serve(t, s.public(l, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}))
+	handler, _ := s.public(l, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
+	s.server = ratelimittest.Serve(t, handler)
 	s.admins = ratelimittest.Serve(t, s.service.admin())
 	return s
 }
@@ -155,16 +156,18 @@ func TestAddressesBehindProxies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t)
 		limits := newLimits(s.Env.Client(), 3, s.planOf, s.top.Observe)
+		behind, _ := s.public(limits, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+		open, _ := s.public(limits, nil)
 		for _, test := range []struct {
 			handler         http.Handler
 			from, forwarded string
 			want            string // what is left
 		}{
-			{s.public(limits, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}), "10.0.0.1:1", "192.0.2.1", "r=599"},
-			{s.public(limits, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}), "10.0.0.2:1", "203.0.113.9, 192.0.2.1", "r=598"},
-			{s.public(limits, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}), "192.0.2.1:1", "203.0.113.9", "r=597"},
-			{s.public(limits, nil), "192.0.2.1:1", "203.0.113.9", "r=596"},
-			{s.public(limits, nil), "10.0.0.1:1", "192.0.2.1", "r=599"},
+			{behind, "10.0.0.1:1", "192.0.2.1", "r=599"},
+			{behind, "10.0.0.2:1", "203.0.113.9, 192.0.2.1", "r=598"},
+			{behind, "192.0.2.1:1", "203.0.113.9", "r=597"},
+			{open, "192.0.2.1:1", "203.0.113.9", "r=596"},
+			{open, "10.0.0.1:1", "192.0.2.1", "r=599"},
 		} {
 			r := httptest.NewRequest("POST", "/invite", nil)
 			r.RemoteAddr = test.from

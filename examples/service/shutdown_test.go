@@ -69,6 +69,20 @@ func TestShutdown(t *testing.T) {
 	require.Zero(t, held(), "its permit is given back")
 }
 
+// TestTheFirstRequestsNeedNoScripts: they would otherwise be over their budget, and be denied because memory begins empty.
+func TestTheFirstRequestsNeedNoScripts(t *testing.T) {
+	server := redistest.Start(t)
+	p, w := start(t, server.Addr()), &world{}
+	redisClient := server.Client(t)
+	before := redistest.WholeScripts(t, redisClient)
+	require.Positive(t, before)
+	for _, question := range []func() call{w.invite, w.chat, w.login, w.stranger} {
+		w.decided(t, p, question)
+	}
+	p.await(t, "an invitation")
+	require.Equal(t, before, redistest.WholeScripts(t, redisClient))
+}
+
 // TestALogOfDenials: one line for a limit and a key, the fallback and the breaker; and neither keys nor names.
 func TestALogOfDenials(t *testing.T) {
 	server := redistest.Start(t)
