@@ -11,6 +11,8 @@ SERVERLESS  = ^(TestBreaker|TestDenyCache|TestFallback|TestLocal|Example|Fuzz)|^
 GOTEST      = go run ./internal/testing/gotest $(MODULES) -- $(MODFILE:%=-modfile=%) $(TAGS:%=-tags=%)
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
+OUTAGES     = go -C examples/service test -count=1 -run UnderLoad -v -outage 5s -rate 1000 -requests 100000 .
+
 .DEFAULT_GOAL = help
 
 help: ## list the targets
@@ -55,8 +57,12 @@ cover: ## coverage of the root package and internal/
 	go test -coverpkg=.,./internal/... -coverprofile=cover.out . ./internal/...
 	@go tool cover -func=cover.out | tail -1
 
-soak: ## run all faults in random order for SOAK=10m
+soak: ## run all faults in random order for SOAK=10m, then long outages of examples/service
 	go test -run 'TestSoak$$' -v -timeout 24h -soak $(SOAK) ./internal/testing/faulttest
+	$(OUTAGES)
+
+outages: ## the figures of docs/outages.md: three processes of examples/service in outages under load, in five minutes
+	$(OUTAGES)
 
 release-check: ## what must hold before .ci/tag: API, changelog, tidy modules, licences, go get of each
 	@.ci/release-check

@@ -317,13 +317,12 @@ func (l *LocalTokenBucket) decideLocked(key string, n int, take bool) Result {
 
 func (l *LocalTokenBucket) denied(key string) {
 	var s localState
-	if l.load(l.shard(key), key, &s); l.empty && s.b == nil { // it refills from now on
-		l.write(&s, s.missing)
+	if l.load(l.shard(key), key, &s); l.empty && s.b == nil {
+		l.beginEmpty(&s)
 	}
 }
 
 func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {
-	p.Bucket = true
 	if claim.settle {
 		p.Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
 	}

@@ -86,7 +86,9 @@ func lockedTogether(claims []Claim, answers []PartResult, peek bool) Result {
 	decide := func(take bool) (whole Result) {
 		for i, c := range claims {
 			part := c.outer.(decidesTogether).decideLocked(c.key, c.n, take)
-			if answers[i].Result = part; i == 0 {
+			answers[i].Result = part
+			_, answers[i].Bucket = c.outer.(*LocalTokenBucket)
+			if i == 0 {
 				whole = part
 			} else {
 				whole = governs(whole, part)

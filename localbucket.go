@@ -80,6 +80,7 @@ type localBucket struct {
 	full    int64 // the instant at which nothing is missing any more
 	due     int64 // the instant at which the last promised permit is due; see Reserve
 
+	untaken   bool           // it has begun empty, and nobody has taken anything: an answer of the primary says how it stands
 	cancelled []localReceipt // of reservations behind which others have reserved
 	place     int            // its index in the queue
 }
@@ -342,7 +343,7 @@ func (l *LocalTokenBucket) note(key string, r Result) {
 	defer s.mu.Unlock()
 	var state localState
 	l.load(s, key, &state)
-	if own := state.missing; state.b != nil && (own.permits > missing.permits || own.permits == missing.permits && own.units > 0) {
+	if own := state.missing; state.b != nil && !state.b.untaken && (own.permits > missing.permits || own.permits == missing.permits && own.units > 0) {
 		missing = own // it has allowed these itself
 	}
 	l.write(&state, missing)
@@ -355,10 +356,16 @@ func (l *LocalTokenBucket) look(s *localState, n int, take bool) Result {
 	case allowed && take:
 		taken = int64(n)
 		l.write(s, level{s.missing.permits + taken, s.missing.units})
-	case take && l.empty && s.b == nil: // it refills from now on
-		l.write(s, s.missing)
+	case take && l.empty && s.b == nil:
+		l.beginEmpty(s)
 	}
 	return l.bucket.result(s.missing, int64(n), taken, allowed, s.present-s.now)
+}
+
+// beginEmpty notes that a new key was asked: it refills from now on.
+func (l *LocalTokenBucket) beginEmpty(s *localState) {
+	l.write(s, s.missing)
+	s.shard.keys[s.key].untaken = true
 }
 
 // write makes missing what is missing now.
@@ -371,13 +378,13 @@ func (l *LocalTokenBucket) write(s *localState, missing level) {
 func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing level) {
 	full := now + l.bucket.restores(missing)
 	if b != nil {
-		b.at, b.missing, b.full = now, missing, full
+		b.at, b.missing, b.full, b.untaken = now, missing, full, false
 		heap.Fix(&s.queue, b.place)
 		return
 	}
 	b = s.room(now)
 	b.key = strings.Clone(key) // a part of a large string would keep all of it alive
-	b.at, b.missing, b.full = now, missing, full
+	b.at, b.missing, b.full, b.untaken = now, missing, full, false
 	s.keys[b.key] = b
 	heap.Push(&s.queue, b)
 }

@@ -166,6 +166,11 @@ func TestHowABucketOfANewKeyBegins(t *testing.T) {
 	require.True(t, must(t)(f.TryAcquire(ctx, "j")).Fallback)
 	require.Zero(t, left("j"), "never seen")
 	down = false
+	must(t)(f.TryAcquireN(ctx, "j", 10))
+	require.Equal(t, 9, left("j"), "it has allowed nothing itself, and so follows the answer")
+	down = true
+	require.True(t, must(t)(f.TryAcquireN(ctx, "j", 9)).Allowed)
+	down = false
 	require.True(t, must(t)(f.TryAcquire(ctx, "j")).Allowed)
 	require.Zero(t, left("j"), "an answer adds nothing to what it has allowed itself")
 	ticket, _, err := f.Estimate(ctx, "fresh", 50)

@@ -101,10 +101,11 @@ func TestSeveralLimitsInAnOutage(t *testing.T) {
 	require.Equal(t, part("user", "u", 5, 2, true), frozen(r.Parts[0]))
 	require.Equal(t, part("address", "a", 2, 1, true), frozen(r.Parts[1]))
 	r = acquire(t, claims()...)
-	require.Equal(t, ratelimit.PartResult{Name: "user", Key: "u", Result: ratelimit.Result{
+	require.Equal(t, ratelimit.PartResult{Name: "user", Key: "u", Bucket: true, Result: ratelimit.Result{
 		Limit: 5, Window: hour(5), Remaining: 2, RetryAfter: time.Hour, ResetAfter: hour(3), Fallback: true,
 	}}, frozen(r.Parts[0]))
 	require.True(t, r.Parts[1].Result.Allowed)
+	require.True(t, r.Parts[1].Bucket, "in a denial too")
 	require.Equal(t, 1, r.Parts[1].Result.Remaining, "nothing was taken from the address")
 	require.Equal(t, 1, acquire(t, user.Claim("u", 1), address.Claim("a", 1)).Parts[0].Result.Remaining)
 

@@ -72,6 +72,7 @@ func TestSeveralLimitsThroughAnOutage(t *testing.T) {
 	w = ask("192.0.2.2")
 	require.Equal(t, 429, w.Code)
 	require.Equal(t, problemOf("tokens"), w.Body.String())
+	require.Equal(t, []string{`"address";r=2;t=7200`, `"tokens";r=8;t=7200`, `"running";r=1`}, fields(w), "t of a bucket that did not deny is the time of its permits")
 	require.Equal(t, 8, peek(t, tokens, "a").Remaining)
 
 	server.SetError("")

@@ -7,10 +7,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-const (
-	budget    = 20 * time.Millisecond // of a request, for all its limits
-	instances = 3                     // of this service, which share each limit while Redis is down
-)
+const budget = 20 * time.Millisecond // of a request, for all its limits
 
 // A plan is what a customer has bought.
 type plan struct{ perMinute, burst int }
@@ -24,8 +21,8 @@ type limits struct {
 	loginAddress, loginUser                    ratelimit.Limiter
 }
 
-// newLimits takes the plan of a request's customer from planOf.
-func newLimits(client ratelimit.Client, planOf func(ctx context.Context) string, observers ...ratelimit.Observer) limits {
+// newLimits takes the plan of a request's customer from planOf. While Redis is down, instances share each limit.
+func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.Context) string, observers ...ratelimit.Observer) limits {
 	observed := ratelimit.WithObserver(observers...)
 	named := func(name string) ratelimit.Option { return ratelimit.WithOptions(ratelimit.WithName(name), observed) }
 	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}, observed))
@@ -33,13 +30,13 @@ func newLimits(client ratelimit.Client, planOf func(ctx context.Context) string,
 		return ratelimit.Must(ratelimit.NewFallback(primary, secondary,
 			ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker), observed))
 	}
-	share := func(perMinute, burst int) ratelimit.Limiter {
+	share := func(perMinute, burst int, begins ...ratelimit.LocalOption) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewLocalTokenBucket(
-			ratelimit.PerMinute(max(1, perMinute/instances)), max(1, burst/instances), ratelimit.WithLastAnswers()))
+			ratelimit.PerMinute(max(1, perMinute/instances)), max(1, burst/instances), begins...))
 	}
 	bucket := func(name string, p plan) ratelimit.Limiter {
 		shared := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(p.perMinute), p.burst, named(name)))
-		return outage(shared, share(p.perMinute, p.burst))
+		return outage(shared, share(p.perMinute, p.burst, ratelimit.WithLastAnswers()))
 	}
 	tries := func(name string, limit int) ratelimit.Limiter {
 		log := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: limit, Window: 15 * time.Minute}}, named(name)))
@@ -54,16 +51,13 @@ func newLimits(client ratelimit.Client, planOf func(ctx context.Context) string,
 	mail := ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(5), 1, named("mail")))
 	running := ratelimit.Must(ratelimit.NewInFlight(client, 3, 30*time.Second, named("running")))
 	return limits{
-		address:   outage(window, share(600, 600)),
+		address:   outage(window, share(600, 600)), // it begins full: an address that comes for the first time is no abuse
 		everybody: bucket("everybody", plan{60_000, 2_000}),
 		customer: ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) ratelimit.Limiter {
-			if l, ok := byPlan[planOf(ctx)]; ok {
-				return l
-			}
-			return ratelimit.DenyAll() // a plan that does not exist is nobody's
+			return byPlan[planOf(ctx)] // nil for a plan that does not exist: our mistake, so the answer is 500
 		})),
 		tokens: bucket("tokens", plan{6_000, 3_000}),
-		mail:   outage(mail, share(300, 1)),
+		mail:   outage(mail, share(300, 1, ratelimit.WithLastAnswers())),
 		running: ratelimit.Must(ratelimit.NewHoldFallback(running, ratelimit.Must(ratelimit.NewLocalInFlight(1)),
 			ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker), observed)),
 		loginAddress: tries("login-address", 50),

@@ -2,8 +2,13 @@
 // same time, for the tokens of a language model, for tries at a password, and for a worker that waits for its turn.
 // limits.go has the limits, and what they do while Redis is down.
 //
-// Redis is at REDIS_ADDR, the proxies in front have addresses in TRUSTED_PROXIES. Customers use port 8080. Admins use
-// http://localhost:8081, which has /metrics, /top and PUT /plans/{customer}/{plan}.
+// Variables of the environment, all of which may be left out:
+//
+//	ADDR             for customers, :8080
+//	ADMIN_ADDR       for admins, localhost:8081: /metrics, /top and PUT /plans/{customer}/{plan}
+//	REDIS_ADDR       localhost:6379
+//	TRUSTED_PROXIES  the networks of the proxies in front, such as 10.0.0.0/8; none
+//	INSTANCES        how many instances of this service share each limit while Redis is down, 3
 package main
 
 import (
@@ -15,10 +20,12 @@ import (
 	"fmt"
 	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,6 +42,7 @@ import (
 	"github.com/tryacquire/ratelimit/otellimit"
 )
 
+// A service keeps in memory what would be in a database, which all instances share.
 type service struct {
 	customers map[string]string // by API key
 	plans     sync.Map          // by customer
@@ -111,8 +119,8 @@ func user(r *http.Request) (string, error) {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(name))), nil
 }
 
-// public is what customers see. proxies are those whose X-Forwarded-For is believed.
-func (s *service) public(l limits, proxies []netip.Prefix) http.Handler {
+// public is what customers see, and all limits of it. proxies are those whose X-Forwarded-For is believed.
+func (s *service) public(l limits, proxies []netip.Prefix) (handler http.Handler, all []func(http.Handler) http.Handler) {
 	address, customer := ratelimit.Must(httplimit.ClientIP(proxies)), ratelimit.Must(httplimit.User(customerOf))
 	perAddress := httplimit.Limit(l.address, address)
 	limits := []httplimit.Option{
@@ -127,14 +135,15 @@ func (s *service) public(l limits, proxies []netip.Prefix) http.Handler {
 	tries := ratelimit.Must(httplimit.NewAll(httplimit.Limit(l.loginAddress, address), httplimit.Limit(l.loginUser, user)))
 
 	// What the authentication turns away counts by address too.
-	stranger := ratelimit.Must(httplimit.NewAll(perAddress))(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	strange := ratelimit.Must(httplimit.NewAll(perAddress))
+	stranger := strange(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "unknown API key", http.StatusUnauthorized)
 	}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /invite", s.authenticated(cheap(http.HandlerFunc(s.invite)), stranger))
 	mux.Handle("POST /chat", s.authenticated(expensive(http.HandlerFunc(s.chat)), stranger))
 	mux.Handle("POST /login", tries(http.HandlerFunc(s.login)))
-	return http.MaxBytesHandler(mux, 1<<20)
+	return http.MaxBytesHandler(mux, 1<<20), []func(http.Handler) http.Handler{cheap, expensive, tries, strange}
 }
 
 // admin is for the operators, on an address that only they can reach.
@@ -146,18 +155,24 @@ func (s *service) admin() http.Handler {
 		_ = json.NewEncoder(w).Encode(s.top.Top(10))
 	})
 	mux.HandleFunc("PUT /plans/{customer}/{plan}", func(w http.ResponseWriter, r *http.Request) {
-		if _, ok := plans[r.PathValue("plan")]; !ok {
+		customer, plan := r.PathValue("customer"), r.PathValue("plan")
+		if _, ok := plans[plan]; !ok {
 			http.Error(w, "there is no such plan", http.StatusBadRequest)
 			return
 		}
-		s.plans.Store(r.PathValue("customer"), r.PathValue("plan"))
+		if _, ok := s.plans.Load(customer); !ok {
+			http.Error(w, "there is no such customer", http.StatusNotFound)
+			return
+		}
+		s.plans.Store(customer, plan)
 		w.WriteHeader(http.StatusNoContent)
 	})
 	return mux
 }
 
+// trustedProxies reads networks that are separated by commas or spaces.
 func trustedProxies(list string) (proxies []netip.Prefix, err error) {
-	for network := range strings.FieldsSeq(list) {
+	for network := range strings.FieldsFuncSeq(list, func(r rune) bool { return r == ',' || r == ' ' }) {
 		p, err := netip.ParsePrefix(network)
 		if err != nil {
 			return nil, fmt.Errorf("TRUSTED_PROXIES: %w; give networks such as 10.0.0.0/8", err)
@@ -172,6 +187,10 @@ func run(ctx context.Context) error {
 	proxies, err := trustedProxies(os.Getenv("TRUSTED_PROXIES"))
 	if err != nil {
 		return err
+	}
+	instances, err := strconv.Atoi(cmp.Or(os.Getenv("INSTANCES"), "3"))
+	if err != nil || instances < 1 {
+		return fmt.Errorf("INSTANCES: %q is no number of instances; give one such as 3", os.Getenv("INSTANCES"))
 	}
 	client := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget,
 		&redis.Options{Addr: cmp.Or(os.Getenv("REDIS_ADDR"), "localhost:6379")})))
@@ -190,16 +209,32 @@ func run(ctx context.Context) error {
 	}
 	s.plans.Store("acme", "pro")
 	s.plans.Store("umbrella", "free")
-	l := newLimits(client, s.planOf, metrics.Observe, denials.Observe, s.top.Observe)
+	l := newLimits(client, instances, s.planOf, metrics.Observe, denials.Observe, s.top.Observe)
+	handler, all := s.public(l, proxies)
+	failed := ratelimit.PreloadAll(ctx, ratelimit.ClaimOf(l.mail, "mail", 1))
+	for _, limit := range all { // the plans share their scripts, so those of one customer are enough
+		failed = errors.Join(failed, httplimit.Preload(context.WithValue(ctx, customerKey{}, "acme"), limit))
+	}
+	if failed != nil {
+		slog.Warn("Redis is down", "error", failed) // the policies for outages decide
+	}
 
+	public, err := net.Listen("tcp", cmp.Or(os.Getenv("ADDR"), ":8080"))
+	if err != nil {
+		return err
+	}
+	admin, err := net.Listen("tcp", cmp.Or(os.Getenv("ADMIN_ADDR"), "localhost:8081"))
+	if err != nil {
+		return err
+	}
 	servers := []*http.Server{
-		{Addr: ":8080", Handler: s.public(l, proxies), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second},
-		{Addr: "localhost:8081", Handler: s.admin(), ReadHeaderTimeout: 5 * time.Second},
+		{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second},
+		{Handler: s.admin(), ReadHeaderTimeout: 5 * time.Second},
 	}
 	ended := make(chan error, len(servers))
-	for _, server := range servers {
-		go func() { ended <- server.ListenAndServe() }()
-	}
+	go func() { ended <- servers[0].Serve(public) }()
+	go func() { ended <- servers[1].Serve(admin) }()
+	slog.Info("serving", "customers", public.Addr().String(), "admins", admin.Addr().String())
 	mailing, stop := context.WithCancel(context.Background())
 	defer stop()
 	mailed := make(chan struct{})
@@ -221,12 +256,15 @@ func run(ctx context.Context) error {
 		case <-grace.Done():
 		}
 	}
+	if n := len(s.outbox); n > 0 {
+		err = errors.Join(err, fmt.Errorf("%d invitations are not sent", n))
+	}
 	return err
 }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	if err := run(ctx); err != nil {
 		log.Fatal(err)
 	}

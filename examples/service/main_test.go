@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -31,7 +32,12 @@ type site struct {
 }
 
 func open(t *testing.T, observers ...ratelimit.Observer) *site {
-	s := &site{Env: ratelimittest.New(t), sent: make(chan string, 100)}
+	return openOn(t, ratelimittest.New(t), observers...)
+}
+
+// openOn is another instance, on the same Redis.
+func openOn(t *testing.T, env *ratelimittest.Env, observers ...ratelimit.Observer) *site {
+	s := &site{Env: env, sent: make(chan string, 100)}
 	s.service = &service{
 		customers: map[string]string{"secret-1": "acme", "secret-2": "umbrella"}, outbox: make(chan string, 100),
 		model: func(_ context.Context, prompt string) (string, int, error) {
@@ -44,11 +50,12 @@ func open(t *testing.T, observers ...ratelimit.Observer) *site {
 	}
 	s.plans.Store("acme", "free")
 	s.plans.Store("umbrella", "free")
-	l := newLimits(s.Env.Client(), s.planOf, append(observers, s.top.Observe)...)
+	l := newLimits(s.Env.Client(), 3, s.planOf, append(observers, s.top.Observe)...)
 	mailed := make(chan struct{})
 	go func() { defer close(mailed); s.mail(context.Background(), l.mail) }()
 	t.Cleanup(func() { close(s.outbox); <-mailed })
-	s.server = ratelimittest.Serve(t, s.public(l, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}))
+	handler, _ := s.public(l, []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
+	s.server = ratelimittest.Serve(t, handler)
 	s.admins = ratelimittest.Serve(t, s.service.admin())
 	return s
 }
@@ -98,8 +105,11 @@ func TestPlansAreChangedAtRunTime(t *testing.T) {
 		require.Equal(t, 429, s.post(t, "/invite", "secret-1", "to=x"))
 		_, top := ask(t, s.admins, "GET", "/top", "", "")
 		require.Contains(t, top, "acme")
+		require.Equal(t, 404, s.plan(t, "stark", "pro"))
 		s.plans.Store("umbrella", "porsche")
-		require.Equal(t, 429, s.post(t, "/invite", "secret-2", "to=x"), "a plan that does not exist")
+		require.Equal(t, 500, s.post(t, "/invite", "secret-2", "to=x"), "a plan that does not exist is no fault of the customer's")
+		require.Equal(t, 204, s.plan(t, "umbrella", "free"))
+		require.Equal(t, 202, s.post(t, "/invite", "secret-2", "to=x"))
 	})
 }
 
@@ -111,6 +121,61 @@ func TestStrangersCountByAddress(t *testing.T) {
 		}
 		require.Equal(t, 429, s.post(t, "/invite", "made up", "to=x"))
 		require.Equal(t, 429, s.post(t, "/invite", "secret-1", "to=x"))
+	})
+}
+
+// TestInstancesShareTheirLimits, all of them while Redis answers, and a third each in an outage. Their mail goes in turn.
+func TestInstancesShareTheirLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first := open(t)
+		all := []*site{first, openOn(t, first.Env), openOn(t, first.Env)}
+		ask := func(want ...int) {
+			t.Helper()
+			for i, status := range want {
+				require.Equal(t, status, all[i%3].post(t, "/invite", "secret-1", "to=x"), i)
+			}
+		}
+		ask(202, 202, 202, 202, 202, 202, 429, 429, 429)
+		var sent []string
+		for _, s := range all {
+			sent = append(sent, <-s.sent, <-s.sent)
+		}
+		slices.Sort(sent)
+		require.Equal(t, []string{"x 00.0", "x 00.2", "x 00.4", "x 00.6", "x 00.8", "x 01.0"}, sent)
+
+		first.Advance(time.Minute) // all have seen that nothing is left, and then everything
+		ask(202, 202, 202)
+		first.FailWith("LOADING Redis is loading the dataset in memory")
+		first.Advance(6 * time.Second)
+		ask(202, 202, 202, 202, 202, 202, 429, 429, 429)
+	})
+}
+
+// TestAddressesBehindProxies: what a proxy has added counts, and not what the client has sent itself.
+func TestAddressesBehindProxies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t)
+		limits := newLimits(s.Env.Client(), 3, s.planOf, s.top.Observe)
+		behind, _ := s.public(limits, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})
+		open, _ := s.public(limits, nil)
+		for _, test := range []struct {
+			handler         http.Handler
+			from, forwarded string
+			want            string // what is left
+		}{
+			{behind, "10.0.0.1:1", "192.0.2.1", "r=599"},
+			{behind, "10.0.0.2:1", "203.0.113.9, 192.0.2.1", "r=598"},
+			{behind, "192.0.2.1:1", "203.0.113.9", "r=597"},
+			{open, "192.0.2.1:1", "203.0.113.9", "r=596"},
+			{open, "10.0.0.1:1", "192.0.2.1", "r=599"},
+		} {
+			r := httptest.NewRequest("POST", "/invite", nil)
+			r.RemoteAddr = test.from
+			r.Header.Set("X-Forwarded-For", test.forwarded)
+			w := httptest.NewRecorder()
+			test.handler.ServeHTTP(w, r)
+			require.Contains(t, w.Header().Get("RateLimit"), test.want, test)
+		}
 	})
 }
 

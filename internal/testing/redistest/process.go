@@ -44,6 +44,10 @@ func startProcess(dir string, env []string, after func(pid int), program string,
 	return p, nil
 }
 
+// EndWithTest makes the kernel kill a program that a test is about to start, when the test process dies without running its
+// cleanups (on Linux).
+func EndWithTest(cmd *exec.Cmd) { cmd.SysProcAttr = processAttributes() }
+
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
 func (p *process) exited() bool {
