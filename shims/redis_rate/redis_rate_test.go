@@ -78,15 +78,26 @@ func TestABurstOfZeroDeniesEverything(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestWhatIsAnErrorHere: the original allows everything with a zero Limit, adds permits for a
-// negative n, and panics without a client.
+// TestWhatIsAnErrorHere: the original allows everything with a Period of 0, adds permits for a
+// negative n, and panics without a client. A Rate of 0 is an error of Redis there.
 func TestWhatIsAnErrorHere(t *testing.T) {
 	ctx, l := t.Context(), rateLimiter(t)
 	_, err := l.Allow(ctx, "k", redis_rate.Limit{})
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.EqualError(t, err, "redis_rate: the limit 0 req/0s (burst 0): ratelimit: invalid configuration: the rate's Count is 0; it must be at least 1")
-	_, err = l.AllowAtMost(ctx, "k", redis_rate.PerSecond(0), 1)
-	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	for _, limit := range []redis_rate.Limit{
+		redis_rate.PerSecond(0),
+		{Rate: 5, Burst: 5},
+		{Rate: 5, Burst: 0},
+		{Rate: 5, Burst: 5, Period: 999 * time.Microsecond},
+		redis_rate.PerSecond(1_000_000_001),
+		{Rate: 1, Burst: 1_000_000_001, Period: time.Second},
+	} {
+		_, err = l.Allow(ctx, "k", limit)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, limit)
+		_, err = l.AllowAtMost(ctx, "k", limit, 1)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, limit)
+	}
 	for _, call := range []func(context.Context, string, redis_rate.Limit, int) (*redis_rate.Result, error){l.AllowN, l.AllowAtMost} {
 		_, err = call(ctx, "k", redis_rate.PerSecond(10), -1)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidPermits)

@@ -38,6 +38,7 @@ func TestSnippetsLimit(t *testing.T) {
 		allowed int
 	}{
 		"redis_rate": {redisRate(onServer(t), ok), 10},
+		"after it":   {redisRateAfter(onServer(t), ok), 10}, // no X-User here: the prefix is the key
 		"ulule":      {byUlule, 5},
 		"throttled":  {byThrottled, 6}, // MaxBurst + 1
 		"httprate":   {perAddress(ok), 100},

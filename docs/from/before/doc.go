@@ -1,3 +1,3 @@
 // Package before has the snippets of other libraries that the pages of docs/from show, so that
-// they compile.
+// they compile, and what becomes of redis_rate, so that one test asks both.
 package before

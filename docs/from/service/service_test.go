@@ -53,7 +53,8 @@ func TestTheServiceDoesTheSame(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := miniredis.RunT(t)
-			server.SetTime(time.Unix(1_500_000_000, 0)) // where the floating point numbers of redis_rate are exact enough
+			start := time.Unix(1_500_000_000, 0) // where the floating point numbers of redis_rate are exact enough
+			server.SetTime(start)
 			client := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: []string{server.Addr()}})
 			t.Cleanup(func() { _ = client.Close() })
 			ctx, s := t.Context(), newService(client)
@@ -65,6 +66,28 @@ func TestTheServiceDoesTheSame(t *testing.T) {
 				require.Equal(t, []string{"2", "1", "0", "0"}[i], w.Header().Get("X-RateLimit-Remaining"))
 				require.Equal(t, []string{"", "", "", "20"}[i], w.Header().Get("Retry-After"))
 			}
+			server.SetTime(start.Add(500 * time.Millisecond))
+			w := httptest.NewRecorder()
+			s.Handler(w, httptest.NewRequest(http.MethodGet, "/", nil))
+			require.Equal(t, map[string]string{"before": "19", "shim": "19", "after": "20"}[name], w.Header().Get("Retry-After"),
+				"of 19.5 s: only the last rounds up, so that no client comes back too early")
+
+			require.NoError(t, s.Login(ctx, ""), "nobody is a caller too")
+			require.NoError(t, s.LoggedIn(ctx, ""))
+			require.NoError(t, s.Search(ctx, "", 1))
+			sent, err := s.Send(ctx, "", 1)
+			require.NoError(t, err)
+			require.Equal(t, 1, sent)
+			left, err := s.Left(ctx, "")
+			require.NoError(t, err)
+			require.Equal(t, 9, left)
+			require.NoError(t, s.Tenant(ctx, "", 1))
+			require.NoError(t, s.SMS(ctx, ""))
+
+			sent, err = s.Send(ctx, "ann", 0)
+			require.NoError(t, err)
+			require.Zero(t, sent)
+			require.EqualError(t, s.Search(ctx, "ann", 0), "denied, retry after 0s")
 			for range 5 {
 				require.NoError(t, s.Login(ctx, "ann"))
 			}
@@ -81,7 +104,7 @@ func TestTheServiceDoesTheSame(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, want, sent)
 			}
-			left, err := s.Left(ctx, "ann")
+			left, err = s.Left(ctx, "ann")
 			require.NoError(t, err)
 			require.Zero(t, left)
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"time"
@@ -14,7 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
-// A Service limits what its customers do.
+// A Service limits what its customers do. Its keys have a prefix, because an empty key is an error.
 type Service struct {
 	api, login, search, send, everybody *ratelimit.TokenBucket
 	tenants                             *ratelimit.TokenBuckets
@@ -47,22 +48,27 @@ func (s *Service) Handler(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-RateLimit-Remaining", strconv.Itoa(result.Remaining))
 	if !result.Allowed {
-		w.Header().Set("Retry-After", strconv.Itoa(int(result.RetryAfter/time.Second)))
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(result.RetryAfter.Seconds()))))
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 }
 
 // Login is denied after too many attempts.
 func (s *Service) Login(ctx context.Context, user string) error {
-	return denied(s.login.TryAcquire(ctx, user)) // 2
+	return denied(s.login.TryAcquire(ctx, "user:"+user)) // 2
 }
 
 // LoggedIn forgets the attempts.
-func (s *Service) LoggedIn(ctx context.Context, user string) error { return s.login.Reset(ctx, user) } // 3
+func (s *Service) LoggedIn(ctx context.Context, user string) error {
+	return s.login.Reset(ctx, "user:"+user) // 3
+}
 
 // Search is a call of a cost.
 func (s *Service) Search(ctx context.Context, user string, pages int) error {
-	result, err := s.search.TryAcquireN(ctx, user, pages) // 4
+	if pages == 0 { // an error here; redis_rate allows 0 of 0, which denied reports as a denial
+		return denied(ratelimit.Result{}, nil)
+	}
+	result, err := s.search.TryAcquireN(ctx, "user:"+user, pages) // 4
 	if errors.Is(err, ratelimit.ErrExceedsLimit) {
 		return fmt.Errorf("denied: %w", err) // no wait would help
 	}
@@ -71,13 +77,16 @@ func (s *Service) Search(ctx context.Context, user string, pages int) error {
 
 // Send sends as many messages as it may.
 func (s *Service) Send(ctx context.Context, user string, messages int) (sent int, err error) {
-	sent, _, err = s.send.TryAcquireUpTo(ctx, user, messages) // 5
+	if messages == 0 { // an error here
+		return 0, nil
+	}
+	sent, _, err = s.send.TryAcquireUpTo(ctx, "user:"+user, messages) // 5
 	return sent, err
 }
 
 // Left is how many messages may be sent.
 func (s *Service) Left(ctx context.Context, user string) (int, error) {
-	result, err := s.send.Peek(ctx, user) // 6
+	result, err := s.send.Peek(ctx, "user:"+user) // 6
 	return result.Remaining, err
 }
 
@@ -87,12 +96,12 @@ func (s *Service) Tenant(ctx context.Context, tenant string, perSecond int) erro
 	if err != nil {
 		return err
 	}
-	return denied(limiter.TryAcquire(ctx, tenant))
+	return denied(limiter.TryAcquire(ctx, "tenant:"+tenant))
 }
 
 // SMS has two limits: both are taken, or none.
 func (s *Service) SMS(ctx context.Context, number string) error {
-	return denied(s.sms.TryAcquire(ctx, number)) // 8 and 9
+	return denied(s.sms.TryAcquire(ctx, "number:"+number)) // 8 and 9
 }
 
 // Everybody is a limit of all customers together.
