@@ -30,7 +30,9 @@ func TestSeveralLimitsWithPoliciesThroughKillsAndHangs(t *testing.T) {
 	const localLimit = 1_000_000_000
 	requests := ratelimit.Must(ratelimit.NewFixedWindow(client, limit, 365*24*time.Hour, ratelimit.WithName("requests")))
 	tokens := ratelimit.Must(ratelimit.NewFixedWindow(client, tokenLimit, 365*24*time.Hour, ratelimit.WithName("tokens")))
-	held := ratelimit.Must(ratelimit.NewInFlight(client, running, time.Minute, ratelimit.WithName("running")))
+	// A server that is killed keeps the places whose replies it could not send, until their leases end: these must be far shorter than
+	// what the test waits for.
+	held := ratelimit.Must(ratelimit.NewInFlight(client, running, 5*time.Second, ratelimit.WithName("running")))
 	localRequests := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), localLimit, still))
 	localTokens := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), localLimit, still))
 	localHeld := ratelimit.Must(ratelimit.NewLocalInFlight(running))
@@ -60,6 +62,7 @@ func TestSeveralLimitsWithPoliciesThroughKillsAndHangs(t *testing.T) {
 					t.Errorf("an outage has a policy here: %v", err)
 					return
 				case !r.Allowed:
+					time.Sleep(time.Millisecond) // leaves the processor to the server
 					continue
 				}
 				b := &redisBook
@@ -82,6 +85,10 @@ func TestSeveralLimitsWithPoliciesThroughKillsAndHangs(t *testing.T) {
 			}
 		})
 	}
+	t.Cleanup(func() { // also after a failure
+		stop.Store(1)
+		load.Wait()
+	})
 	more := func(b *book) {
 		t.Helper()
 		from := b.calls.Load()
