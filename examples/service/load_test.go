@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// A load asks all processes in turn, at a steady rate: the n-th request is due at n / rate, whether earlier ones have returned or not.
+// A load sends requests to the processes in turn, so many a second. It does not wait for the answer to one before it sends the
+// next.
 type load struct {
 	all   []*process
 	rate  int // requests a second

@@ -124,7 +124,8 @@ func TestStrangersCountByAddress(t *testing.T) {
 	})
 }
 
-// TestInstancesShareTheirLimits, all of them while Redis answers, and a third each in an outage. Their mail goes in turn.
+// TestInstancesShareTheirLimits: three instances have one limit together while Redis answers, and a third of it each in an
+// outage. They send mail in the order in which it was asked for.
 func TestInstancesShareTheirLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := open(t)

@@ -40,7 +40,7 @@ func rules(customer, stranger *subject) []rule {
 }
 
 // TestAnOutageUnderLoad puts three processes under load, each with a third of the limits for an outage, and takes Redis away.
-// Judged are every interval of time, and every answer. The figures of docs/outages.md are those of make soak.
+// Judged are every interval of time, and every answer. make outages prints the figures of docs/outages.md.
 func TestAnOutageUnderLoad(t *testing.T) {
 	for _, outage := range outages {
 		t.Run(outage.name, func(t *testing.T) {

@@ -67,7 +67,10 @@ func start(t *testing.T, redis string, environment ...string) *process {
 	t.Helper()
 	program, err := build()
 	require.NoError(t, err, program)
-	p := &process{ended: make(chan struct{}), client: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: 256}}}
+	// The server closes a connection on which no request has come for five seconds. A client that has just chosen it gets EOF, and
+	// sends no POST again: so a client keeps connections for less time than its server.
+	transport := &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 2 * time.Second}
+	p := &process{ended: make(chan struct{}), client: &http.Client{Timeout: time.Minute, Transport: transport}}
 	p.cmd = exec.Command(program)
 	p.cmd.Env = append(p.cmd.Environ(), "ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "REDIS_ADDR="+redis, "TRUSTED_PROXIES=127.0.0.0/8")
 	p.cmd.Env = append(p.cmd.Env, environment...)
