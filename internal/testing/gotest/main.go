@@ -6,11 +6,13 @@
 //
 // It exits with 1 if a test failed. If the environment variable CI is set, it also exits with 1 if a
 // test was left out because a server is not installed. It prints one line for a package that passes.
-// For a package that fails, and for every package with -v, it prints the output too.
+// For a package that fails, and for every package with -v, it prints the output too. Tests of a second or
+// more are named at the end, the longest first.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -65,6 +67,7 @@ func run(module string, args []string, r *report) error {
 // An event is a line of go test -json, see go doc test2json.
 type event struct {
 	Action, Package, ImportPath, Test, Output string
+	Elapsed                                   float64 // seconds
 }
 
 // A report collects the output and the results of all tests.
@@ -76,7 +79,11 @@ type report struct {
 	passed  int
 	printed map[[2]string][]string // output of the tests that have not ended, by package and test
 	leftOut map[reason]int         // number of tests
+	longest []event                // the tests that took longest, the longest first
 }
+
+// mostLongest is how many of them are named.
+const mostLongest = 12
 
 // A reason is why a test was left out.
 type reason int
@@ -135,6 +142,11 @@ func (r *report) add(e event) {
 func (r *report) end(e event, at [2]string) {
 	printed := r.printed[at]
 	delete(r.printed, at)
+	if e.Test != "" && !strings.Contains(e.Test, "/") && e.Elapsed >= 1 {
+		r.longest = append(r.longest, e)
+		slices.SortStableFunc(r.longest, func(a, b event) int { return cmp.Compare(b.Elapsed, a.Elapsed) })
+		r.longest = r.longest[:min(len(r.longest), mostLongest)]
+	}
 	switch {
 	case e.Action == "fail":
 		r.failed = true
@@ -173,17 +185,25 @@ func why(printed []string) reason {
 	return other
 }
 
-// summary is the last line.
+// summary is the last lines.
 func (r *report) summary(took time.Duration) string {
-	s := fmt.Sprintf("%d tests passed in %v; left out: %d for lack of a server", r.passed, took.Round(time.Second), r.leftOut[noServer])
+	s := ""
+	if len(r.longest) > 0 {
+		s = "longest:"
+		for _, e := range r.longest {
+			s += fmt.Sprintf(" %s %.0fs", e.Test, e.Elapsed)
+		}
+		s += "\n"
+	}
+	if r.failed {
+		s += "FAILED: "
+	}
+	s += fmt.Sprintf("%d tests passed in %v; left out: %d for lack of a server", r.passed, took.Round(time.Second), r.leftOut[noServer])
 	if n := r.leftOut[short]; n > 0 {
 		s += fmt.Sprintf(", %d by -short, with servers and the long ones", n)
 	}
 	if n := r.leftOut[other]; n > 0 {
 		s += fmt.Sprintf(", %d for reasons of their own (-v prints them)", n)
-	}
-	if r.failed {
-		s = "FAILED: " + s
 	}
 	return s
 }

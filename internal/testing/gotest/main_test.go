@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -78,4 +79,14 @@ func TestABuildThatFailsIsAFailure(t *testing.T) {
 no JSON`))
 	require.Equal(t, "p.go:1: undefined: x\nno JSON", out.String())
 	require.True(t, r.failed)
+}
+
+func TestTheLongestTestsAreNamed(t *testing.T) {
+	r := newReport(io.Discard, false)
+	r.read(strings.NewReader(`{"Action":"pass","Package":"p","Test":"TestShort","Elapsed":0.9}
+{"Action":"pass","Package":"p","Test":"TestA/part","Elapsed":9}
+{"Action":"pass","Package":"p","Test":"TestA","Elapsed":1}
+{"Action":"fail","Package":"q","Test":"TestB","Elapsed":12.4}
+{"Action":"pass","Package":"q","Elapsed":20}`))
+	require.Equal(t, "longest: TestB 12s TestA 1s\nFAILED: 3 tests passed in 0s; left out: 0 for lack of a server", r.summary(0))
 }
