@@ -40,11 +40,13 @@ conformance: ## conformance, model and fault tests; REDISTEST_SERVER=... on anot
 	@go test -count=1 -skip '$(SERVERLESS)' $(TESTFLAGS) . ./internal/testing/faulttest || { echo "failed on $${REDISTEST_SERVER:-redis-server}"; exit 1; }
 	@echo "passed on $${REDISTEST_SERVER:-redis-server}"
 
+# With -race, so that what vet and staticcheck compile is what the tests need.
 lint: platforms ## gofmt, vet and staticcheck on every module, platforms, luacheck on the scripts
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt these:"; echo "$$unformatted"; exit 1; }
 	@grep -qx 'go 1.25.0' go.mod || { echo "go.mod: the go line must stay at 1.25.0, it forces its Go on every user"; exit 1; }
-	go vet -race -modfile=.ci/newest.mod -tags=newest ./... # -race: compiled as for the tests
-	@set -e; for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && go run $(STATICCHECK) ./...); done
+	go vet -race -modfile=.ci/newest.mod -tags=newest ./...
+	@set -e; bin=$$(mktemp -d); GOBIN=$$bin go install $(STATICCHECK); export GOFLAGS=-race; \
+	for m in $(MODULES); do echo "== $$m"; (cd $$m && go vet ./... && $$bin/staticcheck ./...); done; rm -r $$bin
 	luacheck --quiet scripts
 
 platforms: ## check that every package and test compiles for windows, darwin and 32 bits

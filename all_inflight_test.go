@@ -13,6 +13,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
@@ -97,6 +98,7 @@ func verdicts(r ratelimit.AllResult) []bool {
 
 // The largest script with permits in flight runs, beside any other limiter.
 func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
+	raceflag.Skip(t)
 	s := limitertest.OnRedis(t)
 	for _, clock := range [][]ratelimit.Option{nil, {ratelimit.WithClock(time.Now)}} {
 		for _, v := range limitertest.Variants() {

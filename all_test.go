@@ -248,6 +248,7 @@ func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
 // Eight limiters of several kinds decide together, with estimates and without: all take their
 // permits or none. Many of these groups need more local variables than a function has.
 func TestEightOfAnyKindsDecideTogether(t *testing.T) {
+	raceflag.Skip(t)
 	variants := map[string]limitertest.Variant{}
 	for _, v := range limitertest.Variants() {
 		variants[v.Name] = v

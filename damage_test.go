@@ -14,6 +14,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // wrongTexts are what a damaged field, element or number may hold.
@@ -142,6 +143,7 @@ func everything(t *testing.T, s *limitertest.Stage) map[string]string {
 // allowed and calls that are denied. Whatever a limiter makes of it, a call that fails
 // changes no key, and its error is ErrCorruptState.
 func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
+	raceflag.Skip(t)
 	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis} {
 		t.Run(name, func(t *testing.T) {
 			s := stage(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // A history is operations on two keys that must end alike: the lists of one of them are
@@ -162,6 +163,7 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 
 // TestAListIsDecidedAsItsOperationsOneByOne: the same words, and the same state.
 func TestAListIsDecidedAsItsOperationsOneByOne(t *testing.T) {
+	raceflag.Skip(t)
 	t.Run("miniredis", func(t *testing.T) {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -80,8 +79,8 @@ func TestTheLargestExecutionIsBounded(t *testing.T) {
 
 // The program runs from beginning to end, on the smallest scale.
 func TestCompare(t *testing.T) {
-	if testing.Short() || raceflag.Enabled {
-		t.Skip("takes a minute, and what it measures is raced by the tests above")
+	if testing.Short() {
+		t.Skip("takes a minute")
 	}
 	redistest.Require(t, "redis-server")
 	out := t.TempDir()

@@ -117,6 +117,7 @@ func TestDecidesAsTheScripts(t *testing.T) {
 // TestKeysThatDoNotMatterAreRemoved: of a long row of keys, those of a window are kept, and to
 // remove the others changes no answer.
 func TestKeysThatDoNotMatterAreRemoved(t *testing.T) {
+	raceflag.SkipSequential(t)
 	for _, a := range []simulate.Algorithm{
 		simulate.FixedWindow{Limit: 2, Window: time.Second},
 		simulate.FixedWindow{Limit: 2, Window: time.Second, Aligned: true},

@@ -47,7 +47,7 @@ func TestSnippetsSayWhatTheirNamesAre(t *testing.T) {
 			if ast.IsExported(name) { // of a package, in a sentence about it
 				continue
 			}
-			require.True(t, used[name], "%s tells of %s, which no snippet uses without declaring it", p.name, name)
+			require.True(t, used[name], "%s explains the name %s, but every snippet that uses it declares it", p.name, name)
 		}
 	}
 }

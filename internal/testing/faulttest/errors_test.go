@@ -13,6 +13,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -343,6 +344,7 @@ func TestABusyServerRefusesCallsWithoutEffect(t *testing.T) {
 }
 
 func TestUnreadableValuesStayAsTheyAre(t *testing.T) {
+	raceflag.Skip(t)
 	t.Parallel()
 	s := setScene(t, redistest.Start(t))
 	list := func(values ...any) func(key string) error {

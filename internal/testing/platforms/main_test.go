@@ -8,11 +8,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
 // TestWhatDoesNotCompileElsewhere is found in a package and in its tests, for each platform, and
 // what compiles is not complained about.
 func TestWhatDoesNotCompileElsewhere(t *testing.T) {
+	raceflag.Skip(t)
 	module := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod":          "module example.com/m\n\ngo 1.25.0\n",

@@ -16,3 +16,11 @@ func SkipSequential(t testing.TB) {
 		t.Skip("one call after the other, for long: it runs without the race detector and RATELIMIT_ONCE")
 	}
 }
+
+// Skip is SkipSequential for what is worth its time on a further server too.
+func Skip(t testing.TB) {
+	t.Helper()
+	if Enabled {
+		t.Skip("one call after the other, for long: it runs without the race detector")
+	}
+}

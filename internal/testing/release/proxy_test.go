@@ -125,7 +125,7 @@ func (u user) run(t *testing.T, dir string, args ...string) {
 	try := func(further string) (string, error) {
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-modcacherw", "GOWORK=off", "GONOSUMDB=*", "GOTOOLCHAIN=auto",
+		cmd.Env = append(os.Environ(), "GOFLAGS="+goflags, "GOWORK=off", "GONOSUMDB=*", "GOTOOLCHAIN=auto",
 			"GOPROXY=file://"+filepath.ToSlash(u.proxy)+",file://"+filepath.ToSlash(u.cache)+"/cache/download,"+further)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
