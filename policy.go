@@ -387,11 +387,36 @@ func errAlone(l any) error {
 // check returns the error that the call would get for its limiters whatever their keys hold, as far
 // as that is known: a Choice may pick any limiter.
 func (c *call) check() error {
-	next, own := c.outermost()
-	if next == nil {
+	inside, secondaries, err := c.within(func(p picker, _ int) (any, error) {
+		if kindOf(p).absent {
+			return nil, errUnmade
+		}
+		return nil, nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case inside == nil:
 		return c.checkLimiters()
 	}
-	inside, outage := &call{op: c.op, split: c.split}, &call{op: c.op, split: c.split}
+	if err := inside.check(); err != nil || secondaries == nil {
+		return err
+	}
+	if err := secondaries.check(); err != nil {
+		return fmt.Errorf("%w (the secondaries of a call that an outage meets)", err)
+	}
+	return nil
+}
+
+// within returns the call without its outermost policies, or nil if it has none, and the call that
+// an outage makes of it, or nil if that is an error, because a claim has no secondary. pick says what
+// a Choice has for the claim at an index; the claim is left out if that is nil.
+func (c *call) within(pick func(p picker, at int) (any, error)) (inside, secondaries *call, err error) {
+	next, own := c.outermost()
+	if next == nil {
+		return nil, nil, nil
+	}
+	inside, secondaries = &call{op: c.op, split: c.split}, &call{op: c.op, split: c.split}
 	for i, claim := range c.claims {
 		if !own.has(i) {
 			inside.claims = append(inside.claims, claim)
@@ -399,31 +424,32 @@ func (c *call) check() error {
 		}
 		switch p := claim.outer.(type) {
 		case picker:
-			if kindOf(p).absent {
-				return errUnmade
+			picked, err := pick(p, i)
+			if err != nil {
+				return nil, nil, err
+			}
+			if picked != nil {
+				inside.add(claim, picked)
 			}
 		case outagePolicy:
 			f, primary, secondary := p.outage()
 			if f == nil {
-				return errUnmade
+				return nil, nil, errUnmade
 			}
 			inside.add(claim, primary)
-			outage.add(claim, secondary)
+			secondaries.add(claim, secondary)
 		default:
 			k := kindOf(p)
 			if k.absent || k.inside == nil {
-				return errUnmade
+				return nil, nil, errUnmade
 			}
 			inside.add(claim, k.inside)
 		}
 	}
-	if err := inside.check(); err != nil || len(outage.claims) < len(c.claims) { // a claim without a secondary makes an outage an error
-		return err
+	if len(secondaries.claims) < len(c.claims) {
+		secondaries = nil
 	}
-	if err := outage.check(); err != nil {
-		return fmt.Errorf("%w (the secondaries of a call that an outage meets)", err)
-	}
-	return nil
+	return inside, secondaries, nil
 }
 
 // add adds a claim that l decides.

@@ -49,48 +49,27 @@ type preloader interface {
 	Preload(ctx context.Context) error
 }
 
-// add adds what c needs. It takes off the policies as [call.check] does.
+// add adds what c needs.
 func (p *preloads) add(ctx context.Context, c *call) error {
-	next, own := c.outermost()
-	if next == nil {
+	inside, secondaries, err := c.within(func(choice picker, at int) (any, error) {
+		key := c.claims[at].key
+		picked, err := choice.pickFor(ctx, key)
+		if err == nil && deniesAll(picked) {
+			err = invalidConfig("PreloadAll: the plan of %s, the key of claim %d, is to deny all, which needs no script; give a key and a context that have another plan",
+				shortKey(key), at+1)
+		}
+		return picked, err
+	})
+	switch {
+	case err != nil:
+		return err
+	case inside == nil:
 		return p.addLimiters(c)
 	}
-	inside, outage := &call{op: c.op, split: c.split}, &call{op: c.op, split: c.split}
-	for i, claim := range c.claims {
-		if !own.has(i) {
-			inside.claims = append(inside.claims, claim)
-			continue
-		}
-		switch policy := claim.outer.(type) {
-		case picker:
-			picked, err := policy.pickFor(ctx, claim.key)
-			if err != nil {
-				return err
-			}
-			if deniesAll(picked) {
-				return invalidConfig("PreloadAll: the plan of %s, the key of claim %d, is to deny all, which needs no script; give a key and a context that have another plan",
-					shortKey(claim.key), i+1)
-			}
-			inside.add(claim, picked)
-		case outagePolicy:
-			f, primary, secondary := policy.outage()
-			if f == nil {
-				return errUnmade
-			}
-			inside.add(claim, primary)
-			outage.add(claim, secondary)
-		default:
-			k := kindOf(policy)
-			if k.absent || k.inside == nil {
-				return errUnmade
-			}
-			inside.add(claim, k.inside)
-		}
-	}
-	if err := p.add(ctx, inside); err != nil || len(outage.claims) < len(c.claims) { // a claim without a secondary makes an outage an error
+	if err := p.add(ctx, inside); err != nil || secondaries == nil {
 		return err
 	}
-	return p.add(ctx, outage)
+	return p.add(ctx, secondaries)
 }
 
 // deniesAll reports whether l is DenyAll or DenyHolds.
