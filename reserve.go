@@ -173,6 +173,11 @@ const cancelTime = 100 * time.Millisecond
 // been used, as with a Cancel that is deferred. So a reservation that was due at once is never
 // cancelled by Cancel; take such permits with an Estimate, whose Ticket gives them back.
 //
+// A reservation is known by what it wrote to the key. After the server's clock was set back, or after
+// Reset, a call at the same microsecond can write exactly the same; Cancel then gives back as many
+// permits of that call, once. It takes a rule that restores a permit in about a microsecond, or a
+// coincidence.
+//
 // It asks Redis at most once. After Wait has returned nil, and after another Cancel that has
 // asked Redis, it does nothing and returns nil. If ctx has ended before the permits are due, it
 // returns an error and does not ask Redis: use context.WithoutCancel to cancel because ctx ended.

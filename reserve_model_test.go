@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 			server.SetTime(limitertest.Start)
 			client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 			defer client.Close()
-			reserved, late, cancelled := 0, 0, 0
+			reserved, late, cancelled, again := 0, 0, 0, 0
 			for range configurations {
 				var opts []ratelimit.Option
 				var at time.Time
@@ -47,11 +48,20 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 				type reservation struct {
 					real   *ratelimit.Reservation
 					cancel func()
+					wrote  string
 				}
 				var held []reservation
 				reset := func() {
 					m.Reset()
 					held = nil // what they wrote could be written again within a microsecond
+				}
+				look := func() (last, waiting string) {
+					for _, key := range server.Keys() {
+						text, err := server.Get(key)
+						require.NoError(t, err)
+						last, waiting, _ = strings.Cut(text, ";")
+					}
+					return last, ";" + waiting
 				}
 				still := func() time.Time { return limitertest.Start }
 				var want model.Answer
@@ -79,6 +89,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 					if len(server.Keys()) == 0 {
 						reset()
 					}
+					found, _ := look()
 					switch op := rng.IntN(10); {
 					case step.Op == model.Reset:
 						require.NoError(t, l.Reset(ctx, "k"))
@@ -96,6 +107,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						require.NoError(t, held[pick].real.GiveBack(ctx))
 						held = append(held[:pick], held[pick+1:]...)
 						cancelled++
+						continue
 					case op < 7:
 						_, due, undo := m.Reserve(step.Now, step.N, -1) // a look
 						undo()
@@ -111,7 +123,7 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						require.NoError(t, err, "%s: step %d: %+v within %d", p.About, i, step, longest)
 						require.Equal(t, time.Duration(due)*time.Microsecond, r.Delay(), "%s: step %d: %+v within %d", p.About, i, step, longest)
 						require.Equal(t, limitertest.ResultOf(answer), r.Result(), "%s: step %d: %+v within %d", p.About, i, step, longest)
-						held = append(held, reservation{r, cancel})
+						held = append(held, reservation{real: r, cancel: cancel})
 						want = answer
 						reserved++
 						if due > 0 {
@@ -122,9 +134,24 @@ func TestReservationsAnswerAsTheirModels(t *testing.T) {
 						got := must(t)(l.TryAcquireN(ctx, "k", step.N))
 						require.Equal(t, rounded(limitertest.ResultOf(want), got), got, "%s: step %d: %+v", p.About, i, step)
 					}
+					// After the clock was set back, a call can write what an earlier reservation wrote. A cancel
+					// of that takes the call's state for its own, and the model does not: see Cancel.
+					last, waiting := look()
+					same := strings.Contains(waiting, ";"+last+"|")
+					for _, h := range held {
+						same = same || h.wrote == last
+					}
+					if last != found && last != "" && same {
+						require.NoError(t, l.Reset(ctx, "k"))
+						reset()
+						again++
+					}
+					if len(held) > 0 && held[len(held)-1].wrote == "" {
+						held[len(held)-1].wrote = last
+					}
 				}
 			}
-			t.Logf("%d reservations, %d due later, %d cancelled", reserved, late, cancelled)
+			t.Logf("%d reservations, %d due later, %d cancelled; %d wrote what another had written", reserved, late, cancelled, again)
 		})
 	}
 }

@@ -159,3 +159,55 @@ func TestReservationsOfSeveralRulesKeepTheBound(t *testing.T) {
 	}
 	t.Logf("%d reservations, %d exact retries beside a promise", promised, beside)
 }
+
+// TestAPromiseEndsWithinAStep: a bucket that refills in steps takes permits while those of a faster rule
+// are promised, and the promise ends within a step. The faster rule knows when the writer's next
+// step comes: it counts from the writer's instant, not from the end of the promise.
+func TestAPromiseEndsWithinAStep(t *testing.T) {
+	const ms = time.Millisecond
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		bucket := func(rate ratelimit.Rate, burst int, every time.Duration) *ratelimit.TokenBucket {
+			o := []ratelimit.TokenBucketOption{ratelimit.WithOptions(s.Opts...)}
+			if every > 0 {
+				o = append(o, ratelimit.WithRefillEvery(every))
+			}
+			return ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst, o...))
+		}
+		faster, a := ratelimit.Per(10, 9*time.Second), ratelimit.PerSecond(1) // a permit in 900 ms
+		writer := bucket(a, 3, time.Second)
+		for _, row := range []struct {
+			name string
+			l    *ratelimit.TokenBucket
+			n    int
+			want time.Duration
+		}{
+			{"the writer", writer, 1, 1000 * ms},
+			{"the writer, all", writer, 3, 3000 * ms},
+			{"its third step", bucket(faster, 1, 0), 1, 3000 * ms},
+			{"its first step", bucket(faster, 3, 0), 1, 1000 * ms},
+			{"its second step", bucket(faster, 3, 0), 2, 2000 * ms},
+			{"all", bucket(faster, 3, 0), 3, 3000 * ms},
+			{"it fits when the promise ends", bucket(faster, 4, 0), 1, 900 * ms},
+			{"it fits before the promise ends", bucket(ratelimit.PerSecond(5), 5, 0), 1, 700 * ms},
+			{"steps of its own, of two permits", bucket(faster, 2, 1800*ms), 1, 2000 * ms},
+			{"a rule that is faster than the writer's steps", bucket(ratelimit.PerSecond(10), 1, 0), 1, 1200 * ms},
+		} {
+			t.Run(row.name, func(t *testing.T) {
+				s.Wipe(t)
+				reserve(t, bucket(faster, 1, 0), 1, 0)
+				require.Equal(t, 900*ms, reserve(t, bucket(faster, 1, 0), 1, time.Hour).Delay())
+				require.True(t, must(t)(writer.TryAcquire(ctx, "k")).Allowed)
+				mark := ""
+				if s.MaxSkew > 0 {
+					mark = "@"
+				}
+				require.Equal(t, "1763670000000000/3+0/1000000/1/1000000"+mark+"!900000", s.Admin.Get(ctx, bucketKey).Val())
+				require.Equal(t, row.want, must(t)(row.l.TryAcquireN(ctx, "k", row.n)).RetryAfter)
+				s.Advance(row.want - time.Microsecond)
+				require.Equal(t, time.Microsecond, must(t)(row.l.TryAcquireN(ctx, "k", row.n)).RetryAfter)
+				s.Advance(time.Microsecond)
+				require.True(t, must(t)(row.l.TryAcquireN(ctx, "k", row.n)).Allowed)
+			})
+		}
+	})
+}

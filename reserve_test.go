@@ -570,6 +570,80 @@ func TestACancelIsSentOnce(t *testing.T) {
 	})
 }
 
+// TestACancelWaitsWithinAMicrosecond: a rule restores hundreds of permits in a microsecond. A reservation
+// at the microsecond of a cancel that waits keeps it, because nothing has been restored yet.
+func TestACancelWaitsWithinAMicrosecond(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		rate, o := ratelimit.Per(999_983, time.Millisecond), ratelimit.WithOptions(s.Opts...)
+		for key, l := range map[string]ratelimit.Reserver{
+			bucketKey:                          ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 5, o)),
+			"ratelimit:default:leakybucket{k}": ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, 5, o)),
+		} {
+			s.Wipe(t)
+			state := func() string { return s.Admin.Get(ctx, key).Val() }
+			must(t)(l.TryAcquireN(ctx, "k", 5))
+			before := state()
+			require.Contains(t, before, "1763670000000000/5000/1000/999983")
+			a, b := reserve(t, l, 1, time.Hour), reserve(t, l, 1, time.Hour)
+			require.NoError(t, a.GiveBack(ctx))
+			c := reserve(t, l, 1, time.Hour)
+			require.Contains(t, state(), "/8000/1000/999983")
+			require.Contains(t, state(), ";", "the cancel of a waits")
+			require.NoError(t, c.GiveBack(ctx))
+			require.NoError(t, b.GiveBack(ctx))
+			require.Equal(t, before, state(), key)
+		}
+	})
+}
+
+// TestACancelOfAStateThatOthersWroteAgain: the server's clock was set back, and at the microsecond at which
+// a reservation was made, another call writes what that wrote. The state cannot tell the two apart,
+// so a cancel of the first gives back permits of the second: at most as many as it had reserved.
+func TestACancelOfAStateThatOthersWroteAgain(t *testing.T) {
+	const permit = time.Microsecond // the time that one takes
+	s := limitertest.OnMiniredis(t)
+	rate := ratelimit.Per(1000, time.Millisecond)
+	for name, l := range map[string]ratelimit.Reserver{
+		bucketKey:                          ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 5)),
+		"ratelimit:default:leakybucket{k}": ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, 5)),
+	} {
+		for _, row := range []struct {
+			name          string
+			first, n      int           // taken before the reservation, and reserved
+			due           time.Duration // of the reservation
+			wrote         string
+			back          time.Duration // by how much the clock is set back
+			others        int           // reserved afterwards, at the same microsecond
+			before, after time.Duration // the time until the bucket is full, before and after the cancel
+		}{
+			{"due at once", 0, 5, 0, "1763670000000000/5/1/1", 5 * permit, 5, 5 * permit, 0},
+			{"a part", 2, 3, 0, "1763670000000000/5/1/1", 3 * permit, 3, 5 * permit, 2 * permit},
+			{"due later", 5, 2, 2 * permit, "1763670000000000/7/1/1!2", 3 * permit, 3, 7 * permit, 5 * permit},
+		} {
+			s.Wipe(t)
+			about := name + ": " + row.name
+			state := func() string { return s.Admin.Get(ctx, name).Val() }
+			if row.first > 0 {
+				must(t)(l.TryAcquireN(ctx, "k", row.first))
+			}
+			r := reserve(t, l, row.n, time.Hour)
+			require.Equal(t, row.due, r.Delay(), about)
+			require.Equal(t, row.wrote, state(), about)
+			s.Advance(-row.back)
+			require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, about) // the state's instant becomes now
+			require.NotEqual(t, row.wrote, state(), about)
+			s.Advance(row.back)
+			other := reserve(t, l, row.others, time.Hour)
+			require.Equal(t, row.wrote, state(), about)
+			require.Equal(t, row.before, must(t)(l.Peek(ctx, "k")).ResetAfter, about)
+			require.NoError(t, r.GiveBack(ctx))
+			require.Equal(t, row.after, must(t)(l.Peek(ctx, "k")).ResetAfter, about)
+			require.NoError(t, other.GiveBack(ctx))
+			require.Equal(t, row.after, must(t)(l.Peek(ctx, "k")).ResetAfter, "%s: once", about)
+		}
+	}
+}
+
 // TestReservationsNeedNoLoadedScript: NOSCRIPT means that nothing was executed.
 func TestReservationsNeedNoLoadedScript(t *testing.T) {
 	s := limitertest.OnRedis(t)

@@ -167,14 +167,25 @@ if over > 0 then due = lag + (over + -over % flow) / flow end
 -- After the store: what the key holds, and what it held before, if anything: instant, permits or
 -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
 -- Then the promise. See State.
--- needs: missing out promise size stamp state sub
+-- needs: flow mark missing out permit promise rule size spare stamp state sub
 -- sets: size
 out[size + 1] = stamp
 out[size + 2] = missing
 out[size + 3] = -1
 out[size + 4] = promise
 size = size + 4
-if state then
+if state and sub(state, -#rule) == rule and tonumber(sub(state, 18, -#rule - 1)) then -- of this rule, which has no steps
+  out[size - 4] = 12
+  out[size + 1] = tonumber(sub(state, 1, 16), 10)
+  out[size + 2] = sub(state, 18, -#rule - 1) + 0
+  out[size + 3] = -1
+  out[size + 4] = permit
+  out[size + 5] = flow
+  out[size + 6] = 0
+  out[size + 7] = mark == '' and -2 or spare == 1000 and -1 or spare
+  out[size + 8] = 0
+  size = size + 8
+elseif state then
   out[size - 4] = 12
   local at, permits, units, unit, speed, step, kind, promised =
     string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)')
@@ -223,7 +234,7 @@ out[size + 2] = 0
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back flow missing permit present repair rule state theirs where which writes
+-- needs: back flow key margin missing permit present repair rule state sub theirs where which writes
 -- sets: given missing present repair state
 local less, given = back * permit, 0
 if which == '1' then
@@ -234,10 +245,17 @@ if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 
   given = math.ceil(math.min(less, missing) / permit)
   if theirs then theirs.full = math.max(theirs.less(back), 0) end
   missing = math.max(missing - less, 0)
-  local lessPart = less % permit
-  less = (less - lessPart) / permit
-  -- <lower/>
-  -- <store/>
+  if not theirs and sub(state, -#rule) == rule then -- the same for a state of this rule
+    local ttl, at = missing / flow / 1000 + margin, sub(state, 1, 17)
+    if repair then at = string.format('%016d/', present) end
+    local level = math.max(sub(state, 18, -#rule - 1) - less, 0)
+    redis.call('SET', key, at .. string.format('%d', level) .. rule, 'PX', ttl - ttl % 2 + 3)
+  else
+    local lessPart = less % permit
+    less = (less - lessPart) / permit
+    -- <lower/>
+    -- <store/>
+  end
 end
 -- </giveback>
 ]]

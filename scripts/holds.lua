@@ -15,41 +15,51 @@ local call = redis.pcall
 local out, size = {}, 0
 
 local function decide(key, operations)
-  local names, holds = {}, false
-  local released = size
-  for permits, kind, hold in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
-    if kind == 'h' then
-      holds = true
-    else
-      released = released + 1
-      out[released] = 1
-      for i = 1, permits + 0 do
-        names[#names + 1] = i .. '/' .. hold .. rule
+  local permits, kind, id, stop = string.match(operations, '^(%d+)([hr])(%w+),?()')
+  if permits == '1' and kind == 'r' and stop > #operations then -- as most are
+    size = size + 1
+    out[size] = 1
+    redis.call('ZREM', key, '1/' .. id .. rule)
+    return
+  end
+  if stop <= #operations or kind == 'r' then
+    local names, holds = {}, false
+    local released = size
+    for permits, kind, id in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
+      if kind == 'h' then
+        holds = true
+      else
+        released = released + 1
+        out[released] = 1
+        for i = 1, permits + 0 do
+          names[#names + 1] = i .. '/' .. id .. rule
+        end
       end
     end
-  end
-  for first = 1, #names, 2000 do
-    redis.call('ZREM', key, unpack(names, first, math.min(first + 1999, #names)))
-  end
-  if not holds then
-    size = released
-    return
+    for first = 1, #names, 2000 do
+      redis.call('ZREM', key, unpack(names, first, math.min(first + 1999, #names)))
+    end
+    if not holds then
+      size = released
+      return
+    end
   end
   -- <load/>
   local change = repair
-  for permits, kind, hold in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
+  repeat
     if kind == 'r' then
       size = size + 1
       out[size] = 1
     else
-      local n, times, id = permits + 0, 1, hold
+      local n, times = permits + 0, 1
       -- <fit/>
       -- <seek/>
       -- <take/>
       -- <words/>
       change = change or allowed > 0
     end
-  end
+    permits, kind, id, stop = string.match(operations, '^(%d+)([hr])(%w+),?()', stop)
+  until not kind
   if change then
     -- <store/>
   else

@@ -75,11 +75,13 @@ local stored = used
 -- </load>
 
 -- <fit>
--- needs: call id key last limit margin n now rule times used
+-- needs: call id key last limit margin mark n now rule times used
 -- sets: allowed held
-local held = last[1] and call('ZSCORE', key, '1/' .. id .. rule) -- when the lease ends that this hold has already
-held = held and held + 0 > now - margin and held + 0 or nil
-local allowed = times
+local allowed, held = times -- held: when the lease ends that this hold has already
+if last[1] and (used + n * times > limit or mark == '@') then
+  held = call('ZSCORE', key, '1/' .. id .. rule)
+  held = held and held + 0 > now - margin and held + 0 or nil
+end
 if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
 -- </fit>
 

@@ -61,7 +61,7 @@ local function decide(key, operations, front)
 -- </if own>
 -- </unless alone>
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -80,8 +80,7 @@ local function decide(key, operations, front)
     -- </if receipt>
     -- <load/>
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback/>
       size = size + 1
       out[size] = given
@@ -98,9 +97,12 @@ local function decide(key, operations, front)
       -- <words/>
       size = size + 1
       if allowed > 0 then
-        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
-        writes = plain or writes
-        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        local promise = due > 0 and now + due - stamp or 0
+        if writes ~= rule then
+          local plain, promised = string.match(writes, '^(.*)!(%d+)$')
+          writes = plain or writes
+          promise = math.max(promised or 0, promise)
+        end
         if promise > 0 then
           -- <waiting/>
           writes = writes .. string.format('!%d', promise) .. waiting
@@ -168,7 +170,7 @@ local function decide(key, operations, front)
     -- </unless alone>
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

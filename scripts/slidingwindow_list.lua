@@ -422,13 +422,18 @@ out[size + 2] = 0
 -- sets: given
 local given = 0
 if exists then
-  local length = call('LLEN', key)
-  if length < 4 or length % 2 == 1 then return {err = corrupt} end
-  local entries, count, latest = length / 2 - 1, 1, nil
-  repeat -- the last entries, and the total before them
-    count = math.min(count * 8, entries)
+  local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
+  while true do -- the last entries, and the total before them
     latest = call('LRANGE', key, -2 * count - 1, '-1')
-  until count == entries or count >= 512 or not latest[2] or tonumber(latest[2]) <= where + 0
+    if #latest <= 2 * count then -- the whole log, with the rule
+      if #latest < 4 or #latest % 2 == 1 then return {err = corrupt} end
+      table.remove(latest, 1)
+      entries = (#latest - 1) / 2
+      break
+    end
+    if count == 512 or tonumber(latest[2]) <= where + 0 then break end
+    count = math.min(count * 8, 512)
+  end
   local found = 2
   while latest[found] and tonumber(latest[found]) < where + 0 do
     found = found + 2

@@ -101,7 +101,8 @@ local function inner(skipped, request, times, all)
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
         -- Until the last promised instant, a faster rule computes backwards from the level at that
-        -- instant: it restores nothing of what is promised to others.
+        -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
+        -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise, stop =
@@ -138,10 +139,11 @@ local function inner(skipped, request, times, all)
             present = written
           end
         end
-        local due, given, restored = written + promise
+        local due, begun, given, restored = written + promise, 0
         local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
         if promise > 0 and flow * unit > speed * permit then
-          given, restored = divide(promise - promise % step, speed, unit)
+          begun = promise % step
+          given, restored = divide(promise - begun, speed, unit)
           permits = permits - given
           units = units - restored
           if units < 0 then
@@ -153,7 +155,7 @@ local function inner(skipped, request, times, all)
             units = 0
           end
           written = due
-          full = after(permits, units, unit, speed, step)
+          full = math.max(after(permits, units, unit, speed, step) - begun, 0)
         end
         local own, cut = divide(units, permit, unit) -- the units, in those of this rule
         if cut > 0 then own = own + 1 end
@@ -171,7 +173,7 @@ local function inner(skipped, request, times, all)
           part = part + permit
         end
         if age >= 0 then
-          local theirPassed = age - age % step
+          local theirPassed = age + begun - (age + begun) % step
           given, restored = divide(theirPassed, speed, unit)
           local theirWhole, theirPart = permits - given, units - restored
           if theirPart < 0 then
@@ -183,7 +185,7 @@ local function inner(skipped, request, times, all)
           if theirWhole < whole or theirWhole == whole and theirPart < part then
             whole = theirWhole
             part = theirPart
-            passed = theirPassed
+            passed = theirPassed - begun
           end
         end
         if part >= permit then
@@ -213,12 +215,13 @@ local function inner(skipped, request, times, all)
               early = early + math.floor((left - own) / flow)
               return -age - (early - early % every)
             end
-            return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+            local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
+            return math.min(after(over, own, permit, flow, every), writers) - age
           end,
           less = function(fewer)
             local left = permits - fewer
             if left < 0 then return 0 end
-            return after(left, units, unit, speed, step) - age
+            return math.max(after(left, units, unit, speed, step) - begun, 0) - age
           end,
         }
         -- </inherit>

@@ -114,7 +114,8 @@ if state then
     -- A server's clock keeps the mark of a caller's in the state, and the time by which its
     -- TTL is longer: callers whose clocks are behind use the key too.
     -- Until the last promised instant, a faster rule computes backwards from the level at that
-    -- instant: it restores nothing of what is promised to others.
+    -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
+    -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
     -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
     -- sets: lag margin part present promise repair same theirs whole writes
     local written, permits, units, unit, speed, step, kind, promise, stop =
@@ -151,10 +152,11 @@ if state then
         present = written
       end
     end
-    local due, given, restored = written + promise
+    local due, begun, given, restored = written + promise, 0
     local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
     if promise > 0 and flow * unit > speed * permit then
-      given, restored = divide(promise - promise % step, speed, unit)
+      begun = promise % step
+      given, restored = divide(promise - begun, speed, unit)
       permits = permits - given
       units = units - restored
       if units < 0 then
@@ -166,7 +168,7 @@ if state then
         units = 0
       end
       written = due
-      full = after(permits, units, unit, speed, step)
+      full = math.max(after(permits, units, unit, speed, step) - begun, 0)
     end
     local own, cut = divide(units, permit, unit) -- the units, in those of this rule
     if cut > 0 then own = own + 1 end
@@ -184,7 +186,7 @@ if state then
       part = part + permit
     end
     if age >= 0 then
-      local theirPassed = age - age % step
+      local theirPassed = age + begun - (age + begun) % step
       given, restored = divide(theirPassed, speed, unit)
       local theirWhole, theirPart = permits - given, units - restored
       if theirPart < 0 then
@@ -196,7 +198,7 @@ if state then
       if theirWhole < whole or theirWhole == whole and theirPart < part then
         whole = theirWhole
         part = theirPart
-        passed = theirPassed
+        passed = theirPassed - begun
       end
     end
     if part >= permit then
@@ -226,12 +228,13 @@ if state then
           early = early + math.floor((left - own) / flow)
           return -age - (early - early % every)
         end
-        return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+        local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
+        return math.min(after(over, own, permit, flow, every), writers) - age
       end,
       less = function(fewer)
         local left = permits - fewer
         if left < 0 then return 0 end
-        return after(left, units, unit, speed, step) - age
+        return math.max(after(left, units, unit, speed, step) - begun, 0) - age
       end,
     }
     -- </inherit>
@@ -331,14 +334,25 @@ if over > 0 then due = lag + (over + -over % flow) / flow end
 -- After the store: what the key holds, and what it held before, if anything: instant, permits or
 -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
 -- Then the promise. See State.
--- needs: missing out promise size stamp state sub
+-- needs: flow mark missing out permit promise rule size spare stamp state sub
 -- sets: size
 out[size + 1] = stamp
 out[size + 2] = missing
 out[size + 3] = -1
 out[size + 4] = promise
 size = size + 4
-if state then
+if state and sub(state, -#rule) == rule and tonumber(sub(state, 18, -#rule - 1)) then -- of this rule, which has no steps
+  out[size - 4] = 12
+  out[size + 1] = tonumber(sub(state, 1, 16), 10)
+  out[size + 2] = sub(state, 18, -#rule - 1) + 0
+  out[size + 3] = -1
+  out[size + 4] = permit
+  out[size + 5] = flow
+  out[size + 6] = 0
+  out[size + 7] = mark == '' and -2 or spare == 1000 and -1 or spare
+  out[size + 8] = 0
+  size = size + 8
+elseif state then
   out[size - 4] = 12
   local at, permits, units, unit, speed, step, kind, promised =
     string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)')
@@ -410,7 +424,7 @@ while #waiting > 1 do
     break
   end
   if units ~= '' then level = (level + 1) * unit end
-  if tonumber(at, 10) + level / speed + (tonumber(step) or 0) > now then break end
+  if level / speed + (tonumber(step) or 0) > now - tonumber(at, 10) then break end -- a sum would lose parts of a microsecond
   waiting = string.match(waiting, '^;[^;]*(.*)$')
 end
 if waiting == ';' then waiting = '' end
@@ -446,7 +460,7 @@ out[size + 2] = 0
 -- which is '1' if the bucket may have refilled what was held since the instant where.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back flow missing permit present repair rule state theirs where which writes
+-- needs: back flow key margin missing permit present repair rule state sub theirs where which writes
 -- sets: given missing present repair state
 local less, given = back * permit, 0
 if which == '1' then
@@ -457,34 +471,41 @@ if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 
   given = math.ceil(math.min(less, missing) / permit)
   if theirs then theirs.full = math.max(theirs.less(back), 0) end
   missing = math.max(missing - less, 0)
-  local lessPart = less % permit
-  less = (less - lessPart) / permit
-  -- <lower>
-  -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
-  -- slower rule, or of now, it would take from a faster rule what has been refilled since.
-  -- needs: less lessPart present repair state
-  -- sets:
-  local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
-  if units == '' then -- a state of bucket.lua
-    level = math.max(level - less * unit - lessPart, 0)
+  if not theirs and sub(state, -#rule) == rule then -- the same for a state of this rule
+    local ttl, at = missing / flow / 1000 + margin, sub(state, 1, 17)
+    if repair then at = string.format('%016d/', present) end
+    local level = math.max(sub(state, 18, -#rule - 1) - less, 0)
+    redis.call('SET', key, at .. string.format('%d', level) .. rule, 'PX', ttl - ttl % 2 + 3)
   else
-    level = level - less
-    units = units - lessPart
-    if units < 0 then
-      level = level - 1
-      units = units + unit
+    local lessPart = less % permit
+    less = (less - lessPart) / permit
+    -- <lower>
+    -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+    -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+    -- needs: less lessPart present repair state
+    -- sets:
+    local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
+    if units == '' then -- a state of bucket.lua
+      level = math.max(level - less * unit - lessPart, 0)
+    else
+      level = level - less
+      units = units - lessPart
+      if units < 0 then
+        level = level - 1
+        units = units + unit
+      end
+      if level < 0 then
+        level = 0
+        units = 0
+      end
+      units = string.format('+%d', units)
     end
-    if level < 0 then
-      level = 0
-      units = 0
-    end
-    units = string.format('+%d', units)
+    if not repair then present = tonumber(at, 10) end
+    repair = true
+    state = string.format('%s/%d%s%s', at, level, units, rest)
+    -- </lower>
+    -- <store/>
   end
-  if not repair then present = tonumber(at, 10) end
-  repair = true
-  state = string.format('%s/%d%s%s', at, level, units, rest)
-  -- </lower>
-  -- <store/>
 end
 -- </giveback>
 ]]

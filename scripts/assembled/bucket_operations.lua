@@ -49,7 +49,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -180,7 +180,8 @@ local function decide(key, operations)
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
         -- Until the last promised instant, a faster rule computes backwards from the level at that
-        -- instant: it restores nothing of what is promised to others.
+        -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
+        -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise, stop =
@@ -217,10 +218,11 @@ local function decide(key, operations)
             present = written
           end
         end
-        local due, given, restored = written + promise
+        local due, begun, given, restored = written + promise, 0
         local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
         if promise > 0 and flow * unit > speed * permit then
-          given, restored = divide(promise - promise % step, speed, unit)
+          begun = promise % step
+          given, restored = divide(promise - begun, speed, unit)
           permits = permits - given
           units = units - restored
           if units < 0 then
@@ -232,7 +234,7 @@ local function decide(key, operations)
             units = 0
           end
           written = due
-          full = after(permits, units, unit, speed, step)
+          full = math.max(after(permits, units, unit, speed, step) - begun, 0)
         end
         local own, cut = divide(units, permit, unit) -- the units, in those of this rule
         if cut > 0 then own = own + 1 end
@@ -250,7 +252,7 @@ local function decide(key, operations)
           part = part + permit
         end
         if age >= 0 then
-          local theirPassed = age - age % step
+          local theirPassed = age + begun - (age + begun) % step
           given, restored = divide(theirPassed, speed, unit)
           local theirWhole, theirPart = permits - given, units - restored
           if theirPart < 0 then
@@ -262,7 +264,7 @@ local function decide(key, operations)
           if theirWhole < whole or theirWhole == whole and theirPart < part then
             whole = theirWhole
             part = theirPart
-            passed = theirPassed
+            passed = theirPassed - begun
           end
         end
         if part >= permit then
@@ -292,12 +294,13 @@ local function decide(key, operations)
               early = early + math.floor((left - own) / flow)
               return -age - (early - early % every)
             end
-            return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+            local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
+            return math.min(after(over, own, permit, flow, every), writers) - age
           end,
           less = function(fewer)
             local left = permits - fewer
             if left < 0 then return 0 end
-            return after(left, units, unit, speed, step) - age
+            return math.max(after(left, units, unit, speed, step) - begun, 0) - age
           end,
         }
         -- </inherit>
@@ -306,13 +309,12 @@ local function decide(key, operations)
       end
     end
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (operations.lua).
-      -- needs: back flow missing permit present repair rule state theirs where which writes
+      -- needs: back flow key margin missing permit present repair rule state sub theirs where which writes
       -- sets: given missing present repair state
       local less, given = back * permit, 0
       if which == '1' then
@@ -323,46 +325,53 @@ local function decide(key, operations)
         given = math.ceil(math.min(less, missing) / permit)
         if theirs then theirs.full = math.max(theirs.less(back), 0) end
         missing = math.max(missing - less, 0)
-        local lessPart = less % permit
-        less = (less - lessPart) / permit
-        -- <lower>
-        -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
-        -- slower rule, or of now, it would take from a faster rule what has been refilled since.
-        -- needs: less lessPart present repair state
-        -- sets:
-        local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
-        if units == '' then -- a state of bucket.lua
-          level = math.max(level - less * unit - lessPart, 0)
+        if not theirs and sub(state, -#rule) == rule then -- the same for a state of this rule
+          local ttl, at = missing / flow / 1000 + margin, sub(state, 1, 17)
+          if repair then at = string.format('%016d/', present) end
+          local level = math.max(sub(state, 18, -#rule - 1) - less, 0)
+          redis.call('SET', key, at .. string.format('%d', level) .. rule, 'PX', ttl - ttl % 2 + 3)
         else
-          level = level - less
-          units = units - lessPart
-          if units < 0 then
-            level = level - 1
-            units = units + unit
-          end
-          if level < 0 then
-            level = 0
-            units = 0
-          end
-          units = string.format('+%d', units)
-        end
-        if not repair then present = tonumber(at, 10) end
-        repair = true
-        state = string.format('%s/%d%s%s', at, level, units, rest)
-        -- </lower>
-        -- <store>
-          -- needs: key flow sub state present missing repair theirs writes margin
+          local lessPart = less % permit
+          less = (less - lessPart) / permit
+          -- <lower>
+          -- The state keeps its rule and its instant, with fewer permits missing then: as one of a
+          -- slower rule, or of now, it would take from a faster rule what has been refilled since.
+          -- needs: less lessPart present repair state
           -- sets:
-          local ttl, value = missing / flow / 1000 + margin
-          if repair then -- nothing was taken
-            if theirs then ttl = theirs.full / 1000 + margin end
-            value = string.format('%016d', present) .. sub(state, 17)
+          local at, level, units, rest, unit = string.match(state, '^(%d+)/(%d+)(%+?%d*)(/(%d+).*)$')
+          if units == '' then -- a state of bucket.lua
+            level = math.max(level - less * unit - lessPart, 0)
           else
-            value = string.format('%016d/%d%s', present, missing, writes)
+            level = level - less
+            units = units - lessPart
+            if units < 0 then
+              level = level - 1
+              units = units + unit
+            end
+            if level < 0 then
+              level = 0
+              units = 0
+            end
+            units = string.format('+%d', units)
           end
-          -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
-          -- as 1e+8.
-          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+          if not repair then present = tonumber(at, 10) end
+          repair = true
+          state = string.format('%s/%d%s%s', at, level, units, rest)
+          -- </lower>
+          -- <store>
+            -- needs: key flow sub state present missing repair theirs writes margin
+            -- sets:
+            local ttl, value = missing / flow / 1000 + margin
+            if repair then -- nothing was taken
+              if theirs then ttl = theirs.full / 1000 + margin end
+              value = string.format('%016d', present) .. sub(state, 17)
+            else
+              value = string.format('%016d/%d%s', present, missing, writes)
+            end
+            -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+            -- as 1e+8.
+            redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+        end
       end
       size = size + 1
       out[size] = given
@@ -412,9 +421,12 @@ local function decide(key, operations)
       size = size + 4
       size = size + 1
       if allowed > 0 then
-        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
-        writes = plain or writes
-        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        local promise = due > 0 and now + due - stamp or 0
+        if writes ~= rule then
+          local plain, promised = string.match(writes, '^(.*)!(%d+)$')
+          writes = plain or writes
+          promise = math.max(promised or 0, promise)
+        end
         if promise > 0 then
           -- <waiting>
           -- The cancels that wait pass from one reservation to the next, but for those whose permits have been
@@ -432,7 +444,7 @@ local function decide(key, operations)
               break
             end
             if units ~= '' then level = (level + 1) * unit end
-            if tonumber(at, 10) + level / speed + (tonumber(step) or 0) > now then break end
+            if level / speed + (tonumber(step) or 0) > now - tonumber(at, 10) then break end -- a sum would lose parts of a microsecond
             waiting = string.match(waiting, '^;[^;]*(.*)$')
           end
           if waiting == ';' then waiting = '' end
@@ -456,14 +468,25 @@ local function decide(key, operations)
         -- After the store: what the key holds, and what it held before, if anything: instant, permits or
         -- units, units or -1, and after the latter the rule; whose kind is -2 without a mark, -1 for "@".
         -- Then the promise. See State.
-        -- needs: missing out promise size stamp state sub
+        -- needs: flow mark missing out permit promise rule size spare stamp state sub
         -- sets: size
         out[size + 1] = stamp
         out[size + 2] = missing
         out[size + 3] = -1
         out[size + 4] = promise
         size = size + 4
-        if state then
+        if state and sub(state, -#rule) == rule and tonumber(sub(state, 18, -#rule - 1)) then -- of this rule, which has no steps
+          out[size - 4] = 12
+          out[size + 1] = tonumber(sub(state, 1, 16), 10)
+          out[size + 2] = sub(state, 18, -#rule - 1) + 0
+          out[size + 3] = -1
+          out[size + 4] = permit
+          out[size + 5] = flow
+          out[size + 6] = 0
+          out[size + 7] = mark == '' and -2 or spare == 1000 and -1 or spare
+          out[size + 8] = 0
+          size = size + 8
+        elseif state then
           out[size - 4] = 12
           local at, permits, units, unit, speed, step, kind, promised =
             string.match(state, '^(%d+)/(%d+)%+?(%d*)/(%d+)/(%d+)/?(%d*)(@?%d*)!?(%d*)')
@@ -613,7 +636,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

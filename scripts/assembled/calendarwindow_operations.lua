@@ -46,7 +46,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -97,8 +97,7 @@ local function decide(key, operations)
       end
     end
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- The count is of the ticket's permits only if it is kept for as long as their window:
       -- otherwise a shorter window of another rule has begun it again. By callers' clocks, a window
@@ -197,7 +196,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

@@ -36,7 +36,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -92,8 +92,7 @@ local function decide(key, operations)
       end
     end
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- By callers' clocks, a window that is unused again stays for as long as their skew: otherwise
       -- a clock that is behind would begin the window before it again.
@@ -189,7 +188,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

@@ -31,7 +31,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -98,8 +98,7 @@ local function decide(key, operations)
       lasts = window
     end
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- The window is the ticket's if it may end when that does, and no later window may: one
       -- that opens when it is over ends a window's length after it, or later.
@@ -222,7 +221,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

@@ -22,25 +22,34 @@ local limit, lease, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 local out, size = {}, 0
 
 local function decide(key, operations)
-  local names, holds = {}, false
-  local released = size
-  for permits, kind, hold in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
-    if kind == 'h' then
-      holds = true
-    else
-      released = released + 1
-      out[released] = 1
-      for i = 1, permits + 0 do
-        names[#names + 1] = i .. '/' .. hold .. rule
+  local permits, kind, id, stop = string.match(operations, '^(%d+)([hr])(%w+),?()')
+  if permits == '1' and kind == 'r' and stop > #operations then -- as most are
+    size = size + 1
+    out[size] = 1
+    redis.call('ZREM', key, '1/' .. id .. rule)
+    return
+  end
+  if stop <= #operations or kind == 'r' then
+    local names, holds = {}, false
+    local released = size
+    for permits, kind, id in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
+      if kind == 'h' then
+        holds = true
+      else
+        released = released + 1
+        out[released] = 1
+        for i = 1, permits + 0 do
+          names[#names + 1] = i .. '/' .. id .. rule
+        end
       end
     end
-  end
-  for first = 1, #names, 2000 do
-    redis.call('ZREM', key, unpack(names, first, math.min(first + 1999, #names)))
-  end
-  if not holds then
-    size = released
-    return
+    for first = 1, #names, 2000 do
+      redis.call('ZREM', key, unpack(names, first, math.min(first + 1999, #names)))
+    end
+    if not holds then
+      size = released
+      return
+    end
   end
   -- <load>
   -- The blocks after it use:
@@ -79,18 +88,20 @@ local function decide(key, operations)
   end
   local stored = used
   local change = repair
-  for permits, kind, hold in string.gmatch(operations, '(%d+)([hr])(%w+),?') do
+  repeat
     if kind == 'r' then
       size = size + 1
       out[size] = 1
     else
-      local n, times, id = permits + 0, 1, hold
+      local n, times = permits + 0, 1
       -- <fit>
-      -- needs: call id key last limit margin n now rule times used
+      -- needs: call id key last limit margin mark n now rule times used
       -- sets: allowed held
-      local held = last[1] and call('ZSCORE', key, '1/' .. id .. rule) -- when the lease ends that this hold has already
-      held = held and held + 0 > now - margin and held + 0 or nil
-      local allowed = times
+      local allowed, held = times -- held: when the lease ends that this hold has already
+      if last[1] and (used + n * times > limit or mark == '@') then
+        held = call('ZSCORE', key, '1/' .. id .. rule)
+        held = held and held + 0 > now - margin and held + 0 or nil
+      end
       if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
       -- <seek>
       -- The lease that ends last does not say whether the server's clock has stepped back since a
@@ -154,7 +165,8 @@ local function decide(key, operations)
       size = size + 4
       change = change or allowed > 0
     end
-  end
+    permits, kind, id, stop = string.match(operations, '^(%d+)([hr])(%w+),?()', stop)
+  until not kind
   if change then
     -- <store>
       -- needs: ends key last lease limit members now repair spare used

@@ -47,7 +47,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -250,8 +250,7 @@ local function decide(key, operations)
     local used, stored, recent = total - under, total, instant
     if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
@@ -539,7 +538,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

@@ -38,7 +38,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -247,8 +247,7 @@ local function decide(key, operations)
     local used, stored, recent = total - under, total, instant
     if not (used >= 0 and gone < 2 ^ 53) then return {err = corrupt} end -- "not", because it may be NaN
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
@@ -258,13 +257,18 @@ local function decide(key, operations)
       -- sets: given
       local given = 0
       if exists then
-        local length = call('LLEN', key)
-        if length < 4 or length % 2 == 1 then return {err = corrupt} end
-        local entries, count, latest = length / 2 - 1, 1, nil
-        repeat -- the last entries, and the total before them
-          count = math.min(count * 8, entries)
+        local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
+        while true do -- the last entries, and the total before them
           latest = call('LRANGE', key, -2 * count - 1, '-1')
-        until count == entries or count >= 512 or not latest[2] or tonumber(latest[2]) <= where + 0
+          if #latest <= 2 * count then -- the whole log, with the rule
+            if #latest < 4 or #latest % 2 == 1 then return {err = corrupt} end
+            table.remove(latest, 1)
+            entries = (#latest - 1) / 2
+            break
+          end
+          if count == 512 or tonumber(latest[2]) <= where + 0 then break end
+          count = math.min(count * 8, 512)
+        end
         local found = 2
         while latest[found] and tonumber(latest[found]) < where + 0 do
           found = found + 2
@@ -472,7 +476,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

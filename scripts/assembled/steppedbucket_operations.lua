@@ -83,7 +83,7 @@ local done = 0
 -- the operations up to the next such one are loaded once and stored once.
 local function decide(key, operations)
   local begin = 1
-  local permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()')
+  local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
@@ -193,7 +193,8 @@ local function decide(key, operations)
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
         -- Until the last promised instant, a faster rule computes backwards from the level at that
-        -- instant: it restores nothing of what is promised to others.
+        -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
+        -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
         -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
         -- sets: lag margin part present promise repair same theirs whole writes
         local written, permits, units, unit, speed, step, kind, promise, stop =
@@ -230,10 +231,11 @@ local function decide(key, operations)
             present = written
           end
         end
-        local due, given, restored = written + promise
+        local due, begun, given, restored = written + promise, 0
         local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
         if promise > 0 and flow * unit > speed * permit then
-          given, restored = divide(promise - promise % step, speed, unit)
+          begun = promise % step
+          given, restored = divide(promise - begun, speed, unit)
           permits = permits - given
           units = units - restored
           if units < 0 then
@@ -245,7 +247,7 @@ local function decide(key, operations)
             units = 0
           end
           written = due
-          full = after(permits, units, unit, speed, step)
+          full = math.max(after(permits, units, unit, speed, step) - begun, 0)
         end
         local own, cut = divide(units, permit, unit) -- the units, in those of this rule
         if cut > 0 then own = own + 1 end
@@ -263,7 +265,7 @@ local function decide(key, operations)
           part = part + permit
         end
         if age >= 0 then
-          local theirPassed = age - age % step
+          local theirPassed = age + begun - (age + begun) % step
           given, restored = divide(theirPassed, speed, unit)
           local theirWhole, theirPart = permits - given, units - restored
           if theirPart < 0 then
@@ -275,7 +277,7 @@ local function decide(key, operations)
           if theirWhole < whole or theirWhole == whole and theirPart < part then
             whole = theirWhole
             part = theirPart
-            passed = theirPassed
+            passed = theirPassed - begun
           end
         end
         if part >= permit then
@@ -305,12 +307,13 @@ local function decide(key, operations)
               early = early + math.floor((left - own) / flow)
               return -age - (early - early % every)
             end
-            return math.min(after(over, own, permit, flow, every), after(over, units, unit, speed, step)) - age
+            local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
+            return math.min(after(over, own, permit, flow, every), writers) - age
           end,
           less = function(fewer)
             local left = permits - fewer
             if left < 0 then return 0 end
-            return after(left, units, unit, speed, step) - age
+            return math.max(after(left, units, unit, speed, step) - begun, 0) - age
           end,
         }
         -- </inherit>
@@ -319,8 +322,7 @@ local function decide(key, operations)
       end
     end
     if back then
-      local where, which, behind = amount, string.match(operations, '^/(%d+),?()', stop)
-      stop = behind
+      local where = amount
       -- <giveback>
       -- which is '1' if the bucket may have refilled what was held since the instant where.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
@@ -443,9 +445,12 @@ local function decide(key, operations)
       size = size + 5
       size = size + 1
       if allowed > 0 then
-        local plain, promise = string.match(writes, '^(.*)!(%d+)$')
-        writes = plain or writes
-        promise = math.max(promise or 0, due > 0 and now + due - stamp or 0)
+        local promise = due > 0 and now + due - stamp or 0
+        if writes ~= rule then
+          local plain, promised = string.match(writes, '^(.*)!(%d+)$')
+          writes = plain or writes
+          promise = math.max(promised or 0, promise)
+        end
         if promise > 0 then
           -- <waiting>
           -- The cancels that wait pass from one reservation to the next, but for those whose permits have been
@@ -463,7 +468,7 @@ local function decide(key, operations)
               break
             end
             if units ~= '' then level = (level + 1) * unit end
-            if tonumber(at, 10) + level / speed + (tonumber(step) or 0) > now then break end
+            if level / speed + (tonumber(step) or 0) > now - tonumber(at, 10) then break end -- a sum would lose parts of a microsecond
             waiting = string.match(waiting, '^;[^;]*(.*)$')
           end
           if waiting == ';' then waiting = '' end
@@ -647,7 +652,7 @@ local function decide(key, operations)
     done = size
     begin = stop
     if begin <= #operations then
-      permits, kind, amount, stop = string.match(operations, '^(%d+)(%a)(%d*),?()', begin)
+      permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()', begin)
     end
   until begin > #operations
 end

@@ -81,6 +81,12 @@ func TestTheSearchFindsBrokenRules(t *testing.T) {
 		}), []string{
 			"reserve 1 within 1 [0]", "reserve 1 within 1 [0]", "cancel reservation 0", "the clock steps by -1", "1 ticks; reserve 1 within 1 [0]",
 		}},
+		// The right rule, and seven calls: the second reservation writes what the first one wrote.
+		"a cancel of a state that another call wrote again": {with(func(r *Rules) {
+			r.Reserving, r.Clock, r.Buckets, r.Pause, r.Calls = true, true, []Bucket{{1, 1}}, 1, 7
+		}), []string{
+			"take 1 [0]", "reserve 1 within 1 [0]", "the clock steps by -1", "take 1 [0]", "1 ticks; reserve 1 within 1 [0]", "cancel reservation 0", "reserve 1 within 1 [0]",
+		}},
 		"a faster rate repays what was promised": {with(func(r *Rules) {
 			r.Reserving, r.Unmarked, r.Permit, r.Buckets, r.Longest = true, true, 2, []Bucket{{1, 1}, {3, 2}}, 8
 		}), []string{
