@@ -41,8 +41,11 @@ import (
 // Limiters in memory ([LocalTokenBucket], AllowAll, DenyAll) can be an All too: the secondary of
 // a Fallback around another one.
 type All struct {
-	group  *group  // on Redis
-	memory []Claim // on limiters in memory, without key and permits
+	group    *group // on Redis
+	limiters []*core
+	memory   []Claim // on limiters in memory, without key and permits
+	name     string  // of all of them
+	most     int     // permits that one call can get from each of them
 }
 
 var _ Limiter = (*All)(nil)
@@ -72,7 +75,9 @@ func NewAll(limiters ...Limiter) (*All, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w (NewAll)", err)
 	}
-	return &All{group: g}, nil
+	a := &All{group: g, limiters: cores}
+	a.sumUp()
+	return a, nil
 }
 
 // isInMemory reports whether l is one of this package's that needs no Redis.
@@ -91,7 +96,30 @@ func allInMemory(limiters []Limiter) (*All, error) {
 		}
 		a.memory = append(a.memory, ClaimOf(l, "", 1))
 	}
+	a.sumUp()
 	return a, nil
+}
+
+// sumUp notes what is asked in each call: the name, and the most permits.
+func (a *All) sumUp() {
+	var names []string
+	a.most = maxCount
+	for _, c := range a.memory {
+		names = append(names, cmp.Or(c.name, limitername.Default))
+		if m := c.most(); m > 0 {
+			a.most = min(a.most, m)
+		}
+	}
+	storing := 0
+	for _, c := range a.limiters {
+		names = append(names, c.name)
+		a.most = min(a.most, c.most)
+		if c.stores() {
+			storing++
+			a.most = min(a.most, maxStored/storing)
+		}
+	}
+	a.name = strings.Join(names, "+")
 }
 
 func (a *All) made() bool { return a != nil && (a.group != nil || a.memory != nil) }
@@ -176,10 +204,7 @@ func (a *All) claims(to []Claim, key string, n int) []Claim {
 		c.key, c.n = key, n
 		to = append(to, c)
 	}
-	if a.group == nil {
-		return to
-	}
-	for _, c := range a.group.given {
+	for _, c := range a.limiters {
 		to = append(to, Claim{limiter: c, key: key, n: n})
 	}
 	return to
@@ -202,33 +227,17 @@ func (a *All) Preload(ctx context.Context) error {
 
 // Name is the names of the limiters, joined by "+".
 func (a *All) Name() string {
-	if !a.made() {
+	if a == nil {
 		return ""
 	}
-	if a.memory != nil {
-		var names []string
-		for _, c := range a.memory {
-			names = append(names, cmp.Or(c.name, limitername.Default))
-		}
-		return strings.Join(names, "+")
-	}
-	return a.group.name
+	return a.name
 }
 
 func (a *All) ceiling() int {
-	if !a.made() {
+	if a == nil {
 		return 0
 	}
-	if a.memory != nil {
-		most := maxCount
-		for _, c := range a.memory {
-			if m := c.most(); m > 0 {
-				most = min(most, m)
-			}
-		}
-		return most
-	}
-	return a.group.most
+	return a.most
 }
 
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the
@@ -438,7 +447,7 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 // there, a call without a common tag takes all its permits on the shard of one of the keys.
 //
 // At most eight limits can be claimed at once, of any kind. The first call with a list of
-// limiters makes their script; keep limiters, rather than building them for each call.
+// algorithms makes their script; keep limiters, rather than building them for each call.
 //
 // Sliding windows with [StorageZSet] and in-flight limiters store each permit, some 2 µs of Redis's
 // time in which it serves nothing else. So one call takes at most 10,000 permits from all such
@@ -448,7 +457,8 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 //
 // If the call is allowed, the part of each claim of an [InFlight] has a Hold, which
 // [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
-// settles what the work has cost. Calls with the same limiters are merged, see [WithoutMerging].
+// settles what the work has cost. Calls with limiters of the same algorithms are merged, such as those of
+// several plans, see [WithoutMerging].
 // After an error, the permits in flight are given back in the background, as those of
 // [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken. After
 // ErrCorruptState nothing was taken from any of them. If Redis refuses one of the writes (a key

@@ -9,11 +9,13 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"weak"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/recent"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -21,17 +23,10 @@ import (
 // maxGroup is the most limiters that decide together.
 const maxGroup = 8
 
-// A group is limiters that decide together, all or nothing, in one script.
+// A group is limiters that decide together, all or nothing, in one script. It is light: what depends on
+// the algorithms only is in its shape.
 type group struct {
-	given  []*core // in the caller's order
-	settle []bool  // which of them give a Ticket
-	nested []int   // the indices in given, in the order of the script: by algorithm, so that there are few scripts
-	words  []int   // where the reply has the words of each limiter in given
-	most   int     // permits that one call can get from each of them
-	slots  bool    // the names of the keys must have one hash tag
-	name   string  // of all limiters
-	seen   bool    // one of them at least is observed
-	held   []int   // the limiters whose permits are in flight
+	*shape
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
 }
@@ -44,9 +39,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	if len(limiters) > maxGroup {
 		return nil, errTooManyLimiters(len(limiters))
 	}
-	first := limiters[0]
-	g := &group{given: limiters, settle: settle, most: maxCount, words: make([]int, len(limiters))}
-	merged, storing := true, 0
+	first, merged := limiters[0], true
 	for i, c := range limiters {
 		if i > 0 && !same(c.exec.Client, first.exec.Client) {
 			return nil, errClients(first, c)
@@ -54,73 +47,149 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 		if (c.clock == nil) != (first.clock == nil) {
 			return nil, invalidConfig("of two limiters, the %s and the %s, only one has WithClock; one clock must decide for all", first.title, c.title)
 		}
-		g.nested = append(g.nested, i)
-		g.seen = g.seen || c.watch != nil
-		if i > 0 {
-			g.name += "+"
-		}
-		g.name += c.name
-		g.most = min(g.most, c.most)
-		if c.stores() {
-			storing++
-			g.most = min(g.most, maxStored/storing)
-		}
 		merged = merged && c.merger != nil
 	}
-	slices.SortStableFunc(g.nested, func(a, b int) int {
-		one, other := limiters[a], limiters[b]
-		return cmp.Or(strings.Compare(one.scripts.file.Name(), other.scripts.file.Name()), len(one.exec.Args)-len(other.exec.Args))
-	})
-	g.exec = &redisexec.Executor{Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare}
-	var files []*script.File
-	var args []int
-	var tickets []bool
-	for _, i := range g.nested {
+	s := shapeOf(limiters, settle)
+	exec := &redisexec.Executor{
+		Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare,
+		One: s.scripts.one, Peek: s.scripts.peek, Many: s.scripts.many, ManyOfSeveral: s.scripts.manyOfSeveral,
+		Args: make([]any, 0, s.args), Words: s.all, Several: s.several,
+	}
+	for _, i := range s.nested {
 		c := limiters[i]
-		if c.inFlight != nil {
-			g.held = append(g.held, i)
-		}
-		files = append(files, c.file())
-		args = append(args, len(c.exec.Args))
-		tickets = append(tickets, settle[i])
-		g.addInstants(c)
-		g.exec.Args = append(g.exec.Args, c.exec.Args...)
-		g.exec.Cost.Key += c.exec.Cost.Key
-		g.exec.Cost.Permit += c.exec.Cost.Permit
-		if spare, ok := c.exec.Spare.(string); ok && longer(spare, g.exec.Spare.(string)) {
-			g.exec.Spare = spare
+		addInstants(exec, c)
+		exec.Args = append(exec.Args, c.exec.Args...)
+		exec.Cost.Key += c.exec.Cost.Key
+		exec.Cost.Permit += c.exec.Cost.Permit
+		if spare, ok := c.exec.Spare.(string); ok && longer(spare, exec.Spare.(string)) {
+			exec.Spare = spare
 		}
 	}
-	for _, i := range slices.Backward(g.nested) {
-		g.words[i] = g.exec.Words
-		g.exec.Words += g.wordsOf(i)
-	}
-	set := allScriptsOf(files, args, tickets)
-	g.exec.One, g.exec.Peek, g.exec.Many = set.one, set.peek, set.many
-	for i, at := range g.nested {
-		g.exec.Several = append(g.exec.Several, redisexec.Limiter{Words: g.wordsOf(at), Common: set.common[i]})
-	}
-	switch first.exec.Client.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-		g.slots = true
-	}
+	g := &group{shape: s, exec: exec}
 	if merged {
-		g.merger = merge.New(g.exec, asPacked)
+		g.merger = newGroupMerger(exec, first.clock)
 	}
 	return g, nil
 }
 
+// newGroupMerger shares its queues with the other groups of the client and the algorithms, if they have
+// one clock. Those with a calendar have instants of their own.
+func newGroupMerger(exec *redisexec.Executor, clock *callerClock) *merge.Merger {
+	if exec.Instants != nil {
+		exec.ManyOfSeveral = nil
+		return merge.New(exec, asPacked)
+	}
+	var by any
+	if clock != nil {
+		by = sharedClock{weak.Make(clock), exec.Spare.(string)}
+	}
+	return merge.Shared(exec.Client, exec.Many, by).Merger(&merge.Limit{Exec: exec, Name: asPacked})
+}
+
+// A sharedClock is what groups by callers' clocks that share queues have in common, see [merge.Shared].
+type sharedClock struct {
+	clock weak.Pointer[callerClock]
+	spare string
+}
+
+// A shape is what groups of the same algorithms have in common.
+type shape struct {
+	nested  []int // the indices of the limiters, in the order of the script: by algorithm, so that there are few scripts
+	words   []int // where the reply has the words of each limiter
+	held    []int // the limiters whose permits are in flight
+	args    int   // of all limiters
+	all     int   // words of the reply to a request
+	several []redisexec.Limiter
+	scripts severalSet
+}
+
+// A shapeKey is what distinguishes shapes: whose clock decides, and the limiters in the order of the claims.
+type shapeKey struct {
+	byCaller bool
+	of       [maxGroup]struct {
+		file   string // that the limiter's scripts are made of
+		args   int
+		settle bool // it gives a Ticket
+	}
+}
+
+// shapes are kept for ever, because to make one takes milliseconds and a program has few: its
+// algorithms say which, not its limits.
+var shapes sync.Map // shapeKey to *shape
+
+func shapeOf(limiters []*core, settle []bool) *shape {
+	key := shapeKey{byCaller: limiters[0].clock != nil}
+	for i, c := range limiters {
+		of := &key.of[i]
+		of.file, of.args, of.settle = c.fileName(), len(c.exec.Args), settle[i]
+	}
+	if s, ok := shapes.Load(key); ok {
+		return s.(*shape)
+	}
+	s, _ := shapes.LoadOrStore(key, newShape(limiters, settle))
+	return s.(*shape)
+}
+
+func newShape(limiters []*core, settle []bool) *shape {
+	s := &shape{words: make([]int, len(limiters))}
+	for i := range limiters {
+		s.nested = append(s.nested, i)
+	}
+	slices.SortStableFunc(s.nested, func(a, b int) int {
+		one, other := limiters[a], limiters[b]
+		return cmp.Or(strings.Compare(one.fileName(), other.fileName()), len(one.exec.Args)-len(other.exec.Args))
+	})
+	var nested []*core
+	var tickets []bool
+	for _, i := range s.nested {
+		c := limiters[i]
+		if c.inFlight != nil {
+			s.held = append(s.held, i)
+		}
+		s.args += len(c.exec.Args)
+		nested, tickets = append(nested, c), append(tickets, settle[i])
+	}
+	wordsOf := func(i int) int { // how many requests the limiter would allow alone, the words of its run, and those of a ticket
+		words := 1 + limiters[i].exec.Words
+		if settle[i] {
+			words += redisexec.TicketWords
+		}
+		return words
+	}
+	for _, i := range slices.Backward(s.nested) {
+		s.words[i] = s.all
+		s.all += wordsOf(i)
+	}
+	if !slices.IsSorted(s.nested) { // the limiters in another order have the same scripts
+		other := shapeOf(nested, tickets)
+		s.scripts, s.several = other.scripts, other.several
+		return s
+	}
+	var files []*script.File
+	var args []int
+	for _, c := range limiters {
+		files, args = append(files, c.file()), append(args, len(c.exec.Args))
+	}
+	s.scripts = assembleAll(files, args, settle)
+	for i := range limiters {
+		s.several = append(s.several, redisexec.Limiter{
+			Args: args[i], Words: wordsOf(i), Common: s.scripts.common[i], CommonOfSeveral: s.scripts.commonOfSeveral[i],
+		})
+	}
+	return s
+}
+
 // addInstants adds those of a calendar window, whose arguments are the next.
-func (g *group) addInstants(c *core) {
+func addInstants(exec *redisexec.Executor, c *core) {
 	if c.exec.Instants == nil {
 		return
 	}
-	if g.exec.Instants == nil {
-		g.exec.Instants = &redisexec.Instants{}
+	if exec.Instants == nil {
+		exec.Instants = &redisexec.Instants{}
 	}
 	for _, calendar := range c.exec.Instants.Of {
-		calendar.At += len(g.exec.Args)
-		g.exec.Instants.Of = append(g.exec.Instants.Of, calendar)
+		calendar.At += len(exec.Args)
+		exec.Instants.Of = append(exec.Instants.Of, calendar)
 	}
 }
 
@@ -143,40 +212,17 @@ func (c *core) file() *script.File {
 	return c.scripts.file
 }
 
-// scriptsOfAll holds the scripts of several limiters by the algorithms and the numbers of
-// their arguments.
-var scriptsOfAll sync.Map // string to severalSet
-
-func allScriptsOf(files []*script.File, args []int, tickets []bool) severalSet {
-	id := ""
-	for i, f := range files {
-		id += fmt.Sprintf("%s/%d/%t,", f.Name(), args[i], tickets[i])
+// fileName is the name of file, which takes longer.
+func (c *core) fileName() string {
+	if c.clock != nil {
+		return c.scripts.byCaller.Name()
 	}
-	if text, ok := files[0].Blocks()["clock"]; ok {
-		id += text
-	}
-	if set, ok := scriptsOfAll.Load(id); ok {
-		return set.(severalSet)
-	}
-	set, _ := scriptsOfAll.LoadOrStore(id, assembleAll(files, args, tickets))
-	return set.(severalSet)
+	return c.scripts.file.Name()
 }
 
-// wordsOf is how many words of the reply are about limiter i: how many requests it would
-// allow alone, those of its run, and those of a ticket.
-func (g *group) wordsOf(i int) int {
-	words := 1 + g.given[i].exec.Words
-	if g.settle[i] {
-		words += redisexec.TicketWords
-	}
-	return words
-}
-
-// groups are the groups whose first limiter is the same, by all their limiters.
-type groups struct {
-	mu sync.RWMutex
-	of map[groupKey]*group
-}
+// groups are the groups whose first limiter is the same, by all their limiters. So the groups of
+// limiters that nobody uses any more are gone with their first limiter.
+type groups = recent.Cache[groupKey, *group]
 
 // A groupKey is what distinguishes groups.
 type groupKey struct {
@@ -184,9 +230,11 @@ type groupKey struct {
 	settle   [maxGroup]bool
 }
 
-// maxGroups is how many groups are kept. A program has few, unless it builds limiters for
-// each call.
-const maxGroups = 64
+// maxGroups is how many groups of one first limiter are kept: of a limiter for all users and a
+// plan of each tenant, as many as [TokenBuckets] keeps limits, in some 11 MB. A call whose group is
+// not among them makes it in six allocations of 550 bytes together, some microseconds
+// (BenchmarkGroupOf); and it is not one line with equal calls of the group that it replaces.
+const maxGroups = maxTokenBuckets
 
 // groupOf returns the group of the claims' limiters.
 func groupOf(claims []Claim) (*group, error) {
@@ -194,30 +242,21 @@ func groupOf(claims []Claim) (*group, error) {
 	for i, c := range claims {
 		key.limiters[i], key.settle[i] = c.limiter, c.settle
 	}
-	return claims[0].limiter.groups.get(key, len(claims))
+	first := claims[0].limiter
+	kept := first.groups.Load()
+	if kept == nil {
+		first.groups.CompareAndSwap(nil, recent.New(maxGroups, groupOfKey))
+		kept = first.groups.Load()
+	}
+	return kept.Get(key)
 }
 
-func (gs *groups) get(key groupKey, n int) (*group, error) {
-	gs.mu.RLock()
-	g := gs.of[key]
-	gs.mu.RUnlock()
-	if g != nil {
-		return g, nil
+func groupOfKey(key groupKey) (*group, error) {
+	n := len(key.limiters)
+	for key.limiters[n-1] == nil {
+		n--
 	}
-	g, err := newGroup(slices.Clone(key.limiters[:n]), slices.Clone(key.settle[:n]))
-	if err != nil {
-		return nil, err
-	}
-	gs.mu.Lock()
-	defer gs.mu.Unlock()
-	if other := gs.of[key]; other != nil {
-		return other, nil
-	}
-	if gs.of == nil || len(gs.of) == maxGroups {
-		gs.of = map[groupKey]*group{}
-	}
-	gs.of[key] = g
-	return g, nil
+	return newGroup(key.limiters[:n], key.settle[:n])
 }
 
 // pack checks the claims, one for each limiter, and packs them into a request. holds are as those of ask.
@@ -264,7 +303,9 @@ func checkStored(claims []Claim) error {
 
 // checkSlots refuses keys of which a cluster or a ring may have each in another place.
 func (g *group) checkSlots(claims []Claim) error {
-	if !g.slots || len(claims) == 1 {
+	switch g.exec.Client.(type) {
+	case *redis.ClusterClient, *redis.Ring:
+	default:
 		return nil
 	}
 	tag := keyname.Tag(claims[0].key)
@@ -305,9 +346,6 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 
 // report reports a call to the limiters that are observed, each its own answer.
 func (g *group) report(ctx context.Context, began time.Time, claims []Claim, peek bool, reply redisexec.Reply, allowed bool, err error) {
-	if !g.seen {
-		return
-	}
 	for i, c := range claims {
 		if c.limiter.watch == nil {
 			continue

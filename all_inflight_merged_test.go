@@ -14,16 +14,17 @@ import (
 
 // TestMergedCallsWithHoldsDecideAsIfMadeOneByOne: random lists of calls that take a request, an estimate
 // and permits in flight, of a few users or of all together, in one execution on one server and one by
-// one on another. Time passes, so that leases and windows end.
+// one on another. Of each limiter there are two plans on the same keys, of which a list uses some. Time
+// passes, so that leases and windows end.
 func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	allowed, denied, rounds := 0, 0, limitertest.Rounds(5_000, 300)
 	for _, byCaller := range []bool{false, true} {
 		var sides [2]struct {
 			stage    *limitertest.Stage
-			tokens   *ratelimit.TokenBucket
-			requests *ratelimit.FixedWindow
-			running  *ratelimit.InFlight
+			tokens   [2]*ratelimit.TokenBucket
+			requests [2]*ratelimit.FixedWindow
+			running  [2]*ratelimit.InFlight
 		}
 		for i := range sides {
 			s := limitertest.OnMiniredis(t)
@@ -33,22 +34,28 @@ func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 			}
 			with := ratelimit.WithOptions(clock...)
 			sides[i].stage = s
-			sides[i].tokens = ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(2), 12, with))
-			sides[i].requests = ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 6, 3*time.Second, with))
-			sides[i].running = ratelimit.Must(ratelimit.NewInFlight(s.Client, 4, 2*time.Second, with))
+			for plan := range 2 {
+				sides[i].tokens[plan] = ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(2+plan), 12-plan, with))
+				sides[i].requests[plan] = ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 6-plan, time.Duration(3+plan)*time.Second, with))
+				sides[i].running[plan] = ratelimit.Must(ratelimit.NewInFlight(s.Client, 4-plan, time.Duration(2+plan)*time.Second, with))
+			}
 		}
 		for range rounds {
 			pause := time.Duration(rng.IntN(900)) * time.Millisecond
 			type demand struct {
 				user, place string
 				n, held     int
+				plans       [3]int // of tokens, requests, running
 			}
 			var demands []demand
-			common := rng.IntN(2) == 0
+			common, plans := rng.IntN(2) == 0, [3]int{1 + rng.IntN(2), 1 + rng.IntN(2), 1 + rng.IntN(2)}
 			for range 1 + rng.IntN(6) {
 				d := demand{user: fmt.Sprintf("{t}%d", rng.IntN(3)), n: 1 + rng.IntN(4), held: 1 + rng.IntN(2)}
 				if d.place = d.user; common {
 					d.place = "{t}all"
+				}
+				for i, n := range plans {
+					d.plans[i] = rng.IntN(n)
 				}
 				demands = append(demands, d)
 			}
@@ -56,7 +63,10 @@ func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 			for i, side := range sides {
 				side.stage.Advance(pause)
 				claims := func(d demand) []ratelimit.Claim {
-					return []ratelimit.Claim{side.requests.Claim(d.user, 1), side.tokens.Claim(d.user, d.n).Estimate(), side.running.Claim(d.place, d.held)}
+					return []ratelimit.Claim{
+						side.requests[d.plans[1]].Claim(d.user, 1), side.tokens[d.plans[0]].Claim(d.user, d.n).Estimate(),
+						side.running[d.plans[2]].Claim(d.place, d.held),
+					}
 				}
 				if i == 0 {
 					var calls [][]ratelimit.Claim

@@ -62,10 +62,10 @@ func TestEveryGroupCompiles(t *testing.T) {
 	}
 	compile := func(l largeGroup) {
 		set, about := l.assemble()
-		all, first := []*script.Script{set.one, set.many, set.peek}, 0
+		all, first := []*script.Script{set.one, set.many, set.peek, set.manyOfSeveral}, 0
 		for _, n := range l.counts { // those of one kind differ only in numbers
 			if n > 0 {
-				all = append(all, set.common[first])
+				all = append(all, set.common[first], set.commonOfSeveral[first])
 			}
 			first += n
 		}

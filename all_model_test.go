@@ -22,12 +22,13 @@ type claimer interface {
 	Claim(key string, n int) ratelimit.Claim
 }
 
-// A party is limiters that are claimed together, each for one of two keys of its own, and
-// the models of these keys, of which one may be damaged.
+// A party is limiters that are claimed together, each for one of a few keys of its own, and
+// the models of these keys, of which one may be damaged. Of most limiters there are two plans, each
+// for two of the keys, so that calls are of several groups.
 type party struct {
 	about   string
-	pairs   []limitertest.Pair
-	models  [][2]model.Model
+	plans   [][]limitertest.Pair
+	models  [][]model.Model
 	grain   time.Duration
 	damaged *struct{ limiter, key int }
 }
@@ -35,7 +36,8 @@ type party struct {
 // damage damages a key in some way, if there is one.
 func (p *party) damage(t *testing.T, rng *rand.Rand, s *limitertest.Stage) (how string) {
 	t.Helper()
-	limiter, key := rng.IntN(len(p.pairs)), rng.IntN(2)
+	limiter := rng.IntN(len(p.plans))
+	key := rng.IntN(len(p.models[limiter]))
 	keys := s.Admin.Keys(ctx, "*{"+keyOf(limiter, key)+"}").Val()
 	if len(keys) == 0 {
 		return ""
@@ -55,8 +57,9 @@ func (p *party) damage(t *testing.T, rng *rand.Rand, s *limitertest.Stage) (how 
 func (p *party) restore(t *testing.T) {
 	t.Helper()
 	if d := p.damaged; d != nil {
-		require.NoError(t, p.pairs[d.limiter].Limiter.Reset(ctx, keyOf(d.limiter, d.key)))
-		p.models[d.limiter][d.key] = p.pairs[d.limiter].Model()
+		plan := p.plans[d.limiter][d.key/2]
+		require.NoError(t, plan.Limiter.Reset(ctx, keyOf(d.limiter, d.key)))
+		p.models[d.limiter][d.key] = plan.Model()
 		p.damaged = nil
 	}
 }
@@ -84,14 +87,28 @@ func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelim
 		f := families[rng.IntN(len(families))]
 		pair, err := f.Draw(rng, c, opts...)
 		require.NoError(t, err)
-		p.about += f.Name + " " + pair.About + "; "
-		p.pairs = append(p.pairs, pair)
-		p.models = append(p.models, [2]model.Model{pair.Model(), pair.Model()})
+		p.about += f.Name + " " + pair.About
+		plans, models := []limitertest.Pair{pair}, []model.Model{pair.Model(), pair.Model()}
+		for range 5 { // not each draw has the same scripts
+			other, err := f.Draw(rng, c, opts...)
+			require.NoError(t, err)
+			if ratelimit.ShareGroups(t, claimsOf(pair.Limiter), claimsOf(other.Limiter)) {
+				p.about += " and " + other.About
+				plans, models = append(plans, other), append(models, other.Model(), other.Model())
+				break
+			}
+		}
+		p.about += "; "
+		p.plans, p.models = append(p.plans, plans), append(p.models, models)
 		if f.Timeless && opts == nil {
 			p.grain = time.Millisecond
 		}
 	}
 	return p
+}
+
+func claimsOf(l ratelimit.Limiter) []ratelimit.Claim {
+	return []ratelimit.Claim{l.(claimer).Claim("k", 1)}
 }
 
 // A demand is what a call claims of each limiter.
@@ -104,7 +121,7 @@ func (p *party) claims(d demand) []ratelimit.Claim {
 	var claims []ratelimit.Claim
 	for i, c := range d {
 		if c.n > 0 {
-			claims = append(claims, p.pairs[i].Limiter.(claimer).Claim(keyOf(i, c.key), c.n))
+			claims = append(claims, p.plans[i][c.key/2].Limiter.(claimer).Claim(keyOf(i, c.key), c.n))
 		}
 	}
 	return claims
@@ -117,7 +134,7 @@ func (p *party) answer(now int64, d demand, peek bool, got ratelimit.AllResult) 
 	allowed := true
 	for i, c := range d {
 		if c.n > 0 {
-			all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key), Bucket: isBucket(p.pairs[i].Limiter)})
+			all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key), Bucket: isBucket(p.plans[i][0].Limiter)})
 			part := &all.Parts[len(all.Parts)-1]
 			if p.isDamaged(i, c.key) {
 				part.Result = got.Parts[len(all.Parts)-1].Result
@@ -160,14 +177,14 @@ func (p *party) demand(rng *rand.Rand, like demand) demand {
 		for i, m := range p.models {
 			d[i].n = 0
 			if like == nil && rng.IntN(5) > 0 || like != nil && like[i].n > 0 {
-				most := m[0].Max()
+				d[i].key = rng.IntN(len(m))
+				most := m[d[i].key].Max()
 				d[i].n = min(most, []int{1, 1, 1, 2, 1 + rng.IntN(most), most}[rng.IntN(6)])
-				d[i].key = rng.IntN(2)
 				claimed++
 			}
 		}
 		if h := p.damaged; h != nil && rng.IntN(3) > 0 && (like == nil || like[h.limiter].n > 0) { // it is claimed
-			d[h.limiter].n, d[h.limiter].key = max(d[h.limiter].n, 1), h.key
+			d[h.limiter].n, d[h.limiter].key = 1, h.key
 			claimed++
 		}
 		if claimed > 0 {
@@ -176,15 +193,21 @@ func (p *party) demand(rng *rand.Rand, like demand) demand {
 	}
 }
 
-// demands draws calls that are sent together. In half of the cases all have one key of a
-// limiter in common, and in some they are equal.
-func (p *party) demands(rng *rand.Rand) []demand {
+// demands draws calls that are sent together, of the same limiters or of several plans of them. In
+// half of the cases all have one key of a limiter in common, and in some they are equal.
+func (p *party) demands(t *testing.T, rng *rand.Rand) []demand {
 	all := []demand{p.demand(rng, nil)}
-	common := rng.IntN(2 * len(p.models))
+	common, onePlan := rng.IntN(2*len(p.models)), rng.IntN(3) == 0
 	for range rng.IntN(6) {
 		d := p.demand(rng, all[0])
-		if common < len(d) {
-			d[common].key = all[0][common].key
+		one := onePlan || !ratelimit.ShareGroups(t, p.claims(all[0]), p.claims(d))
+		for i, first := range all[0] {
+			switch other := d[i].key/2 != first.key/2; {
+			case other && (one || i == common):
+				d[i] = first
+			case i == common:
+				d[i].key = first.key
+			}
 		}
 		if rng.IntN(3) == 0 {
 			d = all[len(all)-1]
@@ -276,7 +299,7 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 						one(ratelimit.PeekAll(ctx, claims...))
 					case 1, 2:
 						what = "merged"
-						calls = p.demands(rng)
+						calls = p.demands(t, rng)
 						var together [][]ratelimit.Claim
 						for _, d := range calls {
 							together = append(together, p.claims(d))

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"sync/atomic"
 	"unique"
 
 	"github.com/redis/go-redis/v9"
@@ -30,11 +30,11 @@ type explainer interface {
 
 // core is what the limiters share: everything but the algorithm.
 type core struct {
-	title  string           // the algorithm and the limiter's name, in errors
-	name   string           // the limiter's
-	head   keyname.Head     // of the keys in Redis
-	clock  func() time.Time // nil: the server's
-	most   int              // permits that one call can get
+	title  string       // the algorithm and the limiter's name, in errors
+	name   string       // the limiter's
+	head   keyname.Head // of the keys in Redis
+	clock  *callerClock // nil: the server's
+	most   int          // permits that one call can get
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
 	waits  *reserving    // nil: the algorithm cannot reserve
@@ -48,7 +48,7 @@ type core struct {
 	inFlight *InFlight // nil: the permits are not held
 
 	scripts *scripts
-	groups  groups // of limiters, of which this is the first, that decide together
+	groups  atomic.Pointer[groups] // of limiters, of which this is the first, that decide together
 }
 
 // An algorithm is what newCore has to know of an algorithm.
@@ -155,7 +155,7 @@ func (c *core) newMerger() *merge.Merger {
 		return merge.New(c.exec, c.head.Of)
 	}
 	limit := &merge.Limit{Exec: c.exec, Name: c.head.Of, States: unique.Make(string(c.head))}
-	return merge.Shared(c.exec.Client, c.exec.Many).Merger(limit)
+	return merge.Shared(c.exec.Client, c.exec.Many, nil).Merger(limit)
 }
 
 // TryAcquire takes one permit from key, if one is available now. It is
@@ -299,7 +299,7 @@ func ended(ctx context.Context, err error) error {
 
 // now is the caller's clock in microseconds.
 func (c *core) now() (int64, error) {
-	t := c.clock()
+	t := c.clock.now()
 	if now := t.UnixMicro(); now >= 0 && now < 2*maxMicros {
 		return now, nil
 	}

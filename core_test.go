@@ -13,15 +13,21 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
-// TestAllocationsOfALoneCall, on a real server: miniredis would allocate in this process.
-func TestAllocationsOfALoneCall(t *testing.T) {
+// allocationStage is an empty server, and a context that can be cancelled.
+func allocationStage(t *testing.T) (*redis.Client, context.Context) {
 	if raceflag.Enabled {
 		t.Skip("the race detector makes sync.Pool forget")
 	}
 	client := redistest.Shared(t).Client(t)
 	require.NoError(t, client.FlushAll(ctx).Err()) // other tests leave other states there
 	within, cancel := context.WithCancel(ctx)
-	defer cancel()
+	t.Cleanup(cancel)
+	return client, within
+}
+
+// TestAllocationsOfALoneCall, on a real server: miniredis would allocate in this process.
+func TestAllocationsOfALoneCall(t *testing.T) {
+	client, within := allocationStage(t)
 	for _, merging := range [][]TokenBucketOption{nil, {WithoutMerging()}} {
 		l := Must(NewTokenBucket(client, PerMinute(1), 1_000_000, merging...))
 		for _, test := range []struct {
@@ -44,13 +50,7 @@ func TestAllocationsOfALoneCall(t *testing.T) {
 // TestWhatALoneOperationAllocates counts also what go-redis allocates, for contexts that can be
 // cancelled.
 func TestWhatALoneOperationAllocates(t *testing.T) {
-	if raceflag.Enabled {
-		t.Skip("the race detector makes sync.Pool forget")
-	}
-	client := redistest.Shared(t).Client(t)
-	require.NoError(t, client.FlushAll(ctx).Err()) // other tests leave other states there
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	client, ctx := allocationStage(t)
 	l := Must(NewTokenBucket(client, PerSecond(1_000_000), 1_000_000))
 	f := Must(NewInFlight(client, 1000, time.Minute))
 	for _, test := range []struct {

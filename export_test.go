@@ -126,28 +126,44 @@ func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
 func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
 
-// AllMerged makes calls of TryAcquireAll, with claims of the same limiters, in one execution, and
-// returns which of them failed. Equal calls that follow one another are one request.
+// AllMerged makes calls of TryAcquireAll in one execution, and returns which of them failed: calls with
+// claims of the same limiters, or of groups that ShareGroups. Equal calls that follow one another are one
+// request.
 func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 	t.Helper()
-	g, err := groupOf(calls[0])
-	require.NoError(t, err)
+	var groups []*group
 	var requests []string
-	var times []int
+	var times, of []int // of each request how many calls it is, and the index of its group
 	for _, claims := range calls {
+		g, err := groupOf(claims)
+		require.NoError(t, err)
+		at := slices.Index(groups, g)
+		if at < 0 {
+			at = len(groups)
+			groups = append(groups, g)
+		}
 		request, err := g.pack(ctx, claims, g.newHolds(claims))
 		require.NoError(t, err)
-		if last := len(requests) - 1; last >= 0 && requests[last] == request {
+		if last := len(requests) - 1; last >= 0 && requests[last] == request && of[last] == at {
 			times[last]++
 		} else {
-			requests, times = append(requests, request), append(times, 1)
+			requests, times, of = append(requests, request), append(times, 1), append(of, at)
 		}
 	}
-	words, err := g.exec.DoMany(ctx, g.exec.Many, len(requests), func(i int) (*string, any) {
-		return &requests[i], fmt.Appendf(nil, "1x%d", times[i])
-	})
+	exec := groups[0].exec
+	asked := func(i int) (*string, any) { return &requests[i], fmt.Appendf(nil, "1x%d", times[i]) }
+	var words []int64
+	var err error
+	if len(groups) == 1 {
+		words, err = exec.DoMany(ctx, exec.Many, len(requests), asked)
+	} else {
+		words, err = exec.DoTable(ctx, exec.ManyOfSeveral, len(groups), len(requests), func(i int) (*string, any, int, []any) {
+			packed, times := asked(i)
+			return packed, times, of[i], groups[of[i]].exec.Args
+		})
+	}
 	require.NoError(t, err)
-	for _, n := range times {
+	for at, n := range times {
 		if words[0] < 0 {
 			words = words[1:]
 			all, failed = append(all, make([]AllResult, n)...), append(failed, slices.Repeat([]bool{true}, n)...)
@@ -156,13 +172,36 @@ func AllMerged(t testing.TB, calls [][]Claim) (all []AllResult, failed []bool) {
 		for i := range n {
 			claims := calls[len(all)]
 			r := AllResult{Parts: make([]PartResult, len(claims))}
-			r.Result = g.explain(redisexec.Reply{Words: words[:g.exec.Words], Index: int64(i)}, claims, false, r.Parts)
+			r.Result = groups[of[at]].explain(redisexec.Reply{Words: words[:exec.Words], Index: int64(i)}, claims, false, r.Parts)
 			all, failed = append(all, r), append(failed, false)
 		}
-		words = words[g.exec.Words:]
+		words = words[exec.Words:]
 	}
 	require.Empty(t, words)
 	return all, failed
+}
+
+// ShareGroups reports whether calls with these claims and those can be decided in one execution.
+func ShareGroups(t testing.TB, these, those []Claim) bool {
+	t.Helper()
+	one, err := groupOf(these)
+	require.NoError(t, err)
+	other, err := groupOf(those)
+	require.NoError(t, err)
+	return one.exec.ManyOfSeveral != nil && one.exec.Many == other.exec.Many
+}
+
+// DigestsOfGroup are those of the scripts for requests to several groups: the plain one, and for each limiter
+// that for requests with its key in common.
+func DigestsOfGroup(t testing.TB, claims ...Claim) []string {
+	t.Helper()
+	g, err := groupOf(claims)
+	require.NoError(t, err)
+	digests := []string{g.exec.ManyOfSeveral.Digest()}
+	for _, l := range g.exec.Several {
+		digests = append(digests, l.CommonOfSeveral.Digest())
+	}
+	return digests
 }
 
 // DecideList decides a list of operations on a key in one execution, and returns the words of the

@@ -97,18 +97,16 @@ func forgetBound(client Client) {
 // clientOf is the client of limiter, nil if it has none, or another one for each call, or if the client
 // cannot be compared.
 func clientOf(limiter any) Client {
-	k := kindOf(limiter)
-	switch {
+	var of Client
+	switch k := kindOf(limiter); {
 	case k.inside != nil:
 		return clientOf(k.inside)
-	case k.core == nil && k.group == nil:
-		return nil
+	case k.core != nil:
+		of = k.core.exec.Client
+	case k.group != nil:
+		of = k.group.exec.Client
 	}
-	c := k.core
-	if c == nil {
-		c = k.group.given[0]
-	}
-	switch client := c.exec.Client.(type) {
+	switch client := of.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		return client
 	}

@@ -57,6 +57,7 @@ func decideInMemory(ctx context.Context, claims []Claim, peek bool) (AllResult, 
 	answers := make([]PartResult, len(joined))
 	r := AllResult{Result: lockedTogether(joined, answers, peek), Parts: answers}
 	for i, c := range joined {
+		answers[i].Bucket = kindOf(c.outer).bucket
 		o := Observation{Call: c.callOr(peek), Source: SourceLocal, Key: c.key, N: c.n, Result: answers[i].Result}
 		if !peek && !r.Allowed && o.Result.Allowed {
 			o.Outcome = OutcomeUntaken
@@ -86,9 +87,7 @@ func lockedTogether(claims []Claim, answers []PartResult, peek bool) Result {
 	decide := func(take bool) (whole Result) {
 		for i, c := range claims {
 			part := c.outer.(decidesTogether).decideLocked(c.key, c.n, take)
-			answers[i].Result = part
-			_, answers[i].Bucket = c.outer.(*LocalTokenBucket)
-			if i == 0 {
+			if answers[i].Result = part; i == 0 {
 				whole = part
 			} else {
 				whole = governs(whole, part)

@@ -170,7 +170,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	}
 	if s.clock != nil {
 		// Instants within 36,000 years of 1970 can be added and subtracted.
-		l.now = func() int64 { return min(max(s.clock().UnixMicro(), -1<<60), 1<<60) }
+		l.now = func() int64 { return min(max(s.clock.now().UnixMicro(), -1<<60), 1<<60) }
 	} else {
 		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
 		l.now = func() int64 { return time.Since(start).Microseconds() }

@@ -121,15 +121,23 @@ func WithOptions(opts ...Option) Option {
 //
 // Keys still expire by the server's clock, which counts the time for which they are
 // needed even while the caller's clock stands still, as in a test on a real server.
+//
+// Calls of several limiters with different limits are merged only if the option of the first of them is
+// one value, as it is for the limiters of a [TokenBuckets].
 func WithClock(now func() time.Time) Option {
+	clock := &callerClock{now}
 	return common{func(s *settings) {
+		s.once("WithClock")
 		if now == nil {
 			s.refuse("WithClock: the clock is nil; leave the option out for the server's clock")
+			return
 		}
-		s.once("WithClock")
-		s.clock = now
+		s.clock = clock
 	}}
 }
+
+// A callerClock is the clock of one WithClock. Functions cannot be compared, and pointers to it can.
+type callerClock struct{ now func() time.Time }
 
 // WithMaxSkew goes with [WithClock]. d is how far the clocks of the processes that share a key may
 // be apart, plus the time that a call takes to arrive. It is 0 to 24h, and 1s without this option.
@@ -327,7 +335,7 @@ const (
 type settings struct {
 	prefix      string
 	name        string
-	clock       func() time.Time // nil: the server's
+	clock       *callerClock // nil: the server's
 	maxSkew     time.Duration
 	skewed      bool // maxSkew is given
 	unmerged    bool

@@ -92,7 +92,7 @@ func scriptsTogether(limiters []string) ([]script.Named, error) {
 	if len(members) == 0 || len(members) > maxGroup {
 		return nil, errTooManyLimiters(len(members))
 	}
-	slices.SortStableFunc(members, func(a, b member) int { // as newGroup
+	slices.SortStableFunc(members, func(a, b member) int { // as newShape
 		return cmp.Or(strings.Compare(a.file.Name(), b.file.Name()), a.args-b.args)
 	})
 	var files []*script.File
@@ -106,6 +106,10 @@ func scriptsTogether(limiters []string) ([]script.Named, error) {
 	all := []script.Named{{Name: name + ", one", Script: set.one}, {Name: name + ", peek", Script: set.peek}, {Name: name + ", many", Script: set.many}}
 	for i, s := range set.common {
 		all = append(all, script.Named{Name: name + ", many of one key of " + names[i], Script: s})
+	}
+	all = append(all, script.Named{Name: name + ", many of several", Script: set.manyOfSeveral})
+	for i, s := range set.commonOfSeveral {
+		all = append(all, script.Named{Name: name + ", many of several of one key of " + names[i], Script: s})
 	}
 	return all, nil
 }

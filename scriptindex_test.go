@@ -43,6 +43,10 @@ func TestScriptsOfAGroupAreFound(t *testing.T) {
 		for _, l := range g.exec.Several {
 			want = append(want, l.Common.Digest())
 		}
+		want = append(want, g.scripts.manyOfSeveral.Digest())
+		for _, l := range g.exec.Several {
+			want = append(want, l.CommonOfSeveral.Digest())
+		}
 		require.Equal(t, want, digests, "%v", test.limiters)
 	}
 	for limiter, problem := range map[string]string{

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -104,7 +105,8 @@ func ofSeveral(file *script.File) *script.File {
 // A severalSet holds the scripts for requests to several limiters.
 type severalSet struct {
 	scriptSet
-	common []*script.Script // many, for requests that have the key of this limiter in common
+	// These are many and manyOfSeveral, for requests that have the key of this limiter in common.
+	common, commonOfSeveral []*script.Script
 }
 
 // maxLocals is how many local variables a function of a script may have. Lua allows 200;
@@ -113,7 +115,8 @@ const maxLocals = 200 - 8
 
 // assembleAll makes the scripts of limiters that decide together. args are the numbers
 // of their arguments; tickets says which of them also say where their permits are, so that
-// these can be settled.
+// these can be settled. In the scripts for requests to several groups, each request says how many
+// arguments are in front of those of its group.
 func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	configured := make([]int, len(files)+1) // arguments of the limiters before
 	for i, n := range args {
@@ -121,19 +124,20 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	around := script.Parse("all", "")
 	for _, f := range files {
-		if f.Has("clock") {
-			around = around.Set("clock", f.Blocks()["clock"])
+		for _, block := range []string{"clock", "shift"} {
+			if f.Has(block) {
+				around = around.Set(block, f.Blocks()[block])
+			}
 		}
 	}
 	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
-	around = around.Set("shape", shape)
 	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
-	moved := func(i int, file *script.File) *script.File {
+	moved := func(i int, file *script.File, front string) *script.File {
 		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
 		if file.Has("hold") {
 			request = fmt.Sprintf("local key, times, n, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aHold)
 		}
-		return file.MoveArguments(configured[i]-1).Set("request", request)
+		return file.MoveArguments(front+strconv.Itoa(configured[i]-1)).Set("request", request)
 	}
 	// settle adds the two words of a ticket, which a Peek has not. place notes where they are, for
 	// a ticket that is filled in after the store.
@@ -148,14 +152,14 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
 	// nested is the limiters one inside the other, in as few functions as hold their variables.
-	room := maxLocals - script.Locals(around.Set("limiters", "").Fill(allOneTemplate).Source)
-	nested := func(without int) string {
+	room := maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Fill(allOneTemplate).Source)
+	nested := func(without int, front string) string {
 		inner := ""
 		for i, f := range slices.Backward(files) {
 			if i == without {
 				continue
 			}
-			f = settle(i, moved(i, f), f.Blocks()["ticket"], "local tickets = {size}\n")
+			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "local tickets = {size}\n")
 			whole := f.Set("inner", inner).Fill(body(allLimiterTemplate)).Source
 			if script.Locals(whole) > room {
 				inner = f.Set("inner", inner).Fill(body(allClosureTemplate)).Source
@@ -165,31 +169,41 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 		}
 		return inner
 	}
+	// batch makes the scripts for many requests. front is what stands in front of the place of an argument.
+	batch := func(around *script.File, shape, front string) (all *script.File, common []*script.Script) {
+		for i, f := range files {
+			where := fmt.Sprintf("local common = %d\n", i+1)
+			if f.Has("seal") && tickets[i] {
+				where += "local tickets = {}\n"
+			}
+			request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
+			if f.Has("hold") {
+				request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
+			}
+			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
+				Set("limiters", nested(i, front)).Set("shape", shape+where)
+			for _, block := range []string{"clock", "shift", "several"} {
+				if around.Has(block) {
+					f = f.Set(block, around.Blocks()[block])
+				}
+			}
+			common = append(common, f.Fill(allCommonTemplate))
+		}
+		return around.Set("shape", shape).Set("limiters", nested(-1, front)), common
+	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f), noTicket, "").Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f, ""), noTicket, "").Fill(body(allPeekLimiterTemplate)).Source
 	}
-	all := around.Set("limiters", nested(-1))
-	set := severalSet{scriptSet: scriptSet{
-		one: all.Fill(allOneTemplate), peek: around.Set("limiters", peeks).Fill(allPeekTemplate), many: all.Fill(allTemplate),
-	}}
-	for i, f := range files {
-		common := fmt.Sprintf("local common = %d\n", i+1)
-		if f.Has("seal") && tickets[i] {
-			common += "local tickets = {}\n"
-		}
-		request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
-		if f.Has("hold") {
-			request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
-		}
-		f = settle(i, moved(i, f), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
-			Set("limiters", nested(i)).Set("shape", shape+common)
-		if around.Has("clock") {
-			f = f.Set("clock", around.Blocks()["clock"])
-		}
-		set.common = append(set.common, f.Fill(allCommonTemplate))
+	all, common := batch(around, shape, "")
+	ofSeveral, commonOfSeveral := batch(around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files)), "front + ")
+	return severalSet{
+		scriptSet: scriptSet{
+			one: all.Fill(allOneTemplate), peek: all.Set("limiters", peeks).Fill(allPeekTemplate),
+			many: all.Fill(allTemplate), manyOfSeveral: ofSeveral.Fill(allTemplate),
+		},
+		common: common, commonOfSeveral: commonOfSeveral,
 	}
-	return set
 }
 
 // aHold matches what a request asks of permits in flight.

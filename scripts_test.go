@@ -39,6 +39,7 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	want["bucket.lua"], want["steppedbucket.lua"] = bucketScripts.get(false).one.Source, steppedBucketScripts.get(false).one.Source
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
 	want["all_many.lua"], want["all_common.lua"] = all.many.Source, all.common[2].Source
+	want["all_common_of_several.lua"] = all.commonOfSeveral[2].Source
 	var digests strings.Builder
 	digests.WriteString("Every script of one limiter, and of the groups in README and docs. `ratelimit scripts` prints them.\n\n")
 	for _, s := range script.Index() {

@@ -12,12 +12,24 @@
 --        whose first one is the number that all limiters allow. For a request that
 --        failed there is one -1 instead, and its keys were left as they were (unless Redis
 --        refused a command that comes after the first command that writes)
+-- <if several>
+-- These requests are of several groups of limiters, which differ in their arguments only. So
+-- ARGV begins with those of each group, once; and behind the permits of a request is how many
+-- arguments are in front of those of its group.
+-- </if several>
 local call = redis.pcall
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0
+-- <if several>
+local ahead = #ARGV - #KEYS / limiters * (limiters + 2) -- ARGV in front of the requests
+-- <shift?/>
+-- </if several>
 
 local function decide(skipped, request)
+  -- <if several>
+  local front = ARGV[request + limiters + 1] + 0
+  -- </if several>
   local times = ARGV[request] + 0
   local all = times
   -- <limiters/>
@@ -25,7 +37,12 @@ end
 
 for i = 0, #KEYS / limiters - 1 do
   local before = size
+  -- <unless several>
   local ok, failed = pcall(decide, i * limiters, configured + 1 + i * (limiters + 1))
+  -- </unless several>
+  -- <if several>
+  local ok, failed = pcall(decide, i * limiters, ahead + 1 + i * (limiters + 2))
+  -- </if several>
   if not ok or failed then
     if ok and failed.outside then return failed end -- of calendarwindow.lua: nothing was done
     for j = before + 2, size do

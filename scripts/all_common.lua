@@ -1,25 +1,43 @@
 -- Requests to several limiters that all have the same key of one limiter, as one for all
 -- users: all.lua, but that key is read once and written once. KEYS and ARGV are the same;
 -- in the reply the words of the limiter with the common key are the last of a request.
+-- <if several>
+-- All requests have equal arguments of that limiter.
+-- </if several>
 local call = redis.pcall
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0
+-- <if several>
+local ahead = #ARGV - #KEYS / limiters * (limiters + 2) -- ARGV in front of the requests
+-- <shift?/>
+-- </if several>
 
 -- The other limiters decide, and so many of the equal requests at most are allowed.
 local function inner(skipped, request, times, all)
+  -- <if several>
+  local front = ARGV[request + limiters + 1] + 0
+  -- </if several>
   -- <limiters/>
   return nil, all
 end
 
 local function decide()
   local key = KEYS[common]
+  -- <if several>
+  local front = ARGV[ahead + limiters + 2] + 0 -- of the first request
+  -- </if several>
   -- <config/>
   -- <load/>
   local change = repair
   -- A request that fails returns before it has taken anything.
   local function answer(i)
+    -- <unless several>
     local request = configured + 1 + i * (limiters + 1)
+    -- </unless several>
+    -- <if several>
+    local request = ahead + 1 + i * (limiters + 2)
+    -- </if several>
     -- <request/>
     -- <fit/>
     -- <seek?/>

@@ -57,6 +57,8 @@ func TestScriptsAreListedAndFound(t *testing.T) {
 	require.Equal(t, []string{
 		"bucket,estimate+fixedwindow, one", "bucket,estimate+fixedwindow, peek", "bucket,estimate+fixedwindow, many",
 		"bucket,estimate+fixedwindow, many of one key of bucket,estimate", "bucket,estimate+fixedwindow, many of one key of fixedwindow",
+		"bucket,estimate+fixedwindow, many of several", "bucket,estimate+fixedwindow, many of several of one key of bucket,estimate",
+		"bucket,estimate+fixedwindow, many of several of one key of fixedwindow",
 	}, names)
 }
 

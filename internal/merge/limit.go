@@ -12,7 +12,8 @@ type Limit struct {
 	Name func(key string) string // of a key in Redis
 
 	// States is the same for limiters whose keys have the same names, such as the plans of one name:
-	// the calls for such a key are decided in the order in which they came. Private limits need none.
+	// the calls for such a key are decided in the order in which they came. Private limits need none, nor
+	// do packed requests, which hold the names of their keys.
 	States unique.Handle[string]
 }
 

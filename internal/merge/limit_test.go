@@ -59,15 +59,15 @@ func TestQueuesAreSharedWhileTheyAreUsed(t *testing.T) {
 	defer client.Close()
 	defer another.Close()
 	many, other := script.New("many"), script.New("other")
-	q := Shared(client, many)
-	require.Same(t, q, Shared(client, many))
-	require.NotSame(t, q, Shared(another, many))
-	require.NotSame(t, q, Shared(client, other))
+	q := Shared(client, many, nil)
+	require.Same(t, q, Shared(client, many, nil))
+	require.NotSame(t, q, Shared(another, many, nil))
+	require.NotSame(t, q, Shared(client, other, nil))
 	runtime.KeepAlive(q)
 	known := func() bool {
 		shared.Lock()
 		defer shared.Unlock()
-		_, ok := shared.of[user{client, many}]
+		_, ok := shared.of[user{client, many, nil}]
 		return ok
 	}
 	require.True(t, known())
@@ -75,5 +75,5 @@ func TestQueuesAreSharedWhileTheyAreUsed(t *testing.T) {
 	for deadline := time.Now().Add(30 * time.Second); known(); runtime.GC() {
 		require.True(t, time.Now().Before(deadline), "the queues are never forgotten")
 	}
-	require.NotNil(t, Shared(client, many))
+	require.NotNil(t, Shared(client, many, nil))
 }

@@ -15,18 +15,21 @@ var shared = struct {
 	of map[user]weak.Pointer[Queues]
 }{of: map[user]weak.Pointer[Queues]{}}
 
-// A user of shared queues is a client and an algorithm, by its script for many requests.
+// A user of shared queues is a client and an algorithm, by its script for many requests, and whose clock
+// decides.
 type user struct {
 	client redisexec.Client
 	many   *script.Script
+	clock  any
 }
 
-// Shared returns the queues that the limiters of this client and this script share. The client is a
-// pointer.
-func Shared(client redisexec.Client, many *script.Script) *Queues {
+// Shared returns the queues that the limiters of this client, this script and this clock share. The client
+// is a pointer. clock is nil for the server's clock; otherwise values of clock are equal if the clocks are
+// one, and keep nothing alive.
+func Shared(client redisexec.Client, many *script.Script, clock any) *Queues {
 	shared.Lock()
 	defer shared.Unlock()
-	by := user{client, many}
+	by := user{client, many, clock}
 	if q := shared.of[by].Value(); q != nil {
 		return q
 	}

@@ -26,7 +26,7 @@ type Command struct {
 
 	names  []string // of the keys of packed requests
 	asks   []string // what these ask of each
-	begins []int64  // see DoTable
+	begins []int64  // see addTable
 	common int      // the limiter, from 1, whose key all requests have in common; 0: none
 	now    int64
 	args   []any
@@ -39,8 +39,8 @@ type Command struct {
 // commands holds released commands, to be used again.
 var commands = sync.Pool{New: func() any { return new(Command) }}
 
-// maxPooledArgs is more than the largest batch of any limiter needs.
-const maxPooledArgs = 1024
+// maxPooledArgs is more than the largest batch needs, but for groups of many limiters that all differ.
+const maxPooledArgs = 4096
 
 func (e *Executor) newCommand() *Command {
 	if !e.Pooled {

@@ -23,8 +23,8 @@ type Executor struct {
 	Extend          *script.Script // begins the lease of a hold again; nil: permits are not held
 
 	// ManyOfSeveral and OperationsOfSeveral are Many and Operations for keys of several limiters of
-	// the algorithm, whose Args then are a table. They are nil if calls are merged with those of
-	// the same limiter only.
+	// the algorithm, or for requests to several groups of limiters of the same algorithms. Their Args
+	// then are a table. They are nil if calls are merged with those of the same limiter only.
 	ManyOfSeveral, OperationsOfSeveral *script.Script
 
 	Args    []any     // the algorithm's ARGV, see Texts
@@ -73,8 +73,12 @@ func Texts(texts []string) []any {
 
 // A Limiter is one of several that decide together, in the order of the scripts.
 type Limiter struct {
-	Words  int            // of the reply to a request
-	Common *script.Script // Many, for requests that have the key of this limiter in common
+	Args  int // of the executor, that are its own
+	Words int // of the reply to a request
+
+	// Common and CommonOfSeveral are Many and ManyOfSeveral, for requests that have the key of this
+	// limiter in common.
+	Common, CommonOfSeveral *script.Script
 }
 
 // Cost estimates the server's time for an execution, during which it serves nothing
@@ -174,6 +178,9 @@ func (e *Executor) Scripts() []*script.Script {
 	}
 	for _, l := range e.Several {
 		scripts = append(scripts, l.Common)
+		if e.ManyOfSeveral != nil {
+			scripts = append(scripts, l.CommonOfSeveral)
+		}
 	}
 	return scripts
 }

@@ -2,6 +2,7 @@ package redisexec
 
 import (
 	"encoding/binary"
+	"slices"
 	"strconv"
 
 	"github.com/tryacquire/ratelimit/internal/keyname"
@@ -90,30 +91,66 @@ func (e *Executor) Route(name string) string {
 	return name[:number(name[first:])]
 }
 
-// several makes c run s for packed requests, with times equal ones of each.
+// several makes c run its script for packed requests, with times equal ones of each.
 func (c *Command) several(requests int, request func(i int) (packed string, times any)) {
-	limiters := len(c.exec.Several)
+	all := c.unpack(requests, request)
+	if c.script == c.exec.Many && requests > 1 {
+		if c.common = c.findCommon(nil, requests); c.common > 0 {
+			c.script = c.exec.Several[c.common-1].Common
+		}
+	}
+	c.addNames()
+	c.addConfig()
+	c.addRequests(all, nil)
+}
+
+// severalTable is several for requests to so many groups of limiters, see [Executor.DoTable].
+func (c *Command) severalTable(groups, requests int, request tableRequest) {
+	group, args := make([]int, requests), make([][]any, requests)
+	all := c.unpack(requests, func(i int) (packed string, times any) {
+		name, equal, of, own := request(i)
+		group[i], args[i] = of, own
+		return *name, timesOf(equal)
+	})
+	if c.common = c.findCommon(args, requests); c.common > 0 {
+		c.script = c.exec.Several[c.common-1].CommonOfSeveral
+	}
+	c.addNames()
+	c.addTable(groups, requests, func(i int) (int, []any) { return group[i], args[i] })
+	c.addRequests(all, c.begins)
+}
+
+// unpack unpacks the requests, and returns how many equal ones each stands for.
+func (c *Command) unpack(requests int, request func(i int) (packed string, times any)) []any {
 	c.names, c.asks = c.names[:0], c.asks[:0]
 	all := make([]any, 0, 8)
 	for i := range requests {
 		packed, times := request(i)
-		c.names, c.asks = unpack(packed, limiters, c.names, c.asks)
+		c.names, c.asks = unpack(packed, len(c.exec.Several), c.names, c.asks)
 		all = append(all, times)
 	}
-	if c.script == c.exec.Many && requests > 1 {
-		if c.common = c.findCommon(requests, limiters); c.common > 0 {
-			c.script = c.exec.Several[c.common-1].Common
-		}
-	}
-	c.args = append(append(c.args, c.script.BySHA...), count(requests*limiters))
+	return all
+}
+
+// addNames adds the script and the names of all keys.
+func (c *Command) addNames() {
+	c.args = append(append(c.args, c.script.BySHA...), count(len(c.names)))
 	for i := range c.names {
 		c.args = append(c.args, &c.names[i])
 	}
-	c.addConfig()
-	for i, times := range all {
+}
+
+// addRequests adds what each request asks. begins, unless it is nil, has for each how many arguments are
+// in front of those of its limiters.
+func (c *Command) addRequests(times []any, begins []int64) {
+	limiters := len(c.exec.Several)
+	for i, times := range times {
 		c.args = append(c.args, times)
 		for j := range limiters {
 			c.args = append(c.args, &c.asks[i*limiters+j])
+		}
+		if begins != nil {
+			c.args = append(c.args, &begins[i])
 		}
 	}
 }
@@ -127,12 +164,16 @@ func timesOf(requests any) any {
 	return requests
 }
 
-// findCommon returns the limiter, from 1, whose key is the same in all requests, or 0.
-func (c *Command) findCommon(requests, limiters int) int {
+// findCommon returns the limiter, from 1, whose key and arguments are the same in all requests, or 0.
+// args are those of the limiters of each request; nil: all requests are to the same limiters.
+func (c *Command) findCommon(args [][]any, requests int) int {
+	limiters, first := len(c.exec.Several), 0
 next:
-	for l := range limiters {
+	for l, limiter := range c.exec.Several {
+		from := first
+		first += limiter.Args
 		for i := 1; i < requests; i++ {
-			if c.names[i*limiters+l] != c.names[l] {
+			if c.names[i*limiters+l] != c.names[l] || args != nil && !slices.EqualFunc(args[i][from:first], args[0][from:first], equalTexts) {
 				continue next
 			}
 		}
@@ -140,6 +181,9 @@ next:
 	}
 	return 0
 }
+
+// equalTexts compares two of the Args of executors whose Args do not change with time.
+func equalTexts(a, b any) bool { return a == b || *a.(*string) == *b.(*string) }
 
 // arrange puts the words of each request into the order of the other scripts: from the
 // last limiter to the first. Those of the limiter with the common key come last. A reply

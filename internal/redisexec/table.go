@@ -6,35 +6,24 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
+// A tableRequest returns what the caller asks of key i, or packed request i, which limiter it is of, and
+// the Args of the executor of that limiter.
+type tableRequest = func(i int) (name *string, requests any, limiter int, args []any)
+
 // DoTable is [Executor.DoMany] for keys of so many limiters of one algorithm: s is ManyOfSeveral or
-// OperationsOfSeveral. request returns also which limiter a key is of, and the Args of its executor.
-// They stand once in ARGV. Behind them is for each key how many arguments are in front of those
-// of its limiter, and then its requests.
-func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys int, request func(i int) (name *string, requests any, limiter int, args []any)) ([]int64, error) {
+// OperationsOfSeveral. The Args of their executors stand once in ARGV. Behind them is for each key how
+// many arguments are in front of those of its limiter, and then its requests.
+//
+// For packed requests it is the same: to so many groups of limiters of the same algorithms.
+func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys int, request tableRequest) ([]int64, error) {
 	c := e.newCommand()
 	defer c.release()
 	c.script = s
-	c.args = append(append(c.args, s.BySHA...), count(keys))
-	names := len(c.args)
-	c.args = append(c.args, make([]any, keys)...)
-	c.args = append(c.args, "")
-	first := len(c.args) // which is ARGV[2]
-	lists, begins := make([]any, keys), make([]int, limiters)
-	c.begins = c.begins[:0]
-	for i := range keys {
-		name, requests, limiter, args := request(i)
-		c.args[names+i] = name
-		if begins[limiter] == 0 {
-			begins[limiter] = len(c.args)
-			c.args = append(c.args, args...)
-		}
-		c.begins = append(c.begins, int64(begins[limiter]-first))
-		lists[i] = requests
+	if e.Several != nil {
+		c.severalTable(limiters, keys, request)
+	} else {
+		c.table(limiters, keys, request)
 	}
-	for i := range c.begins {
-		c.args = append(c.args, &c.begins[i])
-	}
-	c.args = append(c.args, lists...)
 	if err := c.addClock(); err != nil {
 		return nil, err
 	}
@@ -42,4 +31,37 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 		return nil, err
 	}
 	return c.words, nil
+}
+
+// table makes c run its script for the requests of so many keys.
+func (c *Command) table(limiters, keys int, request tableRequest) {
+	c.args = append(append(c.args, c.script.BySHA...), count(keys))
+	names, lists := len(c.args), make([]any, keys)
+	c.args = append(c.args, make([]any, keys)...)
+	c.args = append(c.args, "") // the next is ARGV[2]
+	c.addTable(limiters, keys, func(i int) (int, []any) {
+		name, requests, limiter, args := request(i)
+		c.args[names+i], lists[i] = name, requests
+		return limiter, args
+	})
+	for i := range c.begins {
+		c.args = append(c.args, &c.begins[i])
+	}
+	c.args = append(c.args, lists...)
+}
+
+// addTable adds the Args of each limiter that a key is of, once, and notes in c.begins for each key how
+// many of them are in front of those of its limiter.
+func (c *Command) addTable(limiters, keys int, of func(i int) (limiter int, args []any)) {
+	first := len(c.args)
+	begins := make([]int, limiters) // in c.args; 0: it is not there yet
+	c.begins = c.begins[:0]
+	for i := range keys {
+		limiter, args := of(i)
+		if begins[limiter] == 0 {
+			begins[limiter] = len(c.args)
+			c.args = append(c.args, args...)
+		}
+		c.begins = append(c.begins, int64(begins[limiter]-first))
+	}
 }

@@ -296,9 +296,9 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 // In a script of several limiters a limiter's blocks stand in the scope of those before it,
 // and hide their names. The names that all of them use must stay visible.
 func TestNoBlockHidesWhatSeveralLimitersShare(t *testing.T) {
-	shared := names{"KEYS": true, "ARGV": true, "all": true, "call": true, "change": true, "common": true, "configured": true, "i": true, "inner": true,
+	shared := names{"KEYS": true, "ARGV": true, "ahead": true, "all": true, "call": true, "change": true, "common": true, "configured": true, "i": true, "inner": true,
 		"limiters": true,
-		"now":      true, "failed": true, "mark": true, "ok": true, "out": true, "request": true, "size": true, "sized": true, "skipped": true, "spare": true}
+		"now":      true, "failed": true, "front": true, "mark": true, "ok": true, "out": true, "request": true, "size": true, "sized": true, "skipped": true, "spare": true}
 	for name, text := range luaFiles(t) {
 		if name == "callersclock.lua" || isTemplate(name) {
 			continue
