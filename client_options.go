@@ -27,8 +27,9 @@ import (
 //     each processor if these are more (PoolSize). go-redis then dials once a second. A breaker
 //     that probes every 200 ms makes 100 dials in 20 seconds.
 //
-// What is set already stays as it is, but for ContextTimeoutEnabled, whose false cannot be told
-// from unset. Use the client for limiters only: other commands may need retries and more time.
+// Options that are set keep their values. ContextTimeoutEnabled becomes true in any case, because
+// false is also its value when nobody sets it. Use the client for limiters only: other commands may
+// need retries and more time.
 //
 // The error wraps ErrInvalidConfig: o is nil, or budget is not above 0 and at most a minute.
 func ClientOptions[O redis.Options | redis.ClusterOptions | redis.RingOptions | redis.FailoverOptions | redis.UniversalOptions](budget time.Duration, o *O) (*O, error) {

@@ -69,6 +69,14 @@ func matches() []match {
 			},
 		},
 		{
+			title: "A plan of each user beside one limit",
+			about: "A decision takes permits from a token bucket of the user's plan and from a fixed window for all users together. Each of 10,000 keys has one of 1,000 plans.",
+			contestants: []contestant{
+				{name: "a plan of 1,000 and a limit for all", only: allowed, cancellable: true, open: openPlansBeside(1000)},
+				{name: "one plan and a limit for all", only: allowed, cancellable: true, open: openPlansBeside(1)},
+			},
+		},
+		{
 			title: "Requests, tokens and a place",
 			about: "A decision takes a request from a fixed window, an estimate of ten tokens from a token bucket, and a permit in flight; then it settles seven " +
 				"tokens and gives the permit back. Contexts can be cancelled. By hand means five commands: three of " + reference + ", INCR, and DECR. Aimed at: 5 × with 256 callers.",
@@ -252,6 +260,29 @@ func openPlans(b *testbed, _ verdict, tag string) (decide, error) {
 		r, err := plans[hash.Sum32()%1000].TryAcquire(ctx, key)
 		return r.Allowed, err
 	}, nil
+}
+
+// openPlansBeside has limiters for so many plans, which have one name, and one limit for all users.
+func openPlansBeside(plans int) func(b *testbed, _ verdict, tag string) (decide, error) {
+	return func(b *testbed, _ verdict, tag string) (decide, error) {
+		rate, burst := bucket(allowed)
+		var all []*ratelimit.TokenBucket
+		for i := range plans {
+			l, err := ratelimit.NewTokenBucket(b.client, rate, burst-i, ratelimit.WithPrefix(tag))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, l)
+		}
+		total, err := ratelimit.NewFixedWindow(b.client, plenty, plentyWindow, ratelimit.WithPrefix(tag))
+		return func(ctx context.Context, key string) (bool, error) {
+			hash := fnv.New32a()
+			_, _ = hash.Write([]byte(key))
+			plan := all[int(hash.Sum32()%1000)%plans]
+			r, err := ratelimit.TryAcquireAll(ctx, plan.Claim(key, 1), total.Claim(everybody, 1))
+			return r.Allowed, err
+		}, err
+	}
 }
 
 // openLimits has a limit of its own for each key.
