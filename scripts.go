@@ -152,7 +152,7 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
 	// nested is the limiters one inside the other, in as few functions as hold their variables.
-	room := maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Fill(allOneTemplate).Source)
+	room := maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Text(allOneTemplate))
 	nested := func(without int, front string) string {
 		inner := ""
 		for i, f := range slices.Backward(files) {
@@ -160,10 +160,10 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 				continue
 			}
 			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "local tickets = {size}\n")
-			whole := f.Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+			whole := f.Set("inner", inner).Text(body(allLimiterTemplate))
 			if script.Locals(whole) > room {
-				inner = f.Set("inner", inner).Fill(body(allClosureTemplate)).Source
-				whole = f.Set("inner", inner).Fill(body(allLimiterTemplate)).Source
+				inner = f.Set("inner", inner).Text(body(allClosureTemplate))
+				whole = f.Set("inner", inner).Text(body(allLimiterTemplate))
 			}
 			inner = whole
 		}
@@ -193,7 +193,7 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 	}
 	peeks := ""
 	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f, ""), noTicket, "").Fill(body(allPeekLimiterTemplate)).Source
+		peeks += settle(i, moved(i, f, ""), noTicket, "").Text(body(allPeekLimiterTemplate))
 	}
 	all, common := batch(around, shape, "")
 	ofSeveral, commonOfSeveral := batch(around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files)), "front + ")

@@ -185,10 +185,18 @@ func (f *File) AnswerInWords() *File {
 //
 // The blocks are spliced, not called: a function for each block would cost Redis a
 // closure in every execution.
-func (f *File) Fill(template string) *Script { return New(f.fill(template)) }
+func (f *File) Fill(template string) *Script { return New(f.Text(template)) }
 
-func (f *File) fill(template string) string {
+// Text is the source of the script that [File.Fill] makes.
+func (f *File) Text(template string) string {
 	var out strings.Builder
+	f.fillTo(&out, template, "")
+	return out.String()
+}
+
+// fillTo writes the filled template, with indent in front of each line that is not empty.
+func (f *File) fillTo(out *strings.Builder, template, indent string) {
+	out.Grow(len(template))
 	skip := ""
 	for line := range strings.Lines(template) {
 		mark, kind := parseMark(line)
@@ -203,6 +211,9 @@ func (f *File) fill(template string) string {
 			continue
 		}
 		if kind != markPlace {
+			if line != "\n" {
+				out.WriteString(indent)
+			}
 			out.WriteString(line)
 			continue
 		}
@@ -211,18 +222,12 @@ func (f *File) fill(template string) string {
 		if !ok && !optional {
 			panic(fmt.Sprintf("script: %s has no block <%s>", f.name, name))
 		}
-		indent := line[:len(line)-len(strings.TrimLeft(line, " "))]
+		deeper := line[:len(line)-len(strings.TrimLeft(line, " "))]
 		if body != "" {
-			out.WriteString(indent + "-- <" + name + ">\n")
+			out.WriteString(indent + deeper + "-- <" + name + ">\n")
 		}
-		for line := range strings.Lines(f.fill(body)) {
-			if line != "\n" {
-				out.WriteString(indent)
-			}
-			out.WriteString(line)
-		}
+		f.fillTo(out, body, indent+deeper)
 	}
-	return out.String()
 }
 
 type markKind int
