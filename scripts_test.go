@@ -35,8 +35,11 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 		want[strings.TrimSuffix(s.file.Name(), ".lua")+"_operations.lua"] = s.get(false).operations.Source
 	}
 	want["inflight_holds.lua"] = inFlightScripts.get(false).operations.Source
-	// These have the blocks of bucket_rules.lua.
-	want["bucket.lua"], want["steppedbucket.lua"] = bucketScripts.get(false).one.Source, steppedBucketScripts.get(false).one.Source
+	for _, s := range allScripts() {
+		if whole, includes := withIncludes(t, s.file.Name()); includes {
+			want[s.file.Name()] = whole
+		}
+	}
 	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
 	want["all_many.lua"], want["all_common.lua"] = all.many.Source, all.common[2].Source
 	want["all_common_of_several.lua"] = all.commonOfSeveral[2].Source
@@ -74,12 +77,19 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	require.Len(t, got, len(want), "of another algorithm: run this test with -update")
 }
 
-// The script for one request is the file itself.
+// withIncludes returns the file of an algorithm, and whether it has blocks of other files.
+func withIncludes(t *testing.T, name string) (whole string, includes bool) {
+	text, err := os.ReadFile(filepath.Join("scripts", name))
+	require.NoError(t, err)
+	whole = script.Include(script.Include(string(text), bucketRules), slidingCommon)
+	return whole, whole != string(text)
+}
+
+// The script for one request is the file itself, with what it includes.
 func TestOneRequestRunsTheFile(t *testing.T) {
 	for _, s := range allScripts() {
-		text, err := os.ReadFile(filepath.Join("scripts", s.file.Name()))
-		require.NoError(t, err)
-		require.Equal(t, script.Include(string(text), bucketRules), s.get(false).one.Source, s.file.Name())
+		whole, _ := withIncludes(t, s.file.Name())
+		require.Equal(t, whole, s.get(false).one.Source, s.file.Name())
 	}
 }
 

@@ -15,7 +15,7 @@ var (
 	//go:embed scripts/slidinglog.lua
 	slidingLogText string
 
-	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", slidingLogText))
+	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", script.Include(slidingLogText, slidingCommon)))
 )
 
 // A SlidingLog keeps a log of the permits taken and applies several rules to it at

@@ -16,9 +16,13 @@ var (
 	listWindowText string
 	//go:embed scripts/slidingwindow_zset.lua
 	zsetWindowText string
+	//go:embed scripts/sliding.lua
+	slidingText string
 
-	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", hashWindowText))
-	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", listWindowText))
+	slidingCommon = script.Parse("sliding.lua", slidingText)
+
+	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", script.Include(hashWindowText, slidingCommon)))
+	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", script.Include(listWindowText, slidingCommon)))
 	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
 )
 

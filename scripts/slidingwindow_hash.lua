@@ -101,18 +101,7 @@ local first, last -- see bounds
 local renew, kept, repair, forget = false, 0, false, 0
 -- Others have used the key, or the clock is behind.
 if said ~= rule or instant > slot then
-  -- <writer>
-  -- The rule that the state was written by, as far as it is another one.
-  -- needs: rule grain mark longest said corrupt
-  -- sets: theirs coarse signed more
-  local theirs, coarse, signed, more = longest, grain, mark, ''
-  if said ~= rule then
-    theirs, coarse, signed, more = string.match(said or '', '^([1-9]%d*)/([1-9]%d*)(@?)(.*)$')
-    if not theirs then return {err = corrupt} end
-    theirs = theirs + 0
-    coarse = coarse + 0
-  end
-  -- </writer>
+  -- <writer/>
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
   -- that slot's present one count as taken in it.
@@ -139,45 +128,7 @@ if said ~= rule or instant > slot then
     repair = true
   end
   -- </rewind>
-  -- <others>
-  -- What others need is kept. The last entry is never moved back: permits are dated at its
-  -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
-  -- of this one or this one is behind, and the call is decided as at the beginning of that
-  -- slot. The stored rule still records when that slot began, and whose clock dated it.
-  -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
-  -- sets: present slot text held gone others newest slack
-  if instant - coarse >= now and (mark == '@' or signed == '@') then
-    present = instant - coarse + 1
-    slot = present - present % grain + grain - 1
-  end
-  local behind = present > now
-  if instant > slot then
-    slot = instant
-    behind = signed == '@'
-    text = string.format('%d/%d%s', longest, coarse, signed)
-  elseif behind then
-    text = string.format('%d/%d@', longest, slot - present + 1)
-  end
-  if behind then slack = math.max(slack, 1000) end
-  gone = instant + theirs
-  local own, beside = gone, ''
-  for width, needed in string.gmatch(more, ' (%d+)/(%d+)') do
-    local leaves = math.min(needed + 0, instant + width)
-    gone = math.max(gone, leaves)
-    if width + 0 > longest and leaves > present then
-      held = math.max(held, width + 0)
-      others = math.max(others, leaves)
-      beside = string.format('%s %s/%d', beside, width, leaves)
-    end
-  end
-  if theirs > longest and own > math.max(present, others) then
-    held = math.max(held, theirs)
-    others = own
-    beside = string.format(' %d/%d%s', theirs, own, beside)
-  end
-  text = text .. beside
-  newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
-  -- </others>
+  -- <others/>
 end
 if exists and gone <= present then -- the state is no longer needed
   renew = true
@@ -417,15 +368,7 @@ if allowed > 0 or repair then
   if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
   -- </store>
 else
-  -- <expire>
-  -- A denial repairs a lost TTL, and changes nothing else.
-  -- needs: key present exists gone slack
-  -- sets:
-  if exists and redis.call('PTTL', key) == -1 then
-    local ttl = (gone - present) / 1000
-    redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
-  end
-  -- </expire>
+  -- <expire/>
 end
 
 -- <answer>
@@ -453,13 +396,7 @@ allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
--- <ticket>
--- The instant of the entry.
--- needs: out size slot
--- sets:
-out[size + 1] = slot
-out[size + 2] = 0
--- </ticket>
+-- <ticket/>
 
 -- <giveback>
 -- The totals from the ticket's entry on are rewritten, and an entry without permits goes.

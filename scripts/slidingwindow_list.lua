@@ -61,28 +61,7 @@ local corrupt = 'CORRUPT no state of a log in a list'
 -- needs: call corrupt grain key longest mark now rule spare window
 -- sets: alive base exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
 
--- <open>
--- The last entry (instant, total), the rule (said), the total of entry 0 (base) and the
--- instant of entry 1 (oldest).
--- needs: call key rule corrupt
--- sets: exists said instant total base oldest
-local exists, said, instant, total, base, oldest = false, rule, 0, 0, 0, 0
-local tail = call('LRANGE', key, '-2', '-1')
-if tail.err then return tail end
-if tail[1] then
-  exists = true
-  instant = tonumber(tail[1])
-  total = tonumber(tail[2])
-  local head = call('LRANGE', key, '0', '2')
-  said = head[1]
-  base = tonumber(head[2])
-  oldest = tonumber(head[3])
-  -- A comparison with NaN is false.
-  if not (instant and total and base and oldest and oldest <= instant and base <= total and total < 2 ^ 53) then
-    return {err = corrupt}
-  end
-end
--- </open>
+-- <open/>
 
 local present, slot = now, now - now % grain + grain - 1
 local text, held, gone, others, newest, slack = rule, longest, instant + longest, 0, instant, spare
@@ -90,83 +69,9 @@ local last
 local renew, kept, repair, forget = false, 0, false, 0
 -- Others have used the key, or the clock is behind.
 if said ~= rule or instant > slot then
-  -- <writer>
-  -- The rule that the state was written by, as far as it is another one.
-  -- needs: rule grain mark longest said corrupt
-  -- sets: theirs coarse signed more
-  local theirs, coarse, signed, more = longest, grain, mark, ''
-  if said ~= rule then
-    theirs, coarse, signed, more = string.match(said or '', '^([1-9]%d*)/([1-9]%d*)(@?)(.*)$')
-    if not theirs then return {err = corrupt} end
-    theirs = theirs + 0
-    coarse = coarse + 0
-  end
-  -- </writer>
-  -- <rewind>
-  -- The server's clock stepped back before the slot of the last entry: permits taken after
-  -- that slot's present one count as taken in it.
-  -- needs: call key now mark coarse signed instant oldest last corrupt kept repair
-  -- sets: instant oldest last kept repair
-  if instant - coarse >= now and mark == '' and signed == '' then
-    local length = call('LLEN', key)
-    if length < 4 or length % 2 == 1 then return {err = corrupt} end
-    last = length / 2 - 1
-    instant = now - now % coarse + coarse - 1
-    if oldest < instant then
-      kept = 1
-      local high = last
-      while high - kept > 1 do
-        local middle = math.floor((kept + high) / 2)
-        local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
-        if not at then return {err = corrupt} end
-        if at < instant then kept = middle else high = middle end
-      end
-    else
-      oldest = instant
-    end
-    last = kept + 1
-    repair = true
-  end
-  -- </rewind>
-  -- <others>
-  -- What others need is kept. The last entry is never moved back: permits are dated at its
-  -- instant until that has come. If its slot has not even begun, a caller's clock is ahead
-  -- of this one or this one is behind, and the call is decided as at the beginning of that
-  -- slot. The stored rule still records when that slot began, and whose clock dated it.
-  -- needs: coarse gone grain held instant longest mark more newest now others present signed slack slot text theirs
-  -- sets: present slot text held gone others newest slack
-  if instant - coarse >= now and (mark == '@' or signed == '@') then
-    present = instant - coarse + 1
-    slot = present - present % grain + grain - 1
-  end
-  local behind = present > now
-  if instant > slot then
-    slot = instant
-    behind = signed == '@'
-    text = string.format('%d/%d%s', longest, coarse, signed)
-  elseif behind then
-    text = string.format('%d/%d@', longest, slot - present + 1)
-  end
-  if behind then slack = math.max(slack, 1000) end
-  gone = instant + theirs
-  local own, beside = gone, ''
-  for width, needed in string.gmatch(more, ' (%d+)/(%d+)') do
-    local leaves = math.min(needed + 0, instant + width)
-    gone = math.max(gone, leaves)
-    if width + 0 > longest and leaves > present then
-      held = math.max(held, width + 0)
-      others = math.max(others, leaves)
-      beside = string.format('%s %s/%d', beside, width, leaves)
-    end
-  end
-  if theirs > longest and own > math.max(present, others) then
-    held = math.max(held, theirs)
-    others = own
-    beside = string.format(' %d/%d%s', theirs, own, beside)
-  end
-  text = text .. beside
-  newest = math.min(instant, gone - longest) -- the full limit is back when the state is gone
-  -- </others>
+  -- <writer/>
+  -- <rewind/>
+  -- <others/>
 end
 if exists and gone <= present then -- the state is no longer needed
   renew = true
@@ -185,51 +90,7 @@ if exists and alive <= present - window then -- more entries have left the windo
       upto = total
     elseif alive <= edge then
       local guess, width = from + 1, 2
-      -- <search>
-      -- Finds the last entry whose instant is not after the edge: its number (from), its
-      -- total (upto), and the instant of the entry after it (alive). The search starts
-      -- after the entry from, whose next entry is at alive. Each reading of two or three
-      -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
-      -- that takes too long, by halves.
-      -- needs: call key edge instant last corrupt from guess upto alive width
-      -- sets: alive from last upto
-      local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
-      while true do
-        local near = call('LRANGE', key, 2 * guess, 2 * guess + width)
-        local at, sum = tonumber(near[1]), near[2]
-        alive = instant
-        if near[3] and guess + 1 ~= last then alive = tonumber(near[3]) end
-        if near[5] and alive and alive <= edge and guess + 1 ~= last then -- it is the next entry
-          guess = guess + 1
-          at = alive
-          sum = near[4]
-          alive = instant
-          if guess + 1 ~= last then alive = tonumber(near[5]) end
-        end
-        upto = tonumber(sum)
-        if not (at and upto and alive) then return {err = corrupt} end
-        if at <= edge and alive > edge then break end
-        if not last then
-          local length = call('LLEN', key)
-          if length < 4 or length % 2 == 1 then return {err = corrupt} end
-          last = length / 2 - 1
-          high = last
-        end
-        if at > edge then
-          high = guess
-          highAt = at
-        else
-          low = guess + 1
-          lowAt = alive
-        end
-        if low >= high then return {err = corrupt} end -- the entries are not in order
-        readings = readings + 1
-        local share = 1 / 2
-        if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
-        guess = low + math.floor((high - low) * share)
-      end
-      from = guess
-      -- </search>
+      -- <search/>
     end
     if edge == present - held then
       forget = from
@@ -267,45 +128,7 @@ if allowed < times then
     leaves = alive
     if over > 1 then
       local below, belowSum, goal = left, under, under + over
-      -- <reach>
-      -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
-      -- comes after the entry below, whose total is belowSum.
-      -- needs: call key last corrupt stored recent goal leaves below belowSum
-      -- sets: leaves
-      local above = last
-      if not above then
-        local length = call('LLEN', key)
-        if length < 4 or length % 2 == 1 then return {err = corrupt} end
-        above = length / 2 - 1
-      end
-      local final, aboveSum, readings = above, stored, 0
-      local guess = math.min(below + goal - belowSum - 1, above - 1) -- right if entries have one permit each
-      while true do
-        local pair = call('LRANGE', key, 2 * guess + 1, 2 * guess + 3)
-        local sum = tonumber(pair[1])
-        local after = stored
-        leaves = recent
-        if guess + 1 < final then
-          leaves = tonumber(pair[2])
-          after = tonumber(pair[3])
-        end
-        if not (sum and after and leaves) then return {err = corrupt} end
-        if sum >= goal then
-          above = guess
-          aboveSum = sum
-        elseif after < goal then
-          below = guess + 1
-          belowSum = after
-        else
-          break
-        end
-        if below >= above then return {err = corrupt} end -- the entries are not in order
-        readings = readings + 1
-        local share = 1 / 2
-        if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
-        guess = below + math.floor((above - below) * share)
-      end
-      -- </reach>
+      -- <reach/>
     end
   end
   wait = leaves + window
@@ -327,57 +150,9 @@ end
 -- </take>
 
 if allowed > 0 or repair then
-  -- <store>
-  -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
-  -- sets: exists renew total
-  if repair then
-    redis.call('LTRIM', key, '0', 2 * kept + 1)
-    redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
-  end
-  local old = -1 -- the TTL
-  if exists then old = redis.call('PTTL', key) end
-  if total > stored then -- a call is allowed
-    -- Totals only grow. Before they are too large to be exact, the permits that count under
-    -- the longest rule begin a new log, as if taken now: they count for longer than they
-    -- should, never for less.
-    if total > 2 ^ 52 then
-      renew = true
-      exists = false
-      total = total - base
-    end
-    local sum = string.format('%d', total)
-    if renew then redis.call('UNLINK', key) end
-    if not exists then
-      redis.call('RPUSH', key, text, '0', string.format('%d', slot), sum) -- entries 0 and 1
-    else
-      if recent == slot then
-        redis.call('LSET', key, '-1', sum) -- the last entry is of this slot
-      elseif text ~= said and string.sub(said, -1) == '!' then -- it has no permits
-        redis.call('LSET', key, '-2', string.format('%d', slot))
-        redis.call('LSET', key, '-1', sum)
-      else
-        redis.call('RPUSH', key, string.format('%d', slot), sum)
-      end
-      if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
-      if forget > 0 or text ~= said then redis.call('LSET', key, '0', text) end
-    end
-  end
-  -- The TTL is set to 0.9 s more than needed, so that a key in use needs it only about once
-  -- a second. It is odd, because Redis 7.2.0 writes 100000000 as 1e+8.
-  local ttl = (gone - present) / 1000
-  ttl = ttl - ttl % 2 + slack
-  if old < ttl + 50 or old > ttl + 950 then redis.call('PEXPIRE', key, ttl + 901) end
-  -- </store>
+  -- <store/>
 else
-  -- <expire>
-  -- A denial repairs a lost TTL, and changes nothing else.
-  -- needs: key present exists gone slack
-  -- sets:
-  if exists and redis.call('PTTL', key) == -1 then
-    local ttl = (gone - present) / 1000
-    redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
-  end
-  -- </expire>
+  -- <expire/>
 end
 
 -- <answer>
@@ -405,74 +180,7 @@ allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>
 
--- <ticket>
--- The instant of the entry.
--- needs: out size slot
--- sets:
-out[size + 1] = slot
-out[size + 2] = 0
--- </ticket>
+-- <ticket/>
 
--- <giveback>
--- The totals from the ticket's entry on are rewritten, and an entry without permits goes.
--- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
--- its instant, a clock that is behind would find the windows of that time unused again.
--- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- needs: key call present exists said rule instant gone slack corrupt back where
--- sets: given
-local given = 0
-if exists then
-  local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
-  while true do -- the last entries, and the total before them
-    latest = call('LRANGE', key, -2 * count - 1, '-1')
-    if #latest <= 2 * count then -- the whole log, with the rule
-      if #latest < 4 or #latest % 2 == 1 then return {err = corrupt} end
-      table.remove(latest, 1)
-      entries = (#latest - 1) / 2
-      break
-    end
-    if count == 512 or tonumber(latest[2]) <= where + 0 then break end
-    count = math.min(count * 8, 512)
-  end
-  local found = 2
-  while latest[found] and tonumber(latest[found]) < where + 0 do
-    found = found + 2
-  end
-  local own = 0
-  if latest[found] and tonumber(latest[found]) == where + 0 then own = latest[found + 1] - latest[found - 1] end
-  given = math.min(back, own)
-  if given > 0 then
-    local final = found == #latest - 1
-    local stays = final and given == own and string.find(said, '@', 1, true)
-    local rest = {} -- behind the entry before the ticket's
-    for i = found + 1, #latest, 2 do
-      if i > found + 1 or given < own or stays then
-        rest[#rest + 1] = latest[i - 1]
-        rest[#rest + 1] = string.format('%d', latest[i] - given)
-      end
-    end
-    if stays then redis.call('LSET', key, '0', said .. '!') end
-    if #rest == 0 and entries == 1 then
-      redis.call('UNLINK', key)
-    elseif #rest == 2 and final then
-      redis.call('LSET', key, '-1', rest[2])
-    else
-      -- If the server is out of memory, this fails, before anything has changed.
-      redis.call('LSET', key, '-1', latest[#latest])
-      redis.call('LTRIM', key, '0', found - #latest - 2)
-      for i = 1, #rest, 1000 do
-        redis.call('RPUSH', key, unpack(rest, i, math.min(i + 999, #rest)))
-      end
-    end
-    -- The last permit is an earlier one now, or there is none. An instant that stays before
-    -- other permits keeps its TTL: other rules count from it when the state ends.
-    local alone = given == own and (said == rule and entries == 1 or said == rule .. '!' and entries == 2)
-    if alone or final and given == own and said == rule and not stays then
-      local ttl = 0
-      if not alone then ttl = math.max(gone - instant + latest[found - 2] - present, 0) / 1000 end
-      redis.call('PEXPIRE', key, ttl - ttl % 2 + 901 + slack)
-    end
-  end
-end
--- </giveback>
+-- <giveback/>
 ]]

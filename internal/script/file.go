@@ -60,13 +60,14 @@ func Parse(name, text string) *File {
 }
 
 // Include returns text with the blocks of other, and their marks, in place of the lines that name
-// them: "-- <name/>". So files share what is the same in each.
+// them: "-- <name/>". So files share what is the same in each. A line that names a block of text
+// itself stays.
 func Include(text string, other *File) string {
 	var out strings.Builder
 	for line := range strings.Lines(text) {
 		name, kind := parseMark(line)
 		body, ok := other.blocks[name]
-		if kind != markPlace || !ok {
+		if kind != markPlace || !ok || strings.Contains(text, "-- <"+name+">\n") {
 			out.WriteString(line)
 			continue
 		}

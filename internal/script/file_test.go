@@ -89,3 +89,24 @@ func TestLinesThatOnlySomeFilesHave(t *testing.T) {
 	require.Equal(t, "a\nfree\nb\n", with.Move("pay", "earn").Fill(template).Source)
 	require.Equal(t, "-- <earn>\n1\n", with.Move("pay", "earn").Fill("-- <earn/>\n").Source)
 }
+
+func TestIncludePutsBlocksOfAnotherFileInTheirPlaces(t *testing.T) {
+	common := Parse("common.lua", "-- <one>\nlocal a = 1\n\nif a then\n  -- <two>\n  local b = 2\n  -- </two>\nend\n-- </one>\n-- <own>\nlocal c = 3\n-- </own>\n")
+	require.Equal(t, `do
+  -- <one>
+  local a = 1
+
+  if a then
+    -- <two>
+    local b = 2
+    -- </two>
+  end
+  -- </one>
+end
+-- <other/>
+-- <own>
+local d = 4
+-- </own>
+-- <own/>
+`, Include("do\n  -- <one/>\nend\n-- <other/>\n-- <own>\nlocal d = 4\n-- </own>\n-- <own/>\n", common))
+}
