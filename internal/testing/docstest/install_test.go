@@ -21,7 +21,6 @@ import (
 // TestInstallAsPrinted takes the README's program and its steps of the installation in an empty
 // folder, starts the program, and asks until it answers 429. This checkout stands in for its clone.
 func TestInstallAsPrinted(t *testing.T) {
-	raceflag.SkipSequential(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("left out with -short: it resolves a module's dependencies and links a program")
@@ -87,7 +86,6 @@ func TestInstallAsPrinted(t *testing.T) {
 // TestModulesInstallAsPrinted takes the README's steps for the modules beside the root in an empty folder. The package
 // internal/testing/release takes the lines for published ones.
 func TestModulesInstallAsPrinted(t *testing.T) {
-	raceflag.SkipSequential(t)
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("left out with -short: it resolves and builds each module")
@@ -136,7 +134,7 @@ func goStep(t *testing.T, dir string, step []string) {
 	run := func(env ...string) (string, error) {
 		cmd := exec.Command(step[0], step[1:]...)
 		cmd.Dir = dir
-		cmd.Env = append(append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOTOOLCHAIN=auto"), env...)
+		cmd.Env = append(append(os.Environ(), "GOFLAGS="+raceflag.GoFlags(), "GOWORK=off", "GOTOOLCHAIN=auto"), env...)
 		out, err := cmd.CombinedOutput()
 		return string(out), err
 	}

@@ -81,7 +81,6 @@ var packages = map[string]string{
 // a package of a temporary module that requires what this module requires, so that nothing has
 // to be downloaded.
 func TestSnippetsCompile(t *testing.T) {
-	raceflag.SkipSequential(t)
 	if testing.Short() {
 		t.Skip("compiling the snippets takes seconds; left out with -short")
 	}
@@ -126,7 +125,7 @@ func TestSnippetsCompile(t *testing.T) {
 	run := func(args ...string) {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = module
-		cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+		cmd.Env = append(os.Environ(), "GOFLAGS="+raceflag.GoFlags(), "GOWORK=off")
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "go %s:\n%s", args[0], out)
 	}

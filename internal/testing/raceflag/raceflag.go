@@ -24,3 +24,12 @@ func Skip(t testing.TB) {
 		t.Skip("one call after the other, for long: it runs without the race detector")
 	}
 }
+
+// GoFlags are for the go commands that a test runs: with the race detector, they find compiled what the
+// tests of all modules need.
+func GoFlags() string {
+	if Enabled {
+		return "-race"
+	}
+	return ""
+}
