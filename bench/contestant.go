@@ -124,12 +124,13 @@ func slidingLog(c ratelimit.Client, v verdict, prefix ratelimit.Option) (ratelim
 	return ratelimit.NewSlidingLog(c, []ratelimit.Rule{rule}, prefix)
 }
 
-// bucket is a rate and a burst.
+// bucket is a rate and a burst, whose state is one number, as those of usual rules: with one permit a
+// minute, so many would be counted by the script of a bucket that refills in steps.
 func bucket(v verdict) (ratelimit.Rate, int) {
 	if v == denied {
 		return ratelimit.PerHour(1), 1
 	}
-	return ratelimit.PerMinute(1), plenty
+	return ratelimit.PerSecond(1), plenty
 }
 
 func tokenBucket(c ratelimit.Client, v verdict, prefix ratelimit.Option) (ratelimit.Limiter, error) {

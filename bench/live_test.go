@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -74,6 +77,23 @@ func TestTheLargestExecutionIsBounded(t *testing.T) {
 		}
 		require.Greater(t, runs, 1, "%s: %v", series, largest)
 		require.LessOrEqual(t, runs, want, series)
+	}
+}
+
+// A bucket is measured by the scripts that buckets of usual rules run.
+func TestBucketsRunTheScriptsOfUsualRules(t *testing.T) {
+	b, err := startTestbed(t)
+	require.NoError(t, err)
+	scripts := script.Index()
+	usual := scripts[slices.IndexFunc(scripts, func(s script.Named) bool { return s.Name == "bucket, one" })].Digest()
+	for _, v := range []verdict{allowed, denied} {
+		l, err := tokenBucket(b.client, v, ratelimit.WithPrefix(string(v)))
+		require.NoError(t, err)
+		call := func() error { _, err := l.TryAcquire(t.Context(), "k"); return err }
+		require.NoError(t, call(), "so that the script is known")
+		command, err := largestExecution(t.Context(), b, call)
+		require.NoError(t, err)
+		require.Equal(t, usual, command[1], v)
 	}
 }
 
