@@ -38,10 +38,6 @@ var quoted = []struct {
 	}},
 	{"docs/scaling.md", `bookkeeping, (\S+) to (\S+) × on three`, bench.ofACluster},
 	{"docs/cluster.md", `costs each master (\S+) to (\S+) ×`, bench.ofACluster},
-	{"docs/performance.md", `adds a goroutine, (\d+) %`, func(b bench) []string {
-		mean := func(row string) float64 { return b.number("results.md", oneByOne, row, "mean") }
-		return []string{fmt.Sprintf("%.0f", (mean("token bucket, context")/mean("token bucket")-1)*100)}
-	}},
 	{"docs/performance.md", `\((\S+) × allowed, (\S+) × denied\)`, func(b bench) []string {
 		return []string{
 			fmt.Sprintf("%.2f", b.script("fixed window", "allowed µs")/b.script("ulule/limiter", "allowed µs")),
