@@ -182,12 +182,7 @@ func assembleAll(files []*script.File, args []int, tickets []bool) severalSet {
 			}
 			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
 				Set("limiters", nested(i, front)).Set("shape", shape+where)
-			for _, block := range []string{"clock", "shift", "several"} {
-				if around.Has(block) {
-					f = f.Set(block, around.Blocks()[block])
-				}
-			}
-			common = append(common, f.Fill(allCommonTemplate))
+			common = append(common, f.With(around).Fill(allCommonTemplate))
 		}
 		return around.Set("shape", shape).Set("limiters", nested(-1, front)), common
 	}
