@@ -212,7 +212,7 @@ func (c *core) file() *script.File {
 	return c.scripts.file
 }
 
-// fileName is the name of file, which takes longer.
+// fileName is the name of what file returns, without making it.
 func (c *core) fileName() string {
 	if c.clock != nil {
 		return c.scripts.byCaller.Name()

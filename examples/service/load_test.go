@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A load sends requests to the processes in turn, so many a second. It does not wait for the answer to one before it sends the
-// next.
+// A load sends requests to the processes in turn, at a steady rate. It sends the next one when that is due, even if earlier ones
+// have no answer yet.
 type load struct {
 	all   []*process
 	rate  int // requests a second
