@@ -281,7 +281,12 @@ func (c Claim) Estimate() Claim {
 
 // Claim is a claim for n permits of key, for [TryAcquireAll]. For a claim that cannot work,
 // such as one with n below 1, TryAcquireAll returns an error.
-func (c *core) Claim(key string, n int) Claim { return Claim{limiter: c, key: key, n: n} }
+func (c *core) Claim(key string, n int) Claim {
+	if !c.made() {
+		return Claim{}
+	}
+	return Claim{limiter: c, key: key, n: n}
+}
 
 // An AllResult is the answer to several claims: the Result of the claim that governs (see
 // [All]), and the Result of each claim.

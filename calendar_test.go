@@ -177,7 +177,7 @@ func TestAHostsClockMayBeWrong(t *testing.T) {
 			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "k")), "%v", test.wrong)
 			require.Equal(t, test.asks, count.scripts, "%v", test.wrong)
 			require.Equal(t, want, must(t)(l.Peek(ctx, "k")))
-			many := decideTogether(t, l.core, ones(3), []string{"k", "k", "k"})
+			many := decideTogether(t, &l.core, ones(3), []string{"k", "k", "k"})
 			require.Equal(t, 0, many[2].Remaining)
 			require.True(t, many[2].Allowed)
 		}

@@ -56,7 +56,7 @@ var (
 // as with [WithAlignment]: nothing is allowed twice, and a denial may last longer by the step.
 //
 // The state is one string of some 40 bytes; a decision is O(1).
-type CalendarWindow struct{ *core }
+type CalendarWindow struct{ core }
 
 // NewCalendarWindow returns a limiter whose windows are those of cal. limit is 1 to 1,000,000,000.
 // Use the same zone in all processes, and load it by its name: [time.Local] depends on the
@@ -76,17 +76,17 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*Cale
 		return nil, err
 	}
 	own := limit - s.headroom
-	inner, err := newCore(c, s, algorithm{
+	l := &CalendarWindow{}
+	if err := l.build(c, s, algorithm{
 		title: "calendar window", id: keyname.CalendarWindow, most: own,
 		scripts:  calendarWindowScripts,
 		args:     []string{strconv.Itoa(own)},
 		instants: (&calendarInstants{calendar: cal}).around,
 		words:    calendarWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: calendarExplainer{int64(limit), int64(own)},
-	})
-	if err != nil {
+	}); err != nil {
 		return nil, err
 	}
-	return &CalendarWindow{inner}, nil
+	return l, nil
 }
 
 // The words of a calendar window's reply: those of a fixed window, and its length.

@@ -28,7 +28,8 @@ type explainer interface {
 	explain(words []int64, n, taken int64, allowed bool) Result
 }
 
-// core is what the limiters share: everything but the algorithm.
+// core is what the limiters share: everything but the algorithm. They embed it and so have its
+// methods, whose documentation is that of all of them.
 type core struct {
 	title  string       // the algorithm and the limiter's name, in errors
 	name   string       // the limiter's
@@ -51,7 +52,7 @@ type core struct {
 	groups  atomic.Pointer[groups] // of limiters, of which this is the first, that decide together
 }
 
-// An algorithm is what newCore has to know of an algorithm.
+// An algorithm is what core.build has to know of an algorithm.
 type algorithm struct {
 	title, id string
 	scripts   *scripts
@@ -82,15 +83,16 @@ type algorithm struct {
 	explainer
 }
 
-func newCore(client Client, s settings, a algorithm) (*core, error) {
+// build is for a core that is zero, in place, because what it makes points to it.
+func (c *core) build(client Client, s settings, a algorithm) error {
 	if err := checkClient(client); err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.checkClock(); err != nil {
-		return nil, err
+		return err
 	}
 	scripts := a.scripts.get(s.clock != nil)
-	c := &core{
+	*c = core{
 		title: fmt.Sprintf("%s %q", a.title, s.name),
 		name:  s.name,
 		watch: s.watch(s.name),
@@ -134,7 +136,7 @@ func newCore(client Client, s settings, a algorithm) (*core, error) {
 		c.waits = newReserving(c, s, a)
 	}
 	c.connect(s)
-	return c, nil
+	return nil
 }
 
 // connect lets calls wait for one another, if the client and the options allow it.
@@ -251,7 +253,10 @@ func (c *core) Reset(ctx context.Context, key string) error {
 	return o.Err
 }
 
-// Preload loads the limiter's scripts, see [TokenBucket.Preload].
+// Preload loads the limiter's scripts, on every master of a ClusterClient and every shard of a Ring,
+// so that the first request finds them there. It is never needed: if Redis does not know the script
+// of a call, the call is sent again with the script. After an error some of the scripts may have
+// been loaded.
 func (c *core) Preload(ctx context.Context) error {
 	if err := c.check(ctx, "preload", 1); err != nil {
 		return err
@@ -264,7 +269,7 @@ func (c *core) Preload(ctx context.Context) error {
 
 // check returns an error for a caller's mistake, and for a context that has ended.
 func (c *core) check(ctx context.Context, key string, n int) error {
-	if c == nil {
+	if !c.made() {
 		return errUnmade
 	}
 	if err := checkKey(key); err != nil {
@@ -310,17 +315,7 @@ func (c *core) now() (int64, error) {
 func (c *core) isBucket() bool { return c.bucket != nil }
 
 // Name returns the limiter's name, see [WithName].
-func (c *core) Name() string {
-	if c == nil {
-		return ""
-	}
-	return c.name
-}
+func (c *core) Name() string { return c.name }
 
-// ceiling is the most permits that one call can get, 0 if that is not known.
-func (c *core) ceiling() int {
-	if c == nil {
-		return 0
-	}
-	return c.most
-}
+// made reports whether a constructor has made it.
+func (c *core) made() bool { return c.exec != nil }

@@ -99,21 +99,21 @@ func TestEveryLimiterSaysWhatMergedCallsCost(t *testing.T) {
 		for r := range rules {
 			all = append(all, Rule{limit - rules + 1 + r, time.Duration(1+r) * time.Hour})
 		}
-		return Must(NewSlidingLog(client, all, opts...)).core
+		return &Must(NewSlidingLog(client, all, opts...)).core
 	}
 	window := func(opts ...SlidingWindowOption) *core {
-		return Must(NewSlidingWindow(client, 10_000, time.Hour, opts...)).core
+		return &Must(NewSlidingWindow(client, 10_000, time.Hour, opts...)).core
 	}
 	for _, test := range []struct {
 		name string
 		core *core
 		want redisexec.Cost
 	}{
-		{"fixed window", Must(NewFixedWindow(client, 10, time.Hour)).core, redisexec.Cost{Key: 6, Run: 1}},
-		{"fixed window, aligned", Must(NewFixedWindow(client, 10, time.Hour, WithAlignment(0))).core, redisexec.Cost{Key: 8, Run: 1}},
-		{"token bucket", Must(NewTokenBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
-		{"token bucket in steps", Must(NewTokenBucket(client, PerSecond(1), 10, WithRefillEvery(time.Second))).core, redisexec.Cost{Key: 8, Run: 1}},
-		{"leaky bucket", Must(NewLeakyBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"fixed window", &Must(NewFixedWindow(client, 10, time.Hour)).core, redisexec.Cost{Key: 6, Run: 1}},
+		{"fixed window, aligned", &Must(NewFixedWindow(client, 10, time.Hour, WithAlignment(0))).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"token bucket", &Must(NewTokenBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"token bucket in steps", &Must(NewTokenBucket(client, PerSecond(1), 10, WithRefillEvery(time.Second))).core, redisexec.Cost{Key: 8, Run: 1}},
+		{"leaky bucket", &Must(NewLeakyBucket(client, PerSecond(1), 10)).core, redisexec.Cost{Key: 8, Run: 1}},
 		{"Hash", window(), redisexec.Cost{Key: 15, Run: 40, Back: 120}},
 		{"List", window(WithStorage(StorageList)), redisexec.Cost{Key: 15, Run: 40, Back: 120}},
 		{"ZSet", window(WithStorage(StorageZSet)), redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}},

@@ -38,7 +38,7 @@ var (
 // limit in each shortest window.
 //
 // It is the cheapest limiter: its state is one small string; a decision is O(1).
-type FixedWindow struct{ *core }
+type FixedWindow struct{ core }
 
 // NewFixedWindow returns a fixed window. The bounds of limit and window are those of a
 // [Rule], and the window is a whole number of milliseconds. The error wraps
@@ -71,11 +71,11 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 	default:
 		a = countedWindow(f)
 	}
-	inner, err := newCore(c, s, a)
-	if err != nil {
+	l := &FixedWindow{}
+	if err := l.build(c, s, a); err != nil {
 		return nil, err
 	}
-	return &FixedWindow{inner}, nil
+	return l, nil
 }
 
 // countedWindow is a window whose end is the TTL of its key.

@@ -84,7 +84,7 @@ const (
 // are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more
 // than 128 permits. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
-	core  *core
+	core  core
 	limit int
 	lease time.Duration
 	rule  string
@@ -115,7 +115,7 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InF
 	if s.clock != nil {
 		f.rule += "@" + s.spare()
 	}
-	f.core, err = newCore(c, s, algorithm{
+	err = f.core.build(c, s, algorithm{
 		title: "in-flight limiter", id: keyname.InFlight, scripts: inFlightScripts, most: min(limit, maxHold),
 		args:  append(integers(int64(limit), lease.Microseconds()), f.rule),
 		words: heldWords, cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: f,
@@ -235,7 +235,7 @@ func (f *InFlight) begin() time.Time {
 }
 
 func (f *InFlight) refused(ctx context.Context, began time.Time, o Observation) {
-	if f != nil && f.core != nil && f.core.watch != nil {
+	if f != nil && f.core.watch != nil {
 		o.Held = int(f.held.Load())
 		f.core.refused(ctx, began, o)
 	}
@@ -296,10 +296,7 @@ func (f *InFlight) Name() string {
 // Claim returns a claim for n permits of key, for [TryAcquireAll], whose PartResult then has a
 // Hold.
 func (f *InFlight) Claim(key string, n int) Claim {
-	if f == nil {
-		return Claim{}
-	}
-	return Claim{limiter: f.core, key: key, n: n}
+	return f.core.Claim(key, n)
 }
 
 // mayHold reports whether Redis may have taken the permits of a call that brought err.

@@ -136,7 +136,7 @@ func (h *Hold) extend(ctx context.Context) error {
 
 // find begins the lease in Redis again, and reports whether the hold was there.
 func (h *Hold) find(ctx context.Context) (bool, error) {
-	c := h.limiter.core
+	c := &h.limiter.core
 	reply, err := c.exec.Ask(ctx, c.head.Of(h.key), h.operation(redisexec.Extend))
 	if err != nil {
 		return false, err
@@ -206,7 +206,7 @@ func (h *Hold) giveBack(ctx context.Context) {
 	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
-	c := h.limiter.core
+	c := &h.limiter.core
 	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), h.operation(redisexec.Release))
 }
 

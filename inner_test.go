@@ -64,17 +64,17 @@ func coreOf(t testing.TB, l Limiter) *core {
 	t.Helper()
 	switch l := l.(type) {
 	case *FixedWindow:
-		return l.core
+		return &l.core
 	case *CalendarWindow:
-		return l.core
+		return &l.core
 	case *SlidingWindow:
-		return l.core
+		return &l.core
 	case *SlidingLog:
-		return l.core
+		return &l.core
 	case *TokenBucket:
-		return l.core
+		return &l.core
 	case *LeakyBucket:
-		return l.core
+		return &l.core
 	}
 	t.Fatalf("%T has no core", l)
 	return nil

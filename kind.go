@@ -42,17 +42,29 @@ func kindOf(l any) kind {
 	case nil:
 		return kind{absent: true}
 	case *FixedWindow:
-		return kindOnRedis(l == nil, l.decider())
+		if l != nil {
+			return kindOnRedis(&l.core)
+		}
 	case *CalendarWindow:
-		return kindOnRedis(l == nil, l.decider())
+		if l != nil {
+			return kindOnRedis(&l.core)
+		}
 	case *SlidingWindow:
-		return kindOnRedis(l == nil, l.decider())
+		if l != nil {
+			return kindOnRedis(&l.core)
+		}
 	case *SlidingLog:
-		return kindOnRedis(l == nil, l.decider())
+		if l != nil {
+			return kindOnRedis(&l.core)
+		}
 	case *TokenBucket:
-		return kindOnRedis(l == nil, l.decider())
+		if l != nil {
+			return kindOnRedis(&l.core)
+		}
 	case *LeakyBucket:
-		return kindOnRedis(l == nil, l.decider())
+		if l != nil {
+			return kindOnRedis(&l.core)
+		}
 	case *LocalTokenBucket:
 		k := kind{absent: l == nil, role: inMemory, bucket: true}
 		if l != nil {
@@ -69,9 +81,8 @@ func kindOf(l any) kind {
 		return k
 	case *InFlight:
 		if l != nil {
-			return kindOnRedis(false, l.core)
+			return kindOnRedis(&l.core)
 		}
-		return kind{absent: true}
 	case *HoldFallback:
 		k := kind{absent: l == nil, role: decorator}
 		if l != nil {
@@ -108,8 +119,11 @@ func kindOf(l any) kind {
 	return kind{absent: true, role: decorator}
 }
 
-func kindOnRedis(absent bool, c *core) kind {
-	return kind{absent: absent, role: onRedis, core: c, most: c.ceiling(), bucket: c != nil && c.isBucket()}
+func kindOnRedis(c *core) kind {
+	if !c.made() {
+		return kind{role: onRedis}
+	}
+	return kind{role: onRedis, core: c, most: c.most, bucket: c.isBucket()}
 }
 
 func kindAround(inside any) kind {

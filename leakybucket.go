@@ -10,7 +10,7 @@ import "github.com/tryacquire/ratelimit/internal/keyname"
 // In any interval t it allows at most capacity + rate × t permits, exactly. It is a
 // GCRA (generic cell rate algorithm, ITU-T I.371). Its state is one string of some 35
 // bytes; a decision is O(1).
-type LeakyBucket struct{ *core }
+type LeakyBucket struct{ bucketCore }
 
 // NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of
 // [NewTokenBucket], with the capacity in place of the burst. The error wraps
@@ -27,9 +27,9 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...BucketOption) (*L
 	if err := b.set(&s, "capacity"); err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("leaky bucket", keyname.LeakyBucket, b, s.mark()))
-	if err != nil {
+	l := &LeakyBucket{}
+	if err := l.build(c, s, bucketAlgorithm("leaky bucket", keyname.LeakyBucket, b, s.mark())); err != nil {
 		return nil, err
 	}
-	return &LeakyBucket{inner}, nil
+	return l, nil
 }

@@ -132,17 +132,11 @@ func (w *watch) complain(p any) {
 		"limiter", w.name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }
 
-// begin is watch.begin, also for a core that its constructor did not make.
-func (c *core) begin() time.Time {
-	if c == nil {
-		return time.Time{}
-	}
-	return c.watch.begin()
-}
+func (c *core) begin() time.Time { return c.watch.begin() }
 
 // asked reports a call that Redis was asked about, unless o.Err says that it was not.
 func (c *core) asked(ctx context.Context, began time.Time, o Observation) {
-	if c == nil || c.watch == nil {
+	if c.watch == nil {
 		return
 	}
 	if !errclass.IsMistake(o.Err) {
@@ -161,7 +155,7 @@ func (c *core) decided(ctx context.Context, began time.Time, o Observation, sent
 
 // refused reports a call that failed before Redis was asked.
 func (c *core) refused(ctx context.Context, began time.Time, o Observation) {
-	if c != nil && c.watch != nil {
+	if c.watch != nil {
 		c.watch.end(ctx, began, o)
 	}
 }

@@ -10,6 +10,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
+// bucketCore is core for the buckets, which alone can reserve.
+type bucketCore struct{ core }
+
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
 // refilled far enough, but within maxWait. The permits that are not there yet are a debt of
 // the bucket, and later calls come after it: TryAcquire is denied until the debt is repaid,
@@ -37,16 +40,11 @@ import (
 //
 // It costs Redis about half as much again as TryAcquire, and more while others wait. A denial of
 // TryAcquire costs about twice as much as usual while others wait.
-func (l *TokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.decider().reserveObserved(ctx, realTime, key, n, maxWait)
-}
-
-// Reserve takes n permits of key that may be used at once, or later, when the bucket has
-// drained far enough, but within maxWait. It is [TokenBucket.Reserve], with the capacity in
-// place of the burst. A leaky bucket of capacity 1 whose callers reserve is a shaper: work
-// flows at the rate, one permit at a time.
-func (l *LeakyBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.decider().reserveObserved(ctx, realTime, key, n, maxWait)
+//
+// For a leaky bucket, read capacity for burst, and drained for refilled. One of capacity 1 whose callers
+// reserve is a shaper: work flows at the rate, one permit at a time.
+func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
+	return b.reserveObserved(ctx, realTime, key, n, maxWait)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or

@@ -12,15 +12,15 @@ import (
 // TestScriptsOfAGroupAreFound: those of limiters as they decide together, in any order.
 func TestScriptsOfAGroupAreFound(t *testing.T) {
 	client := onMini(t).client
-	bucket := Must(NewTokenBucket(client, PerSecond(1), 1)).core
-	fixed := Must(NewFixedWindow(client, 1, time.Second)).core
-	log := Must(NewSlidingLog(client, []Rule{{Limit: 1, Window: time.Second}, {Limit: 2, Window: time.Hour}})).core
-	held := Must(NewInFlight(client, 1, time.Second)).core
-	dated := Must(NewFixedWindow(client, 1, time.Second, WithAlignment(0))).core
-	calendar := Must(NewCalendarWindow(client, 1, Daily(time.UTC))).core
-	hash, list := Must(NewSlidingWindow(client, 1, time.Second)).core, Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageList))).core
-	zset := Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageZSet))).core
-	stepped := Must(NewTokenBucket(client, PerSecond(1), 1, WithRefillEvery(time.Second))).core
+	bucket := &Must(NewTokenBucket(client, PerSecond(1), 1)).core
+	fixed := &Must(NewFixedWindow(client, 1, time.Second)).core
+	log := &Must(NewSlidingLog(client, []Rule{{Limit: 1, Window: time.Second}, {Limit: 2, Window: time.Hour}})).core
+	held := &Must(NewInFlight(client, 1, time.Second)).core
+	dated := &Must(NewFixedWindow(client, 1, time.Second, WithAlignment(0))).core
+	calendar := &Must(NewCalendarWindow(client, 1, Daily(time.UTC))).core
+	hash, list := &Must(NewSlidingWindow(client, 1, time.Second)).core, &Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageList))).core
+	zset := &Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageZSet))).core
+	stepped := &Must(NewTokenBucket(client, PerSecond(1), 1, WithRefillEvery(time.Second))).core
 	for _, test := range []struct {
 		cores    []*core
 		tickets  []bool

@@ -30,7 +30,7 @@ var (
 // entries.
 //
 // Logs with other rules may use the same key, as for a [SlidingWindow].
-type SlidingLog struct{ *core }
+type SlidingLog struct{ core }
 
 // NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It returns an
 // error for a rule that a rule with a longer window implies: 20 a second never applies
@@ -57,11 +57,11 @@ func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLo
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		scripts = listWindowScripts
 	}
-	inner, err := newCore(c, s, logAlgorithm("sliding log", keyname.SlidingLog, scripts, resolution, logExplainer{sorted, s.headroom}, s.clock != nil))
-	if err != nil {
+	l := &SlidingLog{}
+	if err := l.build(c, s, logAlgorithm("sliding log", keyname.SlidingLog, scripts, resolution, logExplainer{sorted, s.headroom}, s.clock != nil)); err != nil {
 		return nil, err
 	}
-	return &SlidingLog{inner}, nil
+	return l, nil
 }
 
 // maxRules is far beyond use, and well below what a script's stack takes.

@@ -46,7 +46,7 @@ var (
 // nothing else. So its limit is at most 10,000, and so are the permits that one call of
 // [TryAcquireAll] or [All] takes from all its windows of this kind. A [SlidingLog] is as exact,
 // takes an eighth of the memory, and accepts any limit and n.
-type SlidingWindow struct{ *core }
+type SlidingWindow struct{ core }
 
 // maxStored is how many permits one call can take, from all its limiters together, of those
 // that store each permit. All is done in one execution: to add as many members takes 20 ms, to
@@ -104,9 +104,9 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 		}
 		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules, s.clock != nil)
 	}
-	inner, err := newCore(c, s, a)
-	if err != nil {
+	l := &SlidingWindow{}
+	if err := l.build(c, s, a); err != nil {
 		return nil, err
 	}
-	return &SlidingWindow{inner}, nil
+	return l, nil
 }

@@ -12,7 +12,7 @@ import "github.com/tryacquire/ratelimit/internal/keyname"
 //
 // With [WithRefillEvery], tokens arrive in steps every d instead, and in any interval t >
 // 0 the bucket allows at most burst + ⌈t/d⌉ × the tokens of a step.
-type TokenBucket struct{ *core }
+type TokenBucket struct{ bucketCore }
 
 // NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
 // bucket that takes more than 71 years to refill, and says which burst and which rate it
@@ -34,9 +34,9 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err := b.set(&s, "burst"); err != nil {
 		return nil, err
 	}
-	inner, err := newCore(c, s, bucketAlgorithm("token bucket", keyname.TokenBucket, b, s.mark()))
-	if err != nil {
+	l := &TokenBucket{}
+	if err := l.build(c, s, bucketAlgorithm("token bucket", keyname.TokenBucket, b, s.mark())); err != nil {
 		return nil, err
 	}
-	return &TokenBucket{inner}, nil
+	return l, nil
 }

@@ -21,11 +21,8 @@ var (
 )
 
 func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
-	if c == nil {
-		return 0, Result{}, errUnmade
-	}
 	began, o := c.begin(), Observation{Call: CallUpTo, Key: key, N: n}
-	if o.Err = c.check(ctx, key, min(n, c.most)); o.Err != nil {
+	if o.Err = c.check(ctx, key, min(n, max(c.most, 1))); o.Err != nil {
 		c.refused(ctx, began, o)
 		return 0, Result{}, o.Err
 	}
