@@ -3,6 +3,8 @@ package ratelimit
 import (
 	"context"
 	"fmt"
+
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by
@@ -21,7 +23,7 @@ import (
 // cache forgets a denial when another limiter is picked for the key than the one that denied.
 // So put the DenyCache around the Choice, and a [Fallback] around both.
 type Choice struct {
-	pick func(ctx context.Context, key string) Limiter
+	pick func(ctx context.Context, key string) (Limiter, error)
 }
 
 var _ Limiter = (*Choice)(nil)
@@ -30,9 +32,15 @@ var _ Limiter = (*Choice)(nil)
 // called once for each call, in the caller's goroutine and with its context. It is called
 // from many goroutines at once, and should be as fast as reading a map: load plans and
 // settings elsewhere. For a key without a plan, return a limiter for that case, such as
-// [AllowAll] or [DenyAll]. If pick returns nil, the call returns an error that wraps
-// ErrInvalidConfig. If pick is nil, NewChoice returns such an error.
-func NewChoice(pick func(ctx context.Context, key string) Limiter) (*Choice, error) {
+// [AllowAll] or [DenyAll].
+//
+// If pick returns an error, the call returns one that wraps it, and nothing was asked. It is neither
+// a denial nor an outage of Redis, whatever it wraps: a [Fallback] returns it and does not ask its
+// secondary, because the limit of the key is not known, and a breaker does not count it. To go on
+// without a database, return the limiter that was picked last, or one for this case. If pick returns
+// neither a limiter nor an error, the error wraps ErrInvalidConfig. If pick is nil, NewChoice returns
+// such an error.
+func NewChoice(pick func(ctx context.Context, key string) (Limiter, error)) (*Choice, error) {
 	if pick == nil {
 		return nil, invalidConfig("NewChoice: pick is nil")
 	}
@@ -74,7 +82,7 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 // Pick returns the limiter that a call for key with this context would ask. It is for calls
 // that a Choice itself cannot make, such as TryAcquireMany of a limiter on Redis.
 //
-// Its errors are ErrInvalidKey, and ErrInvalidConfig if pick returned nil.
+// Its errors are ErrInvalidKey, that of pick, and ErrInvalidConfig if pick returned nil.
 func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return c.of(ctx, key) }
 
 // Name is "default", because a Choice has no name of its own: observers and errors have that of
@@ -121,10 +129,18 @@ func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	l := c.pick(ctx, key)
+	l, err := c.pick(ctx, key)
+	if err != nil {
+		return nil, errPick(key, err)
+	}
 	if kindOf(l).absent {
 		return nil, fmt.Errorf("%w: NewChoice: pick returned nil for %s; return a limiter for every key, such as AllowAll() or DenyAll()",
 			ErrInvalidConfig, shortKey(key))
 	}
 	return l, nil
+}
+
+// errPick is the error of a call whose limiter is not known, because pick returned err.
+func errPick(key string, err error) error {
+	return &errclass.PickError{Err: fmt.Errorf("ratelimit: the limiter of %s could not be picked: %w", shortKey(key), err)}
 }

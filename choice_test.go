@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -21,7 +22,7 @@ func TestAChoiceWithoutALimiterIsAnError(t *testing.T) {
 
 	for _, none := range []ratelimit.Limiter{nil, (*ratelimit.TokenBucket)(nil), (*ratelimit.Choice)(nil)} {
 		picks := 0
-		choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { picks++; return none }))
+		choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { picks++; return none, nil }))
 		for _, l := range []ratelimit.Limiter{choice, ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.Must(ratelimit.NewFallback(choice, ratelimit.AllowAll()))} {
 			r, err := l.TryAcquire(ctx, "customer")
 			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, "it is no outage")
@@ -45,6 +46,47 @@ func TestAChoiceWithoutALimiterIsAnError(t *testing.T) {
 	}
 }
 
+// TestAPickThatFails, for whatever reason, is neither a denial nor an outage of Redis: nobody else decides, and no breaker counts it.
+func TestAPickThatFails(t *testing.T) {
+	for _, cause := range []error{errors.New("database is down"), context.DeadlineExceeded, ratelimit.ErrBreakerOpen, second(ratelimit.NewLocalTokenBucket(ratelimit.Rate{}, 1))} {
+		cause := fmt.Errorf("plan of the customer: %w", cause)
+		choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return ratelimit.AllowAll(), cause }))
+		holds := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return ratelimit.AllowHolds(), cause }))
+		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1}))
+		opts := []ratelimit.FallbackOption{ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker(breaker)}
+		guarded := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.AllowAll(), opts...))
+		for _, l := range []operator{choice, guarded} {
+			for name, call := range map[string]func() error{
+				"acquire":  func() error { return second(l.TryAcquire(ctx, "customer")) },
+				"peek":     func() error { return second(l.Peek(ctx, "customer")) },
+				"up to":    func() error { _, _, err := l.TryAcquireUpTo(ctx, "customer", 2); return err },
+				"estimate": func() error { _, _, err := l.Estimate(ctx, "customer", 2); return err },
+				"charge":   func() error { return second(l.Charge(ctx, "customer", 2)) },
+				"reset":    func() error { return l.Reset(ctx, "customer") },
+				"together": func() error {
+					return second(ratelimit.TryAcquireAll(ctx, guarded.Claim("customer", 1), choice.Claim("customer", 1)))
+				},
+			} {
+				err := call()
+				require.ErrorIs(t, err, cause, name)
+				require.ErrorContains(t, err, `the limiter of "customer" could not be picked: plan of the customer: `, name)
+				require.NotErrorIs(t, err, ratelimit.ErrDenied, name)
+			}
+		}
+		_, _, err := ratelimit.Must(ratelimit.NewHoldFallback(holds, ratelimit.AllowHolds(), opts...)).TryAcquire(ctx, "customer")
+		require.ErrorIs(t, err, cause)
+		require.Equal(t, ratelimit.BreakerClosed, breaker.State())
+	}
+
+	// In an outage, the reason is still the outage.
+	down := errors.New("redis is down")
+	choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, errors.New("no plan") }))
+	_, err := ratelimit.Must(ratelimit.NewFallback(&limitertest.Stub{Err: down}, choice)).TryAcquire(ctx, "customer")
+	require.ErrorIs(t, err, down)
+	require.ErrorContains(t, err, "secondary: ")
+	require.ErrorContains(t, err, "no plan")
+}
+
 // Each method asks the limiter that is picked by the caller's context and key, once.
 func TestAChoiceByContextAndKey(t *testing.T) {
 	type plan struct{}
@@ -54,12 +96,12 @@ func TestAChoiceByContextAndKey(t *testing.T) {
 	}
 	small, large := build(2), build(20)
 	var picks []string
-	choice := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, key string) ratelimit.Limiter {
+	choice := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, key string) (ratelimit.Limiter, error) {
 		picks = append(picks, key)
 		if ctx.Value(plan{}) == "large" || key == "vip" {
-			return large
+			return large, nil
 		}
-		return small
+		return small, nil
 	}))
 	byLarge := context.WithValue(ctx, plan{}, "large")
 	must := must(t)
@@ -95,8 +137,8 @@ func TestLimitersHaveANameToAskFor(t *testing.T) {
 	}
 	require.Equal(t, "reports", ratelimit.Must(ratelimit.NewInFlight(s.Client, 1, time.Second, ratelimit.WithName("reports"))).Name())
 	for _, l := range []any{
-		ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return nil })),
-		ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) ratelimit.Holder { return nil })),
+		ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, nil })),
+		ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return nil, nil })),
 		ratelimit.AllowAll(), ratelimit.DenyAll(), ratelimit.AllowHolds(), ratelimit.DenyHolds(),
 		ratelimit.Must(ratelimit.NewLocalInFlight(1)), ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)),
 		ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.DenyHolds(), ratelimit.DenyHolds())),
@@ -128,7 +170,7 @@ func TestAPlanIsChangedInTheMiddle(t *testing.T) {
 			free, pro := build(10), build(100)
 			var plan atomic.Pointer[ratelimit.Limiter]
 			plan.Store(&free)
-			choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return *plan.Load() }))
+			choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return *plan.Load(), nil }))
 			limiter := ratelimit.Must(ratelimit.NewFallback(cached(t, s, choice), ratelimit.DenyAll()))
 			must := must(t)
 
@@ -177,7 +219,7 @@ func TestPlansSideBySide(t *testing.T) {
 			picked, last := make([]int, instances), []int{-1, -1, -1}
 			var callers []ratelimit.Limiter
 			for i := range instances {
-				callers = append(callers, cached(t, s, ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plans[picked[i]] }))))
+				callers = append(callers, cached(t, s, ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return plans[picked[i]], nil }))))
 			}
 			var allowed []limitertest.AllowedCall
 			for range limitertest.Rounds(400, 100) {

@@ -25,7 +25,7 @@ func init() {
 }
 
 func chosen(l ratelimit.Limiter) ratelimit.Limiter {
-	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return l }))
+	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))
 }
 
 func shadowed(l ratelimit.Limiter) ratelimit.Limiter {
@@ -96,11 +96,11 @@ func TestBlockedCustomersInAnOutage(t *testing.T) {
 		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll(), ratelimit.WithBreaker(breaker)))
 	}
 	choice := func(plan ratelimit.Limiter) ratelimit.Limiter {
-		return ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, customer string) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, customer string) (ratelimit.Limiter, error) {
 			if customer == "blocked" {
-				return ratelimit.DenyAll()
+				return ratelimit.DenyAll(), nil
 			}
-			return plan
+			return plan, nil
 		}))
 	}
 	outside := guarded(choice(failing{}))

@@ -79,7 +79,7 @@ func TestDenyCacheAroundAChoice(t *testing.T) {
 			scripts := map[string]*scriptedLimiter{"free": {}, "pro": {}, "odd": {}}
 			plans := map[string]Limiter{"free": scripts["free"], "pro": scripts["pro"], "odd": uncomparable{scriptedLimiter: scripts["odd"]}}
 			plan := ""
-			c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) Limiter { return plans[plan] })))
+			c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) (Limiter, error) { return plans[plan], nil })))
 			for i, s := range test.steps {
 				plan = s.by
 				key := s.key
@@ -110,7 +110,7 @@ func TestDenyCacheAroundAChoice(t *testing.T) {
 func TestADenialOnItsWayIsItsOwnLimiters(t *testing.T) {
 	free, pro := &scriptedLimiter{}, &scriptedLimiter{}
 	plan := Limiter(free)
-	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) Limiter { return plan })))
+	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) (Limiter, error) { return plan, nil })))
 	free.answer = func() (Result, error) {
 		plan = pro
 		return deniedBy10(0, time.Second, time.Second), nil
@@ -124,7 +124,7 @@ func TestADenialOnItsWayIsItsOwnLimiters(t *testing.T) {
 func TestADenyCachePicksOnce(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Second, time.Second), nil }}
 	picks := 0
-	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) Limiter { picks++; return l })))
+	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) (Limiter, error) { picks++; return l, nil })))
 	for range 2 {
 		must(t)(c.TryAcquire(t.Context(), "k"))
 		must(t)(c.Peek(t.Context(), "k"))
@@ -140,7 +140,7 @@ func TestAPickedLimitersCeiling(t *testing.T) {
 	log := Must(NewSlidingLog(s.client, []Rule{{Limit: 50, Window: time.Hour}, {Limit: 7, Window: time.Second}}))
 	large := Must(NewSlidingLog(s.client, []Rule{{Limit: 100, Window: time.Hour}}))
 	plan := Limiter(large)
-	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) Limiter { return plan })))
+	c, _ := newTestDenyCache(t, Must(NewChoice(func(context.Context, string) (Limiter, error) { return plan, nil })))
 	must(t)(c.TryAcquireN(t.Context(), "other", 40))
 	plan = log
 	must(t)(c.TryAcquireN(t.Context(), "k", 7))
@@ -152,7 +152,7 @@ func TestAPickedLimitersCeiling(t *testing.T) {
 
 func TestADenialFromMemoryAroundAChoiceAllocatesNothing(t *testing.T) {
 	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
-	c := Must(NewDenyCache(Must(NewChoice(func(context.Context, string) Limiter { return l }))))
+	c := Must(NewDenyCache(Must(NewChoice(func(context.Context, string) (Limiter, error) { return l, nil }))))
 	ctx := context.Background()
 	must(t)(c.TryAcquire(ctx, "k"))
 	require.Zero(t, testing.AllocsPerRun(100, func() { _, _ = c.TryAcquire(ctx, "k") }))

@@ -52,12 +52,12 @@ func ExampleNewChoice() {
 		}
 		current.Store(&limiters)
 	}
-	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, customer string) ratelimit.Limiter {
+	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, customer string) (ratelimit.Limiter, error) {
 		plan, known := planOf.Load(customer)
 		if !known {
 			plan = "free"
 		}
-		return (*current.Load())[plan.(string)]
+		return (*current.Load())[plan.(string)], nil
 	}))
 	// The DenyCache goes inside, the Fallback outside.
 	limiter := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.AllowAll()))

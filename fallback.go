@@ -37,6 +37,7 @@ import (
 //   - ErrCorruptState. The primary works, and one key is damaged: a secondary such as
 //     AllowAll would take the limit off that key until somebody notices. Reset mends the
 //     key, and otherwise it mends itself if what it holds expires;
+//   - the error of a function that picks, see [NewChoice];
 //   - any error after the caller's context has ended, cancelled or expired.
 //
 // When a call was over budget, or its reply was lost, the permits may have been taken

@@ -85,11 +85,11 @@ func (f *Fallback) mostOf() int {
 // A HoldChoice is a [Choice] for permits that are held: it picks the Holder of each call, by the
 // customer's plan. Give the plans one name, so that they share the state of each key.
 type HoldChoice struct {
-	pick func(ctx context.Context, key string) Holder
+	pick func(ctx context.Context, key string) (Holder, error)
 }
 
 // NewHoldChoice returns a Holder that passes each call to the Holder that pick returns, see [NewChoice].
-func NewHoldChoice(pick func(ctx context.Context, key string) Holder) (*HoldChoice, error) {
+func NewHoldChoice(pick func(ctx context.Context, key string) (Holder, error)) (*HoldChoice, error) {
 	if pick == nil {
 		return nil, invalidConfig("NewHoldChoice: pick is nil")
 	}
@@ -135,7 +135,10 @@ func (c *HoldChoice) pickFor(ctx context.Context, key string) (any, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	h := c.pick(ctx, key)
+	h, err := c.pick(ctx, key)
+	if err != nil {
+		return nil, errPick(key, err)
+	}
 	if kindOf(h).absent {
 		return nil, fmt.Errorf("%w: NewHoldChoice: pick returned nil for %s; return a Holder for every key, such as AllowHolds() or DenyHolds()",
 			ErrInvalidConfig, shortKey(key))

@@ -497,11 +497,11 @@ func TestADenyCacheReportsWhatItDenies(t *testing.T) {
 		return o
 	}
 	cache := ratelimit.Must(ratelimit.NewDenyCache(inner, rec.option()))
-	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) ratelimit.Limiter {
+	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) (ratelimit.Limiter, error) {
 		if key == "nobody" {
-			return nil
+			return nil, nil
 		}
-		return inner
+		return inner, nil
 	}))
 	around := ratelimit.Must(ratelimit.NewDenyCache(choice, rec.option()))
 	other := ratelimit.Must(ratelimit.NewDenyCache(inner, rec.option(), ratelimit.WithName("other")))
@@ -618,7 +618,7 @@ func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
 	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 5, time.Second, ratelimit.WithName("window")))
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5, ratelimit.WithName("local")))
 	shadow := ratelimit.Must(ratelimit.NewShadow(window, bucket, func(ratelimit.Trial) {}))
-	choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return bucket }))
+	choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return bucket, nil }))
 	for _, test := range []struct {
 		inside ratelimit.Limiter
 		want   string

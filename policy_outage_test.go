@@ -368,13 +368,13 @@ func TestChoicesAmongSeveralLimits(t *testing.T) {
 	free := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 1, ratelimit.WithName("plan")))
 	paid := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 100, ratelimit.WithName("plan")))
 	plans := map[string]ratelimit.Limiter{"free": free, "paid": paid, "staff": ratelimit.AllowAll(), "blocked": ratelimit.DenyAll()}
-	plan := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) ratelimit.Limiter { return plans[key] }))
+	plan := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) (ratelimit.Limiter, error) { return plans[key], nil }))
 	caps := map[string]ratelimit.Holder{
 		"free":  ratelimit.Must(ratelimit.NewInFlight(o.client, 1, time.Hour)),
 		"paid":  ratelimit.Must(ratelimit.NewInFlight(o.client, 2, time.Hour)),
 		"staff": ratelimit.AllowHolds(), "blocked": ratelimit.DenyHolds(),
 	}
-	running := ratelimit.Must(ratelimit.NewHoldChoice(func(_ context.Context, key string) ratelimit.Holder { return caps[key] }))
+	running := ratelimit.Must(ratelimit.NewHoldChoice(func(_ context.Context, key string) (ratelimit.Holder, error) { return caps[key], nil }))
 	address := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 50, time.Hour, ratelimit.WithName("address")))
 	call := func(key string) ratelimit.AllResult {
 		return acquire(t, plan.Claim(key, 1).Estimate(), running.Claim(key, 1), address.Claim(key, 1))

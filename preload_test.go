@@ -62,11 +62,11 @@ func (s *preloadStage) service(t *testing.T) func() []ratelimit.Claim {
 		return ratelimit.Must(ratelimit.NewFallback(primary, secondary, ratelimit.WithBudget(time.Second), breaker))
 	}
 	pro := s.bucket(t, s.main, "plan")
-	plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) ratelimit.Limiter {
+	plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) (ratelimit.Limiter, error) {
 		if ctx.Value(planName{}) == "pro" {
-			return pro
+			return pro, nil
 		}
-		return ratelimit.DenyAll()
+		return ratelimit.DenyAll(), nil
 	}))
 	requests := guarded(ratelimit.Must(ratelimit.NewDenyCache(plans)), s.bucket(t, s.standby, "plan"))
 	log := ratelimit.Must(ratelimit.NewSlidingLog(s.main, []ratelimit.Rule{{Limit: 50, Window: time.Hour}}, ratelimit.WithName("tokens")))
@@ -202,9 +202,9 @@ func TestPreloadAllRefusesWhatWouldLoadNothing(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, name)
 	}
-	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return nil }))
+	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, nil }))
 	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), none.Claim("k", 1)), `pick returned nil for "k"`)
-	holds := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) ratelimit.Holder { return ratelimit.DenyHolds() }))
+	holds := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return ratelimit.DenyHolds(), nil }))
 	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), holds.Claim("k", 1)), "is to deny all")
 	require.Zero(t, s.proxy.Accepted(), "nothing was sent")
 }

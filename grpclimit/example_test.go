@@ -154,11 +154,11 @@ func ExampleNewServer_plans() {
 		"free": ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(10), 1, ratelimit.WithName("api"))),
 		"pro":  ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(100), 2, ratelimit.WithName("api"))),
 	}
-	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) ratelimit.Limiter {
+	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) (ratelimit.Limiter, error) {
 		if plan, ok := plans[planOf[key]]; ok {
-			return plan
+			return plan, nil
 		}
-		return plans["free"]
+		return plans["free"], nil
 	}))
 	limit := ratelimit.Must(grpclimit.NewServer(choice, user, grpclimit.WithPolicy("api")))
 

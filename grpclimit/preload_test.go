@@ -42,7 +42,7 @@ func TestTheFirstCallAfterPreload(t *testing.T) {
 func TestPreloadOfWhatIsNoLimit(t *testing.T) {
 	require.ErrorIs(t, (*grpclimit.Server)(nil).Preload(t.Context()), ratelimit.ErrInvalidConfig)
 	require.ErrorIs(t, (&grpclimit.Client{}).Preload(t.Context()), ratelimit.ErrInvalidConfig)
-	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return nil }))
+	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, nil }))
 	err := newServer(t, none).Preload(t.Context())
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.ErrorContains(t, err, `pick returned nil for "preload"`)

@@ -246,11 +246,11 @@ func ExampleNew_plansAndTrial() {
 	free := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 1, name))
 	paid := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(100), 100, name))
 	var upgraded atomic.Bool
-	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter {
+	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) {
 		if upgraded.Load() {
-			return paid
+			return paid, nil
 		}
-		return free
+		return free, nil
 	}))
 	reported := make(chan ratelimit.Trial)
 	strict := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("strict")))

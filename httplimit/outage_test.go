@@ -96,7 +96,7 @@ func TestAReportedCostOfAPlan(t *testing.T) {
 		return ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), n, ratelimit.WithName("plan")))
 	}
 	plans := map[string]ratelimit.Limiter{"free": plan(10), "paid": plan(100)}
-	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) ratelimit.Limiter { return plans[key] }))
+	choice := ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) (ratelimit.Limiter, error) { return plans[key], nil }))
 	limiter := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.AllowAll()))
 	var failure error
 	wrap, err := httplimit.New(limiter, func(r *http.Request) (string, error) { return r.Header.Get("X-Api-Key"), nil },

@@ -33,11 +33,11 @@ func TestTheFirstRequestAfterPreload(t *testing.T) {
 		},
 		"NewAll": func(client *redis.Client) (func(http.Handler) http.Handler, error) {
 			paid := bucketOf(client, "plan")
-			plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) ratelimit.Limiter {
+			plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) (ratelimit.Limiter, error) {
 				if ctx.Value(planKey{}) == "paid" {
-					return paid
+					return paid, nil
 				}
-				return ratelimit.DenyAll()
+				return ratelimit.DenyAll(), nil
 			}))
 			window := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Hour, ratelimit.WithName("address")))
 			return httplimit.NewAll(
@@ -78,7 +78,7 @@ func bucketOf(client *redis.Client, name string) *ratelimit.TokenBucket {
 func TestPreloadRefusesWhatIsNoLimit(t *testing.T) {
 	limit := limit(t, ratelimit.AllowAll())
 	require.NoError(t, httplimit.Preload(t.Context(), limit))
-	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return nil }))
+	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, nil }))
 	for message, other := range map[string]func(http.Handler) http.Handler{
 		"the limit is nil":                  nil,
 		"no limit of package httplimit":     func(next http.Handler) http.Handler { return http.StripPrefix("/", limit(next)) },

@@ -238,7 +238,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	paid := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(100), 200, name))
 	address := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 100, time.Minute, ratelimit.WithName("address")))
 	var plan ratelimit.Limiter = free
-	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
+	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return plan, nil }))
 	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
 		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")))(served)
 	ask := func() *httptest.ResponseRecorder { return do(h, from("192.0.2.1", "a")) }
@@ -276,7 +276,7 @@ func TestAChoiceThatAllowsOrDeniesEverything(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	address := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Minute, ratelimit.WithName("address")))
 	plan := ratelimit.AllowAll()
-	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return plan }))
+	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return plan, nil }))
 	var got httplimit.Decision
 	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
 		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")),

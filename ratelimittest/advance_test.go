@@ -82,7 +82,7 @@ func TestAdvanceMovesEveryDecorator(t *testing.T) {
 			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll(), ratelimit.WithBudget(time.Second), ratelimit.WithBreaker(ratelimit.BreakerSettings{})))
 		},
 		"choice": func(_ *testing.T, l ratelimit.Limiter) ratelimit.Limiter {
-			choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return l }))
+			choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))
 			return ratelimit.Must(ratelimit.NewDenyCache(choice))
 		},
 		"shadow": func(_ *testing.T, l ratelimit.Limiter) ratelimit.Limiter {

@@ -392,12 +392,12 @@ func TestKeysOfTheFrameworksContext(t *testing.T) {
 			t.Cleanup(func() { _ = client.Close() })
 			limited := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour))
 			var keys []string
-			plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, key string) ratelimit.Limiter {
+			plans := ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, key string) (ratelimit.Limiter, error) {
 				keys = append(keys, key)
 				if framework.user(ctx) == "root" {
-					return ratelimit.AllowAll()
+					return ratelimit.AllowAll(), nil
 				}
-				return limited
+				return limited, nil
 			}))
 			key := ratelimit.Must(httplimit.Join(ratelimit.Must(httplimit.User(framework.user)), httplimit.Pattern()))
 			h := framework.serve(ratelimit.Must(httplimit.New(plans, key)))

@@ -124,10 +124,10 @@ func (w *world) build(s settings) (built, error) {
 		}
 		b.plans[plan] = limiter
 	}
-	choice, err := ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter {
+	choice, err := ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return b.plans[w.settings.Plan]
+		return b.plans[w.settings.Plan], nil
 	})
 	if err != nil {
 		return built{}, err

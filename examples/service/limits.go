@@ -53,8 +53,8 @@ func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.C
 	return limits{
 		address:   outage(window, share(600, 600)), // it begins full: an address that comes for the first time is no abuse
 		everybody: bucket("everybody", plan{60_000, 2_000}),
-		customer: ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) ratelimit.Limiter {
-			return byPlan[planOf(ctx)] // nil for a plan that does not exist: our mistake, so the answer is 500
+		customer: ratelimit.Must(ratelimit.NewChoice(func(ctx context.Context, _ string) (ratelimit.Limiter, error) {
+			return byPlan[planOf(ctx)], nil // nil for a plan that does not exist: our mistake, so the answer is 500
 		})),
 		tokens: bucket("tokens", plan{6_000, 3_000}),
 		mail:   outage(mail, share(300, 1, ratelimit.WithLastAnswers())),

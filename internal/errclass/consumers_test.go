@@ -15,6 +15,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/rpclimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/observe"
@@ -50,6 +51,7 @@ var (
 	decision = meaning{success: true, source: ratelimit.SourceRedis, status: 429, code: 8}
 	lost     = meaning{success: true, source: ratelimit.SourceRedis, status: 503, code: 14}
 	damaged  = meaning{source: ratelimit.SourceRedis, status: 500, code: 13}
+	unpicked = meaning{source: ratelimit.SourceNone, status: 503, code: 14}
 	outage   = meaning{secondary: true, source: ratelimit.SourceRedis, status: 503, code: 14, open: true}
 )
 
@@ -79,6 +81,12 @@ var meanings = []struct {
 	{context.DeadlineExceeded, "context_deadline_exceeded", outage},
 	{redis.ErrPoolTimeout, "pool_timeout", outage},
 	{errors.New("dial"), "_OTHER", outage},
+	{&errclass.PickError{Err: errors.New("dial")}, "pick_failed", unpicked},
+	{&errclass.PickError{Err: context.DeadlineExceeded}, "pick_failed", unpicked},
+	{&errclass.PickError{Err: ratelimit.ErrBreakerOpen}, "pick_failed", unpicked},
+	{&errclass.PickError{Err: ratelimit.ErrDenied}, "pick_failed", unpicked}, // DenyAll denies
+	{&errclass.PickError{Err: ratelimit.ErrInvalidConfig}, "invalid_config", mistake},
+	{&errclass.PickError{Err: httplimit.ErrNoKey}, "no_key", noKey},
 	{reply("CROSSSLOT Keys in request don't hash to the same slot"), "cross_slot", mistake},
 	{reply("ERR Error compiling script (new function): user_script:1: too many local variables"), "invalid_config", mistake},
 	{reply("WRONGTYPE Operation against a key holding the wrong kind of value"), "corrupt_state", damaged},

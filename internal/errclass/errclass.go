@@ -33,6 +33,9 @@ const (
 	// Damaged: one key holds what no limiter of its kind wrote. Redis works, so it is no outage:
 	// a secondary that allowed everything would take the limit off this key for good.
 	Damaged
+	// Unpicked: the caller's function that picks the limiter of a call failed, so that the limit is not
+	// known. It says nothing about Redis.
+	Unpicked
 )
 
 // Answered reports whether Redis has answered.
@@ -110,12 +113,24 @@ var replies = []struct {
 	{"", nil, Kind{Outage, "redis"}}, // any other
 }
 
+// A PickError is the error of a function that picks the limiter of a call. What it wraps is not about Redis: a
+// timeout there is that of a database. Only a mistake stays a mistake.
+type PickError struct{ Err error }
+
+func (e *PickError) Error() string { return e.Err.Error() }
+
+func (e *PickError) Unwrap() error { return e.Err }
+
 // Of returns what is known of err, which is not nil.
 func Of(err error) Kind {
+	unpicked := errors.As(err, new(*PickError))
 	for i := range sentinels {
-		if errors.Is(err, sentinels[i].is) {
+		if errors.Is(err, sentinels[i].is) && (!unpicked || sentinels[i].Class.IsMistake()) {
 			return sentinels[i].Kind
 		}
+	}
+	if unpicked {
+		return Kind{Unpicked, "pick_failed"}
 	}
 	if kind, _, ok := ofReply(err); ok {
 		return kind
