@@ -32,13 +32,14 @@ func (p program) scriptsCommand() *cobra.Command {
 	var find string
 	var line int
 	var whole bool
+	digest := script.Index()[0].Digest()[:6] // an example that this version finds
 	cmd := &cobra.Command{
 		Use:   "scripts [flags] [limiter ...]",
 		Short: "The scripts that Redis runs: lists, prints and finds them",
 		Long:  scriptsLong,
-		Example: `  ratelimit scripts
+		Example: fmt.Sprintf(`  ratelimit scripts
   ratelimit scripts --print bucket fixedwindow
-  ratelimit scripts --find 2c6b27 --line 143    for "user_script:143 … script: 2c6b27…"`,
+  ratelimit scripts --find %[1]s --line 3    for "user_script:3 … script: %[1]s…"`, digest),
 		ValidArgsFunction: cobra.FixedCompletions(scriptNames, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, limiters []string) error {
 			all, err := script.Index(), error(nil)
@@ -113,12 +114,17 @@ func (p program) writeScripts(all []script.Named, at *scriptLine, whole, asJSON 
 	return err
 }
 
-// found is the script whose digest begins so, or all for an empty digest.
+// found is the script whose digest begins so, or all for an empty digest. A script that has several names, as it uses no
+// clock, is one.
 func found(all []script.Named, digest string) ([]script.Named, error) {
 	if digest == "" {
 		return all, nil
 	}
 	all = slices.DeleteFunc(all, func(s script.Named) bool { return !strings.HasPrefix(s.Digest(), strings.ToLower(digest)) })
+	for len(all) > 1 && all[1].Digest() == all[0].Digest() {
+		all[0].Name += "; " + all[1].Name
+		all = slices.Delete(all, 1, 2)
+	}
 	switch len(all) {
 	case 0:
 		return nil, fmt.Errorf("no script of these has a digest that begins with %q; name the limiters that decide together, or use the program of the version that runs", digest)

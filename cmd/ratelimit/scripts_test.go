@@ -15,6 +15,25 @@ func command(args ...string) (code int, stdout, stderr string) {
 	return code, out.String(), problems.String()
 }
 
+// TestTheExamplesOfTheHelpWork: the digest in them is one of this version.
+func TestTheExamplesOfTheHelpWork(t *testing.T) {
+	_, help, _ := command("scripts", "--help")
+	_, examples, found := strings.Cut(help, "Examples:\n")
+	require.True(t, found, help)
+	ran := 0
+	for line := range strings.Lines(examples) {
+		line, ok := strings.CutPrefix(line, "  ratelimit ")
+		if !ok {
+			break
+		}
+		line, _, _ = strings.Cut(line, "    ")
+		code, _, problems := command(strings.Fields(line)...)
+		require.Equal(t, exitDone, code, "%s: %s", line, problems)
+		ran++
+	}
+	require.Equal(t, 3, ran, help)
+}
+
 func TestScriptsAreListedAndFound(t *testing.T) {
 	code, all, problems := command("scripts")
 	require.Equal(t, exitDone, code)
