@@ -31,7 +31,8 @@ func PerMinute(n int) Rate { return Rate{n, time.Minute} }
 // PerHour is n permits per hour.
 func PerHour(n int) Rate { return Rate{n, time.Hour} }
 
-// Per is n permits per d.
+// Per is n permits per d. A rate is divided exactly by making its period longer: a quarter of 7 a minute is
+// Per(7, 4*time.Minute).
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
 // ParseRate reads a rate from a text: a count, a slash and a period. The period is s, m, h

@@ -13,6 +13,30 @@ import (
 	"github.com/tryacquire/ratelimit"
 )
 
+// TestALongerPeriodDividesARate: the shares of all instances together are the rate, whatever it is.
+func TestALongerPeriodDividesARate(t *testing.T) {
+	const instances = 4
+	for _, count := range []int{1, 3, 7, 100} {
+		start := time.Unix(0, 0)
+		now := start
+		share := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.Per(count, instances*time.Minute), 1,
+			ratelimit.WithClock(func() time.Time { return now })))
+		allowed := 0
+		for _, instance := range []string{"a", "b", "c", "d"} { // each on its own, as keys are
+			for now = start; now.Sub(start) < 100*time.Minute; {
+				result, err := share.TryAcquire(t.Context(), instance)
+				require.NoError(t, err)
+				if result.Allowed {
+					allowed++
+				} else {
+					now = now.Add(result.RetryAfter)
+				}
+			}
+		}
+		require.InDelta(t, 100*count, allowed, instances, count) // and one burst of each
+	}
+}
+
 func TestParseRate(t *testing.T) {
 	for text, want := range map[string]struct {
 		rate      ratelimit.Rate

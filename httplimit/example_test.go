@@ -221,6 +221,35 @@ func ExampleWithSettle() {
 	// 900 <nil>
 }
 
+// Only failures count: each attempt takes a permit before the password is checked, and a success gives it back.
+func ExampleWithSettle_failures() {
+	client := redisForExamples()
+	attempts := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 5, Window: 15 * time.Minute}}, ratelimit.WithName("login")))
+	limit := ratelimit.Must(httplimit.New(attempts, httplimit.Everyone(), httplimit.WithSettle(func(_ *http.Request, o httplimit.Outcome) int {
+		if o.Status == http.StatusUnauthorized {
+			return 1
+		}
+		return 0
+	})))
+	handler := limit(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.PostFormValue("password") != "secret" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	for _, password := range []string{"guess", "secret", "secret", "guess"} {
+		r := httptest.NewRequest("POST", "/login?password="+password, nil)
+		r.PostForm = r.URL.Query()
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+		left, err := attempts.Peek(context.Background(), "all")
+		fmt.Println(password, left.Remaining, err)
+	}
+	// Output:
+	// guess 4 <nil>
+	// secret 4 <nil>
+	// secret 4 <nil>
+	// guess 3 <nil>
+}
+
 // A request that would have to wait for less than two seconds waits, and any other is denied at
 // once.
 func ExampleWithMaxWait() {

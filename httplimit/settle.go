@@ -25,7 +25,11 @@ import (
 // each of Flush, Hijack, ReadFrom and Push that the server's has. Where the handler itself reports
 // the cost, [WithReportedCost] wraps nothing.
 //
-// The limiter is one that decides on Redis, or a DenyCache around one.
+// To count only failures, such as wrong passwords, return 0 for a success: its permit is given back. Each
+// request has taken it before the handler runs, so that attempts at the same time are counted too.
+//
+// The limiter is any ratelimit.Settler: those on Redis, LocalTokenBucket, AllowAll and DenyAll, and the
+// policies around one of them. [New] refuses any other.
 func WithSettle(settle func(*http.Request, Outcome) int) Option {
 	return aboutLimit("WithSettle", func(l *limit) error {
 		switch {

@@ -297,6 +297,35 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 	require.Equal(t, 200, do(h, newRequest("GET", "/")).Code, "forgotten")
 }
 
+// TestEverySettlerSettles: those in memory, and policies, as the doc of WithSettle says.
+func TestEverySettlerSettles(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerMinute(1000), 1000))
+	shared := func(name string) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, ratelimit.WithName(name)))
+	}
+	for name, limiter := range map[string]ratelimit.Limiter{
+		"in memory": local,
+		"Fallback":  ratelimit.Must(ratelimit.NewFallback(shared("fallback"), local)),
+		"Choice":    ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return shared("choice") })),
+		"Shadow":    ratelimit.Must(ratelimit.NewShadow(shared("main"), shared("trial"), func(ratelimit.Trial) {})),
+	} {
+		c := &costing{t: t, limiter: limiter, estimate: 100}
+		h := c.around(func(_ http.ResponseWriter, r *http.Request) { httplimit.ReportCost(r.Context(), 30) }, nil)
+		before := peek(t, limiter, "all").Remaining
+		require.Equal(t, 200, do(h, newRequest("GET", "/")).Code, name)
+		require.InDelta(t, 30, before-peek(t, limiter, "all").Remaining, 2, name) // the bucket in memory refills
+		require.Empty(t, c.late, name)
+	}
+	for _, constant := range []ratelimit.Limiter{ratelimit.AllowAll(), ratelimit.DenyAll()} {
+		_, err := httplimit.New(constant, httplimit.Everyone(), httplimit.WithReportedCost())
+		require.NoError(t, err)
+	}
+	all := ratelimit.Must(ratelimit.NewAll(shared("a"), shared("b")))
+	_, err := httplimit.New(all, httplimit.Everyone(), httplimit.WithReportedCost())
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+}
+
 // failing refuses all commands once it is down.
 type failing struct {
 	ratelimit.Client

@@ -123,6 +123,39 @@ func TestModulesInstallAsPrinted(t *testing.T) {
 	require.FileExists(t, filepath.Join(work, "ratelimit"))
 }
 
+// TestShimsInstallAsPrinted takes the steps of docs/from/README.md for each shim in an empty folder, with the import that
+// stands above them.
+func TestShimsInstallAsPrinted(t *testing.T) {
+	t.Parallel()
+	var shown []string
+	folder := t.TempDir()
+	require.NoError(t, os.Symlink(root(t), filepath.Join(folder, "ratelimit")))
+	for _, b := range pages(t, "docs/from/README.md")[0].blocks() {
+		steps := strings.Split(strings.TrimSpace(b.text), "\n")
+		shim := regexp.MustCompile(`^# import ("\S+/shims/([^/"]+)[^"]*")$`).FindStringSubmatch(steps[0])
+		if shim == nil {
+			continue
+		}
+		shown = append(shown, shim[2])
+		if testing.Short() {
+			continue // it resolves and builds each module
+		}
+		module := filepath.Join(folder, shim[2])
+		require.NoError(t, os.Mkdir(module, 0o700))
+		program := "package main\n\nimport _ " + shim[1] + "\n\nfunc main() {}\n"
+		require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
+		goStep(t, module, strings.Fields("go mod init example.com/hello"))
+		for _, step := range append(steps[1:], "go build -o "+os.DevNull+" .") {
+			goStep(t, module, strings.Fields(step))
+		}
+	}
+	shims, err := os.ReadDir(filepath.Join(root(t), "shims"))
+	require.NoError(t, err)
+	for _, shim := range shims {
+		require.Contains(t, shown, shim.Name(), "docs/from/README.md does not say how to get this shim")
+	}
+}
+
 // unreachable is what go says where the network cannot serve a module.
 var unreachable = regexp.MustCompile(`dial tcp|no such host|connection refused|i/o timeout|TLS handshake|proxyconnect|GOPROXY=off`)
 
