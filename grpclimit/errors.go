@@ -19,5 +19,6 @@ var (
 var (
 	errUnmade     = protocol.InvalidConfig("the limit was not made by its constructor, which has returned an error")
 	errClientPeer = protocol.InvalidConfig("ClientIP: the limit is on a client, whose own calls have no client's address; use another key")
+	errTapMethod  = protocol.InvalidConfig("Method: a tap handle does not know whether the method exists, and a client can invent names; give a key function that returns a key for each of the service's methods, and one for all others")
 	errNoPeer     = protocol.InvalidConfig("ClientIP: the context has no peer; only calls that grpc.Server has received have one")
 )

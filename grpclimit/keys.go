@@ -28,7 +28,18 @@ type Call struct {
 
 	// Client reports whether the call is made by this process, not received.
 	Client bool
+
+	name naming
 }
+
+// A naming is who has chosen the method's name.
+type naming int8
+
+const (
+	byService     naming = iota // the method is registered, or called by this process
+	unknownMethod               // grpc.UnknownServiceHandler serves it
+	notYetKnown                 // in a tap handle
+)
 
 // A KeyFunc says whose call it is, and so which key of the limiter it counts for.
 //
@@ -136,11 +147,18 @@ func Everyone() KeyFunc {
 // "route:/grpc.health.v1.Health/Check": one limit for all clients of a method; with [Join], one
 // for each client.
 //
-// Where grpc.UnknownServiceHandler serves methods that are not registered, and in a tap handle,
-// the client chooses the name freely, and so gets a new limit for each name that it invents.
+// All methods that are not registered, which grpc.UnknownServiceHandler serves, have the key "route:none"
+// together: a client could invent their names. In a tap handle it is not known whether a method exists, and the
+// error wraps ratelimit.ErrInvalidConfig.
 func Method() KeyFunc {
 	key := httplimit.Pattern()
 	return func(_ context.Context, call Call) (string, error) {
+		switch call.name {
+		case unknownMethod:
+			return "route:none", nil
+		case notYetKnown:
+			return "", errTapMethod
+		}
 		return key(&http.Request{Pattern: call.Method})
 	}
 }

@@ -58,7 +58,11 @@ func (s *Server) Unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 
 // Stream is a grpc.StreamServerInterceptor.
 func (s *Server) Stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	return s.serve(stream.Context(), Call{Method: info.FullMethod}, func(ctx context.Context, m *messages) error {
+	call := Call{Method: info.FullMethod}
+	if srv == nil {
+		call.name = unknownMethod
+	}
+	return s.serve(stream.Context(), call, func(ctx context.Context, m *messages) error {
 		if m != nil || s.limit.HasInFlight() {
 			stream = &serverStream{stream, ctx, m}
 		}

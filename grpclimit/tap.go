@@ -21,7 +21,7 @@ import (
 //     limit's. The details RetryInfo and QuotaFailure are sent, by grpc-go 1.80 at the least.
 //   - It sees the metadata, the peer and the deadline, but neither the message nor what an
 //     interceptor has put into the context: [User] finds nobody. The method is what the client has
-//     sent; whether it exists is not known yet.
+//     sent; whether it exists is not known yet, so [Method] is an error.
 //   - Neither interceptors nor stats handlers see a call that it denies: if you need metrics of
 //     these calls, count them in a denial handler.
 //   - grpc.NewServer takes one handle only.
@@ -34,7 +34,7 @@ func NewTap(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (tap.ServerI
 		return nil, err
 	}
 	return func(ctx context.Context, info *tap.Info) (context.Context, error) {
-		_, err := l.Begin(ctx, Call{Method: info.FullMethodName})
+		_, err := l.Begin(ctx, Call{Method: info.FullMethodName, name: notYetKnown})
 		return ctx, err
 	}, nil
 }

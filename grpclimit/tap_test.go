@@ -2,13 +2,16 @@ package grpclimit_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/grpclimit"
@@ -32,12 +35,13 @@ func (c counting) HandleConn(context.Context, stats.ConnStats)                  
 // and no trailer, and comes before everything else; the handle sees metadata, peer, deadline and
 // method.
 func TestTheTapHandle(t *testing.T) {
+	method := func(_ context.Context, call grpclimit.Call) (string, error) { return "route:" + call.Method, nil }
 	for kind, do := range everyKind {
 		limiter := limitertest.Denying(5, time.Second, 1500*time.Microsecond)
 		var begun int
 		var deadlines []bool
 		join := ratelimit.Must(grpclimit.Join(
-			ratelimit.Must(grpclimit.ClientIP(nil)), ratelimit.Must(grpclimit.APIKey("x-api-key")), grpclimit.Method()))
+			ratelimit.Must(grpclimit.ClientIP(nil)), ratelimit.Must(grpclimit.APIKey("x-api-key")), method))
 		tap, err := grpclimit.NewTap(limiter, join, grpclimit.WithPolicy("flood"), grpclimit.WithCost(func(ctx context.Context, call grpclimit.Call) int {
 			_, ok := ctx.Deadline()
 			deadlines = append(deadlines, ok)
@@ -74,13 +78,42 @@ func TestTheTapHandle(t *testing.T) {
 	}
 }
 
-// TestATapHandleSeesMethodsThatDoNotExist: the client chooses the name.
-func TestATapHandleSeesMethodsThatDoNotExist(t *testing.T) {
+// TestATapHandleHasNoKeyOfTheMethod: whether it exists is not known yet, and the client could invent names.
+func TestATapHandleHasNoKeyOfTheMethod(t *testing.T) {
 	limiter := limitertest.Allowing()
-	tap, err := grpclimit.NewTap(limiter, grpclimit.Method())
+	var failures []error
+	tap, err := grpclimit.NewTap(limiter, grpclimit.Method(), grpclimit.WithErrorHandler(func(ctx context.Context, call grpclimit.Call, err error) error {
+		failures = append(failures, err)
+		return grpclimit.DefaultErrorHandler(ctx, call, err)
+	}))
 	require.NoError(t, err)
 	conn := dial(t, &echo{}, append(newServer(t, ratelimit.DenyAll()).Options(), grpc.InTapHandle(tap)))
 	_, err = exchange(t.Context(), conn, "/made.Up/{Name}", nil)
-	require.ErrorContains(t, err, "unknown service made.Up")
-	require.Equal(t, []string{"route:/made.Up/%7BName%7D 1"}, limiter.Asked())
+	require.Equal(t, codes.Internal, status.Code(err))
+	require.Len(t, failures, 1)
+	require.ErrorIs(t, failures[0], ratelimit.ErrInvalidConfig)
+	require.ErrorContains(t, failures[0], "a client can invent names")
+	require.Empty(t, limiter.Asked())
+}
+
+// TestInventedMethodsHaveOneKey: where grpc.UnknownServiceHandler serves them, and not the limit of a method that exists.
+func TestInventedMethodsHaveOneKey(t *testing.T) {
+	stage := limitertest.OnMiniredis(t)
+	window := ratelimit.Must(ratelimit.NewFixedWindow(stage.Client, 1, time.Hour))
+	limit := ratelimit.Must(grpclimit.NewServer(window, grpclimit.Method()))
+	served := 0
+	unknown := grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { served++; return nil })
+	conn := dial(t, &echo{}, append(limit.Options(), unknown))
+	for i := range 55 {
+		_, err := exchange(t.Context(), conn, fmt.Sprintf("/made.Up/M%d", i), nil)
+		if i > 0 {
+			require.Equal(t, codes.ResourceExhausted, status.Code(err))
+		}
+	}
+	require.Equal(t, 1, served)
+	for kind, do := range everyKind {
+		require.NoError(t, do(t.Context(), conn), kind)
+		require.Equal(t, codes.ResourceExhausted, status.Code(do(t.Context(), conn)), kind)
+	}
+	require.Len(t, stage.Admin.Keys(t.Context(), "*").Val(), 1+len(everyKind))
 }

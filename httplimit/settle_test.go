@@ -307,7 +307,7 @@ func TestEverySettlerSettles(t *testing.T) {
 	for name, limiter := range map[string]ratelimit.Limiter{
 		"in memory": local,
 		"Fallback":  ratelimit.Must(ratelimit.NewFallback(shared("fallback"), local)),
-		"Choice":    ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) ratelimit.Limiter { return shared("choice") })),
+		"Choice":    ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return shared("choice"), nil })),
 		"Shadow":    ratelimit.Must(ratelimit.NewShadow(shared("main"), shared("trial"), func(ratelimit.Trial) {})),
 	} {
 		c := &costing{t: t, limiter: limiter, estimate: 100}
