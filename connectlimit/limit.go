@@ -26,6 +26,7 @@ var protocol = &rpclimit.Protocol[Call]{
 	},
 	Failed: DefaultErrorHandler,
 	Tell:   withMetadata,
+	Answer: withoutCaching,
 }
 
 // An interceptor is that of servers or that of clients, as its limit is.

@@ -78,21 +78,38 @@ func TestADenialOnTheWire(t *testing.T) {
 }
 
 // TestNoCacheStoresADenial: clients may call what has no side effects by GET, and a cache between would
-// go on denying when the permits are there.
+// go on denying when the permits are there, or Redis is.
 func TestNoCacheStoresADenial(t *testing.T) {
-	handler := connect.NewUnaryHandler(unary, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
-		return connect.NewResponse(r.Msg), nil
-	}, connect.WithIdempotency(connect.IdempotencyNoSideEffects), connect.WithInterceptors(newServer(t, limitertest.Denying(5, time.Second, 1500*time.Millisecond))))
-	for _, r := range []*http.Request{
-		httptest.NewRequest("GET", unary+`?connect=v1&encoding=json&message=%22a%22`, nil),
-		httptest.NewRequest("POST", unary, strings.NewReader(`"a"`)),
+	apiKey := ratelimit.Must(connectlimit.APIKey("X-Api-Key"))
+	down := &limitertest.Stub{Err: errors.New("down")}
+	for name, c := range map[string]struct {
+		limit  connect.Interceptor
+		status int
+		retry  []string
+	}{
+		"denied":           {newServer(t, limitertest.Denying(5, time.Second, 1500*time.Millisecond)), 429, []string{"2"}},
+		"an outage":        {newServer(t, down), 503, nil},
+		"with a time":      {newServer(t, down, connectlimit.WithOutageRetryAfter(1500*time.Millisecond)), 503, []string{"2"}},
+		"without a key":    {ratelimit.Must(connectlimit.NewServer(limitertest.Allowing(), apiKey)), 400, nil},
+		"an error of ours": {newServer(t, down, connectlimit.WithErrorHandler(func(context.Context, connectlimit.Call, error) error { return errors.New("own") })), 500, nil},
 	} {
-		r.Header.Set("Content-Type", "application/json")
-		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, r)
-		require.Equal(t, 429, w.Code, r.Method)
-		require.Equal(t, []string{"2"}, w.Header().Values("Retry-After"), r.Method)
-		require.Equal(t, []string{"no-store"}, w.Header().Values("Cache-Control"), r.Method)
+		handler := connect.NewUnaryHandler(unary, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
+			return connect.NewResponse(r.Msg), nil
+		}, connect.WithIdempotency(connect.IdempotencyNoSideEffects), connect.WithInterceptors(c.limit))
+		for _, r := range []*http.Request{
+			httptest.NewRequest("GET", unary+`?connect=v1&encoding=json&message=%22a%22`, nil),
+			httptest.NewRequest("POST", unary, strings.NewReader(`"a"`)),
+		} {
+			r.Header.Set("Content-Type", "application/json")
+			w := httptest.NewRecorder()
+			w.Header().Set("CDN-Cache-Control", "max-age=60") // of a middleware outside
+			handler.ServeHTTP(w, r)
+			require.Equal(t, c.status, w.Code, name, r.Method)
+			require.Equal(t, c.retry, w.Header().Values("Retry-After"), name, r.Method)
+			require.Equal(t, []string{"no-store"}, w.Header().Values("Cache-Control"), name, r.Method)
+			require.Equal(t, []string{"no-store"}, w.Header().Values("Surrogate-Control"), name, r.Method)
+			require.Equal(t, []string{"max-age=60", "no-store"}, w.Header().Values("CDN-Cache-Control"), "a list, in which no-store counts")
+		}
 	}
 }
 

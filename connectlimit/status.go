@@ -134,10 +134,33 @@ const (
 	namePushback   = "Grpc-Retry-Pushback-Ms"
 )
 
-// withMetadata is err with the metadata that tells clients of the call's protocol when to retry, and
-// caches not to store it. It
-// changes a copy: a denial handler may return one error again and again.
+// withMetadata is err with the metadata that tells clients of the call's protocol when to retry.
 func withMetadata(_ context.Context, call Call, err error, delay time.Duration, pushback string) error {
+	copied := clone(err)
+	if call.Peer.Protocol == connect.ProtocolConnect {
+		seconds := (delay-1)/time.Second + 1 // rounded up; delay is more than 0
+		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
+	} else {
+		copied.Meta()[namePushback] = []string{pushback}
+	}
+	return copied
+}
+
+// withoutCaching is err with the fields that keep caches from storing it, as RFC 6585 asks for: the answer to a GET is
+// not that of the next. Connect adds them to what a middleware outside has set, and of a list no-store counts.
+func withoutCaching(call Call, err error) error {
+	if call.Peer.Protocol != connect.ProtocolConnect {
+		return err
+	}
+	copied := clone(err)
+	for _, name := range []string{"Cache-Control", "Cdn-Cache-Control", "Surrogate-Control"} {
+		copied.Meta()[name] = []string{"no-store"}
+	}
+	return copied
+}
+
+// clone is a copy, as a connect.Error, because a handler may return one error again and again.
+func clone(err error) *connect.Error {
 	var failure *connect.Error
 	if !errors.As(err, &failure) {
 		failure = connect.NewError(connect.CodeUnknown, err)
@@ -150,13 +173,6 @@ func withMetadata(_ context.Context, call Call, err error, delay time.Duration, 
 		for name, values := range failure.Meta() {
 			copied.Meta()[name] = values
 		}
-	}
-	if call.Peer.Protocol == connect.ProtocolConnect {
-		copied.Meta()["Cache-Control"] = []string{"no-store"} // of a GET too, as RFC 6585 asks for
-		seconds := (delay-1)/time.Second + 1                  // rounded up; delay is more than 0
-		copied.Meta()[nameRetryAfter] = []string{strconv.FormatInt(int64(seconds), 10)}
-	} else {
-		copied.Meta()[namePushback] = []string{pushback}
 	}
 	return copied
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 
 	"github.com/tryacquire/ratelimit/internal/deadline"
 	"github.com/tryacquire/ratelimit/internal/errclass"
@@ -105,6 +106,23 @@ type problem struct {
 	Policies []string `json:"violated-policies,omitempty"`
 }
 
+// forgetAnswer removes what a middleware outside has set for the handler's answer, and keeps caches from storing the one
+// that comes in its place, as RFC 6585 asks for: also those that go by a field of their own (RFC 9213). Content-Encoding
+// stays: the middleware that has set it compresses this body too, see go.dev/issue/66343.
+func forgetAnswer(h http.Header) {
+	for name := range h {
+		switch name {
+		case "Content-Length", "Etag", "Last-Modified", "Expires", "X-Accel-Expires", "Edge-Control", "Surrogate-Control":
+			delete(h, name)
+		default:
+			if strings.HasSuffix(name, "-Cache-Control") {
+				delete(h, name)
+			}
+		}
+	}
+	h["Cache-Control"] = []string{"no-store"}
+}
+
 func writeProblem(w http.ResponseWriter, p problem) {
 	if p.Title == "" {
 		p.Title = http.StatusText(p.Status)
@@ -114,12 +132,7 @@ func writeProblem(w http.ResponseWriter, p problem) {
 		body = nil
 	}
 	h := w.Header()
-	// A middleware outside has set these for the handler's answer. Content-Encoding stays: the middleware
-	// that has set it compresses this body too, see go.dev/issue/66343.
-	for _, name := range []string{"Content-Length", "Etag", "Last-Modified"} {
-		delete(h, name)
-	}
-	h["Cache-Control"] = []string{"no-store"} // as RFC 6585 asks for
+	forgetAnswer(h)
 	h["Content-Type"] = []string{"application/problem+json"}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	w.WriteHeader(p.Status)

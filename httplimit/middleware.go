@@ -148,6 +148,9 @@ func (m *middleware) acquire(r *http.Request, l *limit, key string, cost int) (r
 }
 
 func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {
+	if !d.Result.Allowed {
+		forgetAnswer(h) // before the fields, which users can write too
+	}
 	for _, f := range m.fields {
 		f.write(h, d)
 	}

@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/textproto"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -191,7 +192,7 @@ func TestHandlersOfOnesOwn(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 		}))
 	require.Equal(t, http.StatusTeapot, w.Code)
-	require.Equal(t, http.Header{"Ratelimit-Policy": {`"api";q=5;w=5`}, "Ratelimit": {`"api";r=0;t=2`}, "Retry-After": {"2"}}, w.Header())
+	require.Equal(t, http.Header{"Cache-Control": {"no-store"}, "Ratelimit-Policy": {`"api";q=5;w=5`}, "Ratelimit": {`"api";r=0;t=2`}, "Retry-After": {"2"}}, w.Header())
 	require.Equal(t, httplimit.Decision{Policy: "api", Result: result}, got)
 	require.Equal(t, 2, got.RetryAfter())
 	require.Equal(t, 2, got.EffectiveWindow())
@@ -317,17 +318,32 @@ func TestNestedLimits(t *testing.T) {
 }
 
 func TestADenialKeepsNoHeaderOfTheAnswerThatIsNot(t *testing.T) {
-	w := httptest.NewRecorder()
-	for _, name := range []string{"Content-Length", "ETag", "Last-Modified"} {
-		w.Header().Set(name, "1")
+	denying, failing := &limitertest.Stub{Result: denied(5, time.Second, 0, 1, 1)}, &limitertest.Stub{Err: errors.New("down")}
+	answer := func(stub *limitertest.Stub, opts ...httplimit.Option) http.Header {
+		w := httptest.NewRecorder()
+		for _, name := range []string{
+			"Content-Length", "ETag", "Last-Modified", "Expires", "X-Accel-Expires", "Edge-Control", "Surrogate-Control",
+			"CDN-Cache-Control", "Cloudflare-CDN-Cache-Control", "Cache-Control", "X-Request-Id",
+		} {
+			w.Header()[textproto.CanonicalMIMEHeaderKey(name)] = []string{"max-age=60", "1"}
+		}
+		limit(t, stub, append(opts, httplimit.WithFields())...)(served).ServeHTTP(w, newRequest("GET", "/"))
+		return w.Header()
 	}
-	w.Header().Set("Cache-Control", "max-age=60")
-	w.Header().Set("X-Request-Id", "7")
-	limit(t, &limitertest.Stub{Result: denied(5, time.Second, 0, 1, 1)}, httplimit.WithFields())(served).ServeHTTP(w, newRequest("GET", "/"))
-	require.Equal(t, http.Header{
-		"Cache-Control": {"no-store"}, "Content-Type": {"application/problem+json"}, "Retry-After": {"1"},
-		"X-Content-Type-Options": {"nosniff"}, "X-Request-Id": {"7"},
-	}, w.Header())
+	want := func(more ...string) http.Header {
+		h := http.Header{"Cache-Control": {"no-store"}, "X-Request-Id": {"max-age=60", "1"}}
+		for i := 0; i < len(more); i += 2 {
+			h.Set(more[i], more[i+1])
+		}
+		return h
+	}
+	ours := []string{"Content-Type", "application/problem+json", "X-Content-Type-Options", "nosniff"}
+	require.Equal(t, want(append(ours, "Retry-After", "1")...), answer(denying))
+	require.Equal(t, want(ours...), answer(failing))
+	own := httplimit.WithDenialHandler(func(w http.ResponseWriter, _ *http.Request, _ httplimit.Decision) { w.WriteHeader(503) })
+	require.Equal(t, want("Retry-After", "1"), answer(denying, own))
+	require.Len(t, answer(&limitertest.Stub{Result: allowed(5, time.Second, 4, 1)}), 11, "the handler's answer keeps all")
+	require.Len(t, answer(failing, httplimit.WithErrorHandler(httplimit.ServeInOutages)), 11)
 }
 
 // TestADenialInsideCompression: a middleware that sets Content-Encoding before it knows the answer

@@ -173,8 +173,9 @@ func WithSkip(skip func(*http.Request) bool) Option {
 	})
 }
 
-// WithDenialHandler answers denied requests, in place of [DefaultDenialHandler]. Retry-After and
-// the fields are set when it is called.
+// WithDenialHandler answers denied requests, in place of [DefaultDenialHandler]. Retry-After,
+// the fields and Cache-Control: no-store are set when it is called; what a middleware outside has set about the
+// handler's answer, such as an ETag, is removed.
 func WithDenialHandler(denied func(http.ResponseWriter, *http.Request, Decision)) Option {
 	return aboutWhole("WithDenialHandler", func(m *middleware) error {
 		if denied == nil {

@@ -531,6 +531,95 @@ func TestADenialHandlerThatOnlyWrites(t *testing.T) {
 	})
 }
 
+// TestADenialBehindAnotherMiddlewaresHeader: what is set outside for the handler's answer is not in a denial, and stays in
+// the handler's.
+func TestADenialBehindAnotherMiddlewaresHeader(t *testing.T) {
+	gin.SetMode(gin.ReleaseMode)
+	outer := [][2]string{
+		{"Cache-Control", "public, max-age=60"}, {"Cdn-Cache-Control", "max-age=60"}, {"Surrogate-Control", "max-age=60"},
+		{"Etag", `"1"`}, {"Last-Modified", "Mon, 24 Nov 2025 09:00:00 GMT"}, {"X-Request-Id", "7"}, {"Vary", "Origin"},
+	}
+	set := func(to func(name, value string)) {
+		for _, field := range outer {
+			to(field[0], field[1])
+		}
+	}
+	for name, start := range map[string]func(limit wrapper) func(*http.Request) *http.Response{
+		"chi": func(limit wrapper) func(*http.Request) *http.Response {
+			r := NewChi(func(next http.Handler) http.Handler {
+				return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { set(w.Header().Set); limit(next).ServeHTTP(w, r) })
+			})
+			r.Get("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })
+			return recorded(r)
+		},
+		"gin": func(limit wrapper) func(*http.Request) *http.Response {
+			g := gin.New()
+			g.Use(func(c *gin.Context) { set(c.Header) }, Gin(limit))
+			g.GET("/", func(c *gin.Context) { c.String(200, "hello") })
+			return recorded(g)
+		},
+		"echo": func(limit wrapper) func(*http.Request) *http.Response {
+			e := echo.New()
+			e.Use(func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c echo.Context) error { set(c.Response().Header().Set); return next(c) }
+			}, Echo(limit))
+			e.GET("/", func(c echo.Context) error { return c.String(200, "hello") })
+			return recorded(e)
+		},
+		"fiber": func(limit wrapper) func(*http.Request) *http.Response {
+			app := fiber.New()
+			app.Use(func(c fiber.Ctx) error {
+				set(c.Set)
+				c.Cookie(&fiber.Cookie{Name: "a", Value: "1"})
+				c.Cookie(&fiber.Cookie{Name: "b", Value: "2"})
+				return c.Next()
+			}, Fiber(limit))
+			app.Get("/", func(c fiber.Ctx) error { return c.SendString("hello") })
+			return func(r *http.Request) *http.Response {
+				answer, err := app.Test(r)
+				require.NoError(t, err)
+				require.NoError(t, answer.Body.Close())
+				require.Len(t, answer.Header.Values("Set-Cookie"), 2)
+				return answer
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+			t.Cleanup(func() { _ = client.Close() })
+			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour, ratelimit.WithName("inner")))
+			hour := ratelimit.Must(ratelimit.NewFixedWindow(client, 100, time.Hour, ratelimit.WithName("outer")))
+			limited := ratelimit.Must(httplimit.New(window, httplimit.Everyone(), httplimit.WithFields(httplimit.Draft11(), httplimit.XRateLimit())))
+			outside := ratelimit.Must(httplimit.New(hour, httplimit.Everyone(), httplimit.WithFields(httplimit.Draft11(), httplimit.XRateLimit())))
+			do := start(func(next http.Handler) http.Handler { return outside(limited(next)) })
+			answer := do(httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, 200, answer.StatusCode)
+			for _, field := range outer {
+				require.Equal(t, []string{field[1]}, answer.Header.Values(field[0]))
+			}
+			answer = do(httptest.NewRequest("GET", "/", nil))
+			require.Equal(t, 429, answer.StatusCode)
+			require.Equal(t, []string{"no-store"}, answer.Header.Values("Cache-Control"))
+			for _, gone := range []string{"Cdn-Cache-Control", "Surrogate-Control", "Etag", "Last-Modified"} {
+				require.Empty(t, answer.Header.Values(gone), gone)
+			}
+			require.Equal(t, []string{"7"}, answer.Header.Values("X-Request-Id"))
+			require.Equal(t, []string{"Origin"}, answer.Header.Values("Vary"))
+			require.Equal(t, []string{"1"}, answer.Header.Values("X-RateLimit-Limit"))
+			require.Len(t, answer.Header.Values("RateLimit"), 2)
+			require.Equal(t, []string{"application/problem+json"}, answer.Header.Values("Content-Type"))
+		})
+	}
+}
+
+func recorded(h http.Handler) func(*http.Request) *http.Response {
+	return func(r *http.Request) *http.Response {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Result()
+	}
+}
+
 // TestPreflightsAreLimited: no client passes the limit by dressing its request as a CORS preflight.
 func TestPreflightsAreLimited(t *testing.T) {
 	onEach(t, func(t *testing.T, client *redis.Client, start func(wrapper, *service) string) {

@@ -2,6 +2,7 @@ package adapters
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/gofiber/fiber/v3"
 	"github.com/gofiber/fiber/v3/middleware/adaptor"
@@ -34,7 +35,7 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 		for name, value := range c.Request().Header.All() {
 			r.Header.Add(string(name), string(value)) // copied: fasthttp uses the request's memory again
 		}
-		answer := &fiberWriter{c: c, header: http.Header{}}
+		answer := newFiberWriter(c)
 		limit(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 			answer.sendHeader()
 			defer c.SetContext(c.Context()) // the limit's context ends with the handler
@@ -49,8 +50,18 @@ func Fiber(limit func(http.Handler) http.Handler) fiber.Handler {
 // A fiberWriter gets the answer of the limit, if it denies a request.
 type fiberWriter struct {
 	c      fiber.Ctx
-	header http.Header
+	header http.Header // begins as Fiber's, as a limit removes from a denial what was set for the handler's answer
+	before http.Header
 	sent   bool // the header: what is set later has no effect, as in net/http
+}
+
+func newFiberWriter(c fiber.Ctx) *fiberWriter {
+	w := &fiberWriter{c: c, header: http.Header{}}
+	for name, value := range c.Response().Header.All() {
+		w.header.Add(string(name), string(value))
+	}
+	w.before = w.header.Clone()
+	return w
 }
 
 func (w *fiberWriter) Header() http.Header { return w.header }
@@ -74,7 +85,16 @@ func (w *fiberWriter) sendHeader() {
 		return
 	}
 	w.sent = true
+	for name := range w.before {
+		if _, kept := w.header[name]; !kept {
+			w.c.Response().Header.Del(name)
+		}
+	}
 	for name, values := range w.header {
+		if slices.Equal(values, w.before[name]) {
+			continue
+		}
+		w.c.Response().Header.Del(name)
 		for _, value := range values {
 			w.c.Response().Header.Add(name, value)
 		}

@@ -27,6 +27,10 @@ type Protocol[C any] struct {
 	// Tell returns err, the error of a call that a server denies, with the information that the
 	// client may come back after delay. pushback is the value of grpc-retry-pushback-ms.
 	Tell func(ctx context.Context, call C, err error, delay time.Duration, pushback string) error
+
+	// Answer, if it is not nil, returns err, any error with which a server answers a call, as the
+	// protocol needs it.
+	Answer func(call C, err error) error
 }
 
 // InvalidConfig returns an error that wraps ratelimit.ErrInvalidConfig.
@@ -172,20 +176,29 @@ func (l *Limit[C]) deny(ctx context.Context, call C, d Decision, midway bool) er
 	if err == nil {
 		err = l.Denied(ctx, call, d)
 	}
-	return l.tell(ctx, call, err, d.RetryDelay(), midway)
+	return l.answer(call, l.tell(ctx, call, err, d.RetryDelay(), midway))
 }
 
 // fail returns the error of a call for which there is no decision, or nil if the call goes on.
 func (l *Limit[C]) fail(ctx context.Context, call C, err error, midway bool) error {
-	if l.outageRetryAfter == 0 {
-		return l.failed(ctx, call, err)
-	}
 	code, _ := CodeOf(ctx, err)
-	err = l.failed(ctx, call, integration.Later(err, l.outageRetryAfter))
-	if err == nil || code != unavailable {
+	if l.outageRetryAfter > 0 {
+		err = integration.Later(err, l.outageRetryAfter)
+	}
+	if err = l.failed(ctx, call, err); err == nil {
+		return nil
+	}
+	if l.outageRetryAfter > 0 && code == unavailable {
+		err = l.tell(ctx, call, err, l.outageRetryAfter, midway)
+	}
+	return l.answer(call, err)
+}
+
+func (l *Limit[C]) answer(call C, err error) error {
+	if l.Side != Server || l.Answer == nil {
 		return err
 	}
-	return l.tell(ctx, call, err, l.outageRetryAfter, midway)
+	return l.Answer(call, err)
 }
 
 // tell adds to the error of a server's call when to retry.

@@ -13,6 +13,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/ulule/limiter/v3"
@@ -84,7 +85,7 @@ func (s *Store) Increment(ctx context.Context, key string, count int64, rate lim
 	if rate.Limit < 1 {
 		return closed(rate), nil
 	}
-	taken, r, err := window.TryAcquireUpTo(ctx, key, int(max(min(count, math.MaxInt32), math.MinInt32)))
+	taken, r, err := window.TryAcquireUpTo(ctx, keyOf(key), int(max(min(count, math.MaxInt32), math.MinInt32)))
 	if err != nil {
 		return limiter.Context{}, err
 	}
@@ -100,7 +101,7 @@ func (s *Store) Peek(ctx context.Context, key string, rate limiter.Rate) (limite
 	if rate.Limit < 1 {
 		return closed(rate), nil
 	}
-	r, err := window.Peek(ctx, key)
+	r, err := window.Peek(ctx, keyOf(key))
 	if err != nil {
 		return limiter.Context{}, err
 	}
@@ -116,10 +117,19 @@ func (s *Store) Reset(ctx context.Context, key string, rate limiter.Rate) (limit
 	if rate.Limit < 1 {
 		return closed(rate), nil
 	}
-	if err := window.Reset(ctx, key); err != nil {
+	if err := window.Reset(ctx, keyOf(key)); err != nil {
 		return limiter.Context{}, err
 	}
 	return contextOf(rate, ratelimit.Result{Remaining: int(rate.Limit)}, false), nil
+}
+
+// keyOf is key, or one that is not empty: ulule/limiter takes an empty key, as gin's ClientIP on a Unix socket, and its
+// middlewares panic on an error. The keys of nothing but zero bytes each get one more, so that no two keys become one.
+func keyOf(key string) string {
+	if strings.Trim(key, "\x00") == "" {
+		return key + "\x00"
+	}
+	return key
 }
 
 // window is the limiter of a rate. That of a limit below 1 is not used.

@@ -3,6 +3,7 @@ package redis_test
 import (
 	"context"
 	"math"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 	"github.com/ulule/limiter/v3"
+	sredis "github.com/ulule/limiter/v3/drivers/store/redis"
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/shims/ulule/redis"
@@ -105,7 +107,7 @@ func TestWhatIsAnErrorHere(t *testing.T) {
 		}
 		_, err := call(ctx, "k", limiter.Rate{Limit: math.MaxInt64, Period: time.Second})
 		require.ErrorContains(t, err, "ulule: 9223372036854775807 per 1s: ")
-		got, err := call(ctx, "", limiter.Rate{Limit: 1, Period: time.Second})
+		got, err := call(ctx, strings.Repeat("k", 4097), limiter.Rate{Limit: 1, Period: time.Second})
 		require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 		require.Zero(t, got)
 	}
@@ -115,6 +117,39 @@ func TestWhatIsAnErrorHere(t *testing.T) {
 	require.EqualError(t, err, "ulule: the store: ratelimit: invalid configuration: the client is nil")
 	_, err = redis.NewStoreWithOptions(goredis.NewClient(&goredis.Options{}), limiter.StoreOptions{Prefix: "a{b}"})
 	require.ErrorContains(t, err, "WithPrefix")
+}
+
+// TestAnEmptyKeyIsAKey, as in the original, whose middlewares panic on an error: gin's ClientIP is "" on a Unix socket. It
+// is none of the caller's other keys.
+func TestAnEmptyKeyIsAKey(t *testing.T) {
+	ctx := t.Context()
+	original, err := sredis.NewStore(func() *goredis.Client { _, client, _ := onServer(t); return client }())
+	require.NoError(t, err)
+	ours, client, _ := onServer(t)
+	rate := limiter.Rate{Limit: 2, Period: time.Minute}
+	for name, store := range map[string]limiter.Store{"original": original, "here": ours} {
+		l := limiter.New(store, rate)
+		for _, key := range []string{"", "\x00", "\x00\x00", "x", "\x00x"} {
+			for i, want := range []limiter.Context{{Limit: 2, Remaining: 1}, {Limit: 2}, {Limit: 2, Reached: true}} {
+				before := time.Now()
+				got, err := l.Get(ctx, key)
+				require.NoError(t, err, name)
+				require.Equal(t, want, soon(t, before, time.Minute, got), "%s: call %d of %q", name, i+1, key)
+			}
+			got, err := l.Increment(ctx, key, 1)
+			require.NoError(t, err, name)
+			require.True(t, got.Reached)
+			got, err = l.Reset(ctx, key)
+			require.NoError(t, err, name)
+			require.Equal(t, int64(2), got.Remaining, name)
+			got, err = l.Peek(ctx, key)
+			require.NoError(t, err, name)
+			require.Equal(t, int64(2), got.Remaining, name)
+			_, err = l.Get(ctx, key)
+			require.NoError(t, err, name)
+		}
+	}
+	require.Len(t, client.Keys(ctx, "*").Val(), 5)
 }
 
 // TestAStoreNeedsNoServerToBeMade, unlike the original.
