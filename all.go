@@ -248,7 +248,8 @@ type Claim struct {
 	name    string
 	key     string
 	n       int
-	settle  bool // see Estimate
+	settle  bool     // see Estimate
+	hearers *hearers // of what is given back
 }
 
 // title names the claim's limiter in errors.
@@ -615,6 +616,7 @@ next:
 			}
 			places = append(places, j)
 			to[j].n += c.n
+			to[j].hearers = other.hearers.with(c.hearers)
 			continue next
 		}
 		if len(to) == maxGroup {

@@ -498,6 +498,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 			if c.settle && !peek {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, reply.Index, words)
+				parts[i].Ticket.hearers = c.hearers
 			}
 		}
 		if i == 0 {

@@ -23,8 +23,9 @@ import (
 // [Ticket.Settle]). The price:
 //
 //   - A denied call takes two round trips. Until the second has arrived, other calls may be
-//     denied because the permits have not come back yet. A [DenyCache] of such a limiter
-//     keeps a denial until its RetryAfter has passed.
+//     denied because the permits have not come back yet. A [DenyCache] around a claim forgets
+//     such denials then; one that the claims do not go through keeps them until their
+//     RetryAfter has passed.
 //   - If the process ends in between, or an outage prevents the second round trip, the
 //     permits stay taken, as if the call had been allowed. After an error, the permits of
 //     the other claims are given back, but those of the claim that failed may stay taken. If
@@ -164,7 +165,9 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 	if f := c.limiter.inFlight; f != nil {
 		a.hold, _, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
 	} else {
-		a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n)
+		if a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n); a.ticket != nil {
+			a.ticket.hearers = c.hearers
+		}
 	}
 	returned = true
 }

@@ -83,7 +83,7 @@ func (c constant) Charge(ctx context.Context, key string, n int) (Result, error)
 func (c constant) settle(context.Context, string, int, int) error { return nil }
 
 // promise is for AllowAll, whose permits are always there.
-func (c constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration) (*Reservation, error) {
+func (c constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
 	r, err := c.TryAcquireN(ctx, key, n)
 	switch {
 	case err != nil:
@@ -91,7 +91,7 @@ func (c constant) promise(ctx context.Context, timing timing, key string, n int,
 	case !r.Allowed:
 		return nil, errNoReserve
 	}
-	return &Reservation{timing: timing, key: key, n: n, due: timing.now(), result: r, memory: &localReceipt{}}, nil
+	return &Reservation{timing: timing, key: key, n: n, due: timing.now(), result: r, memory: &localReceipt{}, hearers: around}, nil
 }
 
 // isConstant reports whether l is AllowAll or DenyAll.

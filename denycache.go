@@ -23,8 +23,9 @@ import (
 // monotonic clock of this process: setting the wall clock has no effect. A call that memory
 // denies would have been denied by the limiter too, as long as
 //
-//   - permits are given back only through this cache, by Reset, by the tickets of
-//     its Estimate, or by a [Wait] that is cancelled. That removes the key's denials, and a
+//   - permits are given back only through this cache: by Reset, by what its calls have
+//     taken (a Ticket, a Reservation, a [Wait], claims), and by the library, for a call whose
+//     caller has left. That removes the key's denials, and a
 //     denial that was in flight at that time is not stored. A Reset, a settlement or a cancel
 //     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
 //     faster limiter of the same name, and state that Redis lost are noticed only when
@@ -309,12 +310,6 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 			continue
 		}
 		key := call.claims[i].key
-		if t := out.ticketOf(i); t != nil {
-			t.caches = append(t.caches, q.cache)
-		}
-		if out.reservation != nil {
-			out.reservation.caches = append(out.reservation.caches, q.cache.table)
-		}
 		if q.n > 0 && !out.joined.has(i) && (out.parts == nil || !out.parts[i].Unknown) {
 			_, _ = q.cache.learn(q.hash, key, q.n, q.by, q.sending, *out.part(i), nil)
 		}
@@ -352,6 +347,7 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 		q.by = q.limiter
 	}
 	claim.by(q.limiter)
+	claim.hearers = claim.hearers.and(cache.table)
 	if len(claim.key) > maxDenyCacheKey {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package ratelimit
 
 import (
+	"context"
 	"hash/maphash"
 	"math"
 	"strings"
@@ -282,6 +283,13 @@ func (t *denyTable) returnPermits(key string) (done func()) {
 		stripe.returning--
 		stripe.generation.Add(1)
 	}
+}
+
+func (t *denyTable) givesBack(_ context.Context, key string, n, actual int) (done func()) {
+	if actual >= n {
+		return func() {}
+	}
+	return t.returnPermits(key)
 }
 
 func (t *denyTable) set(hash uint64) *denySet {

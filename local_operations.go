@@ -173,14 +173,15 @@ func (l *LocalTokenBucket) owe(key string, n int) {
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
 // [TokenBucket.Reserve] does.
 func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return l.promise(ctx, realTime, key, n, maxWait)
+	return l.promise(ctx, realTime, key, n, maxWait, nil)
 }
 
-func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error) {
 	began := l.began()
 	r, err := l.reserve(ctx, timing, key, n, longest)
 	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
 	if err == nil {
+		r.hearers = around
 		o.Result, o.Waited = r.result, r.delay
 	}
 	l.observed(ctx, began, o)
@@ -324,7 +325,7 @@ func (l *LocalTokenBucket) denied(key string) {
 
 func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {
 	if claim.settle {
-		p.Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
+		p.Ticket = &Ticket{key: claim.key, n: claim.n, memory: l, hearers: claim.hearers}
 	}
 }
 

@@ -215,13 +215,16 @@ func (c *call) decideOne(ctx context.Context) outcome {
 			o.result, o.err = settler.Charge(ctx, claim.key, claim.n)
 		} else {
 			o.ticket, o.result, o.err = settler.Estimate(ctx, claim.key, claim.n)
+			if o.ticket != nil {
+				o.ticket.hearers = o.ticket.hearers.with(claim.hearers)
+			}
 		}
 	case CallReserve:
 		promises, ok := l.(promiser)
 		if !ok || claim.limiter == nil && kindOf(l).role == alien { // which may do more in its TryAcquireN
 			return failedWith(errNoReserve)
 		}
-		o.reservation, o.err = promises.promise(ctx, c.timing, claim.key, claim.n, c.longest)
+		o.reservation, o.err = promises.promise(ctx, c.timing, claim.key, claim.n, c.longest, claim.hearers)
 		if o.err == nil {
 			o.result = o.reservation.result
 		}
@@ -231,7 +234,7 @@ func (c *call) decideOne(ctx context.Context) outcome {
 
 // A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
 type promiser interface {
-	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error)
+	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
 }
 
 // cannot is the error for a limiter that cannot do what the call asks for.

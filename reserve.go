@@ -44,7 +44,7 @@ type bucketCore struct{ core }
 // For a leaky bucket, read capacity for burst, and drained for refilled. One of capacity 1 whose callers
 // reserve is a shaper: work flows at the rate, one permit at a time.
 func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return b.reserveObserved(ctx, realTime, key, n, maxWait)
+	return b.reserveObserved(ctx, realTime, key, n, maxWait, nil)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
@@ -62,7 +62,7 @@ type Reservation struct {
 	due     time.Time     // on this process's monotonic clock
 	receipt redisexec.Receipt
 	ended   atomic.Int32 // reservationUsed or reservationCancelled
-	caches  denyTables
+	hearers *hearers
 	memory  *localReceipt // of a reservation in this process, whose core is nil
 }
 
@@ -74,23 +74,6 @@ func (r *Reservation) failed(ctx context.Context, err error) error {
 		return fmt.Errorf("ratelimit: key %s: %w", shortKey(r.key), err)
 	}
 	return r.core.failed(ctx, r.key, err)
-}
-
-// denyTables are the tables of the caches of denials around a limiter. returnPermits is
-// called for each when permits are given back.
-type denyTables []*denyTable
-
-// returnPermits is denyTable.returnPermits for all of them.
-func (all denyTables) returnPermits(key string) (done func()) {
-	var each []func()
-	for _, t := range all {
-		each = append(each, t.returnPermits(key))
-	}
-	return func() {
-		for _, done := range each {
-			done()
-		}
-	}
 }
 
 const (
@@ -183,9 +166,12 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
 	}
-	began, o := r.core.begin(), Observation{Call: CallCancel, Key: r.key, N: r.n}
+	o := Observation{Call: CallCancel, Key: r.key, N: r.n}
+	var began time.Time
 	if r.memory != nil {
 		began = r.memory.limiter.began()
+	} else {
+		began = r.core.begin()
 	}
 	var asked bool
 	asked, o.Err = r.cancel(ctx)
@@ -213,7 +199,7 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 	if !r.ended.CompareAndSwap(0, reservationCancelled) {
 		return false, nil
 	}
-	defer r.caches.returnPermits(r.key)()
+	defer r.hearers.givesBack(ctx, r.key, r.n, 0)()
 	if r.memory != nil {
 		r.memory.cancel(r.key)
 		return true, nil
@@ -244,13 +230,13 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 }}
 
 // reserveObserved is Reserve of both buckets.
-func (c *core) reserveObserved(ctx context.Context, timing timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
+func (c *core) reserveObserved(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, error) {
 	began, o := c.begin(), Observation{Call: CallReserve, Key: key, N: n}
 	if o.Err = c.checkReserve(ctx, key, n, maxWait); o.Err != nil {
 		c.refused(ctx, began, o)
 		return nil, o.Err
 	}
-	r, sent, err := c.reserve(ctx, timing, key, n, maxWait, nil)
+	r, sent, err := c.reserve(ctx, timing, key, n, maxWait, around)
 	if o.Err = err; c.watch != nil {
 		o.sent(began, sent)
 		if err == nil {
@@ -262,11 +248,11 @@ func (c *core) reserveObserved(ctx context.Context, timing timing, key string, n
 }
 
 // promise is Reserve through the policies around a limiter.
-func (c *core) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration) (*Reservation, error) {
+func (c *core) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error) {
 	if c.waits == nil {
 		return nil, errNoReserve
 	}
-	return c.reserveObserved(ctx, timing, key, n, longest)
+	return c.reserveObserved(ctx, timing, key, n, longest, around)
 }
 
 func (c *core) checkReserve(ctx context.Context, key string, n int, maxWait time.Duration) error {
@@ -284,15 +270,15 @@ func errShortWait(maxWait time.Duration) error {
 }
 
 // reserve reserves permits for a call that checkReserve has checked.
-func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, caches denyTables) (*Reservation, *redisexec.Batch, error) {
+func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, *redisexec.Batch, error) {
 	longest := min(maxWait.Microseconds(), maxMicros)
 	from := &c.waits.own
-	reserved, sent, err := from.reserve(ctx, key, n, longest, caches)
+	reserved, sent, err := from.reserve(ctx, key, n, longest, around)
 	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
 	// longer than it says.
 	if large := c.waits.large; err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > from.longest && large != nil {
 		from = large
-		reserved, sent, err = from.reserve(ctx, key, n, longest, caches)
+		reserved, sent, err = from.reserve(ctx, key, n, longest, around)
 	}
 	if err != nil {
 		return nil, sent, c.failed(ctx, key, err)
@@ -302,7 +288,7 @@ func (c *core) reserve(ctx context.Context, timing timing, key string, n int, ma
 		return nil, sent, &WaitError{Key: key, Wait: delay}
 	}
 	return &Reservation{
-		core: c, from: from, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, caches: caches,
+		core: c, from: from, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, hearers: around,
 		result: from.explain(reserved.Words, int64(n), int64(n), true),
 	}, sent, nil
 }
@@ -325,7 +311,7 @@ type reserver struct {
 }
 
 // reserve reserves n permits. A caller who leaves gives them back when the reply comes.
-func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64, caches denyTables) (redisexec.Reserved, *redisexec.Batch, error) {
+func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64, around *hearers) (redisexec.Reserved, *redisexec.Batch, error) {
 	late := func(reply redisexec.Reply, err error) {
 		if err != nil {
 			return
@@ -333,7 +319,7 @@ func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64
 		if receipt := r.exec.ReservedOf(reply.Words).Receipt; receipt != nil {
 			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 			defer cancel()
-			defer caches.returnPermits(key)()
+			defer around.givesBack(within, key, n, 0)()
 			_, _ = r.core.operate(within, key, r.cancel(receipt))
 		}
 	}

@@ -75,10 +75,9 @@ type Ticket struct {
 	core         *core
 	key          string
 	n            int
-	where, which int64 // see the block giveback of the scripts
-	caches       []*DenyCache
+	where, which int64           // see the block giveback of the scripts
 	memory       settlesInMemory // where the permits are if core is nil
-	trials       []*trialTicket  // of the Shadows around the limiter
+	hearers      *hearers
 	settled      atomic.Bool
 }
 
@@ -242,7 +241,6 @@ func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 	if t.settled.Swap(true) {
 		return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(t.key), ErrSettled)
 	}
-	t.settleTrials(ctx, actual)
 	return nil
 }
 
@@ -258,21 +256,16 @@ func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
 	case t.settled.Swap(true):
 		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)
 	}
-	t.settleTrials(ctx, actual)
-	for _, cache := range t.caches {
-		defer cache.table.returnPermits(t.key)()
-	}
+	defer t.hearers.givesBack(ctx, t.key, t.n, actual)()
 	return t.memory.settle(ctx, t.key, t.n, actual)
 }
 
 // settle charges or gives back the difference. The Result is that of a charge.
 func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Batch, error) {
 	c := t.core
+	defer t.hearers.givesBack(ctx, t.key, t.n, actual)()
 	if actual > t.n {
 		return c.charge(ctx, t.key, actual-t.n)
-	}
-	for _, cache := range t.caches {
-		defer cache.table.returnPermits(t.key)()
 	}
 	back := redisexec.Operation{
 		Op: redisexec.GiveBack, N: t.n - actual, Times: 1, Detail: &redisexec.Detail{Where: t.where, Which: t.which},

@@ -112,13 +112,24 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 		}
 		claim := c.claims[i]
 		t := trialCall{Trial: Trial{Key: claim.key, N: claim.n, Enforced: *out.part(i)}, op: ops[i], more: &trialMore{longest: c.longest}}
-		if ticket := out.ticketOf(i); ticket != nil {
-			t.more.ticket = &trialTicket{shadow: s}
-			ticket.trials = append(ticket.trials, t.more.ticket)
+		if follows := out.hearersOf(i); follows != nil {
+			t.more.taken = &trialTaken{shadow: s}
+			*follows = (*follows).and(t.more.taken)
 		}
 		s.try(ctx, t)
 	}
 	return out
+}
+
+// hearersOf is who hears of what is given back of claim i, nil if nothing can be.
+func (o *outcome) hearersOf(i int) **hearers {
+	if ticket := o.ticketOf(i); ticket != nil {
+		return &ticket.hearers
+	}
+	if o.reservation != nil {
+		return &o.reservation.hearers
+	}
+	return nil
 }
 
 // othersAllowed reports whether all claims but claim i were allowed.
@@ -141,46 +152,46 @@ type trialCall struct {
 // A trialMore is what only some operations have, so that a TryAcquireN copies less.
 type trialMore struct {
 	longest time.Duration // of a CallReserve
-	ticket  *trialTicket  // of an estimate: it gets the enforced limiter's settlement; nil: that was denied
-	settles *Ticket       // of a CallSettle, by actual
+	taken   *trialTaken   // by an estimate or a reservation; nil: the enforced limiter has denied it
+	settle  settlement    // of a CallSettle, by actual
 	actual  int
 }
 
-// A trialTicket settles the trial's estimate by what the enforced limiter's ticket was settled by, whichever is
-// known first.
-type trialTicket struct {
+// A settlement settles what the trial has taken: actual permits stay of it.
+type settlement func(ctx context.Context, actual int) error
+
+// A trialTaken is what the trial has taken by an estimate or a reservation. It hears of what the enforced limiter's is
+// settled by, or that it is cancelled, and settles the trial's by the same, whichever is known first.
+type trialTaken struct {
 	shadow *Shadow
 
 	mu      sync.Mutex // guards what follows
-	ticket  *Ticket    // of the trial; nil: not yet, or denied
+	settle  settlement // nil: not yet, or denied
 	settled bool
 	actual  int
 }
 
-// settleTrials passes a settlement on, in the background.
-func (t *Ticket) settleTrials(ctx context.Context, actual int) {
-	for _, trial := range t.trials {
-		trial.mu.Lock()
-		ticket := trial.ticket
-		trial.settled, trial.actual = true, actual
-		trial.mu.Unlock()
-		if ticket != nil {
-			trial.shadow.settle(ctx, ticket, actual)
-		}
-	}
-}
-
-// took notes the trial's ticket, and returns whether it is to be settled, and by how much.
-func (t *trialTicket) took(ticket *Ticket) (settled bool, actual int) {
+// givesBack passes a settlement on, in the background.
+func (t *trialTaken) givesBack(ctx context.Context, _ string, _, actual int) (done func()) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.ticket = ticket
-	return t.settled, t.actual
+	settle := t.settle
+	t.settled, t.actual = true, actual
+	t.mu.Unlock()
+	if settle != nil { // if too many trials are under way, what this one has taken stays
+		t.shadow.try(ctx, trialCall{op: CallSettle, more: &trialMore{settle: settle, actual: actual}})
+	}
+	return func() {}
 }
 
-// settle settles a trial's ticket in the background. If too many trials are under way, its estimate stays.
-func (s *Shadow) settle(ctx context.Context, ticket *Ticket, actual int) {
-	s.try(ctx, trialCall{op: CallSettle, more: &trialMore{settles: ticket, actual: actual}})
+// took settles what the trial has taken, now if the enforced limiter's is settled already.
+func (t *trialTaken) took(ctx context.Context, settle settlement) {
+	t.mu.Lock()
+	t.settle = settle
+	settled, actual := t.settled, t.actual
+	t.mu.Unlock()
+	if settled {
+		_ = settle(ctx, actual)
+	}
 }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
@@ -299,7 +310,7 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 	}()
 	switch t.op {
 	case CallSettle:
-		t.Err = t.more.settles.Settle(ctx, t.more.actual)
+		t.Err = t.more.settle(ctx, t.more.actual)
 	case CallReset:
 		t.Err = s.trial.Reset(ctx, t.Key)
 	case CallAcquire:
@@ -307,10 +318,15 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 	default:
 		o := through(ctx, s.trial, t.op, t.Key, t.N, t.more.longest)
 		t.Result, t.Err = o.result, o.err
-		if o.ticket != nil && t.more.ticket != nil {
-			if settled, actual := t.more.ticket.took(o.ticket); settled {
-				_ = o.ticket.Settle(ctx, actual)
-			}
+		switch taken := t.more.taken; {
+		case taken == nil:
+		case o.ticket != nil:
+			taken.took(ctx, o.ticket.Settle)
+		case o.reservation != nil:
+			taken.took(ctx, func(ctx context.Context, _ int) error {
+				_, err := o.reservation.cancel(ctx)
+				return err
+			})
 		}
 	}
 }

@@ -62,7 +62,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	if kindOf(l).absent {
 		return Result{}, invalidConfig("WaitN: the limiter is nil")
 	}
-	c, caches, ok := bucketIn(l, nil)
+	c, around, ok := bucketIn(l, nil)
 	if !ok {
 		return w.poll(ctx, l, key, n, reserves(l))
 	}
@@ -71,7 +71,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 		c.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	r, sent, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), caches)
+	r, sent, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), around)
 	var slept time.Duration
 	if err == nil {
 		from := w.now()
@@ -88,16 +88,16 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	return o.Result, err
 }
 
-// bucketIn is the bucket on Redis that a wait for l reserves from, and the tables of the
-// caches around it. ok is false if there is none. It does not ask for Reserver: a type that
+// bucketIn is the bucket on Redis that a wait for l reserves from, and those around it that hear of
+// what is given back. ok is false if there is none. It does not ask for Reserver: a type that
 // embeds a bucket has its methods too.
-func bucketIn(l Limiter, caches denyTables) (c *core, all denyTables, ok bool) {
+func bucketIn(l Limiter, around *hearers) (c *core, all *hearers, ok bool) {
 	if cache, ok := l.(*DenyCache); ok {
 		// A denial from memory says only that n permits do not fit now.
-		return bucketIn(cache.limiter, append(caches, cache.table))
+		return bucketIn(cache.limiter, around.and(cache.table))
 	}
 	c = kindOf(l).core
-	return c, caches, c != nil && c.waits != nil
+	return c, around, c != nil && c.waits != nil
 }
 
 // reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide

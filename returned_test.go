@@ -1,0 +1,347 @@
+package ratelimit
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A holding is a client that keeps one reply back, after Redis has executed its command.
+type holding struct {
+	redisexec.Client
+
+	mu   sync.Mutex
+	sent int
+	of   string        // the reply to a command with this in the name of its key; "": none
+	open chan struct{} // when the reply may pass
+}
+
+func (h *holding) Process(ctx context.Context, cmd redis.Cmder) error {
+	err := h.Client.Process(ctx, cmd)
+	h.mu.Lock()
+	h.sent++
+	open := h.open
+	kept := err == nil && h.of != "" && h.about(cmd)
+	if kept {
+		h.of = ""
+	}
+	h.mu.Unlock()
+	if kept {
+		<-open
+	}
+	return err
+}
+
+func (h *holding) about(cmd redis.Cmder) bool {
+	if len(cmd.Args()) < 4 {
+		return false
+	}
+	switch key := cmd.Args()[3].(type) {
+	case *string:
+		return strings.Contains(*key, h.of)
+	case string:
+		return strings.Contains(key, h.of)
+	}
+	return false
+}
+
+func (h *holding) keep(of string) { h.of, h.open = of, make(chan struct{}) }
+
+func (h *holding) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sent
+}
+
+// A nested is a bucket of 10, which no time refills, with policies around it.
+type nested struct {
+	t      *testing.T
+	client *holding
+	bucket *TokenBucket
+	beside *FixedWindow // of 1, which another script decides
+	slots  *InFlight
+	limit  operator
+}
+
+type operator interface {
+	Limiter
+	Settler
+	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
+	Claim(key string, n int) Claim
+}
+
+// denied has the policies remember a denial: what is to be given back is taken.
+func (n *nested) denied() {
+	n.t.Helper()
+	r := must(n.t)(n.limit.TryAcquire(n.t.Context(), "k"))
+	require.False(n.t, r.Allowed)
+	require.False(n.t, r.Fallback)
+	sent := n.client.count()
+	require.False(n.t, must(n.t)(n.limit.TryAcquire(n.t.Context(), "k")).Allowed)
+	require.Equal(n.t, sent, n.client.count(), "the denial is not remembered")
+}
+
+// kept runs call, whose reply about a key of a limiter named of is kept until a denial is remembered.
+func (n *nested) kept(of string, call func(ctx context.Context), leaves bool) {
+	n.t.Helper()
+	n.client.keep(of)
+	within, cancel := context.WithCancel(n.t.Context())
+	defer cancel()
+	var called sync.WaitGroup
+	called.Go(func() { call(within) })
+	synctest.Wait()
+	if n.client.of != "" {
+		n.t.Fatal("nothing was kept")
+	}
+	if !leaves {
+		time.Sleep(nestedBudget + time.Millisecond) // if there is a budget, the call is over it
+		synctest.Wait()
+	}
+	n.denied()
+	if leaves {
+		cancel()
+		synctest.Wait()
+	}
+	close(n.client.open)
+	called.Wait()
+	synctest.Wait()
+}
+
+const nestedBudget = 10 * time.Millisecond
+
+// TestWhatIsGivenBackIsNotDenied: whatever gives permits back, at once or late, and whichever way its call came, a
+// cache of denials around the limiter denies nothing that the limiter would allow.
+func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
+	cached := func(l Limiter) operator { return Must(NewDenyCache(l)) }
+	chosen := func(l Limiter) operator {
+		return Must(NewChoice(func(context.Context, string) (Limiter, error) { return l, nil }))
+	}
+	shadowed := func(l Limiter) operator {
+		return Must(NewShadow(l, Must(NewLocalTokenBucket(PerHour(1), 10)), func(Trial) {}))
+	}
+	// A secondary that denies would be remembered nowhere; what it allows gives nothing back.
+	fallback := func(l Limiter) operator {
+		return Must(NewFallback(l, Must(NewLocalTokenBucket(PerHour(1), 100)), WithBudget(nestedBudget)))
+	}
+	nestings := []struct {
+		name   string
+		budget bool
+		around func(l Limiter) operator
+	}{
+		{"cache", false, cached},
+		{"cache, cache", false, func(l Limiter) operator { return cached(cached(l)) }},
+		{"cache, Choice", false, func(l Limiter) operator { return cached(chosen(l)) }},
+		{"Choice, cache", false, func(l Limiter) operator { return chosen(cached(l)) }},
+		{"Shadow, cache", false, func(l Limiter) operator { return shadowed(cached(l)) }},
+		{"cache, Fallback", true, func(l Limiter) operator { return cached(fallback(l)) }},
+		{"Fallback, cache", true, func(l Limiter) operator { return fallback(cached(l)) }},
+		{"Fallback, Shadow, cache", true, func(l Limiter) operator { return fallback(shadowed(cached(l))) }},
+		{"cache, Fallback, cache", true, func(l Limiter) operator { return cached(fallback(cached(l))) }},
+		{"Shadow, Fallback, cache, Choice, cache", true, func(l Limiter) operator { return shadowed(fallback(cached(chosen(cached(l))))) }},
+	}
+	settled := func(n *nested, ticket *Ticket, r Result, err error) {
+		require.NoError(n.t, err)
+		require.True(n.t, r.Allowed)
+		n.denied()
+		require.NoError(n.t, ticket.Settle(n.t.Context(), 4))
+	}
+	estimates := func(n *nested) []Claim {
+		return []Claim{n.limit.Claim("k", 10).Estimate(), n.slots.Claim("k", 1)}
+	}
+	type way struct {
+		name   string
+		left   int  // permits in the end
+		budget bool // it needs one
+
+		run func(n *nested)
+	}
+	ways := []way{
+		{"an estimate settled for less", 6, false, func(n *nested) {
+			ticket, r, err := n.limit.Estimate(n.t.Context(), "k", 10)
+			settled(n, ticket, r, err)
+		}},
+		{"an estimate over budget", 10, true, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _, _ = n.limit.Estimate(ctx, "k", 10) }, false)
+		}},
+		{"an estimate within a budget whose caller leaves", 10, true, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _, _ = n.limit.Estimate(ctx, "k", 10) }, true)
+		}},
+		{"a reservation that is cancelled", 5, false, func(n *nested) {
+			must(n.t)(n.bucket.TryAcquireN(n.t.Context(), "k", 5))
+			r, err := n.limit.Reserve(n.t.Context(), "k", 10, 24*time.Hour)
+			require.NoError(n.t, err)
+			n.denied()
+			require.NoError(n.t, r.Cancel(n.t.Context()))
+		}},
+		{"a reservation whose caller leaves", 10, false, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _ = n.limit.Reserve(ctx, "k", 10, 0) }, true)
+		}},
+		{"a reservation over budget", 10, true, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _ = n.limit.Reserve(ctx, "k", 10, 0) }, false)
+		}},
+		{"a wait whose caller leaves while it sleeps", 5, false, func(n *nested) {
+			must(n.t)(n.bucket.TryAcquireN(n.t.Context(), "k", 5))
+			within, cancel := context.WithCancel(n.t.Context())
+			var waits sync.WaitGroup
+			waits.Go(func() { _, _ = WaitN(within, n.limit, "k", 10) })
+			synctest.Wait()
+			n.denied()
+			cancel()
+			waits.Wait()
+		}},
+		{"a wait whose caller leaves in flight", 10, false, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _ = WaitN(ctx, n.limit, "k", 10) }, true)
+		}},
+		{"a wait over budget", 10, true, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _ = WaitN(ctx, n.limit, "k", 10) }, false)
+		}},
+		{"an estimate among several, settled for less", 6, false, func(n *nested) {
+			all, err := TryAcquireAll(n.t.Context(), n.limit.Claim("k", 10).Estimate(), n.beside.Claim("k", 1))
+			require.NoError(n.t, err)
+			settled(n, all.Parts[0].Ticket, all.Result, nil)
+		}},
+		{"an estimate beside a hold, settled and released", 6, false, func(n *nested) {
+			all, err := TryAcquireAll(n.t.Context(), estimates(n)...)
+			require.NoError(n.t, err)
+			require.True(n.t, all.Allowed)
+			n.denied()
+			require.NoError(n.t, all.Finish(n.t.Context(), func(PartResult) int { return 4 }))
+		}},
+		{"an estimate beside a hold, over budget", 10, true, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _ = TryAcquireAll(ctx, estimates(n)...) }, false)
+		}},
+		{"an estimate beside a hold, whose caller leaves", 10, true, func(n *nested) {
+			n.kept("bucket", func(ctx context.Context) { _, _ = TryAcquireAll(ctx, estimates(n)...) }, true)
+		}},
+		{"undone by a denial on another slot", 10, false, func(n *nested) {
+			must(n.t)(n.beside.TryAcquire(n.t.Context(), "k"))
+			// Two claims of one key count together, and have different policies around them.
+			claims := []Claim{n.limit.Claim("k", 5), n.bucket.Claim("k", 1), n.limit.Claim("k", 4), n.beside.Claim("k", 1)}
+			n.kept("beside", func(ctx context.Context) {
+				r, err := TryAcquireAcrossSlots(ctx, claims...)
+				if err == nil && r.Allowed && !r.Parts[0].Result.Fallback {
+					n.t.Error("allowed")
+				}
+			}, true)
+		}},
+	}
+	s := onMini(t)
+	byCaller := WithClock(func() time.Time { return start })
+	for i, nesting := range nestings {
+		for j, way := range ways {
+			if way.budget && !nesting.budget {
+				continue
+			}
+			t.Run(way.name+": "+nesting.name, func(t *testing.T) {
+				relay := newRelay(s.client)
+				defer relay.stop()
+				synctest.Test(t, func(t *testing.T) {
+					n := &nested{t: t, client: &holding{Client: relay}}
+					name := fmt.Sprintf("-%d-%d", i, j)
+					n.bucket = Must(NewTokenBucket(n.client, PerHour(1), 10, WithName("bucket"+name)))
+					n.slots = Must(NewInFlight(n.client, 5, time.Hour, WithName("slots"+name)))
+					beside := []FixedWindowOption{WithName("beside" + name)}
+					if strings.Contains(way.name, "slot") {
+						beside = append(beside, byCaller) // which no script decides together with the bucket
+					}
+					n.beside = Must(NewFixedWindow(n.client, 1, time.Hour, beside...))
+					n.limit = nesting.around(n.bucket)
+					for _, l := range []interface{ Preload(context.Context) error }{n.bucket, n.slots, n.beside} {
+						require.NoError(t, l.Preload(t.Context()))
+					}
+					way.run(n)
+					synctest.Wait()
+					left := must(t)(n.bucket.Peek(t.Context(), "k")).Remaining
+					require.Equal(t, way.left, left)
+					require.True(t, must(t)(n.limit.TryAcquireN(t.Context(), "k", left)).Allowed, "the limiter would allow it")
+				})
+			})
+		}
+	}
+}
+
+// TestATrialHearsOfACancelledReservation, before and after it has answered, and of one that the library cancels for a
+// caller who left.
+func TestATrialHearsOfACancelledReservation(t *testing.T) {
+	const late = 20 * time.Millisecond
+	slow := func(l Limiter) Limiter { // answers after a while
+		return Must(NewChoice(func(context.Context, string) (Limiter, error) {
+			time.Sleep(late)
+			return l, nil
+		}))
+	}
+	for _, test := range []struct {
+		name       string
+		slowTrial  bool
+		overBudget bool
+		leave      func(ctx context.Context, cancel func(), l operator) error
+	}{
+		{"cancelled", false, false, func(ctx context.Context, _ func(), l operator) error {
+			r, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
+			if err != nil {
+				return err
+			}
+			synctest.Wait()
+			return r.Cancel(ctx)
+		}},
+		{"cancelled before the trial has answered", true, false, func(ctx context.Context, _ func(), l operator) error {
+			r, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
+			if err != nil {
+				return err
+			}
+			return r.Cancel(ctx)
+		}},
+		{"a wait that is left", false, false, func(ctx context.Context, cancel func(), l operator) error {
+			time.AfterFunc(time.Minute, cancel)
+			_, err := WaitN(ctx, l, "k", 10)
+			return err
+		}},
+		{"over budget", false, true, func(ctx context.Context, _ func(), l operator) error {
+			_, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
+			return err
+		}},
+		{"over budget, before the trial has answered", true, true, func(ctx context.Context, _ func(), l operator) error {
+			_, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
+			return err
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				enforced := Must(NewLocalTokenBucket(PerHour(1), 10))
+				must(t)(enforced.TryAcquireN(t.Context(), "k", 5))
+				trial := Must(NewLocalTokenBucket(PerHour(1), 10))
+				var within, asked Limiter = enforced, trial
+				if test.overBudget {
+					within = slow(enforced)
+				}
+				if test.slowTrial {
+					asked = slow(trial)
+				}
+				reported := make(chan Trial, 1)
+				limit := operator(Must(NewShadow(within, asked, func(t Trial) { reported <- t })))
+				if test.overBudget {
+					limit = Must(NewFallback(limit, AllowAll(), WithBudget(late/2)))
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				err := test.leave(ctx, cancel, limit)
+				if ctx.Err() == nil {
+					require.NoError(t, err)
+				}
+				require.True(t, (<-reported).Result.Allowed)
+				time.Sleep(3 * late)
+				require.Equal(t, 5, must(t)(enforced.Peek(t.Context(), "k")).Remaining)
+				require.Equal(t, 10, must(t)(trial.Peek(t.Context(), "k")).Remaining, "the trial keeps what it has reserved")
+			})
+		})
+	}
+}
