@@ -155,7 +155,11 @@ func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error
 // Peek returns what key has left now, and changes nothing: the Result of the limiter
 // that would govern a call for one permit. Its errors are those of TryAcquire.
 func (a *All) Peek(ctx context.Context, key string) (Result, error) {
-	return a.decide(ctx, key, 1, peekAll)
+	return a.peekN(ctx, key, 1)
+}
+
+func (a *All) peekN(ctx context.Context, key string, n int) (Result, error) {
+	return a.decide(ctx, key, n, peekAll)
 }
 
 func (a *All) decide(ctx context.Context, key string, n int, how manner) (Result, error) {

@@ -64,7 +64,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Equal(t, deniedBy(2, 10*time.Second, 0, ends, ends), denied.Parts[1].Result)
 				require.Equal(t, 599, must(t)(tokens.Peek(ctx, "k")).Remaining)
 				require.Equal(t, 1, must(t)(requests.Peek(ctx, "k")).Remaining)
-				peeked, err := ratelimit.PeekAll(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", 1))
+				peeked, err := ratelimit.Look(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", 1))
 				require.NoError(t, err)
 				require.Equal(t, denied, peeked)
 

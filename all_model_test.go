@@ -296,7 +296,7 @@ func TestSeveralLimitersAnswerAsTheirModels(t *testing.T) {
 					switch claims := p.claims(calls[0]); rng.IntN(4) {
 					case 0:
 						what = "peek"
-						one(ratelimit.PeekAll(ctx, claims...))
+						one(ratelimit.Look(ctx, claims...))
 					case 1, 2:
 						what = "merged"
 						calls = p.demands(t, rng)

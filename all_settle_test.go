@@ -46,7 +46,7 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					require.Equal(t, []bool{true, false, true}, verdicts(denied))
 					require.Nil(t, denied.Parts[1].Ticket)
 					require.Nil(t, denied.Parts[2].Hold)
-					peeked, err := ratelimit.PeekAll(ctx, gate.Claim("g", 1), settling.Claim("k", 1).Estimate())
+					peeked, err := ratelimit.Look(ctx, gate.Claim("g", 1), settling.Claim("k", 1).Estimate())
 					require.NoError(t, err)
 					require.Nil(t, peeked.Parts[1].Ticket)
 					require.Equal(t, denied.Parts[1], peeked.Parts[1], v.Name)

@@ -145,7 +145,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Claim{bucket.Claim("k", 1), byCaller.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},
 		{nine, ratelimit.ErrInvalidConfig, "9 limiters are too many for one script"},
 	} {
-		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){ratelimit.TryAcquireAll, ratelimit.PeekAll} {
+		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){ratelimit.TryAcquireAll, ratelimit.Look} {
 			r, err := ask(ctx, row.claims...)
 			require.ErrorIs(t, err, row.is)
 			require.ErrorContains(t, err, row.says)
@@ -314,7 +314,7 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 						r, err := ratelimit.TryAcquireAll(ctx, claims...)
 						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
 						require.Zero(t, r)
-						_, err = ratelimit.PeekAll(ctx, claims...)
+						_, err = ratelimit.Look(ctx, claims...)
 						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
 						var others []ratelimit.Claim
 						for _, l := range limiters {
@@ -352,7 +352,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 		{a.Claim("k", 5000), b.Claim("k", 5001).Estimate()},
 	} {
 		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){
-			ratelimit.TryAcquireAll, ratelimit.PeekAll, ratelimit.TryAcquireAcrossSlots,
+			ratelimit.TryAcquireAll, ratelimit.Look, ratelimit.TryAcquireAcrossSlots,
 		} {
 			r, err := ask(ctx, claims...)
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)

@@ -50,6 +50,10 @@ func (c constant) Peek(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
+func (c constant) peekN(ctx context.Context, key string, n int) (Result, error) {
+	return c.TryAcquireN(ctx, key, n)
+}
+
 func (c constant) Reset(ctx context.Context, key string) error {
 	return checkLocal(ctx, key, 1)
 }

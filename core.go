@@ -216,23 +216,27 @@ func (c *core) inRun(words []int64, n, i int64) Result {
 // Peek returns what key has left now, and changes nothing, even if it returns an error.
 // Its errors are those of TryAcquire.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
-	began, o := c.begin(), Observation{Call: CallPeek, Key: key, N: 1}
-	if o.Err = c.check(ctx, key, 1); o.Err != nil {
+	return c.peekN(ctx, key, 1)
+}
+
+func (c *core) peekN(ctx context.Context, key string, n int) (Result, error) {
+	began, o := c.begin(), Observation{Call: CallPeek, Key: key, N: n}
+	if o.Err = c.check(ctx, key, n); o.Err != nil {
 		c.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	o.Result, o.Err = c.peek(ctx, key)
+	o.Result, o.Err = c.peek(ctx, key, n)
 	c.asked(ctx, began, o)
 	return o.Result, o.Err
 }
 
-func (c *core) peek(ctx context.Context, key string) (Result, error) {
-	reply, err := c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
+func (c *core) peek(ctx context.Context, key string, n int) (Result, error) {
+	reply, err := c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: n, Times: 1})
 	if err != nil {
 		return Result{}, c.failed(ctx, key, err)
 	}
-	// The words are those of a run of one request that has not taken its permit.
-	r := c.explain(reply.Words, 1, 0, reply.Words[wordAllowed] > 0)
+	// The words are those of a run of one request that has not taken its permits.
+	r := c.explain(reply.Words, int64(n), 0, reply.Words[wordAllowed] > 0)
 	reply.Done()
 	return r, nil
 }

@@ -177,7 +177,7 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 						all[way]()
 						about := fmt.Sprintf("%s: %s, %d after %d", d.name, way, n, taken)
 						before := everything(t, s)
-						_, err := ratelimit.PeekAll(ctx, bucket.Claim("k", 1), l.Claim("k", n), log.Claim("k", 1))
+						_, err := ratelimit.Look(ctx, bucket.Claim("k", 1), l.Claim("k", n), log.Claim("k", 1))
 						if err != nil {
 							require.ErrorIs(t, err, ratelimit.ErrCorruptState, about)
 						}

@@ -45,7 +45,8 @@
 // Each is documented once, at the name that is given here:
 //
 //   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
-//   - Peek says what is left, and Reset forgets what was used ([Limiter]).
+//   - Peek says what is left, and Reset forgets what was used ([Limiter]); [Look] says whether n permits are there, of
+//     several limiters too, and when.
 //   - TryAcquireUpTo takes as many permits as are left ([TokenBucket.TryAcquireUpTo]).
 //   - TryAcquireMany decides many requests in one call ([TokenBucket.TryAcquireMany]).
 //   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the

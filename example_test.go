@@ -69,6 +69,30 @@ func ExampleNewAll() {
 	// 95 left this hour
 }
 
+// Before an export begins: are all its calls there, for the minute and for the day, and when will they be?
+func ExampleLook() {
+	client := redisForExamples()
+	ctx := context.Background()
+	minute := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(60), 30, ratelimit.WithName("minute")))
+	day := ratelimit.Must(ratelimit.NewFixedWindow(client, 1000, 24*time.Hour, ratelimit.WithName("day")))
+
+	if _, err := minute.TryAcquireN(ctx, "user:42", 20); err != nil {
+		fmt.Println("no decision:", err)
+		return
+	}
+	for _, calls := range []int{10, 25} {
+		look, err := ratelimit.Look(ctx, minute.Claim("user:42", calls), day.Claim("user:42", calls))
+		if err != nil {
+			fmt.Println("no decision:", err)
+			return
+		}
+		fmt.Println(calls, look.Allowed, look.RetryAfter, look.Parts[0].Result.Remaining, look.Parts[1].Result.Remaining)
+	}
+	// Output:
+	// 10 true 0s 10 1000
+	// 25 false 15s 10 1000
+}
+
 func ExampleTryAcquireAll() {
 	client := redisForExamples()
 	perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("user")))

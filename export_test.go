@@ -48,9 +48,6 @@ var Together = together
 // SetMaxTrials makes s ask at most n trials at a time. It has not been called yet.
 func SetMaxTrials(s *Shadow, n int) { s.running = make(chan struct{}, n) }
 
-// PeekAll is what the policies ask in a look at several limiters.
-var PeekAll = peekClaims
-
 // CheckAll is what the middleware asks when it is built.
 func CheckAll(claims ...Claim) error { return checkClaims(claims) }
 

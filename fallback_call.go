@@ -82,7 +82,7 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 			guards = guards.with(f.breaker.(*Breaker)) // only a joint has several
 		}
 		switch c.opOf(i) {
-		case CallAcquire, CallEstimate, CallHold, CallReserve:
+		case CallAcquire, CallEstimate, CallHold, CallReserve, CallPeek:
 			exceeds = exceeds || f.most > 0 && c.claims[i].n > f.most
 		}
 	}

@@ -28,17 +28,11 @@ func holdBy(ctx context.Context, c *call, claim *Claim, h Holder) outcome {
 	switch {
 	case kindOf(h).absent:
 		return failedWith(errUnmade)
-	case c.op == CallPeek:
-		p, ok := h.(interface {
-			Peek(ctx context.Context, key string) (Result, error)
-		})
-		if !ok {
-			return failedWith(cannot(h, "look at what is held"))
-		}
-		r, err := p.Peek(ctx, claim.key)
-		return outcome{result: r, err: err}
-	case c.op != CallAcquire || claim.settle:
+	case c.op != CallAcquire && c.op != CallPeek || claim.settle:
 		return failedWith(invalidConfig("permits of %s are held, and given back by their Hold; they have no cost to settle, and are not reserved", claim.title()))
+	}
+	if c.op == CallPeek {
+		return lookBy(ctx, h, claim)
 	}
 	var o outcome
 	o.hold, o.result, o.err = h.TryAcquireN(ctx, claim.key, claim.n)
@@ -70,7 +64,11 @@ func (c constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hol
 }
 
 func (c constantHolds) Peek(ctx context.Context, key string) (Result, error) {
-	return c.constant.Peek(ctx, key)
+	return c.peekN(ctx, key, 1)
+}
+
+func (c constantHolds) peekN(ctx context.Context, key string, n int) (Result, error) {
+	return c.constant.TryAcquireN(ctx, key, n)
 }
 
 // Claim is a claim for n permits of key.

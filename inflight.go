@@ -190,12 +190,16 @@ func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, *
 // are free, and ResetAfter the time until all leases have ended, if none is extended. Allowed
 // and RetryAfter are those of a call for one permit. Its errors are those of TryAcquire.
 func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
-	began, o := f.begin(), Observation{Call: CallPeek, Key: key, N: 1}
-	if o.Err = f.check(ctx, key, 1); o.Err != nil {
+	return f.peekN(ctx, key, 1)
+}
+
+func (f *InFlight) peekN(ctx context.Context, key string, n int) (Result, error) {
+	began, o := f.begin(), Observation{Call: CallPeek, Key: key, N: n}
+	if o.Err = f.check(ctx, key, n); o.Err != nil {
 		f.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
-	o.Result, o.Err = f.core.peek(ctx, key)
+	o.Result, o.Err = f.core.peek(ctx, key, n)
 	f.asked(ctx, began, o)
 	return o.Result, o.Err
 }

@@ -61,10 +61,14 @@ func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Ho
 
 // Peek returns how many permits of key are free, and takes nothing.
 func (f *LocalInFlight) Peek(ctx context.Context, key string) (Result, error) {
+	return f.peekN(ctx, key, 1)
+}
+
+func (f *LocalInFlight) peekN(ctx context.Context, key string, n int) (Result, error) {
 	if f == nil || f.held == nil {
 		return Result{}, errUnmade
 	}
-	claims := [1]Claim{claimOn(f, key, 1)}
+	claims := [1]Claim{claimOn(f, key, n)}
 	all, err := decideInMemory(ctx, claims[:], true)
 	return all.Result, err
 }

@@ -222,7 +222,11 @@ func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (
 // Peek returns what key has left now, and neither takes a permit nor stores the key. Its
 // errors are those of TryAcquire.
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
-	return l.decide(ctx, key, 1, false)
+	return l.peekN(ctx, key, 1)
+}
+
+func (l *LocalTokenBucket) peekN(ctx context.Context, key string, n int) (Result, error) {
+	return l.decide(ctx, key, n, false)
 }
 
 // Reset drops key, whose bucket is then full. It returns ErrInvalidKey for a key that is

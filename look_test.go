@@ -80,7 +80,7 @@ func TestALookAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 	})
 }
 
-// TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers is the same of PeekAll: each
+// TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers is the same of several: each
 // part is that of a denied call.
 func TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 	onServersClocks(t, func(t *testing.T, s *limitertest.Stage) {
@@ -110,7 +110,7 @@ func TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 				for _, key := range keys {
 					before[key] = s.Look(t, key)
 				}
-				look, err := ratelimit.PeekAll(ctx, claims...)
+				look, err := ratelimit.Look(ctx, claims...)
 				require.NoError(t, err)
 				for key, held := range before {
 					require.Equal(t, held, s.Look(t, key), "%+v", step)

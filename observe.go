@@ -164,7 +164,7 @@ const (
 	CallCancel                   // Reservation.Cancel
 	CallExtend                   // Hold.Extend
 	CallRelease                  // Hold.Release
-	CallPeek                     // Peek
+	CallPeek                     // Peek, Look
 	CallReset                    // Reset
 	CallBreaker                  // no call: the state of a breaker has changed
 )

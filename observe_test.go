@@ -374,7 +374,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	released.HeldChange = -2
 	require.Equal(t, []ratelimit.Observation{released}, rec.took(t))
 
-	r, err = ratelimit.PeekAll(ctx, small.Claim("k", 1), large.Claim("k", 1))
+	r, err = ratelimit.Look(ctx, small.Claim("k", 1), large.Claim("k", 1))
 	require.NoError(t, err)
 	require.Equal(t, []ratelimit.Observation{
 		of("small", saw(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, 0, r.Parts[0].Result, nil)),

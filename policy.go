@@ -86,7 +86,11 @@ func (o *outcome) all(c *call) (AllResult, error) {
 		o.parts = []PartResult{{Result: o.result, Ticket: o.ticket, Hold: o.hold, Bucket: o.bucket}}
 	}
 	for i, claim := range c.claims {
-		o.parts[i].Name, o.parts[i].Key = cmp.Or(claim.name, o.parts[i].Name, limitername.Default), claim.key
+		name := cmp.Or(claim.name, o.parts[i].Name)
+		if name == "" && claim.limiter != nil {
+			name = claim.limiter.name
+		}
+		o.parts[i].Name, o.parts[i].Key = cmp.Or(name, limitername.Default), claim.key
 	}
 	return AllResult{Result: o.result, Parts: o.parts}, nil
 }
@@ -199,7 +203,8 @@ func (c *call) decideOne(ctx context.Context) outcome {
 	case CallAcquire:
 		o.result, o.err = l.TryAcquireN(ctx, claim.key, claim.n)
 	case CallPeek:
-		o.result, o.err = l.Peek(ctx, claim.key)
+		look := lookBy(ctx, l, claim)
+		o.result, o.err = look.result, look.err
 	case CallUpTo:
 		taker, ok := l.(partialTaker)
 		if !ok {
@@ -264,7 +269,7 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 			if err != nil {
 				return failedWith(err)
 			}
-			if parts[i].Result = r; !r.Allowed && c.op != CallPeek {
+			if parts[i].Result = r; !r.Allowed {
 				return c.denied(i, r)
 			}
 			if claim.settle {
@@ -276,7 +281,7 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 			if o.err != nil {
 				return o
 			}
-			if parts[i].Result, parts[i].Hold = o.result, o.hold; !o.result.Allowed && c.op != CallPeek {
+			if parts[i].Result, parts[i].Hold = o.result, o.hold; !o.result.Allowed {
 				return c.denied(i, o.result)
 			}
 			continue

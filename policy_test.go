@@ -101,7 +101,7 @@ var operations = []operation{
 			}
 		}
 		told = append(told, must(t)(l.Peek(ctx, "k")), must(t)(l.Peek(ctx, "other")))
-		look, err := ratelimit.PeekAll(ctx, l.Claim("k", 1), l.Claim("other", 2))
+		look, err := ratelimit.Look(ctx, l.Claim("k", 1), l.Claim("other", 2))
 		require.NoError(t, err)
 		return append(told, look.Result, look.Parts[0].Result, look.Parts[1].Result)
 	}},

@@ -1,0 +1,55 @@
+package ratelimit
+
+import "context"
+
+// Look answers what [TryAcquireAll] of these claims would answer now, and takes nothing: whether so many permits are
+// there, and when they will be, of one limiter or of several at one instant.
+//
+//	look, err := ratelimit.Look(ctx, minute.Claim("user:42", 5), day.Claim("user:42", 5))
+//
+// Nothing is written, to Redis or to a limiter in memory, and no work may rely on the answer: somebody else may take the
+// permits next. Allowed and RetryAfter are those of a call for the claims' permits; Remaining and ResetAfter are as of
+// now, with all permits that the call would take. If the call would be denied, the AllResult is what TryAcquireAll
+// returns. There are no Holds and no Tickets. A claim for one permit is [Limiter.Peek].
+//
+// Policies around the limiters do what they do for Peek: the memory of a [DenyCache] may answer, and learns what is
+// denied; the secondary of a [Fallback] answers in an outage, a [Choice] picks, a [Shadow] asks no trial.
+//
+// The errors are those of TryAcquireAll; after an error, too, nothing was taken. Keys that may be in several slots are
+// looked at by a call of Look for each slot. It is one script, as a Peek, and is not merged with other calls.
+func Look(ctx context.Context, claims ...Claim) (AllResult, error) {
+	if len(claims) == 1 {
+		return decidePolicied(ctx, claims, CallPeek, false)
+	}
+	return peekClaims(ctx, claims...)
+}
+
+// A looker answers what it would answer to a call for n permits of key.
+type looker interface {
+	peekN(ctx context.Context, key string, n int) (Result, error)
+}
+
+// lookBy has l look, which is a Limiter or a Holder. Those of other packages can look for one permit only.
+func lookBy(ctx context.Context, l any, claim *Claim) outcome {
+	var o outcome
+	switch looks := l.(type) {
+	case looker:
+		if _, several := l.(*All); several && claim.settle {
+			return failedWith(cannot(l, "settle"))
+		}
+		o.result, o.err = looks.peekN(ctx, claim.key, claim.n)
+	case interface {
+		Peek(ctx context.Context, key string) (Result, error)
+	}:
+		if claim.n > 1 {
+			return failedWith(cannot(l, "look for several permits"))
+		}
+		if claim.n < 1 {
+			return failedWith(errTooFew(claim.n))
+		}
+		o.result, o.err = looks.Peek(ctx, claim.key)
+	default:
+		return failedWith(cannot(l, "look"))
+	}
+	return o
+}
