@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
@@ -178,5 +179,36 @@ func FuzzState(f *testing.F) {
 			require.NoError(t, l.Reset(ctx, "k"))
 			require.Equal(t, 2, must(t)(l.TryAcquire(ctx, "k")).Remaining)
 		}
+	})
+}
+
+// FuzzNames: any prefix and name make a limiter whose key in Redis can be read again, so that no two limiters and keys share
+// a state, or an error that wraps ErrInvalidConfig.
+func FuzzNames(f *testing.F) {
+	for _, name := range []string{"", "api", "a:b", "tokenbucket", "tokenbucket2", "{", "}", ";", ":", "a\x00b", "日本", "api ", "tokenbucket{k}", ";{;k}"} {
+		f.Add("p", name, "k")
+		f.Add(name, "n", "k")
+		f.Add("p", "n", name)
+	}
+	s := limitertest.OnMiniredis(f)
+	f.Fuzz(func(t *testing.T, prefix, name, key string) {
+		l, err := ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithPrefix(prefix), ratelimit.WithName(name))
+		if err != nil {
+			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+			return
+		}
+		s.Wipe(t)
+		r, err := l.TryAcquire(ctx, key)
+		if key == "" || len(key) > 4096 {
+			require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+			return
+		}
+		require.NoError(t, err)
+		require.Equal(t, 2, r.Remaining)
+		keys := s.Admin.Keys(ctx, "*").Val()
+		require.Len(t, keys, 1)
+		parts, ok := keyname.Parse(keys[0])
+		require.True(t, ok, keys[0])
+		require.Equal(t, keyname.Parts{Prefix: prefix, Name: name, Algorithm: keyname.TokenBucket, Key: key}, parts)
 	})
 }

@@ -3,8 +3,11 @@ package httplimit_test
 import (
 	"context"
 	"net/http"
+	"net/url"
+	"strings"
 	"testing"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 )
@@ -35,4 +38,43 @@ func TestKeys(t *testing.T) {
 			return key(requestOf(t.Context(), c))
 		},
 	}.Test(t)
+}
+
+// FuzzJoin: requests with different values have different keys, without braces, from which short values can be read again.
+func FuzzJoin(f *testing.F) {
+	for _, s := range []string{"", "42", "a|user:b", "a%7Cb", "{tag}", "}", "%", "#", "a\x00b", strings.Repeat("a", 128), strings.Repeat("{", 129)} {
+		f.Add(s, "GET /users/{id}", "x", s)
+		f.Add("x", s, s, "y")
+	}
+	user := ratelimit.Must(httplimit.User(integrationtest.UserOf))
+	join := ratelimit.Must(httplimit.Join(user, httplimit.Pattern()))
+	keyOf := func(who, route string) (string, error) {
+		r := &http.Request{Pattern: route}
+		return join(r.WithContext(integrationtest.Call{User: who}.Context(context.Background())))
+	}
+	f.Fuzz(func(t *testing.T, who, route, otherWho, otherRoute string) {
+		key, err := keyOf(who, route)
+		if who == "" || route == "" {
+			if err == nil || key != "" {
+				t.Fatalf("key %q, error %v", key, err)
+			}
+			return
+		}
+		if err != nil || len(key) > 4096 || strings.ContainsAny(key, "{}") || strings.Count(key, "|") != 1 {
+			t.Fatalf("key %q, error %v", key, err)
+		}
+		first, second, _ := strings.Cut(key, "|")
+		for part, value := range map[string]string{first: "user:" + who, second: "route:" + route} {
+			if _, v, _ := strings.Cut(value, ":"); len(v) > 128 {
+				continue
+			}
+			if read, err := url.PathUnescape(part); err != nil || read != value {
+				t.Fatalf("%q is read as %q, not %q: %v", part, read, value, err)
+			}
+		}
+		other, err := keyOf(otherWho, otherRoute)
+		if err == nil && other == key && (who != otherWho || route != otherRoute) {
+			t.Fatalf("%q and %q, %q and %q have the key %q", who, route, otherWho, otherRoute, key)
+		}
+	})
 }
