@@ -276,3 +276,39 @@ func TestALookAtWhatIsNone(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, look.Allowed)
 }
+
+// TestALookIsObservedAsAPeek, with the permits of its claims.
+func TestALookIsObservedAsAPeek(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	type seen struct {
+		limiter string
+		n       int
+		source  ratelimit.Source
+		outcome ratelimit.Outcome
+	}
+	var all []seen
+	observed := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+		if o.Call == ratelimit.CallPeek {
+			all = append(all, seen{o.Limiter, o.N, o.Source, o.Outcome})
+		}
+	})
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 5, ratelimit.WithName("bucket"), observed))
+	running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Minute, ratelimit.WithName("running"), observed))
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5, ratelimit.WithName("local"), observed))
+	cache := cached(t, s, bucket)
+	for _, claims := range [][]ratelimit.Claim{
+		{bucket.Claim("k", 3)}, {running.Claim("k", 2)}, {local.Claim("k", 4)}, {bucket.Claim("k", 3), running.Claim("k", 2)}, {bucket.Claim("k", 6)},
+	} {
+		_, _ = ratelimit.Look(ctx, claims...)
+	}
+	require.True(t, must(t)(cache.TryAcquireN(ctx, "k", 5)).Allowed)
+	require.False(t, must(t)(cache.TryAcquireN(ctx, "k", 2)).Allowed)
+	look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(cache, "k", 2)) // from memory, which is not observed here
+	require.NoError(t, err)
+	require.Equal(t, 2*time.Second, look.RetryAfter)
+	redis, memory, done := ratelimit.SourceRedis, ratelimit.SourceLocal, ratelimit.OutcomeDone
+	require.Equal(t, []seen{
+		{"bucket", 3, redis, done}, {"running", 2, redis, done}, {"local", 4, memory, done},
+		{"bucket", 3, redis, done}, {"running", 2, redis, done}, {"bucket", 6, 0, ratelimit.OutcomeFailed},
+	}, all)
+}

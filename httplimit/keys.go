@@ -110,7 +110,9 @@ func Everyone() KeyFunc {
 //
 //	mux.Handle("GET /users/{id}", limit(handler))
 //
-// Outside of the mux, the error wraps ratelimit.ErrInvalidConfig.
+// Outside of the mux, the error wraps ratelimit.ErrInvalidConfig. Code of your own that sets Request.Pattern, for another
+// router, must set one of its routes, and one text for all requests that none matches: if it puts the request's method
+// in front of a path, each method that a client invents has a limit of its own.
 func Pattern() KeyFunc {
 	return func(r *http.Request) (string, error) {
 		if r.Pattern == "" {
