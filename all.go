@@ -314,8 +314,9 @@ type PartResult struct {
 	// its rate, and the last of them after ResetAfter.
 	Bucket bool
 
-	// Unknown reports that this limiter was not asked, because another claim alone denied the
-	// call, from the memory of a [DenyCache] or by [DenyAll]. Result is then zero.
+	// Unknown reports that this limiter was not asked, because other claims denied the
+	// call, from the memory of a [DenyCache] or by [DenyAll]. Result is then zero, and the RetryAfter
+	// of the call may be too short: it is the longest of those claims.
 	Unknown bool
 }
 

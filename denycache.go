@@ -273,10 +273,11 @@ func (c *DenyCache) fromMemory(ctx context.Context, began time.Time, limiter Lim
 
 func (c *DenyCache) rank() int { return rankDenyCache }
 
-// around denies a call that the memory of one claim denies, and asks nobody then. Otherwise it
-// stores the denials of the claims' own limiters.
+// around denies a call that the memory of a claim denies, and asks nobody then. Otherwise it stores the denials of the
+// claims' own limiters.
 func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome {
 	var asked [maxGroup]memoryQuestion
+	var known claimSet
 	for i := range call.claims {
 		if !own.has(i) {
 			continue
@@ -299,19 +300,49 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 				o.Result = r
 				q.cache.fromMemory(ctx, began, q.limiter, o)
 			}
-			return call.denied(i, r)
+			q.denied = r
+			known |= 1 << i
+			continue
 		}
 		q.sending = q.cache.table.beforeSending(q.hash)
 	}
+	if known != 0 {
+		return deniedByMemory(call, &asked, known)
+	}
+	for i := range call.claims {
+		if q := &asked[i]; q.cache != nil {
+			call.claims[i].hearers = call.claims[i].hearers.and(q.cache.table)
+		}
+	}
 	out := call.decide(ctx)
+	if out.err != nil {
+		return out
+	}
+	// A denial is not stored beside a longer one that nobody remembers: from memory, a call of the same limits would
+	// then get the shorter RetryAfter, again and again.
+	var forgotten time.Duration
+	for i := range call.claims {
+		if r := out.part(i); !r.Allowed && !asked[i].remembers(&out, i) {
+			forgotten = max(forgotten, r.RetryAfter)
+		}
+	}
 	for i := range call.claims {
 		q := &asked[i]
-		if q.cache == nil || out.err != nil {
-			continue
+		if r := out.part(i); q.remembers(&out, i) && (r.Allowed || r.RetryAfter >= forgotten) {
+			_, _ = q.cache.learn(q.hash, call.claims[i].key, q.n, q.by, q.sending, *r, nil)
 		}
-		key := call.claims[i].key
-		if q.n > 0 && !out.joined.has(i) && (out.parts == nil || !out.parts[i].Unknown) {
-			_, _ = q.cache.learn(q.hash, key, q.n, q.by, q.sending, *out.part(i), nil)
+	}
+	return out
+}
+
+// deniedByMemory is the denial of a call of which memory knows these claims to be denied: that which lasts longest governs.
+func deniedByMemory(call *call, asked *[maxGroup]memoryQuestion, known claimSet) outcome {
+	first := known.first()
+	out := call.denied(first, asked[first].denied)
+	for i := first + 1; i < len(call.claims); i++ {
+		if known.has(i) {
+			out.parts[i] = PartResult{Result: asked[i].denied}
+			out.result = governs(out.result, asked[i].denied)
 		}
 	}
 	return out
@@ -325,6 +356,12 @@ type memoryQuestion struct {
 	n       int     // permits; 0 if memory is not asked
 	hash    uint64
 	sending denySending
+	denied  Result // from memory
+}
+
+// remembers reports whether the answer to claim i is one that memory keeps if it is a denial.
+func (q *memoryQuestion) remembers(out *outcome, i int) bool {
+	return q.n > 0 && !out.part(i).Fallback && !out.joined.has(i) && (out.parts == nil || !out.parts[i].Unknown)
 }
 
 // about takes the cache off the claim.
@@ -347,7 +384,6 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 		q.by = q.limiter
 	}
 	claim.by(q.limiter)
-	claim.hearers = claim.hearers.and(cache.table)
 	if len(claim.key) > maxDenyCacheKey {
 		return nil
 	}

@@ -1,0 +1,111 @@
+package ratelimit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestADenialOfSeveralFromMemory: memory denies a call of several limits for as long as the limit that governs, so that
+// a client that comes back after RetryAfter is not denied again by what was known.
+func TestADenialOfSeveralFromMemory(t *testing.T) {
+	const short, long = 2 * time.Second, time.Hour
+	type answer struct {
+		retryAfter time.Duration
+		asked      int    // executions
+		unknown    string // limits, each a letter
+	}
+	type step struct {
+		after time.Duration // the answer before
+		want  answer
+	}
+	for _, test := range []struct {
+		name   string
+		cached string // limits
+		taken  string // limits that are used up
+		early  bool   // the short limit is denied on its own before
+		steps  []step
+	}{
+		{"both are remembered: the longest of them", "sl", "sl", false, []step{
+			{0, answer{long, 1, ""}},
+			{0, answer{long, 0, ""}},
+			{short - time.Second, answer{long - time.Second, 0, ""}},
+			{time.Second, answer{long - short, 0, "s"}},
+			{long - short - time.Millisecond, answer{time.Millisecond, 1, ""}}, // a window's grain
+			{time.Millisecond, answer{0, 1, ""}},
+		}},
+		{"what governs is not remembered: Redis is asked", "s", "sl", false, []step{
+			{0, answer{long, 1, ""}},
+			{0, answer{long, 1, ""}},
+			{short, answer{long - short, 1, ""}},
+		}},
+		{"what governs is remembered", "l", "sl", false, []step{
+			{0, answer{long, 1, ""}},
+			{0, answer{long, 0, "s"}},
+			{long - time.Second, answer{time.Second, 0, "s"}},
+		}},
+		{"the other allows the call", "s", "s", false, []step{
+			{0, answer{short, 1, ""}},
+			{0, answer{short, 0, "l"}},
+			{short, answer{0, 1, ""}},
+		}},
+		{"what nobody remembers is Unknown, and found when the client comes back", "sl", "sl", true, []step{
+			{0, answer{short, 0, "l"}},
+			{short, answer{long - short, 1, ""}},
+			{0, answer{long - short, 0, "s"}},
+		}},
+	} {
+		for _, order := range []string{"sl", "ls"} {
+			t.Run(test.name+", "+order, func(t *testing.T) {
+				s := onMini(t)
+				client := &holding{Client: s.client}
+				now := time.Duration(0)
+				clock := WithClock(func() time.Time { return start.Truncate(time.Hour).Add(now) })
+				limits := map[rune]Limiter{
+					's': Must(NewTokenBucket(client, Per(1, short), 1, clock, WithName("s"))),
+					'l': Must(NewFixedWindow(client, 1, long, clock, WithName("l"))),
+				}
+				for _, c := range test.taken {
+					must(t)(limits[c].TryAcquire(t.Context(), "k"))
+				}
+				for _, c := range test.cached {
+					cache := Must(NewDenyCache(limits[c]))
+					cache.table.now = func() time.Duration { return time.Hour + now }
+					limits[c] = cache
+				}
+				if test.early {
+					require.False(t, must(t)(limits['s'].TryAcquire(t.Context(), "k")).Allowed)
+				}
+				var claims []Claim
+				for _, c := range order {
+					claims = append(claims, ClaimOf(limits[c], "k", 1))
+				}
+				require.NoError(t, Must(NewAll(innermost(limits['s']), innermost(limits['l']))).Preload(t.Context()))
+				for i, step := range test.steps {
+					now += step.after
+					sent := client.count()
+					all, err := TryAcquireAll(t.Context(), claims...)
+					require.NoError(t, err)
+					got := answer{retryAfter: all.RetryAfter, asked: client.count() - sent}
+					for j, p := range all.Parts {
+						if p.Unknown {
+							got.unknown += order[j : j+1]
+							require.Zero(t, p.Result)
+						} else if p.Result.RetryAfter > all.RetryAfter {
+							t.Errorf("%s: %v", p.Name, p.Result.RetryAfter)
+						}
+					}
+					require.Equal(t, step.want, got, "step %d", i+1)
+				}
+			})
+		}
+	}
+}
+
+func innermost(l Limiter) Limiter {
+	if c, ok := l.(*DenyCache); ok {
+		return c.limiter
+	}
+	return l
+}
