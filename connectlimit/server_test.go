@@ -8,6 +8,7 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -111,6 +112,28 @@ func TestNoCacheStoresADenial(t *testing.T) {
 			require.Equal(t, []string{"max-age=60", "no-store"}, w.Header().Values("CDN-Cache-Control"), "a list, in which no-store counts")
 		}
 	}
+}
+
+// TestInventedProceduresHaveNoKeyOfTheirOwn: the key is the handler's procedure, also of a handler that serves every path.
+func TestInventedProceduresHaveNoKeyOfTheirOwn(t *testing.T) {
+	limiter, served := limitertest.Allowing(), 0
+	limit := ratelimit.Must(connectlimit.NewServer(limiter, connectlimit.Procedure()))
+	handler := connect.NewUnaryHandler(unary, func(_ context.Context, r *connect.Request[text]) (*connect.Response[text], error) {
+		served++
+		return connect.NewResponse(r.Msg), nil
+	}, connect.WithInterceptors(limit))
+	mux := http.NewServeMux()
+	mux.Handle(unary, handler)
+	mux.Handle("/any/", handler)
+	for i := range 55 {
+		for _, path := range []string{fmt.Sprintf("/made.Up/M%d", i), fmt.Sprintf("/any/M%d", i), strings.ToLower(unary), unary + "/"} {
+			r := httptest.NewRequest("POST", path, strings.NewReader(`"a"`))
+			r.Header.Set("Content-Type", "application/json")
+			mux.ServeHTTP(httptest.NewRecorder(), r)
+		}
+	}
+	require.Equal(t, 55, served)
+	require.Equal(t, slices.Repeat([]string{"route:" + unary + " 1"}, 55), limiter.Asked())
 }
 
 // TestThePolicyIsTheLimitersName, if no other is given.
