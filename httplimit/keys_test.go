@@ -2,8 +2,10 @@ package httplimit_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -75,6 +77,44 @@ func FuzzJoin(f *testing.F) {
 		other, err := keyOf(otherWho, otherRoute)
 		if err == nil && other == key && (who != otherWho || route != otherRoute) {
 			t.Fatalf("%q and %q, %q and %q have the key %q", who, route, otherWho, otherRoute, key)
+		}
+	})
+}
+
+// FuzzAPIKey: a token has one key however the header is written, different tokens have different keys, and neither keys nor
+// errors hold the token.
+func FuzzAPIKey(f *testing.F) {
+	for _, s := range []string{"", "s3cret", " s3cret", "s3cret\t", "a b", "Bearer x", "{tag}", "\x00", "\u00a0s", strings.Repeat("a", 300)} {
+		f.Add("Bearer", s, "other", " ")
+		f.Add(s, "s3cret", s, "\t ")
+	}
+	key := ratelimit.Must(httplimit.APIKey("Authorization"))
+	form := regexp.MustCompile(`^apikey#[A-Za-z0-9_-]{43}$`)
+	f.Fuzz(func(t *testing.T, scheme, token, other, space string) {
+		ask := func(value string) (string, error) {
+			return key(&http.Request{Header: http.Header{"Authorization": {value}}})
+		}
+		got, err := ask(scheme + " " + token)
+		switch {
+		case err != nil && (got != "" || !errors.Is(err, httplimit.ErrNoKey) && !errors.Is(err, httplimit.ErrBadKey)):
+			t.Fatalf("key %q, error %v", got, err)
+		case err == nil && !form.MatchString(got):
+			t.Fatalf("key %q", got)
+		case len(token) > 30 && (strings.Contains(got, token) || err != nil && strings.Contains(err.Error(), token)):
+			t.Fatalf("%q, %v", got, err)
+		}
+		if strings.Trim(space, " \t") != "" || strings.Trim(token, " \t") == "" {
+			return
+		}
+		plain, err := ask("Bearer " + token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if spaced, err := ask("bEARER " + space + token + space); err != nil || spaced != plain {
+			t.Fatalf("%q and %q, %v", plain, spaced, err)
+		}
+		if another, err := ask("Bearer " + other); err == nil && (another == plain) != (strings.Trim(other, " \t") == strings.Trim(token, " \t")) {
+			t.Fatalf("%q and %q: %q and %q", token, other, plain, another)
 		}
 	})
 }
