@@ -236,6 +236,12 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 	}
 	s := onMini(t)
 	byCaller := WithClock(func() time.Time { return start })
+	for _, l := range []interface{ Preload(context.Context) error }{
+		Must(NewTokenBucket(s.client, PerHour(1), 10)), Must(NewInFlight(s.client, 5, time.Hour)),
+		Must(NewFixedWindow(s.client, 1, time.Hour)), Must(NewFixedWindow(s.client, 1, time.Hour, byCaller)),
+	} {
+		require.NoError(t, l.Preload(t.Context()))
+	}
 	for i, nesting := range nestings {
 		for j, way := range ways {
 			if way.budget && !nesting.budget {
@@ -255,9 +261,6 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 					}
 					n.beside = Must(NewFixedWindow(n.client, 1, time.Hour, beside...))
 					n.limit = nesting.around(n.bucket)
-					for _, l := range []interface{ Preload(context.Context) error }{n.bucket, n.slots, n.beside} {
-						require.NoError(t, l.Preload(t.Context()))
-					}
 					way.run(n)
 					synctest.Wait()
 					left := must(t)(n.bucket.Peek(t.Context(), "k")).Remaining
@@ -266,6 +269,37 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestWhatIsGivenBackInMemoryIsNotDenied: the same of a bucket in this process.
+func TestWhatIsGivenBackInMemoryIsNotDenied(t *testing.T) {
+	for name, take := range map[string]func(t *testing.T, c *DenyCache) (giveBack func() error){
+		"estimate": func(t *testing.T, c *DenyCache) func() error {
+			ticket, _, err := c.Estimate(t.Context(), "k", 10)
+			require.NoError(t, err)
+			return func() error { return ticket.Settle(t.Context(), 0) }
+		},
+		"estimate among several": func(t *testing.T, c *DenyCache) func() error {
+			beside := Must(NewLocalTokenBucket(PerHour(1), 1))
+			all, err := TryAcquireAll(t.Context(), beside.Claim("k", 1), c.Claim("k", 10).Estimate())
+			require.NoError(t, err)
+			return func() error { return all.Parts[1].Ticket.Settle(t.Context(), 0) }
+		},
+		"reservation": func(t *testing.T, c *DenyCache) func() error {
+			must(t)(c.limiter.TryAcquireN(t.Context(), "k", 1))
+			r, err := c.Reserve(t.Context(), "k", 10, 24*time.Hour)
+			require.NoError(t, err)
+			return func() error { return r.Cancel(t.Context()) }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := Must(NewDenyCache(Must(NewLocalTokenBucket(PerHour(1), 10))))
+			giveBack := take(t, c)
+			require.False(t, must(t)(c.TryAcquire(t.Context(), "k")).Allowed)
+			require.NoError(t, giveBack())
+			require.True(t, must(t)(c.TryAcquire(t.Context(), "k")).Allowed)
+		})
 	}
 }
 
