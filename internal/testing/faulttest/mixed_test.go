@@ -2,8 +2,10 @@ package faulttest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,7 +29,7 @@ type mixedCall struct {
 type mixedAnswer struct {
 	allowed          bool
 	taken, remaining int
-	remembered       bool // memory may have denied it, so that what remained may be older
+	remembered       bool // if it was denied, what remained may be older, or is not known
 }
 
 // mixedModel is a limit whose clock stands still: a count, which a charge takes beyond the limit.
@@ -71,6 +73,10 @@ type mixed interface {
 	Claim(key string, n int) ratelimit.Claim
 }
 
+type reserver interface {
+	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*ratelimit.Reservation, error)
+}
+
 // mixedBurst makes calls of all operations at the same time, and settles all that it has estimated.
 func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, key string, burst int, remembers bool) {
 	const callers, calls = 10, 6
@@ -102,7 +108,9 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 				var ticket *ratelimit.Ticket
 				var err error
 				begun := clock()
-				switch op := rng.IntN(12); {
+				bucket, reserves := l.(reserver)
+				reserves = reserves && strings.Contains(key, "Bucket")
+				switch op := rng.IntN(13); {
 				case op < 2:
 					call.op = "take"
 					r, err = l.TryAcquireN(ctx, key, call.n)
@@ -118,7 +126,14 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 				case op < 9:
 					call = mixedCall{"charge", 1 + rng.IntN(2)}
 					r, err = l.Charge(ctx, key, call.n)
-				case op < 10:
+				case op < 10 && reserves:
+					call.op = "reserve at once"
+					var reserved *ratelimit.Reservation
+					if reserved, err = bucket.Reserve(ctx, key, call.n, 0); errors.Is(err, ratelimit.ErrWaitTooLong) {
+						err, answer.remembered = nil, true // it does not say what remains
+					}
+					r = reserved.Result()
+				case op < 11:
 					call.op = "take beside another"
 					all, err = ratelimit.TryAcquireAll(ctx, l.Claim(key, call.n), ratelimit.ClaimOf(beside, key, 1))
 				default:
@@ -161,8 +176,9 @@ func (h *history) put(client int, in mixedCall, out mixedAnswer, begun int64) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: begun, Output: out, Return: ret})
 }
 
-// TestAllOperationsFitOneOrder: callers take, look, take a part, estimate, settle, charge and claim with another limit,
-// all of one key at the same time, merged and not, and through a cache of denials. One order of the calls explains every answer.
+// TestAllOperationsFitOneOrder: callers take, look, take a part, estimate, settle, charge, reserve and claim with another
+// limit, all of one key at the same time, merged and not, and through a cache of denials. One order of the calls
+// explains every answer.
 func TestAllOperationsFitOneOrder(t *testing.T) {
 	t.Parallel()
 	const limit, bursts = 24, 5
