@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -116,7 +117,12 @@ func TestALookAnswersWhatACallWouldAnswer(t *testing.T) {
 							case 2, 3:
 								key = "b"
 							}
-							claims, ns = append(claims, l.claim(key, n)), append(ns, n)
+							claim := l.claim(key, n)
+							if rng.IntN(8) == 0 && !strings.Contains(l.name, "*ratelimit.") { // holds have no estimates
+								claim = claim.Estimate()
+								about += ", an estimate"
+							}
+							claims, ns = append(claims, claim), append(ns, n)
 							about += fmt.Sprintf(", %d of %s by %s", n, key, l.name)
 						}
 					}
@@ -128,7 +134,9 @@ func TestALookAnswersWhatACallWouldAnswer(t *testing.T) {
 					story := strings.Join(steps[max(0, len(steps)-6):], "\n")
 					require.Equal(t, callErr == nil, err == nil, "%s\n%v\n%v", story, err, callErr)
 					if err != nil {
-						require.EqualError(t, err, callErr.Error(), story)
+						for _, what := range []error{ratelimit.ErrInvalidConfig, ratelimit.ErrInvalidPermits, ratelimit.ErrExceedsLimit} {
+							require.Equal(t, errors.Is(callErr, what), errors.Is(err, what), "%s\n%v\n%v", story, err, callErr)
+						}
 						last = ratelimit.AllResult{}
 						continue
 					}
@@ -251,6 +259,7 @@ func TestALookAtWhatIsNone(t *testing.T) {
 		"too many together":       {claims(4), ratelimit.ErrExceedsLimit},
 		"an All beside another":   {[]ratelimit.Claim{ratelimit.ClaimOf(both, "k", 1), day.Claim("k", 1)}, ratelimit.ErrInvalidConfig},
 		"an estimate of an All":   {[]ratelimit.Claim{ratelimit.ClaimOf(both, "k", 1).Estimate()}, ratelimit.ErrInvalidConfig},
+		"an estimate of a hold":   {[]ratelimit.Claim{ratelimit.Must(ratelimit.NewInFlight(s.Client, 3, time.Minute)).Claim("k", 1).Estimate()}, ratelimit.ErrInvalidConfig},
 		"no permits of AllowAll":  {[]ratelimit.Claim{ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 0)}, ratelimit.ErrInvalidPermits},
 		"no permits of a user's":  {[]ratelimit.Claim{ratelimit.ClaimOf(stub, "k", 0)}, ratelimit.ErrInvalidPermits},
 		"several of a user's own": {[]ratelimit.Claim{ratelimit.ClaimOf(stub, "k", 2)}, ratelimit.ErrInvalidConfig},
@@ -272,7 +281,14 @@ func TestALookAtWhatIsNone(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []bool{allowed, true}, []bool{look.Parts[0].Result.Allowed, look.Parts[1].Result.Allowed}, n)
 	}
-	look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(stub, "k", 1))
+	look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1).Estimate(), ratelimit.AllowHolds().Claim("k", 1), day.Claim("k", 3).Estimate())
+	require.NoError(t, err)
+	require.True(t, look.Allowed)
+	for _, p := range look.Parts {
+		require.Nil(t, p.Ticket, p.Name)
+		require.Nil(t, p.Hold, p.Name)
+	}
+	look, err = ratelimit.Look(ctx, ratelimit.ClaimOf(stub, "k", 1))
 	require.NoError(t, err)
 	require.True(t, look.Allowed)
 }

@@ -272,7 +272,7 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 			if parts[i].Result = r; !r.Allowed {
 				return c.denied(i, r)
 			}
-			if claim.settle {
+			if claim.settle && c.op != CallPeek {
 				parts[i].Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
 			}
 			continue
