@@ -227,7 +227,9 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 	if f == nil || f.primary == nil {
 		return Result{}, errUnmade
 	}
-	q.began = f.watch.begin()
+	if q.joint == nil { // the Fallbacks of a joint have their own observers
+		q.began = f.watch.begin()
+	}
 	if err := checkKey(q.key); err != nil {
 		f.report(ctx, q, Observation{Err: err})
 		return Result{}, err

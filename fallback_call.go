@@ -123,7 +123,7 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 	answered := o.Err == nil
 	for i, claim := range j.call.claims {
 		f := j.space[i]
-		if f == nil || f.watch == nil {
+		if f == nil || f.watch == nil || answered && j.sec.parts != nil && j.sec.parts[i].Unknown { // nobody asked it
 			continue
 		}
 		o.Call, o.Key, o.N = j.call.opOf(i), claim.key, claim.n
@@ -230,6 +230,7 @@ func (s *jointSecondary) Peek(ctx context.Context, _ string) (Result, error) {
 	}
 	s.tooMuch = at
 	claims := [1]Claim{s.outer.claims[at]}
+	claims[0].n = 1 // a look for more than it can ever allow is an error
 	look := call{op: CallPeek, claims: claims[:]}
 	o := look.decide(ctx)
 	if o.err != nil {
