@@ -32,7 +32,8 @@ import (
 // are:
 //
 //   - a caller's mistake: ErrInvalidConfig, ErrInvalidKey, ErrInvalidPermits,
-//     ErrExceedsLimit, ErrCrossSlot, ErrSettled;
+//     ErrExceedsLimit, ErrCrossSlot, ErrSettled. A server without Lua scripts, which answers
+//     "unknown command", is ErrInvalidConfig: it stays so until somebody configures it;
 //   - a decision: ErrDenied, ErrWaitTooLong, ErrTooMuchDebt, ErrLeaseLost;
 //   - ErrCorruptState. The primary works, and one key is damaged: a secondary such as
 //     AllowAll would take the limit off that key until somebody notices. Reset mends the

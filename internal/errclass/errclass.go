@@ -6,6 +6,7 @@ package errclass
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -86,6 +87,11 @@ var sentinels = []struct {
 	{io.ErrUnexpectedEOF, Kind{Outage, "connection"}},
 }
 
+// errNoCommand is of a server that stays as it is until somebody configures it: no outage, which would
+// take the limits off for good.
+var errNoCommand = fmt.Errorf("%w: the server lacks a command that limiters need; "+
+	"load its module for Lua scripts, and rename no command", ErrInvalidConfig)
+
 // replies are the errors of servers and of the scripts, by the words that they begin with. is is
 // the error that a caller can match.
 var replies = []struct {
@@ -98,6 +104,8 @@ var replies = []struct {
 	{"value is not an integer", ErrCorruptState, Kind{Damaged, "corrupt_state"}},  // INCRBY's, for a number that INCRBY does not write
 	{"CROSSSLOT", ErrCrossSlot, Kind{Mistake, "cross_slot"}},                      // of a node of a cluster
 	{"Error compiling script", ErrInvalidConfig, Kind{Mistake, "invalid_config"}}, // such as one of too many limiters
+	{"unknown command", errNoCommand, Kind{Mistake, "invalid_config"}},
+	{"Unknown Redis command called from script", errNoCommand, Kind{Mistake, "invalid_config"}},
 	{"BUSY", nil, Kind{Outage, "redis_busy"}},
 	{"CLUSTERDOWN", nil, Kind{Outage, "redis_clusterdown"}},
 	{"LOADING", nil, Kind{Outage, "redis_loading"}},
