@@ -129,7 +129,7 @@ func redisCore(l Limiter) (*core, error) {
 	switch k := kindOf(l); {
 	case k.core != nil:
 		return k.core, nil
-	case k.role == onRedis:
+	case l != nil && k.unmade():
 		return nil, fmt.Errorf("is a %T that its constructor did not make", l)
 	case k.role == decorator:
 		return nil, fmt.Errorf("is a %T, which cannot be inside an All: put it around what NewAll returns", l)

@@ -29,10 +29,6 @@ func TestALimiterThatEmbedsOneHasNoCeilingOfItsOwn(t *testing.T) {
 		_, err := f.TryAcquireN(t.Context(), "k", 4)
 		require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "the one inside says so")
 	}
-	_, err := ratelimit.NewFallback(halves{}, ratelimit.AllowAll())
-	require.NoError(t, err)
-	_, err = ratelimit.NewDenyCache(halves{})
-	require.NoError(t, err)
 }
 
 // TestWhatOtherPackagesAskOfALimiter is the table that httplimit and the RPC packages use.
