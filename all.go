@@ -497,26 +497,26 @@ func checkClaims(claims []Claim) error {
 		c := &call{op: CallAcquire, claims: slices.Clone(claims), split: true}
 		return c.check()
 	}
-	return checkOnRedis(claims)
+	return checkOnRedis(context.Background(), claims, false)
 }
 
-// checkOnRedis is checkClaims for claims on limiters on Redis.
-func checkOnRedis(claims []Claim) error {
+// checkOnRedis is checkClaims for claims on limiters on Redis. If split, one script need not decide all.
+func checkOnRedis(ctx context.Context, claims []Claim, split bool) error {
 	var all [maxGroup]Claim
 	joined, _, err := joinClaims(all[:0], claims)
 	if err != nil {
 		return err
 	}
-	g, err := groupOf(joined)
-	if err != nil {
-		return err
-	}
 	for _, c := range joined {
-		if err := c.limiter.check(context.Background(), c.key, c.n); err != nil {
+		if err := c.limiter.check(ctx, c.key, c.n); err != nil {
 			return err
 		}
 	}
-	if err := checkStored(joined); err != nil {
+	if err := checkStored(joined); err != nil || split {
+		return err
+	}
+	g, err := groupOf(joined)
+	if err != nil {
 		return err
 	}
 	return g.checkSlots(joined)

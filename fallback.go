@@ -160,9 +160,9 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // until the breaker's next probe if it is open, the time between two probes if it is not,
 // and one second without a breaker. It is no promise that the primary works again then. Limit,
 // Window, Remaining and ResetAfter are those of the secondary's Peek; if that fails, they
-// are 0, except for the Limit of a limiter of this package. A call for more permits than
-// the primary can ever allow is ErrExceedsLimit, in an outage too, if the primary is a
-// limiter of this package.
+// are 0, except for the Limit of a limiter of this package. A mistake of the caller, such as
+// more permits than the primary can ever allow, is the primary's error even while the primary
+// is not asked, if that is a limiter of this package.
 func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return f.decide(ctx, question{key: key, n: n})
 }
@@ -236,8 +236,6 @@ func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
 		return Result{}, err
 	}
 	switch {
-	case f.most > 0 && q.n > f.most:
-		return q.ask(ctx, f.primary) // it returns ErrExceedsLimit without asking Redis, even in an outage
 	case f.budget > 0:
 		return f.decideWithin(ctx, q)
 	case f.breaker != nil:
@@ -277,6 +275,14 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Res
 	if end := deadline.Ended(ctx); end != nil {
 		return Result{}, f.gone(ctx, q, end)
 	}
+	if unasked(why) {
+		if err := f.mistake(ctx, q); err != nil {
+			if !errors.Is(err, errNoReserve) { // the caller asks otherwise
+				f.report(ctx, q, Observation{Err: err})
+			}
+			return Result{}, err
+		}
+	}
 	if q.joint != nil {
 		q.joint.why = why
 	}
@@ -303,6 +309,22 @@ func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Res
 	}
 	f.report(ctx, q, Observation{Source: SourceFallback, Result: r, Err: err, Reason: why})
 	return r, err
+}
+
+// unasked reports whether why says that the primary was not asked, or has not returned.
+func unasked(why error) bool {
+	return errors.Is(why, ErrBreakerOpen) || errors.Is(why, ErrOverBudget)
+}
+
+// mistake is the error that the primary returns without asking Redis, nil if there is none.
+func (f *Fallback) mistake(ctx context.Context, q question) error {
+	if q.joint != nil {
+		return q.joint.primaries().mistake(ctx)
+	}
+	if q.peek {
+		return callOn(f.primary, CallPeek, q.key, 1).mistake(ctx)
+	}
+	return callOn(f.primary, CallAcquire, q.key, q.n).mistake(ctx)
 }
 
 // report reports a call that the primary did not answer.

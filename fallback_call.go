@@ -62,7 +62,7 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 		copy(j.outer.claims, c.claims)
 	}
 	var guards breakers
-	exceeds, observed := false, false
+	observed := false
 	for i := range c.claims {
 		if !own.has(i) {
 			continue
@@ -81,13 +81,6 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 		if f.breaker != nil {
 			guards = guards.with(f.breaker.(*Breaker)) // only a joint has several
 		}
-		switch c.opOf(i) {
-		case CallAcquire, CallEstimate, CallHold, CallReserve, CallPeek:
-			exceeds = exceeds || f.most > 0 && c.claims[i].n > f.most
-		}
-	}
-	if exceeds { // ErrExceedsLimit, for which nobody is asked
-		return j.inner.decide(ctx)
 	}
 	switch len(guards) {
 	case 0:
@@ -116,6 +109,19 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 		}
 	}
 	return o
+}
+
+// primaries is the call as the caller made it, by the primaries.
+func (j *joint) primaries() *call {
+	c := *j.call
+	c.claims = slices.Clone(c.claims)
+	for i, f := range j.space {
+		if f != nil {
+			_, primary, _ := c.claims[i].outer.(outagePolicy).outage()
+			c.claims[i].by(primary)
+		}
+	}
+	return &c
 }
 
 // report reports to each Fallback around a claim what became of that claim.

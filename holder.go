@@ -12,8 +12,14 @@ type Holder interface {
 	// if the call is denied or returns an error.
 	TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error)
 
+	// Peek returns how many permits of key are free, and takes nothing.
+	Peek(ctx context.Context, key string) (Result, error)
+
 	// Claim is a claim for n permits of key, for [TryAcquireAll], whose [PartResult] then has the Hold.
 	Claim(key string, n int) Claim
+
+	// Name returns the name by which errors and observers know the holds.
+	Name() string
 }
 
 var (
@@ -24,17 +30,11 @@ var (
 )
 
 // holdBy has h decide a call of one claim.
-func holdBy(ctx context.Context, c *call, claim *Claim, h Holder) outcome {
-	switch {
-	case kindOf(h).absent:
-		return failedWith(errUnmade)
-	case c.op != CallAcquire && c.op != CallPeek || claim.settle:
-		return failedWith(invalidConfig("permits of %s are held, and given back by their Hold; they have no cost to settle, and are not reserved", claim.title()))
-	}
+func holdBy(ctx context.Context, c *call, claim *Claim, h Holder) (o outcome) {
 	if c.op == CallPeek {
-		return lookBy(ctx, h, claim)
+		o.result, o.err = lookBy(ctx, h, claim)
+		return o
 	}
-	var o outcome
 	o.hold, o.result, o.err = h.TryAcquireN(ctx, claim.key, claim.n)
 	return o
 }

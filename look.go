@@ -29,27 +29,18 @@ type looker interface {
 	peekN(ctx context.Context, key string, n int) (Result, error)
 }
 
-// lookBy has l look, which is a Limiter or a Holder. Those of other packages can look for one permit only.
-func lookBy(ctx context.Context, l any, claim *Claim) outcome {
-	var o outcome
-	switch looks := l.(type) {
-	case looker:
-		if _, several := l.(*All); several && claim.settle {
-			return failedWith(cannot(l, "settle"))
-		}
-		o.result, o.err = looks.peekN(ctx, claim.key, claim.n)
-	case interface {
-		Peek(ctx context.Context, key string) (Result, error)
-	}:
-		if claim.n > 1 {
-			return failedWith(cannot(l, "look for several permits"))
-		}
-		if claim.n < 1 {
-			return failedWith(errTooFew(claim.n))
-		}
-		o.result, o.err = looks.Peek(ctx, claim.key)
-	default:
-		return failedWith(cannot(l, "look"))
+// A peeker is a Limiter or a Holder.
+type peeker interface {
+	Peek(ctx context.Context, key string) (Result, error)
+}
+
+// lookBy looks whether l, a Limiter or a Holder, has the permits of a claim.
+func lookBy(ctx context.Context, l peeker, claim *Claim) (Result, error) {
+	if looks, ok := l.(looker); ok {
+		return looks.peekN(ctx, claim.key, claim.n)
 	}
-	return o
+	if claim.n < 1 {
+		return Result{}, errTooFew(claim.n)
+	}
+	return l.Peek(ctx, claim.key)
 }

@@ -183,53 +183,32 @@ func (c *call) decide(ctx context.Context) outcome {
 
 // decideOne has the one limiter decide.
 func (c *call) decideOne(ctx context.Context) outcome {
-	claim := &c.claims[0]
-	var o outcome
-	l, ok := claim.outer.(Limiter)
-	switch {
-	case claim.limiter != nil && claim.limiter.inFlight != nil:
-		return holdBy(ctx, c, claim, claim.limiter.inFlight)
-	case claim.limiter != nil:
-		l, o.bucket = claim.limiter, claim.limiter.isBucket()
-	case ok && !kindOf(l).absent:
-		o.bucket = kindOf(l).bucket
-	default:
-		if holds, ok := claim.outer.(Holder); ok {
-			return holdBy(ctx, c, claim, holds)
-		}
-		return failedWith(errUnmade)
+	if err := c.unable(); err != nil {
+		return failedWith(err)
 	}
+	claim := &c.claims[0]
+	decider := claim.decider()
+	if h, ok := decider.(Holder); ok {
+		return holdBy(ctx, c, claim, h)
+	}
+	l := decider.(Limiter)
+	o := outcome{bucket: claim.isBucket()}
 	switch op := c.opOf(0); op {
 	case CallAcquire:
 		o.result, o.err = l.TryAcquireN(ctx, claim.key, claim.n)
 	case CallPeek:
-		look := lookBy(ctx, l, claim)
-		o.result, o.err = look.result, look.err
+		o.result, o.err = lookBy(ctx, l, claim)
 	case CallUpTo:
-		taker, ok := l.(partialTaker)
-		if !ok {
-			return failedWith(cannot(l, "take a part of what is asked for"))
-		}
-		o.taken, o.result, o.err = taker.TryAcquireUpTo(ctx, claim.key, claim.n)
-	case CallEstimate, CallCharge:
-		settler, ok := l.(Settler)
-		if !ok {
-			return failedWith(cannot(l, "settle"))
-		}
-		if op == CallCharge {
-			o.result, o.err = settler.Charge(ctx, claim.key, claim.n)
-		} else {
-			o.ticket, o.result, o.err = settler.Estimate(ctx, claim.key, claim.n)
-			if o.ticket != nil {
-				o.ticket.hearers = o.ticket.hearers.with(claim.hearers)
-			}
+		o.taken, o.result, o.err = l.(partialTaker).TryAcquireUpTo(ctx, claim.key, claim.n)
+	case CallCharge:
+		o.result, o.err = l.(Settler).Charge(ctx, claim.key, claim.n)
+	case CallEstimate:
+		o.ticket, o.result, o.err = l.(Settler).Estimate(ctx, claim.key, claim.n)
+		if o.ticket != nil {
+			o.ticket.hearers = o.ticket.hearers.with(claim.hearers)
 		}
 	case CallReserve:
-		promises, ok := l.(promiser)
-		if !ok || claim.limiter == nil && kindOf(l).role == alien { // which may do more in its TryAcquireN
-			return failedWith(errNoReserve)
-		}
-		o.reservation, o.err = promises.promise(ctx, c.timing, claim.key, claim.n, c.longest, claim.hearers)
+		o.reservation, o.err = l.(promiser).promise(ctx, c.timing, claim.key, claim.n, c.longest, claim.hearers)
 		if o.err == nil {
 			o.result = o.reservation.result
 		}
@@ -237,23 +216,30 @@ func (c *call) decideOne(ctx context.Context) outcome {
 	return o
 }
 
+// decider is what decides the claim once its policies are taken off, a Limiter or a Holder; nil if it was not made.
+func (c *Claim) decider() any {
+	switch {
+	case c.limiter == nil && kindOf(c.outer).absent:
+		return nil
+	case c.limiter == nil:
+		return c.outer
+	case c.limiter.inFlight != nil:
+		return c.limiter.inFlight
+	}
+	return c.limiter
+}
+
+func (c *Claim) isBucket() bool {
+	if c.limiter != nil {
+		return c.limiter.isBucket()
+	}
+	return kindOf(c.outer).bucket
+}
+
 // A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
 type promiser interface {
 	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
 }
-
-// cannot is the error for a limiter that cannot do what the call asks for.
-func cannot(l any, what string) error {
-	remedy := "give a limiter on Redis, or a LocalTokenBucket"
-	if _, ok := l.(*All); ok {
-		remedy = "give the claims of its limiters (Claims) to TryAcquireAll, with Claim.Estimate where the cost is settled; " +
-			"a policy then goes around each limiter, and its claims are those of the policy"
-	}
-	return invalidConfig("a %T cannot %s; %s", l, what, remedy)
-}
-
-// errNoReserve says that the limiter that would decide promises no permits.
-var errNoReserve = invalidConfig("the limiter cannot reserve; give a token or leaky bucket, or use Wait, which also asks again")
 
 // decideTogether has several limiters decide, all or nothing: all on Redis, or all in memory.
 // AllowAll and DenyAll may stand beside either.
@@ -424,7 +410,9 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 	if next == nil {
 		return nil, nil, nil
 	}
-	inside, secondaries = &call{op: c.op, split: c.split}, &call{op: c.op, split: c.split}
+	inside, secondaries = new(call), new(call)
+	*inside, *secondaries = *c, *c
+	inside.claims, secondaries.claims = nil, nil
 	for i, claim := range c.claims {
 		if !own.has(i) {
 			inside.claims = append(inside.claims, claim)
@@ -490,7 +478,7 @@ func (c *call) checkLimiters() error {
 	case memory > 0 && len(redisClaims) > 0:
 		return errMixed
 	case len(redisClaims) > 0:
-		return checkOnRedis(redisClaims)
+		return checkOnRedis(context.Background(), redisClaims, false)
 	}
 	return nil
 }

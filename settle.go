@@ -123,10 +123,7 @@ func (c *core) newTicket(key string, n int, i int64, words []int64) *Ticket {
 // Charge takes n permits from key, see [Settler].
 func (c *core) Charge(ctx context.Context, key string, n int) (Result, error) {
 	began, o := c.begin(), Observation{Call: CallCharge, Key: key, N: n}
-	if o.Err = c.check(ctx, key, 1); o.Err == nil {
-		o.Err = c.checkCharge(n)
-	}
-	if o.Err != nil {
+	if o.Err = c.checkCharge(ctx, key, n); o.Err != nil {
 		c.refused(ctx, began, o)
 		return Result{}, o.Err
 	}
@@ -150,7 +147,14 @@ func (c *core) charge(ctx context.Context, key string, n int) (Result, *redisexe
 	return r, reply.Batch, nil
 }
 
-func (c *core) checkCharge(n int) error {
+func (c *core) checkCharge(ctx context.Context, key string, n int) error {
+	if err := c.check(ctx, key, 1); err != nil {
+		return err
+	}
+	return c.checkCost(n)
+}
+
+func (c *core) checkCost(n int) error {
 	switch {
 	case n < 1:
 		return errTooFew(n)
@@ -234,7 +238,7 @@ func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
 	}
 	if actual > t.n {
-		if err := c.checkCharge(actual - t.n); err != nil {
+		if err := c.checkCost(actual - t.n); err != nil {
 			return err
 		}
 	}

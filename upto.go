@@ -22,7 +22,7 @@ var (
 
 func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	began, o := c.begin(), Observation{Call: CallUpTo, Key: key, N: n}
-	if o.Err = c.check(ctx, key, min(n, max(c.most, 1))); o.Err != nil {
+	if o.Err = c.checkUpTo(ctx, key, n); o.Err != nil {
 		c.refused(ctx, began, o)
 		return 0, Result{}, o.Err
 	}
@@ -30,6 +30,11 @@ func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int
 	o.Taken, o.Result, sent, o.Err = c.takeUpTo(ctx, key, n)
 	c.decided(ctx, began, o, sent)
 	return o.Taken, o.Result, o.Err
+}
+
+// checkUpTo is check for a call that may take less than n.
+func (c *core) checkUpTo(ctx context.Context, key string, n int) error {
+	return c.check(ctx, key, min(n, max(c.most, 1)))
 }
 
 // takeUpTo makes n requests for one permit each: as many are allowed as fit.

@@ -1,0 +1,242 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/errclass"
+)
+
+// An attempt is a call that a service makes of a limiter, or of its claims.
+type attempt struct {
+	name string
+	do   func(l ratelimit.Limiter, n int) error
+}
+
+// attemptsOf are all operations on key, each for n permits.
+func attemptsOf(key string) []attempt {
+	claim := func(l ratelimit.Limiter, n int) ratelimit.Claim {
+		return l.(interface {
+			Claim(string, int) ratelimit.Claim
+		}).Claim(key, n)
+	}
+	memory := localBucket(100_000)
+	all := func(claims ...ratelimit.Claim) error { _, err := ratelimit.TryAcquireAll(ctx, claims...); return err }
+	return []attempt{
+		{"TryAcquire", func(l ratelimit.Limiter, n int) error { _, err := l.TryAcquireN(ctx, key, n); return err }},
+		{"Peek", func(l ratelimit.Limiter, _ int) error { _, err := l.Peek(ctx, key); return err }},
+		{"Reset", func(l ratelimit.Limiter, _ int) error { return l.Reset(ctx, key) }},
+		{"UpTo", func(l ratelimit.Limiter, n int) error {
+			_, _, err := l.(interface {
+				TryAcquireUpTo(context.Context, string, int) (int, ratelimit.Result, error)
+			}).TryAcquireUpTo(ctx, key, n)
+			return err
+		}},
+		{"Estimate", func(l ratelimit.Limiter, n int) error {
+			_, _, err := l.(ratelimit.Settler).Estimate(ctx, key, n)
+			return err
+		}},
+		{"Charge", func(l ratelimit.Limiter, n int) error {
+			_, err := l.(ratelimit.Settler).Charge(ctx, key, n)
+			return err
+		}},
+		{"Reserve", func(l ratelimit.Limiter, n int) error {
+			_, err := l.(interface {
+				Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error)
+			}).Reserve(ctx, key, n, 0)
+			return err
+		}},
+		{"Reserve before now", func(l ratelimit.Limiter, n int) error {
+			_, err := l.(interface {
+				Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error)
+			}).Reserve(ctx, key, n, -1)
+			return err
+		}},
+		{"Look", func(l ratelimit.Limiter, n int) error { _, err := ratelimit.Look(ctx, claim(l, n)); return err }},
+		{"Look at an estimate", func(l ratelimit.Limiter, n int) error {
+			_, err := ratelimit.Look(ctx, claim(l, n).Estimate())
+			return err
+		}},
+		{"a claim", func(l ratelimit.Limiter, n int) error { return all(claim(l, n)) }},
+		{"an estimate as a claim", func(l ratelimit.Limiter, n int) error { return all(claim(l, n).Estimate()) }},
+		{"two claims", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), claim(l, n)) }},
+		{"two claims, one an estimate", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), claim(l, n).Estimate()) }},
+		{"beside memory", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), memory.Claim(key, 1)) }},
+		{"beside all", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), claim(ratelimit.AllowAll(), n)) }},
+		{"across slots", func(l ratelimit.Limiter, n int) error {
+			_, err := ratelimit.TryAcquireAcrossSlots(ctx, claim(l, n), claim(l, n))
+			return err
+		}},
+	}
+}
+
+// TestAMistakeIsTheSameInAnOutage: what a call gets for a mistake while Redis works it gets while Redis is down, and while no
+// breaker lets it ask; what is no mistake is none then.
+func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
+	type around = func(l ratelimit.Limiter, o *outage) ratelimit.Limiter
+	fallback := func(secondary ratelimit.Limiter, budget time.Duration) around {
+		return func(l ratelimit.Limiter, o *outage) ratelimit.Limiter {
+			opts := []ratelimit.FallbackOption{ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour})}
+			if budget > 0 {
+				opts = append(opts, ratelimit.WithBudget(budget))
+			}
+			return ratelimit.Must(ratelimit.NewFallback(l, secondary, opts...))
+		}
+	}
+	choice := func(l ratelimit.Limiter, _ *outage) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewChoice(func(_ context.Context, key string) (ratelimit.Limiter, error) { return l, nil }))
+	}
+	cache := func(l ratelimit.Limiter, _ *outage) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewDenyCache(l))
+	}
+	shadow := func(l ratelimit.Limiter, _ *outage) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewShadow(l, ratelimit.AllowAll(), func(ratelimit.Trial) {}))
+	}
+	leaves := map[string]func(o *outage) ratelimit.Limiter{
+		"bucket": func(o *outage) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 3))
+		},
+		"window": func(o *outage) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewFixedWindow(o.client, 3, time.Hour))
+		},
+		"All": func(o *outage) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewAll(ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 3)),
+				ratelimit.Must(ratelimit.NewFixedWindow(o.client, 3, time.Hour))))
+		},
+	}
+	open, bounded := fallback(ratelimit.AllowAll(), 0), fallback(ratelimit.AllowAll(), time.Minute)
+	local := fallback(localBucket(100_000), 0)
+	policies := map[string][]around{ // from the inside
+		"Fallback":                     {open},
+		"Fallback(budget)":             {bounded},
+		"Fallback to memory":           {local},
+		"Fallback(DenyCache)":          {cache, open},
+		"DenyCache(Fallback)":          {open, cache},
+		"Fallback(Choice)":             {choice, open},
+		"Fallback(budget, Choice)":     {choice, bounded},
+		"Choice(Fallback)":             {open, choice},
+		"Fallback(Shadow)":             {shadow, open},
+		"Shadow(Fallback)":             {open, shadow},
+		"Fallback(Fallback)":           {open, local},
+		"Fallback(DenyCache(Choice))":  {choice, cache, open},
+		"DenyCache(Choice(Fallback))":  {open, choice, cache},
+		"Fallback(Choice(Fallback))":   {open, choice, local},
+		"Choice(Fallback(Choice))":     {choice, open, choice},
+		"Fallback(Choice(Fallback…)))": {choice, open, choice, bounded},
+	}
+	for leaf, build := range leaves {
+		for policy, arounds := range policies {
+			t.Run(fmt.Sprintf("%s of %s", policy, leaf), func(t *testing.T) {
+				o := newOutage(t)
+				fresh := func() ratelimit.Limiter { // what an operation takes denies nothing to the next
+					o.server.FlushAll()
+					l := build(o)
+					for _, around := range arounds {
+						l = around(l, o)
+					}
+					return l
+				}
+				for _, key := range []string{"k", ""} {
+					for _, n := range []int{0, 1, 4, 2_000_000_000} {
+						for _, op := range attemptsOf(key) {
+							o.end()
+							up := op.do(fresh(), n)
+							o.begin()
+							down := op.do(fresh(), n)
+							l := fresh()
+							_, _ = l.Peek(ctx, "another") // opens the breaker
+							refused := op.do(l, n)
+							what := fmt.Sprintf("%s of %d of %q", op.name, n, key)
+							switch {
+							case op.name == "Reset" && key != "": // which always asks Redis
+							case n < 1 && errclass.IsMistake(up): // of two mistakes, either may be named
+								require.True(t, errclass.IsMistake(down), "%s: up: %v; down: %v", what, up, down)
+								require.True(t, errclass.IsMistake(refused), "%s: up: %v; breaker open: %v", what, up, refused)
+							default:
+								require.Equal(t, fmt.Sprint(up), fmt.Sprint(down), what)
+								require.Equal(t, fmt.Sprint(up), fmt.Sprint(refused), what)
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestAMistakeOfHoldsIsTheSameInAnOutage is the same of permits that are held.
+func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
+	type around = func(h ratelimit.Holder) ratelimit.Holder
+	fallback := func(opts ...ratelimit.FallbackOption) around {
+		return func(h ratelimit.Holder) ratelimit.Holder {
+			opts := append(opts, ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
+			return ratelimit.Must(ratelimit.NewHoldFallback(h, ratelimit.AllowHolds(), opts...))
+		}
+	}
+	choice := func(h ratelimit.Holder) ratelimit.Holder {
+		return ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return h, nil }))
+	}
+	attempts := map[string]func(h ratelimit.Holder, key string, n int) error{
+		"TryAcquire": func(h ratelimit.Holder, key string, n int) error { _, _, err := h.TryAcquireN(ctx, key, n); return err },
+		"Peek":       func(h ratelimit.Holder, key string, _ int) error { _, err := h.Peek(ctx, key); return err },
+		"Look": func(h ratelimit.Holder, key string, n int) error {
+			_, err := ratelimit.Look(ctx, h.Claim(key, n))
+			return err
+		},
+		"a claim": func(h ratelimit.Holder, key string, n int) error {
+			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n))
+			return err
+		},
+		"an estimate": func(h ratelimit.Holder, key string, n int) error {
+			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n).Estimate())
+			return err
+		},
+		"two claims": func(h ratelimit.Holder, key string, n int) error {
+			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n), h.Claim(key, n))
+			return err
+		},
+		"two claims, one an estimate": func(h ratelimit.Holder, key string, n int) error {
+			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n), h.Claim("another", 1).Estimate())
+			return err
+		},
+	}
+	for policy, arounds := range map[string][]around{
+		"Fallback":                 {fallback()},
+		"Fallback(budget)":         {fallback(ratelimit.WithBudget(time.Minute))},
+		"Fallback(Choice)":         {choice, fallback()},
+		"Choice(Fallback)":         {fallback(), choice},
+		"Fallback(budget, Choice)": {choice, fallback(ratelimit.WithBudget(time.Minute))},
+	} {
+		t.Run(policy, func(t *testing.T) {
+			o := newOutage(t)
+			fresh := func() ratelimit.Holder {
+				o.server.FlushAll()
+				var h ratelimit.Holder = ratelimit.Must(ratelimit.NewInFlight(o.client, 3, time.Hour))
+				for _, around := range arounds {
+					h = around(h)
+				}
+				return h
+			}
+			for name, attempt := range attempts {
+				for _, key := range []string{"k", ""} {
+					for _, n := range []int{0, 1, 4} {
+						o.end()
+						up := attempt(fresh(), key, n)
+						o.begin()
+						down := attempt(fresh(), key, n)
+						h := fresh()
+						_, _ = h.Peek(ctx, "another") // opens the breaker
+						refused := attempt(h, key, n)
+						require.Equal(t, fmt.Sprint(up), fmt.Sprint(down), "%s of %d of %q", name, n, key)
+						require.Equal(t, fmt.Sprint(up), fmt.Sprint(refused), "%s of %d of %q", name, n, key)
+					}
+				}
+			}
+		})
+	}
+}
