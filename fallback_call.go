@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/deadline"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // An outagePolicy is a Fallback, of limiters or of holders.
@@ -42,8 +44,10 @@ type joint struct {
 	out   outcome
 	outer call // by the secondaries
 	sec   outcome
-	asked bool  // the secondaries
-	why   error // for which the secondaries are asked
+	asked claimSet // those by their secondaries
+	why   error    // for which the secondaries are asked
+
+	partly outcome // by the secondaries of the claims whose servers failed, and the primaries of the others
 
 	tooMuch int      // the claim of more permits than its secondary can ever allow
 	one     [2]Claim // of inner and outer, if they have one
@@ -98,13 +102,13 @@ func withinOutages(ctx context.Context, c *call, own claimSet) outcome {
 	switch {
 	case err != nil:
 		return failedWith(err)
-	case !j.asked:
+	case j.asked == 0:
 		return j.out
 	}
 	o := j.sec
 	o.result = r
 	for i := range o.parts {
-		if own.has(i) {
+		if j.asked.has(i) {
 			o.parts[i].Result.Fallback = true
 		}
 	}
@@ -139,7 +143,7 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 			if p.Result = j.sec.parts[i].Result; !allowed && p.Result.Allowed {
 				p.Outcome = OutcomeUntaken
 			}
-			p.Result.Fallback = true
+			p.Result.Fallback = j.asked.has(i)
 			f.watched(ctx, began, p)
 			continue
 		}
@@ -171,6 +175,9 @@ func (j *joint) late(ctx context.Context) {
 	if j.out.err == nil {
 		j.out.undo(ctx)
 	}
+	if j.partly.err == nil {
+		j.partly.undo(ctx)
+	}
 }
 
 // jointPrimary is the primary of a joint.
@@ -180,10 +187,46 @@ func (p *jointPrimary) TryAcquire(ctx context.Context, key string) (Result, erro
 	return p.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN decides the call by the primaries.
+// TryAcquireN decides the call by the primaries. If some of several servers failed, it also decides it by the secondaries
+// of their claims, beside the primaries of the others, so that this is within the same budget. The breakers hear of
+// the failure.
 func (p *jointPrimary) TryAcquireN(ctx context.Context, _ string, _ int) (Result, error) {
 	p.out = p.inner.decide(ctx)
+	if failed := failedSlots(p.out.err); p.call.split && failed != 0 && deadline.Ended(ctx) == nil && !lapsed(ctx) {
+		p.partly = (*joint)(p).decidePartly(ctx, failed)
+	}
 	return p.out.result, p.out.err
+}
+
+// failedSlots is the claims of a split call whose servers failed, none if err says nothing of that.
+func failedSlots(err error) claimSet {
+	var slots *slotErrors
+	if errors.As(err, &slots) && errclass.Is(err, errclass.Outage) {
+		return slots.failed
+	}
+	return 0
+}
+
+// lapsed reports whether the budget of the attempt that ctx belongs to is over, so that all secondaries decide.
+func lapsed(ctx context.Context) bool {
+	a, ok := ctx.(*attempt)
+	return ok && a.settled.Load()
+}
+
+// decidePartly decides the call by the secondaries of the failed claims, and the primaries of the others.
+func (j *joint) decidePartly(ctx context.Context, failed claimSet) outcome {
+	c := j.primaries()
+	for i := range c.claims {
+		switch claim := &j.call.claims[i]; {
+		case !failed.has(i):
+		case j.own.has(i):
+			_, _, secondary := claim.outer.(outagePolicy).outage()
+			c.claims[i].by(secondary)
+		case !isConstant(claim.outer):
+			return failedWith(errNoSecondary(claim))
+		}
+	}
+	return c.decide(ctx)
 }
 
 func (p *jointPrimary) Peek(ctx context.Context, key string) (Result, error) {
@@ -201,25 +244,15 @@ func (s *jointSecondary) TryAcquire(ctx context.Context, key string) (Result, er
 // TryAcquireN decides the call by the secondaries. A claim without a Fallback has none, and the call
 // gets no decision.
 func (s *jointSecondary) TryAcquireN(ctx context.Context, _ string, _ int) (Result, error) {
-	s.asked = true
-	failed := claimSet(math.MaxUint8)
-	var slots *slotErrors
-	if s.call.split && errors.As(s.why, &slots) {
-		failed = slots.failed
+	if failed := failedSlots(s.why); s.call.split && failed != 0 && !errclass.Is(s.partly.err, errclass.Outage) {
+		s.asked, s.sec = s.own&failed, s.partly
+		return s.sec.result, s.sec.err
 	}
+	s.asked = s.own
 	for i := range s.call.claims {
-		switch claim := &s.call.claims[i]; {
-		case !failed.has(i) && s.own.has(i): // its own primary answers
-			_, primary, _ := claim.outer.(outagePolicy).outage()
-			s.outer.claims[i].by(primary)
-		case failed.has(i) && !s.own.has(i) && !isConstant(claim.outer):
+		if claim := &s.call.claims[i]; !s.own.has(i) && !isConstant(claim.outer) {
 			return Result{}, errNoSecondary(claim)
 		}
-	}
-	if s.budget > 0 && failed != math.MaxUint8 {
-		within, cancel := context.WithTimeout(ctx, s.budget)
-		defer cancel()
-		ctx = within
 	}
 	s.sec = s.outer.decide(ctx)
 	return s.sec.result, s.sec.err
@@ -227,9 +260,9 @@ func (s *jointSecondary) TryAcquireN(ctx context.Context, _ string, _ int) (Resu
 
 // Peek says how the secondary stands that can never allow its claim.
 func (s *jointSecondary) Peek(ctx context.Context, _ string) (Result, error) {
-	at := s.own.first()
+	at := s.asked.first()
 	for i, claim := range s.outer.claims {
-		if most := claim.most(); s.own.has(i) && most > 0 && claim.n > most {
+		if most := claim.most(); s.asked.has(i) && most > 0 && claim.n > most {
 			at = i
 			break
 		}

@@ -151,7 +151,10 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 	if peek {
 		decide = peekClaims
 	}
-	taken := slices.Clone(onRedis)
+	taken, joined, err := joinClaims(nil, onRedis)
+	if err != nil {
+		return AllResult{}, err
+	}
 	for i := range taken { // so that it can be given back
 		taken[i].settle = taken[i].settle || taken[i].call() != CallHold
 	}
@@ -174,10 +177,13 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 		return AllResult{}, err
 	}
 	for i, place := range places[0] {
+		if joined != nil {
+			i = joined[i]
+		}
 		p := first.Parts[i]
 		if !r.Allowed {
 			p.Ticket, p.Hold = nil, nil
-		} else if !onRedis[i].settle {
+		} else if !claims[place].settle {
 			p.Ticket = nil
 		}
 		r.Parts[place] = p

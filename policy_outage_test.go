@@ -448,36 +448,45 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 	require.Equal(t, 200, must(t)(b.Peek(ctx, "fresh")).Remaining)
 }
 
+// shards are two servers of a Ring, and a key on each.
+type shards struct {
+	ring    *redis.Ring
+	servers map[string]*miniredis.Miniredis
+	keys    map[string]string
+}
+
+func newShards(t *testing.T) *shards {
+	s := &shards{servers: map[string]*miniredis.Miniredis{"one": miniredis.RunT(t), "two": miniredis.RunT(t)}, keys: map[string]string{}}
+	s.ring = redis.NewRing(&redis.RingOptions{
+		Addrs: map[string]string{"one": s.servers["one"].Addr(), "two": s.servers["two"].Addr()}, MaxRetries: -1, HeartbeatFrequency: time.Hour,
+	})
+	t.Cleanup(func() { _ = s.ring.Close() })
+	for i := 0; len(s.keys) < 2; i++ {
+		key := "key" + string(rune('0'+i))
+		must(t)(s.limit("found", 3, 2).TryAcquire(ctx, key))
+		for name, server := range s.servers {
+			if len(server.Keys()) > 0 {
+				s.keys[name] = key
+			}
+			server.FlushAll()
+		}
+	}
+	return s
+}
+
+// limit is a limit of n on the ring, with a bucket of local in this process beside it.
+func (s *shards) limit(name string, n, local int, opts ...ratelimit.FallbackOption) *ratelimit.Fallback {
+	primary := ratelimit.Must(ratelimit.NewTokenBucket(s.ring, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
+	return ratelimit.Must(ratelimit.NewFallback(primary, localBucket(local), opts...))
+}
+
 // TestAnOutageOfOneShard: the claim whose primary answers is decided there, and only the other asks its secondary.
 func TestAnOutageOfOneShard(t *testing.T) {
-	servers := map[string]*miniredis.Miniredis{"one": miniredis.RunT(t), "two": miniredis.RunT(t)}
-	ring := redis.NewRing(&redis.RingOptions{
-		Addrs: map[string]string{"one": servers["one"].Addr(), "two": servers["two"].Addr()}, MaxRetries: -1, HeartbeatFrequency: time.Hour,
-	})
-	t.Cleanup(func() { _ = ring.Close() })
-	limits := func(name string) *ratelimit.Fallback {
-		primary := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 3, ratelimit.WithName(name)))
-		return ratelimit.Must(ratelimit.NewFallback(primary, localBucket(2)))
-	}
-	user, address := limits("user"), limits("address")
-	keyOn := func(shard string) string {
-		for i := range 100 {
-			key := "key" + string(rune('0'+i))
-			must(t)(user.TryAcquire(ctx, key))
-			if len(servers[shard].Keys()) > 0 {
-				servers["one"].FlushAll()
-				servers["two"].FlushAll()
-				return key
-			}
-		}
-		t.Fatal("no key on " + shard)
-		return ""
-	}
-	first := keyOn("one")
-	second := keyOn("two")
-	servers["two"].SetError("LOADING")
+	s := newShards(t)
+	user, address := s.limit("user", 3, 2), s.limit("address", 3, 2)
+	s.servers["two"].SetError("LOADING")
 	call := func() ratelimit.AllResult {
-		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(first, 1), address.Claim(second, 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 1))
 		require.NoError(t, err)
 		return r
 	}
@@ -485,11 +494,81 @@ func TestAnOutageOfOneShard(t *testing.T) {
 	require.Equal(t, []bool{true, true}, verdicts(r))
 	require.Equal(t, 3, r.Parts[0].Result.Limit)
 	require.Equal(t, []int{2, 1}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining}, "on Redis, and in memory")
+	require.Equal(t, []bool{false, true}, []bool{r.Parts[0].Result.Fallback, r.Parts[1].Result.Fallback})
+	require.True(t, r.Fallback)
 	require.True(t, call().Allowed)
 	require.Equal(t, []bool{true, false}, verdicts(call()), "the memory of the second has no more")
-	servers["two"].SetError("")
-	require.Equal(t, 1, must(t)(user.Peek(ctx, first)).Remaining, "the denied call has given back what Redis took")
-	require.Equal(t, 3, must(t)(address.Peek(ctx, second)).Remaining)
+	s.servers["two"].SetError("")
+	require.Equal(t, 1, must(t)(user.Peek(ctx, s.keys["one"])).Remaining, "the denied call has given back what Redis took")
+	require.Equal(t, 3, must(t)(address.Peek(ctx, s.keys["two"])).Remaining)
+}
+
+// TestClaimsOfOneKeyInAnOutageOfAShard: claims of one key count together there as elsewhere.
+func TestClaimsOfOneKeyInAnOutageOfAShard(t *testing.T) {
+	s := newShards(t)
+	user, address := s.limit("user", 5, 5), s.limit("address", 5, 5)
+	s.servers["two"].SetError("LOADING")
+	for range 2 {
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 1), user.Claim(s.keys["one"], 1))
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		for _, i := range []int{0, 2} {
+			require.Equal(t, "user", r.Parts[i].Name)
+			require.Equal(t, 5, r.Parts[i].Result.Limit)
+			require.Nil(t, r.Parts[i].Ticket)
+			require.False(t, r.Parts[i].Result.Fallback)
+		}
+		require.Equal(t, r.Parts[0].Result, r.Parts[2].Result)
+		require.True(t, r.Parts[1].Result.Fallback)
+	}
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 1), user.Claim(s.keys["one"], 1).Estimate())
+	require.ErrorContains(t, err, "one of them is an estimate")
+	denied, err := ratelimit.TryAcquireAcrossSlots(ctx, address.Claim(s.keys["two"], 2), user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 2))
+	require.NoError(t, err)
+	require.False(t, denied.Allowed, "4 of the 3 that are left in memory")
+	require.Equal(t, 1, must(t)(user.Peek(ctx, s.keys["one"])).Remaining, "2 calls of 2 permits")
+}
+
+// TestASplitCallHasOneBudget: what the other shards decide after one has failed counts against the budget too, even if their
+// client does not honour the context.
+func TestASplitCallHasOneBudget(t *testing.T) {
+	s := newShards(t)
+	budget := ratelimit.WithBudget(200 * time.Millisecond)
+	user, address := s.limit("user", 5, 4, budget), s.limit("address", 5, 3, budget)
+	claims := func() []ratelimit.Claim {
+		return []ratelimit.Claim{user.Claim(s.keys["one"], 1).Estimate(), address.Claim(s.keys["two"], 1)}
+	}
+	for range 2 {
+		first, err := ratelimit.TryAcquireAcrossSlots(ctx, claims()...)
+		require.NoError(t, err)
+		require.NoError(t, first.Parts[0].Ticket.Settle(ctx, 0)) // the scripts are there now
+	}
+	release, finished := make(chan struct{}), make(chan struct{}, 10)
+	var taken atomic.Int64
+	s.servers["two"].SetError("LOADING")
+	require.NoError(t, s.ring.ForEachShard(ctx, func(_ context.Context, client *redis.Client) error {
+		if client.Options().Addr == s.servers["one"].Addr() {
+			client.AddHook(onCommand(func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+				if taken.Add(1) == 3 { // the first takes, the second gives back because the other shard failed
+					<-release
+				}
+				err := next(ctx, cmd)
+				finished <- struct{}{}
+				return err
+			}))
+		}
+		return nil
+	}))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, claims()...)
+	require.NoError(t, err)
+	require.Equal(t, []bool{true, true}, []bool{r.Parts[0].Result.Fallback, r.Parts[1].Result.Fallback}, "the budget is over, so both secondaries decide")
+	require.Equal(t, []int{4, 3}, []int{r.Parts[0].Result.Limit, r.Parts[1].Result.Limit})
+	close(release)
+	for range 4 { // the last gives back what came too late
+		<-finished
+	}
+	s.servers["two"].SetError("")
+	require.Equal(t, 5, must(t)(user.Peek(ctx, s.keys["one"])).Remaining)
 }
 
 // TestASecondaryPerPolicy: secondaries are all in memory or all on one other client.
