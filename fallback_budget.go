@@ -150,6 +150,14 @@ type answer struct {
 // Deadline is when the context of the primary's call ends.
 func (a *attempt) Deadline() (time.Time, bool) { return a.deadline, true }
 
+// Err is why the context has ended: the time for a late reply is over. The caller's own context does not end it.
+func (a *attempt) Err() error {
+	if a.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
 // decideWithin asks the primary, and the secondary when the budget is over.
 func (f *Fallback) decideWithin(ctx context.Context, q question) (Result, error) {
 	if end := deadline.Ended(ctx); end != nil {

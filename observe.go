@@ -191,11 +191,14 @@ const (
 	OutcomeDone
 	// OutcomeFailed: the caller got an error.
 	OutcomeFailed
+	// OutcomeCanceled: the caller's context was cancelled before there was an answer. It says
+	// nothing about Redis. A context whose deadline has passed is OutcomeFailed.
+	OutcomeCanceled
 )
 
-// String is "allowed", "denied", "untaken", "done" or "failed".
+// String is "allowed", "denied", "untaken", "done", "failed" or "canceled".
 func (o Outcome) String() string {
-	return named(int(o), "outcome", "allowed", "denied", "untaken", "done", "failed")
+	return named(int(o), "outcome", "allowed", "denied", "untaken", "done", "failed", "canceled")
 }
 
 // A Source says what answered a call, or failed to answer it.

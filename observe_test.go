@@ -58,6 +58,9 @@ func saw(call ratelimit.Call, outcome ratelimit.Outcome, n, taken int, r ratelim
 func unasked(call ratelimit.Call, n int, err error) ratelimit.Observation {
 	o := saw(call, ratelimit.OutcomeFailed, n, 0, ratelimit.Result{}, err)
 	o.Source, o.Batch = ratelimit.SourceNone, 0
+	if errors.Is(err, context.Canceled) {
+		o.Outcome = ratelimit.OutcomeCanceled
+	}
 	return o
 }
 
@@ -684,7 +687,7 @@ func TestNamesOfWhatIsObserved(t *testing.T) {
 	for c := range ratelimit.CallBreaker + 2 {
 		calls = append(calls, c.String())
 	}
-	for o := range ratelimit.OutcomeFailed + 2 {
+	for o := range ratelimit.OutcomeCanceled + 2 {
 		outcomes = append(outcomes, o.String())
 	}
 	for s := range ratelimit.SourceLocal + 2 {
@@ -692,7 +695,7 @@ func TestNamesOfWhatIsObserved(t *testing.T) {
 	}
 	require.Equal(t, []string{"unknown call", "acquire", "up to", "reserve", "wait", "estimate", "hold", "charge", "settle", "cancel",
 		"extend", "release", "peek", "reset", "breaker", "unknown call"}, calls)
-	require.Equal(t, []string{"unknown outcome", "allowed", "denied", "untaken", "done", "failed", "unknown outcome"}, outcomes)
+	require.Equal(t, []string{"unknown outcome", "allowed", "denied", "untaken", "done", "failed", "canceled", "unknown outcome"}, outcomes)
 	require.Equal(t, []string{"none", "redis", "memory", "fallback", "local", "unknown source"}, sources)
 	require.Equal(t, len(calls), len(slices.Compact(calls)))
 }

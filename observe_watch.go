@@ -57,13 +57,21 @@ func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
 func (c Call) outcome(allowed bool, err error) Outcome {
 	switch {
 	case err != nil && (c != CallReserve && c != CallWait || !errors.Is(err, ErrWaitTooLong)):
-		return OutcomeFailed
+		return failedBy(err)
 	case c > CallHold:
 		return OutcomeDone
 	case allowed:
 		return OutcomeAllowed
 	}
 	return OutcomeDenied
+}
+
+// failedBy is how a call ended without an answer.
+func failedBy(err error) Outcome {
+	if errclass.Of(err).Type == errclass.TypeCanceled {
+		return OutcomeCanceled
+	}
+	return OutcomeFailed
 }
 
 func (w *watch) report(ctx context.Context, o Observation) {
@@ -105,7 +113,7 @@ func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation
 		if end != nil {
 			o.Err = end
 			if !errors.Is(end, ErrWaitTooLong) {
-				o.Outcome, o.Result = OutcomeFailed, Result{}
+				o.Outcome, o.Result = failedBy(end), Result{}
 			}
 		}
 		w.report(ctx, o)

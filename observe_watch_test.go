@@ -194,7 +194,7 @@ func TestCallsThatLeaveTheQueueReportThat(t *testing.T) {
 	left := seen["a"]
 	require.ErrorIs(t, left.Err, context.Canceled)
 	require.Equal(t, Observation{
-		Limiter: "api", Call: CallAcquire, Outcome: OutcomeFailed, Key: "a", N: 1, Err: left.Err,
+		Limiter: "api", Call: CallAcquire, Outcome: OutcomeCanceled, Key: "a", N: 1, Err: left.Err,
 		Latency: 100 * time.Microsecond, Waited: 100 * time.Microsecond,
 	}, left)
 	require.Equal(t, 2, seen["b"].Batch)

@@ -99,7 +99,7 @@ func TestAWaitIsObservedOnce(t *testing.T) {
 	_, err := room.waiter().wait(leaving, l, "k", 4)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []Observation{{
-		Limiter: "api", Call: CallWait, Outcome: OutcomeFailed, Source: SourceRedis, Key: "k", N: 4, Err: err, Waited: 2 * time.Second, Batch: 1,
+		Limiter: "api", Call: CallWait, Outcome: OutcomeCanceled, Source: SourceRedis, Key: "k", N: 4, Err: err, Waited: 2 * time.Second, Batch: 1,
 	}}, untimed(all), "and not the cancel of its reservation")
 }
 

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
 // A Log writes a sample of the denials and failures to a [slog.Logger]: one line for a limiter
@@ -22,11 +21,16 @@ import (
 //	WARN rate limit exceeded limiter=api source=memory n=1 limit=20 window=2s retry_after=40ms left_out=118
 //	ERROR rate limiter failed limiter=api call=acquire source=redis error.type=timeout
 //	WARN rate limiter uses its fallback limiter=api error.type=breaker_open left_out=3120
-//	WARN circuit breaker changed limiter=api from=closed to=open
+//	WARN circuit breaker changed limiter=api from=closed to=open open=1
 //
 // Failures are sampled by limiter, call and [ErrorType], and the answers of a Fallback's
-// secondary by limiter and ErrorType of the reason. A failure whose caller cancelled its
-// context is not logged. Changes of a breaker's state are all logged.
+// secondary by limiter and ErrorType of the reason. A call whose caller cancelled its
+// context is not logged.
+//
+// The changes of all breakers are those of one outage: one line when the first opens, one when
+// the last closes, and at most one a minute in between. open is how many are not closed then, and
+// left_out how many changes were not logged. If breakers open and close all the time, that is
+// logged every six seconds (a tenth of WithEvery).
 //
 // Keys are left out unless [WithKeys] says otherwise. The texts of errors are always left out,
 // because they hold the key.
@@ -48,6 +52,7 @@ type Log struct {
 
 	mu                sync.Mutex // guards what follows
 	denials, troubles samples    // failures and fallbacks are troubles
+	breakers          breakers
 }
 
 // samples are the lines of one budget: a flood of denied keys leaves that of an outage alone.
@@ -146,13 +151,9 @@ func (l *Log) Observe(ctx context.Context, o ratelimit.Observation) {
 	}
 	switch {
 	case o.Call == ratelimit.CallBreaker:
-		l.logger.LogAttrs(ctx, slog.LevelWarn, "circuit breaker changed", slog.String("limiter", o.Limiter),
-			slog.String("from", o.From.String()), slog.String("to", o.Breaker.String()))
+		l.breakerChanged(ctx, o)
 	case o.Outcome == ratelimit.OutcomeFailed:
 		kind := ErrorType(o.Err)
-		if kind == errclass.TypeCanceled {
-			return
-		}
 		l.write(ctx, slog.LevelError, "rate limiter failed", subject{o.Limiter, o.Call, kind}, func() []slog.Attr {
 			return []slog.Attr{
 				slog.String("call", o.Call.String()), slog.String("source", o.Source.String()), slog.String("error.type", kind),
@@ -167,6 +168,29 @@ func (l *Log) Observe(ctx context.Context, o ratelimit.Observation) {
 			return []slog.Attr{slog.String("error.type", kind)}
 		})
 	}
+}
+
+// breakerChanged writes the change of a breaker, if it is one of those that are written.
+func (l *Log) breakerChanged(ctx context.Context, o ratelimit.Observation) {
+	if !l.logger.Enabled(ctx, slog.LevelWarn) {
+		return
+	}
+	l.mu.Lock()
+	written := l.breakers.change(o, l.now(), l.every)
+	open, leftOut := l.breakers.open, l.breakers.leftOut
+	if written {
+		l.breakers.leftOut = 0
+	}
+	l.mu.Unlock()
+	if !written {
+		return
+	}
+	attrs := []slog.Attr{slog.String("limiter", o.Limiter),
+		slog.String("from", o.From.String()), slog.String("to", o.Breaker.String()), slog.Int("open", open)}
+	if leftOut > 0 {
+		attrs = append(attrs, slog.Int("left_out", leftOut))
+	}
+	l.logger.LogAttrs(ctx, slog.LevelWarn, "circuit breaker changed", attrs...)
 }
 
 // denied says what was denied.

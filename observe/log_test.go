@@ -131,15 +131,13 @@ func TestLogWritesFailuresWithoutTheKey(t *testing.T) {
 		log.Observe(ctx, failure("api", down))
 		log.Observe(ctx, failure("api", down))
 		log.Observe(ctx, failure("api", fmt.Errorf("key secret: %w", os.ErrDeadlineExceeded)))
-		log.Observe(ctx, failure("api", fmt.Errorf("key secret: %w", context.Canceled)))
 		fell := denial("api", "secret")
 		fell.Source, fell.Outcome, fell.Reason = ratelimit.SourceFallback, ratelimit.OutcomeAllowed, ratelimit.ErrBreakerOpen
 		log.Observe(ctx, fell)
 		log.Observe(ctx, fell)
-		log.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, Breaker: ratelimit.BreakerOpen})
-		log.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, Breaker: ratelimit.BreakerOpen})
-		for outcome := range ratelimit.OutcomeFailed { // and one that is not set
-			if outcome != ratelimit.OutcomeDenied {
+		log.Observe(ctx, changed("api", ratelimit.BreakerClosed, ratelimit.BreakerOpen))
+		for outcome := range ratelimit.OutcomeCanceled + 1 { // and one that is not set
+			if outcome != ratelimit.OutcomeDenied && outcome != ratelimit.OutcomeFailed {
 				quiet := denial("api", "secret")
 				quiet.Outcome = outcome
 				log.Observe(ctx, quiet)
@@ -149,8 +147,86 @@ func TestLogWritesFailuresWithoutTheKey(t *testing.T) {
 			`level=ERROR msg="rate limiter failed" limiter=api call=acquire source=redis error.type=connection`,
 			`level=ERROR msg="rate limiter failed" limiter=api call=acquire source=redis error.type=timeout`,
 			`level=WARN msg="rate limiter uses its fallback" limiter=api error.type=breaker_open`,
-			`level=WARN msg="circuit breaker changed" limiter=api from=closed to=open`,
-			`level=WARN msg="circuit breaker changed" limiter=api from=closed to=open`,
+			`level=WARN msg="circuit breaker changed" limiter=api from=closed to=open open=1`,
+		}, out.took())
+	})
+}
+
+func changed(limiter string, from, to ratelimit.BreakerState) ratelimit.Observation {
+	return ratelimit.Observation{Limiter: limiter, Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: from, Breaker: to}
+}
+
+const shut, half, open = ratelimit.BreakerClosed, ratelimit.BreakerHalfOpen, ratelimit.BreakerOpen
+
+// An outage of three minutes with twenty breakers, each of which probes every 200 ms: five lines.
+func TestLogWritesAnOutageOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := newLogged()
+		log, err := observe.NewLog(out.logger)
+		require.NoError(t, err)
+		each := func(from, to ratelimit.BreakerState) {
+			for i := range 20 {
+				log.Observe(ctx, changed(fmt.Sprint("limit", i), from, to))
+			}
+		}
+		each(shut, open)
+		require.Equal(t, []string{`level=WARN msg="circuit breaker changed" limiter=limit0 from=closed to=open open=1`}, out.took())
+		for range 3 * 60 * 5 {
+			time.Sleep(200 * time.Millisecond)
+			each(open, half)
+			each(half, open)
+		}
+		const between = `level=WARN msg="circuit breaker changed" limiter=limit0 from=open to=half-open open=20 left_out=`
+		require.Equal(t, []string{between + fmt.Sprint(19+299*40), between + fmt.Sprint(299*40+39), between + fmt.Sprint(299*40+39)}, out.took())
+		time.Sleep(200 * time.Millisecond)
+		each(open, half)
+		each(half, shut)
+		require.Equal(t, []string{`level=WARN msg="circuit breaker changed" limiter=limit19 from=half-open to=closed open=0 left_out=78`}, out.took())
+	})
+}
+
+// Every outage that has lasted six seconds is written, and the end of every one that is. Those that are shorter count.
+func TestLogWritesFewLinesOfABreakerThatFlaps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := newLogged()
+		log, err := observe.NewLog(out.logger)
+		require.NoError(t, err)
+		flap := func(between time.Duration) {
+			for _, to := range []ratelimit.BreakerState{open, half, shut} {
+				log.Observe(ctx, changed("api", map[ratelimit.BreakerState]ratelimit.BreakerState{open: shut, half: open, shut: half}[to], to))
+				time.Sleep(between)
+			}
+		}
+		begins, ends := `level=WARN msg="circuit breaker changed" limiter=api from=closed to=open open=1`, `level=WARN msg="circuit breaker changed" limiter=api from=half-open to=closed open=0`
+		flap(time.Second)
+		require.Equal(t, []string{begins, ends + " left_out=1"}, out.took())
+		flap(time.Second - time.Nanosecond)
+		require.Empty(t, out.took(), "3 s after the other began")
+		time.Sleep(3 * time.Nanosecond)
+		flap(time.Second)
+		require.Equal(t, []string{begins + " left_out=3", ends + " left_out=1"}, out.took(), "6 s after it began")
+		for range 600 { // a minute
+			flap(100 * time.Millisecond / 3)
+		}
+		require.LessOrEqual(t, len(out.took()), 2*10+2)
+	})
+}
+
+// A breaker that nobody uses any more, as after a new configuration, does not hide the end of the next outage.
+func TestLogForgetsABreakerThatIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		out := newLogged()
+		log, err := observe.NewLog(out.logger)
+		require.NoError(t, err)
+		log.Observe(ctx, changed("gone", shut, open))
+		time.Sleep(time.Minute + time.Nanosecond)
+		log.Observe(ctx, changed("api", shut, open))
+		log.Observe(ctx, changed("api", open, half))
+		log.Observe(ctx, changed("api", half, shut))
+		require.Equal(t, []string{
+			`level=WARN msg="circuit breaker changed" limiter=gone from=closed to=open open=1`,
+			`level=WARN msg="circuit breaker changed" limiter=api from=closed to=open open=1`,
+			`level=WARN msg="circuit breaker changed" limiter=api from=half-open to=closed open=0 left_out=1`,
 		}, out.took())
 	})
 }

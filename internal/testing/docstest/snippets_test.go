@@ -69,6 +69,7 @@ var packages = map[string]string{
 	"ratelimit":     "github.com/tryacquire/ratelimit",
 	"ratelimittest": "github.com/tryacquire/ratelimit/ratelimittest",
 	"redis":         "github.com/redis/go-redis/v9",
+	"logging":       "github.com/redis/go-redis/v9/logging",
 	"sha256":        "crypto/sha256",
 	"slog":          "log/slog",
 	"strconv":       "strconv",
