@@ -146,9 +146,8 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 // is the time until all leases have ended, including that of this call, if none is extended.
 //
 // After an error caused by Redis or the network, or if ctx ended during the call, the
-// permits may have been taken. They are then given back in the background, by one command
-// within a second or the client's timeouts; if that fails too, they are free when the lease
-// ends.
+// permits may have been taken. They are then given back in the background, within a second or
+// the client's timeouts; if that fails too, they are free when the lease ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	began, o := f.begin(), Observation{Call: CallHold, Key: key, N: n}
 	if o.Err = f.check(ctx, key, n); o.Err != nil {

@@ -201,13 +201,13 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 	return true, nil
 }
 
-// giveBack takes permits out of Redis that no caller knows of, by a command of its own.
+// giveBack takes permits out of Redis that no caller knows of, by commands of its own.
 func (h *Hold) giveBack(ctx context.Context) {
 	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
 	c := &h.limiter.core
-	_, _ = c.exec.Operate(ctx, c.head.Of(h.key), h.operation(redisexec.Release))
+	_ = c.exec.ReleaseLate(ctx, c.head.Of(h.key), h.operation(redisexec.Release))
 }
 
 // operation is what is done to the permits.

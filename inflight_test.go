@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -494,4 +495,47 @@ func TestAStepOfTheClockMakesNoLeaseLonger(t *testing.T) {
 			})
 		}
 	}
+}
+
+// lateHolds is a client whose command for a hold times out, as go-redis's does at the deadline of the context, and is executed
+// after the next release, which came on another connection.
+type lateHolds struct {
+	*redis.Client
+	late     bool
+	pending  []any
+	released chan int64 // how many permits each release found
+}
+
+func (c *lateHolds) Process(ctx context.Context, cmd redis.Cmder) error {
+	if c.late && cmd.Name() == "evalsha" {
+		c.late, c.pending = false, append([]any(nil), cmd.Args()...)
+		cmd.SetErr(os.ErrDeadlineExceeded)
+		return cmd.Err()
+	}
+	err := c.Client.Process(ctx, cmd)
+	if cmd.Name() == "zrem" {
+		removed := cmd.(*redis.IntCmd).Val()
+		if c.pending != nil {
+			c.Client.Do(context.Background(), c.pending...)
+			c.pending = nil
+		}
+		c.released <- removed
+	}
+	return err
+}
+
+func TestAHoldThatIsExecutedAfterItsReleaseIsReleased(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	client := &lateHolds{Client: s.Client.(*redis.Client), released: make(chan int64, 10)}
+	f := ratelimit.Must(ratelimit.NewInFlight(client, 3, time.Minute))
+	hold, _, err := f.TryAcquire(ctx, "k") // the script is there now
+	require.NoError(t, err)
+	require.NoError(t, hold.Release(ctx))
+	require.EqualValues(t, 1, <-client.released)
+	client.late = true
+	_, _, err = f.TryAcquireN(ctx, "k", 2)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.EqualValues(t, 0, <-client.released)
+	require.EqualValues(t, 2, <-client.released)
+	require.Equal(t, 3, must(t)(f.Peek(ctx, "k")).Remaining)
 }

@@ -121,7 +121,8 @@ func (e *Executor) Ask(ctx context.Context, key string, o Operation) (Reply, err
 // Operate is Ask, but it waits for the client even after ctx has ended.
 func (e *Executor) Operate(ctx context.Context, key string, o Operation) (Reply, error) {
 	if o.Op == Release {
-		return Reply{Words: released}, e.release(ctx, key, o)
+		_, err := e.release(ctx, key, o)
+		return Reply{Words: released}, err
 	}
 	c := e.newCommand()
 	err := c.operate(key, o)
@@ -166,8 +167,20 @@ func (c *Command) hold(s *script.Script, key string, o Operation) error {
 // released are the words of a release.
 var released = []int64{1}
 
-// release removes the permits of a hold. It may be sent several times.
-func (e *Executor) release(ctx context.Context, key string, o Operation) error {
+// ReleaseLate releases a hold whose command brought no reply. Redis may execute that command after a release that was
+// sent later, on another connection: of the connections that have sent something, it reads one after the other, in an
+// order of its own. When the release has its answer, the command's connection has had its turn too. So where nothing was
+// there to be released, it is released once more.
+func (e *Executor) ReleaseLate(ctx context.Context, key string, o Operation) error {
+	removed, err := e.release(ctx, key, o)
+	if removed == 0 && err == nil {
+		_, err = e.release(ctx, key, o)
+	}
+	return err
+}
+
+// release removes the permits of a hold. It may be sent several times. removed is how many permits were there.
+func (e *Executor) release(ctx context.Context, key string, o Operation) (removed int64, err error) {
 	rule := *e.Args[len(e.Args)-1].(*string) // with which the names of permits end
 	texts, args := make([]string, 1+o.N), make([]any, 2+o.N)
 	args[0], texts[0] = "zrem", key
@@ -177,5 +190,7 @@ func (e *Executor) release(ctx context.Context, key string, o Operation) error {
 		}
 		args[i+1] = &texts[i] // boxing each would allocate
 	}
-	return Send(ctx, e.Client, redis.NewIntCmd(ctx, args...))
+	cmd := redis.NewIntCmd(ctx, args...)
+	err = Send(ctx, e.Client, cmd)
+	return cmd.Val(), err
 }
