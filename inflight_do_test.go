@@ -72,7 +72,9 @@ func (m *modelRedis) Process(_ context.Context, cmd redis.Cmder) error {
 		case "extend":
 			cmd.(*redis.IntSliceCmd).SetVal([]int64{map[bool]int64{true: 1}[m.key.Extend(c, *args[8].(*string), 1)]})
 		case "release":
+			before := len(m.key.Leases)
 			m.key.Release(now, strings.Split(*args[2].(*string), "/")[1])
+			cmd.(*redis.IntCmd).SetVal(int64(before - len(m.key.Leases)))
 		}
 	}
 	m.mu.Unlock()
@@ -327,7 +329,7 @@ func TestALostAcquireIsGivenBack(t *testing.T) {
 		commands []string
 	}{
 		"the reply is lost":                    {fault: fault{err: io.EOF}, commands: []string{"acquire 0s", "release 0s"}},
-		"the request is lost":                  {fault: fault{lost: true, err: io.EOF}, commands: []string{"acquire 0s", "release 0s"}},
+		"the request is lost":                  {fault: fault{lost: true, err: io.EOF}, commands: []string{"acquire 0s", "release 0s", "release 0s"}},
 		"the server cannot be reached":         {fault: fault{lost: true, err: errDown}, commands: []string{"acquire 0s"}},
 		"there is no connection":               {fault: pool, commands: []string{"acquire 0s"}},
 		"the caller leaves, and it is allowed": {fault: fault{delay: 3 * time.Second}, leaves: time.Second, commands: []string{"acquire 0s", "release 3s"}},

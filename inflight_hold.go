@@ -190,7 +190,7 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 	reply, err := h.limiter.core.operate(ctx, h.key, h.operation(redisexec.Release))
 	if err != nil {
 		if reply.Batch != nil || reply.Late { // in a batch it was sent at most once, or not at all
-			go h.giveBack(ctx)
+			go h.releaseInTime(ctx, h.limiter.core.exec.ReleaseAgain)
 		}
 		return true, h.limiter.core.failed(ctx, h.key, err)
 	}
@@ -202,12 +202,13 @@ func (h *Hold) release(ctx context.Context) (asked bool, err error) {
 }
 
 // giveBack takes permits out of Redis that no caller knows of, by commands of its own.
-func (h *Hold) giveBack(ctx context.Context) {
+func (h *Hold) giveBack(ctx context.Context) { h.releaseInTime(ctx, h.limiter.core.exec.ReleaseLate) }
+
+func (h *Hold) releaseInTime(ctx context.Context, release func(context.Context, string, redisexec.Operation) error) {
 	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
 	defer cancel()
-	c := &h.limiter.core
-	_ = c.exec.ReleaseLate(ctx, c.head.Of(h.key), h.operation(redisexec.Release))
+	_ = release(ctx, h.limiter.core.head.Of(h.key), h.operation(redisexec.Release))
 }
 
 // operation is what is done to the permits.

@@ -179,6 +179,12 @@ func (e *Executor) ReleaseLate(ctx context.Context, key string, o Operation) err
 	return err
 }
 
+// ReleaseAgain releases a hold that was taken, and whose release may not have been executed.
+func (e *Executor) ReleaseAgain(ctx context.Context, key string, o Operation) error {
+	_, err := e.release(ctx, key, o)
+	return err
+}
+
 // release removes the permits of a hold. It may be sent several times. removed is how many permits were there.
 func (e *Executor) release(ctx context.Context, key string, o Operation) (removed int64, err error) {
 	rule := *e.Args[len(e.Args)-1].(*string) // with which the names of permits end
