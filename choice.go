@@ -29,8 +29,9 @@ type Choice struct {
 var _ Limiter = (*Choice)(nil)
 
 // NewChoice returns a limiter that passes each call to the limiter that pick returns. pick is
-// called once for each call, and once more by a [Fallback] that does not ask its primary, to find the
-// caller's mistakes; with the context of the call. It is called from many goroutines at once, and should be as fast as reading a map: load plans and
+// called once for each call, with its context; once more by a [Fallback] that does not ask its primary,
+// to find the caller's mistakes; and for each answer of the primary where the Choice is the
+// secondary, see [WithLastAnswers]. It is called from many goroutines at once, and should be as fast as reading a map: load plans and
 // settings elsewhere. For a key without a plan, return a limiter for that case, such as
 // [AllowAll] or [DenyAll].
 //

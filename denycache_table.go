@@ -285,11 +285,12 @@ func (t *denyTable) returnPermits(key string) (done func()) {
 	}
 }
 
-func (t *denyTable) givesBack(_ context.Context, key string, n, actual int) (done func()) {
+func (t *denyTable) givesBack(_ context.Context, key string, n, actual int) (done func(error)) {
 	if actual >= n {
-		return func() {}
+		return func(error) {}
 	}
-	return t.returnPermits(key)
+	returned := t.returnPermits(key)
+	return func(error) { returned() } // after an error they may have come back all the same
 }
 
 func (t *denyTable) set(hash uint64) *denySet {

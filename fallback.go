@@ -46,13 +46,13 @@ import (
 // the secondary allows what its own rule allows.
 type Fallback struct {
 	primary, secondary Limiter
-	most               int               // permits that one call can get from the primary; 0: not known
-	budget             time.Duration     // 0: none
-	bound              *bound            // of calls with a budget; nil: none
-	breaker            guard             // nil: none
-	follows            *LocalTokenBucket // the secondary, if it notes the primary's answers
-	name               string            // of what is observed
-	watch              *watch            // nil: nobody observes
+	most               int           // permits that one call can get from the primary; 0: not known
+	budget             time.Duration // 0: none
+	bound              *bound        // of calls with a budget; nil: none
+	breaker            guard         // nil: none
+	follows            bool          // the secondary may be one that notes the primary's answers, see [follower]
+	name               string        // of what is observed
+	watch              *watch        // nil: nobody observes
 }
 
 // A guard keeps calls from a primary that fails: a Breaker, or several.
@@ -101,8 +101,9 @@ func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback,
 	}
 	f := s.fallback(primary)
 	f.primary, f.secondary = primary, secondary
-	if local, ok := secondary.(*LocalTokenBucket); ok && local.follow {
-		f.follows = local
+	f.follows, err = mayFollow(secondary)
+	if err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -251,9 +252,11 @@ func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error
 	if err == nil {
 		switch {
 		case q.joint != nil:
-			q.joint.note()
-		case f.follows != nil:
-			f.follows.note(q.key, r)
+			q.joint.note(ctx)
+		case f.follows:
+			if local := follower(ctx, f.secondary, q.key); local != nil {
+				local.note(q.key, r)
+			}
 		}
 		return r, nil
 	}

@@ -156,16 +156,25 @@ func (j *joint) report(ctx context.Context, began time.Time, o Observation) {
 
 // note passes the primaries' answers on. Permits that are promised for later are used in an outage
 // that begins before: the secondary begins it without them.
-func (j *joint) note() {
+func (j *joint) note(ctx context.Context) {
 	if r := j.out.reservation; r != nil && r.delay > 0 {
 		f := j.space[0]
-		if local, ok := f.secondary.(*LocalTokenBucket); ok && f.follows == nil {
+		if local, ok := f.secondary.(*LocalTokenBucket); ok && !f.follows {
 			local.owe(r.key, r.n)
 		}
 	}
 	for i, f := range j.space {
-		if f != nil && f.follows != nil && (j.out.parts == nil || !j.out.parts[i].Unknown) {
-			f.follows.note(j.call.claims[i].key, *j.out.part(i))
+		if f == nil || !f.follows || j.out.parts != nil && j.out.parts[i].Unknown {
+			continue
+		}
+		key, r := j.call.claims[i].key, *j.out.part(i)
+		local := follower(ctx, f.secondary, key)
+		if local == nil {
+			continue
+		}
+		local.note(key, r)
+		if hearers := j.out.hearersOf(i); hearers != nil {
+			*hearers = (*hearers).and(&lastAnswer{local, r.Limit})
 		}
 	}
 }

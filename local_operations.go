@@ -230,6 +230,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 type localWritten struct {
 	at      int64
 	missing level
+	own     level
 	due     int64
 	there   bool // the key
 }
@@ -238,7 +239,7 @@ func (b *localBucket) state() localWritten {
 	if b == nil {
 		return localWritten{}
 	}
-	return localWritten{b.at, b.missing, b.due, true}
+	return localWritten{b.at, b.missing, b.own, b.due, true}
 }
 
 // A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation
@@ -276,7 +277,7 @@ func (r *localReceipt) cancel(key string) {
 			s.shard.drop(s.b)
 			return
 		}
-		r.limiter.store(s.shard, s.b, key, again.before.at, again.before.missing)
+		r.limiter.store(s.shard, s.b, key, again.before.at, again.before.missing, again.before.own)
 		s.b.due = again.before.due
 	}
 }

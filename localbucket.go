@@ -77,10 +77,10 @@ type localBucket struct {
 	key     string
 	at      int64
 	missing level
+	own     level // the part of missing that was taken here, and is in no answer of a primary
 	full    int64 // the instant at which nothing is missing any more
 	due     int64 // the instant at which the last promised permit is due; see Reserve
 
-	untaken   bool           // it has begun empty, and nobody has taken anything: an answer of the primary says how it stands
 	cancelled []localReceipt // of reservations behind which others have reserved
 	place     int            // its index in the queue
 }
@@ -108,7 +108,9 @@ func WithEmptyStart() LocalOption {
 
 // WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how
 // much of the limit each answer has left, and begins an outage with the same share of its own
-// burst. A key without such an answer begins empty, see [WithEmptyStart]. It denies fewer calls
+// burst. What comes back to the primary by [Ticket.Settle] and [Reservation.Cancel] counts too. The
+// bucket may be inside a [Choice], or the secondary of the secondary. A key without such an answer
+// begins empty, see [WithEmptyStart]. It denies fewer calls
 // wrongly than WithEmptyStart does, and allows more: with three instances of burst 10 and a limit
 // of 30 in all, one may just have used up all 30, while the last answers of the other two say that
 // everything is left; they then allow 20 more. With n instances that is at most burst × (n − 1)/n
@@ -318,6 +320,7 @@ type localState struct {
 	now     int64
 	present int64 // now, or the latest instant of the state: as in Redis, no call moves it back in time
 	missing level
+	own     level // see localBucket
 }
 
 func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
@@ -328,13 +331,16 @@ func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
 	if b := state.b; b != nil {
 		state.present = max(state.now, b.at)
 		state.missing = l.bucket.minus(b.missing, state.present-b.at)
+		if b.own != (level{}) {
+			state.own = l.bucket.minus(b.own, state.present-b.at)
+		}
 	} else if l.empty {
 		state.missing = level{permits: l.bucket.size}
 	}
 }
 
-// note notes what the primary has answered about key, of whose limit as large a share is missing
-// here at least.
+// note notes what the primary has answered about key, of whose limit as large a share is missing here: at least what
+// was allowed here.
 func (l *LocalTokenBucket) note(key string, r Result) {
 	if r.Limit < 1 || checkKey(key) != nil {
 		return
@@ -347,10 +353,39 @@ func (l *LocalTokenBucket) note(key string, r Result) {
 	defer s.mu.Unlock()
 	var state localState
 	l.load(s, key, &state)
-	if own := state.missing; state.b != nil && !state.b.untaken && (own.permits > missing.permits || own.permits == missing.permits && own.units > 0) {
-		missing = own // it has allowed these itself
+	l.noteMissing(&state, missing)
+}
+
+// noteChange notes that permits of key came back to the primary, of a limit of so many, or were charged if back is
+// below 0. If no answer is known, it changes nothing.
+func (l *LocalTokenBucket) noteChange(key string, back, limit int) {
+	s := l.shard(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var state localState
+	if l.load(s, key, &state); state.b == nil || limit < 1 {
+		return
 	}
-	l.write(&state, missing)
+	share := int64(back) * l.bucket.size // both are counts of permits, at most a billion
+	if share < 0 {
+		share -= int64(limit) - 1 // rounded down, as division rounds towards 0
+	}
+	switch missing := (level{state.missing.permits - share/int64(limit), state.missing.units}); {
+	case missing.permits < 0:
+		l.noteMissing(&state, level{})
+	case missing.ceil() > l.bucket.size:
+		l.noteMissing(&state, level{permits: l.bucket.size})
+	default:
+		l.noteMissing(&state, missing)
+	}
+}
+
+// noteMissing makes missing what is missing of what the primary has answered for, or more if more was allowed here.
+func (l *LocalTokenBucket) noteMissing(s *localState, missing level) {
+	if own := s.own; own.permits > missing.permits || own.permits == missing.permits && own.units > missing.units {
+		missing = own
+	}
+	l.store(s.shard, s.b, s.key, s.present, missing, s.own)
 }
 
 // look is the answer to a call for n permits, which it takes if they are there and take is true.
@@ -369,26 +404,29 @@ func (l *LocalTokenBucket) look(s *localState, n int, take bool) Result {
 // beginEmpty notes that a new key was asked: it refills from now on.
 func (l *LocalTokenBucket) beginEmpty(s *localState) {
 	l.write(s, s.missing)
-	s.shard.keys[s.key].untaken = true
 }
 
-// write makes missing what is missing now.
+// write makes missing what is missing now. The difference was taken or given back here.
 func (l *LocalTokenBucket) write(s *localState, missing level) {
-	l.store(s.shard, s.b, s.key, s.present, missing)
+	own := level{s.own.permits + missing.permits - s.missing.permits, s.own.units}
+	if own.permits < 0 || missing == (level{}) {
+		own = level{}
+	}
+	l.store(s.shard, s.b, s.key, s.present, missing, own)
 }
 
 // store notes what is missing from key at now. b is the key's bucket, or nil for a new
 // key.
-func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing level) {
+func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing, own level) {
 	full := now + l.bucket.restores(missing)
 	if b != nil {
-		b.at, b.missing, b.full, b.untaken = now, missing, full, false
+		b.at, b.missing, b.own, b.full = now, missing, own, full
 		heap.Fix(&s.queue, b.place)
 		return
 	}
 	b = s.room(now)
 	b.key = strings.Clone(key) // a part of a large string would keep all of it alive
-	b.at, b.missing, b.full, b.untaken = now, missing, full, false
+	b.at, b.missing, b.own, b.full = now, missing, own, full
 	s.keys[b.key] = b
 	heap.Push(&s.queue, b)
 }

@@ -199,7 +199,8 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 	if !r.ended.CompareAndSwap(0, reservationCancelled) {
 		return false, nil
 	}
-	defer r.hearers.givesBack(ctx, r.key, r.n, 0)()
+	done := r.hearers.givesBack(ctx, r.key, r.n, 0)
+	defer func() { done(err) }()
 	if r.memory != nil {
 		r.memory.cancel(r.key)
 		return true, nil
@@ -319,8 +320,9 @@ func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64
 		if receipt := r.exec.ReservedOf(reply.Words).Receipt; receipt != nil {
 			within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 			defer cancel()
-			defer around.givesBack(within, key, n, 0)()
-			_, _ = r.core.operate(within, key, r.cancel(receipt))
+			done := around.givesBack(within, key, n, 0)
+			defer func() { done(err) }()
+			_, err = r.core.operate(within, key, r.cancel(receipt))
 		}
 	}
 	o := redisexec.Operation{

@@ -249,7 +249,7 @@ func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
 }
 
 // settleInMemory settles a ticket of a limiter in this process.
-func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
+func (t *Ticket) settleInMemory(ctx context.Context, actual int) (err error) {
 	switch {
 	case actual < 0:
 		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
@@ -260,14 +260,16 @@ func (t *Ticket) settleInMemory(ctx context.Context, actual int) error {
 	case t.settled.Swap(true):
 		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)
 	}
-	defer t.hearers.givesBack(ctx, t.key, t.n, actual)()
+	done := t.hearers.givesBack(ctx, t.key, t.n, actual)
+	defer func() { done(err) }()
 	return t.memory.settle(ctx, t.key, t.n, actual)
 }
 
 // settle charges or gives back the difference. The Result is that of a charge.
-func (t *Ticket) settle(ctx context.Context, actual int) (Result, *redisexec.Batch, error) {
+func (t *Ticket) settle(ctx context.Context, actual int) (r Result, sent *redisexec.Batch, err error) {
 	c := t.core
-	defer t.hearers.givesBack(ctx, t.key, t.n, actual)()
+	done := t.hearers.givesBack(ctx, t.key, t.n, actual)
+	defer func() { done(err) }()
 	if actual > t.n {
 		return c.charge(ctx, t.key, actual-t.n)
 	}

@@ -172,7 +172,7 @@ type trialTaken struct {
 }
 
 // givesBack passes a settlement on, in the background.
-func (t *trialTaken) givesBack(ctx context.Context, _ string, _, actual int) (done func()) {
+func (t *trialTaken) givesBack(ctx context.Context, _ string, _, actual int) (done func(error)) {
 	t.mu.Lock()
 	settle := t.settle
 	t.settled, t.actual = true, actual
@@ -180,7 +180,7 @@ func (t *trialTaken) givesBack(ctx context.Context, _ string, _, actual int) (do
 	if settle != nil { // if too many trials are under way, what this one has taken stays
 		t.shadow.try(ctx, trialCall{op: CallSettle, more: &trialMore{settle: settle, actual: actual}})
 	}
-	return func() {}
+	return func(error) {}
 }
 
 // took settles what the trial has taken, now if the enforced limiter's is settled already.
