@@ -35,7 +35,10 @@ import (
 // keys whose buckets are not full. New keys evict other new keys first, so a flood of new
 // keys does not free the keys that are denied.
 //
-// With [WithEmptyStart] or [WithLastAnswers] an outage does not begin with a second burst for every key.
+// With [WithEmptyStart] or [WithLastAnswers] an outage does not begin with a second burst for every key,
+// as long as there is room for all keys whose buckets are not full. When one of them was dropped, as in a
+// flood of new keys, keys that are not there begin full for as long as a bucket takes to refill: otherwise
+// the flood would deny everybody else.
 //
 // Its clock is monotonic, and does not follow changes of the wall clock. With [WithClock],
 // a clock that steps back stands still for the keys in use until it has caught up.
@@ -67,6 +70,7 @@ type localShard struct {
 	queue localQueue
 	most  int
 
+	lacked  int64    // the latest instant at which a key was dropped whose bucket was not full
 	dropped int64    // the latest instant at which a key was dropped; a new key's state begins no earlier
 	_       [64]byte // keeps the next shard's mutex off this one's cache line
 }
@@ -79,6 +83,7 @@ type localBucket struct {
 	missing level
 	own     level // the part of missing that was taken here, and is in no answer of a primary
 	full    int64 // the instant at which nothing is missing any more
+	order   int64 // those with the least are dropped first: full, or before that for a key that has begun empty and taken nothing
 	due     int64 // the instant at which the last promised permit is due; see Reserve
 
 	cancelled []localReceipt // of reservations behind which others have reserved
@@ -95,7 +100,7 @@ type LocalOption interface {
 // secondary of a [Fallback], it allows at most rate × T of a key in an outage of length T, if the
 // key is new to it, where a bucket that begins full allows burst + rate × T. Nothing is paid for
 // while the primary answers. The price is false denials: the first calls of each key are denied,
-// until its rate has brought a permit.
+// until its rate has brought a permit. See [LocalTokenBucket] for what a flood of new keys does.
 //
 // Beside a primary of the same rate and burst in all, an interval t with one outage in it then has
 // at most burst + rate × t + min(burst, rate × T) permits, and what was in flight when the outage
@@ -168,7 +173,8 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	for i := range l.shards {
 		l.shards[i].keys = make(map[string]*localBucket)
 		l.shards[i].most = keys / shards
-		l.shards[i].dropped = math.MinInt64 // none: a clock may begin before 1970
+		l.shards[i].dropped = math.MinInt64    // none: a clock may begin before 1970
+		l.shards[i].lacked = math.MinInt64 / 2 // which can be subtracted
 	}
 	if s.clock != nil {
 		// Instants within 36,000 years of 1970 can be added and subtracted.
@@ -334,8 +340,8 @@ func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
 		if b.own != (level{}) {
 			state.own = l.bucket.minus(b.own, state.present-b.at)
 		}
-	} else if l.empty {
-		state.missing = level{permits: l.bucket.size}
+	} else if all := (level{permits: l.bucket.size}); l.empty && state.now-s.lacked >= l.bucket.restores(all) {
+		state.missing = all // otherwise it may be a key that was dropped
 	}
 }
 
@@ -404,6 +410,9 @@ func (l *LocalTokenBucket) look(s *localState, n int, take bool) Result {
 // beginEmpty notes that a new key was asked: it refills from now on.
 func (l *LocalTokenBucket) beginEmpty(s *localState) {
 	l.write(s, s.missing)
+	b := s.shard.keys[s.key]
+	b.order = b.at
+	heap.Fix(&s.shard.queue, b.place)
 }
 
 // write makes missing what is missing now. The difference was taken or given back here.
@@ -420,27 +429,30 @@ func (l *LocalTokenBucket) write(s *localState, missing level) {
 func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing, own level) {
 	full := now + l.bucket.restores(missing)
 	if b != nil {
-		b.at, b.missing, b.own, b.full = now, missing, own, full
+		b.at, b.missing, b.own, b.full, b.order = now, missing, own, full, full
 		heap.Fix(&s.queue, b.place)
 		return
 	}
-	b = s.room(now)
+	b = l.room(s, now)
 	b.key = strings.Clone(key) // a part of a large string would keep all of it alive
-	b.at, b.missing, b.own, b.full = now, missing, own, full
+	b.at, b.missing, b.own, b.full, b.order = now, missing, own, full, full
 	s.keys[b.key] = b
 	heap.Push(&s.queue, b)
 }
 
 // room makes room for one more key and returns a bucket to use, that of a dropped key
-// or a new one. A full bucket need not be kept: for each new key up to two full ones are
-// dropped, so that memory also shrinks.
-func (s *localShard) room(now int64) *localBucket {
+// or a new one. A full bucket need not be kept, unless it would begin empty: for each new key
+// up to two full ones are dropped, so that memory also shrinks.
+func (l *LocalTokenBucket) room(s *localShard, now int64) *localBucket {
 	var free *localBucket
 	for range 2 {
-		if len(s.queue) == 0 || len(s.queue) < s.most && s.queue[0].full > now {
+		if len(s.queue) == 0 || len(s.queue) < s.most && (l.empty || s.queue[0].full > now) {
 			break
 		}
 		free = s.queue[0]
+		if free.full > now {
+			s.lacked = now
+		}
 		s.drop(free)
 		s.dropped = max(s.dropped, min(free.full, now))
 	}
@@ -456,11 +468,11 @@ func (s *localShard) drop(b *localBucket) {
 	delete(s.keys, b.key)
 }
 
-// localQueue is a heap of buckets, the soonest to be full first.
+// localQueue is a heap of buckets, in the order in which they are dropped.
 type localQueue []*localBucket
 
 func (q localQueue) Len() int           { return len(q) }
-func (q localQueue) Less(i, j int) bool { return q[i].full < q[j].full }
+func (q localQueue) Less(i, j int) bool { return q[i].order < q[j].order }
 
 func (q localQueue) Swap(i, j int) {
 	q[i], q[j] = q[j], q[i]

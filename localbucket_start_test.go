@@ -314,3 +314,52 @@ func TestWhatALocalBucketReports(t *testing.T) {
 	require.NoError(t, r.Cancel(ctx))
 	require.Empty(t, rec.took(t), "nothing was left to cancel")
 }
+
+// TestAFloodOfNewKeysDeniesNobody where buckets begin empty: a user at a third of his rate gets all that he asks for, beside
+// twice as many new keys as there is room for between two of his calls. A key that has used up its burst stays denied.
+func TestAFloodOfNewKeysDeniesNobody(t *testing.T) {
+	for name, start := range map[string]ratelimit.LocalOption{"empty": ratelimit.WithEmptyStart(), "last answers": ratelimit.WithLastAnswers()} {
+		for _, room := range []int{1, 8, 100} {
+			now, flooded := limitertest.Start, 0
+			l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 10, start, ratelimit.WithMaxKeys(room+1),
+				ratelimit.WithClock(func() time.Time { return now })))
+			take := func(key string, n int) bool { return must(t)(l.TryAcquireN(ctx, key, n)).Allowed }
+			require.False(t, take("attacker", 10), "it begins empty")
+			now = now.Add(10 * time.Second)
+			require.True(t, take("attacker", 10))
+			allowed := 0
+			for range 34 {
+				now = now.Add(3 * time.Second)
+				if take("user", 1) {
+					allowed++
+				}
+				for range 2 * room {
+					flooded++
+					take(fmt.Sprint("new", flooded), 1)
+				}
+				if now.Sub(limitertest.Start) < 19*time.Second { // others lack as little then
+					require.False(t, take("attacker", 10), "%s, room for %d", name, room)
+				}
+			}
+			require.Equal(t, 33, allowed, "%s, room for %d: the first meets an empty bucket", name, room)
+
+			now = now.Add(time.Minute) // all that are there are full
+			require.False(t, take("another", 1), "there is room again, so it begins empty")
+		}
+	}
+}
+
+// TestAFullBucketIsKeptWhereItWouldBeginEmpty.
+func TestAFullBucketIsKeptWhereItWouldBeginEmpty(t *testing.T) {
+	now := limitertest.Start
+	l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 10, ratelimit.WithEmptyStart(), ratelimit.WithMaxKeys(3),
+		ratelimit.WithClock(func() time.Time { return now })))
+	for _, key := range []string{"a", "b"} {
+		require.False(t, must(t)(l.TryAcquire(ctx, key)).Allowed)
+	}
+	now = now.Add(time.Minute)
+	require.False(t, must(t)(l.TryAcquire(ctx, "c")).Allowed)
+	for _, key := range []string{"a", "b"} {
+		require.Equal(t, 10, must(t)(l.Peek(ctx, key)).Remaining)
+	}
+}
