@@ -3,7 +3,7 @@
 //	ratelimit top                        the keys that are limited now, and how close others are
 //	ratelimit inspect user:42            what a key holds, in words
 //	ratelimit replay access.log          what would this limit have done to that traffic?
-//	ratelimit scripts --find DIGEST      the script that SLOWLOG or an error names
+//	ratelimit scripts --find 0221dd      the script that SLOWLOG or an error names
 //
 // Each command explains its flags with --help.
 package main
