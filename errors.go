@@ -19,7 +19,8 @@ var (
 	// names the value and what would be right. Methods return it for a limiter
 	// that its constructor did not make, when the clock of WithClock is out of
 	// range, for a maxWait below 0, for a Choice that picked nil, for claims that
-	// cannot be decided together, and if Redis cannot compile the script.
+	// cannot be decided together, and if the server is configured so that it cannot decide:
+	// it cannot compile the script, lacks a command or forbids one.
 	ErrInvalidConfig = errclass.ErrInvalidConfig
 
 	// ErrInvalidKey: the key is empty, or longer than 4,096 bytes. Use a hash of

@@ -92,6 +92,11 @@ var sentinels = []struct {
 var errNoCommand = fmt.Errorf("%w: the server lacks a command that limiters need; "+
 	"load its module for Lua scripts, and rename no command", ErrInvalidConfig)
 
+// errForbidden is of a user who may not run a command, or may not touch a key. An access list stays as it is too. Not so
+// NOAUTH and WRONGPASS, which are outages: while a password is changed, some connections have the old one.
+var errForbidden = fmt.Errorf("%w: the server's user may not do what limiters need; give it the privileges of docs/privileges.md",
+	ErrInvalidConfig)
+
 // replies are the errors of servers and of the scripts, by the words that they begin with. is is
 // the error that a caller can match.
 var replies = []struct {
@@ -106,13 +111,15 @@ var replies = []struct {
 	{"Error compiling script", ErrInvalidConfig, Kind{Mistake, "invalid_config"}}, // such as one of too many limiters
 	{"unknown command", errNoCommand, Kind{Mistake, "invalid_config"}},
 	{"Unknown Redis command called from script", errNoCommand, Kind{Mistake, "invalid_config"}},
+	{"NOPERM", errForbidden, Kind{Mistake, "invalid_config"}},
+	{"The user executing the script can't", errForbidden, Kind{Mistake, "invalid_config"}},
+	{"ACL failure in script", errForbidden, Kind{Mistake, "invalid_config"}}, // of later servers
 	{"BUSY", nil, Kind{Outage, "redis_busy"}},
 	{"CLUSTERDOWN", nil, Kind{Outage, "redis_clusterdown"}},
 	{"LOADING", nil, Kind{Outage, "redis_loading"}},
 	{"MASTERDOWN", nil, Kind{Outage, "redis_masterdown"}},
 	{"MISCONF", nil, Kind{Outage, "redis_misconf"}},
 	{"NOAUTH", nil, Kind{Outage, "redis_noauth"}},
-	{"NOPERM", nil, Kind{Outage, "redis_noperm"}},
 	{"NOREPLICAS", nil, Kind{Outage, "redis_noreplicas"}},
 	{"OOM", nil, Kind{Outage, "redis_oom"}},
 	{"READONLY", nil, Kind{Outage, "redis_readonly"}},
