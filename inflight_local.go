@@ -21,8 +21,9 @@ type LocalInFlight struct {
 	name  string
 	watch *watch // nil: nobody observes
 
-	mu   sync.Mutex // guards held
+	mu   sync.Mutex // guards what is below
 	held map[string]int
+	all  int // the sum of held
 }
 
 // NewLocalInFlight returns a limiter with which at most limit permits of a key are held at once in this
@@ -104,6 +105,7 @@ func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
 		r.RetryAfter, r.ResetAfter = retryWithoutBreaker, retryWithoutBreaker
 	case take:
 		f.held[key] += n
+		f.all += n
 		r.Remaining -= n
 	}
 	return r
@@ -123,9 +125,7 @@ func (f *LocalInFlight) tell(ctx context.Context, began time.Time, o Observation
 		o.HeldChange = o.N
 	}
 	f.mu.Lock()
-	for _, n := range f.held {
-		o.Held += n
-	}
+	o.Held = f.all
 	f.mu.Unlock()
 	f.watch.end(ctx, began, o)
 }
@@ -137,6 +137,7 @@ func (f *LocalInFlight) release(ctx context.Context, key string, n int) {
 		began = time.Now()
 	}
 	f.mu.Lock()
+	f.all -= n
 	if f.held[key] -= n; f.held[key] <= 0 {
 		delete(f.held, key)
 	}
