@@ -144,7 +144,12 @@ func (s *standing) text(f *topFlags, keys int) string {
 	if s.Masters > 1 {
 		fmt.Fprintf(&b, " (%d masters)", s.Masters)
 	}
-	fmt.Fprintf(&b, ": %s, %s of limiters, %s in use", plural(s.Looked, "key"), number(s.Read), number(s.Using))
+	if s.Cut {
+		fmt.Fprintf(&b, ": %s of limiters, of at least %s", plural(s.Read, "key"), number(s.Looked))
+	} else {
+		fmt.Fprintf(&b, ": %s, %s of limiters", plural(s.Looked, "key"), number(s.Read))
+	}
+	fmt.Fprintf(&b, ", %s in use", number(s.Using))
 	if len(f.limits) > 0 {
 		fmt.Fprintf(&b, ", %s limited", number(s.Limited))
 	}
@@ -152,11 +157,18 @@ func (s *standing) text(f *topFlags, keys int) string {
 	if s.Damaged > 0 {
 		fmt.Fprintf(&b, "%s of limiters cannot be read as a state: ratelimit inspect says why\n", plural(s.Damaged, "key"))
 	}
-	if s.Cut {
+	switch {
+	case s.Cut && f.key != "":
+		b.WriteString("The pass was cut short: limiters none of whose keys was looked at are left out. --keys allows more\n")
+	case s.Cut:
 		fmt.Fprintf(&b, "The pass was cut short after %s keys of limiters: --keys allows more\n", number(f.keys))
 	}
 	if len(s.Rows) == 0 {
-		b.WriteString("Nobody uses a limiter now.\n")
+		if s.Cut {
+			b.WriteString("None of them is in use now.\n")
+		} else {
+			b.WriteString("Nobody uses a limiter now.\n")
+		}
 		return b.String()
 	}
 	b.WriteString("\n")

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/tryacquire/ratelimit/internal/keyname"
@@ -23,9 +24,13 @@ nothing, and runs no script. On a terminal it goes on until it is interrupted.
 A key does not hold its limit. --limit says the limits of limiters, by their names; then the list is
 by the share that is used, and keys that have used all are marked.
 
+With --key, it looks at the names of keys to learn which limiters there are, and then asks for the
+caller's key under each of them.
+
 Bounds: a request asks for about 250 keys; a pass reads --keys keys of limiters from each master at
-most; and requests are so far apart that their way there and back, which is longer than the server
-works on them, takes at most --share of the time, on each master. The memory is that of the list.
+most, or with --key the names of as many keys; and requests are so far apart that their way there
+and back, which is longer than the server works on them, takes at most --share of the time, on each
+master. The memory is that of the list.
 `
 
 // topFlags are the flags of top.
@@ -71,7 +76,7 @@ func (p program) topCommand() *cobra.Command {
 	fs.StringVar(&f.algorithm, "algorithm", "", "only this algorithm: "+strings.Join(keyname.All(), ", ")+" (all)")
 	fs.DurationVar(&f.every, "every", 2*time.Second, "how long to wait after a pass, on a terminal or if it is given; 0: one pass")
 	fs.StringVar(&f.sharePercent, "share", "5%", "the most of a server's time")
-	fs.IntVar(&f.keys, "keys", 100_000, "the most keys of limiters that a pass reads from each master")
+	fs.IntVar(&f.keys, "keys", 100_000, "the most keys of limiters that a pass reads from each master; with --key, of names of any keys")
 	f.redis.define(fs)
 	complete(cmd, "algorithm", keyname.All()...)
 	return cmd
@@ -101,9 +106,9 @@ func (f *topFlags) check() error {
 	return nil
 }
 
+// wants reports whether the keys of a limiter are to be listed.
 func (f *topFlags) wants(p keyname.Parts) bool {
-	return (f.prefix == "" || p.Prefix == f.prefix) && (f.name == "" || p.Name == f.name) && (f.key == "" || p.Key == f.key) &&
-		(f.algorithm == "" || p.Algorithm == f.algorithm)
+	return (f.prefix == "" || p.Prefix == f.prefix) && (f.name == "" || p.Name == f.name) && (f.algorithm == "" || p.Algorithm == f.algorithm)
 }
 
 // top scans the keys once, or again and again until ctx ends (f.repeats).
@@ -152,26 +157,42 @@ func (p program) pass(ctx context.Context, f *topFlags, s *server) (*standing, e
 	}
 	found := &standing{Server: s.addr, Masters: len(masters), limits: f.limits}
 	found.most = top[row]{n: rows, compare: row.compare}
+	scanOf := func(c redis.Cmdable) *scan {
+		return &scan{client: c, share: f.share, most: f.keys, wants: f.wants, pause: p.pause, now: time.Now}
+	}
+	callers, formats := map[string]bool{}, keyname.All() // the names that the key of --key may have
 	var mu sync.Mutex
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
 	for _, master := range masters {
 		all.Go(func() {
-			one := &scan{client: master, share: f.share, most: f.keys, wants: f.wants, pause: p.pause, now: time.Now}
+			one := scanOf(master)
 			looked, read := 0, 0
-			err := one.each(ctx, func(st state.State) {
-				mu.Lock()
-				defer mu.Unlock()
-				found.add(st)
-			}, func() {
+			progress := func() {
 				mu.Lock()
 				defer mu.Unlock()
 				found.Looked += one.looked - looked
 				found.Read += one.read - read
 				looked, read = one.looked, one.read
 				p.progress.show("looked at %s keys, %s of limiters", number(found.Looked), number(found.Read))
-			})
+			}
+			var err error
+			if f.key == "" {
+				err = one.each(ctx, func(st state.State) {
+					mu.Lock()
+					defer mu.Unlock()
+					found.add(st)
+				}, progress)
+			} else {
+				err = one.names(ctx, func(parts keyname.Parts) {
+					mu.Lock()
+					defer mu.Unlock()
+					if f.wants(parts) && (parts.Key == f.key || slices.Contains(formats, parts.Algorithm)) {
+						callers[keyname.NewHead(parts.Prefix, parts.Name, parts.Algorithm).Of(f.key)] = true
+					}
+				}, progress)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			found.Damaged += one.damaged
@@ -184,6 +205,20 @@ func (p program) pass(ctx context.Context, f *topFlags, s *server) (*standing, e
 	all.Wait()
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
+	}
+	if f.key != "" {
+		found.Read = 0
+	}
+	if names := slices.Sorted(maps.Keys(callers)); len(names) > 0 { // all in one slot
+		c, err := s.of(ctx, names[0])
+		if err != nil {
+			return nil, err
+		}
+		one := scanOf(c)
+		if err := one.states(ctx, names, found.add); err != nil {
+			return nil, err
+		}
+		found.Read, found.Damaged = one.read, one.damaged
 	}
 	found.Rows = found.most.items
 	if found.Rows == nil {

@@ -57,6 +57,7 @@ Limits that are not known: --limit name=permits
 		require.Contains(t, got.stdout, "1 key of limiters cannot be read as a state: ratelimit inspect says why\n")
 		require.NotContains(t, got.stdout, "cut short")
 		got = live(t, addr, "top", "--keys", "5")
+		require.Contains(t, got.stdout, ": 5 keys of limiters, of at least 7, ")
 		require.Contains(t, got.stdout, "The pass was cut short after 5 keys of limiters: --keys allows more\n")
 	})
 }
@@ -70,6 +71,39 @@ func TestAKeyThatComesTwiceIsListedOnce(t *testing.T) {
 		s.add(state.State{Name: "ratelimit:api:tokenbucket{" + key + "}", Parts: parts, Exists: true, Used: 5})
 	}
 	require.Equal(t, []int{2, 2, 0, 2}, []int{s.Using, s.Limited, s.most.beyond, len(s.most.items)})
+}
+
+// TestTopFindsACallerWithoutReadingAllKeys: from some keys it learns which limiters there are, and asks for the caller's in
+// each.
+func TestTopFindsACallerWithoutReadingAllKeys(t *testing.T) {
+	server := redistest.Start(t)
+	client := server.Client(t)
+	const others = 3000
+	for _, name := range []string{"api", "login"} {
+		window := ratelimit.Must(ratelimit.NewFixedWindow(client, 5, time.Hour, ratelimit.WithName(name)))
+		for i := range others {
+			_, err := window.TryAcquire(t.Context(), fmt.Sprint(i))
+			require.NoError(t, err)
+		}
+		_, err := window.TryAcquireN(t.Context(), "user:42", 3)
+		require.NoError(t, err)
+	}
+	got := live(t, server.Addr(), "top", "--json", "--keys", "500", "--key", "user:42")
+	require.Equal(t, exitDone, got.code, got.stderr)
+	var found standing
+	require.NoError(t, json.Unmarshal([]byte(got.stdout), &found))
+	require.True(t, found.Cut)
+	require.Less(t, found.Looked, others, "it has looked at most of the keys")
+	var rows []string
+	for _, r := range found.Rows {
+		rows = append(rows, fmt.Sprintf("%s %s %d", r.Limiter, r.Key, r.Used))
+	}
+	require.Equal(t, []string{"api user:42 3", "login user:42 3"}, rows)
+	require.Equal(t, 2, found.Read)
+	shown := live(t, server.Addr(), "top", "--keys", "500", "--key", "user:42", "--name", "api").stdout
+	require.Regexp(t, `: 1 key of limiters, of at least [5-9]\d\d, 1 in use\n`, shown)
+	require.Contains(t, shown, "The pass was cut short: limiters none of whose keys was looked at are left out. --keys allows more\n")
+	require.Contains(t, live(t, server.Addr(), "top", "--keys", "500", "--key", "user:1x").stdout, "None of them is in use now.\n")
 }
 
 // TestTopOnACluster: on every master.
@@ -97,6 +131,7 @@ func TestTopOnACluster(t *testing.T) {
 	for i := range 5 { // in several slots
 		key := fmt.Sprintf("user:%02d", i)
 		require.Equal(t, exitDone, liveWith(t, map[string]string{"REDIS_URL": "redis://operator:secret@" + addr}, "inspect", key).code)
+		require.Contains(t, live(t, addr, "top", "--key", key).stdout, fmt.Sprintf(": %d keys, 1 of limiters, 1 in use\n", 30-i))
 		require.Equal(t, i == 4, live(t, addr, "peek", "--algorithm", "fixed-window", "--rate", "5/h", key).code == exitNo)
 		require.Equal(t, exitDone, live(t, addr, "reset", key).code)
 		require.Equal(t, exitNo, live(t, addr, "inspect", key).code)
