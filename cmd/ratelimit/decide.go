@@ -109,6 +109,10 @@ func (p program) read(ctx context.Context, name string, cfg config, rep *finding
 		if err == io.EOF {
 			return nil
 		}
+		if errors.Is(err, io.ErrUnexpectedEOF) && lines.number > 0 { // gzip: of a log that is still written, or was copied in part
+			rep.truncated = append(rep.truncated, truncatedLog{name, lines.number})
+			return nil
+		}
 		if err == nil && lines.number%4096 == 0 {
 			p.progress.show("read %s lines", number(rep.requests+rep.skipped))
 			err = ctx.Err()

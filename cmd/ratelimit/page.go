@@ -42,6 +42,9 @@ func (r *findings) data(took time.Duration) report.Data {
 	for _, s := range r.samples {
 		d.Samples = append(d.Samples, report.Sample{Source: s.file, Line: s.number, Reason: s.err.Error(), Text: s.text})
 	}
+	for _, t := range r.truncated {
+		d.Truncated = append(d.Truncated, report.Truncated{Source: t.file, Lines: t.lines})
+	}
 	labels := r.labels()
 	for i, l := range r.cfg.limits {
 		d.Limits = append(d.Limits, report.Limit{

@@ -26,6 +26,8 @@ type findings struct {
 	skipped int
 	samples []skippedLine
 
+	truncated []truncatedLog
+
 	formats map[string]int // of lines
 
 	allowed []int // by each limit
@@ -50,6 +52,12 @@ type skippedLine struct {
 	number int
 	err    error
 	text   string
+}
+
+// A truncatedLog is one whose gzip ends in the middle, behind so many lines.
+type truncatedLog struct {
+	file  string
+	lines int
 }
 
 // A tally counts the requests of one key or one minute.

@@ -79,6 +79,9 @@ func (r *findings) writeLog(b *strings.Builder) {
 			fmt.Fprintf(b, "  and %s more\n", number(more))
 		}
 	}
+	for _, t := range r.truncated {
+		fmt.Fprintf(b, "%s ends in the middle: what its gzip held behind line %s is missing\n", printable(t.file, 200), number(t.lines))
+	}
 	if r.requests == 0 {
 		fmt.Fprintf(b, "There is nothing to replay: no line of %s is like\n"+
 			`  192.0.2.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5120`+"\n", name)

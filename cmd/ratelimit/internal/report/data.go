@@ -39,6 +39,9 @@ type Data struct {
 	// Samples are the first lines that could not be read, three at most.
 	Samples []Sample `json:"samples_skipped"`
 
+	// Truncated are the logs whose gzip ends in the middle; of these, only the lines in front of that were read.
+	Truncated []Truncated `json:"truncated,omitempty"`
+
 	// First and Last are the times of the first request and of the last, in Zone. They are
 	// zero if there are no requests.
 	First time.Time `json:"first,omitzero"`
@@ -105,6 +108,12 @@ type Sample struct {
 	Line   int    `json:"line"`   // its number in the file, from 1
 	Reason string `json:"reason"` // why it could not be read, in words
 	Text   string `json:"text"`   // the line's beginning, 400 bytes at most
+}
+
+// A Truncated is a log whose gzip ends in the middle.
+type Truncated struct {
+	Source string `json:"source"` // the file, as in Data.Sources
+	Lines  int    `json:"lines"`  // that could be read
 }
 
 // A Bucket is a part of the time.

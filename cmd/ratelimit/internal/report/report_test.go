@@ -51,6 +51,7 @@ func counted(all []string) map[string]int {
 func TestPageHasTheFigures(t *testing.T) {
 	d := sample(100_000, 288, 1)
 	d.KeysDenied[1].Key = "-"
+	d.Truncated = []Truncated{{"access.log.1.gz", 1234}}
 	html := written(t, d)
 	cells := regexp.MustCompile(`<[^>]*>`).ReplaceAllString(html[strings.Index(html, "<main>"):strings.Index(html, "<footer")], " ")
 	text := strings.Join(strings.Fields(cells), " ")
@@ -63,6 +64,7 @@ func TestPageHasTheFigures(t *testing.T) {
 	require.Contains(t, text, "2026-03-02 00:37 880 675", "minutes are in the log's time zone")
 	require.Contains(t, text, "100,012 lines were read: 99,993 as combined, 7 as vhost combined. 12 could not be parsed and are in no figure above. The first of them:")
 	require.Contains(t, text, "access.log , line 17: it has no time in brackets GET / HTTP/1.1")
+	require.Contains(t, text, "access.log.1.gz ends in the middle: what its gzip held behind line 1,234 is missing.")
 	require.Contains(t, html, "from 2026-03-02 00:00 to 2026-03-02 23:59:59 <span class=\"minute\">(UTC-05:00)</span>")
 }
 
