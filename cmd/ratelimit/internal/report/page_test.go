@@ -1,10 +1,12 @@
 package report
 
 import (
+	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/chromedp"
@@ -34,6 +36,12 @@ func painted(chart int, color string) string {
 		return n;
 	})()`
 }
+
+// cutOff is whether bars of the first chart reach its upper edge.
+const cutOff = `(() => {
+	const canvas = document.querySelector(".chart canvas"), over = document.querySelector(".u-over");
+	return canvas.getContext("2d").getImageData(over.offsetLeft, over.offsetTop, over.offsetWidth, 2).data.some((v, i) => i % 4 === 3 && v);
+})()`
 
 func TestReportIsDrawn(t *testing.T) {
 	b := openReport(t, sample(100_000, 288, 1))
@@ -79,6 +87,51 @@ func TestLimitsAreSideBySide(t *testing.T) {
 		chromedp.KeyEvent(kb.Escape), chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.5)+1, y),
 		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.5), y), until(legends+`.every(text => text.startsWith("2026-03-02 11:5"))`),
 	)
+}
+
+// TestBarsAreAsWideAsThePageAllows: of four days in parts of five minutes, each bar is as many as make three pixels, and of a
+// part that is enlarged fewer. Nothing is lost.
+func TestBarsAreAsWideAsThePageAllows(t *testing.T) {
+	d := sample(100_000, 288, 2)
+	for len(d.Buckets) < 4*288 {
+		d.Buckets = append(d.Buckets, Bucket{Begin: d.First.Add(time.Duration(len(d.Buckets)) * 5 * time.Minute), Denied: []int{0, 0}})
+	}
+	d.Last = d.First.Add(4*24*time.Hour - time.Second)
+	b := openReport(t, d)
+	bar := `document.getElementById("bar").textContent`
+	for _, look := range []struct {
+		width int64
+		bar   string
+	}{{1200, "one hour"}, {400, "one hour"}, {320, "6 hours"}} {
+		b.do(screen(look.width, 900, "light"), until(bar+` === "`+look.bar+`" && !`+cutOff)) // counts are on the scale of these bars
+		b.screenshot("report-four-days-" + fmt.Sprint(look.width))
+	}
+	b.do(screen(1200, 900, "light"), until(bar+` === "one hour"`))
+	box := value[[]float64](b, `(() => { const r = document.querySelectorAll(".u-over")[0].getBoundingClientRect(); return [r.left, r.top, r.width, r.height] })()`)
+	x, y := func(part float64) float64 { return box[0] + box[2]*part }, box[1]+box[3]/2
+	b.do(
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.1), y),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMousePressed, x(.1), y, chromedp.ButtonLeft),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(.2), y, chromedp.ButtonLeft),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseReleased, x(.2), y, chromedp.ButtonLeft),
+		until(bar+` === "5 minutes"`),
+		chromedp.KeyEvent(kb.Escape), until(bar+` === "one hour"`),
+		chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, x(0)+1, y),
+	)
+	allowed := 0 // in the first hour, under the second limit
+	for _, bucket := range d.Buckets[:12] {
+		allowed += bucket.Allowed(1)
+	}
+	b.do(until(`[...document.querySelectorAll(".chart")[1].querySelectorAll(".u-legend td")].some(e => e.textContent === "` + number(allowed) + `")`))
+}
+
+// TestRowsAreLowOnAPhone: no column is so narrow that its words stand below each other.
+func TestRowsAreLowOnAPhone(t *testing.T) {
+	b := openReport(t, sample(100_000, 288, 3))
+	b.do(screen(400, 800, "light"))
+	b.audit()
+	b.screenshot("report-phone")
+	require.Less(t, value[float64](b, `Math.max(...[...document.querySelectorAll("#limits tbody tr")].map(e => e.getBoundingClientRect().height))`), 100.0)
 }
 
 func TestOneOfManyLimitsIsPickedByKeyboard(t *testing.T) {

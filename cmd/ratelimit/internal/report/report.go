@@ -54,18 +54,10 @@ type document struct {
 	Style   template.CSS
 	Script  template.JS
 	Allowed string // the only script that a browser runs, as in a policy of CSP
-	Rows    []limitRow
 	Tables  []tallyTable
 	Chart   chart
 	Zoned   string // the name of the time zone
 	Width   string // of a bucket, in words
-}
-
-// A limitRow is a row of the table of limits.
-type limitRow struct {
-	Limit
-	Share float64 // of the requests that were denied, of 100
-	Bar   float64 // its length in percent: the longest of several is 100
 }
 
 // A tallyTable is the keys denied most, or minutes.
@@ -113,23 +105,8 @@ func newDocument(d Data) (document, error) {
 			{"busiest", "The busiest minutes", "minute", d.MinutesBusiest, true, d.MinutesBusiestBeyond, "more minutes had requests"},
 		},
 	}
-	longest := 0.0
 	for _, l := range d.Limits {
-		share := 0.0
-		if d.Requests > 0 {
-			share = 100 * float64(l.Denied) / float64(d.Requests)
-		}
-		longest = max(longest, share)
-		p.Rows = append(p.Rows, limitRow{Limit: l, Share: share})
 		p.Chart.Labels = append(p.Chart.Labels, shown(l.Label))
-	}
-	if len(d.Limits) == 1 {
-		longest = 100
-	}
-	for i := range p.Rows {
-		if longest > 0 {
-			p.Rows[i].Bar = 100 * p.Rows[i].Share / longest
-		}
 	}
 	return p, p.chart()
 }

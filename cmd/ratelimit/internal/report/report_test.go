@@ -3,6 +3,7 @@ package report
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -66,6 +67,16 @@ func TestPageHasTheFigures(t *testing.T) {
 	require.Contains(t, text, "access.log , line 17: it has no time in brackets GET / HTTP/1.1")
 	require.Contains(t, text, "access.log.1.gz ends in the middle: what its gzip held behind line 1,234 is missing.")
 	require.Contains(t, html, "from 2026-03-02 00:00 to 2026-03-02 23:59:59 <span class=\"minute\">(UTC-05:00)</span>")
+}
+
+// TestBarsAreShares of all requests, also in a sweep.
+func TestBarsAreShares(t *testing.T) {
+	d := sample(100_000, 24, 3)
+	d.Sweep = true
+	html := written(t, d)
+	for _, l := range d.Limits {
+		require.Contains(t, html, fmt.Sprintf(`<div style="width: %.2f%%"></div>`, float64(l.Denied)/1000))
+	}
 }
 
 func TestPageWithoutRequests(t *testing.T) {

@@ -6,6 +6,11 @@
   const charts = document.getElementById("charts");
   const sideBySide = 4; // so many charts below each other; of more limits, one is picked
 
+  const units = [[86400, "day"], [3600, "hour"], [60, "minute"], [1, "second"]];
+  const inWords = seconds => {
+    const [length, name] = units.find(([length]) => seconds % length === 0), n = seconds / length;
+    return n === 1 ? "one " + name : n + " " + name + "s";
+  };
   const counts = limit => [data.total.map((n, i) => n - data.denied[limit][i]), data.denied[limit]];
 
   function draw(limit, title) {
@@ -19,7 +24,8 @@
     host.className = "chart";
     charts.append(host);
     const chart = stackedChart(host, [{ name: "allowed", color: "--allow" }, { name: "denied", color: "--deny" }],
-      { label: "Requests allowed and denied over time" + (title ? " by " + title : "") + "; the table below has the figures", clock: data.zone });
+      { label: "Requests allowed and denied over time" + (title ? " by " + title : "") + "; the table below has the figures", clock: data.zone,
+        bars: seconds => { document.getElementById("bar").textContent = inWords(seconds); } });
     chart.set(data.x, counts(limit));
     return chart;
   }
