@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,20 +62,21 @@ func TestPageShowsAnOutageAndItsPolicy(t *testing.T) {
 	w, b := openPage(t)
 	health := func(words string) step { return until(text("health") + `.startsWith("` + words + `")`) }
 	b.do(
-		health("Redis answers. The breaker is closed"),
+		health("Redis answers. Every request asks it."),
 		chromedp.Click("#down"), chromedp.Click("#burst"),
-		health("Redis is down. The breaker is open"),
+		health("Redis is down. Requests do not ask it any more"),
 		until(text("states")+`.includes("cannot be read")`),
 		until(count("secondary")+` >= 5`),
 	)
+	b.do(until(painted("--span") + ` > 50`)) // the chart has the outage
 	b.audit()
 	b.screenshot("playground-outage")
 	b.do(
 		chromedp.Click("#down"),
-		health("Redis answers. The breaker is closed"),
+		health("Redis answers. Every request asks it."),
 		chromedp.SetValue(`[name=policy]`, "error"),
 		chromedp.Poll[chromedp.Void](`document.querySelector("[name=policy]").dispatchEvent(new Event("input", {bubbles: true}))`),
-		health("Redis answers. No policy"),
+		health("Redis answers. Every request asks it, and fails if"),
 		chromedp.Click("#down"), chromedp.Click("#burst"),
 		until(count("failed")+` >= 20`),
 	)
@@ -82,6 +84,70 @@ func TestPageShowsAnOutageAndItsPolicy(t *testing.T) {
 	defer w.mu.Unlock()
 	require.True(t, w.settings.Down)
 	require.Equal(t, "error", w.settings.Policy)
+}
+
+// painted is how many pixels of the chart have the colour of a variable of the style sheet.
+func painted(color string) string {
+	return `(() => {
+		const canvas = document.querySelector(".chart canvas"), probe = document.createElement("canvas").getContext("2d", {willReadFrequently: true});
+		probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("` + color + `").trim();
+		probe.fillRect(0, 0, 1, 1);
+		const want = probe.getImageData(0, 0, 1, 1).data, all = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+		let n = 0;
+		for (let i = 0; i < all.length; i += 4) n += all[i] === want[0] && all[i + 1] === want[1] && all[i + 2] === want[2] && all[i + 3] === 255;
+		return n;
+	})()`
+}
+
+// TestControlsAreUsedWithTheChartInView, on a phone: whichever one scrolls to, also by the keyboard.
+func TestControlsAreUsedWithTheChartInView(t *testing.T) {
+	_, b := openPage(t)
+	b.do(screen(400, 800, "light"), until(count("allowed")+` > 0`))
+	for _, control := range []string{"[name=algorithm]", "[name=limit]", "[name=rate]", "#burst", "#reset", "[name=policy]", "#down"} {
+		value[bool](b, `(document.activeElement.blur(), scrollTo(0, 0), document.querySelector("`+control+`").focus(), true)`)
+		b.do(screen(400, 800, "light")) // it is drawn so
+		in := value[map[string]float64](b, `(() => {
+			const chart = document.querySelector(".chart canvas").getBoundingClientRect(), control = document.querySelector("`+control+`").getBoundingClientRect();
+			return {chartTop: chart.top, chartBottom: document.querySelector(".now").getBoundingClientRect().bottom, top: control.top, bottom: control.bottom};
+		})()`)
+		require.GreaterOrEqual(t, in["chartTop"], 0.0, control)
+		require.GreaterOrEqual(t, in["top"], in["chartBottom"], control)
+		require.LessOrEqual(t, in["bottom"], 800.0, control)
+	}
+	b.audit()
+}
+
+// TestPageSaysWhichValueIsImpossible: and goes on with the last possible one.
+func TestPageSaysWhichValueIsImpossible(t *testing.T) {
+	w, b := openPage(t)
+	change := func(to string) step {
+		return chromedp.Poll[chromedp.Void](`(() => {
+			document.querySelector("[name=limit]").value = "` + to + `";
+			return document.querySelector("[name=limit]").dispatchEvent(new Event("change", {bubbles: true}));
+		})()`)
+	}
+	for value, says := range map[string]string{"0": "0", "1001": "1001", "1.5": "1.5", "": "empty"} {
+		b.do(change(value), until(text("problem")+` === "“Requests allowed” is `+says+`; it can be a whole number from 1 to 1000."`))
+	}
+	b.audit()
+	b.screenshot("playground-impossible")
+	b.do(change("7"), until(text("problem")+` === ""`))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Equal(t, 7, w.settings.Limit)
+}
+
+// TestPageUsesWordsOfEverybody: those of programmers are explained or left out, and the legend has no name without a value.
+func TestPageUsesWordsOfEverybody(t *testing.T) {
+	_, b := openPage(t)
+	b.do(chromedp.Click("#burst"), until(count("denied")+` > 0`))
+	page := value[string](b, `document.body.innerText`)
+	for _, word := range []string{"breaker", "no decision", "policy", "secondary"} {
+		require.NotContains(t, strings.ToLower(page), word)
+	}
+	require.Contains(t, page, "A permit is the right to one request.")
+	require.ElementsMatch(t, []string{"allowed", "denied", "failed"}, value[[]string](b, `[...document.querySelectorAll(".u-legend .u-series")]
+		.filter(e => e.checkVisibility({visibilityProperty: true})).map(e => e.textContent.trim())`))
 }
 
 // TestPageWorksByKeyboard: the Tab key reaches every control, and keys use it.

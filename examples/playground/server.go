@@ -105,6 +105,7 @@ type view struct {
 	Settings settings `json:"settings"`
 	Now      int64    `json:"now"`
 	Seconds  []second `json:"seconds"`
+	Outages  []outage `json:"outages"`
 	Totals   counts   `json:"totals"`
 	Waiting  int      `json:"waiting"`
 	Breaker  string   `json:"breaker"` // empty without a policy
@@ -119,7 +120,8 @@ func (w *world) view(ctx context.Context) view {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	v := view{
-		Where: w.where, Settings: w.settings, Now: time.Now().Unix(), Seconds: append([]second{}, w.seconds...), Totals: w.totals,
+		Where: w.where, Settings: w.settings, Now: time.Now().Unix(), Seconds: append([]second{}, w.seconds...),
+		Outages: append([]outage{}, w.outages...), Totals: w.totals,
 		Waiting: w.waiting, Lines: append([]line{}, w.lines...), States: states, Format: formats[w.settings.Algorithm].words,
 	}
 	if err != nil {

@@ -41,6 +41,7 @@ type world struct {
 	settings settings
 	built    built
 	seconds  []second
+	outages  []outage
 	lines    []line // the newest first
 	totals   counts
 	waiting  int
@@ -66,6 +67,12 @@ type counts struct {
 type second struct {
 	At int64 `json:"at"` // Unix time
 	counts
+}
+
+// An outage is a time in which Redis was down, in seconds of Unix time.
+type outage struct {
+	From int64 `json:"from"`
+	To   int64 `json:"to"` // 0: it goes on
 }
 
 // A line is one answer.
@@ -108,6 +115,11 @@ func (w *world) set(s settings) error {
 			return err
 		}
 		w.built = b
+	}
+	if now := time.Now().Unix(); s.Down && !w.settings.Down {
+		w.outages = slices.DeleteFunc(append(w.outages, outage{From: now}), func(o outage) bool { return o.To != 0 && o.To < now-shown })
+	} else if !s.Down && w.settings.Down {
+		w.outages[len(w.outages)-1].To = now
 	}
 	w.settings = s
 	w.link.setDown(s.Down)
@@ -236,7 +248,7 @@ func (w *world) record(caller int, s settings, result ratelimit.Result, err erro
 	case errors.As(err, &tooLong):
 		one.Denied, l.Kind, l.Text = 1, "deny", "does not wait: its turn would come in "+held.Brief(tooLong.Wait)
 	case err != nil:
-		one.Failed, l.Kind, l.Text = 1, "fail", "no decision: "+err.Error()
+		one.Failed, l.Kind, l.Text = 1, "fail", "failed: "+err.Error()
 	case !result.Allowed:
 		one.Denied, l.Kind, l.Text = 1, "deny", "denied, retry after "+held.Brief(result.RetryAfter)
 	case s.Wait:

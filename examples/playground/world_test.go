@@ -86,9 +86,11 @@ func TestOutageIsDecidedByThePolicy(t *testing.T) {
 				require.Equal(t, want, v.Totals)
 				require.Contains(t, v.Unread, errDown.Error())
 				require.Empty(t, v.States)
+				require.Equal(t, []outage{{From: v.Now - 2}}, v.Outages)
 				s.Down = false
 				require.NoError(t, w.set(s))
 				advance(time.Second) // until the breaker asks again
+				require.Equal(t, []outage{{From: v.Now - 2, To: v.Now}}, w.view(t.Context()).Outages)
 				w.burst(1)
 				synctest.Wait()
 				require.Equal(t, want.Allowed+1, w.view(t.Context()).Totals.Allowed)

@@ -10,11 +10,13 @@
 //           Where the page has too few pixels for a bar for each x, a bar is several of them
 //   bars    is called with the seconds of a bar whenever they change
 //   range   the ends of the axis of x; without it, those of the data
-//   height  in pixels
+//   height  returns it in pixels; without it, 220
+//   span    what a span is, see set
 //
-// set(x, counts) shows other data: counts has an array as long as x for each series.
+// set(x, counts, spans) shows other data: counts has an array as long as x for each series, and spans are
+// parts of x, of two ends each, that are marked.
 function stackedChart(host, series, options) {
-  let plot, x = [], counts = series.map(() => []), shown = { x, counts, seconds: 0 };
+  let plot, spans = [], x = [], counts = series.map(() => []), shown = { x, counts, seconds: 0 };
   const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const short = v => v >= 1e6 ? +(v / 1e6).toFixed(1) + "M" : v >= 1e4 ? +(v / 1e3).toFixed(1) + "k" : String(v);
   const clock = (t, step) => {
@@ -74,13 +76,40 @@ function stackedChart(host, series, options) {
     plot.setData(stacked());
   };
 
+  const height = options.height || (() => 220);
+  // onSpans draws for each span that is seen, within the chart.
+  const onSpans = paint => u => {
+    const { left, top, width, height } = u.bbox, c = u.ctx;
+    c.save();
+    c.beginPath();
+    c.rect(left, top, width, height);
+    c.clip();
+    for (const span of spans) {
+      const [begin, end] = span.map(at => Math.max(u.valToPos(at, "x", true), left));
+      if (end > left) paint(c, begin, end, u.bbox);
+    }
+    c.restore();
+  };
+  const shade = onSpans((c, begin, end, { top, height }) => {
+    c.fillStyle = css("--span");
+    c.fillRect(begin, top, end - begin, height);
+  });
+  const name = onSpans((c, begin, _, { left, top, width }) => {
+    const dot = devicePixelRatio;
+    c.font = 12 * dot + "px system-ui, sans-serif";
+    c.textAlign = "left";
+    c.textBaseline = "top";
+    c.fillStyle = css("--ink");
+    c.fillText(options.span, Math.min(begin + 4 * dot, left + width - c.measureText(options.span).width - 4 * dot), top + 2 * dot);
+  });
+
   const draw = () => {
     if (plot) plot.destroy();
     const ink = css("--soft"), grid = css("--line");
     const axis = { stroke: ink, font: "12px system-ui, sans-serif", ticks: { stroke: grid, size: 5 } };
     plot = new uPlot({
       width: host.clientWidth || 300,
-      height: options.height || 220,
+      height: height(),
       tzDate: at => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       cursor: { points: { show: false }, drag: { x: Boolean(options.clock), y: false }, sync: options.clock && { key: "time" } },
       scales: {
@@ -88,11 +117,13 @@ function stackedChart(host, series, options) {
         y: { range: (_, least, most) => [0, Math.max(most * 1.08, 4)] },
       },
       hooks: {
+        drawClear: [shade],
+        draw: [name],
         setLegend: [u => { u.root.querySelector(".u-legend .u-series").style.visibility = u.cursor.idx == null ? "hidden" : ""; }],
         setScale: [(_, key) => { if (key === "x") regroup(); }],
       },
       axes: [
-        { ...axis, grid: { show: false }, space: options.clock ? 120 : 50, values: options.clock ? (_, ticks, __, ___, step) => ticks.map(t => clock(t, step)) : (_, ticks) => ticks.map(t => t + " s") },
+        { ...axis, grid: { show: false }, size: 34, space: options.clock ? 120 : 50, values: options.clock ? (_, ticks, __, ___, step) => ticks.map(t => clock(t, step)) : (_, ticks) => ticks.map(t => t + " s") },
         { ...axis, grid: { stroke: grid, width: 1 }, size: 52, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 1e7, 1e8], values: (_, ticks) => ticks.map(short) },
       ],
       series: [
@@ -117,13 +148,13 @@ function stackedChart(host, series, options) {
   new ResizeObserver(() => {
     if (host.clientWidth === width || !host.clientWidth) return;
     width = host.clientWidth;
-    plot.setSize({ width, height: options.height || 220 });
+    plot.setSize({ width, height: height() });
     regroup();
   }).observe(host);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   return {
-    set(newX, newCounts) {
-      x = newX; counts = newCounts;
+    set(newX, newCounts, newSpans = []) {
+      x = newX; counts = newCounts; spans = newSpans;
       all();
     },
   };

@@ -2,9 +2,10 @@
 
 const $ = id => document.getElementById(id);
 const form = $("controls");
+const phone = matchMedia("(max-width: 52rem)"); // as in the style sheet
 const chart = stackedChart($("chart"),
-  [{ name: "allowed", color: "--allow" }, { name: "denied", color: "--deny" }, { name: "no decision", color: "--fail" }],
-  { label: "Calls of each of the last 60 seconds, by answer; the table below has the last ten", range: [-60.6, .6], height: 220 });
+  [{ name: "allowed", color: "--allow" }, { name: "denied", color: "--deny" }, { name: "failed", color: "--fail" }],
+  { label: "Calls of each of the last 60 seconds, by answer; the table below has the last ten", range: [-60.6, .6], height: () => phone.matches ? 130 : 220, span: "Redis is down" });
 let current = null; // the settings in force
 
 const put = (id, text) => { if ($(id).textContent !== text) $(id).textContent = text; };
@@ -31,7 +32,11 @@ const chosen = () => ({
 });
 
 function apply() {
-  if (!form.reportValidity()) return;
+  if (!form.reportValidity()) {
+    const wrong = form.querySelector("input:invalid"), what = wrong.labels[0].textContent.trim();
+    put("problem", `“${what}” is ${wrong.value || "empty"}; it can be a whole number from ${wrong.min} to ${wrong.max}.`);
+    return;
+  }
   current = chosen();
   describe();
   send("/settings", current);
@@ -113,7 +118,7 @@ function show(view) {
   put("waiting", String(view.waiting));
   const down = view.settings.down;
   put("health", (down ? "Redis is down. " : "Redis answers. ") +
-    ({ closed: "The breaker is closed: every call asks Redis.", open: "The breaker is open: calls do not ask Redis.", "half-open": "The breaker is half-open: one call at a time asks Redis." }[view.breaker] || "No policy: a call without a decision is an error."));
+    ({ closed: "Every request asks it.", open: "Requests do not ask it any more: the choice above decides at once.", "half-open": "One request at a time asks whether it is back." }[view.breaker] || "Every request asks it, and fails if it does not answer."));
 
   const x = [], at = new Map(view.seconds.map(s => [s.at, s]));
   const none = { allowed: 0, denied: 0, failed: 0 };
@@ -122,7 +127,8 @@ function show(view) {
     x.push(-ago);
     rows.push(at.get(view.now - ago) || none);
   }
-  chart.set(x, [rows.map(r => r.allowed), rows.map(r => r.denied), rows.map(r => r.failed)]);
+  chart.set(x, [rows.map(r => r.allowed), rows.map(r => r.denied), rows.map(r => r.failed)],
+    view.outages.map(o => [o.from - view.now - .5, (o.to || view.now) - view.now + .5]));
   if ($("table").closest("details").open) {
     $("table").replaceChildren(...rows.slice(-10).reverse().map((r, i) => {
       const row = element("tr");
