@@ -26,7 +26,8 @@ var documentedGroups = [][]string{
 }
 
 // A change of a script shows in a review as what Redis runs: the script of each algorithm that decides
-// operations, an example of several limiters, and the digest of every script. After one:
+// operations, the one that decides many requests of a bucket, which runs most, an example of several
+// limiters, and the digest of every script. After one:
 //
 //	go test -run TestAssembledScriptsAreCheckedIn -update .
 func TestAssembledScriptsAreCheckedIn(t *testing.T) {
@@ -34,25 +35,31 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	for _, s := range allScripts() {
 		want[strings.TrimSuffix(s.file.Name(), ".lua")+"_operations.lua"] = s.get(false).operations.Source
 	}
+	want["bucket_many.lua"] = bucketScripts.get(false).many.Source
 	want["inflight_holds.lua"] = inFlightScripts.get(false).operations.Source
-	for _, s := range allScripts() {
-		if whole, includes := withIncludes(t, s.file.Name()); includes {
-			want[s.file.Name()] = whole
-		}
-	}
-	all := assembleAll([]*script.File{bucketFile, fixedWindowFile, hashWindowScripts.file}, []int{4, 2, 4}, []bool{true, false, false})
-	want["all_many.lua"], want["all_common.lua"] = all.many.Source, all.common[2].Source
-	want["all_common_of_several.lua"] = all.commonOfSeveral[2].Source
+	all := assembleAll([]*script.File{bucketFile, fixedWindowFile}, []int{4, 2}, []bool{true, false})
+	want["all_many.lua"] = all.many.Source
 	var digests strings.Builder
-	digests.WriteString("Every script of one limiter, and of the groups in README and docs. `ratelimit scripts` prints them.\n\n")
+	digests.WriteString("Every script of one limiter, and of the groups in README and docs, by the first digits of its digest.\n" +
+		"`ratelimit scripts` prints them.\n")
+	limiter := ""
+	add := func(s script.Named, of, name string) {
+		if of != limiter {
+			fmt.Fprintf(&digests, "\n%s", of)
+		}
+		limiter = of
+		fmt.Fprintf(&digests, ", %s %s", s.Digest()[:12], name)
+	}
 	for _, s := range script.Index() {
-		fmt.Fprintf(&digests, "%s  %s\n", s.Digest(), s.Name)
+		of, name, _ := strings.Cut(s.Name, ", ")
+		add(s, of, name)
 	}
 	for _, group := range documentedGroups {
 		scripts, err := script.Together(group)
 		require.NoError(t, err)
+		of := strings.TrimSuffix(scripts[0].Name, ", one")
 		for _, s := range scripts {
-			fmt.Fprintf(&digests, "%s  %s\n", s.Digest(), s.Name)
+			add(s, of, strings.TrimPrefix(s.Name, of+", "))
 		}
 	}
 	want["digests.txt"] = digests.String()
@@ -77,19 +84,17 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	require.Len(t, got, len(want), "of another algorithm: run this test with -update")
 }
 
-// withIncludes returns the file of an algorithm, and whether it has blocks of other files.
-func withIncludes(t *testing.T, name string) (whole string, includes bool) {
+// withIncludes returns the file of an algorithm, with the blocks of other files that it names.
+func withIncludes(t *testing.T, name string) string {
 	text, err := os.ReadFile(filepath.Join("scripts", name))
 	require.NoError(t, err)
-	whole = script.Include(script.Include(string(text), bucketRules), slidingCommon)
-	return whole, whole != string(text)
+	return script.Include(script.Include(string(text), bucketRules), slidingCommon)
 }
 
 // The script for one request is the file itself, with what it includes.
 func TestOneRequestRunsTheFile(t *testing.T) {
 	for _, s := range allScripts() {
-		whole, _ := withIncludes(t, s.file.Name())
-		require.Equal(t, whole, s.get(false).one.Source, s.file.Name())
+		require.Equal(t, withIncludes(t, s.file.Name()), s.get(false).one.Source, s.file.Name())
 	}
 }
 

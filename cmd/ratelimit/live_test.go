@@ -250,7 +250,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"top", "--algorithm", ""}, strings.Join(keyname.All(), "\n") + "\n"},
 		{[]string{"inspect", "--algorithm", ""}, strings.Join(keyname.All(), "\n") + "\n"},
 		{[]string{"reset", "--algorithm", ""}, strings.Join(keyname.All(), "\n") + "\n"},
-		{[]string{"scripts", ""}, strings.Join(scriptNames, "\n") + "\n"},
+		{[]string{"scripts", ""}, strings.Join(scriptNames(), "\n") + "\n"},
 	} {
 		code, out, _ := command(append([]string{"__complete"}, tt.args...)...)
 		require.Equal(t, exitDone, code)

@@ -16,16 +16,30 @@ import (
 const scriptsLong = `The Lua scripts that limiters run on Redis, by their SHA-1 digests, as SLOWLOG,
 MONITOR and error messages name them.
 
-Without a limiter: the scripts of each limiter on its own. With one or more: those
-that they run when they decide together (NewAll, TryAcquireAll), each by the name of its
-file: bucket, steppedbucket, fixedwindow, datedwindow, calendarwindow,
-slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog,2 (of two
-rules) or inflight; with ",estimate" if its claim is one.`
+With the name of a limiter its own scripts. The names:
+%s
+
+"bucket,many" is one script of bucket. These run:
+
+  one         for a call on its own
+  many        for the calls of several callers: a busy service runs it most
+  operations  for operations other than taking (of inflight: holds)
+  peek        for a Peek or a Look
+
+--print with a limiter only prints many (of inflight: holds).
+
+With several names: the scripts of limiters that decide together (NewAll,
+TryAcquireAll). There, slidinglog,2 is a log of two rules, and bucket,estimate one
+whose claim is an estimate.`
 
 // scriptNames are the limiters that scripts takes.
-var scriptNames = []string{
-	"bucket", "steppedbucket", "fixedwindow", "datedwindow", "calendarwindow",
-	"slidingwindow_hash", "slidingwindow_list", "slidingwindow_zset", "slidinglog", "inflight",
+func scriptNames() (names []string) {
+	for _, s := range script.Index() {
+		if name, is := strings.CutSuffix(s.Name, ", one"); is && !strings.Contains(name, " ") {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 func (p program) scriptsCommand() *cobra.Command {
@@ -33,19 +47,18 @@ func (p program) scriptsCommand() *cobra.Command {
 	var line int
 	var whole bool
 	digest := script.Index()[0].Digest()[:6] // an example that this version finds
+	names := scriptNames()
 	cmd := &cobra.Command{
 		Use:   "scripts [flags] [limiter ...]",
 		Short: "The scripts that Redis runs: lists, prints and finds them",
-		Long:  scriptsLong,
-		Example: fmt.Sprintf(`  ratelimit scripts
+		Long:  fmt.Sprintf(scriptsLong, strings.Join(names[:5], ", ")+",\n"+strings.Join(names[5:], ", ")),
+		Example: fmt.Sprintf(`  ratelimit scripts bucket
+  ratelimit scripts --print bucket,many
   ratelimit scripts --print bucket fixedwindow
   ratelimit scripts --find %[1]s --line 3    for "user_script:3 … script: %[1]s…"`, digest),
-		ValidArgsFunction: cobra.FixedCompletions(scriptNames, cobra.ShellCompDirectiveNoFileComp),
+		ValidArgsFunction: cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp),
 		RunE: func(cmd *cobra.Command, limiters []string) error {
-			all, err := script.Index(), error(nil)
-			if len(limiters) > 0 {
-				all, err = script.Together(limiters)
-			}
+			all, err := scriptsOf(limiters, whole && find == "")
 			if err == nil && line != 0 && find == "" {
 				err = errors.New("--line is for the script of --find")
 			}
@@ -66,6 +79,41 @@ func (p program) scriptsCommand() *cobra.Command {
 	cmd.Flags().IntVar(&line, "line", 0, "with --find: this line of the script, and the block that it is in")
 	cmd.Flags().BoolVar(&whole, "print", false, "the texts too")
 	return cmd
+}
+
+// scriptsOf are the scripts of limiters: of one its own, of several those that they run together.
+// most leaves only the one that runs most.
+func scriptsOf(limiters []string, most bool) ([]script.Named, error) {
+	if len(limiters) == 0 {
+		return script.Index(), nil
+	}
+	of, which, chosen := strings.Cut(limiters[0], ",")
+	together := which == "estimate" || chosen && strings.Trim(which, "0123456789") == ""
+	if len(limiters) > 1 || together || !slices.Contains(scriptNames(), of) {
+		return script.Together(limiters)
+	}
+	var all []script.Named
+	var names []string
+	for _, s := range script.Index() {
+		if name, own := strings.CutPrefix(s.Name, of+", "); own {
+			if name == strings.TrimSpace(which) || !chosen && most && (name == "many" || name == "holds") {
+				return []script.Named{s}, nil
+			}
+			names = append(names, name)
+		}
+		if strings.HasPrefix(s.Name, of+", ") || strings.HasPrefix(s.Name, of+" by ") {
+			all = append(all, s)
+		}
+	}
+	if chosen {
+		return nil, fmt.Errorf("%q is no script of %s; those are %s", which, of, strings.Join(names, ", "))
+	}
+	if alone, err := script.Together(limiters); err == nil {
+		for _, s := range alone {
+			all = append(all, script.Named{Name: "NewAll of " + s.Name, Script: s.Script})
+		}
+	}
+	return all, nil
 }
 
 // A scriptLine is a line of a script, with those around it.

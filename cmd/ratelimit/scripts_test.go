@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"strings"
 	"testing"
 
@@ -31,7 +32,7 @@ func TestTheExamplesOfTheHelpWork(t *testing.T) {
 		require.Equal(t, exitDone, code, "%s: %s", line, problems)
 		ran++
 	}
-	require.Equal(t, 3, ran, help)
+	require.Equal(t, 4, ran, help)
 }
 
 func TestScriptsAreListedAndFound(t *testing.T) {
@@ -81,6 +82,41 @@ func TestScriptsAreListedAndFound(t *testing.T) {
 	}, names)
 }
 
+// TestScriptsOfOneLimiterAreItsOwn: listed all, printed the one that runs most or the one that is named.
+func TestScriptsOfOneLimiterAreItsOwn(t *testing.T) {
+	names := func(args ...string) (names []string) {
+		code, out, problems := command(append([]string{"scripts"}, args...)...)
+		require.Equal(t, exitDone, code, problems)
+		for line := range strings.Lines(out) {
+			if digest, name, is := strings.Cut(line, "  "); is && len(digest) == 40 {
+				names = append(names, strings.TrimSpace(name))
+			}
+		}
+		return names
+	}
+	require.Equal(t, []string{
+		"inflight, one", "inflight, peek", "inflight, holds", "inflight, extend",
+		"inflight by the caller's clock, one", "inflight by the caller's clock, peek",
+		"inflight by the caller's clock, holds", "inflight by the caller's clock, extend",
+		"NewAll of inflight, one", "NewAll of inflight, peek", "NewAll of inflight, many",
+		"NewAll of inflight, many of one key of inflight", "NewAll of inflight, many of several",
+		"NewAll of inflight, many of several of one key of inflight",
+	}, names("inflight"))
+	require.Equal(t, []string{"bucket, many"}, names("--print", "bucket"))
+	require.Equal(t, []string{"inflight, holds"}, names("--print", "inflight"))
+	require.Equal(t, []string{"bucket, operations"}, names("bucket,operations"))
+	require.Equal(t, []string{"bucket, an operation alone"}, names("--print", "bucket, an operation alone"))
+	require.Equal(t, "slidinglog,2, one", names("slidinglog,2")[0])
+
+	text, err := os.ReadFile("../../scripts/assembled/bucket_many.lua")
+	require.NoError(t, err)
+	_, out, _ := command("scripts", "--print", "bucket")
+	_, printed, _ := strings.Cut(out, "\n")
+	require.Equal(t, string(text)+"\n", printed)
+	digest, _, _ := strings.Cut(out, "  ")
+	require.Equal(t, []string{"bucket, many"}, names("--print", "--find", digest, "bucket"))
+}
+
 func itoa(n int) string { return strings.ReplaceAll(number(n), ",", "") }
 
 func TestMistakesOfCommands(t *testing.T) {
@@ -91,6 +127,8 @@ func TestMistakesOfCommands(t *testing.T) {
 		{nil, "ratelimit: name a command\n"},
 		{[]string{"repaly"}, "ratelimit: unknown command \"repaly\" for \"ratelimit\"\n\nDid you mean this?\n\treplay\n"},
 		{[]string{"scripts", "bukket"}, `"bukket" is no file of a limiter`},
+		{[]string{"scripts", "bucket,man"}, `"man" is no script of bucket; those are one, peek, many, operations`},
+		{[]string{"scripts", "bucket,2"}, `"2" of bucket is not known`},
 		{[]string{"scripts", "--line", "3"}, "--line is for the script of --find"},
 		{[]string{"scripts", "--find", "zz"}, `no script of these has a digest that begins with "zz"`},
 		{[]string{"scripts", "--find", "bucket"}, `no script of these`},

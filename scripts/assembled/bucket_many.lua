@@ -1,0 +1,316 @@
+-- Requests for several keys, decided as if made one after the other. Each key is
+-- loaded once and stored once. The blocks of an algorithm's script replace the marked
+-- lines; a block whose name has a question mark is optional.
+--
+-- KEYS   the keys, each once
+-- ARGV   [1] unused, then the algorithm's, then for each key its requests: "1" for
+--        one request for one permit, otherwise runs "<permits>x<times>" joined by
+--        commas; last spare and the caller's clock, if that decides (callersclock.lua)
+-- Reply  for each key and run the algorithm's words. The first word is the number of
+--        requests allowed; these are the first ones of the run. For a key that failed
+--        there is one -1 instead, and the key was left as it was (unless Redis refused
+--        a command that comes after the first command that writes).
+local call = redis.pcall
+-- <clock>
+-- needs:
+-- sets: now mark spare
+local time = redis.call('TIME')
+local now, mark, spare = time[1] * 1000000 + time[2], '', 0
+-- <config>
+-- needs:
+-- sets: capacity permit flow rule sub
+local capacity, permit, flow, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4] + 0, ARGV[5]
+local sub = string.sub
+local out, size = {}, 0
+
+local function decide(key, requests)
+  -- <load>
+  -- The blocks after it use:
+  --   present  the instant that decides: now, or the state's if a caller's clock is ahead
+  --   missing  units missing at present
+  --   lag      how far now is behind present
+  --   repair   the clock stepped back: the state's instant becomes now
+  --   theirs   another rule wrote the state, see inherit
+  --   writes   the rule as the store writes it
+  --   margin   what the TTL is longer by, milliseconds
+  -- needs: call key now mark spare capacity permit flow rule sub
+  -- sets: state present missing lag repair theirs writes margin
+  local present, missing, lag, repair, theirs, writes, margin = now, 0, 0, false, nil, rule, spare
+  local state = call('GET', key)
+  if state then
+    if state.err then return state end
+    local from = -#rule
+    -- The base keeps miniredis from reading leading zeros as octal.
+    local at, level = tonumber(sub(state, 1, 16), 10), tonumber(sub(state, 18, from - 1))
+    -- Corrupt numbers are left to inherit: the sum is below 2^53 for no infinity and no nan.
+    if at and level and at + level < 2 ^ 53 and sub(state, from) == rule then
+      if at > now then
+        if mark == '' then
+          repair = true
+          at = now
+        else
+          lag = at - now
+          present = at
+        end
+      end
+      missing = level - (present - at) * flow
+      if missing < 0 then missing = 0 end
+    else
+      local burst, every, whole, part = capacity / permit, 1
+      -- <arithmetic>
+      -- needs:
+      -- sets: divide after
+      -- divide returns a * b / c as a whole number, and the remainder. A product beyond 2^53 is
+      -- divided digit by digit of b; then c is below 2^51.
+      local function divide(a, b, c)
+        local product = a * b
+        if product < 2 ^ 53 then
+          local remainder = product % c
+          return (product - remainder) / c, remainder
+        end
+        local base, top = 128, 1
+        if c >= 2 ^ 45 then base = 2 end
+        while top * base <= b do
+          top = top * base
+        end
+        local less = a % c
+        local quotient, remainder = 0, 0
+        while top >= 1 do
+          local sum = remainder * base + less * (math.floor(b / top) % base)
+          remainder = sum % c
+          quotient = quotient * base + (sum - remainder) / c
+          top = top / base
+        end
+        return quotient + (a - less) / c * b, remainder
+      end
+      -- after returns how many microseconds it takes to restore so many permits and units, in
+      -- steps.
+      local function after(permits, units, unit, speed, step)
+        local quotient, remainder = divide(permits, unit, speed)
+        local micros = quotient + math.ceil((remainder + units) / speed)
+        return micros + -micros % step
+      end
+      -- </arithmetic>
+      -- <inherit>
+      -- Reads a state that another rule wrote. Until a request is allowed, the bucket goes on
+      -- by the faster of that rule and this one: whole and part, the permits and units
+      -- missing at present, are the smaller of the two results. Parts of a permit are
+      -- rounded up, so that a changed rule never allows more. theirs is what the state says:
+      -- the instant up to which the refill is counted (since), the time until the bucket is
+      -- full by the writer's rule (full), and until so many permits fit (wait). same:
+      -- the rule is this one, but the state promises permits, and so does not end with it.
+      -- A server's clock keeps the mark of a caller's in the state, and the time by which its
+      -- TTL is longer: callers whose clocks are behind use the key too.
+      -- Until the last promised instant, a faster rule computes backwards from the level at that
+      -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
+      -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
+      -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
+      -- sets: lag margin part present promise repair same theirs whole writes
+      local written, permits, units, unit, speed, step, kind, promise, stop =
+        string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+      local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
+      if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
+      written = tonumber(written, 10)
+      permits = permits + 0
+      unit = unit + 0
+      speed = speed + 0
+      step = math.max(tonumber(step) or 1, 1)
+      if units == '' then -- a state of bucket.lua
+        units = permits % unit
+        permits = (permits - units) / unit
+      end
+      units = units + 0
+      promise = tonumber(promise) or 0
+      -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
+      local full = 2 ^ 53
+      if permits + unit + speed + step + promise < full and units < unit then
+        full = after(permits, units, unit, speed, step)
+      end
+      if full >= 2 ^ 53 then return {err = 'CORRUPT no state of a bucket'} end
+      if mark == '' and kind ~= '' then
+        writes = rule .. kind
+        margin = math.min(tonumber(sub(kind, 2)) or 1000, 86400000)
+      end
+      if written > now then
+        if mark == '' and kind == '' then -- the clock stepped back
+          repair = true
+          written = now
+        else -- a caller's clock is ahead
+          lag = written - now
+          present = written
+        end
+      end
+      local due, begun, given, restored = written + promise, 0
+      local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+      if promise > 0 and flow * unit > speed * permit then
+        begun = promise % step
+        given, restored = divide(promise - begun, speed, unit)
+        permits = permits - given
+        units = units - restored
+        if units < 0 then
+          permits = permits - 1
+          units = units + unit
+        end
+        if permits < 0 then
+          permits = 0
+          units = 0
+        end
+        written = due
+        full = math.max(after(permits, units, unit, speed, step) - begun, 0)
+      end
+      local own, cut = divide(units, permit, unit) -- the units, in those of this rule
+      if cut > 0 then own = own + 1 end
+      local age = present - written -- below 0 while a slower rule's permits are promised
+      local passed = age - age % every
+      given, restored = divide(math.abs(passed), flow, permit)
+      if passed < 0 then
+        given = -given
+        restored = -restored
+      end
+      whole = permits - given
+      part = own - restored
+      if part < 0 then
+        whole = whole - 1
+        part = part + permit
+      end
+      if age >= 0 then
+        local theirPassed = age + begun - (age + begun) % step
+        given, restored = divide(theirPassed, speed, unit)
+        local theirWhole, theirPart = permits - given, units - restored
+        if theirPart < 0 then
+          theirWhole = theirWhole - 1
+          theirPart = theirPart + unit
+        end
+        theirPart, cut = divide(theirPart, permit, unit)
+        if cut > 0 then theirPart = theirPart + 1 end
+        if theirWhole < whole or theirWhole == whole and theirPart < part then
+          whole = theirWhole
+          part = theirPart
+          passed = theirPassed - begun
+        end
+      end
+      if part >= permit then
+        whole = whole + 1
+        part = part - permit
+      end
+      -- A step of this rule's from then on; no state holds an instant before 1970.
+      local counted = math.max(present - (age - passed) % every, 0)
+      if whole < 0 or whole + part == 0 then
+        whole = 0
+        part = 0
+        counted = present
+      end
+      if due > present then
+        writes = writes .. string.format('!%d', due - counted)
+        -- The key lives as long as the promise, which may be another rule's.
+        local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
+        margin = margin + math.max(due - present - filled, 0) / 1000
+      end
+      theirs = {
+        since = counted,
+        full = full - age,
+        wait = function(wanted)
+          local over = permits + wanted - burst
+          if over < 0 then -- it fits before the last promised permit is due
+            local early, left = divide(-over, permit, flow)
+            early = early + math.floor((left - own) / flow)
+            return -age - (early - early % every)
+          end
+          local writers = math.max(after(over, units, unit, speed, step) - begun, 0)
+          return math.min(after(over, own, permit, flow, every), writers) - age
+        end,
+        less = function(fewer)
+          local left = permits - fewer
+          if left < 0 then return 0 end
+          return math.max(after(left, units, unit, speed, step) - begun, 0) - age
+        end,
+      }
+      -- </inherit>
+      missing = math.min(whole * permit + part, 2 ^ 53) -- with a larger burst it may be more
+      if same and missing < 2 ^ 52 then theirs = nil end -- the answer says more by theirs
+    end
+  end
+  local change, begin = repair, 1
+  repeat
+    local n, times = 1, 1
+    if requests ~= '1' then
+      local _, stop, permits, calls = string.find(requests, '^(%d+)x(%d+)', begin)
+      n = permits + 0
+      times = calls + 0
+      begin = stop + 2
+    end
+    -- <fit>
+    -- needs: n times capacity permit missing
+    -- sets: allowed before cost room
+    local cost, allowed, before = n * permit, times, missing
+    local room = capacity - missing
+    if cost * allowed > room then -- room is below 0 if a larger burst was used
+      allowed = math.max((room - room % cost) / cost, 0)
+    end
+    -- <take>
+    -- needs: cost allowed missing repair theirs
+    -- sets: missing repair theirs
+    if allowed > 0 then -- the state becomes one of this rule
+      missing = missing + allowed * cost
+      repair = false
+      theirs = nil
+    end
+    -- <wait>
+    -- needs: n capacity permit lag theirs
+    -- sets: late filled
+    local late, filled = lag, 0
+    if theirs then -- nothing was taken
+      late = lag + theirs.wait(n)
+      filled = lag + theirs.wait(capacity / permit)
+    end
+    -- <words>
+    -- needs: out size allowed before late filled
+    -- sets: size
+    out[size + 1] = allowed
+    out[size + 2] = before
+    out[size + 3] = late
+    out[size + 4] = filled
+    size = size + 4
+    change = change or allowed > 0
+  until requests == '1' or begin > #requests
+  if change then
+    -- <store>
+      -- needs: key flow sub state present missing repair theirs writes margin
+      -- sets:
+      local ttl, value = missing / flow / 1000 + margin
+      if repair then -- nothing was taken
+        if theirs then ttl = theirs.full / 1000 + margin end
+        value = string.format('%016d', present) .. sub(state, 17)
+      else
+        value = string.format('%016d/%d%s', present, missing, writes)
+      end
+      -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
+      -- as 1e+8.
+      redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+  else
+    -- <expire>
+      -- A key that has lost its TTL gets one. To ask costs more than a twentieth of a denial,
+      -- so one denial in sixteen does.
+      -- needs: call key now flow missing theirs margin
+      -- sets:
+      if now % 16 == 0 and call('PTTL', key) == -1 then
+        local ttl = missing / flow / 1000 + margin
+        if theirs then ttl = theirs.full / 1000 + margin end
+        redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+      end
+  end
+end
+
+local ahead = #ARGV - #KEYS -- ARGV in front of the requests
+for i = 1, #KEYS do
+  local before = size
+  local ok, failed = pcall(decide, KEYS[i], ARGV[ahead + i])
+  if not ok or failed then
+    for j = before + 2, size do
+      out[j] = nil
+    end
+    size = before + 1
+    out[size] = -1
+  end
+end
+return out
