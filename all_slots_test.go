@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -291,5 +293,30 @@ func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
 			}
 			require.Equal(t, 600, must(t)(shared.Peek(ctx, "all")).Remaining)
 		})
+	}
+}
+
+// counter counts the round trips with scripts.
+type counter struct{ trips atomic.Int64 }
+
+func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		c.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func (c *counter) count(cmds ...redis.Cmder) {
+	if slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") }) {
+		c.trips.Add(1)
 	}
 }

@@ -81,7 +81,7 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 }
 
 // Pick returns the limiter that a call for key with this context would ask. It is for calls
-// that a Choice itself cannot make, such as TryAcquireMany of a limiter on Redis.
+// that a Choice itself cannot make.
 //
 // Its errors are ErrInvalidKey, that of pick, and ErrInvalidConfig if pick returned nil.
 func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return c.of(ctx, key) }

@@ -41,14 +41,13 @@
 //
 // # Which method do I want?
 //
-// Every limiter on Redis has the same methods, and so has every decorator, but for TryAcquireMany.
+// Every limiter on Redis has the same methods, and so has every decorator.
 // Each is documented once, at the name that is given here:
 //
 //   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
 //   - Peek says what is left, and Reset forgets what was used ([Limiter]); [Look] says whether n permits are there, of
 //     several limiters too, and when.
 //   - TryAcquireUpTo takes as many permits as are left ([TokenBucket.TryAcquireUpTo]).
-//   - TryAcquireMany decides many requests in one call ([TokenBucket.TryAcquireMany]).
 //   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
 //     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
 //     ([Settler]).

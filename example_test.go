@@ -159,22 +159,6 @@ func ExampleClaim_Estimate() {
 	// 1270 tokens left
 }
 
-func ExampleTokenBucket_TryAcquireMany() {
-	client := redisForExamples()
-	limiter := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 3, ratelimit.WithName("mail")))
-	answers := limiter.TryAcquireMany(context.Background(), []ratelimit.Request{
-		{Key: "ann", N: 1}, {Key: "bob", N: 3}, {Key: "", N: 1}, {Key: "bob", N: 1},
-	})
-	for _, a := range answers {
-		fmt.Println(a.Result.Allowed, a.Err)
-	}
-	// Output:
-	// true <nil>
-	// true <nil>
-	// false ratelimit: invalid key: it is empty
-	// false <nil>
-}
-
 func ExampleNewFixedWindow() {
 	client := redisForExamples()
 	// A thousand a day; days start at midnight in Berlin's winter.

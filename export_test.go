@@ -60,10 +60,8 @@ type Reserver interface {
 // A PartialTaker is any limiter of this package but an All.
 type PartialTaker = partialTaker
 
-// A Batcher is a limiter on Redis.
-type Batcher interface {
-	TryAcquireMany(ctx context.Context, requests []Request) []Answer
-}
+// IsOnRedis reports whether l is one limiter that decides on Redis.
+func IsOnRedis(l Limiter) bool { return kindOf(l).core != nil }
 
 // ReserveBy is l.Reserve for a reservation whose delay is counted by a clock of the test's.
 func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time.Duration) (*Reservation, error) {

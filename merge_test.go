@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -48,20 +47,6 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 			_, err := l.TryAcquire(cancellable, "k")
 			require.ErrorContains(t, err, `token bucket "default", key "k": the client or the clock panicked: boom`)
 		}
-	}
-}
-
-// TestAPanicInAPipelineOfManyRequestsIsTheErrorOfEach, including those in later executions.
-func TestAPanicInAPipelineOfManyRequestsIsTheErrorOfEach(t *testing.T) {
-	s := onMini(t)
-	s.client.(*redis.Client).AddHook(hook{pipeline: func(context.Context, []redis.Cmder) error { panic("boom") }})
-	requests := make([]Request, 1000)
-	for i := range requests {
-		requests[i] = Request{Key: strconv.Itoa(i), N: 1}
-	}
-	for _, a := range Must(NewTokenBucket(s.client, PerSecond(1), 1)).TryAcquireMany(ctx, requests) {
-		require.ErrorContains(t, a.Err, "the client or the clock panicked: boom")
-		require.Zero(t, a.Result)
 	}
 }
 

@@ -206,7 +206,7 @@ func TestCallsOfEveryKindAnswerAlike(t *testing.T) {
 // them in batches. Tickets of one run each give back what is theirs.
 func TestMergedCallsOfEveryKindAreThoseOneByOne(t *testing.T) {
 	eachSettling(t, func(t *testing.T, s *limitertest.Stage, v limitertest.Variant, l settling) {
-		if _, ok := l.(ratelimit.Batcher); !ok {
+		if !ratelimit.IsOnRedis(l) {
 			return // a decorator has no batches of its own
 		}
 		for _, batches := range [][]func(c *caller, key string){

@@ -153,7 +153,7 @@ type Observation struct {
 type Call int
 
 const (
-	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, TryAcquireMany, All, TryAcquireAll, TryAcquireAcrossSlots
+	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, All, TryAcquireAll, TryAcquireAcrossSlots
 	CallUpTo                     // TryAcquireUpTo
 	CallReserve                  // Reserve
 	CallWait                     // Wait and WaitN

@@ -69,7 +69,6 @@ type aRedisLimiter interface {
 	ratelimit.Limiter
 	ratelimit.PartialTaker
 	ratelimit.Settler
-	ratelimit.Batcher
 	Claim(key string, n int) ratelimit.Claim
 }
 
@@ -163,13 +162,6 @@ func TestEveryCallIsObservedOnce(t *testing.T) {
 
 				require.NoError(t, l.Reset(ctx, "k"))
 				rec.took(t)
-				answers := l.TryAcquireMany(ctx, []ratelimit.Request{{Key: "k", N: 3}, {Key: "k", N: 0}, {Key: "k", N: 1}})
-				first := unasked(ratelimit.CallAcquire, 0, answers[1].Err)
-				second := saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 3, 3, answers[0].Result, nil)
-				third := saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 1, 0, answers[2].Result, nil)
-				second.Batch, third.Batch = 2, 2
-				want(first, second, third)
-
 				_, err = l.TryAcquireN(ctx, "k", 4)
 				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 				want(unasked(ratelimit.CallAcquire, 4, err))
@@ -207,8 +199,6 @@ func TestFailuresAreObserved(t *testing.T) {
 		_, _, err4 := l.TryAcquireUpTo(ctx, "k", 2)
 		_, _, err5 := l.Estimate(ctx, "k", 2)
 		_, err6 := l.Charge(ctx, "k", 2)
-		err7 := l.TryAcquireMany(ctx, []ratelimit.Request{{Key: "k", N: 2}})[0].Err
-		require.ErrorIs(t, err7, down)
 		fail := func(call ratelimit.Call, n int, err error) ratelimit.Observation {
 			require.ErrorIs(t, err, down)
 			return saw(call, ratelimit.OutcomeFailed, n, 0, ratelimit.Result{}, err)
@@ -216,7 +206,6 @@ func TestFailuresAreObserved(t *testing.T) {
 		require.Equal(t, []ratelimit.Observation{
 			fail(ratelimit.CallAcquire, 2, err), fail(ratelimit.CallPeek, 1, err2), fail(ratelimit.CallReset, 0, err3),
 			fail(ratelimit.CallUpTo, 2, err4), fail(ratelimit.CallEstimate, 2, err5), fail(ratelimit.CallCharge, 2, err6),
-			fail(ratelimit.CallAcquire, 2, err7),
 		}, rec.took(t), name)
 	}
 }

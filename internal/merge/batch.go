@@ -13,7 +13,6 @@ import (
 // A batch is calls that are sent together, in the order in which they came. Once it is
 // sent, only its outcomes change.
 type batch struct {
-	apart bool // each key has its own execution, pipelined: cost is not bounded
 	mixed bool // not only takes: many.lua does not know it
 	cost  int  // estimate of the execution
 
@@ -137,7 +136,7 @@ func (b *batch) add(ctx context.Context, l *Limit, key string, o redisexec.Opera
 	case redisexec.Cancel:
 		cost += cancelCost
 	}
-	if b.calls == maxCalls || !b.apart && (!known && b.keys == maxKeys || !b.afford(cost)) {
+	if b.calls == maxCalls || !known && b.keys == maxKeys || !b.afford(cost) {
 		return slot{}, false
 	}
 	if b.calls == 0 {

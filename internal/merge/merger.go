@@ -46,13 +46,6 @@ func New(exec *redisexec.Executor, name func(key string) string) *Merger {
 	return NewQueues(exec.Client).Merger(&Limit{Exec: exec, Name: name})
 }
 
-// NewUnmerged returns a merger that executes each key on its own, for AcquireMany.
-func NewUnmerged(exec *redisexec.Executor, name func(key string) string) *Merger {
-	m := &Merger{&Limit{Exec: exec, Name: name}, &Queues{sender: newSender(exec.Client)}}
-	m.sender.pipelined.Store(true)
-	return m
-}
-
 // NewQueues returns the queues of a client.
 func NewQueues(client redisexec.Client) *Queues {
 	q := &Queues{sender: newSender(client)}

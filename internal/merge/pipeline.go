@@ -9,7 +9,7 @@ import (
 // A command is one of several in a pipeline.
 type command struct {
 	*redisexec.Command
-	of int // what it is for: the index of a key's first run, or of a batch
+	of int // what it is for: the index of a key's first run
 }
 
 // sendPipelined executes b with one execution for each key, in one pipeline for each

@@ -40,18 +40,13 @@ func (s *sender) sendOne(ctx context.Context, exec *redisexec.Executor, name str
 	return reply, err
 }
 
-// send executes b and gives every call an outcome, whatever happens.
+// send executes b and gives every call an outcome, whatever happens. A panic in the client's
+// hooks or in the caller's clock becomes an error, because it would end the process here; so
+// does a hook that ends the goroutine.
 func (s *sender) send(b *batch) {
 	defer close(b.done)
 	ctx, cancel := b.context()
 	defer cancel()
-	s.sendWith(ctx, b)
-}
-
-// sendWith is send with a context of the caller's. A panic in the client's hooks or in the
-// caller's clock becomes an error, because it would end the process here; so does a hook
-// that ends the goroutine.
-func (s *sender) sendWith(ctx context.Context, b *batch) {
 	defer func() { b.fail(redisexec.Unfinished(recover())) }()
 	keys := b.pendingKeys()
 	switch {
