@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/recent"
@@ -41,7 +42,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	}
 	first, merged := limiters[0], true
 	for i, c := range limiters {
-		if i > 0 && !same(c.exec.Client, first.exec.Client) {
+		if i > 0 && !identity.Same(c.exec.Client, first.exec.Client) {
 			return nil, errClients(first, c)
 		}
 		if (c.clock == nil) != (first.clock == nil) {

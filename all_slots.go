@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -52,7 +53,7 @@ func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, err
 			reportRefused(ctx, began, joined, err)
 			return AllResult{}, err
 		}
-		if !same(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
+		if !identity.Same(c.limiter.exec.Client, joined[0].limiter.exec.Client) {
 			return AllResult{}, errClients(joined[0].limiter, c.limiter)
 		}
 	}

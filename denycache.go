@@ -6,6 +6,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/denials"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -72,7 +74,7 @@ type DenyCache struct {
 	watch   *watch // nil: nobody observes
 	limiter Limiter
 	choice  *Choice // limiter, if that is one
-	table   *denyTable
+	table   *denials.Table
 }
 
 var _ Limiter = (*DenyCache)(nil)
@@ -102,10 +104,10 @@ func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
 	if err := checkCached(l); err != nil {
 		return nil, err
 	}
-	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: newDenyTable(cmp.Or(s.maxKeys, defaultMaxKeys), s.max)}
+	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: denials.New(cmp.Or(s.maxKeys, defaultMaxKeys), s.max, mostOf)}
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
-	c.table.noteDecided(kindOf(l).most)
+	c.table.NoteDecided(kindOf(l).most)
 	return c, nil
 }
 
@@ -177,7 +179,7 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 		c.refused(ctx, c.watch.begin(), Observation{Call: CallReset, Key: key, Err: err})
 		return err
 	}
-	defer c.table.returnPermits(key)()
+	defer c.table.ReturnPermits(key)()
 	return c.limiter.Reset(ctx, key)
 }
 
@@ -193,7 +195,7 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	if err := checkKey(key); err != nil {
 		return c.notAsked(ctx, began, key, n, peek, err)
 	}
-	limiter, by := c.limiter, Limiter(nil)
+	limiter, by := c.limiter, any(nil)
 	if c.choice != nil {
 		// The limiter that is asked is the one by which memory was asked, even if another one
 		// would be picked a moment later.
@@ -206,29 +208,41 @@ func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (R
 	if len(key) > maxDenyCacheKey {
 		return ask(ctx, limiter, key, n, peek)
 	}
-	hash := c.table.hash(key)
-	if r, ok := c.table.lookup(hash, key, n, by); ok && ctx.Err() == nil {
+	hash := c.table.Hash(key)
+	if r, ok := c.table.Find(hash, key, n, by); ok && ctx.Err() == nil {
 		if c.watch != nil {
-			c.remembered(ctx, began, limiter, key, n, peek, r)
+			c.remembered(ctx, began, limiter, key, n, peek, Result(r))
 		}
-		return r, nil
+		return Result(r), nil
 	}
-	sending := c.table.beforeSending(hash)
+	sending := c.table.BeforeSending(hash)
 	r, err := ask(ctx, limiter, key, n, peek)
 	return c.learn(hash, key, n, by, sending, r, err)
 }
 
 // learn stores what the limiter, by if it was picked, has answered to a call for n permits,
 // if it is a denial.
-func (c *DenyCache) learn(hash uint64, key string, n int, by Limiter, sending denySending, r Result, err error) (Result, error) {
+func (c *DenyCache) learn(hash uint64, key string, n int, by any, sending denials.Request, r Result, err error) (Result, error) {
 	if err != nil || r.Fallback { // a secondary's denial binds the primary to nothing
 		return r, err
 	}
-	c.table.noteDecided(n)
+	c.table.NoteDecided(n)
 	if !r.Allowed {
-		c.table.remember(hash, key, n, by, r, sending)
+		c.table.Remember(hash, key, n, by, decision.Result(r), sending)
 	}
 	return r, nil
+}
+
+// mostOf is the largest n that a limiter of this package decides on, and 0 of any other.
+func mostOf(limiter any) int { return kindOf(limiter).most }
+
+// givesBack removes the denials of key.
+func (c *DenyCache) givesBack(_ context.Context, key string, n, actual int) (done func(error)) {
+	if actual >= n {
+		return func(error) {}
+	}
+	returned := c.table.ReturnPermits(key)
+	return func(error) { returned() } // after an error they may have come back all the same
 }
 
 // notAsked is the answer to a call that failed before the limiter was asked.
@@ -295,7 +309,8 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 			continue
 		}
 		began := q.cache.watch.begin()
-		if r, ok := q.cache.table.lookup(q.hash, claim.key, q.n, q.by); ok && ctx.Err() == nil {
+		if d, ok := q.cache.table.Find(q.hash, claim.key, q.n, q.by); ok && ctx.Err() == nil {
+			r := Result(d)
 			if q.cache.watch != nil {
 				o.Result = r
 				q.cache.fromMemory(ctx, began, q.limiter, o)
@@ -304,14 +319,14 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 			known |= 1 << i
 			continue
 		}
-		q.sending = q.cache.table.beforeSending(q.hash)
+		q.sending = q.cache.table.BeforeSending(q.hash)
 	}
 	if known != 0 {
 		return deniedByMemory(call, &asked, known)
 	}
 	for i := range call.claims {
 		if q := &asked[i]; q.cache != nil {
-			call.claims[i].hearers = call.claims[i].hearers.and(q.cache.table)
+			call.claims[i].hearers = call.claims[i].hearers.and(q.cache)
 		}
 	}
 	out := call.decide(ctx)
@@ -352,10 +367,10 @@ func deniedByMemory(call *call, asked *[maxGroup]memoryQuestion, known claimSet)
 type memoryQuestion struct {
 	cache   *DenyCache
 	limiter Limiter // inside
-	by      Limiter // the same if a Choice has picked it
+	by      any     // the same if a Choice has picked it
 	n       int     // permits; 0 if memory is not asked
 	hash    uint64
-	sending denySending
+	sending denials.Request
 	denied  Result // from memory
 }
 
@@ -395,7 +410,7 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 	default: // a charge is never denied; a denial says nothing about a reservation
 		return nil
 	}
-	q.hash = cache.table.hash(claim.key)
+	q.hash = cache.table.Hash(claim.key)
 	return nil
 }
 

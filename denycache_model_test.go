@@ -335,7 +335,7 @@ func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts
 		fresh:           fresh,
 	}
 	c, _ := newTestDenyCache(t, m, opts...)
-	c.table.now = func() time.Duration { return m.now }
+	c.table.Now = func() time.Duration { return m.now }
 
 	steps := 30_000
 	if testing.Short() {

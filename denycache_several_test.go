@@ -71,7 +71,7 @@ func TestADenialOfSeveralFromMemory(t *testing.T) {
 				}
 				for _, c := range test.cached {
 					cache := Must(NewDenyCache(limits[c]))
-					cache.table.now = func() time.Duration { return time.Hour + now }
+					cache.table.Now = func() time.Duration { return time.Hour + now }
 					limits[c] = cache
 				}
 				if test.early {

@@ -48,7 +48,7 @@ func newTestDenyCache(t testing.TB, l Limiter, opts ...DenyCacheOption) (*DenyCa
 	c, err := NewDenyCache(l, opts...)
 	require.NoError(t, err)
 	now := time.Hour
-	c.table.now = func() time.Duration { return now }
+	c.table.Now = func() time.Duration { return now }
 	return c, &now
 }
 
@@ -327,7 +327,7 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 	rules := []Rule{{Limit: 50, Window: time.Hour}, {Limit: 7, Window: time.Second}}
 	tests := map[string]struct {
 		limiter Limiter
-		want    int64
+		want    int
 	}{
 		"token bucket":        {Must(NewTokenBucket(noClient{}, PerSecond(10), 20)), 20},
 		"fixed window":        {Must(NewFixedWindow(noClient{}, 30, time.Second)), 30},
@@ -337,8 +337,20 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newTestDenyCache(t, tt.limiter)
-			require.Equal(t, tt.want, c.table.decided.Load())
+			require.Equal(t, tt.want, c.table.Decided())
 		})
+	}
+}
+
+func TestDenyCacheKeepsSoManyKeys(t *testing.T) {
+	for keys, opts := range map[int][]DenyCacheOption{1024: {WithMaxKeys(1000)}, 65_536: nil} {
+		c, _ := newTestDenyCache(t, nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
+		for i := range 3 * keys {
+			_, err := c.TryAcquire(t.Context(), fmt.Sprint(i))
+			require.NoError(t, err)
+		}
+		require.LessOrEqual(t, c.table.Len(), keys)
+		require.Greater(t, c.table.Len(), keys*9/10)
 	}
 }
 
@@ -380,7 +392,7 @@ func TestDenyCacheResetRacesWithDenial(t *testing.T) {
 			require.NoError(t, call.err)
 			require.NoError(t, reset.err)
 			require.Equal(t, denial, call.result)
-			require.Equal(t, kept, c.denials() == 1, "the denial is remembered")
+			require.Equal(t, kept, c.table.Len() == 1, "the denial is remembered")
 		})
 	}
 }
@@ -395,7 +407,7 @@ func TestDenyCacheSurvivesAPanicInReset(t *testing.T) {
 	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
 	_, err := c.TryAcquire(t.Context(), "k")
 	require.NoError(t, err)
-	require.Equal(t, 1, c.denials(), "denials after a Reset that panicked")
+	require.Equal(t, 1, c.table.Len(), "denials after a Reset that panicked")
 }
 
 // A gateLimiter denies every key until that key is reset.

@@ -119,7 +119,7 @@ func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
 }
 
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
-func (c *DenyCache) SetClock(now func() time.Duration) { c.table.now = now }
+func (c *DenyCache) SetClock(now func() time.Duration) { c.table.Now = now }
 
 // AllMerged makes calls of TryAcquireAll in one execution, and returns which of them failed: calls with
 // claims of the same limiters, or of groups that ShareGroups. Equal calls that follow one another are one

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -113,7 +114,7 @@ func (p *preloads) addLimiters(c *call) error {
 }
 
 func (p *preloads) addScripts(e *redisexec.Executor) {
-	at := slices.IndexFunc(p.clients, func(c redisexec.Client) bool { return same(c, e.Client) })
+	at := slices.IndexFunc(p.clients, func(c redisexec.Client) bool { return identity.Same(c, e.Client) })
 	if at < 0 {
 		at = len(p.clients)
 		p.clients, p.scripts = append(p.clients, e.Client), append(p.scripts, nil)

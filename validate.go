@@ -90,10 +90,3 @@ func checkClient(c Client) error {
 	}
 	return nil
 }
-
-// same reports whether a and b are one limiter, or one client. Values of a type that cannot
-// be compared, such as a struct with a slice, never are.
-func same(a, b any) (equal bool) {
-	defer func() { _ = recover() }()
-	return a == b
-}

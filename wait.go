@@ -94,7 +94,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 func bucketIn(l Limiter, around *hearers) (c *core, all *hearers, ok bool) {
 	if cache, ok := l.(*DenyCache); ok {
 		// A denial from memory says only that n permits do not fit now.
-		return bucketIn(cache.limiter, around.and(cache.table))
+		return bucketIn(cache.limiter, around.and(cache))
 	}
 	c = kindOf(l).core
 	return c, around, c != nil && c.waits != nil

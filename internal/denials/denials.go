@@ -1,60 +1,69 @@
-package ratelimit
+// Package denials remembers for how long calls can only be denied.
+package denials
 
 import (
-	"context"
 	"hash/maphash"
 	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/identity"
 )
 
 const (
-	denyWays    = 4
-	denyStripes = 256
+	ways    = 4
+	stripes = 256
 )
 
-// A denyTable stores denials.
-type denyTable struct {
-	max time.Duration        // for which a denial is answered
-	now func() time.Duration // monotonic
+// A Table stores the denials of one limiter, or of those that are picked call by call. Such a
+// picked limiter is the argument by of the methods, which is nil if there is one limiter only.
+type Table struct {
+	Now func() time.Duration // monotonic; a test may set it
+
+	max  time.Duration             // for which a denial is answered
+	most func(limiter any) (n int) // that a picked limiter decides on
 
 	seed    maphash.Seed
-	sets    []denySet // a power of two
-	stripes [denyStripes]denyStripe
+	sets    []set // a power of two
+	stripes [stripes]stripe
 
 	// decided is the largest n that the limiter is known to decide on, instead of
 	// returning ErrExceedsLimit: its bound, or the largest n that it has decided on.
 	decided atomic.Int64
 }
 
-func newDenyTable(keys int, max time.Duration) *denyTable {
+// New returns a table for so many keys, rounded up to a power of two, that answers a denial for at most max.
+// most says how many permits a picked limiter is known to decide on.
+func New(keys int, max time.Duration, most func(limiter any) (n int)) *Table {
 	sets := 1
-	for sets*denyWays < keys {
+	for sets*ways < keys {
 		sets *= 2
 	}
 	start := time.Now()
-	return &denyTable{
+	return &Table{
+		Now:  func() time.Duration { return time.Since(start) },
 		max:  max,
-		now:  func() time.Duration { return time.Since(start) },
+		most: most,
 		seed: maphash.MakeSeed(),
-		sets: make([]denySet, sets),
+		sets: make([]set, sets),
 	}
 }
 
-// A denySet holds the denials of the keys that hash to it. It is one cache line.
+// A set holds the denials of the keys that hash to it. It is one cache line.
 // Reading it takes no lock; writing to it takes the lock of its stripe.
 //
 // A sharded map under an RWMutex would be simpler. But all cores would write to one
 // word when they ask for one hot key, as they do under an attack.
-type denySet [denyWays]struct {
+type set [ways]struct {
 	hash   atomic.Uint64 // of the key of denial, stored just before denial: saves following the pointer
 	denial atomic.Pointer[denial]
 }
 
-// A denyStripe guards the writing of every denyStripes-th set.
-type denyStripe struct {
+// A stripe guards the writing of every so many-th set.
+type stripe struct {
 	mu sync.Mutex
 	// generation counts how often permits of one of the stripe's keys have been given
 	// back. Written under mu.
@@ -65,12 +74,12 @@ type denyStripe struct {
 	_ [32]byte // so that each stripe has a cache line of its own
 }
 
-// A denial says that n or more permits for key are denied until then. It never
+// A denial says that n or more permits of key are denied until then. It never
 // changes.
 type denial struct {
 	key     string
 	n       int
-	by      *Limiter      // that denied, around a Choice; else nil
+	by      *any          // the picked limiter that denied; else nil
 	until   time.Duration // earliest instant at which n permits can be taken
 	trusted time.Duration // calls are denied from memory before this instant, which is before until
 
@@ -85,32 +94,48 @@ func (d *denial) covers(o *denial) bool {
 	return d.n <= o.n && d.until >= o.until && d.trusted >= o.trusted
 }
 
-func (t *denyTable) hash(key string) uint64 { return maphash.String(t.seed, key) }
+// Hash is what the other methods find key by.
+func (t *Table) Hash(key string) uint64 { return maphash.String(t.seed, key) }
 
-// noteDecided notes that the limiter can decide on n permits.
-func (t *denyTable) noteDecided(n int) {
+// NoteDecided notes that the limiter can decide on n permits.
+func (t *Table) NoteDecided(n int) {
 	for m := t.decided.Load(); int64(n) > m && !t.decided.CompareAndSwap(m, int64(n)); {
 		m = t.decided.Load()
 	}
 }
 
-// A denySending is what beforeSending notes about a request.
-type denySending struct {
+// Decided is the largest n that the limiter is known to decide on.
+func (t *Table) Decided() int { return int(t.decided.Load()) }
+
+// Len counts the denials that are stored.
+func (t *Table) Len() (count int) {
+	for i := range t.sets {
+		for way := range t.sets[i] {
+			if t.sets[i][way].denial.Load() != nil {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// A Request is what BeforeSending notes about a request.
+type Request struct {
 	generation uint64 // of the key's stripe
 	at         time.Duration
 }
 
-// beforeSending notes the generation and the time before the request is sent, so that
+// BeforeSending notes the generation and the time before the request is sent, so that
 // nothing that happens between then and the decision can make the denial last too long.
-func (t *denyTable) beforeSending(hash uint64) denySending {
+func (t *Table) BeforeSending(hash uint64) Request {
 	generation := t.stripe(hash).generation.Load()
-	return denySending{generation, t.now()}
+	return Request{generation, t.Now()}
 }
 
-// lookup denies by the denial of n or fewer permits of key that lasts longest, if there
-// is one. Around a Choice, by is the picked limiter, and what another one has denied is
-// forgotten: even if that one is picked again, it may allow more by then.
-func (t *denyTable) lookup(hash uint64, key string, n int, by Limiter) (r Result, ok bool) {
+// Find denies by the denial of n or fewer permits of key that lasts longest, if there
+// is one. What another limiter than the picked one has denied is forgotten: even if that
+// one is picked again, it may allow more by then.
+func (t *Table) Find(hash uint64, key string, n int, by any) (r decision.Result, ok bool) {
 	set := t.set(hash)
 	var until time.Duration
 	stale := false
@@ -122,7 +147,7 @@ func (t *denyTable) lookup(hash uint64, key string, n int, by Limiter) (r Result
 		if d == nil || d.key != key {
 			continue
 		}
-		if by != nil && !same(*d.by, by) {
+		if by != nil && !identity.Same(*d.by, by) {
 			stale = true
 			continue
 		}
@@ -137,12 +162,12 @@ func (t *denyTable) lookup(hash uint64, key string, n int, by Limiter) (r Result
 		}
 		// The clock is read after the denial. With an earlier reading, RetryAfter could
 		// be too long for a denial that was stored in between.
-		now := t.now()
+		now := t.Now()
 		if now >= d.trusted || d.until <= until {
 			continue
 		}
 		until, ok = d.until, true
-		r = Result{
+		r = decision.Result{
 			Limit:      d.limit,
 			Window:     d.window,
 			Remaining:  d.remaining,
@@ -156,34 +181,33 @@ func (t *denyTable) lookup(hash uint64, key string, n int, by Limiter) (r Result
 	return r, ok
 }
 
-// mostOf is the largest n that the limiter is known to decide on, of a picked limiter only if
-// it is one of this package.
-func (t *denyTable) mostOf(by Limiter) int64 {
+// mostOf is the largest n that the limiter is known to decide on.
+func (t *Table) mostOf(by any) int64 {
 	if by != nil {
-		return int64(kindOf(by).most)
+		return int64(t.most(by))
 	}
 	return t.decided.Load()
 }
 
 // forgetOthers removes what other limiters than by have denied of key.
-func (t *denyTable) forgetOthers(hash uint64, key string, by Limiter) {
+func (t *Table) forgetOthers(hash uint64, key string, by any) {
 	stripe, set := t.stripe(hash), t.set(hash)
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
 	for i := range set {
-		if d := set[i].denial.Load(); d != nil && d.key == key && !same(*d.by, by) {
+		if d := set[i].denial.Load(); d != nil && d.key == key && !identity.Same(*d.by, by) {
 			set[i].denial.Store(nil)
 		}
 	}
 }
 
-// remember stores a denial, unless permits may have been given back since its request
+// Remember stores a denial of n permits of key, unless permits may have been given back since its request
 // was sent.
 //
 // Denials of one key for different n are stored side by side when neither covers the
 // other: the denial of one permit denies most calls, the denial of five permits denies
 // calls for five for longer. Two are kept, the one for the fewest permits and one other.
-func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Result, sending denySending) {
+func (t *Table) Remember(hash uint64, key string, n int, by any, r decision.Result, sent Request) {
 	// RetryAfter counts from the last tick of the clock that decides. That tick may be
 	// earlier than the instant of sending, by less than the length of a tick: a
 	// millisecond for fixed windows, whose RetryAfter is a whole number of
@@ -192,17 +216,16 @@ func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Resul
 	if r.RetryAfter%time.Millisecond == 0 {
 		grain = time.Millisecond
 	}
-	sent := sending.at
 	d := denial{
 		n:         n,
-		until:     sent + min(r.RetryAfter, math.MaxInt64-sent),
+		until:     sent.at + min(r.RetryAfter, math.MaxInt64-sent.at),
 		limit:     r.Limit,
 		window:    r.Window,
 		remaining: r.Remaining,
-		resetAt:   sent + min(r.ResetAfter, math.MaxInt64-sent),
+		resetAt:   sent.at + min(r.ResetAfter, math.MaxInt64-sent.at),
 	}
-	d.trusted = min(d.until-grain, sent+min(t.max, math.MaxInt64-sent))
-	now := t.now()
+	d.trusted = min(d.until-grain, sent.at+min(t.max, math.MaxInt64-sent.at))
+	now := t.Now()
 	if now >= d.trusted {
 		return
 	}
@@ -210,7 +233,7 @@ func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Resul
 	stripe := t.stripe(hash)
 	stripe.mu.Lock()
 	defer stripe.mu.Unlock()
-	if stripe.returning > 0 || stripe.generation.Load() != sending.generation {
+	if stripe.returning > 0 || stripe.generation.Load() != sent.generation {
 		return
 	}
 	set := t.set(hash)
@@ -246,9 +269,9 @@ func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Resul
 	case free < 0:
 		way = stripe.turn
 		if way == fewest { // it is this key's own: replace another
-			way = (way + 1) % denyWays
+			way = (way + 1) % ways
 		}
-		stripe.turn = (stripe.turn + 1) % denyWays
+		stripe.turn = (stripe.turn + 1) % ways
 	}
 	if d.key == "" {
 		d.key = strings.Clone(key) // a part of a large string would keep all of it alive
@@ -262,11 +285,11 @@ func (t *denyTable) remember(hash uint64, key string, n int, by Limiter, r Resul
 	set[way].denial.Store(&kept)
 }
 
-// returnPermits is called before permits of key are given back, and done after it. It
+// ReturnPermits is called before permits of key are given back, and done after it. It
 // removes the stored denials of key. A denial whose request is sent before done returns
 // is not stored: it may have been decided before the permits were given back.
-func (t *denyTable) returnPermits(key string) (done func()) {
-	hash := t.hash(key)
+func (t *Table) ReturnPermits(key string) (done func()) {
+	hash := t.Hash(key)
 	stripe, set := t.stripe(hash), t.set(hash)
 
 	stripe.mu.Lock()
@@ -285,20 +308,12 @@ func (t *denyTable) returnPermits(key string) (done func()) {
 	}
 }
 
-func (t *denyTable) givesBack(_ context.Context, key string, n, actual int) (done func(error)) {
-	if actual >= n {
-		return func(error) {}
-	}
-	returned := t.returnPermits(key)
-	return func(error) { returned() } // after an error they may have come back all the same
-}
-
-func (t *denyTable) set(hash uint64) *denySet {
+func (t *Table) set(hash uint64) *set {
 	return &t.sets[hash&uint64(len(t.sets)-1)]
 }
 
 // stripe is the stripe of the set. It depends on the set only, so that a set has just
 // one stripe.
-func (t *denyTable) stripe(hash uint64) *denyStripe {
-	return &t.stripes[(hash&uint64(len(t.sets)-1))%denyStripes]
+func (t *Table) stripe(hash uint64) *stripe {
+	return &t.stripes[(hash&uint64(len(t.sets)-1))%stripes]
 }
