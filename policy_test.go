@@ -114,7 +114,7 @@ var operations = []operation{
 }
 
 // TestEveryOperationThroughEveryPolicy: a limiter answers alike bare, in each policy, and in every ordered pair of them that can
-// be built. The table of docs/composing.md is made of what works.
+// be built.
 func TestEveryOperationThroughEveryPolicy(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	bare := map[string]func(name string) operator{
@@ -166,22 +166,15 @@ func TestEveryOperationThroughEveryPolicy(t *testing.T) {
 	}
 }
 
-// TestTheTableOfOperationsInTheGuide is what compiles.
-func TestTheTableOfOperationsInTheGuide(t *testing.T) {
-	var table strings.Builder
-	table.WriteString("| | ")
-	names := []string{"DenyCache", "Fallback", "Choice", "Shadow"}
-	for _, n := range names {
-		table.WriteString("`" + n + "` | ")
-	}
-	table.WriteString("\n|---|" + strings.Repeat("---|", len(names)) + "\n")
-	for _, o := range operations {
-		table.WriteString("| " + o.name + " |" + strings.Repeat(" yes |", len(names)) + "\n")
-	}
+// TestTheGuideNamesTheseOperations as those that go through every decorator.
+func TestTheGuideNamesTheseOperations(t *testing.T) {
 	page, err := os.ReadFile("docs/composing.md")
 	require.NoError(t, err)
-	text := strings.ReplaceAll(table.String(), "| \n", "|\n")
-	require.Truef(t, strings.Contains(string(page), text), "docs/composing.md lacks this table:\n%s", text)
+	var names []string
+	for _, o := range operations {
+		names = append(names, o.name)
+	}
+	require.Contains(t, strings.Join(strings.Fields(string(page)), " "), strings.Join(names, ", ")+".")
 }
 
 // counting is a user's limiter that embeds a bucket, and does more.
