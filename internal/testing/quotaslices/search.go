@@ -1,0 +1,121 @@
+package quotaslices
+
+import (
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"strings"
+)
+
+// A Scope is what a search goes through.
+type Scope struct {
+	algorithm
+	Calls int // calls and steps of the clock
+	Pause int // ticks that pass at most between two of them
+}
+
+// A History is a sequence of moves from an unused key.
+type History []Move
+
+func (h History) String() string {
+	lines := make([]string, len(h))
+	for i, m := range h {
+		lines[i] = m.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Found is the result of a search.
+type Found struct {
+	Worlds int // that differ, before the last call
+	Excess int // the worst, in the smallest units
+	History
+}
+
+func (f Found) String() string {
+	return fmt.Sprintf("excess %d in %d worlds\n%s", f.Excess, f.Worlds, f.History)
+}
+
+type node struct {
+	world  World
+	parent int32
+	move   Move
+}
+
+// Search goes through all histories of the scope. Histories that end in the same world are followed once.
+func Search(s Scope) Found {
+	seed := maphash.MakeSeed()
+	seen := map[uint64]struct{}{}
+	nodes := []node{{parent: -1}}
+	moves := s.moves()
+	var found Found
+	from := 0
+	for call := range s.Calls {
+		end := len(nodes)
+		for i := from; i < end; i++ {
+			waited := nodes[i].world
+			for pause := range int8(s.Pause + 1) {
+				if pause > 0 {
+					waited.tick(s.algorithm)
+				}
+				for _, m := range moves {
+					w := waited
+					if !w.apply(s.algorithm, m) {
+						continue
+					}
+					m.Pause = pause
+					if m.Op == Plain || m.Op == Lease {
+						if excess := s.excess(&w); excess > found.Excess {
+							found.Excess, found.History = excess, append(historyOf(nodes, i), m)
+						}
+					}
+					if call == s.Calls-1 {
+						continue
+					}
+					hash := maphash.Comparable(seed, w)
+					if _, ok := seen[hash]; ok {
+						continue
+					}
+					seen[hash] = struct{}{}
+					nodes = append(nodes, node{w, int32(i), m})
+				}
+			}
+		}
+		from = end
+	}
+	found.Worlds = len(nodes)
+	return found
+}
+
+func historyOf(nodes []node, i int) History {
+	var all History
+	for ; nodes[i].parent >= 0; i = int(nodes[i].parent) {
+		all = append(History{nodes[i].move}, all...)
+	}
+	return all
+}
+
+// Random makes so many random histories of the scope, of up to the most calls, and returns the worst of them.
+func Random(s Scope, rng *rand.Rand, histories int) Found {
+	moves := s.moves()
+	var found Found
+	for range histories {
+		var w World
+		var h History
+		for range maxCalls {
+			m, next := moves[rng.IntN(len(moves))], w
+			m.Pause = int8(rng.IntN(s.Pause + 1))
+			for range m.Pause {
+				next.tick(s.algorithm)
+			}
+			if !next.apply(s.algorithm, m) {
+				continue
+			}
+			w, h = next, append(h, m)
+			if excess := s.excess(&w); excess > found.Excess {
+				found.Excess, found.History = excess, append(History{}, h...)
+			}
+		}
+	}
+	return found
+}
