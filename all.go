@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
@@ -103,7 +104,7 @@ func allInMemory(limiters []Limiter) (*All, error) {
 // sumUp notes what is asked in each call: the name, and the most permits.
 func (a *All) sumUp() {
 	var names []string
-	a.most = maxCount
+	a.most = exact.Permits
 	for _, c := range a.memory {
 		names = append(names, cmp.Or(c.name, limitername.Default))
 		if m := c.most(); m > 0 {
@@ -594,7 +595,7 @@ next:
 		if c.limiter == nil {
 			return nil, nil, errUnmade
 		}
-		if c.n < 1 || c.n > maxCount { // before it is added to another, or another to it
+		if c.n < 1 || c.n > exact.Permits { // before it is added to another, or another to it
 			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
 		}
 		if c.limiter.inFlight != nil && c.settle {
@@ -610,7 +611,7 @@ next:
 			if c.settle || other.settle {
 				return nil, nil, errJoinedEstimate(c)
 			}
-			if other.n > maxCount {
+			if other.n > exact.Permits {
 				return nil, nil, c.limiter.check(context.Background(), c.key, other.n)
 			}
 			if places == nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
@@ -413,7 +414,7 @@ func (g *group) newHolds(claims []Claim) (holds []*Hold) {
 // hold takes permits for holds, and gives them back if no caller gets to know of them.
 func (g *group) hold(ctx context.Context, request string, holds []*Hold, alone bool) (redisexec.Reply, error) {
 	late := func(reply redisexec.Reply, err error) {
-		if mayHold(err) || err == nil && reply.Words[1+wordAllowed] > 0 {
+		if mayHold(err) || err == nil && reply.Words[1+decision.WordAllowed] > 0 {
 			for _, h := range holds {
 				h.giveBack(ctx)
 			}
@@ -495,7 +496,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 	for i, c := range claims {
 		part := g.part(reply, i, c, peek)
 		if parts != nil {
-			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.isBucket()}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.bucket}
 			if c.settle && !peek {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, reply.Index, words)
@@ -517,7 +518,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 func (g *group) part(reply redisexec.Reply, i int, c Claim, peek bool) Result {
 	words := reply.Words[g.words[i]:][:1+c.limiter.exec.Words]
 	alone, words := words[0], words[1:]
-	all, n := words[wordAllowed], int64(c.n)
+	all, n := words[decision.WordAllowed], int64(c.n)
 	if peek {
 		return c.limiter.explain(words, n, 0, all > 0)
 	}

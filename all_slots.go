@@ -108,7 +108,7 @@ func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, err
 		if places != nil {
 			place = places[i]
 		}
-		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.isBucket()}
+		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.bucket}
 		if c.settle && whole.Allowed {
 			r.Parts[i].Ticket = taken[place].ticket
 		}
@@ -205,7 +205,7 @@ func (a slotAnswer) giveBack(ctx context.Context) {
 		_, _ = a.hold.release(ctx)
 		return
 	}
-	if a.ticket.core.isBucket() {
+	if a.ticket.core.bucket {
 		a.ticket.which = returnExactly
 	}
 	_, _, _ = a.ticket.settle(ctx, 0)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
@@ -144,7 +145,7 @@ func (s settling) key() string {
 // estimate takes n permits, and returns nil if that is denied.
 func (s *search) estimate(t *testing.T, state *searched, c searchCall, by, n int) *searchTicket {
 	words := s.operate(t, state, c, redisexec.Operation{Op: redisexec.Estimate, N: n, Times: 1})
-	if words[wordAllowed] == 0 {
+	if words[decision.WordAllowed] == 0 {
 		return nil
 	}
 	own := len(words) - redisexec.TicketWords
@@ -160,7 +161,7 @@ func (s *search) look(t *testing.T, state searched, c searchCall, n int) Result 
 	before := state.value
 	words := s.words(t, &state, c, c.peek, fmt.Sprint(n))
 	require.Contains(t, []string{before, ""}, state.value, state.path)
-	return c.explain(words, int64(n), 0, words[wordAllowed] > 0)
+	return Result(c.explainer.Explain(words, int64(n), 0, words[decision.WordAllowed] > 0))
 }
 
 // compare checks that no rule is worse off after permits were given back.

@@ -165,14 +165,13 @@ func (s *search) command(t *testing.T, l *lua.LState) lua.LValue {
 }
 
 func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
-	b, err := newBucket(c.rate, c.burst, "burst", c.every)
+	b, err := newBucket(c.rate, c.burst, "burst", &settings{refillEvery: c.every})
 	require.NoError(t, err)
-	b.exactly = c.exactly
 	mark := ""
 	if c.byCaller {
 		mark = fmt.Sprintf("@%d", tick.Milliseconds())
 	}
-	c.algorithm = bucketAlgorithm("", "", b, mark)
+	c.algorithm = bucketAlgorithm("", "", b, c.exactly, mark)
 	set := c.scripts.get(c.byCaller)
 	for to, from := range map[**lua.FunctionProto]*script.Script{&c.one: set.one, &c.peek: set.peek, &c.operations: set.operations} {
 		fn, err := s.l.LoadString(from.Source)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // A Calendar divides time into days, weeks or months of a time zone, for a
@@ -61,7 +63,7 @@ func (c Calendar) Window(at time.Time) (begin, end time.Time) {
 	if c.check() != nil {
 		return time.Time{}, time.Time{}
 	}
-	begins := c.around(min(max(at.UnixMicro(), 0), 2*maxMicros))
+	begins := c.around(min(max(at.UnixMicro(), 0), 2*exact.Micros))
 	return time.UnixMicro(begins[1]).In(c.loc), time.UnixMicro(begins[2]).In(c.loc)
 }
 
@@ -184,7 +186,7 @@ type calendarInstants struct {
 }
 
 func (c *calendarInstants) around(now int64) [5]int64 {
-	now = min(max(now, 0), 2*maxMicros)
+	now = min(max(now, 0), 2*exact.Micros)
 	if last := c.last.Load(); last != nil && last[1] <= now && now < last[2] {
 		return *last
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // TestWhereWindowsBegin: each window by its first instant and its length.
@@ -64,7 +66,7 @@ func TestWhereWindowsBegin(t *testing.T) {
 		begins := test.calendar.around(at.UnixMicro())
 		require.Equal(t, test.begin, time.UnixMicro(begins[1]).UTC().Format(time.RFC3339Nano), test.about)
 		for i, lasts := range test.lasts {
-			require.Equal(t, lasts, micros(begins[i+2]-begins[i+1]), "%s: window %d", test.about, i)
+			require.Equal(t, lasts, exact.Duration(begins[i+2]-begins[i+1]), "%s: window %d", test.about, i)
 		}
 		// The same windows are found from any instant in them.
 		require.Equal(t, begins, test.calendar.around(begins[1]), test.about)
@@ -81,7 +83,7 @@ func TestWindowsOfEveryYear(t *testing.T) {
 		loc, err := time.LoadLocation(name)
 		require.NoError(t, err)
 		day, month := Daily(loc), Monthly(31, loc)
-		for at := int64(0); at < 2*maxMicros; {
+		for at := int64(0); at < 2*exact.Micros; {
 			begins := month.around(at)
 			require.LessOrEqual(t, begins[1], at)
 			require.Less(t, at, begins[2])
@@ -98,7 +100,7 @@ func TestWindowsDoNotBeginBefore1970(t *testing.T) {
 	require.Equal(t, [5]int64{0, 0, 4 * day, 11 * day, 18 * day}, Weekly(time.Monday, time.UTC).around(1))
 	c := calendarInstants{calendar: Daily(time.UTC)}
 	require.Equal(t, c.around(0), c.around(-1), "a clock before 1970")
-	require.Equal(t, c.around(2*maxMicros), c.around(1<<62), "a clock after 2112")
+	require.Equal(t, c.around(2*exact.Micros), c.around(1<<62), "a clock after 2112")
 }
 
 func TestTheWindowOfAnInstant(t *testing.T) {

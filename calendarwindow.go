@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -99,7 +101,7 @@ const (
 // this limiter may use, see WithHeadroom.
 type calendarExplainer struct{ limit, own int64 }
 
-func (c calendarExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
-	f := fixed{limit: c.limit, own: c.own, window: micros(words[wordLength]), unit: time.Microsecond}
-	return f.explain(words, n, taken, allowed)
+func (c calendarExplainer) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
+	f := fixed{limit: c.limit, own: c.own, window: exact.Duration(words[wordLength]), unit: time.Microsecond}
+	return f.Explain(words, n, taken, allowed)
 }

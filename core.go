@@ -10,23 +10,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/errclass"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
-
-// wordAllowed is the position, in every algorithm's reply to a run of equal requests,
-// of the number of requests that were allowed: the first ones of the run.
-const wordAllowed = 0
-
-// An explainer knows what the words of an algorithm's reply mean.
-type explainer interface {
-	// explain is the result of a request for n permits in a run of equal requests. taken: the
-	// run's permits so far, with this request's.
-	explain(words []int64, n, taken int64, allowed bool) Result
-}
 
 // core is what the limiters share: everything but the algorithm. They embed it and so have its
 // methods, whose documentation is that of all of them.
@@ -40,12 +31,12 @@ type core struct {
 	merger *merge.Merger // nil: every call is sent on its own
 	waits  *reserving    // nil: the algorithm cannot reserve
 	watch  *watch        // nil: nobody observes
-	explainer
 
+	explainer  decision.Explainer
 	mostCharge int                       // permits of one charge
 	which      func(word, n int64) int64 // see algorithm
 
-	bucket   *bucket   // nil: it is none
+	bucket   bool      // a token or leaky bucket
 	inFlight *InFlight // nil: the permits are not held
 
 	scripts *scripts
@@ -71,16 +62,16 @@ type algorithm struct {
 	// there is none.
 	large *algorithm
 	// mostCharge is the most permits that one charge can take, if that is less than
-	// maxCount.
+	// exact.Permits.
 	mostCharge int
 	// which is the second argument of the block giveback, behind where the permits are. It is
 	// computed from a ticket's second word and its number of permits; nil if it is that word.
 	which func(word, n int64) int64
-	// bucket is that of a token or leaky bucket, and longest the longest wait of a reservation,
+	// bucket says that it is a token or leaky bucket, and longest is the longest wait of a reservation,
 	// in microseconds, for which its numbers are exact.
-	bucket  *bucket
-	longest int64
-	explainer
+	bucket    bool
+	longest   int64
+	explainer decision.Explainer
 }
 
 // build is for a core that is zero, in place, because what it makes points to it.
@@ -116,7 +107,7 @@ func (c *core) build(client Client, s settings, a algorithm) error {
 			Unpack: a.unpack,
 		},
 		explainer:  a.explainer,
-		mostCharge: cmp.Or(a.mostCharge, maxCount),
+		mostCharge: cmp.Or(a.mostCharge, exact.Permits),
 		which:      a.which,
 		bucket:     a.bucket,
 		scripts:    a.scripts,
@@ -207,9 +198,14 @@ func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Re
 	return r, nil
 }
 
+// explain is the result of a request for n permits, see [decision.Explainer].
+func (c *core) explain(words []int64, n, taken int64, allowed bool) Result {
+	return Result(c.explainer.Explain(words, n, taken, allowed))
+}
+
 // inRun is the result of request i, from 0, of a run of equal requests for n permits.
 func (c *core) inRun(words []int64, n, i int64) Result {
-	allowed := words[wordAllowed]
+	allowed := words[decision.WordAllowed]
 	return c.explain(words, n, min(i+1, allowed)*n, i < allowed)
 }
 
@@ -236,7 +232,7 @@ func (c *core) peek(ctx context.Context, key string, n int) (Result, error) {
 		return Result{}, c.failed(ctx, key, err)
 	}
 	// The words are those of a run of one request that has not taken its permits.
-	r := c.explain(reply.Words, int64(n), 0, reply.Words[wordAllowed] > 0)
+	r := c.explain(reply.Words, int64(n), 0, reply.Words[decision.WordAllowed] > 0)
 	reply.Done()
 	return r, nil
 }
@@ -309,14 +305,11 @@ func ended(ctx context.Context, err error) error {
 // now is the caller's clock in microseconds.
 func (c *core) now() (int64, error) {
 	t := c.clock.now()
-	if now := t.UnixMicro(); now >= 0 && now < 2*maxMicros {
+	if now := t.UnixMicro(); now >= 0 && now < 2*exact.Micros {
 		return now, nil
 	}
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
 }
-
-// isBucket reports whether c is a token or leaky bucket.
-func (c *core) isBucket() bool { return c.bucket != nil }
 
 // Name returns the limiter's name, see [WithName].
 func (c *core) Name() string { return c.name }

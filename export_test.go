@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
@@ -232,7 +233,7 @@ func DecideLists(l Limiter, keys, lists []string, fail string) ([]int64, error) 
 // TicketOf is where the n permits of the last estimate are that a reply says is allowed.
 func TicketOf(l Limiter, n int, words []int64) [2]int64 {
 	c, _ := redisCore(l)
-	t := c.newTicket("", n, words[wordAllowed]-1, words)
+	t := c.newTicket("", n, words[decision.WordAllowed]-1, words)
 	return [2]int64{t.where, t.which}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -82,7 +84,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWind
 func countedWindow(f *fixed) algorithm {
 	f.unit = time.Millisecond
 	scripts, unpack := fixedWindowScripts, f.unpack
-	if float64(f.own+1)*float64(f.window.Milliseconds()+1) >= exact { // one integer does not hold the reply
+	if float64(f.own+1)*float64(f.window.Milliseconds()+1) >= exact.Bound { // one integer does not hold the reply
 		scripts, unpack = wideWindowScripts, nil
 	}
 	return algorithm{
@@ -100,12 +102,12 @@ func datedWindow(f *fixed, start string) algorithm {
 	return algorithm{
 		title: "fixed window", id: keyname.FixedWindow, most: int(f.own),
 		scripts: datedWindowScripts,
-		args:    append(integers(f.own, f.window.Microseconds()), start),
+		args:    append(exact.Texts(f.own, f.window.Microseconds()), start),
 		words:   fixedWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f,
 	}
 }
 
-// The words of a fixed window's reply, after wordAllowed.
+// The words of a fixed window's reply, after decision.WordAllowed.
 const (
 	wordRoom   = 1 // permits left before the run
 	wordLeft   = 2 // time left of the window, in units
@@ -135,17 +137,17 @@ func (f *fixed) counter() int64 {
 // unpack reads a reply of one integer: room × (window + 1) + left, negative when the
 // call was denied. It is never 0, because some of the window is always left.
 func (f *fixed) unpack(reply int64, words []int64) {
-	words[wordAllowed] = 1
+	words[decision.WordAllowed] = 1
 	if reply < 0 {
-		words[wordAllowed], reply = 0, -reply
+		words[decision.WordAllowed], reply = 0, -reply
 	}
 	span := f.window.Milliseconds() + 1
 	words[wordRoom], words[wordLeft] = reply/span, reply%span
 }
 
-func (f *fixed) explain(words []int64, n, taken int64, allowed bool) Result {
+func (f *fixed) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
 	left := time.Duration(words[wordLeft]) * f.unit
-	r := Result{
+	r := decision.Result{
 		Allowed:    allowed,
 		Limit:      int(f.limit),
 		Window:     f.window,

@@ -11,6 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -31,7 +33,7 @@ const (
 	giveBackTime = time.Second
 )
 
-// The words of the reply of inflight.lua, after wordAllowed.
+// The words of the reply of inflight.lua, after decision.WordAllowed.
 const (
 	wordHeld  = 1 // permits held, those of the call included
 	wordFree  = 2 // microseconds until the denied permits are free at the latest
@@ -117,8 +119,8 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InF
 	}
 	err = f.core.build(c, s, algorithm{
 		title: "in-flight limiter", id: keyname.InFlight, scripts: inFlightScripts, most: min(limit, maxHold),
-		args:  append(integers(int64(limit), lease.Microseconds()), f.rule),
-		words: heldWords, cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: f,
+		args:  append(exact.Texts(int64(limit), lease.Microseconds()), f.rule),
+		words: heldWords, cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: held{limit, lease},
 	})
 	if err != nil {
 		return nil, err
@@ -174,7 +176,7 @@ func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, *
 		return nil, reply.Batch, Result{}, f.core.failed(ctx, key, err)
 	}
 	defer reply.Done()
-	r := f.explain(reply.Words, 0, 0, reply.Words[wordAllowed] > 0)
+	r := f.core.explain(reply.Words, 0, 0, reply.Words[decision.WordAllowed] > 0)
 	if !r.Allowed {
 		return nil, reply.Batch, r, nil
 	}
@@ -256,18 +258,24 @@ func (f *InFlight) asked(ctx context.Context, began time.Time, o Observation) {
 // believed is until when a hold may believe in a lease that it asked for at sent.
 func (f *InFlight) believed(sent time.Time) time.Time { return sent.Add(f.lease - f.lease/1000) }
 
-// explain is the answer to a call for any number of permits: the words count those that it
+// held explains the replies of inflight.lua.
+type held struct {
+	limit int
+	lease time.Duration
+}
+
+// Explain is the answer to a call for any number of permits: the words count those that it
 // has taken.
-func (f *InFlight) explain(words []int64, _, _ int64, allowed bool) Result {
-	r := Result{
+func (h held) Explain(words []int64, _, _ int64, allowed bool) decision.Result {
+	r := decision.Result{
 		Allowed:    allowed,
-		Limit:      f.limit,
-		Window:     f.lease,
-		Remaining:  int(max(int64(f.limit)-words[wordHeld], 0)),
-		ResetAfter: micros(words[wordEnded]),
+		Limit:      h.limit,
+		Window:     h.lease,
+		Remaining:  int(max(int64(h.limit)-words[wordHeld], 0)),
+		ResetAfter: exact.Duration(words[wordEnded]),
 	}
 	if !allowed {
-		r.RetryAfter = micros(words[wordFree])
+		r.RetryAfter = exact.Duration(words[wordFree])
 	}
 	return r
 }
@@ -275,7 +283,7 @@ func (f *InFlight) explain(words []int64, _, _ int64, allowed bool) Result {
 // acquire takes the permits of h. What the caller does not get is given back.
 func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error) {
 	late := func(reply redisexec.Reply, err error) { // the caller has left
-		if mayHold(err) || err == nil && reply.Words[wordAllowed] > 0 {
+		if mayHold(err) || err == nil && reply.Words[decision.WordAllowed] > 0 {
 			h.giveBack(ctx)
 		}
 	}

@@ -123,7 +123,7 @@ func kindOnRedis(c *core) kind {
 	if !c.made() {
 		return kind{role: onRedis}
 	}
-	return kind{role: onRedis, core: c, most: c.most, bucket: c.isBucket()}
+	return kind{role: onRedis, core: c, most: c.most, bucket: c.bucket}
 }
 
 func kindAround(inside any) kind {

@@ -20,15 +20,12 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...BucketOption) (*L
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBucket(rate, capacity, "capacity", 0)
+	b, err := newBucket(rate, capacity, "capacity", &s)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.set(&s, "capacity"); err != nil {
-		return nil, err
-	}
 	l := &LeakyBucket{}
-	if err := l.build(c, s, bucketAlgorithm("leaky bucket", keyname.LeakyBucket, b, s.mark())); err != nil {
+	if err := l.build(c, s, bucketAlgorithm("leaky bucket", keyname.LeakyBucket, b, s.exactly, s.mark())); err != nil {
 		return nil, err
 	}
 	return l, nil

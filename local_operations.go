@@ -6,6 +6,9 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/gcra"
 )
 
 // limitersMade numbers the limiters that have locks: those of several are taken in this order.
@@ -68,7 +71,7 @@ func (l *LocalTokenBucket) takeUpTo(ctx context.Context, key string, n int) (tak
 		return 0, Result{}, err
 	}
 	defer s.shard.mu.Unlock()
-	taken = min(n, int(max(l.bucket.size-s.missing.ceil(), 0)))
+	taken = min(n, int(max(l.bucket.Size-s.missing.Ceil(), 0)))
 	r = l.look(&s, max(taken, 1), true)
 	if 0 < taken && taken < n {
 		var after localState
@@ -113,18 +116,18 @@ func (l *LocalTokenBucket) charge(ctx context.Context, key string, n int) (Resul
 		return Result{}, err
 	}
 	defer s.shard.mu.Unlock()
-	owed := level{s.missing.permits + int64(n), s.missing.units}
-	if n > maxCount || owed.permits > mostLocalDebt || l.bucket.restores(owed) > maxMicros {
+	owed := s.missing.Plus(int64(n))
+	if n > exact.Permits || owed.Permits > mostLocalDebt || l.bucket.Restores(owed) > exact.Micros {
 		return Result{}, fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, n, shortKey(key))
 	}
 	l.write(&s, owed)
-	r := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
+	r := Result(l.bucket.Result(s.missing, int64(n), int64(n), true, s.present-s.now))
 	r.Remaining = max(r.Remaining, 0)
 	return r, nil
 }
 
 // mostLocalDebt is the most permits that a key may lack.
-const mostLocalDebt = 4 * maxCount
+const mostLocalDebt = 4 * exact.Permits
 
 func (l *LocalTokenBucket) settle(ctx context.Context, key string, n, actual int) (err error) {
 	began, o := l.began(), Observation{Call: CallSettle, Key: key, N: actual}
@@ -147,9 +150,9 @@ func (l *LocalTokenBucket) giveBack(key string, n int) {
 	if s.b == nil || s.b.due > s.present {
 		return // those who wait have their instants, which the next caller would get too
 	}
-	missing := level{s.missing.permits - int64(n), s.missing.units}
-	if missing.permits < 0 {
-		missing = level{}
+	missing := s.missing.Plus(-int64(n))
+	if missing.Permits < 0 {
+		missing = gcra.Level{}
 	}
 	l.write(&s, missing)
 }
@@ -161,13 +164,13 @@ func (l *LocalTokenBucket) owe(key string, n int) {
 		return
 	}
 	defer s.shard.mu.Unlock()
-	if missing := (level{permits: l.bucket.size}); s.missing.permits+int64(n) > missing.permits {
-		if s.missing.permits < missing.permits {
+	if missing := (gcra.Level{Permits: l.bucket.Size}); s.missing.Permits+int64(n) > missing.Permits {
+		if s.missing.Permits < missing.Permits {
 			l.write(&s, missing)
 		}
 		return
 	}
-	l.write(&s, level{s.missing.permits + int64(n), s.missing.units})
+	l.write(&s, s.missing.Plus(int64(n)))
 }
 
 // Reserve takes n permits of key that may be used at once, or later, but within maxWait, as
@@ -197,15 +200,15 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 		return nil, err
 	}
 	defer s.shard.mu.Unlock()
-	if most := l.bucket.size; int64(n) > most {
+	if most := l.bucket.Size; int64(n) > most {
 		return nil, errExceedsLocal(n, most)
 	}
-	owed := level{s.missing.permits + int64(n), s.missing.units}
+	owed := s.missing.Plus(int64(n))
 	var delay time.Duration
-	if owed.ceil() > l.bucket.size {
-		delay = micros(l.bucket.restores(level{owed.permits - l.bucket.size, owed.units}) + s.present - s.now)
+	if owed.Ceil() > l.bucket.Size {
+		delay = exact.Duration(l.bucket.Restores(owed.Plus(-l.bucket.Size)) + s.present - s.now)
 	}
-	if delay > longest || owed.permits > mostLocalDebt {
+	if delay > longest || owed.Permits > mostLocalDebt {
 		return nil, &WaitError{Key: key, Wait: delay}
 	}
 	receipt := &localReceipt{limiter: l, before: s.b.state()}
@@ -218,7 +221,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 		b.due = s.now + delay.Microseconds()
 	}
 	receipt.wrote = b.state()
-	result := l.bucket.result(s.missing, int64(n), int64(n), true, s.present-s.now)
+	result := Result(l.bucket.Result(s.missing, int64(n), int64(n), true, s.present-s.now))
 	result.Remaining = max(result.Remaining, 0)
 	return &Reservation{
 		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), result: result,
@@ -229,8 +232,8 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 // A localWritten is what a reservation, or a call before it, has written.
 type localWritten struct {
 	at      int64
-	missing level
-	own     level
+	missing gcra.Level
+	own     gcra.Level
 	due     int64
 	there   bool // the key
 }
@@ -300,8 +303,8 @@ func (l *LocalTokenBucket) precheck(ctx context.Context, key string, n int) erro
 	if err := checkLocal(ctx, key, n); err != nil {
 		return err
 	}
-	if int64(n) > l.bucket.size {
-		return errExceedsLocal(n, l.bucket.size)
+	if int64(n) > l.bucket.Size {
+		return errExceedsLocal(n, l.bucket.Size)
 	}
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // decidesTogether is a limiter in memory that decides with others, all or nothing.
@@ -126,7 +128,7 @@ next:
 				return nil, nil, errTooFew(c.n)
 			}
 			places = append(places, j)
-			joined[j].n = min(other.n, maxCount) + min(c.n, maxCount)
+			joined[j].n = min(other.n, exact.Permits) + min(c.n, exact.Permits)
 			continue next
 		}
 		places = append(places, len(joined))

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/gcra"
 )
 
 // A LocalTokenBucket is a token bucket for each key in the memory of this process. It
@@ -47,7 +49,7 @@ import (
 // safe for concurrent use, starts no goroutine and needs no closing.
 type LocalTokenBucket struct {
 	made   int64 // its number among the limiters of this process that have locks
-	bucket *bucket
+	bucket *gcra.Bucket
 	now    func() int64 // microseconds
 	seed   maphash.Seed
 	shards []localShard // their number is a power of two
@@ -80,11 +82,11 @@ type localShard struct {
 type localBucket struct {
 	key     string
 	at      int64
-	missing level
-	own     level // the part of missing that was taken here, and is in no answer of a primary
-	full    int64 // the instant at which nothing is missing any more
-	order   int64 // those with the least are dropped first: full, or before that for a key that has begun empty and taken nothing
-	due     int64 // the instant at which the last promised permit is due; see Reserve
+	missing gcra.Level
+	own     gcra.Level // the part of missing that was taken here, and is in no answer of a primary
+	full    int64      // the instant at which nothing is missing any more
+	order   int64      // those with the least are dropped first: full, or before that for a key that has begun empty and taken nothing
+	due     int64      // the instant at which the last promised permit is due; see Reserve
 
 	cancelled []localReceipt // of reservations behind which others have reserved
 	place     int            // its index in the queue
@@ -157,7 +159,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 			return nil, invalidConfig("%s does not apply to a limiter in this process", name)
 		}
 	}
-	b, err := newBucket(rate, burst, "burst", 0)
+	b, err := newBucket(rate, burst, "burst", &s)
 	if err != nil {
 		return nil, err
 	}
@@ -263,7 +265,7 @@ func (l *LocalTokenBucket) reset(ctx context.Context, key string) error {
 	case l.empty: // a key that is not there would begin empty
 		var state localState
 		l.load(s, key, &state)
-		l.write(&state, level{})
+		l.write(&state, gcra.Level{})
 	case b != nil:
 		s.drop(b)
 	}
@@ -291,7 +293,7 @@ func (l *LocalTokenBucket) ceiling() int {
 	if l.bucket == nil {
 		return 0
 	}
-	return int(l.bucket.size)
+	return int(l.bucket.Size)
 }
 
 func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take bool) (Result, error) {
@@ -304,8 +306,8 @@ func (l *LocalTokenBucket) decide(ctx context.Context, key string, n int, take b
 	if err := checkKey(key); err != nil {
 		return Result{}, err
 	}
-	if n > int(l.bucket.size) {
-		return Result{}, errExceedsLocal(n, l.bucket.size)
+	if n > int(l.bucket.Size) {
+		return Result{}, errExceedsLocal(n, l.bucket.Size)
 	}
 	if err := checkLocal(ctx, key, n); err != nil {
 		return Result{}, err
@@ -325,8 +327,8 @@ type localState struct {
 	key     string
 	now     int64
 	present int64 // now, or the latest instant of the state: as in Redis, no call moves it back in time
-	missing level
-	own     level // see localBucket
+	missing gcra.Level
+	own     gcra.Level // see localBucket
 }
 
 func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
@@ -336,11 +338,11 @@ func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
 	state.present = max(state.now, s.dropped)
 	if b := state.b; b != nil {
 		state.present = max(state.now, b.at)
-		state.missing = l.bucket.minus(b.missing, state.present-b.at)
-		if b.own != (level{}) {
-			state.own = l.bucket.minus(b.own, state.present-b.at)
+		state.missing = l.bucket.Minus(b.missing, state.present-b.at)
+		if b.own != (gcra.Level{}) {
+			state.own = l.bucket.Minus(b.own, state.present-b.at)
 		}
-	} else if all := (level{permits: l.bucket.size}); l.empty && state.now-s.lacked >= l.bucket.restores(all) {
+	} else if all := (gcra.Level{Permits: l.bucket.Size}); l.empty && state.now-s.lacked >= l.bucket.Restores(all) {
 		state.missing = all // otherwise it may be a key that was dropped
 	}
 }
@@ -351,9 +353,9 @@ func (l *LocalTokenBucket) note(key string, r Result) {
 	if r.Limit < 1 || checkKey(key) != nil {
 		return
 	}
-	high, low := bits.Mul64(uint64(l.bucket.size), uint64(min(max(r.Remaining, 0), r.Limit)))
+	high, low := bits.Mul64(uint64(l.bucket.Size), uint64(min(max(r.Remaining, 0), r.Limit)))
 	left, _ := bits.Div64(high, low, uint64(r.Limit)) // high < Limit, as both are counts of permits
-	missing := level{permits: l.bucket.size - int64(left)}
+	missing := gcra.Level{Permits: l.bucket.Size - int64(left)}
 	s := l.shard(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -372,23 +374,23 @@ func (l *LocalTokenBucket) noteChange(key string, back, limit int) {
 	if l.load(s, key, &state); state.b == nil || limit < 1 {
 		return
 	}
-	share := int64(back) * l.bucket.size // both are counts of permits, at most a billion
+	share := int64(back) * l.bucket.Size // both are counts of permits, at most a billion
 	if share < 0 {
 		share -= int64(limit) - 1 // rounded down, as division rounds towards 0
 	}
-	switch missing := (level{state.missing.permits - share/int64(limit), state.missing.units}); {
-	case missing.permits < 0:
-		l.noteMissing(&state, level{})
-	case missing.ceil() > l.bucket.size:
-		l.noteMissing(&state, level{permits: l.bucket.size})
+	switch missing := state.missing.Plus(-(share / int64(limit))); {
+	case missing.Permits < 0:
+		l.noteMissing(&state, gcra.Level{})
+	case missing.Ceil() > l.bucket.Size:
+		l.noteMissing(&state, gcra.Level{Permits: l.bucket.Size})
 	default:
 		l.noteMissing(&state, missing)
 	}
 }
 
 // noteMissing makes missing what is missing of what the primary has answered for, or more if more was allowed here.
-func (l *LocalTokenBucket) noteMissing(s *localState, missing level) {
-	if own := s.own; own.permits > missing.permits || own.permits == missing.permits && own.units > missing.units {
+func (l *LocalTokenBucket) noteMissing(s *localState, missing gcra.Level) {
+	if own := s.own; own.Permits > missing.Permits || own.Permits == missing.Permits && own.Units > missing.Units {
 		missing = own
 	}
 	l.store(s.shard, s.b, s.key, s.present, missing, s.own)
@@ -396,15 +398,15 @@ func (l *LocalTokenBucket) noteMissing(s *localState, missing level) {
 
 // look is the answer to a call for n permits, which it takes if they are there and take is true.
 func (l *LocalTokenBucket) look(s *localState, n int, take bool) Result {
-	allowed, taken := s.missing.ceil()+int64(n) <= l.bucket.size, int64(0)
+	allowed, taken := s.missing.Ceil()+int64(n) <= l.bucket.Size, int64(0)
 	switch {
 	case allowed && take:
 		taken = int64(n)
-		l.write(s, level{s.missing.permits + taken, s.missing.units})
+		l.write(s, s.missing.Plus(taken))
 	case take && l.empty && s.b == nil:
 		l.beginEmpty(s)
 	}
-	return l.bucket.result(s.missing, int64(n), taken, allowed, s.present-s.now)
+	return Result(l.bucket.Result(s.missing, int64(n), taken, allowed, s.present-s.now))
 }
 
 // beginEmpty notes that a new key was asked: it refills from now on.
@@ -416,18 +418,18 @@ func (l *LocalTokenBucket) beginEmpty(s *localState) {
 }
 
 // write makes missing what is missing now. The difference was taken or given back here.
-func (l *LocalTokenBucket) write(s *localState, missing level) {
-	own := level{s.own.permits + missing.permits - s.missing.permits, s.own.units}
-	if own.permits < 0 || missing == (level{}) {
-		own = level{}
+func (l *LocalTokenBucket) write(s *localState, missing gcra.Level) {
+	own := s.own.Plus(missing.Permits - s.missing.Permits)
+	if own.Permits < 0 || missing == (gcra.Level{}) {
+		own = gcra.Level{}
 	}
 	l.store(s.shard, s.b, s.key, s.present, missing, own)
 }
 
 // store notes what is missing from key at now. b is the key's bucket, or nil for a new
 // key.
-func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing, own level) {
-	full := now + l.bucket.restores(missing)
+func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing, own gcra.Level) {
+	full := now + l.bucket.Restores(missing)
 	if b != nil {
 		b.at, b.missing, b.own, b.full, b.order = now, missing, own, full, full
 		heap.Fix(&s.queue, b.place)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
@@ -236,7 +237,7 @@ func TestLocalTokenBucketAgainstFractions(t *testing.T) {
 			wait := func(permits *big.Rat) time.Duration { // rounded up to a microsecond
 				q := new(big.Rat).Quo(permits, perMicro)
 				up := new(big.Int).Add(q.Num(), new(big.Int).Sub(q.Denom(), big.NewInt(1)))
-				return micros(up.Div(up, q.Denom()).Int64())
+				return exact.Duration(up.Div(up, q.Denom()).Int64())
 			}
 			level, last := new(big.Rat).Set(full), int64(0)
 			next := int64(-1)

@@ -231,7 +231,7 @@ func (c *Claim) decider() any {
 
 func (c *Claim) isBucket() bool {
 	if c.limiter != nil {
-		return c.limiter.isBucket()
+		return c.limiter.bucket
 	}
 	return kindOf(c.outer).bucket
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -272,7 +274,7 @@ func errShortWait(maxWait time.Duration) error {
 
 // reserve reserves permits for a call that checkReserve has checked.
 func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, *redisexec.Batch, error) {
-	longest := min(maxWait.Microseconds(), maxMicros)
+	longest := min(maxWait.Microseconds(), exact.Micros)
 	from := &c.waits.own
 	reserved, sent, err := from.reserve(ctx, key, n, longest, around)
 	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
@@ -284,13 +286,13 @@ func (c *core) reserve(ctx context.Context, timing timing, key string, n int, ma
 	if err != nil {
 		return nil, sent, c.failed(ctx, key, err)
 	}
-	delay := micros(reserved.Due)
+	delay := exact.Duration(reserved.Due)
 	if reserved.Receipt == nil {
 		return nil, sent, &WaitError{Key: key, Wait: delay}
 	}
 	return &Reservation{
 		core: c, from: from, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, hearers: around,
-		result: from.explain(reserved.Words, int64(n), int64(n), true),
+		result: Result(from.explainer.Explain(reserved.Words, int64(n), int64(n), true)),
 	}, sent, nil
 }
 
@@ -308,7 +310,8 @@ type reserver struct {
 	alone   bool   // exec is not the limiter's, and its calls are not merged
 	rule    string // as it stands in the states that exec writes
 	longest int64  // microseconds
-	explainer
+
+	explainer decision.Explainer
 }
 
 // reserve reserves n permits. A caller who leaves gives them back when the reply comes.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -114,7 +116,7 @@ func (c *core) newTicket(key string, n int, i int64, words []int64) *Ticket {
 	own := c.exec.Words
 	t := &Ticket{core: c, key: key, n: n, where: words[own], which: words[own+1]}
 	if c.which != nil {
-		since := words[wordAllowed] - i // so many were allowed from this one on
+		since := words[decision.WordAllowed] - i // so many were allowed from this one on
 		t.which = c.which(t.which, int64(n)*since)
 	}
 	return t
@@ -139,7 +141,7 @@ func (c *core) charge(ctx context.Context, key string, n int) (Result, *redisexe
 		return Result{}, reply.Batch, c.failed(ctx, key, err)
 	}
 	defer reply.Done()
-	if reply.Index >= reply.Words[wordAllowed] { // what a state can hold does not fit
+	if reply.Index >= reply.Words[decision.WordAllowed] { // what a state can hold does not fit
 		return Result{}, reply.Batch, c.failed(ctx, key, ErrTooMuchDebt)
 	}
 	r := c.inRun(reply.Words, int64(n), reply.Index)
@@ -255,7 +257,7 @@ func (t *Ticket) settleInMemory(ctx context.Context, actual int) (err error) {
 		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
 	case ctx.Err() != nil:
 		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ctx.Err())
-	case actual-t.n > maxCount: // it can still be settled
+	case actual-t.n > exact.Permits: // it can still be settled
 		return fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, actual-t.n, shortKey(t.key))
 	case t.settled.Swap(true):
 		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -132,7 +134,7 @@ type logExplainer struct {
 	headroom int    // what of each limit is left to other limiters
 }
 
-// The words of a log's reply, after wordAllowed.
+// The words of a log's reply, after decision.WordAllowed.
 const (
 	wordNewest  = 1 // microseconds from now to the last instant at which a permit was taken, the run's included
 	wordBlocked = 2 // microseconds until the denied requests of the run fit
@@ -141,13 +143,13 @@ const (
 	// blocks longest, from 1, or 0 if none does.
 )
 
-func (l logExplainer) explain(words []int64, n, taken int64, allowed bool) Result {
+func (l logExplainer) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
 	rules := l.rules
 	newest, blocked, used := words[wordNewest], words[wordBlocked], words[wordUsed:]
 	longest := rules[len(rules)-1].Window
-	r := Result{
+	r := decision.Result{
 		Allowed:    allowed,
-		ResetAfter: max(longest+micros(newest), 0),
+		ResetAfter: max(longest+exact.Duration(newest), 0),
 	}
 	governing := 0 // the rule that the Result is about
 	if allowed {
@@ -166,7 +168,7 @@ func (l logExplainer) explain(words []int64, n, taken int64, allowed bool) Resul
 			governing = int(min(max(blocking-1, 0), int64(len(rules)-1)))
 		}
 		r.Remaining = l.left(governing, used[governing]+taken)
-		r.RetryAfter = micros(blocked)
+		r.RetryAfter = exact.Duration(blocked)
 	}
 	r.Limit, r.Window = rules[governing].Limit, rules[governing].Window
 	return r

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -84,7 +85,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Sliding
 		a = algorithm{
 			title: "sliding window", id: keyname.SlidingWindowZSet, most: rules.own(0),
 			scripts: zsetWindowScripts,
-			args:    integers(int64(rules.own(0)), window.Microseconds()),
+			args:    exact.Texts(int64(rules.own(0)), window.Microseconds()),
 			words:   wordUsed + 1, cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}, explainer: rules,
 			mostCharge: maxZSet,
 			which:      func(last, n int64) int64 { return last - n + 1 }, // the number of the first member

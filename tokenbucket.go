@@ -27,15 +27,12 @@ func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBucket(rate, burst, "burst", s.refillEvery)
+	b, err := newBucket(rate, burst, "burst", &s)
 	if err != nil {
 		return nil, err
 	}
-	if err := b.set(&s, "burst"); err != nil {
-		return nil, err
-	}
 	l := &TokenBucket{}
-	if err := l.build(c, s, bucketAlgorithm("token bucket", keyname.TokenBucket, b, s.mark())); err != nil {
+	if err := l.build(c, s, bucketAlgorithm("token bucket", keyname.TokenBucket, b, s.exactly, s.mark())); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"slices"
 
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/recent"
 )
 
@@ -40,7 +41,7 @@ type bucketLimit struct {
 func NewTokenBuckets(c Client, opts ...TokenBucketOption) (*TokenBuckets, error) {
 	opts = slices.Clone(opts)
 	of := func(l bucketLimit) (*TokenBucket, error) { return NewTokenBucket(c, l.rate, l.burst, opts...) }
-	if _, err := of(bucketLimit{PerSecond(maxCount), maxCount}); err != nil {
+	if _, err := of(bucketLimit{PerSecond(exact.Permits), exact.Permits}); err != nil {
 		return nil, err
 	}
 	return &TokenBuckets{recent.New(maxTokenBuckets, of)}, nil

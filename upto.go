@@ -3,6 +3,7 @@ package ratelimit
 import (
 	"context"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -46,10 +47,10 @@ func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Re
 	}
 	defer reply.Done()
 	words := reply.Words // of a run, in which the requests from Index on are these
-	taken = int(min(max(words[wordAllowed]-reply.Index, 0), int64(n)))
+	taken = int(min(max(words[decision.WordAllowed]-reply.Index, 0), int64(n)))
 	r = c.inRun(words, 1, reply.Index+int64(max(taken-1, 0)))
 	if taken < n {
-		r.RetryAfter = c.inRun(words, 1, words[wordAllowed]).RetryAfter
+		r.RetryAfter = c.inRun(words, 1, words[decision.WordAllowed]).RetryAfter
 	}
 	return taken, r, reply.Batch, nil
 }

@@ -5,13 +5,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// Integers in Lua are exact below 2^53. The bounds keep every sum below that.
-const (
-	exact     = 1 << 53
-	maxCount  = 1_000_000_000 // permits of a limit
-	maxMicros = 1 << 51       // of a window, 71 years; the caller's clock is below twice that
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // maxKey is the most bytes of a key. Redis gets a whole key with each call, and keeps it
@@ -36,8 +31,8 @@ func checkCount(name string, n int) error {
 	if n < 1 {
 		return invalidConfig("%s is %d; it must be at least 1", name, n)
 	}
-	if n > maxCount {
-		return invalidConfig("%s is %d; it must be at most %d", name, n, maxCount)
+	if n > exact.Permits {
+		return invalidConfig("%s is %d; it must be at most %d", name, n, exact.Permits)
 	}
 	return nil
 }
@@ -55,8 +50,8 @@ func checkSpan(name string, d time.Duration) error {
 	switch {
 	case d < time.Millisecond:
 		return invalidConfig("%s is %v; it must be at least 1ms", name, d)
-	case d > micros(maxMicros):
-		return invalidConfig("%s is %v; it must be at most %v", name, d, micros(maxMicros))
+	case d > exact.Duration(exact.Micros):
+		return invalidConfig("%s is %v; it must be at most %v", name, d, exact.Duration(exact.Micros))
 	case d%time.Microsecond != 0:
 		return invalidConfig("%s is %v; it must be a whole number of microseconds", name, d)
 	}

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
@@ -120,7 +121,7 @@ func (w waiter) left(ctx context.Context) time.Duration {
 	if deadline, ok := ctx.Deadline(); ok {
 		return max(deadline.Sub(w.now()), 0)
 	}
-	return micros(maxMicros)
+	return exact.Duration(exact.Micros)
 }
 
 // reserves reports whether a reservation is worth a try: what decides at the time of the call may be a bucket.

@@ -13,3 +13,14 @@ type Result struct {
 	ResetAfter time.Duration
 	Fallback   bool
 }
+
+// WordAllowed is the position, in every algorithm's reply to a run of equal requests,
+// of the number of requests that were allowed: the first ones of the run.
+const WordAllowed = 0
+
+// An Explainer knows what the words of an algorithm's reply mean.
+type Explainer interface {
+	// Explain is the result of a request for n permits in a run of equal requests. taken: the
+	// run's permits so far, with this request's.
+	Explain(words []int64, n, taken int64, allowed bool) Result
+}
