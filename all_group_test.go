@@ -18,10 +18,10 @@ import (
 func TestGroupsShareQueues(t *testing.T) {
 	client, another := onMini(t).client, onMini(t).client
 	bucket := func(c Client, burst int, opts ...Option) Claim {
-		return Must(NewTokenBucket(c, PerHour(1), burst, WithOptions(opts...))).Claim("{t}", 1)
+		return Must(NewTokenBucket(c, PerHour(1), burst, opts...)).Claim("{t}", 1)
 	}
 	window := func(c Client, opts ...Option) Claim {
-		return Must(NewFixedWindow(c, 10, time.Hour, WithOptions(opts...))).Claim("{t}", 1)
+		return Must(NewFixedWindow(c, 10, time.Hour, opts...)).Claim("{t}", 1)
 	}
 	log := func(rules ...Rule) Claim { return Must(NewSlidingLog(client, rules)).Claim("{t}", 1) }
 	clock, sameFunction := WithClock(time.Now), WithClock(time.Now)

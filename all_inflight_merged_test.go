@@ -32,12 +32,11 @@ func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 			if byCaller {
 				clock = append(clock, ratelimit.WithClock(func() time.Time { return s.Now }))
 			}
-			with := ratelimit.WithOptions(clock...)
 			sides[i].stage = s
 			for plan := range 2 {
-				sides[i].tokens[plan] = ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(2+plan), 12-plan, with))
-				sides[i].requests[plan] = ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 6-plan, time.Duration(3+plan)*time.Second, with))
-				sides[i].running[plan] = ratelimit.Must(ratelimit.NewInFlight(s.Client, 4-plan, time.Duration(2+plan)*time.Second, with))
+				sides[i].tokens[plan] = ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(2+plan), 12-plan, clock...))
+				sides[i].requests[plan] = ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 6-plan, time.Duration(3+plan)*time.Second, clock...))
+				sides[i].running[plan] = ratelimit.Must(ratelimit.NewInFlight(s.Client, 4-plan, time.Duration(2+plan)*time.Second, clock...))
 			}
 		}
 		for range rounds {

@@ -26,9 +26,9 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 			now := ratelimit.WithClock(func() time.Time { return s.Now })
 			for _, clock := range [][]ratelimit.Option{nil, {now}} {
 				s.Wipe(t)
-				requests := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithOptions(clock...)))
-				tokens := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, ratelimit.WithOptions(clock...)))
-				running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, 10*time.Second, ratelimit.WithOptions(clock...)))
+				requests := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, clock...))
+				tokens := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, clock...))
+				running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, 10*time.Second, clock...))
 				ends := 10 * time.Second
 				if clock != nil {
 					ends += 2 * time.Second // the clocks may differ by 1 s, in both directions

@@ -73,12 +73,11 @@ const (
 func newCrowdOfPlans(t *testing.T, opts ...ratelimit.Option) *crowdOfPlans {
 	c := &crowdOfPlans{client: redistest.Start(t).Client(t), scripts: &digestCounter{of: map[string]int{}}}
 	c.client.AddHook(c.scripts)
-	with := ratelimit.WithOptions(opts...)
 	for i := range crowdPlans {
-		c.plans = append(c.plans, ratelimit.Must(ratelimit.NewTokenBucket(c.client, ratelimit.PerHour(1), 5+i, with)))
+		c.plans = append(c.plans, ratelimit.Must(ratelimit.NewTokenBucket(c.client, ratelimit.PerHour(1), 5+i, opts...)))
 	}
-	c.all = ratelimit.Must(ratelimit.NewFixedWindow(c.client, 1_000_000, time.Hour, with))
-	c.running = ratelimit.Must(ratelimit.NewInFlight(c.client, 10_000, time.Hour, with))
+	c.all = ratelimit.Must(ratelimit.NewFixedWindow(c.client, 1_000_000, time.Hour, opts...))
+	c.running = ratelimit.Must(ratelimit.NewInFlight(c.client, 10_000, time.Hour, opts...))
 	return c
 }
 

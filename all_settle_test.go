@@ -29,8 +29,8 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 						require.Contains(t, v.Name, "in an All")
 						continue
 					}
-					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 2, Window: time.Minute}}, ratelimit.WithOptions(clock...), ratelimit.WithName("gate")))
-					running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, ratelimit.WithOptions(clock...)))
+					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 2, Window: time.Minute}}, append(clock, ratelimit.WithName("gate"))...))
+					running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, clock...))
 					ask := func(n int) ratelimit.AllResult {
 						r, err := ratelimit.TryAcquireAll(ctx, gate.Claim("g", 1), settling.Claim("k", n).Estimate(), running.Claim("k", 1))
 						require.NoError(t, err, v.Name)
@@ -80,7 +80,7 @@ func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
 					if !ok {
 						continue
 					}
-					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 9, Window: time.Minute}}, ratelimit.WithOptions(clock...), ratelimit.WithName("gate")))
+					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 9, Window: time.Minute}}, append(clock, ratelimit.WithName("gate"))...))
 					for _, others := range [][3]string{{"g", "g", "g"}, {"g1", "g2", "g3"}} {
 						s.Wipe(t)
 						var calls [][]ratelimit.Claim

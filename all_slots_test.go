@@ -273,7 +273,7 @@ func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 // TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs: no step comes between a denied call and its
 // second round trip, so the bucket has refilled nothing of what it gets back.
 func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
-	for name, opts := range map[string][]ratelimit.TokenBucketOption{"even": nil, "stepped": {ratelimit.WithRefillEvery(time.Second)}} {
+	for name, opts := range map[string][]ratelimit.Option{"even": nil, "stepped": {ratelimit.WithRefillEvery(time.Second)}} {
 		t.Run(name, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
 			ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)

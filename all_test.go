@@ -338,10 +338,10 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 	s := limitertest.OnRedis(t)
 	window := func(name string, storage ratelimit.Storage) *ratelimit.SlidingWindow {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10_000, time.Hour, ratelimit.WithStorage(storage), ratelimit.WithName(name), ratelimit.WithOptions(s.Opts...)))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 10_000, time.Hour, append(s.Opts, ratelimit.WithStorage(storage), ratelimit.WithName(name))...))
 	}
 	a, b, hash := window("a", ratelimit.StorageZSet), window("b", ratelimit.StorageZSet), window("hash", ratelimit.StorageHash)
-	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1000, time.Minute, ratelimit.WithOptions(s.Opts...)))
+	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1000, time.Minute, s.Opts...))
 	const message = "ratelimit: more permits than the limit: 10001 permits in one call of limiters that store each of them (the storage ZSet, in flight), " +
 		"which are 10000 together at most; take fewer in a call, or use the storage Hash or List, or a sliding log"
 	for _, claims := range [][]ratelimit.Claim{
@@ -447,8 +447,8 @@ func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 	client := s.Client(t)
 	for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
 		require.NoError(t, client.FlushAll(ctx).Err())
-		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, ratelimit.WithOptions(merging...), ratelimit.WithName("user")))
-		global := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Hour, ratelimit.WithOptions(merging...), ratelimit.WithName("global")))
+		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, append(merging, ratelimit.WithName("user"))...))
+		global := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Hour, append(merging, ratelimit.WithName("global"))...))
 		var allowed, byUser [50]atomic.Int64
 		var callers sync.WaitGroup
 		for caller := range 64 {

@@ -3,32 +3,22 @@ package ratelimit
 import (
 	"cmp"
 	"math"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/sony/gobreaker/v2"
 )
 
-// A Breaker is the circuit breaker of one Redis. [WithBreaker] gives it to the
-// [Fallback] of each limiter on that Redis, so that an outage is noticed once, not once
-// for each limiter.
+// A Breaker is the circuit breaker of one Redis. [WithBreaker] gives it to the [Fallback] of each
+// limiter on that Redis, so that an outage is noticed once, not once for each limiter. The zero
+// value is a breaker with the defaults:
 //
-// A Breaker is safe for concurrent use, starts no goroutine, and needs no closing.
+//	limiter, err := ratelimit.NewFallback(primary, secondary, ratelimit.WithBreaker(&ratelimit.Breaker{}))
+//
+// Its fields must not change once a Fallback has it. A Breaker is safe for concurrent use, starts no
+// goroutine, needs no closing, and must not be copied.
 type Breaker struct {
-	made       int64 // its number among those of this process
-	machine    *gobreaker.TwoStepCircuitBreaker[struct{}]
-	probeEvery time.Duration
-	watch      *watch // nil: nobody observes
-	changes    changes
-
-	// As of the last change that gobreaker announced. Its own State would make an open
-	// breaker half-open, and it does not say when it opened.
-	state    atomic.Int32 // a BreakerState
-	openedAt atomic.Pointer[time.Time]
-}
-
-// BreakerSettings are the two numbers of a breaker. The zero value has the defaults.
-type BreakerSettings struct {
 	// Failures is how many failures in a row open the breaker; 0 means 5. A success sets the
 	// count to 0. With 1, one call that is over budget opens the breaker, for ProbeEvery.
 	// Failures is at most 2^31 - 1.
@@ -39,30 +29,76 @@ type BreakerSettings struct {
 	// that its client takes to connect: after as many failed dials as its pool has
 	// connections, go-redis dials only once a second. ProbeEvery is at least 1ms.
 	ProbeEvery time.Duration
+
+	// Observers get each change of the state once, see [CallBreaker]. If there are none, those of
+	// the first Fallback that has the breaker and observers get the changes.
+	Observers []Observer
+
+	// Name is the Limiter of what Observers get. If it is empty, that is the name of the Fallback
+	// whose observers they are, or "default".
+	Name string
+
+	start   sync.Once
+	made    int64 // its number among those of this process
+	machine *gobreaker.TwoStepCircuitBreaker[struct{}]
+	watch   atomic.Pointer[watch] // nil: nobody observes
+	changes changes
+
+	// As of the last change that gobreaker announced. Its own State would make an open
+	// breaker half-open, and it does not say when it opened.
+	state    atomic.Int32 // a BreakerState
+	openedAt atomic.Pointer[time.Time]
 }
 
-// NewBreaker returns a breaker that is closed, to be shared by several Fallbacks. Its changes of
-// state go to the observers of [WithObserver]. The error wraps ErrInvalidConfig: a setting cannot
-// work, or an option is nil, cannot work or is given twice.
-func NewBreaker(s BreakerSettings, opts ...CommonOption) (*Breaker, error) {
-	all := settings{}
-	s = s.complete(&all, "NewBreaker")
-	for i, o := range opts {
+// check refuses fields that cannot work.
+func (b *Breaker) check() error {
+	switch {
+	case b == nil:
+		return invalidConfig("WithBreaker: the breaker is nil; &Breaker{} has the defaults")
+	case b.Failures < 0 || b.Failures > math.MaxInt32:
+		return invalidConfig("WithBreaker: %d Failures are not between 1 and %d; leave the field out for %d", b.Failures, math.MaxInt32, defaultFailures)
+	case b.ProbeEvery != 0 && b.ProbeEvery < time.Millisecond:
+		return invalidConfig("WithBreaker: a ProbeEvery of %v is below 1ms; leave the field out for %v", b.ProbeEvery, defaultProbeEvery)
+	}
+	for i, o := range b.Observers {
 		if o == nil {
-			all.refuse("NewBreaker: option %d is nil", i+1)
-			break
+			return invalidConfig("WithBreaker: observer %d is nil; leave it out", i+1)
 		}
-		o.setCommon(&all)
 	}
-	if all.err != nil {
-		return nil, all.err
+	return nil
+}
+
+// begun makes the machine of a breaker that has passed check, with its first use.
+func (b *Breaker) begun() *Breaker {
+	b.start.Do(func() {
+		b.made = breakersMade.Add(1)
+		if len(b.Observers) > 0 {
+			b.watch.Store(&watch{name: cmp.Or(b.Name, defaultName), observers: b.Observers})
+		}
+		failures := uint32(cmp.Or(b.Failures, defaultFailures))
+		b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
+			MaxRequests:   1,                  // one probe at a time
+			Timeout:       b.probeEvery() - 1, // a call probes when more time has passed, so at probeEvery
+			ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failures },
+			IsExcluded:    func(verdict error) bool { return verdict == errNeutral },
+			OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(breakerState(from), breakerState(to)) },
+		})
+	})
+	return b
+}
+
+func (b *Breaker) probeEvery() time.Duration { return cmp.Or(b.ProbeEvery, defaultProbeEvery) }
+
+// reportTo has the observers of a Fallback get the changes of the state, if nobody gets them yet.
+func (b *Breaker) reportTo(w *watch) {
+	if w != nil {
+		b.watch.CompareAndSwap(nil, &watch{name: cmp.Or(b.Name, w.name), observers: w.observers})
 	}
-	return s.build(all.watch(cmp.Or(all.name, defaultName))), nil
 }
 
 // State is the breaker's state now. An open breaker becomes half-open with the first call
 // that begins or ends after ProbeEvery, and not at that time itself.
-// It is BreakerClosed for a breaker that NewBreaker did not make.
+// It is BreakerClosed for a breaker that nobody uses.
 func (b *Breaker) State() BreakerState {
 	if b == nil {
 		return BreakerClosed
@@ -70,34 +106,36 @@ func (b *Breaker) State() BreakerState {
 	return BreakerState(b.state.Load())
 }
 
+// BreakerState is the state of a [Breaker].
+type BreakerState int
+
+const (
+	// BreakerClosed: every call asks the primary.
+	BreakerClosed BreakerState = iota
+	// BreakerHalfOpen: one call at a time asks the primary, to see whether it works
+	// again; the others ask the secondary.
+	BreakerHalfOpen
+	// BreakerOpen: every call asks the secondary.
+	BreakerOpen
+)
+
+// String is "closed", "half-open" or "open".
+func (s BreakerState) String() string {
+	switch s {
+	case BreakerClosed:
+		return "closed"
+	case BreakerHalfOpen:
+		return "half-open"
+	case BreakerOpen:
+		return "open"
+	}
+	return "unknown state"
+}
+
 const (
 	defaultFailures   = 5
 	defaultProbeEvery = 200 * time.Millisecond
 )
-
-// complete is s with the defaults. What cannot work is refused for the constructor or option.
-func (s BreakerSettings) complete(all *settings, what string) BreakerSettings {
-	if s.Failures < 0 || s.Failures > math.MaxInt32 {
-		all.refuse("%s: %d Failures are not between 1 and %d; leave the field out for %d", what, s.Failures, math.MaxInt32, defaultFailures)
-	}
-	if s.ProbeEvery != 0 && s.ProbeEvery < time.Millisecond {
-		all.refuse("%s: a ProbeEvery of %v is below 1ms; leave the field out for %v", what, s.ProbeEvery, defaultProbeEvery)
-	}
-	return BreakerSettings{cmp.Or(s.Failures, defaultFailures), cmp.Or(s.ProbeEvery, defaultProbeEvery)}
-}
-
-// build makes the breaker of complete settings.
-func (s BreakerSettings) build(w *watch) *Breaker {
-	b := &Breaker{made: breakersMade.Add(1), probeEvery: s.ProbeEvery, watch: w}
-	b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-		MaxRequests:   1,                // one probe at a time
-		Timeout:       s.ProbeEvery - 1, // a call probes when more time has passed, so at probeEvery
-		ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= uint32(s.Failures) },
-		IsExcluded:    func(verdict error) bool { return verdict == errNeutral },
-		OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(breakerState(from), breakerState(to)) },
-	})
-	return b
-}
 
 var breakersMade atomic.Int64
 
@@ -118,15 +156,15 @@ func (b *Breaker) changed(from, to BreakerState) {
 		b.openedAt.Store(&now)
 	}
 	b.state.Store(int32(to))
-	if b.watch != nil {
+	if b.watch.Load() != nil {
 		b.changes.add(Observation{Call: CallBreaker, Outcome: OutcomeDone, From: from, Breaker: to})
 	}
 }
 
 // deliver passes the changes of state to the observers.
 func (b *Breaker) deliver() {
-	if b.watch != nil {
-		b.changes.deliver(b.watch)
+	if w := b.watch.Load(); w != nil {
+		b.changes.deliver(w)
 	}
 }
 
@@ -148,7 +186,7 @@ func (b *Breaker) end(done func(error), verdict error) {
 // probes in the other states.
 func (b *Breaker) untilProbe() time.Duration {
 	if b.State() != BreakerOpen {
-		return b.probeEvery
+		return b.probeEvery()
 	}
-	return max(b.probeEvery-time.Since(*b.openedAt.Load()), time.Microsecond)
+	return max(b.probeEvery()-time.Since(*b.openedAt.Load()), time.Microsecond)
 }

@@ -17,12 +17,12 @@ import (
 
 // sharers returns n Fallbacks that share b, every other one with a budget, and their
 // primary.
-func sharers(t testing.TB, b *Breaker, n int, opts ...FallbackOption) ([]*Fallback, *settablePrimary) {
+func sharers(t testing.TB, b *Breaker, n int, opts ...PolicyOption) ([]*Fallback, *settablePrimary) {
 	t.Helper()
 	p := newSettablePrimary()
 	var fallbacks []*Fallback
 	for i := range n {
-		o := append([]FallbackOption{WithBreaker(b)}, opts...)
+		o := append([]PolicyOption{WithBreaker(b)}, opts...)
 		if i%2 == 1 {
 			o = append(o, WithBudget(time.Minute))
 		}
@@ -46,14 +46,15 @@ func TestSharedBreakerNoticesAnOutageOnce(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
-				breaker := WithBreaker(BreakerSettings{ProbeEvery: time.Hour})
+				breaker := func() *Breaker { return &Breaker{ProbeEvery: time.Hour} }
 				if c.shared != 0 {
-					breaker = WithBreaker(Must(NewBreaker(BreakerSettings{Failures: c.shared, ProbeEvery: time.Hour})))
+					one := &Breaker{Failures: c.shared, ProbeEvery: time.Hour}
+					breaker = func() *Breaker { return one }
 				}
 				p := hanging()
 				var fallbacks []*Fallback
 				for range limiters {
-					fallbacks = append(fallbacks, newTestFallback(t, p, always(bySecondary, nil), WithBudget(budget), breaker))
+					fallbacks = append(fallbacks, newTestFallback(t, p, always(bySecondary, nil), WithBudget(budget), WithBreaker(breaker())))
 				}
 				for i := range requests {
 					start := time.Now()
@@ -73,7 +74,7 @@ func TestSharedBreakerNoticesAnOutageOnce(t *testing.T) {
 
 func TestSharedBreakerCountsTheCallsOfAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(BreakerSettings{Failures: 3, ProbeEvery: 100 * milli}))
+		b := &Breaker{Failures: 3, ProbeEvery: 100 * milli}
 		all, p := sharers(t, b, 4)
 		start := time.Now()
 		for i, step := range []struct {
@@ -116,7 +117,7 @@ func TestSharedBreakerCountsTheCallsOfAll(t *testing.T) {
 // Each call is judged by the budget of its own Fallback.
 func TestSharedBreakerWithDifferentBudgets(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(BreakerSettings{Failures: 2, ProbeEvery: time.Hour}))
+		b := &Breaker{Failures: 2, ProbeEvery: time.Hour}
 		p := newSettablePrimary()
 		p.took = 30 * milli
 		secondary := always(bySecondary, nil)
@@ -142,7 +143,7 @@ func TestSharedBreakerWithDifferentBudgets(t *testing.T) {
 
 func TestSharedBreakerProbesOneAtATime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}))
+		b := &Breaker{Failures: 1, ProbeEvery: milli}
 		all, p := sharers(t, b, 10)
 		p.err = errDown
 		_, _ = all[0].TryAcquire(t.Context(), "k")
@@ -180,7 +181,7 @@ func TestSharedBreakerProbesOneAtATime(t *testing.T) {
 // primary that stays down at the same time.
 func TestSharedBreakerRaces(t *testing.T) {
 	before := runtime.NumGoroutine()
-	b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}, WithObserver(func(context.Context, Observation) {})))
+	b := &Breaker{Failures: 1, ProbeEvery: milli, Observers: []Observer{func(context.Context, Observation) {}}}
 	all, p := sharers(t, b, 6)
 	p.err = errDown
 	_, _ = all[0].TryAcquire(t.Context(), "k")
@@ -217,7 +218,7 @@ func TestSharedBreakerRaces(t *testing.T) {
 // A verdict counts only if the state has not changed since its call began.
 func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(BreakerSettings{Failures: 2, ProbeEvery: milli}))
+		b := (&Breaker{Failures: 2, ProbeEvery: milli}).begun()
 		begin := func() func(error) {
 			t.Helper()
 			done := b.begin()
@@ -260,7 +261,7 @@ func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		for name, verdict := range map[string]error{"success": nil, "failure": errFailed, "neutral": errNeutral} {
 			var events []Observation
-			b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}, WithObserver(func(_ context.Context, e Observation) { events = append(events, e) })))
+			b := (&Breaker{Failures: 1, ProbeEvery: milli, Observers: []Observer{func(_ context.Context, e Observation) { events = append(events, e) }}}).begun()
 			early, late, last := b.begin(), b.begin(), b.begin()
 			b.end(last, errFailed)
 			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}
@@ -289,7 +290,7 @@ func TestBreakerAProbeThatPanicsOrExitsIsAFailure(t *testing.T) {
 		for name, leave := range map[string]func(){"panic": func() { panic("primary") }, "exit": runtime.Goexit} {
 			t.Run(mode.name+"/"+name, func(t *testing.T) {
 				bubble(t, func(t *testing.T) {
-					b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}))
+					b := &Breaker{Failures: 1, ProbeEvery: milli}
 					p := always(Result{}, errDown)
 					f := newTestFallback(t, p, always(bySecondary, nil), append(mode.opts, WithBreaker(b))...)
 					_, _ = f.TryAcquire(t.Context(), "k")
@@ -319,17 +320,18 @@ func TestBreakerAProbeThatPanicsOrExitsIsAFailure(t *testing.T) {
 func TestSharedBreakerObserver(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var got []string
-		observe := func(of string) CommonOption {
-			return WithObserver(func(_ context.Context, e Observation) {
+		observer := func(of string) Observer {
+			return func(_ context.Context, e Observation) {
 				if e.Call == CallBreaker {
 					require.Equal(t, Observation{Limiter: "redis", Call: CallBreaker, Outcome: OutcomeDone, From: e.From, Breaker: e.Breaker}, e)
 					got = append(got, fmt.Sprint(of, ": ", e.From, " to ", e.Breaker))
 				} else {
 					got = append(got, fmt.Sprint(of, ": ", whyAsked(e)))
 				}
-			})
+			}
 		}
-		b := Must(NewBreaker(BreakerSettings{Failures: 2, ProbeEvery: milli}, observe("breaker"), WithName("redis")))
+		observe := func(of string) Option { return WithObserver(observer(of)) }
+		b := &Breaker{Failures: 2, ProbeEvery: milli, Name: "redis", Observers: []Observer{observer("breaker")}}
 		p := newSettablePrimary()
 		p.err = errDown
 		secondary := always(bySecondary, nil)
@@ -355,10 +357,22 @@ func TestSharedBreakerObserver(t *testing.T) {
 	})
 }
 
+func TestSharedBreakerReportsToTheFirstObservers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var changes []string
+		b := &Breaker{Failures: 1}
+		_ = newTestFallback(t, AllowAll(), AllowAll(), WithBreaker(b)) // has no observers
+		f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithBreaker(b), states(&changes), WithName("first"))
+		_ = newTestFallback(t, AllowAll(), AllowAll(), WithBreaker(b),
+			WithObserver(func(context.Context, Observation) { t.Error("nobody else gets them") }))
+		require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
+		require.Equal(t, []string{"0s: closed to open"}, changes)
+	})
+}
+
 func TestSharedBreakerWithoutObserver(t *testing.T) {
-	b := Must(NewBreaker(BreakerSettings{Failures: 1}))
-	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithBreaker(b),
-		WithObserver(func(_ context.Context, e Observation) { require.NotEqual(t, CallBreaker, e.Call) }))
+	b := &Breaker{Failures: 1}
+	f := newTestFallback(t, always(Result{}, errDown), always(bySecondary, nil), WithBreaker(b))
 	require.Equal(t, BreakerClosed, b.State())
 	require.Equal(t, substituted, must(t)(f.TryAcquire(t.Context(), "k")))
 	require.Equal(t, BreakerOpen, b.State())
@@ -366,30 +380,24 @@ func TestSharedBreakerWithoutObserver(t *testing.T) {
 }
 
 func TestBreakerConfigErrors(t *testing.T) {
-	b := Must(NewBreaker(BreakerSettings{}))
+	b := &Breaker{}
 	inner := newTestFallback(t, AllowAll(), DenyAll(), WithBreaker(b))
-	fallback := func(primary Limiter, opts ...FallbackOption) func() (any, error) {
+	fallback := func(primary Limiter, opts ...PolicyOption) func() (any, error) {
 		return func() (any, error) { return NewFallback(primary, AllowAll(), opts...) }
 	}
-	breaker := func(s BreakerSettings, opts ...CommonOption) func() (any, error) {
-		return func() (any, error) { return NewBreaker(s, opts...) }
-	}
+	breaker := func(b *Breaker) func() (any, error) { return fallback(AllowAll(), WithBreaker(b)) }
 	const twice = "NewFallback: the primary already has the breaker of WithBreaker; give it to one of the two only"
 	for _, c := range []struct {
 		name  string
 		build func() (any, error)
 		want  string
 	}{
-		{"nil option", breaker(BreakerSettings{Failures: 1}, WithName("a"), nil), "NewBreaker: option 2 is nil"},
-		{"no failures", breaker(BreakerSettings{Failures: -1}), "NewBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
-		{"no pause", breaker(BreakerSettings{ProbeEvery: -milli}), "NewBreaker: a ProbeEvery of -1ms is below 1ms; leave the field out for 200ms"},
-		{"no observer", breaker(BreakerSettings{}, WithObserver(nil)), "WithObserver: function 1 is nil; leave it out"},
-		{"two observers", breaker(BreakerSettings{}, WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})), "WithObserver is given twice"},
-		{"nil breaker", fallback(DenyAll(), WithBreaker((*Breaker)(nil))), "WithBreaker: the breaker is nil"},
-		{"zero breaker", fallback(DenyAll(), WithBreaker(&Breaker{})), "WithBreaker: the breaker was not made by NewBreaker"},
+		{"no failures", breaker(&Breaker{Failures: -1}), "WithBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
+		{"no pause", breaker(&Breaker{ProbeEvery: -milli}), "WithBreaker: a ProbeEvery of -1ms is below 1ms; leave the field out for 200ms"},
+		{"no observer", breaker(&Breaker{Observers: []Observer{nil}}), "WithBreaker: observer 1 is nil; leave it out"},
+		{"nil breaker", breaker(nil), "WithBreaker: the breaker is nil; &Breaker{} has the defaults"},
 		{"two shared", fallback(DenyAll(), WithBreaker(b), WithBreaker(b)), "WithBreaker is given twice"},
-		{"own and shared", fallback(DenyAll(), WithBreaker(BreakerSettings{}), WithBreaker(b)), "WithBreaker is given twice"},
-		{"shared and own", fallback(DenyAll(), WithBreaker(b), WithBreaker(BreakerSettings{})), "WithBreaker is given twice"},
+		{"two breakers", fallback(DenyAll(), WithBreaker(&Breaker{}), WithBreaker(b)), "WithBreaker is given twice"},
 		{"the primary's", fallback(inner, WithBreaker(b)), twice},
 		{"the primary's, in a DenyCache", fallback(Must(NewDenyCache(inner)), WithBreaker(b)), twice},
 		{"the primary's primary's", fallback(newTestFallback(t, inner, DenyAll()), WithBreaker(b)), twice},
@@ -403,7 +411,7 @@ func TestBreakerConfigErrors(t *testing.T) {
 		})
 	}
 	for _, primary := range []Limiter{
-		Must(NewDenyCache(newTestFallback(t, AllowAll(), DenyAll(), WithBreaker(Must(NewBreaker(BreakerSettings{})))))),
+		Must(NewDenyCache(newTestFallback(t, AllowAll(), DenyAll(), WithBreaker(&Breaker{})))),
 		newTestFallback(t, AllowAll(), inner), // as the secondary it is asked after the outer one has judged
 		&Fallback{},
 	} {
@@ -415,7 +423,7 @@ func TestBreakerConfigErrors(t *testing.T) {
 // The longest time between two probes is no time in the past.
 func TestBreakerProbesAfterAnyTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: math.MaxInt64}))
+		b := (&Breaker{Failures: 1, ProbeEvery: math.MaxInt64}).begun()
 		b.end(b.begin(), errFailed)
 		time.Sleep(time.Second)
 		require.Nil(t, b.begin())
@@ -425,7 +433,7 @@ func TestBreakerProbesAfterAnyTime(t *testing.T) {
 
 // The docs say what a call costs.
 func TestBreakerAllocatesOnceForEachCall(t *testing.T) {
-	b := Must(NewBreaker(BreakerSettings{Failures: 1, ProbeEvery: time.Hour}, WithObserver(func(context.Context, Observation) {})))
+	b := (&Breaker{Failures: 1, ProbeEvery: time.Hour, Observers: []Observer{func(context.Context, Observation) {}}}).begun()
 	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { b.end(b.begin(), nil) }))
 	b.end(b.begin(), errFailed)
 	require.Zero(t, testing.AllocsPerRun(100, func() {

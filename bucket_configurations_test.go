@@ -53,7 +53,7 @@ func TestBucketsOfSeveralRulesKeepTheBound(t *testing.T) {
 		for range 2 + rng.IntN(2) {
 			rate := ratelimit.Per(pick(1, 2, 3, 7, 10, 100, 999_983), time.Duration(pick(1, 10, 1000, 1000, 7777, 60_000))*time.Millisecond)
 			b := pick(1, 2, 5, 10, 30)
-			var o []ratelimit.TokenBucketOption
+			var o []ratelimit.Option
 			every := time.Duration(0)
 			if rng.IntN(3) == 0 {
 				every = time.Duration(pick(1, 50, 1000, 3333)) * time.Millisecond
@@ -162,7 +162,7 @@ func TestServersClockKeepsTheSkewOfCallers(t *testing.T) {
 	raceflag.SkipSequential(t)
 	t.Parallel()
 	const burst, skew = 100, 10 * time.Second
-	for _, refill := range [][]ratelimit.TokenBucketOption{nil, {ratelimit.WithRefillEvery(time.Second)}} {
+	for _, refill := range [][]ratelimit.Option{nil, {ratelimit.WithRefillEvery(time.Second)}} {
 		server := miniredis.RunT(t)
 		server.ClockTTL(true)
 		server.SetTime(limitertest.Start)

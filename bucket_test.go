@@ -38,7 +38,7 @@ func readers(t *testing.T, s *limitertest.Stage) []ratelimit.Limiter {
 		{ratelimit.Per(1, 365*24*time.Hour), 1, 0},
 		{ratelimit.Per(1_000_000_000, time.Millisecond), 1_000_000_000, 0},
 	} {
-		var opts []ratelimit.TokenBucketOption
+		var opts []ratelimit.Option
 		for _, o := range s.Opts {
 			opts = append(opts, o)
 		}
@@ -129,7 +129,7 @@ func TestBucketsReadStatesWithAWrongByte(t *testing.T) {
 func TestBucketReadsOfFarMoreThanItHolds(t *testing.T) {
 	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
 		s := stage(t)
-		opts := make([]ratelimit.TokenBucketOption, len(s.Opts))
+		opts := make([]ratelimit.Option, len(s.Opts))
 		for i, o := range s.Opts {
 			opts[i] = o
 		}

@@ -66,7 +66,7 @@ type CalendarWindow struct{ core }
 // Use the same zone in all processes, and load it by its name: [time.Local] depends on the
 // settings of each machine. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*CalendarWindow, error) {
-	s, err := collect(opts)
+	s, err := collect(newCalendarWindow, opts)
 	if err != nil {
 		return nil, err
 	}

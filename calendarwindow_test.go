@@ -13,7 +13,7 @@ import (
 )
 
 func calendarWindow(t *testing.T, s *limitertest.Stage, limit int, calendar ratelimit.Calendar) ratelimit.Limiter {
-	l, err := ratelimit.NewCalendarWindow(s.Client, limit, calendar, ratelimit.WithOptions(s.Opts...))
+	l, err := ratelimit.NewCalendarWindow(s.Client, limit, calendar, s.Opts...)
 	require.NoError(t, err)
 	return l
 }

@@ -52,8 +52,8 @@ func TestAPickThatFails(t *testing.T) {
 		cause := fmt.Errorf("plan of the customer: %w", cause)
 		choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return ratelimit.AllowAll(), cause }))
 		holds := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return ratelimit.AllowHolds(), cause }))
-		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1}))
-		opts := []ratelimit.FallbackOption{ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker(breaker)}
+		breaker := &ratelimit.Breaker{Failures: 1}
+		opts := []ratelimit.PolicyOption{ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker(breaker)}
 		guarded := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(choice)), ratelimit.AllowAll(), opts...))
 		for _, l := range []operator{choice, guarded} {
 			for name, call := range map[string]func() error{
@@ -156,7 +156,7 @@ func TestLimitersHaveANameToAskFor(t *testing.T) {
 func TestAPlanIsChangedInTheMiddle(t *testing.T) {
 	const window = 10 * time.Second
 	kinds := append(limitertest.Kinds(), limitertest.Kind{Name: "CalendarWindow", Build: func(c ratelimit.Client, limit int, _ time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), ratelimit.WithOptions(o...))
+		return ratelimit.NewCalendarWindow(c, limit, ratelimit.Daily(time.UTC), o...)
 	}})
 	s := limitertest.OnMiniredis(t)
 	for _, k := range kinds {

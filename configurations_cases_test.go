@@ -254,24 +254,24 @@ func TestLocalClocksApart(t *testing.T) {
 // than the new rule would allow a key that had used as much.
 func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
-	fixed := func(n int, w time.Duration, o ...ratelimit.FixedWindowOption) func(ratelimit.Client) (ratelimit.Limiter, error) {
+	fixed := func(n int, w time.Duration, o ...ratelimit.Option) func(ratelimit.Client) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewFixedWindow(c, n, w, o...) }
 	}
-	token := func(rate ratelimit.Rate, burst int, o ...ratelimit.TokenBucketOption) func(ratelimit.Client) (ratelimit.Limiter, error) {
+	token := func(rate ratelimit.Rate, burst int, o ...ratelimit.Option) func(ratelimit.Client) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client) (ratelimit.Limiter, error) {
 			return ratelimit.NewTokenBucket(c, rate, burst, o...)
 		}
 	}
 	sliding := func(storage ratelimit.Storage, n int, w time.Duration, buckets int) func(ratelimit.Client) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client) (ratelimit.Limiter, error) {
-			o := []ratelimit.SlidingWindowOption{ratelimit.WithStorage(storage)}
+			o := []ratelimit.Option{ratelimit.WithStorage(storage)}
 			if storage != ratelimit.StorageZSet {
 				o = append(o, ratelimit.WithSubWindows(buckets))
 			}
 			return ratelimit.NewSlidingWindow(c, n, w, o...)
 		}
 	}
-	log := func(o []ratelimit.SlidingLogOption, rules ...ratelimit.Rule) func(ratelimit.Client) (ratelimit.Limiter, error) {
+	log := func(o []ratelimit.Option, rules ...ratelimit.Rule) func(ratelimit.Client) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client) (ratelimit.Limiter, error) { return ratelimit.NewSlidingLog(c, rules, o...) }
 	}
 	every := ratelimit.WithRefillEvery(s)
@@ -305,7 +305,7 @@ func TestChangedConfigurationInheritsWhatWasUsed(t *testing.T) {
 
 		{"log: more rules", log(nil, ratelimit.Rule{5, s}), log(nil, ratelimit.Rule{5, s}, ratelimit.Rule{6, 10 * s}), 4, 500 * ms, 1, 500 * ms},
 		{"log: fewer rules", log(nil, ratelimit.Rule{5, s}, ratelimit.Rule{6, 10 * s}), log(nil, ratelimit.Rule{6, 10 * s}), 5, 0, 1, 10 * s},
-		{"log: coarser", log(nil, ratelimit.Rule{5, s}), log([]ratelimit.SlidingLogOption{ratelimit.WithResolution(100 * ms)}, ratelimit.Rule{5, s}), 3, 0, 2, s},
+		{"log: coarser", log(nil, ratelimit.Rule{5, s}), log([]ratelimit.Option{ratelimit.WithResolution(100 * ms)}, ratelimit.Rule{5, s}), 3, 0, 2, s},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
@@ -335,13 +335,13 @@ func TestChangedRateHoldsFromTheFirstDenial(t *testing.T) {
 	every := ratelimit.WithRefillEvery(500 * time.Millisecond)
 	for _, test := range []struct {
 		about         string
-		before, after []ratelimit.TokenBucketOption
+		before, after []ratelimit.Option
 		from, to      ratelimit.Rate
 	}{
 		{"raised", nil, nil, slow, fast},
 		{"lowered", nil, nil, fast, slow},
-		{"raised, now in steps", nil, []ratelimit.TokenBucketOption{every}, slow, fast},
-		{"raised, no longer in steps", []ratelimit.TokenBucketOption{every}, nil, ratelimit.PerMinute(1), fast},
+		{"raised, now in steps", nil, []ratelimit.Option{every}, slow, fast},
+		{"raised, no longer in steps", []ratelimit.Option{every}, nil, ratelimit.PerMinute(1), fast},
 	} {
 		t.Run(test.about, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)

@@ -28,7 +28,7 @@ func allocationStage(t *testing.T) (*redis.Client, context.Context) {
 // TestAllocationsOfALoneCall, on a real server: miniredis would allocate in this process.
 func TestAllocationsOfALoneCall(t *testing.T) {
 	client, within := allocationStage(t)
-	for _, merging := range [][]TokenBucketOption{nil, {WithoutMerging()}} {
+	for _, merging := range [][]Option{nil, {WithoutMerging()}} {
 		l := Must(NewTokenBucket(client, PerMinute(1), 1_000_000, merging...))
 		for _, test := range []struct {
 			ctx  context.Context
@@ -94,14 +94,14 @@ func TestWhatALoneOperationAllocates(t *testing.T) {
 func TestEveryLimiterSaysWhatMergedCallsCost(t *testing.T) {
 	client := redis.NewClient(&redis.Options{})
 	t.Cleanup(func() { _ = client.Close() })
-	log := func(limit int, rules int, opts ...SlidingLogOption) *core {
+	log := func(limit int, rules int, opts ...Option) *core {
 		var all []Rule
 		for r := range rules {
 			all = append(all, Rule{limit - rules + 1 + r, time.Duration(1+r) * time.Hour})
 		}
 		return &Must(NewSlidingLog(client, all, opts...)).core
 	}
-	window := func(opts ...SlidingWindowOption) *core {
+	window := func(opts ...Option) *core {
 		return &Must(NewSlidingWindow(client, 10_000, time.Hour, opts...)).core
 	}
 	for _, test := range []struct {

@@ -113,7 +113,7 @@ type damaged struct {
 
 func damagedLimiters(t *testing.T) []damaged {
 	all := []damaged{{"InFlight", "ratelimit:damaged:inflight{k}", func(c ratelimit.Client, o ...ratelimit.Option) claims {
-		return ratelimit.Must(ratelimit.NewInFlight(c, 3, time.Minute, ratelimit.WithOptions(append(o, ratelimit.WithName("damaged"))...)))
+		return ratelimit.Must(ratelimit.NewInFlight(c, 3, time.Minute, append(o, ratelimit.WithName("damaged"))...))
 	}}}
 	for _, v := range limitertest.Variants() {
 		if v.Name == "TokenBucket in an All" || strings.HasSuffix(v.Name, "headroom") {
@@ -148,9 +148,9 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := stage(t)
 			// In a script the limiters stand in the order of their algorithms' names.
-			bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 100, ratelimit.WithOptions(s.Opts...)))
-			window := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, time.Hour, ratelimit.WithOptions(s.Opts...), ratelimit.WithStorage(ratelimit.StorageZSet)))
-			log := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 100, Window: time.Hour}, {Limit: 200, Window: 2 * time.Hour}}, ratelimit.WithOptions(s.Opts...)))
+			bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 100, s.Opts...))
+			window := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, time.Hour, append(s.Opts, ratelimit.WithStorage(ratelimit.StorageZSet))...))
+			log := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 100, Window: time.Hour}, {Limit: 200, Window: 2 * time.Hour}}, s.Opts...))
 			for _, d := range damagedLimiters(t) {
 				t.Run(d.name, func(t *testing.T) {
 					failed, decided := 0, 0
@@ -216,7 +216,7 @@ func TestMergedRequestsBesideADamagedLogTakeWhatIsAnswered(t *testing.T) {
 	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis} {
 		t.Run(name, func(t *testing.T) {
 			s := stage(t)
-			bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 100, ratelimit.WithOptions(s.Opts...)))
+			bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 100, s.Opts...))
 			for _, k := range limitertest.Kinds() {
 				total := map[string]func(key string) string{
 					"SlidingWindow Hash":      func(key string) string { return s.Admin.HGet(ctx, key, "total").Val() },

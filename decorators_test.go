@@ -81,7 +81,7 @@ func TestCompositionsThatAreRefused(t *testing.T) {
 		_, err := ratelimit.NewDenyCache(inside)
 		require.NoError(t, err)
 	}
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}))
+	breaker := &ratelimit.Breaker{}
 	guarded := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.DenyAll(), ratelimit.WithBreaker(breaker)))
 	_, err := ratelimit.NewFallback(shadowed(guarded), ratelimit.DenyAll(), ratelimit.WithBreaker(breaker))
 	require.ErrorContains(t, err, "the primary already has the breaker")
@@ -91,7 +91,7 @@ func TestCompositionsThatAreRefused(t *testing.T) {
 // Choice allows customers whom the Choice would deny. A Choice around Fallbacks goes on
 // denying.
 func TestBlockedCustomersInAnOutage(t *testing.T) {
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
+	breaker := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}
 	guarded := func(l ratelimit.Limiter) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.AllowAll(), ratelimit.WithBreaker(breaker)))
 	}

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"cmp"
 	"context"
-	"math"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
@@ -86,25 +85,18 @@ const maxDenyCacheKey = 256
 // those of this package do. The error wraps ErrInvalidConfig: the limiter or an option
 // is nil, an option's value cannot work, or an option is given twice; or there is a
 // [Shadow] inside, or a [Choice] with another decorator in between.
-func NewDenyCache(l Limiter, opts ...DenyCacheOption) (*DenyCache, error) {
-	s := denyCacheSettings{max: math.MaxInt64}
+func NewDenyCache(l Limiter, opts ...PolicyOption) (*DenyCache, error) {
 	if kindOf(l).absent {
-		s.refuse("NewDenyCache: the limiter is nil")
+		return nil, invalidConfig("NewDenyCache: the limiter is nil")
 	}
-	for i, o := range opts {
-		if o == nil {
-			s.refuse("NewDenyCache: option %d is nil", i+1)
-			break
-		}
-		o.setDenyCache(&s)
-	}
-	if s.err != nil {
-		return nil, s.err
+	s, err := collect(newDenyCache, opts)
+	if err != nil {
+		return nil, err
 	}
 	if err := checkCached(l); err != nil {
 		return nil, err
 	}
-	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: denials.New(cmp.Or(s.maxKeys, defaultMaxKeys), s.max, mostOf)}
+	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: denials.New(cmp.Or(s.maxKeys, defaultMaxKeys), s.maxDenial, mostOf)}
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
 	c.table.NoteDecided(kindOf(l).most)
@@ -119,32 +111,19 @@ func (c *DenyCache) Name() string {
 	return c.name
 }
 
-// A DenyCacheOption is [WithMaxKeys], [WithMaxDenial], [WithObserver] or [WithName].
-type DenyCacheOption interface{ setDenyCache(*denyCacheSettings) }
-
 // WithMaxDenial asks the limiter again when a denial is d old, even if its RetryAfter
 // is longer; without this option, only the RetryAfter counts. d bounds how late the
 // cache notices a limit that is raised while the program runs, or a Reset by another
 // process. The price is one request to the limiter every d for each denied key. The
 // option does not shorten the RetryAfter in the Result. d is at least 1ms.
-func WithMaxDenial(d time.Duration) DenyCacheOption {
-	return denyCacheOption(func(s *denyCacheSettings) {
+func WithMaxDenial(d time.Duration) PolicyOption {
+	return policyOption("WithMaxDenial", func(s *settings) {
 		if d < time.Millisecond {
 			s.refuse("WithMaxDenial: %v is below 1ms", d)
 		}
-		s.once("WithMaxDenial")
-		s.max = d
+		s.maxDenial = d
 	})
 }
-
-type denyCacheSettings struct {
-	settings
-	max time.Duration
-}
-
-type denyCacheOption func(*denyCacheSettings)
-
-func (f denyCacheOption) setDenyCache(s *denyCacheSettings) { f(s) }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
 func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) {

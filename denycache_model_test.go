@@ -303,7 +303,7 @@ func TestDenyCacheModel(t *testing.T) {
 			return &trueLog{rules: []Rule{{Limit: 7, Window: 9 * ms}, {Limit: 4, Window: 3 * ms}}}
 		},
 	}
-	options := map[string][]DenyCacheOption{
+	options := map[string][]PolicyOption{
 		"plain":       {WithMaxKeys(64)},
 		"small":       {WithMaxKeys(4)},
 		"max denial":  {WithMaxDenial(ms)},
@@ -325,7 +325,7 @@ func TestDenyCacheModel(t *testing.T) {
 	}
 }
 
-func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts []DenyCacheOption) {
+func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts []PolicyOption) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	m := &denyModel{
 		steppingLimiter: newSteppingLimiter(nil),

@@ -43,7 +43,7 @@ func (s *scriptedLimiter) Reset(_ context.Context, key string) error {
 }
 
 // newTestDenyCache returns a cache whose clock the test sets.
-func newTestDenyCache(t testing.TB, l Limiter, opts ...DenyCacheOption) (*DenyCache, *time.Duration) {
+func newTestDenyCache(t testing.TB, l Limiter, opts ...PolicyOption) (*DenyCache, *time.Duration) {
 	t.Helper()
 	c, err := NewDenyCache(l, opts...)
 	require.NoError(t, err)
@@ -73,7 +73,7 @@ func TestDenyCacheSteps(t *testing.T) {
 	}
 	tests := []struct {
 		name  string
-		opts  []DenyCacheOption
+		opts  []PolicyOption
 		steps []step
 	}{
 		{"a denial is repeated until its retry-after, counted down", nil, []step{
@@ -161,7 +161,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 4, want: deniedBy10(1, 400*ms, 900*ms)},
 			{at: 0, n: 6, want: deniedBy10(1, 400*ms, 900*ms)},
 		}},
-		{"a denial that says all the others said replaces them", []DenyCacheOption{WithMaxKeys(4)}, []step{
+		{"a denial that says all the others said replaces them", []PolicyOption{WithMaxKeys(4)}, []step{
 			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
 			{at: 0, n: 4, answer: deniedBy10(1, 400*ms, 900*ms)},
 			{at: 0, n: 2, answer: deniedBy10(1, 600*ms, 900*ms)},
@@ -196,14 +196,14 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 2, want: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", want: deniedBy10(0, 200*ms, 900*ms)},
 		}},
-		{"a denial is trusted no longer than WithMaxDenial, from before the request", []DenyCacheOption{WithMaxDenial(50 * ms)}, []step{
+		{"a denial is trusted no longer than WithMaxDenial, from before the request", []PolicyOption{WithMaxDenial(50 * ms)}, []step{
 			{at: 0, n: 1, delay: 10 * ms, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 50*ms - 1, n: 1, want: deniedBy10(0, 450*ms+1, 850*ms+1)},
 			{at: 50 * ms, n: 1, answer: deniedBy10(0, 450*ms, 850*ms)},
 			{at: 99 * ms, n: 1, want: deniedBy10(0, 401*ms, 801*ms)},
 			{at: 100 * ms, n: 1, answer: allowed},
 		}},
-		{"a denial that WithMaxDenial ended does not hide another", []DenyCacheOption{WithMaxDenial(50 * ms)}, []step{
+		{"a denial that WithMaxDenial ended does not hide another", []PolicyOption{WithMaxDenial(50 * ms)}, []step{
 			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 20 * ms, n: 1, answer: deniedBy10(0, 100*ms, 900*ms)},
 			{at: 20 * ms, n: 5, want: deniedBy10(0, 480*ms, 880*ms)},
@@ -295,19 +295,19 @@ func TestDenyCacheConfigErrors(t *testing.T) {
 	tests := []struct {
 		name    string
 		limiter Limiter
-		opts    []DenyCacheOption
+		opts    []PolicyOption
 		says    string
 	}{
 		{"no limiter", nil, nil, "the limiter is nil"},
 		{"a limiter that was not built", (*TokenBucket)(nil), nil, "the limiter is nil"},
-		{"nil option", l, []DenyCacheOption{WithMaxKeys(1), nil}, "option 2 is nil"},
-		{"size of zero", l, []DenyCacheOption{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and"},
-		{"negative size", l, []DenyCacheOption{WithMaxKeys(-1)}, "WithMaxKeys: -1 is not between 1 and"},
-		{"size beyond reason", l, []DenyCacheOption{WithMaxKeys(math.MaxInt)}, "is not between 1 and 67108864"},
-		{"size twice", l, []DenyCacheOption{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
-		{"maximum of zero", l, []DenyCacheOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is below 1ms"},
-		{"maximum below a millisecond", l, []DenyCacheOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is below 1ms"},
-		{"maximum twice", l, []DenyCacheOption{WithMaxDenial(ms), WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
+		{"nil option", l, []PolicyOption{WithMaxKeys(1), nil}, "option 2 is nil"},
+		{"size of zero", l, []PolicyOption{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and"},
+		{"negative size", l, []PolicyOption{WithMaxKeys(-1)}, "WithMaxKeys: -1 is not between 1 and"},
+		{"size beyond reason", l, []PolicyOption{WithMaxKeys(math.MaxInt)}, "is not between 1 and 67108864"},
+		{"size twice", l, []PolicyOption{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
+		{"maximum of zero", l, []PolicyOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is below 1ms"},
+		{"maximum below a millisecond", l, []PolicyOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is below 1ms"},
+		{"maximum twice", l, []PolicyOption{WithMaxDenial(ms), WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -343,7 +343,7 @@ func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
 }
 
 func TestDenyCacheKeepsSoManyKeys(t *testing.T) {
-	for keys, opts := range map[int][]DenyCacheOption{1024: {WithMaxKeys(1000)}, 65_536: nil} {
+	for keys, opts := range map[int][]PolicyOption{1024: {WithMaxKeys(1000)}, 65_536: nil} {
 		c, _ := newTestDenyCache(t, nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
 		for i := range 3 * keys {
 			_, err := c.TryAcquire(t.Context(), fmt.Sprint(i))
@@ -505,7 +505,7 @@ func (l nullLimiter) Peek(context.Context, string) (Result, error)             {
 func (l nullLimiter) Reset(context.Context, string) error                      { return nil }
 
 // fillDenyCache has the denials of so many keys remembered.
-func fillDenyCache(b *testing.B, count int, opts ...DenyCacheOption) (*DenyCache, []string) {
+func fillDenyCache(b *testing.B, count int, opts ...PolicyOption) (*DenyCache, []string) {
 	c, err := NewDenyCache(nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
 	require.NoError(b, err)
 	keys := make([]string, count)

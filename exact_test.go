@@ -25,8 +25,8 @@ func TestRatesNeitherLeakNorLoseAPermit(t *testing.T) {
 			// expires by the server's clock, while the limiter goes by the test's.
 			const burst, at = 3000, 100
 			s := limitertest.OnRedis(t)
-			token := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst, ratelimit.WithOptions(s.Opts...)))
-			leaky := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, burst, ratelimit.WithOptions(s.Opts...)))
+			token := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst, s.Opts...))
+			leaky := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, burst, s.Opts...))
 			exact := model.NewTokenBucket(rate.Count, rate.Period, burst)
 			// An odd step of about three quarters of a permit, but no less than a
 			// microsecond.

@@ -21,7 +21,7 @@ func ExampleNewFallback() {
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(100/4), 200/4))
 	limiter := ratelimit.Must(ratelimit.NewFallback(shared, local,
 		ratelimit.WithBudget(20*time.Millisecond),
-		ratelimit.WithBreaker(ratelimit.BreakerSettings{}),
+		ratelimit.WithBreaker(&ratelimit.Breaker{}),
 		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
 			if e.Call == ratelimit.CallBreaker {
 				fmt.Println("the breaker is", e.Breaker) // a metric, an alert
@@ -71,7 +71,7 @@ func ExampleNewLocalTokenBucket() {
 // While the breaker is open, the primary is not asked at all.
 func ExampleWithBreaker() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
-		ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 2, ProbeEvery: time.Minute}),
+		ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 2, ProbeEvery: time.Minute}),
 		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
 			if e.Call == ratelimit.CallBreaker {
 				fmt.Println("breaker:", e.From, "to", e.Breaker)
@@ -92,7 +92,7 @@ func ExampleWithBreaker() {
 
 // All limiters of one Redis share a breaker: when one of them notices an outage, the
 // others know it too.
-func ExampleNewBreaker() {
+func ExampleBreaker() {
 	observe := ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
 		if e.Call == ratelimit.CallBreaker {
 			fmt.Println("breaker:", e.From, "to", e.Breaker)
@@ -100,7 +100,7 @@ func ExampleNewBreaker() {
 			fmt.Println(e.Key+":", e.Reason)
 		}
 	})
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Minute}, observe))
+	breaker := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Minute}
 	guard := func(shared ratelimit.Limiter) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFallback(shared, ratelimit.AllowAll(), ratelimit.WithBreaker(breaker), observe))
 	}

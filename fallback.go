@@ -63,62 +63,33 @@ type guard interface {
 	untilProbe() time.Duration
 }
 
-// A FallbackOption is [WithBudget], [WithBreaker], [WithObserver] or [WithName].
-type FallbackOption interface {
-	setFallback(*fallbackSettings)
-}
-
-type fallbackSettings struct {
-	settings
-	budget time.Duration
-	own    *BreakerSettings // nil: none
-	shared *Breaker         // nil: none
-}
-
-type fallbackSetter func(*fallbackSettings)
-
-func (f fallbackSetter) setFallback(s *fallbackSettings) { f(s) }
-
 // NewFallback returns a limiter that asks primary, and secondary when primary
 // could not decide. An outage alone neither allows nor denies a call; the secondary
 // does.
 //
 // The error is nil or wraps ErrInvalidConfig: a limiter or an option is nil, an
 // option's value cannot work, or an option is given twice.
-func NewFallback(primary, secondary Limiter, opts ...FallbackOption) (*Fallback, error) {
+func NewFallback(primary, secondary Limiter, opts ...PolicyOption) (*Fallback, error) {
 	switch {
 	case kindOf(primary).absent:
 		return nil, invalidConfig("NewFallback: the primary is nil")
 	case kindOf(secondary).absent:
 		return nil, invalidConfig("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
 	}
-	s, err := collectFallback("NewFallback", opts)
+	s, err := collect(newFallback, opts)
 	if err != nil {
 		return nil, err
 	}
-	if s.shared != nil && hasBreaker(primary, s.shared) {
+	if s.breaker != nil && hasBreaker(primary, s.breaker) {
 		return nil, errTwiceGuarded("NewFallback")
 	}
-	f := s.fallback(primary)
-	f.primary, f.secondary = primary, secondary
-	f.follows, err = mayFollow(secondary)
+	follows, err := mayFollow(secondary)
 	if err != nil {
 		return nil, err
 	}
+	f := s.fallback(primary)
+	f.primary, f.secondary, f.follows = primary, secondary, follows
 	return f, nil
-}
-
-// collectFallback applies the options of a constructor.
-func collectFallback(constructor string, opts []FallbackOption) (*fallbackSettings, error) {
-	s := &fallbackSettings{}
-	for i, o := range opts {
-		if o == nil {
-			s.refuse("%s: option %d is nil", constructor, i+1)
-			break
-		}
-		o.setFallback(s)
-	}
-	return s, s.err
 }
 
 func errTwiceGuarded(constructor string) error {
@@ -126,14 +97,12 @@ func errTwiceGuarded(constructor string) error {
 }
 
 // fallback is the policy around a primary.
-func (s *fallbackSettings) fallback(primary any) *Fallback {
+func (s *settings) fallback(primary any) *Fallback {
 	f := &Fallback{most: kindOf(primary).most, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
 	f.watch = s.watch(f.name)
-	switch {
-	case s.own != nil:
-		f.breaker = s.own.build(f.watch)
-	case s.shared != nil:
-		f.breaker = s.shared
+	if s.breaker != nil {
+		f.breaker = s.breaker.begun()
+		s.breaker.reportTo(f.watch)
 	}
 	if s.budget > 0 {
 		f.bound = boundOf(primary)

@@ -8,39 +8,9 @@ import (
 	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
-// BreakerState is the state of a [Breaker].
-type BreakerState int
-
-const (
-	// BreakerClosed: every call asks the primary.
-	BreakerClosed BreakerState = iota
-	// BreakerHalfOpen: one call at a time asks the primary, to see whether it works
-	// again; the others ask the secondary.
-	BreakerHalfOpen
-	// BreakerOpen: every call asks the secondary.
-	BreakerOpen
-)
-
-// String is "closed", "half-open" or "open".
-func (s BreakerState) String() string {
-	switch s {
-	case BreakerClosed:
-		return "closed"
-	case BreakerHalfOpen:
-		return "half-open"
-	case BreakerOpen:
-		return "open"
-	}
-	return "unknown state"
-}
-
-// WithBreaker stops asking a primary that fails: after 5 failures in a row the secondary
-// answers at once, and every 200ms one call tries the primary again. The first of these that
-// succeeds closes the breaker. [BreakerSettings] change the two numbers:
-//
-//	ratelimit.WithBreaker(ratelimit.BreakerSettings{})            // the defaults
-//	ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1})
-//	ratelimit.WithBreaker(breaker)                                // of NewBreaker, shared
+// WithBreaker stops asking a primary that fails: after 5 failures in a row the secondary answers at
+// once, and every 200ms one call tries the primary again. The first of these that succeeds closes
+// the breaker. [Breaker] has these two numbers.
 //
 // A failure is an outage, as [Fallback] defines it, or a call over budget. A caller's
 // mistake counts neither as failure nor as success, nor does ErrCorruptState, which is
@@ -53,20 +23,16 @@ func (s BreakerState) String() string {
 // more than 5, one pause of Redis that is longer than the budget opens the breaker, for
 // 200ms. If that is too soon, use a longer budget or more failures.
 //
-// # Of its own, or shared
+// # One breaker for one Redis
 //
-// With BreakerSettings the Fallback has a breaker of its own, whose changes of state go to the
-// Fallback's observer.
-//
-// With a [Breaker], several Fallbacks share it: give it to the Fallback of each limiter on one
-// Redis. The calls of all of them count together: after 5 failures in a row, of whichever
+// Give the same Breaker to the Fallback of each limiter on one Redis. The calls of all of them
+// count together: after 5 failures in a row, of whichever
 // limiters, all secondaries answer at once, and one call at a time, of any limiter, tries
 // whether Redis works again. So with several limiters for a request, the first requests of an
 // outage wait for 5 calls, not for 5 calls of each limiter; with Failures 1, the first request
-// waits once. The changes of its state go to the observer that [NewBreaker] got, once each, and
-// not to those of the Fallbacks.
+// waits once.
 //
-// Give a Breaker to limiters of one Redis only: a success on another Redis would hide the
+// Give it to limiters of one Redis only: a success on another Redis would hide the
 // outage. The budgets of these Fallbacks may differ. With a budget, a call fails when its
 // own budget is over; without one, it fails when the primary does. But a budget that a
 // healthy Redis often exceeds never opens a breaker whose other calls succeed in between;
@@ -77,22 +43,10 @@ func (s BreakerState) String() string {
 //
 // The breaker is github.com/sony/gobreaker. For a call that asks the primary it takes two
 // locks and an allocation of 48 bytes; while the breaker is open, a call takes one lock.
-func WithBreaker[B BreakerSettings | *Breaker](b B) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
-		s.once("WithBreaker")
-		switch b := any(b).(type) {
-		case BreakerSettings:
-			own := b.complete(&s.settings, "WithBreaker")
-			s.own = &own
-		case *Breaker:
-			switch {
-			case b == nil:
-				s.refuse("WithBreaker: the breaker is nil")
-			case b.machine == nil:
-				s.refuse("WithBreaker: the breaker was not made by NewBreaker")
-			}
-			s.shared = b
-		}
+func WithBreaker(b *Breaker) PolicyOption {
+	return policyOption("WithBreaker", func(s *settings) {
+		s.breaker = b
+		s.fail(b.check())
 	})
 }
 

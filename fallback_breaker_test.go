@@ -41,7 +41,7 @@ func newSettablePrimary() *settablePrimary {
 }
 
 // states collects the changes of a breaker's state.
-func states(list *[]string) FallbackOption {
+func states(list *[]string) PolicyOption {
 	start := time.Now()
 	return WithObserver(func(_ context.Context, e Observation) {
 		if e.Call == CallBreaker {
@@ -53,10 +53,10 @@ func states(list *[]string) FallbackOption {
 // The breaker decides alike with a budget and without one.
 var breakerModes = []struct {
 	name string
-	opts []FallbackOption
+	opts []PolicyOption
 }{
 	{"no budget", nil},
-	{"budget", []FallbackOption{WithBudget(10 * time.Second)}},
+	{"budget", []PolicyOption{WithBudget(10 * time.Second)}},
 }
 
 func TestBreakerOpensProbesAndCloses(t *testing.T) {
@@ -66,7 +66,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 				primary := newSettablePrimary()
 				var changes []string
 				f := newTestFallback(t, primary, always(bySecondary, nil),
-					append(mode.opts, states(&changes), WithBreaker(BreakerSettings{Failures: 3, ProbeEvery: 100 * milli}))...)
+					append(mode.opts, states(&changes), WithBreaker(&Breaker{Failures: 3, ProbeEvery: 100 * milli}))...)
 				start := time.Now()
 				for i, step := range []struct {
 					at    time.Duration
@@ -116,7 +116,7 @@ func TestBreakerDefaults(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		primary := newSettablePrimary()
 		primary.err = errDown
-		f := newTestFallback(t, primary, AllowAll(), WithBreaker(BreakerSettings{}))
+		f := newTestFallback(t, primary, AllowAll(), WithBreaker(&Breaker{}))
 		for range 100 {
 			_, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 	for _, mode := range breakerModes {
 		var events []Observation
 		f := newTestFallback(t, always(Result{}, errDown), always(Result{}, io.ErrClosedPipe), append(mode.opts,
-			WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: time.Hour}),
+			WithBreaker(&Breaker{Failures: 1, ProbeEvery: time.Hour}),
 			WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
 		_, failed := f.TryAcquire(t.Context(), "a")
 		err := failed
@@ -176,7 +176,7 @@ func TestBreakerCountsOutagesOnly(t *testing.T) {
 				build := func() (*settablePrimary, *Fallback) {
 					p := newSettablePrimary()
 					return p, newTestFallback(t, p, always(bySecondary, nil),
-						append(mode.opts, WithBreaker(BreakerSettings{Failures: 2, ProbeEvery: time.Hour}))...)
+						append(mode.opts, WithBreaker(&Breaker{Failures: 2, ProbeEvery: time.Hour}))...)
 				}
 				ask := func(p *settablePrimary, f *Fallback, err error) (asked bool) {
 					p.err = err
@@ -211,7 +211,7 @@ func TestBreakerProbeWithAMistake(t *testing.T) {
 				var changes []string
 				p := newSettablePrimary()
 				f := newTestFallback(t, p, always(bySecondary, nil),
-					append(mode.opts, states(&changes), WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}))...)
+					append(mode.opts, states(&changes), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}))...)
 				p.err = errDown
 				_, _ = f.TryAcquire(t.Context(), "k")
 				time.Sleep(2 * milli)
@@ -236,7 +236,7 @@ func TestBreakerProbesOneAtATime(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := newSettablePrimary()
 				f := newTestFallback(t, p, always(bySecondary, nil),
-					append(mode.opts, WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}))...)
+					append(mode.opts, WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}))...)
 				p.err = errDown
 				_, _ = f.TryAcquire(t.Context(), "k")
 				time.Sleep(2 * milli)
@@ -274,7 +274,7 @@ func TestBreakerCountsCallsOverBudget(t *testing.T) {
 		p := newSettablePrimary()
 		p.took = 30 * milli // healthy, but slow
 		f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(10*milli),
-			WithBreaker(BreakerSettings{Failures: 3, ProbeEvery: 100 * milli}))
+			WithBreaker(&Breaker{Failures: 3, ProbeEvery: 100 * milli}))
 		for range 10 {
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
@@ -320,7 +320,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = time.Hour
-			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(BreakerSettings{Failures: 3}))
+			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(&Breaker{Failures: 3}))
 			for range 100 {
 				leave(t, f, failureAfter-1)
 			}
@@ -339,7 +339,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = time.Hour
 			var changes []string
-			f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(BreakerSettings{Failures: 3}))
+			f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(&Breaker{Failures: 3}))
 			for range 3 {
 				leave(t, f, 5*milli)
 			}
@@ -355,7 +355,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = 20 * milli
-			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli), WithBreaker(BreakerSettings{Failures: 3}))
+			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli), WithBreaker(&Breaker{Failures: 3}))
 			for range 100 {
 				leave(t, f, 5*milli)
 			}
@@ -370,7 +370,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = time.Hour
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
-				WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: 100 * milli}))
+				WithBreaker(&Breaker{Failures: 1, ProbeEvery: 100 * milli}))
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
@@ -390,7 +390,7 @@ func TestBreakerOpenForACallerWhoHasLeft(t *testing.T) {
 	for _, mode := range breakerModes {
 		secondary := always(bySecondary, nil)
 		f := newTestFallback(t, always(Result{}, errDown), secondary,
-			append(mode.opts, WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))...)
+			append(mode.opts, WithBreaker(&Breaker{Failures: 1, ProbeEvery: time.Hour}))...)
 		_, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -409,7 +409,7 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 		p := newSettablePrimary()
 		p.err = errDown
 		f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
-			WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: 100 * milli}))
+			WithBreaker(&Breaker{Failures: 1, ProbeEvery: 100 * milli}))
 		r, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		require.Equal(t, substituted, r)
@@ -476,7 +476,7 @@ func TestBreakerServerKilledUnderLoad(t *testing.T) {
 	begin := time.Now()
 	var mu sync.Mutex // guards changes
 	var changes []string
-	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(BreakerSettings{}), WithObserver(func(_ context.Context, e Observation) {
+	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(&Breaker{}), WithObserver(func(_ context.Context, e Observation) {
 		if e.Call == CallBreaker {
 			mu.Lock()
 			defer mu.Unlock()

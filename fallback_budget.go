@@ -40,12 +40,11 @@ import (
 // A budget costs a goroutine for each call, about two microseconds, and 9 allocations
 // of 600 bytes in all. A panic of the primary is passed on to the caller; the panic of
 // an abandoned call is lost, because no caller is left to get it.
-func WithBudget(d time.Duration) FallbackOption {
-	return fallbackSetter(func(s *fallbackSettings) {
+func WithBudget(d time.Duration) PolicyOption {
+	return policyOption("WithBudget", func(s *settings) {
 		if d <= 0 {
 			s.refuse("WithBudget: %v is not above 0; leave the option out to wait for the primary", d)
 		}
-		s.once("WithBudget")
 		s.budget = d
 	})
 }

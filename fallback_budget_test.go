@@ -169,10 +169,10 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		opts []FallbackOption
+		opts []PolicyOption
 	}{
 		{"budget", nil},
-		{"budget and breaker", []FallbackOption{WithBreaker(BreakerSettings{})}},
+		{"budget and breaker", []PolicyOption{WithBreaker(&Breaker{})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
@@ -247,7 +247,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 func TestFallbackCallersBeyondTheMostThatRunWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
-		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker(BreakerSettings{}))
+		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker(&Breaker{}))
 		start := time.Now()
 		var wg sync.WaitGroup
 		for range callers {

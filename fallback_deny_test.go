@@ -56,7 +56,7 @@ func TestFallbackDenialUntilTheNextProbe(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := newSettablePrimary()
 				f := newTestFallback(t, p, Must(NewLocalTokenBucket(PerSecond(1), 1)),
-					append(mode.opts, WithBreaker(BreakerSettings{Failures: 2, ProbeEvery: 100 * milli}))...)
+					append(mode.opts, WithBreaker(&Breaker{Failures: 2, ProbeEvery: 100 * milli}))...)
 				ask := func() Result { return must(t)(f.TryAcquireN(t.Context(), "k", 2)) }
 				p.err = errDown
 				require.Equal(t, 100*milli, ask().RetryAfter, "closed: the time between two probes")
@@ -96,7 +96,7 @@ func TestFallbackDeniesForEveryReason(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var events []Observation
 		f := newTestFallback(t, hanging(), Must(NewLocalTokenBucket(PerSecond(1), 1)), WithBudget(20*milli),
-			WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: 100 * milli}),
+			WithBreaker(&Breaker{Failures: 1, ProbeEvery: 100 * milli}),
 			WithObserver(func(_ context.Context, e Observation) {
 				if e.Call != CallBreaker {
 					events = append(events, e)
@@ -143,8 +143,8 @@ func TestFallbackDeniesWhereTheSecondaryIsNotKnown(t *testing.T) {
 
 // In a chain, the Fallback denies whose own secondary can never allow the permits.
 func TestFallbackDeniesInAChain(t *testing.T) {
-	open := func(probeEvery time.Duration) []FallbackOption {
-		return []FallbackOption{WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: probeEvery})}
+	open := func(probeEvery time.Duration) []PolicyOption {
+		return []PolicyOption{WithBreaker(&Breaker{Failures: 1, ProbeEvery: probeEvery})}
 	}
 	standby := Must(NewTokenBucket(noClient{}, PerSecond(1), 100))
 	down := Must(NewTokenBucket(noClient{}, PerSecond(1), 200))

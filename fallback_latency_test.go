@@ -25,14 +25,14 @@ func (d failsAfter) Process(_ context.Context, cmd redis.Cmder) error {
 // TestLatencyOfWhatASecondaryAnswers: every call lasts as long as the primary took to fail.
 func TestLatencyOfWhatASecondaryAnswers(t *testing.T) {
 	const took = 3 * time.Millisecond
-	for name, opts := range map[string][]ratelimit.FallbackOption{
+	for name, opts := range map[string][]ratelimit.PolicyOption{
 		"no budget": nil, "a budget": {ratelimit.WithBudget(time.Hour)},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx := t.Context()
 			var seen []ratelimit.Observation
 			watch := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { seen = append(seen, o) })
-			opts := append([]ratelimit.FallbackOption{watch}, opts...)
+			opts := append([]ratelimit.PolicyOption{watch}, opts...)
 			client := failsAfter(took)
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 9))
 			f := ratelimit.Must(ratelimit.NewFallback(bucket, localBucket(9), opts...))

@@ -78,7 +78,7 @@ func after(d time.Duration) *stub {
 	}}
 }
 
-func newTestFallback(t testing.TB, primary, secondary Limiter, opts ...FallbackOption) *Fallback {
+func newTestFallback(t testing.TB, primary, secondary Limiter, opts ...PolicyOption) *Fallback {
 	t.Helper()
 	f, err := NewFallback(primary, secondary, opts...)
 	require.NoError(t, err)
@@ -88,13 +88,13 @@ func newTestFallback(t testing.TB, primary, secondary Limiter, opts ...FallbackO
 // fallbackModes are the ways in which a Fallback asks its primary.
 var fallbackModes = []struct {
 	name string
-	opts func() []FallbackOption
+	opts func() []PolicyOption
 }{
-	{"plain", func() []FallbackOption { return nil }},
-	{"budget", func() []FallbackOption { return []FallbackOption{WithBudget(time.Minute)} }},
-	{"breaker", func() []FallbackOption { return []FallbackOption{WithBreaker(BreakerSettings{})} }},
-	{"budget and breaker", func() []FallbackOption {
-		return []FallbackOption{WithBreaker(BreakerSettings{}), WithBudget(time.Minute)}
+	{"plain", func() []PolicyOption { return nil }},
+	{"budget", func() []PolicyOption { return []PolicyOption{WithBudget(time.Minute)} }},
+	{"breaker", func() []PolicyOption { return []PolicyOption{WithBreaker(&Breaker{})} }},
+	{"budget and breaker", func() []PolicyOption {
+		return []PolicyOption{WithBreaker(&Breaker{}), WithBudget(time.Minute)}
 	}},
 }
 
@@ -338,7 +338,7 @@ func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
 	s := onMini(t)
 	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket{set}", "x").Err())
 	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket{junk}", "abcdefghijklmnop/1000000", 0).Err())
-	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker(BreakerSettings{}))
+	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker(&Breaker{}))
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {
 			r, err := f.TryAcquire(ctx, key)
@@ -445,23 +445,23 @@ func TestFallbackConfigErrors(t *testing.T) {
 	for _, c := range []struct {
 		name               string
 		primary, secondary Limiter
-		opts               []FallbackOption
+		opts               []PolicyOption
 		want               string
 	}{
 		{"no primary", nil, ok, nil, "NewFallback: the primary is nil"},
 		{"no secondary", ok, nil, nil, "NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call"},
 		{"a primary that was not built", none, ok, nil, "NewFallback: the primary is nil"},
 		{"a secondary that was not built", ok, none, nil, "NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call"},
-		{"a nil option", ok, ok, []FallbackOption{WithBudget(milli), nil}, "NewFallback: option 2 is nil"},
-		{"no budget", ok, ok, []FallbackOption{WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
-		{"a negative budget", ok, ok, []FallbackOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
-		{"two budgets", ok, ok, []FallbackOption{WithBudget(milli), WithBudget(milli)}, "WithBudget is given twice"},
-		{"two breakers", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{}), WithBreaker(BreakerSettings{})}, "WithBreaker is given twice"},
-		{"no observer", ok, ok, []FallbackOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
-		{"two observers", ok, ok, []FallbackOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
-		{"no failures", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{Failures: -1})}, "WithBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
-		{"too many failures", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{Failures: tooMany})}, fmt.Sprintf("WithBreaker: %d Failures are not between 1 and 2147483647; leave the field out for 5", tooMany)},
-		{"no pause", ok, ok, []FallbackOption{WithBreaker(BreakerSettings{ProbeEvery: 999 * time.Microsecond})}, "WithBreaker: a ProbeEvery of 999µs is below 1ms; leave the field out for 200ms"},
+		{"a nil option", ok, ok, []PolicyOption{WithBudget(milli), nil}, "NewFallback: option 2 is nil"},
+		{"no budget", ok, ok, []PolicyOption{WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
+		{"a negative budget", ok, ok, []PolicyOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
+		{"two budgets", ok, ok, []PolicyOption{WithBudget(milli), WithBudget(milli)}, "WithBudget is given twice"},
+		{"two breakers", ok, ok, []PolicyOption{WithBreaker(&Breaker{}), WithBreaker(&Breaker{})}, "WithBreaker is given twice"},
+		{"no observer", ok, ok, []PolicyOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
+		{"two observers", ok, ok, []PolicyOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
+		{"no failures", ok, ok, []PolicyOption{WithBreaker(&Breaker{Failures: -1})}, "WithBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
+		{"too many failures", ok, ok, []PolicyOption{WithBreaker(&Breaker{Failures: tooMany})}, fmt.Sprintf("WithBreaker: %d Failures are not between 1 and 2147483647; leave the field out for 5", tooMany)},
+		{"no pause", ok, ok, []PolicyOption{WithBreaker(&Breaker{ProbeEvery: 999 * time.Microsecond})}, "WithBreaker: a ProbeEvery of 999µs is below 1ms; leave the field out for 200ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := NewFallback(c.primary, c.secondary, c.opts...)
@@ -512,7 +512,7 @@ func TestFallbackRaces(t *testing.T) {
 	}}
 	var events, answers, secondaries, ends atomic.Int64
 	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
-		WithBreaker(BreakerSettings{Failures: 3, ProbeEvery: milli}), WithObserver(func(_ context.Context, e Observation) {
+		WithBreaker(&Breaker{Failures: 3, ProbeEvery: milli}), WithObserver(func(_ context.Context, e Observation) {
 			if e.Source == SourceFallback {
 				events.Add(1)
 			}
@@ -556,7 +556,7 @@ func TestFallbackRaces(t *testing.T) {
 }
 
 func BenchmarkFallback(b *testing.B) {
-	run := func(name string, primary Limiter, opts ...FallbackOption) {
+	run := func(name string, primary Limiter, opts ...PolicyOption) {
 		b.Run(name, func(b *testing.B) {
 			f := newTestFallback(b, primary, AllowAll(), opts...)
 			ctx, cancel := context.WithCancel(context.Background())
@@ -571,12 +571,12 @@ func BenchmarkFallback(b *testing.B) {
 		})
 	}
 	run("Healthy", AllowAll())
-	run("HealthyBreaker", AllowAll(), WithBreaker(BreakerSettings{}))
+	run("HealthyBreaker", AllowAll(), WithBreaker(&Breaker{}))
 	run("HealthyBudget", AllowAll(), WithBudget(time.Second))
-	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker(BreakerSettings{}))
+	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker(&Breaker{}))
 	down := always(Result{}, errDown)
-	run("DownBreaker", down, WithBreaker(BreakerSettings{ProbeEvery: time.Hour}))
-	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(BreakerSettings{ProbeEvery: time.Hour}))
+	run("DownBreaker", down, WithBreaker(&Breaker{ProbeEvery: time.Hour}))
+	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(&Breaker{ProbeEvery: time.Hour}))
 }
 
 // BenchmarkOutage is how long a call takes that has neither a budget nor a

@@ -45,8 +45,8 @@ type FixedWindow struct{ core }
 // NewFixedWindow returns a fixed window. The bounds of limit and window are those of a
 // [Rule], and the window is a whole number of milliseconds. The error wraps
 // ErrInvalidConfig. Redis is not asked.
-func NewFixedWindow(c Client, limit int, window time.Duration, opts ...FixedWindowOption) (*FixedWindow, error) {
-	s, err := collect(opts)
+func NewFixedWindow(c Client, limit int, window time.Duration, opts ...Option) (*FixedWindow, error) {
+	s, err := collect(newFixedWindow, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ func TestAChangedAlignmentGivesNoNewQuota(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		s.Wipe(t)
 		build := func(offset time.Duration) ratelimit.Limiter {
-			l, err := ratelimit.NewFixedWindow(s.Client, 3, time.Minute, ratelimit.WithOptions(s.Opts...), ratelimit.WithAlignment(offset))
+			l, err := ratelimit.NewFixedWindow(s.Client, 3, time.Minute, append(s.Opts, ratelimit.WithAlignment(offset))...)
 			require.NoError(t, err)
 			return l
 		}

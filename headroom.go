@@ -16,16 +16,15 @@ package ratelimit
 // returns ErrExceedsLimit. x is 0 or more, and less than the limit: for a [SlidingLog], less
 // than the limit of every rule, because each rule's last x permits are left.
 //
-// The option makes no call more expensive, of this limiter or of the others. [NewInFlight]
-// refuses it.
+// The option makes no call more expensive, of this limiter or of the others. For an [InFlight], use
+// the same name and a limit that is lower by x instead.
 func WithHeadroom(x int) Option {
-	return common{func(s *settings) {
+	return limiterOption("WithHeadroom", func(s *settings) {
 		if x < 0 {
 			s.refuse("WithHeadroom: %d is below 0; leave the option out to use the whole limit", x)
 		}
-		s.once("WithHeadroom")
 		s.headroom = x
-	}}
+	})
 }
 
 // checkHeadroom refuses a headroom that leaves this limiter nothing of a limit, which the

@@ -185,7 +185,7 @@ func TestAHeadroomThatLeavesNothingIsRefused(t *testing.T) {
 	_, err := ratelimit.NewFixedWindow(c, 3, time.Second, ratelimit.WithHeadroom(1), ratelimit.WithHeadroom(1))
 	require.ErrorContains(t, err, "WithHeadroom is given twice")
 	_, err = ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 3, ratelimit.WithHeadroom(1))
-	require.ErrorContains(t, err, "WithHeadroom does not apply to a limiter in this process")
+	require.ErrorContains(t, err, "NewLocalTokenBucket: WithHeadroom is not one of its options")
 }
 
 // TestHeadroomBehindDecorators: a local denial, an outage, and calls that are merged know

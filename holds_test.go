@@ -36,8 +36,8 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 	for clock, o := range map[string][]ratelimit.Option{"server's clock": nil, "caller's clock": {ratelimit.WithClock(func() time.Time { return now })}} {
 		t.Run(clock, func(t *testing.T) {
 			limiters := []*ratelimit.InFlight{
-				ratelimit.Must(ratelimit.NewInFlight(client, 5, 4*time.Second, ratelimit.WithOptions(o...))),
-				ratelimit.Must(ratelimit.NewInFlight(client, 8, 9*time.Second, ratelimit.WithOptions(o...))),
+				ratelimit.Must(ratelimit.NewInFlight(client, 5, 4*time.Second, o...)),
+				ratelimit.Must(ratelimit.NewInFlight(client, 8, 9*time.Second, o...)),
 			}
 			seed := limitertest.Seed(t)
 			allowed, denied, released := 0, 0, 0

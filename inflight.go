@@ -97,15 +97,11 @@ type InFlight struct {
 // is 1 to 100,000. lease is how long the permits of a process that has crashed stay taken;
 // it is a whole number of microseconds, from 1ms to 71 years. It should be many times as long
 // as a call to Redis: a hold that is not extended within its lease may lose its permits, and
-// Do extends three times in each lease. The error wraps ErrInvalidConfig; WithHeadroom is
-// refused. Redis is not asked.
+// Do extends three times in each lease. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InFlight, error) {
-	s, err := collect(opts)
+	s, err := collect(newInFlight, opts)
 	if err != nil {
 		return nil, err
-	}
-	if s.headroom > 0 {
-		return nil, invalidConfig("WithHeadroom: %d does not apply to permits in flight; give this limiter the same name and a limit that is lower by this headroom", s.headroom)
 	}
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)

@@ -28,8 +28,8 @@ type LocalInFlight struct {
 
 // NewLocalInFlight returns a limiter with which at most limit permits of a key are held at once in this
 // process. limit is 1 to 100,000. The error wraps ErrInvalidConfig.
-func NewLocalInFlight(limit int, opts ...CommonOption) (*LocalInFlight, error) {
-	s, err := collect(opts)
+func NewLocalInFlight(limit int, opts ...Option) (*LocalInFlight, error) {
+	s, err := collect(newLocalInFlight, opts)
 	if err != nil {
 		return nil, err
 	}

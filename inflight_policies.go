@@ -18,8 +18,8 @@ type HoldFallback struct {
 
 // NewHoldFallback returns a Holder that asks primary, and secondary when primary could not decide.
 // The error is nil or wraps ErrInvalidConfig, as that of [NewFallback].
-func NewHoldFallback(primary, secondary Holder, opts ...FallbackOption) (*HoldFallback, error) {
-	s, err := collectFallback("NewHoldFallback", opts)
+func NewHoldFallback(primary, secondary Holder, opts ...PolicyOption) (*HoldFallback, error) {
+	s, err := collect(newHoldFallback, opts)
 	switch {
 	case kindOf(primary).absent:
 		return nil, errNilHolder("NewHoldFallback", "primary")
@@ -28,7 +28,7 @@ func NewHoldFallback(primary, secondary Holder, opts ...FallbackOption) (*HoldFa
 	case err != nil:
 		return nil, err
 	}
-	if s.shared != nil && hasBreaker(primary, s.shared) {
+	if s.breaker != nil && hasBreaker(primary, s.breaker) {
 		return nil, errTwiceGuarded("NewHoldFallback")
 	}
 	return &HoldFallback{primary: primary, secondary: secondary, settings: s.fallback(primary)}, nil

@@ -38,7 +38,7 @@ func inFlightStages(t *testing.T, test func(t *testing.T, s *limitertest.Stage))
 
 func newInFlight(t testing.TB, s *limitertest.Stage, limit int, lease time.Duration, opts ...ratelimit.Option) *ratelimit.InFlight {
 	t.Helper()
-	f, err := ratelimit.NewInFlight(s.Client, limit, lease, append(opts, ratelimit.WithOptions(s.Opts...))...)
+	f, err := ratelimit.NewInFlight(s.Client, limit, lease, append(opts, s.Opts...)...)
 	require.NoError(t, err)
 	return f
 }
@@ -317,7 +317,7 @@ func TestInFlightRefusesWhatCannotWork(t *testing.T) {
 		{1, time.Second + 1, nil, "the lease is 1.000000001s; it must be a whole number of microseconds"},
 		{1, time.Second, []ratelimit.Option{nil}, "option 1 is nil"},
 		{1, time.Second, []ratelimit.Option{ratelimit.WithName("inflight")}, `WithName: "inflight" holds "inflight", the id of an algorithm`},
-		{5, time.Second, []ratelimit.Option{ratelimit.WithHeadroom(2)}, "WithHeadroom: 2 does not apply to permits in flight; give this limiter the same name"},
+		{5, time.Second, []ratelimit.Option{ratelimit.WithHeadroom(2)}, "NewInFlight: WithHeadroom is not one of its options"},
 		{1, time.Second, []ratelimit.Option{ratelimit.WithMaxSkew(time.Second)}, "WithMaxSkew: the server's clock decides"},
 	} {
 		f, err := ratelimit.NewInFlight(c, test.limit, test.lease, test.opts...)

@@ -49,10 +49,10 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 		for _, name := range joined(segments, 2) {
 			for _, build := range []func(ratelimit.Client, ...ratelimit.Option) (ratelimit.Limiter, error){
 				func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-					return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithOptions(o...))
+					return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, o...)
 				},
 				func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-					return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithOptions(o...))
+					return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 1, o...)
 				},
 			} {
 				var sent lastKey

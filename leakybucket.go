@@ -15,8 +15,8 @@ type LeakyBucket struct{ bucketCore }
 // NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of
 // [NewTokenBucket], with the capacity in place of the burst. The error wraps
 // ErrInvalidConfig. Redis is not asked.
-func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...BucketOption) (*LeakyBucket, error) {
-	s, err := collect(opts)
+func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...Option) (*LeakyBucket, error) {
+	s, err := collect(newLeakyBucket, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -382,13 +382,13 @@ func TestZeroValueIsAnError(t *testing.T) {
 // TestDenialsOfALoweredLimitRefillNothing: while a new configuration is rolled out,
 // both are in use.
 func TestDenialsOfALoweredLimitRefillNothing(t *testing.T) {
-	for name, build := range map[string]func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.FixedWindowOption) (*ratelimit.FixedWindow, error){
+	for name, build := range map[string]func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (*ratelimit.FixedWindow, error){
 		"dated by its TTL": ratelimit.NewFixedWindow,
-		"aligned": func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.FixedWindowOption) (*ratelimit.FixedWindow, error) {
+		"aligned": func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (*ratelimit.FixedWindow, error) {
 			return ratelimit.NewFixedWindow(c, limit, window, append(o, ratelimit.WithAlignment(0))...)
 		},
 	} {
-		for _, merging := range [][]ratelimit.FixedWindowOption{nil, {ratelimit.WithoutMerging()}} {
+		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
 			t.Run(name, func(t *testing.T) {
 				s := limitertest.OnMiniredis(t)
 				was := ratelimit.Must(build(s.Client, 100, time.Minute, merging...))

@@ -92,12 +92,6 @@ type localBucket struct {
 	place     int            // its index in the queue
 }
 
-// A LocalOption is [WithMaxKeys], [WithEmptyStart], [WithLastAnswers], [WithClock],
-// [WithObserver] or [WithName]. [NewLocalTokenBucket] refuses any other [Option].
-type LocalOption interface {
-	set(*settings)
-}
-
 // WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the
 // secondary of a [Fallback], it allows at most rate × T of a key in an outage of length T, if the
 // key is new to it, where a bucket that begins full allows burst + rate × T. Nothing is paid for
@@ -109,8 +103,8 @@ type LocalOption interface {
 // began. Without this option it has another burst. Each further outage in the interval adds as
 // much, and up to a burst, because a key that an earlier outage has left begins with what it has
 // refilled since.
-func WithEmptyStart() LocalOption {
-	return localStart{"WithEmptyStart", func(l *LocalTokenBucket) { l.empty = true }}
+func WithEmptyStart() Option {
+	return limiterOption("WithEmptyStart", func(s *settings) { s.empty = true })
 }
 
 // WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how
@@ -125,17 +119,9 @@ func WithEmptyStart() LocalOption {
 // brings no further burst.
 //
 // Each answer of the primary costs about 150 ns, and the memory of a key.
-func WithLastAnswers() LocalOption {
-	return localStart{"WithLastAnswers", func(l *LocalTokenBucket) { l.empty, l.follow = true, true }}
+func WithLastAnswers() Option {
+	return limiterOption("WithLastAnswers", func(s *settings) { s.empty, s.follow = true, true })
 }
-
-// localStart is how buckets of new keys begin.
-type localStart struct {
-	name  string
-	apply func(*LocalTokenBucket)
-}
-
-func (o localStart) set(s *settings) { s.once(o.name) }
 
 const (
 	mostLocalShards = 64
@@ -147,17 +133,10 @@ const (
 //
 // The error wraps ErrInvalidConfig and names the value: the bounds are those of
 // [NewTokenBucket], and an option that does not apply or is given twice is refused.
-func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalTokenBucket, error) {
-	s, err := collect(opts)
+func NewLocalTokenBucket(rate Rate, burst int, opts ...Option) (*LocalTokenBucket, error) {
+	s, err := collect(newLocalTokenBucket, opts)
 	if err != nil {
 		return nil, err
-	}
-	for _, name := range s.given {
-		switch name {
-		case "WithClock", "WithMaxKeys", "WithEmptyStart", "WithLastAnswers", "WithName", "WithObserver":
-		default:
-			return nil, invalidConfig("%s does not apply to a limiter in this process", name)
-		}
 	}
 	b, err := newBucket(rate, burst, "burst", &s)
 	if err != nil {
@@ -170,7 +149,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	}
 	l := &LocalTokenBucket{
 		made: limitersMade.Add(1), bucket: b, seed: maphash.MakeSeed(), shards: make([]localShard, shards),
-		name: s.name, watch: s.watch(s.name),
+		name: s.name, watch: s.watch(s.name), empty: s.empty, follow: s.follow,
 	}
 	for i := range l.shards {
 		l.shards[i].keys = make(map[string]*localBucket)
@@ -184,11 +163,6 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...LocalOption) (*LocalToken
 	} else {
 		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
 		l.now = func() int64 { return time.Since(start).Microseconds() }
-	}
-	for _, o := range opts {
-		if start, ok := o.(localStart); ok {
-			start.apply(l)
-		}
 	}
 	if l.watch != nil {
 		plain := *l

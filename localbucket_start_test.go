@@ -40,16 +40,16 @@ func TestSecondariesOfAnOutageKeepTheirBounds(t *testing.T) {
 	)
 	for _, test := range []struct {
 		name    string
-		option  []ratelimit.LocalOption
+		option  []ratelimit.Option
 		outages int
 		more    float64 // permits of a first burst in the first outage
 	}{
 		{"begins full", nil, 1, burst},
 		{"begins full, flapping", nil, 5, burst},
-		{"begins empty", []ratelimit.LocalOption{ratelimit.WithEmptyStart()}, 1, 0},
-		{"begins empty, flapping", []ratelimit.LocalOption{ratelimit.WithEmptyStart()}, 5, 0},
-		{"last answers", []ratelimit.LocalOption{ratelimit.WithLastAnswers()}, 1, burst * (instances - 1) / instances},
-		{"last answers, flapping", []ratelimit.LocalOption{ratelimit.WithLastAnswers()}, 5, burst * (instances - 1) / instances},
+		{"begins empty", []ratelimit.Option{ratelimit.WithEmptyStart()}, 1, 0},
+		{"begins empty, flapping", []ratelimit.Option{ratelimit.WithEmptyStart()}, 5, 0},
+		{"last answers", []ratelimit.Option{ratelimit.WithLastAnswers()}, 1, burst * (instances - 1) / instances},
+		{"last answers, flapping", []ratelimit.Option{ratelimit.WithLastAnswers()}, 5, burst * (instances - 1) / instances},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			seed := limitertest.Seed(t)
@@ -182,7 +182,7 @@ func TestHowABucketOfANewKeyBegins(t *testing.T) {
 }
 
 func BenchmarkLastAnswers(b *testing.B) {
-	for name, options := range map[string][]ratelimit.LocalOption{"plain": nil, "follows": {ratelimit.WithLastAnswers()}} {
+	for name, options := range map[string][]ratelimit.Option{"plain": nil, "follows": {ratelimit.WithLastAnswers()}} {
 		b.Run(name, func(b *testing.B) {
 			primary := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1000), 1000))
 			local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(100), 100, options...))
@@ -318,7 +318,7 @@ func TestWhatALocalBucketReports(t *testing.T) {
 // TestAFloodOfNewKeysDeniesNobody where buckets begin empty: a user at a third of his rate gets all that he asks for, beside
 // twice as many new keys as there is room for between two of his calls. A key that has used up its burst stays denied.
 func TestAFloodOfNewKeysDeniesNobody(t *testing.T) {
-	for name, start := range map[string]ratelimit.LocalOption{"empty": ratelimit.WithEmptyStart(), "last answers": ratelimit.WithLastAnswers()} {
+	for name, start := range map[string]ratelimit.Option{"empty": ratelimit.WithEmptyStart(), "last answers": ratelimit.WithLastAnswers()} {
 		for _, room := range []int{1, 8, 100} {
 			now, flooded := limitertest.Start, 0
 			l := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 10, start, ratelimit.WithMaxKeys(room+1),

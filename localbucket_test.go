@@ -25,7 +25,7 @@ type dial struct{ micros atomic.Int64 }
 
 func (d *dial) now() time.Time { return time.UnixMicro(1_763_670_000_000_000 + d.micros.Load()) }
 
-func newTestLocal(t testing.TB, rate Rate, burst int, opts ...LocalOption) (*LocalTokenBucket, *dial) {
+func newTestLocal(t testing.TB, rate Rate, burst int, opts ...Option) (*LocalTokenBucket, *dial) {
 	t.Helper()
 	d := new(dial)
 	l, err := NewLocalTokenBucket(rate, burst, append(opts, WithClock(d.now))...)
@@ -190,7 +190,7 @@ func TestLocalTokenBucketConfigErrors(t *testing.T) {
 		name  string
 		rate  Rate
 		burst int
-		opts  []LocalOption
+		opts  []Option
 		want  string // part of the message
 	}{
 		{"no rate", PerSecond(0), 1, nil, "Count is 0"},
@@ -199,13 +199,13 @@ func TestLocalTokenBucketConfigErrors(t *testing.T) {
 		{"too short a period", Per(1, time.Microsecond), 1, nil, "Period is 1µs"},
 		{"no burst", PerSecond(1), 0, nil, "burst is 0"},
 		{"too slow a refill", PerHour(1), 625_500, nil, "lower the burst to at most 625499"},
-		{"a skew", PerSecond(1), 1, []LocalOption{WithMaxSkew(1)}, "WithMaxSkew does not apply to a limiter in this process"},
-		{"no keys", PerSecond(1), 1, []LocalOption{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and 67108864; leave the option out for 65536"},
-		{"keys twice", PerSecond(1), 1, []LocalOption{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
-		{"no clock", PerSecond(1), 1, []LocalOption{WithClock(nil)}, "WithClock: the clock is nil"},
-		{"a nil option", PerSecond(1), 1, []LocalOption{nil}, "option 1 is nil"},
-		{"a prefix", PerSecond(1), 1, []LocalOption{WithPrefix("x")}, "WithPrefix does not apply to a limiter in this process"},
-		{"another limiter's option", PerSecond(1), 1, []LocalOption{WithSubWindows(3)}, "WithSubWindows does not apply to a limiter in this process"},
+		{"a skew", PerSecond(1), 1, []Option{WithMaxSkew(1)}, "NewLocalTokenBucket: WithMaxSkew is not one of its options"},
+		{"no keys", PerSecond(1), 1, []Option{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and 67108864; leave the option out for 65536"},
+		{"keys twice", PerSecond(1), 1, []Option{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
+		{"no clock", PerSecond(1), 1, []Option{WithClock(nil)}, "WithClock: the clock is nil"},
+		{"a nil option", PerSecond(1), 1, []Option{nil}, "option 1 is nil"},
+		{"a prefix", PerSecond(1), 1, []Option{WithPrefix("x")}, "NewLocalTokenBucket: WithPrefix is not one of its options"},
+		{"another limiter's option", PerSecond(1), 1, []Option{WithSubWindows(3)}, "NewLocalTokenBucket: WithSubWindows is not one of its options"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := NewLocalTokenBucket(c.rate, c.burst, c.opts...)

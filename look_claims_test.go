@@ -203,7 +203,7 @@ func TestALookAnswersWhatACallWouldAnswer(t *testing.T) {
 func TestALookInAnOutage(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	require.NoError(t, client.Close())
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
+	breaker := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}
 	now := limitertest.Start
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5, ratelimit.WithClock(func() time.Time { return now })))
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 10, ratelimit.WithName("bucket")))

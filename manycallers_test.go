@@ -27,16 +27,16 @@ func TestPermitsTakenByManyCallersAddUp(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	for _, build := range []func(...ratelimit.Option) (ratelimit.Limiter, error){
 		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewFixedWindow(client, limit, time.Hour, ratelimit.WithOptions(o...))
+			return ratelimit.NewFixedWindow(client, limit, time.Hour, o...)
 		},
 		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingWindow(client, limit, time.Hour, ratelimit.WithOptions(o...))
+			return ratelimit.NewSlidingWindow(client, limit, time.Hour, o...)
 		},
 		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(client, []ratelimit.Rule{{limit, time.Hour}}, ratelimit.WithOptions(o...))
+			return ratelimit.NewSlidingLog(client, []ratelimit.Rule{{limit, time.Hour}}, o...)
 		},
 		func(o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), limit, ratelimit.WithOptions(o...))
+			return ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), limit, o...)
 		},
 	} {
 		for _, keys := range []int{1, 7, 300} {

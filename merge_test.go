@@ -42,7 +42,7 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	defer cancel()
 	for _, merging := range [][]Option{nil, {WithoutMerging()}} {
 		s := onMini(t)
-		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, WithOptions(append(merging, WithClock(func() time.Time { panic("boom") }))...)))
+		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, append(merging, WithClock(func() time.Time { panic("boom") }))...))
 		for range 2 {
 			_, err := l.TryAcquire(cancellable, "k")
 			require.ErrorContains(t, err, `token bucket "default", key "k": the client or the clock panicked: boom`)

@@ -141,7 +141,7 @@ func TestCallsOfEveryKindAnswerAlike(t *testing.T) {
 					calls[o.Call]++
 					batches[o.Batch]++
 				}))
-				l, err := ratelimit.NewTokenBucket(test.client, ratelimit.PerHour(1), 10, ratelimit.WithOptions(append(opts, test.opts...)...))
+				l, err := ratelimit.NewTokenBucket(test.client, ratelimit.PerHour(1), 10, append(opts, test.opts...)...)
 				require.NoError(t, err)
 				c := newCaller(t, l)
 				c.estimate("k", 3)

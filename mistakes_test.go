@@ -81,7 +81,7 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 	type around = func(l ratelimit.Limiter, o *outage) ratelimit.Limiter
 	fallback := func(secondary ratelimit.Limiter, budget time.Duration) around {
 		return func(l ratelimit.Limiter, o *outage) ratelimit.Limiter {
-			opts := []ratelimit.FallbackOption{ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour})}
+			opts := []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})}
 			if budget > 0 {
 				opts = append(opts, ratelimit.WithBudget(budget))
 			}
@@ -172,9 +172,9 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 // TestAMistakeOfHoldsIsTheSameInAnOutage is the same of permits that are held.
 func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
 	type around = func(h ratelimit.Holder) ratelimit.Holder
-	fallback := func(opts ...ratelimit.FallbackOption) around {
+	fallback := func(opts ...ratelimit.PolicyOption) around {
 		return func(h ratelimit.Holder) ratelimit.Holder {
-			opts := append(opts, ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
+			opts := append(opts, ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}))
 			return ratelimit.Must(ratelimit.NewHoldFallback(h, ratelimit.AllowHolds(), opts...))
 		}
 	}

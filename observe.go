@@ -12,7 +12,7 @@ type Observer func(ctx context.Context, o Observation)
 // metrics, logs and lists of the keys that are denied most (package observe, module
 // otellimit). It is an option of all limiters on Redis, of those in memory ([LocalTokenBucket],
 // [LocalInFlight]), of the decorators that answer calls themselves ([DenyCache], [Fallback],
-// [HoldFallback]), and of [NewBreaker]. Give all of them the same observers.
+// [HoldFallback]). Give all of them the same observers.
 //
 // # Who reports
 //
@@ -60,8 +60,8 @@ type Observer func(ctx context.Context, o Observation)
 //
 // An observed call reads the clock twice and allocates nothing, beside what the observers
 // do. Without this option nothing is read or allocated.
-func WithObserver(observers ...Observer) CommonOption {
-	return everywhere{common{func(s *settings) {
+func WithObserver(observers ...Observer) Option {
+	return limiterOption("WithObserver", func(s *settings) {
 		if len(observers) == 0 {
 			s.refuse("WithObserver: there is no function; leave the option out to observe nothing")
 		}
@@ -70,17 +70,9 @@ func WithObserver(observers ...Observer) CommonOption {
 				s.refuse("WithObserver: function %d is nil; leave it out", i+1)
 			}
 		}
-		s.once("WithObserver")
 		s.observers = observers
-	}}}
+	})
 }
-
-// everywhere is an option of limiters and decorators.
-type everywhere struct{ common }
-
-func (e everywhere) setFallback(s *fallbackSettings)   { e.set(&s.settings) }
-func (e everywhere) setDenyCache(s *denyCacheSettings) { e.set(&s.settings) }
-func (e everywhere) setCommon(s *settings)             { e.set(s) }
 
 // An Observation describes one call, for observers. A field that does not apply to
 // the call is zero.

@@ -20,7 +20,7 @@ func TestBreakerObserverMayCallTheFallback(t *testing.T) {
 			var seen []string
 			primary := always(Result{}, errDown)
 			f = newTestFallback(t, primary, always(bySecondary, nil), append(mode.opts,
-				WithBreaker(BreakerSettings{Failures: 2, ProbeEvery: time.Hour}), WithObserver(func(_ context.Context, e Observation) {
+				WithBreaker(&Breaker{Failures: 2, ProbeEvery: time.Hour}), WithObserver(func(_ context.Context, e Observation) {
 					seen = append(seen, whyAsked(e))
 					if e.Call == CallBreaker {
 						r, err := f.TryAcquire(context.Background(), "from the observer")
@@ -48,7 +48,7 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 		}
 		return byPrimary, nil
 	}}
-	f := newTestFallback(t, primary, AllowAll(), WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}),
+	f := newTestFallback(t, primary, AllowAll(), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}),
 		WithObserver(func(_ context.Context, e Observation) {
 			if e.Call == CallBreaker {
 				// No two at a time: the lock is free.
@@ -87,7 +87,7 @@ func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	defer slog.SetDefault(before)
 	var kinds []string
-	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(BreakerSettings{Failures: 1, ProbeEvery: milli}),
+	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}),
 		WithObserver(func(_ context.Context, e Observation) {
 			if e.Call == CallBreaker {
 				kinds = append(kinds, e.From.String()+" to "+e.Breaker.String())

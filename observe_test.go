@@ -28,7 +28,7 @@ func (r *recorder) observe(_ context.Context, o ratelimit.Observation) {
 	r.all = append(r.all, o)
 }
 
-func (r *recorder) option() ratelimit.CommonOption { return ratelimit.WithObserver(r.observe) }
+func (r *recorder) option() ratelimit.Option { return ratelimit.WithObserver(r.observe) }
 
 // took returns what came since the last call, without how long the calls took, which is
 // checked to be positive.
@@ -74,16 +74,16 @@ type aRedisLimiter interface {
 
 // observed is a limiter of each kind, of three permits, that reports to rec.
 func observed(client ratelimit.Client, rec *recorder, opts ...ratelimit.Option) map[string]aRedisLimiter {
-	o := ratelimit.WithOptions(append([]ratelimit.Option{ratelimit.WithName("api"), rec.option()}, opts...)...)
+	o := append([]ratelimit.Option{ratelimit.WithName("api"), rec.option()}, opts...)
 	return map[string]aRedisLimiter{
-		"fixed window":    ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Hour, o)),
-		"calendar window": ratelimit.Must(ratelimit.NewCalendarWindow(client, 3, ratelimit.Daily(time.UTC), o)),
-		"hash":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o)),
-		"list":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o, ratelimit.WithStorage(ratelimit.StorageList))),
-		"zset":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o, ratelimit.WithStorage(ratelimit.StorageZSet))),
-		"log":             ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}}, o)),
-		"token bucket":    ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, o)),
-		"leaky bucket":    ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerHour(1), 3, o)),
+		"fixed window":    ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Hour, o...)),
+		"calendar window": ratelimit.Must(ratelimit.NewCalendarWindow(client, 3, ratelimit.Daily(time.UTC), o...)),
+		"hash":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o...)),
+		"list":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, append(o, ratelimit.WithStorage(ratelimit.StorageList))...)),
+		"zset":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...)),
+		"log":             ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}}, o...)),
+		"token bucket":    ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, o...)),
+		"leaky bucket":    ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerHour(1), 3, o...)),
 	}
 }
 
@@ -326,13 +326,13 @@ func TestHoldsAreObserved(t *testing.T) {
 func TestTogetherEachLimiterReports(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	rec := &recorder{}
-	named := func(name string) ratelimit.Option {
-		return ratelimit.WithOptions(ratelimit.WithName(name), rec.option())
+	named := func(name string) []ratelimit.Option {
+		return []ratelimit.Option{ratelimit.WithName(name), rec.option()}
 	}
-	small := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour, named("small")))
-	large := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 5, named("large")))
+	small := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour, named("small")...))
+	large := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 5, named("large")...))
 	silent := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 9, Window: time.Hour}}, ratelimit.WithName("silent")))
-	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Minute, named("flights")))
+	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Minute, named("flights")...))
 	of := func(name string, o ratelimit.Observation) ratelimit.Observation {
 		o.Limiter = name
 		return o
@@ -385,7 +385,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 		of("small", unasked(ratelimit.CallAcquire, 1, err)), of("large", unasked(ratelimit.CallAcquire, 1, err)),
 	}, waitedNothing(rec.took(t)))
 
-	down := ratelimit.Must(ratelimit.NewFixedWindow(downClient{redis.ErrClosed}, 1, time.Hour, named("down")))
+	down := ratelimit.Must(ratelimit.NewFixedWindow(downClient{redis.ErrClosed}, 1, time.Hour, named("down")...))
 	_, err = ratelimit.TryAcquireAll(ctx, down.Claim("k", 1))
 	require.Equal(t, []ratelimit.Observation{of("down", saw(ratelimit.CallAcquire, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))}, rec.took(t))
 }
@@ -545,7 +545,7 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	primary := ratelimit.Must(ratelimit.NewTokenBucket(downClient{down}, ratelimit.PerSecond(1), 5, ratelimit.WithName("api"), rec.option()))
 	cached := ratelimit.Must(ratelimit.NewDenyCache(primary, rec.option()))
 	f := ratelimit.Must(ratelimit.NewFallback(cached, ratelimit.DenyAll(), rec.option(),
-		ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour})))
+		ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})))
 	r := must(t)(f.TryAcquireN(ctx, "k", 2))
 	got := rec.took(t)
 	require.Len(t, got, 3)
@@ -614,7 +614,7 @@ func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
 	for _, test := range []struct {
 		inside ratelimit.Limiter
 		want   string
-		opts   []ratelimit.FallbackOption
+		opts   []ratelimit.PolicyOption
 	}{
 		{bucket, "bucket", nil},
 		{ratelimit.Must(ratelimit.NewAll(bucket, window)), "bucket+window", nil},
@@ -626,7 +626,7 @@ func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
 		{choice, "default", nil},
 		{ratelimit.AllowAll(), "default", nil},
 		{struct{ *ratelimit.TokenBucket }{bucket}, "bucket", nil},
-		{bucket, "mine", []ratelimit.FallbackOption{ratelimit.WithName("mine")}},
+		{bucket, "mine", []ratelimit.PolicyOption{ratelimit.WithName("mine")}},
 	} {
 		rec := &recorder{}
 		f := ratelimit.Must(ratelimit.NewFallback(test.inside, ratelimit.AllowAll(), append(test.opts, rec.option())...))
@@ -654,21 +654,19 @@ func TestObserversAreCalledInTheirOrderWithTheCallersContext(t *testing.T) {
 func TestErrorsOfWithObserver(t *testing.T) {
 	one := func(context.Context, ratelimit.Observation) {}
 	for _, test := range []struct {
-		opt  ratelimit.Option
+		opts []ratelimit.Option
 		want string
 	}{
-		{ratelimit.WithObserver(), "WithObserver: there is no function; leave the option out to observe nothing"},
-		{ratelimit.WithObserver(one, nil), "WithObserver: function 2 is nil; leave it out"},
-		{ratelimit.WithOptions(ratelimit.WithObserver(one), ratelimit.WithObserver(one)), "WithObserver is given twice"},
+		{[]ratelimit.Option{ratelimit.WithObserver()}, "WithObserver: there is no function; leave the option out to observe nothing"},
+		{[]ratelimit.Option{ratelimit.WithObserver(one, nil)}, "WithObserver: function 2 is nil; leave it out"},
+		{[]ratelimit.Option{ratelimit.WithObserver(one), ratelimit.WithObserver(one)}, "WithObserver is given twice"},
 	} {
-		_, err := ratelimit.NewTokenBucket(downClient{}, ratelimit.PerSecond(1), 5, test.opt)
+		_, err := ratelimit.NewTokenBucket(downClient{}, ratelimit.PerSecond(1), 5, test.opts...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, test.want)
 	}
 	_, err := ratelimit.NewDenyCache(ratelimit.AllowAll(), ratelimit.WithName("a:b"))
 	require.ErrorContains(t, err, `WithName: "a:b" holds a colon`)
-	_, err = ratelimit.NewBreaker(ratelimit.BreakerSettings{}, ratelimit.WithName(""))
-	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 }
 
 func TestNamesOfWhatIsObserved(t *testing.T) {

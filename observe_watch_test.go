@@ -323,23 +323,23 @@ func TestObservedCallsAllocateNothingMore(t *testing.T) {
 			}
 		})
 	}
-	bucket := func(opts ...TokenBucketOption) Limiter {
+	bucket := func(opts ...Option) Limiter {
 		return Must(NewTokenBucket(client, PerMinute(1), 1_000_000, opts...))
 	}
 	all := func(opts ...Option) Limiter {
 		return Must(NewAll(
-			Must(NewTokenBucket(client, PerMinute(1), 1_000_000, WithName("one"), WithOptions(opts...))),
-			Must(NewFixedWindow(client, 1_000_000, time.Hour, WithName("other"), WithOptions(opts...))),
+			Must(NewTokenBucket(client, PerMinute(1), 1_000_000, append(opts, WithName("one"))...)),
+			Must(NewFixedWindow(client, 1_000_000, time.Hour, append(opts, WithName("other"))...)),
 		))
 	}
-	local := func(opts ...LocalOption) Limiter { return Must(NewLocalTokenBucket(PerMinute(1), 1_000_000, opts...)) }
-	denying := func(opts ...DenyCacheOption) Limiter {
+	local := func(opts ...Option) Limiter { return Must(NewLocalTokenBucket(PerMinute(1), 1_000_000, opts...)) }
+	denying := func(opts ...PolicyOption) Limiter {
 		c := Must(NewDenyCache(Must(NewLocalTokenBucket(PerHour(1), 1)), opts...))
 		_, _ = c.TryAcquire(ctx, "k")
 		_, _ = c.TryAcquire(ctx, "k")
 		return c
 	}
-	down := func(opts ...FallbackOption) Limiter {
+	down := func(opts ...PolicyOption) Limiter {
 		return Must(NewFallback(always(Result{}, errDown), AllowAll(), opts...))
 	}
 	for _, test := range []struct {

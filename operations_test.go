@@ -137,7 +137,7 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 	window := func(storage ratelimit.Storage) []ratelimit.Limiter {
 		var all []ratelimit.Limiter
 		for _, n := range []int{6, 9} {
-			opts := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(o...), ratelimit.WithStorage(storage)}
+			opts := append(o, ratelimit.WithStorage(storage))
 			if storage != ratelimit.StorageZSet {
 				opts = append(opts, ratelimit.WithSubWindows(n))
 			}
@@ -146,18 +146,18 @@ func historyRules(c ratelimit.Client, o ...ratelimit.Option) map[string][]rateli
 		return all
 	}
 	return map[string][]ratelimit.Limiter{
-		"fixed":    {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, ratelimit.WithOptions(o...)))},
-		"aligned":  {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0))), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))},
-		"calendar": {ratelimit.Must(ratelimit.NewCalendarWindow(c, 7, ratelimit.Daily(time.UTC), ratelimit.WithOptions(o...)))},
+		"fixed":    {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, o...)), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, o...))},
+		"aligned":  {ratelimit.Must(ratelimit.NewFixedWindow(c, 7, 2*time.Second, append(o, ratelimit.WithAlignment(0))...)), ratelimit.Must(ratelimit.NewFixedWindow(c, 9, 3*time.Second, append(o, ratelimit.WithAlignment(0))...))},
+		"calendar": {ratelimit.Must(ratelimit.NewCalendarWindow(c, 7, ratelimit.Daily(time.UTC), o...))},
 		"hash":     window(ratelimit.StorageHash),
 		"list":     window(ratelimit.StorageList),
 		"zset":     window(ratelimit.StorageZSet),
-		"log": {ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}, {Limit: 8, Window: 3 * time.Second}}, ratelimit.WithOptions(o...))),
-			ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 7, Window: 2 * time.Second}}, ratelimit.WithOptions(o...)))},
-		"token":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(7), 9, ratelimit.WithOptions(o...)))},
-		"exact":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...), ratelimit.WithExactReturns()))},
-		"stepped": {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(time.Second))), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 8, ratelimit.WithOptions(o...)))},
-		"leaky":   {ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 6, ratelimit.WithOptions(o...))), ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(2), 9, ratelimit.WithOptions(o...)))},
+		"log": {ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}, {Limit: 8, Window: 3 * time.Second}}, o...)),
+			ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 7, Window: 2 * time.Second}}, o...))},
+		"token":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, o...)), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(7), 9, o...))},
+		"exact":   {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, append(o, ratelimit.WithExactReturns())...))},
+		"stepped": {ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 6, append(o, ratelimit.WithRefillEvery(time.Second))...)), ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 8, o...))},
+		"leaky":   {ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 6, o...)), ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(2), 9, o...))},
 	}
 }
 

@@ -1,59 +1,119 @@
 package ratelimit
 
 import (
+	"cmp"
+	"math"
+	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// An Option applies to every algorithm, and to [InFlight], which refuses only
-// [WithHeadroom]. The options of a single algorithm have types of their own, so that they
-// do not compile with another.
+// An Option configures a limiter. It is a [PolicyOption] too, because some options are for both:
+// [WithName], [WithObserver] and [WithMaxKeys]. A constructor refuses an option that it does not
+// have, and one that is given twice, with an error that wraps ErrInvalidConfig.
 type Option interface {
-	FixedWindowOption
-	SlidingWindowOption
-	SlidingLogOption
-	BucketOption
-	forEvery()
+	PolicyOption
+	forLimiters()
 }
 
-// A CommonOption is [WithName] or [WithObserver], an option of limiters, of the decorators that
-// report calls, and of a [Breaker].
-type CommonOption interface {
-	Option
-	FallbackOption
-	DenyCacheOption
-	setCommon(*settings)
+// A PolicyOption configures what goes around limiters: [NewFallback], [NewHoldFallback]
+// and [NewDenyCache].
+type PolicyOption interface{ set(*settings) }
+
+// constructors is a set of constructors that take options.
+type constructors uint16
+
+const (
+	newFixedWindow constructors = 1 << iota
+	newCalendarWindow
+	newSlidingWindow
+	newSlidingLog
+	newTokenBucket
+	newTokenBuckets
+	newLeakyBucket
+	newInFlight
+	newLocalTokenBucket
+	newLocalInFlight
+	newFallback
+	newHoldFallback
+	newDenyCache
+
+	ofWindows    = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
+	ofTokens     = newTokenBucket | newTokenBuckets
+	onTheirRedis = ofWindows | ofTokens | newLeakyBucket | newInFlight
+	ofLimiters   = onTheirRedis | newLocalTokenBucket | newLocalInFlight
+	ofFallbacks  = newFallback | newHoldFallback
+	everywhere   = ofLimiters | ofFallbacks | newDenyCache
+)
+
+// constructorNames are in the order of the constants.
+var constructorNames = [...]string{
+	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewTokenBuckets", "NewLeakyBucket",
+	"NewInFlight", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache",
 }
 
-// A FixedWindowOption is an [Option] or [WithAlignment].
-type FixedWindowOption interface {
-	set(*settings)
-	forFixedWindow()
+// optionsOf says which constructors have an option.
+var optionsOf = map[string]constructors{
+	"WithName":         everywhere,
+	"WithObserver":     everywhere,
+	"WithPrefix":       onTheirRedis,
+	"WithClock":        onTheirRedis | newLocalTokenBucket,
+	"WithMaxSkew":      onTheirRedis,
+	"WithoutMerging":   onTheirRedis,
+	"WithHeadroom":     onTheirRedis &^ newInFlight,
+	"WithAlignment":    newFixedWindow,
+	"WithStorage":      newSlidingWindow,
+	"WithSubWindows":   newSlidingWindow,
+	"WithResolution":   newSlidingLog,
+	"WithRefillEvery":  ofTokens,
+	"WithExactReturns": ofTokens | newLeakyBucket,
+	"WithEmptyStart":   newLocalTokenBucket,
+	"WithLastAnswers":  newLocalTokenBucket,
+	"WithMaxKeys":      newLocalTokenBucket | newDenyCache,
+	"WithMaxDenial":    newDenyCache,
+	"WithBudget":       ofFallbacks,
+	"WithBreaker":      ofFallbacks,
 }
 
-// A SlidingWindowOption is an [Option], [WithStorage] or [WithSubWindows].
-type SlidingWindowOption interface {
-	set(*settings)
-	forSlidingWindow()
+// String is the names of the constructors, as a sentence has them.
+func (c constructors) String() string {
+	var names []string
+	for rest := c; rest != 0; rest &= rest - 1 {
+		names = append(names, constructorNames[bits.TrailingZeros16(uint16(rest))])
+	}
+	if last := len(names) - 1; last > 0 {
+		names = []string{strings.Join(names[:last], ", "), names[last]}
+	}
+	return strings.Join(names, " or ")
 }
 
-// A SlidingLogOption is an [Option] or [WithResolution].
-type SlidingLogOption interface {
-	set(*settings)
-	forSlidingLog()
+// option is the one kind of Option, and optionOfPolicies of a PolicyOption that is none.
+type option struct{ optionOfPolicies }
+
+type optionOfPolicies struct {
+	name  string
+	apply func(*settings)
 }
 
-// A BucketOption is an option of both buckets: an [Option] or [WithExactReturns].
-type BucketOption interface {
-	TokenBucketOption
-	forLeakyBucket()
+func (option) forLimiters() {}
+
+func (o optionOfPolicies) set(s *settings) {
+	if has := optionsOf[o.name]; has&s.by == 0 {
+		s.refuse("%v: %s is not one of its options; leave it out, or give it to %v", s.by, o.name, has)
+		return
+	}
+	o.apply(s)
+	s.once(o.name)
 }
 
-// A TokenBucketOption is a [BucketOption] or [WithRefillEvery].
-type TokenBucketOption interface {
-	set(*settings)
-	forTokenBucket()
+func limiterOption(name string, apply func(*settings)) Option {
+	return option{optionOfPolicies{name, apply}}
+}
+
+func policyOption(name string, apply func(*settings)) PolicyOption {
+	return optionOfPolicies{name, apply}
 }
 
 // WithName gives the limiter a name; without it the name is "default". The name is
@@ -75,15 +135,14 @@ type TokenBucketOption interface {
 // A [DenyCache], a [Fallback], a [Breaker] and a [LocalTokenBucket] keep nothing in Redis:
 // their names are only for [WithObserver]. Without the option, a DenyCache and a Fallback have
 // the name of the limiter inside them.
-func WithName(name string) CommonOption {
-	return everywhere{common{func(s *settings) {
+func WithName(name string) Option {
+	return limiterOption("WithName", func(s *settings) {
 		if strings.Contains(name, ":") {
 			s.refuse("WithName: %q holds a colon, which separates the parts of a key; put it into WithPrefix", name)
 		}
 		s.checkKeyPart("WithName", "name", name, defaultName)
-		s.once("WithName")
 		s.name = name
-	}}}
+	})
 }
 
 // WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
@@ -92,19 +151,10 @@ func WithName(name string) CommonOption {
 // It may hold colons, but no brace, and none of its segments may be the id of an algorithm,
 // such as "tokenbucket".
 func WithPrefix(prefix string) Option {
-	return common{func(s *settings) {
+	return limiterOption("WithPrefix", func(s *settings) {
 		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)
-		s.once("WithPrefix")
 		s.prefix = prefix
-	}}
-}
-
-// WithOptions combines several options into one, so that a []Option can be passed to any
-// constructor:
-//
-//	ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithOptions(opts...))
-func WithOptions(opts ...Option) Option {
-	return common{func(s *settings) { apply(s, opts) }}
+	})
 }
 
 // WithClock decides by the caller's clock instead of the server's, for services
@@ -126,14 +176,13 @@ func WithOptions(opts ...Option) Option {
 // one value, as it is for the limiters of a [TokenBuckets].
 func WithClock(now func() time.Time) Option {
 	clock := &callerClock{now}
-	return common{func(s *settings) {
-		s.once("WithClock")
+	return limiterOption("WithClock", func(s *settings) {
 		if now == nil {
 			s.refuse("WithClock: the clock is nil; leave the option out for the server's clock")
 			return
 		}
 		s.clock = clock
-	}}
+	})
 }
 
 // A callerClock is the clock of one WithClock. Functions cannot be compared, and pointers to it can.
@@ -153,13 +202,12 @@ type callerClock struct{ now func() time.Time }
 // server's can use that difference again each time that the key expires, and each time that this
 // limiter gives back the last permits of a window or a log. Its decisions cost Redis a little more.
 func WithMaxSkew(d time.Duration) Option {
-	return common{func(s *settings) {
+	return limiterOption("WithMaxSkew", func(s *settings) {
 		if d < 0 || d > mostMaxSkew {
 			s.refuse("WithMaxSkew: %v is not between 0 and %v", d, mostMaxSkew)
 		}
-		s.once("WithMaxSkew")
 		s.maxSkew, s.skewed = d, true
-	}}
+	})
 }
 
 // WithoutMerging sends every call on its own. Without this option, a call is sent on its
@@ -173,10 +221,9 @@ func WithMaxSkew(d time.Duration) Option {
 // that need a caller's context: an execution for several calls has a context of its own,
 // without the callers' values.
 func WithoutMerging() Option {
-	return common{func(s *settings) {
-		s.once("WithoutMerging")
+	return limiterOption("WithoutMerging", func(s *settings) {
 		s.unmerged = true
-	}}
+	})
 }
 
 // WithAlignment starts fixed windows at multiples of the window since the Unix
@@ -187,11 +234,10 @@ func WithoutMerging() Option {
 // After the clock steps back over the start of a window, the permits taken in that
 // window still count: nothing is allowed twice, and a denial may last longer than the
 // window by as much as the clock stepped back.
-func WithAlignment(offset time.Duration) FixedWindowOption {
-	return fixedWindowOnly{func(s *settings) {
-		s.once("WithAlignment")
+func WithAlignment(offset time.Duration) Option {
+	return limiterOption("WithAlignment", func(s *settings) {
 		s.aligned, s.offset = true, offset
-	}}
+	})
 }
 
 // Storage is how a sliding window is kept in Redis.
@@ -223,14 +269,13 @@ func (s Storage) String() string {
 // WithStorage chooses how a sliding window is kept: [StorageHash] (the default),
 // [StorageList] or [StorageZSet]. Each storage has keys of its own, so that after a change of the storage all
 // keys are unused.
-func WithStorage(storage Storage) SlidingWindowOption {
-	return slidingWindowOnly{func(s *settings) {
+func WithStorage(storage Storage) Option {
+	return limiterOption("WithStorage", func(s *settings) {
 		if storage < StorageHash || storage > StorageZSet {
 			s.refuse("WithStorage: %d is not one of StorageHash, StorageList and StorageZSet", int(storage))
 		}
-		s.once("WithStorage")
 		s.storage = storage
-	}}
+	})
 }
 
 // WithSubWindows divides a sliding window into n sub-windows; without it there are 40. n is 1
@@ -240,14 +285,13 @@ func WithStorage(storage Storage) SlidingWindowOption {
 // sub-windows allow 97 % of the limit, and 10 allow 91 %. A key with all sub-windows in use
 // takes up to about 1.6 kB with 40, and 0.9 kB with 10 (List: 1 kB and 0.4 kB). ZSet is exact
 // and does not accept this option.
-func WithSubWindows(n int) SlidingWindowOption {
-	return slidingWindowOnly{func(s *settings) {
+func WithSubWindows(n int) Option {
+	return limiterOption("WithSubWindows", func(s *settings) {
 		if n < 1 || n > maxSubWindows {
 			s.refuse("WithSubWindows: %d is not between 1 and %d", n, maxSubWindows)
 		}
-		s.once("WithSubWindows")
 		s.subWindows = n
-	}}
+	})
 }
 
 // WithResolution merges the entries of a sliding log that fall into the same interval
@@ -255,27 +299,25 @@ func WithSubWindows(n int) SlidingWindowOption {
 // number of microseconds, at most the shortest window. A merged entry counts until the
 // last instant of its interval has left the window, so that the log never allows more, and
 // may allow less for at most d.
-func WithResolution(d time.Duration) SlidingLogOption {
-	return slidingLogOnly{func(s *settings) {
+func WithResolution(d time.Duration) Option {
+	return limiterOption("WithResolution", func(s *settings) {
 		if d < time.Microsecond || d%time.Microsecond != 0 {
 			s.refuse("WithResolution: %v is not a whole number of microseconds from 1µs up", d)
 		}
-		s.once("WithResolution")
 		s.resolution = d
-	}}
+	})
 }
 
 // WithRefillEvery adds tokens in steps, every d, rather than continuously. Each step
 // adds what the rate yields in d. The steps count from the first permit that left the
 // bucket less than full. d is a whole number of microseconds, from 1ms up.
-func WithRefillEvery(d time.Duration) TokenBucketOption {
-	return tokenBucketOnly{func(s *settings) {
+func WithRefillEvery(d time.Duration) Option {
+	return limiterOption("WithRefillEvery", func(s *settings) {
 		if d < time.Millisecond || d%time.Microsecond != 0 {
 			s.refuse("WithRefillEvery: %v is not a whole number of microseconds from 1ms up", d)
 		}
-		s.once("WithRefillEvery")
 		s.refillEvery = d
-	}}
+	})
 }
 
 // WithMaxKeys bounds the memory of a [LocalTokenBucket] or a [DenyCache]; without it, they have
@@ -287,22 +329,14 @@ func WithRefillEvery(d time.Duration) TokenBucketOption {
 //
 // A DenyCache has room for the denials of n keys, rounded up to a power of two, which is at
 // least 4. Choose n for the number of keys that are denied at one time, not for all keys.
-func WithMaxKeys(n int) interface {
-	LocalOption
-	DenyCacheOption
-} {
-	return maxKeys{func(s *settings) {
+func WithMaxKeys(n int) Option {
+	return limiterOption("WithMaxKeys", func(s *settings) {
 		if n < 1 || n > mostMaxKeys {
 			s.refuse("WithMaxKeys: %d is not between 1 and %d; leave the option out for %d", n, mostMaxKeys, defaultMaxKeys)
 		}
-		s.once("WithMaxKeys")
 		s.maxKeys = n
-	}}
+	})
 }
-
-type maxKeys struct{ setter }
-
-func (m maxKeys) setDenyCache(s *denyCacheSettings) { m.set(&s.settings) }
 
 // spare is what every TTL is longer by, in milliseconds: as an even number, because the
 // scripts add it to an odd one (see bucket.lua).
@@ -333,8 +367,14 @@ const (
 
 // settings is what the options of one constructor add up to.
 type settings struct {
+	by constructors // one
+
+	name      string // "" of a policy: not given
+	observers []Observer
+	maxKeys   int // 0: not given
+
+	// of limiters
 	prefix      string
-	name        string
 	clock       *callerClock // nil: the server's
 	maxSkew     time.Duration
 	skewed      bool // maxSkew is given
@@ -347,19 +387,22 @@ type settings struct {
 	refillEvery time.Duration
 	headroom    int
 	exactly     bool // WithExactReturns
-	maxKeys     int  // 0: not given
-	observers   []Observer
+	empty       bool // WithEmptyStart, WithLastAnswers
+	follow      bool // WithLastAnswers
+
+	// of policies
+	budget    time.Duration // 0: none
+	breaker   *Breaker      // nil: none
+	maxDenial time.Duration
 
 	given []string
 	err   error
 }
 
-// refuse keeps the first error.
-func (s *settings) refuse(format string, args ...any) {
-	if s.err == nil {
-		s.err = invalidConfig(format, args...)
-	}
-}
+// fail keeps the first error.
+func (s *settings) fail(err error) { s.err = cmp.Or(s.err, err) }
+
+func (s *settings) refuse(format string, args ...any) { s.fail(invalidConfig(format, args...)) }
 
 // checkClock refuses a skew of the server's clock.
 func (s *settings) checkClock() error {
@@ -371,60 +414,24 @@ func (s *settings) checkClock() error {
 
 // once refuses an option that is given twice: one of them would be ignored.
 func (s *settings) once(name string) {
-	for _, g := range s.given {
-		if g == name {
-			s.refuse("%s is given twice", name)
-		}
+	if slices.Contains(s.given, name) {
+		s.refuse("%s is given twice", name)
 	}
 	s.given = append(s.given, name)
 }
 
-// collect applies the options in order.
-func collect[O interface {
-	comparable
-	set(*settings)
-}](opts []O) (settings, error) {
-	s := settings{prefix: defaultPrefix, name: defaultName, maxSkew: defaultMaxSkew}
-	apply(&s, opts)
+// collect applies the options of a constructor in order.
+func collect[O PolicyOption](by constructors, opts []O) (settings, error) {
+	s := settings{by: by, prefix: defaultPrefix, maxSkew: defaultMaxSkew, maxDenial: math.MaxInt64}
+	if by&ofLimiters != 0 {
+		s.name = defaultName
+	}
+	for i, o := range opts {
+		if any(o) == nil {
+			s.refuse("%v: option %d is nil", by, i+1)
+			break
+		}
+		o.set(&s)
+	}
 	return s, s.err
 }
-
-func apply[O interface {
-	comparable
-	set(*settings)
-}](s *settings, opts []O) {
-	var none O
-	for i, o := range opts {
-		if o == none {
-			s.refuse("option %d is nil", i+1)
-			return
-		}
-		o.set(s)
-	}
-}
-
-type setter func(*settings)
-
-func (f setter) set(s *settings) { f(s) }
-
-type (
-	common            struct{ setter }
-	fixedWindowOnly   struct{ setter }
-	slidingWindowOnly struct{ setter }
-	slidingLogOnly    struct{ setter }
-	tokenBucketOnly   struct{ setter }
-	bucketOnly        struct{ setter }
-)
-
-func (common) forEvery()                    {}
-func (common) forFixedWindow()              {}
-func (common) forSlidingWindow()            {}
-func (common) forSlidingLog()               {}
-func (common) forTokenBucket()              {}
-func (common) forLeakyBucket()              {}
-func (fixedWindowOnly) forFixedWindow()     {}
-func (slidingWindowOnly) forSlidingWindow() {}
-func (slidingLogOnly) forSlidingLog()       {}
-func (tokenBucketOnly) forTokenBucket()     {}
-func (bucketOnly) forTokenBucket()          {}
-func (bucketOnly) forLeakyBucket()          {}

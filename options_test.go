@@ -16,23 +16,23 @@ import (
 // what the error must say, for each reason.
 func TestConstructorsNameWhatIsWrong(t *testing.T) {
 	c := limitertest.Offline(t)
-	fixed := func(limit int, window time.Duration, o ...ratelimit.FixedWindowOption) error {
+	fixed := func(limit int, window time.Duration, o ...ratelimit.Option) error {
 		_, err := ratelimit.NewFixedWindow(c, limit, window, o...)
 		return err
 	}
-	sliding := func(limit int, window time.Duration, o ...ratelimit.SlidingWindowOption) error {
+	sliding := func(limit int, window time.Duration, o ...ratelimit.Option) error {
 		_, err := ratelimit.NewSlidingWindow(c, limit, window, o...)
 		return err
 	}
-	log := func(rules []ratelimit.Rule, o ...ratelimit.SlidingLogOption) error {
+	log := func(rules []ratelimit.Rule, o ...ratelimit.Option) error {
 		_, err := ratelimit.NewSlidingLog(c, rules, o...)
 		return err
 	}
-	token := func(rate ratelimit.Rate, burst int, o ...ratelimit.TokenBucketOption) error {
+	token := func(rate ratelimit.Rate, burst int, o ...ratelimit.Option) error {
 		_, err := ratelimit.NewTokenBucket(c, rate, burst, o...)
 		return err
 	}
-	leaky := func(rate ratelimit.Rate, capacity int, o ...ratelimit.BucketOption) error {
+	leaky := func(rate ratelimit.Rate, capacity int, o ...ratelimit.Option) error {
 		_, err := ratelimit.NewLeakyBucket(c, rate, capacity, o...)
 		return err
 	}
@@ -120,7 +120,7 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 func TestClockOutsideItsRangeIsAnError(t *testing.T) {
 	for _, at := range []time.Time{{}, time.Unix(-1, 0), time.Date(2113, 1, 1, 0, 0, 0, 0, time.UTC)} {
 		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
-			l := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1, ratelimit.WithOptions(append(merging, ratelimit.WithClock(func() time.Time { return at }))...)))
+			l := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(1), 1, append(merging, ratelimit.WithClock(func() time.Time { return at }))...))
 			r, err := l.TryAcquire(ctx, "k")
 			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 			require.ErrorContains(t, err, "WithClock: the clock reads")

@@ -37,7 +37,7 @@ func TestPitfall1LostTTLDoesNotBlockForEver(t *testing.T) {
 func TestPitfall2ShortLivedStateExpiresToo(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		for i, rate := range []ratelimit.Rate{ratelimit.Per(1000, time.Millisecond), ratelimit.Per(999_983, 7*time.Millisecond), ratelimit.PerSecond(7)} {
-			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 1, ratelimit.WithOptions(s.Opts...)))
+			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 1, s.Opts...))
 			key := fmt.Sprint("k", i)
 			require.True(t, must(t)(l.TryAcquire(ctx, key)).Allowed)
 			ttl := s.Admin.PTTL(ctx, "ratelimit:default:tokenbucket{"+key+"}").Val()
@@ -200,7 +200,7 @@ func TestPitfall9NegativePermitsChangeNothing(t *testing.T) {
 func TestPitfall10FirstCallOfTenLeavesNine(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		for _, period := range []time.Duration{time.Second, time.Minute, time.Hour, 24 * time.Hour, 7 * time.Second} {
-			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(10, period), 10, ratelimit.WithOptions(s.Opts...)))
+			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(10, period), 10, s.Opts...))
 			for left := 9; left >= 0; left-- {
 				require.Equal(t, left, must(t)(l.TryAcquire(ctx, period.String())).Remaining)
 			}
@@ -212,7 +212,7 @@ func TestPitfall10FirstCallOfTenLeavesNine(t *testing.T) {
 // 11: a part of the permits taken as a fraction and reported as an integer.
 func TestPitfall11NothingIsTakenInPart(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
-		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(s.Opts...)))
+		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(3), 3, s.Opts...))
 		must(t)(l.TryAcquireN(ctx, "k", 3))
 		s.Advance(500 * time.Millisecond) // one and a half are back
 		require.Equal(t, ratelimit.Result{Limit: 3, Window: time.Second, Remaining: 1, RetryAfter: 166_667 * time.Microsecond,

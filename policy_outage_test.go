@@ -55,7 +55,7 @@ func (o *outage) begin() { o.server.SetError("LOADING") }
 func (o *outage) end()   { o.server.SetError("") }
 
 // bucket is a limit of n on Redis, with a bucket of local in this process beside it.
-func (o *outage) bucket(name string, n, local int, opts ...ratelimit.FallbackOption) *ratelimit.Fallback {
+func (o *outage) bucket(name string, n, local int, opts ...ratelimit.PolicyOption) *ratelimit.Fallback {
 	primary := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
 	return ratelimit.Must(ratelimit.NewFallback(primary, localBucket(local), opts...))
 }
@@ -135,7 +135,7 @@ func withoutReset(r ratelimit.Result) ratelimit.Result {
 func TestBreakersOfSeveralLimits(t *testing.T) {
 	o := newOutage(t)
 	breaker := func(failures int) *ratelimit.Breaker {
-		return ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: failures, ProbeEvery: time.Hour}))
+		return &ratelimit.Breaker{Failures: failures, ProbeEvery: time.Hour}
 	}
 	shared, own := breaker(3), breaker(2)
 	a := o.bucket("a", 10, 100, ratelimit.WithBreaker(shared))
@@ -311,7 +311,7 @@ func TestMemoryAmongSeveralLimits(t *testing.T) {
 func TestMemoryInsideAnOutage(t *testing.T) {
 	o := newOutage(t)
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 1))
-	open := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}))
+	open := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}
 	inside := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket)), localBucket(1), ratelimit.WithBreaker(open)))
 	other := o.bucket("other", 5, 5)
 	require.True(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)
@@ -475,7 +475,7 @@ func newShards(t *testing.T) *shards {
 }
 
 // limit is a limit of n on the ring, with a bucket of local in this process beside it.
-func (s *shards) limit(name string, n, local int, opts ...ratelimit.FallbackOption) *ratelimit.Fallback {
+func (s *shards) limit(name string, n, local int, opts ...ratelimit.PolicyOption) *ratelimit.Fallback {
 	primary := ratelimit.Must(ratelimit.NewTokenBucket(s.ring, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
 	return ratelimit.Must(ratelimit.NewFallback(primary, localBucket(local), opts...))
 }

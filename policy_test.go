@@ -19,7 +19,7 @@ import (
 var policies = []limitertest.Composition{
 	{Name: "DenyCache", Around: cached},
 	{Name: "Fallback", Around: func(t testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
-		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}))
+		breaker := &ratelimit.Breaker{}
 		return ratelimit.Must(ratelimit.NewFallback(l, failing{}, ratelimit.WithBudget(time.Minute), ratelimit.WithBreaker(breaker)))
 	}},
 	{Name: "Choice", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) }},

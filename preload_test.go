@@ -57,7 +57,7 @@ func (s *preloadStage) bucket(t *testing.T, c ratelimit.Client, name string) *ra
 // service is claims with every policy, on two servers: requests by plan, tokens that are estimated, what runs, and a
 // trial.
 func (s *preloadStage) service(t *testing.T) func() []ratelimit.Claim {
-	breaker := ratelimit.WithBreaker(ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1})))
+	breaker := ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1})
 	guarded := func(primary, secondary ratelimit.Limiter) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFallback(primary, secondary, ratelimit.WithBudget(time.Second), breaker))
 	}

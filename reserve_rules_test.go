@@ -50,7 +50,7 @@ func TestReservationsOfSeveralRulesKeepTheBound(t *testing.T) {
 		for range 2 + rng.IntN(2) {
 			rate := ratelimit.Per(pick(1, 2, 3, 7, 10, 100, 999_983), time.Duration(pick(1, 10, 1000, 1000, 7777, 60_000))*time.Millisecond)
 			b := pick(1, 2, 5, 10, 30)
-			var o []ratelimit.TokenBucketOption
+			var o []ratelimit.Option
 			every := time.Duration(0)
 			if rng.IntN(4) == 0 {
 				every = time.Duration(pick(1, 50, 1000, 3333)) * time.Millisecond
@@ -167,7 +167,7 @@ func TestAPromiseEndsWithinAStep(t *testing.T) {
 	const ms = time.Millisecond
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		bucket := func(rate ratelimit.Rate, burst int, every time.Duration) *ratelimit.TokenBucket {
-			o := []ratelimit.TokenBucketOption{ratelimit.WithOptions(s.Opts...)}
+			o := s.Opts
 			if every > 0 {
 				o = append(o, ratelimit.WithRefillEvery(every))
 			}

@@ -19,11 +19,11 @@ import (
 
 // shapers are the buckets of 3 a second and 3 at once.
 func shapers(s *limitertest.Stage) map[string]ratelimit.Reserver {
-	rate, o := ratelimit.PerSecond(3), ratelimit.WithOptions(s.Opts...)
+	rate, o := ratelimit.PerSecond(3), s.Opts
 	return map[string]ratelimit.Reserver{
-		"TokenBucket":         ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 3, o)),
-		"TokenBucket stepped": ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 3, o, ratelimit.WithRefillEvery(time.Second))),
-		"LeakyBucket":         ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, 3, o)),
+		"TokenBucket":         ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 3, o...)),
+		"TokenBucket stepped": ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 3, append(o, ratelimit.WithRefillEvery(time.Second))...)),
+		"LeakyBucket":         ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, 3, o...)),
 	}
 }
 
@@ -135,7 +135,7 @@ func TestAllWaitersLeave(t *testing.T) {
 		"the last leaves first":  reversed(first(waiters)),
 		"in any order":           rng.Perm(waiters),
 	} {
-		for _, opts := range [][]ratelimit.TokenBucketOption{nil, {ratelimit.WithRefillEvery(20 * time.Millisecond)}} {
+		for _, opts := range [][]ratelimit.Option{nil, {ratelimit.WithRefillEvery(20 * time.Millisecond)}} {
 			s.Wipe(t)
 			l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(50), 1, opts...))
 			require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
@@ -365,7 +365,7 @@ func TestReservationsBeyondOneNumber(t *testing.T) {
 		s := stage(t)
 		s.Wipe(t)
 		rate := ratelimit.Per(999_983, 24*time.Hour)
-		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 50_000, ratelimit.WithOptions(s.Opts...)))
+		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 50_000, s.Opts...))
 		full := time.Duration(4_320_073_442) * time.Microsecond // 50,000 permits, rounded up
 		require.Equal(t, full, must(t)(l.Peek(ctx, "k")).Window)
 		require.Zero(t, reserve(t, l, 50_000, time.Hour).Delay())
@@ -387,7 +387,7 @@ func TestReservationsBeyondOneNumber(t *testing.T) {
 func TestAWaitBehindADebtBeyondOneNumber(t *testing.T) {
 	const burst, count, month = 1683, 2999, 30 * 24 * time.Hour // 1683 permits are nearly 2^52 units
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
-		l := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, ratelimit.Per(count, month), burst, ratelimit.WithOptions(s.Opts...)))
+		l := ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, ratelimit.Per(count, month), burst, s.Opts...))
 		for debt := range 4 {
 			units := int64(debt*burst) * month.Microseconds()
 			due := time.Duration((units+count-1)/count) * time.Microsecond
@@ -438,7 +438,7 @@ func TestAllBesideAPromise(t *testing.T) {
 		reserve(t, l, 2, time.Hour)
 		promised := s.Admin.Get(ctx, shaperKeys[name]).Val()
 		require.Contains(t, promised, "!")
-		gate := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Hour, ratelimit.WithOptions(s.Opts...), ratelimit.WithName("gate")))
+		gate := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 5, time.Hour, append(s.Opts, ratelimit.WithName("gate"))...))
 		all := ratelimit.Must(ratelimit.NewAll(l.(ratelimit.Limiter), gate))
 		denied := must(t)(l.(ratelimit.Limiter).Peek(ctx, "k"))
 		r, err := ratelimit.TryAcquireAll(ctx, all.Claims("k", 1)...)
@@ -547,7 +547,7 @@ func TestACancelIsSentOnce(t *testing.T) {
 		stepped, ahead := ratelimit.WithRefillEvery(time.Minute), ratelimit.Must(ratelimit.NewTokenBucket(
 			s.Client, ratelimit.PerMinute(1), 3, clock(limitertest.Start.Add(time.Second))))
 		for name, l := range map[string]*ratelimit.TokenBucket{
-			"stepped": ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 3, stepped, ratelimit.WithOptions(s.Opts...))),
+			"stepped": ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 3, append(s.Opts, stepped)...)),
 			"behind":  ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 3, clock(limitertest.Start))),
 		} {
 			s.Wipe(t)
@@ -574,10 +574,10 @@ func TestACancelIsSentOnce(t *testing.T) {
 // at the microsecond of a cancel that waits keeps it, because nothing has been restored yet.
 func TestACancelWaitsWithinAMicrosecond(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
-		rate, o := ratelimit.Per(999_983, time.Millisecond), ratelimit.WithOptions(s.Opts...)
+		rate, o := ratelimit.Per(999_983, time.Millisecond), s.Opts
 		for key, l := range map[string]ratelimit.Reserver{
-			bucketKey:                          ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 5, o)),
-			"ratelimit:default:leakybucket{k}": ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, 5, o)),
+			bucketKey:                          ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, 5, o...)),
+			"ratelimit:default:leakybucket{k}": ratelimit.Must(ratelimit.NewLeakyBucket(s.Client, rate, 5, o...)),
 		} {
 			s.Wipe(t)
 			state := func() string { return s.Admin.Get(ctx, key).Val() }

@@ -255,7 +255,7 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 					name := fmt.Sprintf("-%d-%d", i, j)
 					n.bucket = Must(NewTokenBucket(n.client, PerHour(1), 10, WithName("bucket"+name)))
 					n.slots = Must(NewInFlight(n.client, 5, time.Hour, WithName("slots"+name)))
-					beside := []FixedWindowOption{WithName("beside" + name)}
+					beside := []Option{WithName("beside" + name)}
 					if strings.Contains(way.name, "slot") {
 						beside = append(beside, byCaller) // which no script decides together with the bucket
 					}

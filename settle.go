@@ -64,11 +64,10 @@ var (
 // back, which can exceed the bound, see [Ticket.Settle]. Choose the option if the bound
 // matters more than the permits that are not given back, and if tickets are held for much
 // less time than a refill takes.
-func WithExactReturns() BucketOption {
-	return bucketOnly{func(s *settings) {
-		s.once("WithExactReturns")
+func WithExactReturns() Option {
+	return limiterOption("WithExactReturns", func(s *settings) {
 		s.exactly = true
-	}}
+	})
 }
 
 // A Ticket stands for the permits that an estimate took, and settles them once. It is safe

@@ -291,7 +291,7 @@ func TestGivingBackTakesNothingFromAFasterRule(t *testing.T) {
 // A bucketKind builds buckets that refill evenly or in steps of a second.
 type bucketKind struct {
 	name string
-	opts []ratelimit.TokenBucketOption
+	opts []ratelimit.Option
 }
 
 func (k bucketKind) build(c ratelimit.Client, rate ratelimit.Rate, burst int) *ratelimit.TokenBucket {
@@ -300,7 +300,7 @@ func (k bucketKind) build(c ratelimit.Client, rate ratelimit.Rate, burst int) *r
 
 // eachBucket runs a test with each two kinds of a bucket, on miniredis and on Redis.
 func eachBucket(t *testing.T, test func(t *testing.T, s *limitertest.Stage, a, b bucketKind)) {
-	kinds := []bucketKind{{"even", nil}, {"stepped", []ratelimit.TokenBucketOption{ratelimit.WithRefillEvery(time.Second)}}}
+	kinds := []bucketKind{{"even", nil}, {"stepped", []ratelimit.Option{ratelimit.WithRefillEvery(time.Second)}}}
 	for name, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
 		t.Run(name, func(t *testing.T) {
 			s := open(t)

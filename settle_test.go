@@ -418,7 +418,7 @@ func TestExactReturnsSayWhatWasRefilled(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
-			var opts []ratelimit.TokenBucketOption
+			var opts []ratelimit.Option
 			if test.exact {
 				opts = append(opts, ratelimit.WithExactReturns())
 			}
@@ -433,7 +433,7 @@ func TestExactReturnsSayWhatWasRefilled(t *testing.T) {
 	// The bucket has refilled what the ticket holds, and others have taken it.
 	for exact, want := range map[bool]int{false: 10, true: 6} {
 		s := limitertest.OnMiniredis(t)
-		var opts []ratelimit.TokenBucketOption
+		var opts []ratelimit.Option
 		if exact {
 			opts = append(opts, ratelimit.WithExactReturns())
 		}
@@ -523,8 +523,7 @@ func TestALogTakesBackWhatIsNotTooLongAgo(t *testing.T) {
 		for entries, back := range map[int]int{511: 5, 512: 0} {
 			t.Run(fmt.Sprint(storage, entries), func(t *testing.T) {
 				s := limitertest.OnRedis(t)
-				l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 1_000_000, 100*time.Second,
-					ratelimit.WithOptions(s.Opts...), ratelimit.WithSubWindows(100_000), ratelimit.WithStorage(storage)))
+				l := ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 1_000_000, 100*time.Second, append(s.Opts, ratelimit.WithSubWindows(100_000), ratelimit.WithStorage(storage))...))
 				ticket, _, err := l.Estimate(ctx, "k", 5)
 				require.NoError(t, err)
 				follow(s.Admin, s.Admin.Keys(ctx, "*").Val()[0], s.Now.UnixMicro()/slot*slot+slot-1, entries)
@@ -667,7 +666,7 @@ func TestATicketIsSettledOnceByMany(t *testing.T) {
 
 // TestExactReturnsAfterTheClockSteppedBack: how much was refilled is then not known.
 func TestExactReturnsAfterTheClockSteppedBack(t *testing.T) {
-	for name, opts := range map[string][]ratelimit.TokenBucketOption{
+	for name, opts := range map[string][]ratelimit.Option{
 		"even": {ratelimit.WithExactReturns()}, "stepped": {ratelimit.WithExactReturns(), ratelimit.WithRefillEvery(time.Second)},
 	} {
 		for back, want := range map[time.Duration]int{0: 10, time.Microsecond: 0, time.Hour: 0} {
@@ -686,7 +685,7 @@ func TestExactReturnsAfterTheClockSteppedBack(t *testing.T) {
 
 // TestExactReturnsUnderAnotherRate: another rule's permits came at another rate.
 func TestExactReturnsUnderAnotherRate(t *testing.T) {
-	for _, opts := range [][]ratelimit.TokenBucketOption{{}, {ratelimit.WithRefillEvery(100 * time.Millisecond)}} {
+	for _, opts := range [][]ratelimit.Option{{}, {ratelimit.WithRefillEvery(100 * time.Millisecond)}} {
 		s := limitertest.OnMiniredis(t)
 		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 10, append(opts, ratelimit.WithExactReturns())...))
 		other := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(20), 10))

@@ -37,8 +37,8 @@ type SlidingLog struct{ core }
 // NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It returns an
 // error for a rule that a rule with a longer window implies: 20 a second never applies
 // beside 10 a minute. The error wraps ErrInvalidConfig. Redis is not asked.
-func NewSlidingLog(c Client, rules []Rule, opts ...SlidingLogOption) (*SlidingLog, error) {
-	s, err := collect(opts)
+func NewSlidingLog(c Client, rules []Rule, opts ...Option) (*SlidingLog, error) {
+	s, err := collect(newSlidingLog, opts)
 	if err != nil {
 		return nil, err
 	}

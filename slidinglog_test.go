@@ -38,15 +38,14 @@ var logKinds = []struct {
 		for _, rule := range r.rules {
 			rules = append(rules, ratelimit.Rule(rule))
 		}
-		return ratelimit.NewSlidingLog(c, rules, ratelimit.WithOptions(o...), ratelimit.WithResolution(r.grain))
+		return ratelimit.NewSlidingLog(c, rules, append(o, ratelimit.WithResolution(r.grain))...)
 	}},
 }
 
 func logWindow(storage ratelimit.Storage) func(ratelimit.Client, logRule, ...ratelimit.Option) (ratelimit.Limiter, error) {
 	return func(c ratelimit.Client, r logRule, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 		rule := r.rules[0]
-		return ratelimit.NewSlidingWindow(c, rule.Limit, rule.Window, ratelimit.WithOptions(o...),
-			ratelimit.WithStorage(storage), ratelimit.WithSubWindows(int(rule.Window/r.grain)))
+		return ratelimit.NewSlidingWindow(c, rule.Limit, rule.Window, append(o, ratelimit.WithStorage(storage), ratelimit.WithSubWindows(int(rule.Window/r.grain)))...)
 	}
 }
 
@@ -467,7 +466,7 @@ func TestLogIsCompact(t *testing.T) {
 	const entries = 10_000
 	s := limitertest.OnRedis(t)
 	client := s.Admin
-	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries, time.Hour}}, s.Opts...))
 	for range entries {
 		s.Advance(time.Millisecond)
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
@@ -490,7 +489,7 @@ func TestLogReadsFewEntries(t *testing.T) {
 	server := redistest.Start(t)
 	client := server.Client(t)
 	s := limitertest.OnClock(client, client)
-	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries / 2, time.Minute}, {entries, time.Hour}}, ratelimit.WithOptions(s.Opts...)))
+	l := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{entries / 2, time.Minute}, {entries, time.Hour}}, s.Opts...))
 	for range entries / 2 {
 		s.Advance(7 * time.Millisecond)
 		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
@@ -526,13 +525,13 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 	at := func(seconds int) time.Time { return limitertest.Start.Add(time.Duration(seconds) * time.Second) }
 	for name, build := range map[string]func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter{
 		"SlidingLog": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}}, ratelimit.WithOptions(o...)))
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}}, o...))
 		},
 		"SlidingLog, rules": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}, {6, 2 * window}}, ratelimit.WithOptions(o...)))
+			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}, {6, 2 * window}}, o...))
 		},
 		"Hash": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(3600)))
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, append(o, ratelimit.WithSubWindows(3600))...))
 		},
 	} {
 		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {

@@ -61,8 +61,8 @@ const maxZSet = maxStored
 // NewSlidingWindow returns a sliding window. The bounds of limit and window are those of
 // a [Rule]; with ZSet the limit is at most 10,000, and otherwise each sub-window is a
 // whole number of microseconds. The error wraps ErrInvalidConfig. Redis is not asked.
-func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...SlidingWindowOption) (*SlidingWindow, error) {
-	s, err := collect(opts)
+func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option) (*SlidingWindow, error) {
+	s, err := collect(newSlidingWindow, opts)
 	if err != nil {
 		return nil, err
 	}

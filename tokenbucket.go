@@ -22,11 +22,15 @@ type TokenBucket struct{ bucketCore }
 // in microseconds and the rate's count. If burst × period / f is 2^48 or more, one number
 // cannot hold the state, and a decision costs Redis about a quarter more time. So does a
 // decision of a bucket that refills in steps.
-func NewTokenBucket(c Client, rate Rate, burst int, opts ...TokenBucketOption) (*TokenBucket, error) {
-	s, err := collect(opts)
+func NewTokenBucket(c Client, rate Rate, burst int, opts ...Option) (*TokenBucket, error) {
+	s, err := collect(newTokenBucket, opts)
 	if err != nil {
 		return nil, err
 	}
+	return tokenBucket(c, rate, burst, s)
+}
+
+func tokenBucket(c Client, rate Rate, burst int, s settings) (*TokenBucket, error) {
 	b, err := newBucket(rate, burst, "burst", &s)
 	if err != nil {
 		return nil, err

@@ -1,8 +1,6 @@
 package ratelimit
 
 import (
-	"slices"
-
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/recent"
 )
@@ -38,9 +36,12 @@ type bucketLimit struct {
 // NewTokenBuckets returns token buckets with a client and options that all of them have. It
 // returns an error that wraps ErrInvalidConfig for a client and for options that cannot work
 // with any limit. Redis is not asked.
-func NewTokenBuckets(c Client, opts ...TokenBucketOption) (*TokenBuckets, error) {
-	opts = slices.Clone(opts)
-	of := func(l bucketLimit) (*TokenBucket, error) { return NewTokenBucket(c, l.rate, l.burst, opts...) }
+func NewTokenBuckets(c Client, opts ...Option) (*TokenBuckets, error) {
+	s, err := collect(newTokenBuckets, opts)
+	if err != nil {
+		return nil, err
+	}
+	of := func(l bucketLimit) (*TokenBucket, error) { return tokenBucket(c, l.rate, l.burst, s) }
 	if _, err := of(bucketLimit{PerSecond(exact.Permits), exact.Permits}); err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func second[T any](_ T, err error) error { return err }
 
 // TestOptionsOfTokenBucketsAreTheirOwn: a caller that changes its slice changes no limit.
 func TestOptionsOfTokenBucketsAreTheirOwn(t *testing.T) {
-	opts := []ratelimit.TokenBucketOption{ratelimit.WithName("a")}
+	opts := []ratelimit.Option{ratelimit.WithName("a")}
 	buckets := ratelimit.Must(ratelimit.NewTokenBuckets(limitertest.Offline(t), opts...))
 	opts[0] = ratelimit.WithName("b")
 	require.Equal(t, "a", ratelimit.Must(buckets.Of(ratelimit.PerSecond(1), 1)).Name())

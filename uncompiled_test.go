@@ -28,7 +28,7 @@ func TestAScriptThatRedisCannotCompileIsNoOutage(t *testing.T) {
 			w := Must(NewFixedWindow(client, 2, time.Minute, WithName("uncompiled")))
 			broken := script.New("local end = 1")
 			w.core.exec.One, w.core.exec.Peek, w.core.exec.Many = broken, broken, broken
-			b := Must(NewBreaker(BreakerSettings{Failures: 1}))
+			b := &Breaker{Failures: 1}
 			f := Must(NewFallback(w, AllowAll(), WithBreaker(b)))
 			ctx := t.Context()
 			check := func(r Result, err error) {

@@ -143,7 +143,7 @@ func nodeCostTable(nodes []*node, alone *node) table {
 
 // clusterLoad has many callers ask through the cluster client.
 func clusterLoad(ctx context.Context, c *redis.ClusterClient, nodes []*node, keys []string, merge bool, o options) (table, error) {
-	name, opts := "plain", []ratelimit.TokenBucketOption{ratelimit.WithPrefix(clusterTag), ratelimit.WithoutMerging()}
+	name, opts := "plain", []ratelimit.Option{ratelimit.WithPrefix(clusterTag), ratelimit.WithoutMerging()}
 	if merge {
 		name, opts = "merged", opts[:1]
 	}

@@ -91,7 +91,7 @@ func full(ctx context.Context, s steady, keys int) openBurst {
 		if err != nil {
 			return nil, err
 		}
-		return s.make(b.client, ratelimit.WithOptions(ratelimit.WithPrefix(tag), clockAt(t.clock-t.step())))
+		return s.make(b.client, ratelimit.WithPrefix(tag), clockAt(t.clock-t.step()))
 	}
 }
 
@@ -101,8 +101,8 @@ func full(ctx context.Context, s steady, keys int) openBurst {
 func fullLog(ctx context.Context, entries, rules, keys int) openBurst {
 	return func(b *testbed, tag string) (ratelimit.Limiter, error) {
 		s := slidingLogOf(entries, 1)
-		s.make = func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 10 * entries, Window: steadyWindow}}, opts)
+		s.make = func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 10 * entries, Window: steadyWindow}}, opts...)
 		}
 		s.permits = func(call int) int { return 1 + call*7919%10 }
 		t, err := s.filled(ctx, b, keys, tag)

@@ -17,7 +17,7 @@ import (
 type steady struct {
 	name string
 	// make returns a limiter whose limit the fill uses up.
-	make  func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error)
+	make  func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 	fill  int   // calls until a key is full
 	calls int64 // in a window
 
@@ -41,9 +41,9 @@ func slidingWindowOf(storage ratelimit.Storage, buckets int) steady {
 	return steady{
 		name: fmt.Sprintf("sliding window, %v, %s sub-windows", storage, thousands(buckets)),
 		fill: limit, calls: int64(2 * buckets),
-		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
+		make: func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingWindow(c, limit, steadyWindow,
-				ratelimit.WithStorage(storage), ratelimit.WithSubWindows(buckets), opts)
+				append(opts, ratelimit.WithStorage(storage), ratelimit.WithSubWindows(buckets))...)
 		},
 	}
 }
@@ -53,9 +53,9 @@ func zsetWindowOf(members int) steady {
 	return steady{
 		name: fmt.Sprintf("sliding window, ZSet, %s permits", thousands(members)),
 		fill: members, calls: int64(members),
-		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
+		make: func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingWindow(c, members, steadyWindow,
-				ratelimit.WithStorage(ratelimit.StorageZSet), opts)
+				append(opts, ratelimit.WithStorage(ratelimit.StorageZSet))...)
 		},
 	}
 }
@@ -69,12 +69,12 @@ func slidingLogOf(entries, rules int) steady {
 	}
 	return steady{
 		name: name, fill: entries, calls: int64(entries),
-		make: func(c ratelimit.Client, opts ratelimit.Option) (ratelimit.Limiter, error) {
+		make: func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			var all []ratelimit.Rule
 			for r := range rules {
 				all = append(all, ratelimit.Rule{Limit: entries >> r, Window: steadyWindow >> r})
 			}
-			return ratelimit.NewSlidingLog(c, all, opts)
+			return ratelimit.NewSlidingLog(c, all, opts...)
 		},
 	}
 }
@@ -100,7 +100,7 @@ const permitsArg = 4
 // filled fills the keys of a steady limiter. Their names begin with tag.
 func (s steady) filled(ctx context.Context, b *testbed, keys int, tag string) (*steadyLoad, error) {
 	progress("filling %s", s.name)
-	limiter, err := s.make(b.client, ratelimit.WithOptions(ratelimit.WithoutMerging(), ratelimit.WithPrefix(tag), clockAt(steadyStart)))
+	limiter, err := s.make(b.client, ratelimit.WithoutMerging(), ratelimit.WithPrefix(tag), clockAt(steadyStart))
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func inFlight(t testing.TB, limiter *ratelimit.InFlight, opts ...httplimit.Optio
 // TestInFlight: a permit is held while the handler runs, and no longer.
 func TestInFlight(t *testing.T) {
 	onStages(t, func(t *testing.T, s *limitertest.Stage) {
-		reports := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, ratelimit.WithName("reports"), ratelimit.WithOptions(s.Opts...)))
+		reports := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, append(s.Opts, ratelimit.WithName("reports"))...))
 		free := func() int { return peek(t, reports, "ip:192.0.2.1").Remaining }
 		running, end := make(chan bool), make(chan bool)
 		h := inFlight(t, reports)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

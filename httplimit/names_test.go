@@ -15,7 +15,7 @@ func TestDecoratorsTellClientsTheNameOfTheirLimit(t *testing.T) {
 	client := limitertest.OnMiniredis(t).Client
 	api := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api")))
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(5), 10, ratelimit.WithName("local")))
-	fallback := func(primary ratelimit.Limiter, opts ...ratelimit.FallbackOption) ratelimit.Limiter {
+	fallback := func(primary ratelimit.Limiter, opts ...ratelimit.PolicyOption) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFallback(primary, local, append(opts, ratelimit.WithBudget(time.Hour))...))
 	}
 	hour := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, time.Hour, ratelimit.WithName("hour")))

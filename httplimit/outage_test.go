@@ -27,7 +27,7 @@ func TestSeveralLimitsThroughAnOutage(t *testing.T) {
 	local := func(n int) *ratelimit.LocalTokenBucket {
 		return ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), n))
 	}
-	policy := ratelimit.WithBreaker(ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1_000})))
+	policy := ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1_000})
 	customer := func(r *http.Request) (string, error) { return r.Header.Get("X-Api-Key"), nil }
 	tokens := local(20)
 	held := ratelimit.Must(ratelimit.NewLocalInFlight(1))

@@ -31,7 +31,7 @@ type costing struct {
 }
 
 func newCosting(t testing.TB, s *limitertest.Stage) *costing {
-	window := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, ratelimit.WithOptions(s.Opts...)))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1000, time.Minute, s.Opts...))
 	return &costing{t: t, window: window, limiter: window, estimate: 100}
 }
 

@@ -66,10 +66,10 @@ func from(address, apiKey string) *http.Request {
 // denies is taken from none.
 func TestSeveralLimitsAllOrNothing(t *testing.T) {
 	onStages(t, func(t *testing.T, s *limitertest.Stage) {
-		o := ratelimit.WithOptions(s.Opts...)
-		perAddress := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, o, ratelimit.WithName("address")))
-		perKey := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 4, time.Minute, o, ratelimit.WithName("key")))
-		global := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 5, Window: 10 * time.Second}}, o, ratelimit.WithName("all")))
+		o := s.Opts
+		perAddress := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, append(o, ratelimit.WithName("address"))...))
+		perKey := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 4, time.Minute, append(o, ratelimit.WithName("key"))...))
+		global := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 5, Window: 10 * time.Second}}, append(o, ratelimit.WithName("all"))...))
 		served := 0
 		h := all(t,
 			httplimit.Limit(perAddress, clientIP(t, nil)),
@@ -425,7 +425,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 	offline := limitertest.Offline(t)
 	key := httplimit.Everyone()
 	window := func(name string, opts ...ratelimit.Option) ratelimit.Limiter {
-		return ratelimit.Must(ratelimit.NewFixedWindow(offline, 10, time.Minute, ratelimit.WithName(name), ratelimit.WithOptions(opts...)))
+		return ratelimit.Must(ratelimit.NewFixedWindow(offline, 10, time.Minute, append(opts, ratelimit.WithName(name))...))
 	}
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(offline, ratelimit.PerSecond(1), 1))
 	cached := func(l ratelimit.Limiter) ratelimit.Limiter { return ratelimit.Must(ratelimit.NewDenyCache(l)) }

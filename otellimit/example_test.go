@@ -31,6 +31,6 @@ func Example_prometheus() {
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("api"), watched))
 	cached := ratelimit.Must(ratelimit.NewDenyCache(bucket, watched))
 	limiter := ratelimit.Must(ratelimit.NewFallback(cached, ratelimit.AllowAll(),
-		ratelimit.WithBudget(20*time.Millisecond), ratelimit.WithBreaker(ratelimit.BreakerSettings{}), watched))
+		ratelimit.WithBudget(20*time.Millisecond), ratelimit.WithBreaker(&ratelimit.Breaker{}), watched))
 	_ = limiter // limiter.TryAcquire(ctx, "user:42")
 }

@@ -84,7 +84,7 @@ func exercise(t *testing.T, s *service) (allowed, denied int) {
 	t.Cleanup(func() { _ = client.Close() })
 	watched := ratelimit.WithObserver(s.Observe)
 	api := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 2, ratelimit.WithName("api"), watched))
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}, ratelimit.WithName("redis"), watched))
+	breaker := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour, Name: "redis"}
 	limiter := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(api, watched)),
 		ratelimit.AllowAll(), ratelimit.WithBreaker(breaker), watched))
 	var mu sync.Mutex

@@ -24,18 +24,18 @@ type made struct {
 
 func limiters(env *ratelimittest.Env, opts ...ratelimit.Option) []made {
 	const us, ms = time.Microsecond, time.Millisecond
-	c, o := env.Client(), ratelimit.WithOptions(opts...)
+	c := env.Client()
 	all := []made{
-		{"fixed window", ratelimit.Must(ratelimit.NewFixedWindow(c, 2, 10*time.Second, o)), 10 * time.Second, ms},
-		{"aligned window", ratelimit.Must(ratelimit.NewFixedWindow(c, 2, 10*time.Second, o, ratelimit.WithAlignment(4*time.Second), ratelimit.WithName("aligned"))), 4 * time.Second, us},
-		{"calendar window", ratelimit.Must(ratelimit.NewCalendarWindow(c, 2, ratelimit.Daily(time.UTC), o)), 24 * time.Hour, us},
-		{"sliding window, Hash", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o)), 10*time.Second + 250*ms - us, us},
-		{"sliding window, List", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o, ratelimit.WithStorage(ratelimit.StorageList))), 10*time.Second + 250*ms - us, us},
-		{"sliding window, ZSet", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, o, ratelimit.WithStorage(ratelimit.StorageZSet))), 10 * time.Second, us},
-		{"sliding log", ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 2, Window: 10 * time.Second}, {Limit: 9, Window: time.Hour}}, o)), 10 * time.Second, us},
-		{"token bucket", ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, o)), time.Second, us},
-		{"token bucket in steps", ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, o, ratelimit.WithName("steps"), ratelimit.WithRefillEvery(3*time.Second))), 3 * time.Second, us},
-		{"leaky bucket", ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 2, o)), time.Second, us},
+		{"fixed window", ratelimit.Must(ratelimit.NewFixedWindow(c, 2, 10*time.Second, opts...)), 10 * time.Second, ms},
+		{"aligned window", ratelimit.Must(ratelimit.NewFixedWindow(c, 2, 10*time.Second, append(opts, ratelimit.WithAlignment(4*time.Second), ratelimit.WithName("aligned"))...)), 4 * time.Second, us},
+		{"calendar window", ratelimit.Must(ratelimit.NewCalendarWindow(c, 2, ratelimit.Daily(time.UTC), opts...)), 24 * time.Hour, us},
+		{"sliding window, Hash", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, opts...)), 10*time.Second + 250*ms - us, us},
+		{"sliding window, List", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, append(opts, ratelimit.WithStorage(ratelimit.StorageList))...)), 10*time.Second + 250*ms - us, us},
+		{"sliding window, ZSet", ratelimit.Must(ratelimit.NewSlidingWindow(c, 2, 10*time.Second, append(opts, ratelimit.WithStorage(ratelimit.StorageZSet))...)), 10 * time.Second, us},
+		{"sliding log", ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 2, Window: 10 * time.Second}, {Limit: 9, Window: time.Hour}}, opts...)), 10 * time.Second, us},
+		{"token bucket", ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, opts...)), time.Second, us},
+		{"token bucket in steps", ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, append(opts, ratelimit.WithName("steps"), ratelimit.WithRefillEvery(3*time.Second))...)), 3 * time.Second, us},
+		{"leaky bucket", ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 2, opts...)), time.Second, us},
 	}
 	return all
 }
@@ -79,7 +79,7 @@ func TestAdvanceMovesEveryDecorator(t *testing.T) {
 			return ratelimit.Must(ratelimit.NewDenyCache(l))
 		},
 		"fallback": func(_ *testing.T, l ratelimit.Limiter) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll(), ratelimit.WithBudget(time.Second), ratelimit.WithBreaker(ratelimit.BreakerSettings{})))
+			return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll(), ratelimit.WithBudget(time.Second), ratelimit.WithBreaker(&ratelimit.Breaker{})))
 		},
 		"choice": func(_ *testing.T, l ratelimit.Limiter) ratelimit.Limiter {
 			choice := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))
@@ -144,7 +144,7 @@ func TestAdvanceMovesABreaker(t *testing.T) {
 	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
 		var asked ratelimittest.Recorder
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerSecond(1), 10))
-		breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 2, ProbeEvery: 5 * time.Second}))
+		breaker := &ratelimit.Breaker{Failures: 2, ProbeEvery: 5 * time.Second}
 		l := ratelimit.Must(ratelimit.NewFallback(asked.Around("primary", bucket), ratelimit.AllowAll(), ratelimit.WithBreaker(breaker)))
 		env.Down()
 		for range 2 {

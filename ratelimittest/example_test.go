@@ -19,7 +19,7 @@ import (
 func newSignups(client ratelimit.Client, signUp http.Handler) (http.Handler, error) {
 	limiter, err1 := ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}}, ratelimit.WithName("signups"))
 	cached, err2 := ratelimit.NewDenyCache(limiter)
-	guarded, err3 := ratelimit.NewFallback(cached, ratelimit.DenyAll(), ratelimit.WithBudget(100*time.Millisecond), ratelimit.WithBreaker(ratelimit.BreakerSettings{}))
+	guarded, err3 := ratelimit.NewFallback(cached, ratelimit.DenyAll(), ratelimit.WithBudget(100*time.Millisecond), ratelimit.WithBreaker(&ratelimit.Breaker{}))
 	address, err4 := httplimit.ClientIP(nil)
 	limit, err5 := httplimit.New(guarded, address)
 	if err := errors.Join(err1, err2, err3, err4, err5); err != nil {

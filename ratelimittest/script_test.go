@@ -131,7 +131,7 @@ func TestScriptInAFallback(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		primary := ratelimittest.NewScript(t)
 		l := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll(),
-			ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Second})))
+			ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Second})))
 		primary.Once().Fail("k", errDown)
 		primary.Deny("k", time.Hour)
 		require.True(t, allow(t, l, "k").Fallback)
@@ -184,11 +184,11 @@ func TestRecorderObserves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		env := ratelimittest.New(t)
 		var calls ratelimittest.Recorder
-		observed := func(name string) ratelimit.Option {
-			return ratelimit.WithOptions(ratelimit.WithName(name), ratelimit.WithObserver(calls.Observe))
+		observed := func(name string) []ratelimit.Option {
+			return []ratelimit.Option{ratelimit.WithName(name), ratelimit.WithObserver(calls.Observe)}
 		}
-		requests := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 1, time.Minute, observed("requests")))
-		tokens := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerMinute(60), 100, observed("tokens")))
+		requests := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 1, time.Minute, observed("requests")...))
+		tokens := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerMinute(60), 100, observed("tokens")...))
 		for range 2 {
 			all, err := ratelimit.TryAcquireAll(t.Context(), requests.Claim("u", 1), tokens.Claim("u", 40).Estimate())
 			require.NoError(t, err)

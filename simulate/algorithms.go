@@ -32,7 +32,7 @@ type FixedWindow struct {
 }
 
 func (f FixedWindow) build() (keys, error) {
-	var opts []ratelimit.FixedWindowOption
+	var opts []ratelimit.Option
 	switch {
 	case f.Aligned:
 		opts = append(opts, ratelimit.WithAlignment(f.Offset))
@@ -79,7 +79,7 @@ type SlidingWindow struct {
 }
 
 func (s SlidingWindow) build() (keys, error) {
-	opts := []ratelimit.SlidingWindowOption{ratelimit.WithStorage(s.Storage)}
+	opts := []ratelimit.Option{ratelimit.WithStorage(s.Storage)}
 	if s.SubWindows != 0 {
 		opts = append(opts, ratelimit.WithSubWindows(s.SubWindows))
 	}
@@ -111,7 +111,7 @@ type SlidingLog struct {
 }
 
 func (l SlidingLog) build() (keys, error) {
-	var opts []ratelimit.SlidingLogOption
+	var opts []ratelimit.Option
 	if l.Resolution != 0 {
 		opts = append(opts, ratelimit.WithResolution(l.Resolution))
 	}
@@ -134,7 +134,7 @@ type TokenBucket struct {
 }
 
 func (t TokenBucket) build() (keys, error) {
-	var opts []ratelimit.TokenBucketOption
+	var opts []ratelimit.Option
 	if t.RefillEvery != 0 {
 		opts = append(opts, ratelimit.WithRefillEvery(t.RefillEvery))
 	}

@@ -95,34 +95,30 @@ func (p program) peek(ctx context.Context, flags *redisFlags, keys *keyFlags, g 
 
 // on makes the limiter on Redis.
 func (l limit) on(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-	all := ratelimit.WithOptions(opts...)
 	switch l.algorithm {
 	case fixedWindow:
-		own := []ratelimit.FixedWindowOption{all}
 		if l.aligned {
-			own = append(own, ratelimit.WithAlignment(l.offset))
+			opts = append(opts, ratelimit.WithAlignment(l.offset))
 		}
-		return ratelimit.NewFixedWindow(c, l.rate.Count, l.rate.Period, own...)
+		return ratelimit.NewFixedWindow(c, l.rate.Count, l.rate.Period, opts...)
 	case slidingWindow:
-		own := []ratelimit.SlidingWindowOption{all, ratelimit.WithStorage(l.storage)}
+		opts = append(opts, ratelimit.WithStorage(l.storage))
 		if l.buckets > 0 {
-			own = append(own, ratelimit.WithSubWindows(l.buckets))
+			opts = append(opts, ratelimit.WithSubWindows(l.buckets))
 		}
-		return ratelimit.NewSlidingWindow(c, l.rate.Count, l.rate.Period, own...)
+		return ratelimit.NewSlidingWindow(c, l.rate.Count, l.rate.Period, opts...)
 	case slidingLog:
-		own := []ratelimit.SlidingLogOption{all}
 		if l.resolution > 0 {
-			own = append(own, ratelimit.WithResolution(l.resolution))
+			opts = append(opts, ratelimit.WithResolution(l.resolution))
 		}
-		return ratelimit.NewSlidingLog(c, l.rules, own...)
+		return ratelimit.NewSlidingLog(c, l.rules, opts...)
 	case leakyBucket:
-		return ratelimit.NewLeakyBucket(c, l.rate, l.capacity, all)
+		return ratelimit.NewLeakyBucket(c, l.rate, l.capacity, opts...)
 	case tokenBucket:
-		own := []ratelimit.TokenBucketOption{all}
 		if l.every > 0 {
-			own = append(own, ratelimit.WithRefillEvery(l.every))
+			opts = append(opts, ratelimit.WithRefillEvery(l.every))
 		}
-		return ratelimit.NewTokenBucket(c, l.rate, l.burst, own...)
+		return ratelimit.NewTokenBucket(c, l.rate, l.burst, opts...)
 	}
 	return nil, fmt.Errorf("the algorithm %q is not one of %s", l.algorithm, strings.Join(algorithms, ", "))
 }

@@ -29,21 +29,21 @@ const (
 	proFactor  = 3
 )
 
-var algorithms = map[string]func(c ratelimit.Client, limit int, window time.Duration, name ratelimit.Option) (ratelimit.Limiter, error){
-	"token-bucket": func(c ratelimit.Client, limit int, window time.Duration, name ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, name)
+var algorithms = map[string]func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error){
+	"token-bucket": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
 	},
-	"leaky-bucket": func(c ratelimit.Client, limit int, window time.Duration, name ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), 1, name)
+	"leaky-bucket": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), 1, opts...)
 	},
-	"fixed-window": func(c ratelimit.Client, limit int, window time.Duration, name ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewFixedWindow(c, limit, window, name)
+	"fixed-window": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewFixedWindow(c, limit, window, opts...)
 	},
-	"sliding-window": func(c ratelimit.Client, limit int, window time.Duration, name ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewSlidingWindow(c, limit, window, name)
+	"sliding-window": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewSlidingWindow(c, limit, window, opts...)
 	},
-	"sliding-log": func(c ratelimit.Client, limit int, window time.Duration, name ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, name)
+	"sliding-log": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, opts...)
 	},
 }
 

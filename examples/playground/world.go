@@ -130,7 +130,7 @@ func (w *world) build(s settings) (built, error) {
 	window := time.Duration(s.Window) * time.Second
 	b := built{plans: map[string]ratelimit.Limiter{}}
 	for plan, limit := range map[string]int{"basic": s.Limit, "pro": proFactor * s.Limit} {
-		limiter, err := algorithms[s.Algorithm](w.client, limit, window, ratelimit.WithOptions(ratelimit.WithPrefix(w.prefix), ratelimit.WithName(name)))
+		limiter, err := algorithms[s.Algorithm](w.client, limit, window, ratelimit.WithPrefix(w.prefix), ratelimit.WithName(name))
 		if err != nil {
 			return built{}, err
 		}
@@ -153,9 +153,7 @@ func (w *world) build(s settings) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	if b.breaker, err = ratelimit.NewBreaker(ratelimit.BreakerSettings{}); err != nil {
-		return built{}, err
-	}
+	b.breaker = new(ratelimit.Breaker)
 	b.limiter, err = ratelimit.NewFallback(choice, local, ratelimit.WithBudget(w.budget), ratelimit.WithBreaker(b.breaker))
 	return b, err
 }

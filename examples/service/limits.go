@@ -24,22 +24,22 @@ type limits struct {
 // newLimits takes the plan of a request's customer from planOf. While Redis is down, instances share each limit.
 func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.Context) string, observers ...ratelimit.Observer) limits {
 	observed := ratelimit.WithObserver(observers...)
-	named := func(name string) ratelimit.Option { return ratelimit.WithOptions(ratelimit.WithName(name), observed) }
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{}, observed))
+	named := func(name string) []ratelimit.Option { return []ratelimit.Option{ratelimit.WithName(name), observed} }
+	breaker := &ratelimit.Breaker{Observers: observers, Name: "redis"}
 	outage := func(primary, secondary ratelimit.Limiter) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFallback(primary, secondary,
 			ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker), observed))
 	}
-	share := func(perMinute, burst int, begins ...ratelimit.LocalOption) ratelimit.Limiter {
+	share := func(perMinute, burst int, begins ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewLocalTokenBucket(
 			ratelimit.PerMinute(max(1, perMinute/instances)), max(1, burst/instances), begins...))
 	}
 	bucket := func(name string, p plan) ratelimit.Limiter {
-		shared := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(p.perMinute), p.burst, named(name)))
+		shared := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(p.perMinute), p.burst, named(name)...))
 		return outage(shared, share(p.perMinute, p.burst, ratelimit.WithLastAnswers()))
 	}
 	tries := func(name string, limit int) ratelimit.Limiter {
-		log := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: limit, Window: 15 * time.Minute}}, named(name)))
+		log := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: limit, Window: 15 * time.Minute}}, named(name)...))
 		return outage(log, ratelimit.DenyAll()) // a password must not be tried without a limit
 	}
 
@@ -47,9 +47,9 @@ func newLimits(client ratelimit.Client, instances int, planOf func(ctx context.C
 	for name, p := range plans {
 		byPlan[name] = bucket("customer", p)
 	}
-	window := ratelimit.Must(ratelimit.NewSlidingWindow(client, 600, time.Minute, named("address")))
-	mail := ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(5), 1, named("mail")))
-	running := ratelimit.Must(ratelimit.NewInFlight(client, 3, 30*time.Second, named("running")))
+	window := ratelimit.Must(ratelimit.NewSlidingWindow(client, 600, time.Minute, named("address")...))
+	mail := ratelimit.Must(ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(5), 1, named("mail")...))
+	running := ratelimit.Must(ratelimit.NewInFlight(client, 3, 30*time.Second, named("running")...))
 	return limits{
 		address:   outage(window, share(600, 600)), // it begins full: an address that comes for the first time is no abuse
 		everybody: bucket("everybody", plan{60_000, 2_000}),

@@ -96,7 +96,7 @@ func TestALogOfDenials(t *testing.T) {
 	server.Kill()
 	eventually(t, "an open breaker", func() bool { return p.must(t, login).status == 503 && strings.Contains(p.log(), "to=open") })
 	p.await(t, "WARN rate limiter uses its fallback limiter=login-address error.type=") // it denies, so that of the user is not asked
-	p.await(t, "WARN circuit breaker changed limiter=default from=closed to=open")
+	p.await(t, "WARN circuit breaker changed limiter=redis from=closed to=open")
 	for _, private := range []string{"192.0.2.7", "eve"} {
 		require.NotContains(t, p.log(), private)
 	}

@@ -127,8 +127,8 @@ func TestWhatAnErrorMeansToEveryConsumer(t *testing.T) {
 
 // askFallbacks asks one of each kind, whose primary returns err.
 func askFallbacks(t *testing.T, err error, means meaning) {
-	for name, opts := range map[string][]ratelimit.FallbackOption{
-		"no breaker": nil, "a budget": {ratelimit.WithBudget(time.Hour)}, "budget and breaker": {ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker(ratelimit.BreakerSettings{})},
+	for name, opts := range map[string][]ratelimit.PolicyOption{
+		"no breaker": nil, "a budget": {ratelimit.WithBudget(time.Hour)}, "budget and breaker": {ratelimit.WithBudget(time.Hour), ratelimit.WithBreaker(&ratelimit.Breaker{})},
 	} {
 		for _, peek := range []bool{false, true} {
 			f := ratelimit.Must(ratelimit.NewFallback(&limitertest.Stub{Err: err}, ratelimit.AllowAll(), opts...))
@@ -157,7 +157,7 @@ func askFallbacks(t *testing.T, err error, means meaning) {
 		{1, []error{err}, means.secondary},
 		{2, []error{down, err, down}, means.secondary || !means.success},
 	} {
-		b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: test.failures, ProbeEvery: time.Hour}))
+		b := &ratelimit.Breaker{Failures: test.failures, ProbeEvery: time.Hour}
 		primary := &limitertest.Stub{}
 		f := ratelimit.Must(ratelimit.NewFallback(primary, ratelimit.AllowAll(), ratelimit.WithBreaker(b)))
 		for _, primary.Err = range test.answers {
@@ -240,7 +240,7 @@ func TestKeysInSeveralSlotsNeverTakeTheLimitOff(t *testing.T) {
 	window := func(name string) *ratelimit.FixedWindow {
 		return ratelimit.Must(ratelimit.NewFixedWindow(ring, 2, time.Minute, ratelimit.WithName(name)))
 	}
-	b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1}))
+	b := &ratelimit.Breaker{Failures: 1}
 	limiter := ratelimit.Must(ratelimit.NewFallback(pair{window("user"), window("address"), "everybody"}, ratelimit.AllowAll(), ratelimit.WithBreaker(b)))
 	for _, key := range []string{"user", "{}}", "{" + "}" + "}", "{", "}{"} {
 		for range 5 {
@@ -261,7 +261,7 @@ func TestOneDamagedKeyIsAnErrorOfThatKey(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Minute))
-	b := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 1}))
+	b := &ratelimit.Breaker{Failures: 1}
 	limiter := ratelimit.Must(ratelimit.NewFallback(window, ratelimit.AllowAll(), ratelimit.WithBreaker(b)))
 	ctx := t.Context()
 	_, err := limiter.TryAcquire(ctx, "damaged")

@@ -17,21 +17,21 @@ import (
 // TestRequestsThatWaitAreObservedOnce: 20 requests at once, of which all are served in the end, are
 // 20 observations and no denial, by windows, buckets, caches and several limiters.
 func TestRequestsThatWaitAreObservedOnce(t *testing.T) {
-	for name, build := range map[string]func(env *ratelimittest.Env, o ratelimit.CommonOption) ratelimit.Limiter{
-		"fixed window": func(env *ratelimittest.Env, o ratelimit.CommonOption) ratelimit.Limiter {
+	for name, build := range map[string]func(env *ratelimittest.Env, o ratelimit.Option) ratelimit.Limiter{
+		"fixed window": func(env *ratelimittest.Env, o ratelimit.Option) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 5, time.Second, o))
 		},
-		"token bucket": func(env *ratelimittest.Env, o ratelimit.CommonOption) ratelimit.Limiter {
+		"token bucket": func(env *ratelimittest.Env, o ratelimit.Option) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerSecond(5), 1, o))
 		},
-		"local bucket": func(_ *ratelimittest.Env, o ratelimit.CommonOption) ratelimit.Limiter {
+		"local bucket": func(_ *ratelimittest.Env, o ratelimit.Option) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(5), 1, o))
 		},
-		"cache": func(env *ratelimittest.Env, o ratelimit.CommonOption) ratelimit.Limiter {
+		"cache": func(env *ratelimittest.Env, o ratelimit.Option) ratelimit.Limiter {
 			window := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 5, time.Second, o))
 			return ratelimit.Must(ratelimit.NewDenyCache(window, o))
 		},
-		"fallback": func(env *ratelimittest.Env, o ratelimit.CommonOption) ratelimit.Limiter {
+		"fallback": func(env *ratelimittest.Env, o ratelimit.Option) ratelimit.Limiter {
 			window := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 5, time.Second, o))
 			return ratelimit.Must(ratelimit.NewFallback(window, ratelimit.DenyAll(), ratelimit.WithBudget(time.Hour), o))
 		},

@@ -88,7 +88,7 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 func exerciseInFlight(client ratelimit.Client, key string) error {
 	h := limitertest.NewClock()
 	for i, opts := range [][]ratelimit.Option{nil, {ratelimit.WithClock(h.Now), ratelimit.WithMaxSkew(0)}} {
-		f := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, ratelimit.WithOptions(opts...)))
+		f := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, opts...))
 		key := fmt.Sprint(key, " in flight ", i)
 		hold, r, err := f.TryAcquireN(ctx, key, 2)
 		if err != nil {

@@ -20,7 +20,7 @@ func allRefused(t *testing.T, client ratelimit.Client) {
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 100))
 	window := ratelimit.Must(ratelimit.NewSlidingWindow(client, 100, time.Second))
 	guarded := ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.AllowAll(), ratelimit.WithBudget(time.Minute),
-		ratelimit.WithBreaker(ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour})))
+		ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})))
 	other := ratelimit.Must(ratelimit.NewFallback(window, ratelimit.AllowAll()))
 	holds := ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.Must(ratelimit.NewInFlight(client, 3, time.Minute)), ratelimit.AllowHolds()))
 	for name, call := range map[string]func() error{

@@ -47,55 +47,53 @@ var processStart = time.Now()
 // The boundaries of long calendar windows are half a window away from the start
 // of the tests, which do not run that long.
 func quotas() []quota {
-	window := func(o ...ratelimit.SlidingWindowOption) func(ratelimit.Client, int, time.Duration, ...ratelimit.Option) (ratelimit.Limiter, error) {
+	window := func(o ...ratelimit.Option) func(ratelimit.Client, int, time.Duration, ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingWindow(c, limit, window, append(o, ratelimit.WithOptions(opts...))...)
+			return ratelimit.NewSlidingWindow(c, limit, window, append(o, opts...)...)
 		}
 	}
 	return []quota{
 		{"FixedWindow", perWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(opts...))
+			return ratelimit.NewFixedWindow(c, limit, window, opts...)
 		}},
 		{"FixedWindow aligned", perWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			var offset time.Duration
 			if window >= clockWindow {
 				offset = window/2 + time.Duration(processStart.Unix())*time.Second%window
 			}
-			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
+			return ratelimit.NewFixedWindow(c, limit, window, append(opts, ratelimit.WithAlignment(offset))...)
 		}},
 		{"SlidingWindow Hash", anyWindow, window()},
 		{"SlidingWindow List", anyWindow, window(ratelimit.WithStorage(ratelimit.StorageList))},
 		{"SlidingWindow of one sub-window", anyWindow, window(ratelimit.WithSubWindows(1))},
 		{"SlidingWindow ZSet", anyWindow, window(ratelimit.WithStorage(ratelimit.StorageZSet))},
 		{"SlidingLog", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(opts...))
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, opts...)
 		}},
 		{"SlidingLog with a resolution", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}},
-				ratelimit.WithOptions(opts...), ratelimit.WithResolution(window/20))
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, append(opts, ratelimit.WithResolution(window/20))...)
 		}},
 		{"TokenBucket", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
 		}},
 		{"TokenBucket in an All", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
+			l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
 			if err != nil {
 				return nil, err
 			}
 			return ratelimit.NewAll(l)
 		}},
 		{"TokenBucket stepped", perStep, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit,
-				ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(window/4))
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, append(opts, ratelimit.WithRefillEvery(window/4))...)
 		}},
 		{"LeakyBucket", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(opts...))
+			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, opts...)
 		}},
 		{"TokenBucket with headroom", perRate, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit+2, ratelimit.WithOptions(opts...), ratelimit.WithHeadroom(2))
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit+2, append(opts, ratelimit.WithHeadroom(2))...)
 		}},
 		{"SlidingLog with headroom", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit + 2, Window: window}}, ratelimit.WithOptions(opts...), ratelimit.WithHeadroom(2))
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit + 2, Window: window}}, append(opts, ratelimit.WithHeadroom(2))...)
 		}},
 	}
 }

@@ -223,24 +223,25 @@ func TestSharedBreakerWaitsForAHungServerOnce(t *testing.T) {
 	require.NoError(t, client.Ping(ctx).Err())
 	server.Pause()
 	t.Cleanup(server.Resume)
-	settings := ratelimit.BreakerSettings{ProbeEvery: time.Hour} // no probe
-	atOnce := ratelimit.BreakerSettings{Failures: 1, ProbeEvery: time.Hour}
+	breaker := func(failures int) *ratelimit.Breaker {
+		return &ratelimit.Breaker{Failures: failures, ProbeEvery: time.Hour} // no probe
+	}
+	shared, atOnce := breaker(5), breaker(1)
 	for _, c := range []struct {
-		name    string
-		breaker func() ratelimit.FallbackOption
-		waits   int // calls that waited for the server
+		name  string
+		of    func() *ratelimit.Breaker // of each limiter
+		waits int                       // calls that waited for the server
 	}{
-		{"a breaker each", func() ratelimit.FallbackOption { return ratelimit.WithBreaker(settings) }, 5 * limiters},
-		{"one breaker", sharing(settings), 5},
-		{"one breaker that opens at once", sharing(atOnce), 1},
+		{"a breaker each", func() *ratelimit.Breaker { return breaker(5) }, 5 * limiters},
+		{"one breaker", func() *ratelimit.Breaker { return shared }, 5},
+		{"one breaker that opens at once", func() *ratelimit.Breaker { return atOnce }, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var waits atomic.Int64
-			breaker := c.breaker()
 			var all []ratelimit.Limiter
 			for i := range limiters {
 				shared := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 5, ratelimit.WithName(fmt.Sprint("limiter-", i))))
-				all = append(all, ratelimit.Must(ratelimit.NewFallback(shared, ratelimit.AllowAll(), ratelimit.WithBudget(budget), breaker,
+				all = append(all, ratelimit.Must(ratelimit.NewFallback(shared, ratelimit.AllowAll(), ratelimit.WithBudget(budget), ratelimit.WithBreaker(c.of()),
 					ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
 						if errors.Is(e.Reason, ratelimit.ErrOverBudget) {
 							waits.Add(1)
@@ -262,12 +263,5 @@ func TestSharedBreakerWaitsForAHungServerOnce(t *testing.T) {
 				waits.Load(), first.Round(time.Millisecond), requests, total.Round(time.Millisecond))
 			require.EqualValues(t, c.waits, waits.Load())
 		})
-	}
-}
-
-// sharing makes the option to share a breaker.
-func sharing(s ratelimit.BreakerSettings) func() ratelimit.FallbackOption {
-	return func() ratelimit.FallbackOption {
-		return ratelimit.WithBreaker(ratelimit.Must(ratelimit.NewBreaker(s)))
 	}
 }

@@ -37,8 +37,8 @@ func TestSeveralLimitsWithPoliciesThroughKillsAndHangs(t *testing.T) {
 	localTokens := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), localLimit, still))
 	localHeld := ratelimit.Must(ratelimit.NewLocalInFlight(running))
 	var uncertain atomic.Int64 // calls that Redis may have executed although memory answered
-	breaker := ratelimit.Must(ratelimit.NewBreaker(ratelimit.BreakerSettings{Failures: 2, ProbeEvery: 20 * time.Millisecond}))
-	policy := []ratelimit.FallbackOption{ratelimit.WithBudget(100 * time.Millisecond), ratelimit.WithBreaker(breaker)}
+	breaker := &ratelimit.Breaker{Failures: 2, ProbeEvery: 20 * time.Millisecond}
+	policy := []ratelimit.PolicyOption{ratelimit.WithBudget(100 * time.Millisecond), ratelimit.WithBreaker(breaker)}
 	watched := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
 		if o.Source == ratelimit.SourceFallback && !errors.Is(o.Reason, ratelimit.ErrBreakerOpen) || o.Err != nil {
 			uncertain.Add(1)

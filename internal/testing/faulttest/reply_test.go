@@ -26,10 +26,10 @@ var ample = []struct {
 	build func(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error)
 }{
 	{"fixed window", func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewFixedWindow(c, plenty, time.Hour, ratelimit.WithOptions(o...))
+		return ratelimit.NewFixedWindow(c, plenty, time.Hour, o...)
 	}},
 	{"sliding log", func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-		return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: plenty - 1, Window: time.Hour}, {Limit: plenty, Window: 2 * time.Hour}}, ratelimit.WithOptions(o...))
+		return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: plenty - 1, Window: time.Hour}, {Limit: plenty, Window: 2 * time.Hour}}, o...)
 	}},
 }
 

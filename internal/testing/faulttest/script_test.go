@@ -24,20 +24,20 @@ func slow(t testing.TB, limit int, c ratelimit.Client, o ...ratelimit.Option) ma
 		require.NoError(t, err)
 		made[name] = l
 	}
-	fixed, err := ratelimit.NewFixedWindow(c, limit, long, ratelimit.WithOptions(o...))
+	fixed, err := ratelimit.NewFixedWindow(c, limit, long, o...)
 	add("fixed window", fixed, err)
 	begins := time.Now().AddDate(0, 0, 15).Day() // so that no month begins during a test
-	calendar, err := ratelimit.NewCalendarWindow(c, limit, ratelimit.Monthly(begins, time.UTC), ratelimit.WithOptions(o...))
+	calendar, err := ratelimit.NewCalendarWindow(c, limit, ratelimit.Monthly(begins, time.UTC), o...)
 	add("calendar window", calendar, err)
 	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList, ratelimit.StorageZSet} {
-		sliding, err := ratelimit.NewSlidingWindow(c, limit, long, ratelimit.WithOptions(o...), ratelimit.WithStorage(storage))
+		sliding, err := ratelimit.NewSlidingWindow(c, limit, long, append(o, ratelimit.WithStorage(storage))...)
 		add("sliding window "+storage.String(), sliding, err)
 	}
-	log, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: long}}, ratelimit.WithOptions(o...))
+	log, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: long}}, o...)
 	add("sliding log", log, err)
-	token, err := ratelimit.NewTokenBucket(c, ratelimit.Per(1, long), limit, ratelimit.WithOptions(o...))
+	token, err := ratelimit.NewTokenBucket(c, ratelimit.Per(1, long), limit, o...)
 	add("token bucket", token, err)
-	leaky, err := ratelimit.NewLeakyBucket(c, ratelimit.Per(1, long), limit, ratelimit.WithOptions(o...))
+	leaky, err := ratelimit.NewLeakyBucket(c, ratelimit.Per(1, long), limit, o...)
 	add("leaky bucket", leaky, err)
 	return made
 }

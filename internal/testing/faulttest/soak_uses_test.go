@@ -18,9 +18,9 @@ import (
 // usedQuotas are quotas that callers wait for and settle: what they use keeps the bound of
 // the limiter alone, in each stretch of time without a kill or a step of the clock.
 func usedQuotas() []quota {
-	bucket := func(use func(*ratelimit.TokenBucket) ratelimit.Limiter, o ...ratelimit.TokenBucketOption) func(ratelimit.Client, int, time.Duration, ...ratelimit.Option) (ratelimit.Limiter, error) {
+	bucket := func(use func(*ratelimit.TokenBucket) ratelimit.Limiter, o ...ratelimit.Option) func(ratelimit.Client, int, time.Duration, ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, append(o, ratelimit.WithOptions(opts...))...)
+			l, err := ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, append(o, opts...)...)
 			return use(l), err
 		}
 	}
@@ -28,11 +28,11 @@ func usedQuotas() []quota {
 		{"TokenBucket that callers wait for", perRate, bucket(func(l *ratelimit.TokenBucket) ratelimit.Limiter { return waitedFor{l} })},
 		{"TokenBucket that is settled", perRate, bucket(func(l *ratelimit.TokenBucket) ratelimit.Limiter { return settled{l, l} }, ratelimit.WithExactReturns())},
 		{"SlidingWindow ZSet that is settled", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			l, err := ratelimit.NewSlidingWindow(c, limit, window, ratelimit.WithStorage(ratelimit.StorageZSet), ratelimit.WithOptions(opts...))
+			l, err := ratelimit.NewSlidingWindow(c, limit, window, append(opts, ratelimit.WithStorage(ratelimit.StorageZSet))...)
 			return settled{l, l}, err
 		}},
 		{"SlidingLog that is settled", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
-			l, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(opts...))
+			l, err := ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, opts...)
 			return settled{l, l}, err
 		}},
 	}
@@ -92,7 +92,7 @@ func (s *soak) startHolders() {
 	s.holders = &holders{}
 	s.holders.begin()
 	for i, c := range s.clients {
-		l, err := ratelimit.NewInFlight(c, soakHolders, time.Minute, ratelimit.WithOptions(s.opts[i]...))
+		l, err := ratelimit.NewInFlight(c, soakHolders, time.Minute, s.opts[i]...)
 		require.NoError(s.t, err)
 		s.holders.limiters = append(s.holders.limiters, l)
 	}

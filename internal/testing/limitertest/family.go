@@ -48,7 +48,7 @@ func Families() []Family {
 	fixedWindow := func(limit func(*rand.Rand) int, window func(*rand.Rand) time.Duration) func(*rand.Rand, ratelimit.Client, ...ratelimit.Option) (Pair, error) {
 		return func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			n, w := limit(rng), window(rng)
-			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...))
+			l, err := ratelimit.NewFixedWindow(c, n, w, opts...)
 			return Pair{
 				About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Bound: Bound{Limit: n, Window: w},
 				Simulated: simulate.FixedWindow{Limit: n, Window: w},
@@ -69,7 +69,7 @@ func Families() []Family {
 			for w.Microseconds()%int64(parts) != 0 {
 				parts--
 			}
-			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(opts...), ratelimit.WithStorage(storage)}
+			own := append(opts, ratelimit.WithStorage(storage))
 			callers := len(opts) > 0 // its clock
 			fresh := func() model.Model {
 				m := model.NewSlidingZSet(n, w)
@@ -103,7 +103,7 @@ func Families() []Family {
 		{Name: "FixedWindow aligned", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			n, w := drawLimit(rng), drawWindow(rng)
 			offset := pick(rng, 0, -2*time.Hour, time.Millisecond, 333*time.Microsecond, 48*time.Hour)
-			l, err := ratelimit.NewFixedWindow(c, n, w, ratelimit.WithOptions(opts...), ratelimit.WithAlignment(offset))
+			l, err := ratelimit.NewFixedWindow(c, n, w, append(opts, ratelimit.WithAlignment(offset))...)
 			return Pair{
 				About: fmt.Sprintf("%d per %v from %v", n, w, offset), Limiter: l,
 				Simulated: simulate.FixedWindow{Limit: n, Window: w, Aligned: true, Offset: offset},
@@ -133,7 +133,7 @@ func Families() []Family {
 				bound.Window = 27 * 24 * time.Hour
 			}
 			bound.Slot = bound.Window / 4 // some windows are longer
-			l, err := ratelimit.NewCalendarWindow(c, n, calendar, ratelimit.WithOptions(opts...))
+			l, err := ratelimit.NewCalendarWindow(c, n, calendar, opts...)
 			return Pair{
 				About: fmt.Sprintf("%d %v", n, calendar), Limiter: l, Bound: bound,
 				Simulated: simulate.CalendarWindow{Limit: n, Calendar: calendar},
@@ -159,7 +159,7 @@ func Families() []Family {
 			}
 			resolution := pick(rng, time.Microsecond, 7*time.Microsecond, rules[0].Window/10)
 			rng.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
-			own := []ratelimit.SlidingLogOption{ratelimit.WithOptions(opts...)}
+			own := opts
 			if resolution > time.Microsecond {
 				own = append(own, ratelimit.WithResolution(resolution))
 			}
@@ -186,7 +186,7 @@ func Families() []Family {
 		{Name: "TokenBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			rate, burst := drawBucket(rng)
 			exact, own := drawExact(rng)
-			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, ratelimit.WithOptions(opts...))...)
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, opts...)...)
 			return Pair{
 				About: fmt.Sprintf("%v, burst %d", rate, burst), Limiter: l,
 				Simulated: simulate.TokenBucket{Rate: rate, Burst: burst},
@@ -204,7 +204,7 @@ func Families() []Family {
 			rate, burst := drawBucket(rng)
 			every := pick(rng, time.Millisecond, 10*time.Millisecond, 333_333*time.Microsecond, time.Second, time.Minute)
 			exact, own := drawExact(rng)
-			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(own, ratelimit.WithOptions(opts...), ratelimit.WithRefillEvery(every))...)
+			l, err := ratelimit.NewTokenBucket(c, rate, burst, append(append(own, opts...), ratelimit.WithRefillEvery(every))...)
 			return Pair{
 				About: fmt.Sprintf("%v every %v, burst %d", rate, every, burst), Limiter: l,
 				Simulated: simulate.TokenBucket{Rate: rate, Burst: burst, RefillEvery: every},
@@ -226,7 +226,7 @@ func Families() []Family {
 		{Name: "LeakyBucket", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			rate, capacity := drawBucket(rng)
 			exact := rng.IntN(2) == 0
-			own := []ratelimit.BucketOption{ratelimit.WithOptions(opts...)}
+			own := opts
 			if exact {
 				own = append(own, ratelimit.WithExactReturns())
 			}
@@ -248,11 +248,11 @@ func Families() []Family {
 }
 
 // drawExact is whether a token bucket gives back exactly, and its option.
-func drawExact(rng *rand.Rand) (bool, []ratelimit.TokenBucketOption) {
+func drawExact(rng *rand.Rand) (bool, []ratelimit.Option) {
 	if rng.IntN(2) == 0 {
 		return false, nil
 	}
-	return true, []ratelimit.TokenBucketOption{ratelimit.WithExactReturns()}
+	return true, []ratelimit.Option{ratelimit.WithExactReturns()}
 }
 
 func bucketBound(rate ratelimit.Rate, burst int) Bound {

@@ -30,7 +30,7 @@ func Kinds() []Kind {
 	}
 	sliding := func(storage ratelimit.Storage) func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			own := []ratelimit.SlidingWindowOption{ratelimit.WithOptions(o...), ratelimit.WithStorage(storage)}
+			own := append(o, ratelimit.WithStorage(storage))
 			if storage != ratelimit.StorageZSet {
 				own = append(own, ratelimit.WithSubWindows(10))
 			}
@@ -39,32 +39,32 @@ func Kinds() []Kind {
 	}
 	return []Kind{
 		{"FixedWindow", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(o...))
+			return ratelimit.NewFixedWindow(c, limit, window, o...)
 		}, window},
 		{"FixedWindow aligned", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewFixedWindow(c, limit, window, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0))
+			return ratelimit.NewFixedWindow(c, limit, window, append(o, ratelimit.WithAlignment(0))...)
 		}, window},
 		{"SlidingWindow Hash", sliding(ratelimit.StorageHash), log(10)},
 		{"SlidingWindow List", sliding(ratelimit.StorageList), log(10)},
 		{"SlidingWindow ZSet", sliding(ratelimit.StorageZSet), log(0)},
 		{"SlidingLog", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, ratelimit.WithOptions(o...))
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, o...)
 		}, log(0)},
 		{"SlidingLog of two rules", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}, ratelimit.WithOptions(o...))
+			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}, o...)
 		}, func(limit int, window time.Duration) Bound {
 			return Bound{Limit: 2 * limit, Window: 3 * window, Rules: []model.Rule{{Limit: limit, Window: window}, {Limit: 2 * limit, Window: 3 * window}}}
 		}},
 		{"TokenBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(o...))
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, o...)
 		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
 		{"TokenBucket stepped", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(window/10))
+			return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, append(o, ratelimit.WithRefillEvery(window/10))...)
 		}, func(limit int, window time.Duration) Bound {
 			return steppedBound(ratelimit.Per(limit, window), limit, window/10)
 		}},
 		{"LeakyBucket", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, ratelimit.WithOptions(o...))
+			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, o...)
 		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
 	}
 }

@@ -40,34 +40,34 @@ var Privileges = []struct {
 	Build             func(c ratelimit.Client, o ...ratelimit.Option) Preloader
 }{
 	{"FixedWindow", "+get +set +incrby +pttl", false, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
+		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, o...))
 	}},
 	{"FixedWindow aligned", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithAlignment(0)))
+		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, append(o, ratelimit.WithAlignment(0))...))
 	}},
 	{"CalendarWindow", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewCalendarWindow(c, 5, ratelimit.Daily(time.UTC), ratelimit.WithOptions(o...)))
+		return ratelimit.Must(ratelimit.NewCalendarWindow(c, 5, ratelimit.Daily(time.UTC), o...))
 	}},
 	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...)))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, o...))
 	}},
 	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageList)))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageList))...))
 	}},
 	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zremrangebyrank +zremrangebyscore +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageZSet)))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...))
 	}},
 	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}}, ratelimit.WithOptions(o...)))
+		return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}}, o...))
 	}},
 	{"TokenBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...)))
+		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, o...))
 	}},
 	{"TokenBucket stepped", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(time.Second)))
+		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, append(o, ratelimit.WithRefillEvery(time.Second))...))
 	}},
 	{"LeakyBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(5), 5, ratelimit.WithOptions(o...)))
+		return ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(5), 5, o...))
 	}},
 }
 

@@ -57,7 +57,7 @@ func Variants() []Variant {
 		{
 			Name: "FixedWindow", Key: "ratelimit:default:fixedwindow{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewFixedWindow(c, 3, s, ratelimit.WithOptions(o...))
+				return ratelimit.NewFixedWindow(c, 3, s, o...)
 			},
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: time.Millisecond,
 			Corrupt: corruptString("three"),
@@ -65,7 +65,7 @@ func Variants() []Variant {
 		{
 			Name: "FixedWindow aligned", Key: "ratelimit:default:fixedwindow{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewFixedWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithAlignment(-250*time.Millisecond))
+				return ratelimit.NewFixedWindow(c, 3, s, append(o, ratelimit.WithAlignment(-250*time.Millisecond))...)
 			},
 			Resets: [3]time.Duration{750 * time.Millisecond, 750 * time.Millisecond, 750 * time.Millisecond},
 			Retry:  750 * time.Millisecond, Grain: us,
@@ -74,7 +74,7 @@ func Variants() []Variant {
 		{
 			Name: "CalendarWindow", Key: "ratelimit:default:calendarwindow{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewCalendarWindow(c, 3, ratelimit.Daily(EndOfDay), ratelimit.WithOptions(o...))
+				return ratelimit.NewCalendarWindow(c, 3, ratelimit.Daily(EndOfDay), o...)
 			},
 			Window: 24 * time.Hour, Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 			Corrupt: corruptString("1/2"),
@@ -82,7 +82,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...))
+				return ratelimit.NewSlidingWindow(c, 3, s, o...)
 			},
 			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
@@ -90,7 +90,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow List", Key: "ratelimit:default:slidingwindow-list{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageList))
+				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithStorage(ratelimit.StorageList))...)
 			},
 			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
@@ -98,7 +98,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow of one sub-window", Key: "ratelimit:default:slidingwindow-hash{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithSubWindows(1))
+				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithSubWindows(1))...)
 			},
 			Resets: [3]time.Duration{1_999_999 * us, 1_999_999 * us, 1_999_999 * us}, Retry: 1_999_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error {
@@ -108,14 +108,14 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow ZSet", Key: "ratelimit:default:slidingwindow-zset{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, ratelimit.WithOptions(o...), ratelimit.WithStorage(ratelimit.StorageZSet))
+				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...)
 			},
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 		},
 		{
 			Name: "SlidingLog", Key: "ratelimit:default:slidinglog{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, ratelimit.WithOptions(o...))
+				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, o...)
 			},
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "0", "0", "x", "1").Err() },
@@ -123,7 +123,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingLog with a resolution", Key: "ratelimit:default:slidinglog{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, ratelimit.WithOptions(o...), ratelimit.WithResolution(50*time.Millisecond))
+				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 3, Window: s}}, append(o, ratelimit.WithResolution(50*time.Millisecond))...)
 			},
 			Resets: [3]time.Duration{1_049_999 * us, 1_049_999 * us, 1_049_999 * us}, Retry: 1_049_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "1", "2", "3").Err() },
@@ -131,7 +131,7 @@ func Variants() []Variant {
 		{
 			Name: "TokenBucket", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
+				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, o...)
 			},
 			Resets: thirds, Retry: 333_334 * us, Grain: us,
 			Corrupt: corruptString("full"),
@@ -139,7 +139,7 @@ func Variants() []Variant {
 		{
 			Name: "TokenBucket in an All", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				l, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
+				l, err := ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, o...)
 				if err != nil {
 					return nil, err
 				}
@@ -151,7 +151,7 @@ func Variants() []Variant {
 		{
 			Name: "TokenBucket stepped", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...), ratelimit.WithRefillEvery(s))
+				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 3, append(o, ratelimit.WithRefillEvery(s))...)
 			},
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
 			Corrupt: corruptString("0/0+1"),
@@ -159,7 +159,7 @@ func Variants() []Variant {
 		{
 			Name: "LeakyBucket", Key: "ratelimit:default:leakybucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 3, ratelimit.WithOptions(o...))
+				return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(3), 3, o...)
 			},
 			Resets: thirds, Retry: 333_334 * us, Grain: us,
 			Corrupt: corruptString("1763670000123456/1x"),
@@ -167,7 +167,7 @@ func Variants() []Variant {
 		{
 			Name: "TokenBucket with headroom", Key: "ratelimit:default:tokenbucket{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 5, ratelimit.WithOptions(o...), ratelimit.WithHeadroom(2))
+				return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(3), 5, append(o, ratelimit.WithHeadroom(2))...)
 			},
 			Limit: 5, Window: 1_666_667 * us,
 			Resets: thirds, Retry: 333_334 * us, Grain: us,
@@ -176,7 +176,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingLog with headroom", Key: "ratelimit:default:slidinglog{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: s}}, ratelimit.WithOptions(o...), ratelimit.WithHeadroom(2))
+				return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: s}}, append(o, ratelimit.WithHeadroom(2))...)
 			},
 			Limit:  5,
 			Resets: [3]time.Duration{s, s, s}, Retry: s, Grain: us,
