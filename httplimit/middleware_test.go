@@ -282,7 +282,7 @@ func newPreflight() *http.Request {
 	return r
 }
 
-// cors is a CORS handler as docs/http.md has it.
+// cors is a CORS handler as docs/http.md describes it.
 func cors(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
