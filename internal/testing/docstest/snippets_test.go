@@ -43,6 +43,7 @@ var (
 	key, customer, plan   string
 	perUser, tokens       *ratelimit.TokenBucket
 	perAddress            *ratelimit.SlidingWindow
+	reports               *ratelimit.InFlight
 	w                     http.ResponseWriter
 	r                     *http.Request
 	handler               http.Handler
