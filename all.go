@@ -49,6 +49,8 @@ type All struct {
 	most     int     // permits that one call can get from each of them
 }
 
+func (a *All) kind() kind { return kind{self: a, role: several, most: a.ceiling(), group: a.group} }
+
 var _ Limiter = (*All)(nil)
 
 // NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
@@ -143,40 +145,36 @@ func redisCore(l Limiter) (*core, error) {
 // TryAcquire takes one permit of key from every limiter, or from none. It is
 // TryAcquireN(ctx, key, 1).
 func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return a.TryAcquireN(ctx, key, 1)
+	return a.decide(ctx, acquire, key, 1)
 }
 
 // TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
 // those of [Limiter]; ErrExceedsLimit if n is more than one of the limiters can ever allow, or
 // than 10,000 divided by the number of sliding windows with [StorageZSet] among them.
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return a.decide(ctx, key, n, acquireAll)
+	return a.decide(ctx, acquire, key, n)
 }
 
 // Peek returns what key has left now, and changes nothing: the Result of the limiter
 // that would govern a call for one permit. Its errors are those of TryAcquire.
 func (a *All) Peek(ctx context.Context, key string) (Result, error) {
-	return a.peekN(ctx, key, 1)
+	return a.decide(ctx, look, key, 1)
 }
 
 func (a *All) peekN(ctx context.Context, key string, n int) (Result, error) {
-	return a.decide(ctx, key, n, peekAll)
+	return a.decide(ctx, look, key, n)
 }
 
-func (a *All) decide(ctx context.Context, key string, n int, how manner) (Result, error) {
-	switch {
-	case !a.made():
+func (a *All) decide(ctx context.Context, op *operation, key string, n int) (Result, error) {
+	if !a.made() {
 		return Result{}, errUnmade
-	case a.memory != nil:
-		c := &call{op: CallAcquire, claims: a.claims(nil, key, n)}
-		if how == peekAll {
-			c.op = CallPeek
-		}
-		o := c.decide(ctx)
-		return o.result, o.err
 	}
-	var claims [maxGroup]Claim
-	return a.group.decide(ctx, a.claims(claims[:0], key, n), how, nil)
+	c := newCall(op)
+	c.claims = a.claims(c.claims, key, n)
+	c.group, c.whole = a.group, true
+	o := c.decideTogether(ctx)
+	c.done()
+	return o.result, o.err
 }
 
 // Reset deletes the state of key in every limiter. If it returns an error, the states in
@@ -481,24 +479,20 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 // the same hash tag; ErrInvalidConfig if there is no claim, if the limiters cannot be decided
 // together (see [NewAll]), or if two limiters have the same name, algorithm and key.
 func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, claims, acquireAll)
-}
-
-// peekClaims returns what TryAcquireAll would answer now, and takes and changes nothing: Allowed
-// and RetryAfter of each part are for the permits of its claim, and Remaining is the number
-// of permits left now.
-func peekClaims(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, claims, peekAll)
+	return decideAll(ctx, acquire, claims, false)
 }
 
 // checkClaims returns the error that TryAcquireAll returns for these claims before it asks Redis,
 // or nil if there is none.
 func checkClaims(claims []Claim) error {
-	if policied(claims) {
-		c := &call{op: CallAcquire, claims: slices.Clone(claims), split: true}
-		return c.check()
+	switch {
+	case len(claims) == 0:
+		return errNoClaim
+	case len(claims) > maxGroup:
+		return errTooManyLimiters(len(claims))
 	}
-	return checkOnRedis(context.Background(), claims, false)
+	c := &call{op: acquire, claims: slices.Clone(claims)}
+	return c.check()
 }
 
 // checkOnRedis is checkClaims for claims on limiters on Redis. If split, one script need not decide all.
@@ -523,72 +517,70 @@ func checkOnRedis(ctx context.Context, claims []Claim, split bool) error {
 	return g.checkSlots(joined)
 }
 
-// A manner is how several claims are decided.
-type manner int
-
-const (
-	acquireAll     manner = iota
-	acquireOrSplit        // after ErrCrossSlot each claim is asked about on its own, and reported then
-	peekAll
-)
-
-// policied reports whether policies or limiters in memory are among the claims.
-func policied(claims []Claim) bool {
-	for i := range claims {
-		if claims[i].outer != nil {
-			return true
-		}
-	}
-	return false
-}
-
-// decidePolicied decides claims of which some have policies around them.
-func decidePolicied(ctx context.Context, claims []Claim, op Call, split bool) (AllResult, error) {
-	if len(claims) > maxGroup {
+// decideAll decides claims of any kind.
+func decideAll(ctx context.Context, op *operation, claims []Claim, split bool) (AllResult, error) {
+	switch {
+	case len(claims) == 0:
+		return AllResult{}, errNoClaim
+	case len(claims) > maxGroup:
 		return AllResult{}, errTooManyLimiters(len(claims))
 	}
-	c := &call{op: op, claims: slices.Clone(claims), split: split}
+	c := newCall(op)
+	c.claims, c.split = append(c.claims, claims...), split
 	o := c.decide(ctx)
-	return o.all(c)
+	r, err := o.all(&c.call)
+	c.done()
+	return r, err
 }
 
-func decideAll(ctx context.Context, claims []Claim, how manner) (AllResult, error) {
-	if policied(claims) {
-		op := CallAcquire
-		if how == peekAll {
-			op = CallPeek
-		}
-		return decidePolicied(ctx, claims, op, false)
+// decideOnRedis decides claims of c on limiters on Redis, which have no policies around them.
+func (c *call) decideOnRedis(ctx context.Context, claims []Claim) (o outcome) {
+	if c.split {
+		o = outcomeOf(acrossSlots(ctx, c, claims))
+		o.joined = joinedOf(claims)
+		return o
 	}
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)
 	if err != nil {
-		return AllResult{}, err
+		return failedWith(err)
 	}
-	g, err := groupOf(joined)
-	if err != nil {
-		return AllResult{}, err
-	}
-	parts := make([]PartResult, len(joined), max(len(joined), len(claims)))
-	r, err := g.decide(ctx, joined, how, parts)
-	if err != nil {
-		return AllResult{}, err
-	}
-	if len(joined) < len(claims) {
-		answers := parts
-		parts = make([]PartResult, len(claims))
-		for i, place := range places {
-			parts[i] = answers[place]
+	g := c.group
+	if g == nil {
+		if g, err = groupOf(joined); err != nil {
+			return failedWith(err)
 		}
 	}
-	return AllResult{Result: r, Parts: parts}, nil
+	var parts []PartResult
+	if !c.whole {
+		parts = make([]PartResult, len(joined))
+	}
+	if o.result, o.err = g.decide(ctx, c, joined, parts); o.err != nil {
+		return o
+	}
+	if o.parts = spread(parts, places); places != nil {
+		o.joined = joinedOf(claims)
+	}
+	return o
+}
+
+// spread makes the answers to joined claims those of the claims that have become them, as joinClaims says.
+func spread(answers []PartResult, places []int) []PartResult {
+	if places == nil || answers == nil {
+		return answers
+	}
+	parts := make([]PartResult, len(places))
+	for i, place := range places {
+		parts[i] = answers[place]
+	}
+	return parts
 }
 
 // joinClaims makes one claim of all for the same key of the same limiter. If there are
 // such, places says for each claim which one it has become.
 func joinClaims(to, claims []Claim) (joined []Claim, places []int, err error) {
 	if len(claims) == 0 {
-		return nil, nil, invalidConfig("TryAcquireAll: there is no claim")
+		return nil, nil, errNoClaim
 	}
 next:
 	for i, c := range claims {
@@ -635,6 +627,8 @@ next:
 	}
 	return to, places, nil
 }
+
+var errNoClaim = invalidConfig("TryAcquireAll: there is no claim")
 
 func errJoinedEstimate(c Claim) error {
 	return invalidConfig("TryAcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())

@@ -324,14 +324,14 @@ func asPacked(request string) string { return request }
 
 // ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
 // the order of g.held; for a Peek there are none.
-func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hold) (redisexec.Reply, error) {
+func (g *group) ask(ctx context.Context, claims []Claim, looks bool, holds []*Hold) (redisexec.Reply, error) {
 	request, err := g.pack(ctx, claims, holds)
 	if err != nil {
 		return redisexec.Reply{Batch: redisexec.Unsent}, err
 	}
 	var reply redisexec.Reply
 	switch alone := g.merger == nil || dear(claims); {
-	case peek:
+	case looks:
 		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
 	case holds != nil:
 		reply, err = g.hold(ctx, request, holds, alone)
@@ -347,44 +347,18 @@ func (g *group) ask(ctx context.Context, claims []Claim, peek bool, holds []*Hol
 }
 
 // report reports a call to the limiters that are observed, each its own answer.
-func (g *group) report(ctx context.Context, began time.Time, claims []Claim, peek bool, reply redisexec.Reply, allowed bool, err error) {
+func (g *group) report(ctx context.Context, began time.Time, claims []Claim, looks bool, reply redisexec.Reply, allowed bool, err error) {
 	for i, c := range claims {
 		if c.limiter.watch == nil {
 			continue
 		}
-		o := Observation{Call: c.call(), Key: c.key, N: c.n, Err: err}
-		if peek {
-			o.Call = CallPeek
-		}
+		o := Observation{Call: c.opOr(looks).call, Key: c.key, N: c.n, Err: err}
 		o.sent(began, reply.Batch)
 		if err == nil {
-			o.Result = g.part(reply, i, c, peek)
+			o.Result = g.part(reply, i, c, looks)
 		}
 		c.report(ctx, began, o, allowed)
 	}
-}
-
-// call is what a claim is reported as.
-func (c *Claim) call() Call {
-	if c.limiter == nil {
-		if _, ok := c.outer.(Holder); ok {
-			return CallHold
-		}
-	} else if c.limiter.inFlight != nil {
-		return CallHold
-	}
-	if c.settle {
-		return CallEstimate
-	}
-	return CallAcquire
-}
-
-// callOr is call, or CallPeek.
-func (c *Claim) callOr(peek bool) Call {
-	if peek {
-		return CallPeek
-	}
-	return c.call()
 }
 
 // report reports the answer to one claim of several. allowed is about the whole.
@@ -446,31 +420,31 @@ func dear(claims []Claim) bool {
 	return cost > 100
 }
 
-// decide is the Result of the claim that governs. It stores the answer to each claim in
+// decide is the Result of the claim that governs, of a call with these claims. It stores the answer to each claim in
 // parts, unless that is nil.
-func (g *group) decide(ctx context.Context, claims []Claim, how manner, parts []PartResult) (Result, error) {
-	peek := how == peekAll
+func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []PartResult) (Result, error) {
+	looks := c.op == look
 	var holds []*Hold
-	if !peek {
+	if !looks {
 		holds = g.newHolds(claims)
 	}
 	sent := time.Now()
-	reply, err := g.ask(ctx, claims, peek, holds)
+	reply, err := g.ask(ctx, claims, looks, holds)
 	if err != nil {
-		if how != acquireOrSplit || !errors.Is(err, ErrCrossSlot) {
-			g.report(ctx, sent, claims, peek, reply, false, err)
+		if !c.split || !errors.Is(err, ErrCrossSlot) { // each claim is asked about on its own then, and reported
+			g.report(ctx, sent, claims, looks, reply, false, err)
 		}
 		return Result{}, err
 	}
-	r := g.explain(reply, claims, peek, parts)
-	if !peek && r.Allowed {
+	r := g.explain(reply, claims, looks, parts)
+	if !looks && r.Allowed {
 		for _, h := range holds {
 			if h.believe(sent); h.Left() == 0 {
 				err = g.failed(ctx, claims, errLateReply)
 			}
 		}
 	}
-	g.report(ctx, sent, claims, peek, reply, r.Allowed, err)
+	g.report(ctx, sent, claims, looks, reply, r.Allowed, err)
 	reply.Done()
 	if err != nil {
 		for _, h := range holds {
@@ -479,7 +453,7 @@ func (g *group) decide(ctx context.Context, claims []Claim, how manner, parts []
 		clear(parts)
 		return Result{}, err
 	}
-	if peek || !r.Allowed {
+	if looks || !r.Allowed {
 		for i := range parts {
 			parts[i].Ticket = nil // nothing was taken
 		}
@@ -491,13 +465,13 @@ func (g *group) decide(ctx context.Context, claims []Claim, how manner, parts []
 	return r, nil
 }
 
-func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts []PartResult) Result {
+func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts []PartResult) Result {
 	var r Result
 	for i, c := range claims {
-		part := g.part(reply, i, c, peek)
+		part := g.part(reply, i, c, looks)
 		if parts != nil {
 			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.bucket}
-			if c.settle && !peek {
+			if c.settle && !looks {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, reply.Index, words)
 				parts[i].Ticket.hearers = c.hearers
@@ -515,11 +489,11 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, peek bool, parts 
 // part is the answer to claim i. The reply has, for each limiter, how many of the equal
 // requests it would have allowed, and the words of its run, of which the first is the
 // number that all limiters have allowed.
-func (g *group) part(reply redisexec.Reply, i int, c Claim, peek bool) Result {
+func (g *group) part(reply redisexec.Reply, i int, c Claim, looks bool) Result {
 	words := reply.Words[g.words[i]:][:1+c.limiter.exec.Words]
 	alone, words := words[0], words[1:]
 	all, n := words[decision.WordAllowed], int64(c.n)
-	if peek {
+	if looks {
 		return c.limiter.explain(words, n, 0, all > 0)
 	}
 	return c.limiter.explain(words, n, min(reply.Index+1, all)*n, reply.Index < all || alone > all)

@@ -111,7 +111,7 @@ func TestEstimatesThatCannotBeClaimed(t *testing.T) {
 		claims []ratelimit.Claim
 		says   string
 	}{
-		{[]ratelimit.Claim{running.Claim("k", 1).Estimate()}, "permits in flight are given back by their Hold"},
+		{[]ratelimit.Claim{running.Claim("k", 1).Estimate()}, "given back by their Hold"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1).Estimate(), bucket.Claim("k", 1)}, "make one claim of them"},
 		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1).Estimate()}, "make one claim of them"},
 	} {

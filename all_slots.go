@@ -39,9 +39,11 @@ import (
 // of several clients, are refused before anything is sent. Calls are merged with others only
 // where TryAcquireAll decides.
 func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
-	if policied(claims) {
-		return decidePolicied(ctx, claims, CallAcquire, true)
-	}
+	return decideAll(ctx, acquire, claims, true)
+}
+
+// acrossSlots decides claims of c on limiters on Redis.
+func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error) {
 	var all [maxGroup]Claim
 	joined, places, err := joinClaims(all[:0], claims)
 	if err != nil {
@@ -62,9 +64,10 @@ func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, err
 		return AllResult{}, err
 	}
 	if g, err := groupOf(joined); err == nil && g.checkSlots(joined) == nil {
-		r, err := decideAll(ctx, claims, acquireOrSplit)
+		parts := make([]PartResult, len(joined))
+		r, err := g.decide(ctx, c, joined, parts)
 		if !errors.Is(err, ErrCrossSlot) { // which a client of another type gets from a Cluster: nothing was taken
-			return r, err
+			return AllResult{r, spread(parts, places)}, err
 		}
 	}
 	taken := make([]slotAnswer, len(joined))
@@ -96,7 +99,7 @@ func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, err
 	}
 	for i, c := range joined {
 		if c.limiter.watch != nil {
-			o := Observation{Call: c.call(), Source: SourceRedis, Batch: 1, Key: c.key, N: c.n, Result: taken[i].result, Err: taken[i].err}
+			o := Observation{Call: c.op().call, Source: SourceRedis, Batch: 1, Key: c.key, N: c.n, Result: taken[i].result, Err: taken[i].err}
 			c.report(ctx, began, o, err == nil && whole.Allowed)
 		}
 	}
@@ -142,7 +145,7 @@ func (s claimSet) of(places []int) (claims claimSet) {
 // reportRefused reports a call that failed before Redis was asked, to every limiter.
 func reportRefused(ctx context.Context, began time.Time, claims []Claim, err error) {
 	for _, c := range claims {
-		c.limiter.refused(ctx, began, Observation{Call: c.call(), Key: c.key, N: c.n, Err: err})
+		c.limiter.refused(ctx, began, Observation{Call: c.op().call, Key: c.key, N: c.n, Err: err})
 	}
 }
 

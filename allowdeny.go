@@ -16,7 +16,7 @@ import (
 // long, ErrInvalidPermits for n below 1, and the context's error if the context has
 // ended. It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
 // nanoseconds.
-func AllowAll() Limiter { return constant{Result{Allowed: true}} }
+func AllowAll() Limiter { return allowAll }
 
 // DenyAll returns a limiter that denies every call: as the secondary of a
 // [Fallback] it fails closed. No rule decides here either, so Limit, Window and Remaining
@@ -27,42 +27,49 @@ func AllowAll() Limiter { return constant{Result{Allowed: true}} }
 // RetryAfter does not promise that a later call is allowed. The errors are those of
 // [AllowAll].
 func DenyAll() Limiter {
-	return constant{Result{RetryAfter: time.Second, ResetAfter: time.Second}}
+	return denyAll
 }
 
-// constant always gives the same answer.
+// constant always gives the same answer. There are two, and two of holds.
 type constant struct{ result Result }
 
-func (c constant) Name() string { return defaultName }
+var (
+	allowAll = &constant{Result{Allowed: true}}
+	denyAll  = &constant{Result{RetryAfter: time.Second, ResetAfter: time.Second}}
+)
 
-func (c constant) TryAcquire(ctx context.Context, key string) (Result, error) {
+func (c *constant) kind() kind { return kind{self: c, role: inMemory} }
+
+func (c *constant) Name() string { return defaultName }
+
+func (c *constant) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-func (c constant) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+func (c *constant) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	if err := checkLocal(ctx, key, n); err != nil {
 		return Result{}, err
 	}
 	return c.result, nil
 }
 
-func (c constant) Peek(ctx context.Context, key string) (Result, error) {
+func (c *constant) Peek(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-func (c constant) peekN(ctx context.Context, key string, n int) (Result, error) {
+func (c *constant) peekN(ctx context.Context, key string, n int) (Result, error) {
 	return c.TryAcquireN(ctx, key, n)
 }
 
-func (c constant) Reset(ctx context.Context, key string) error {
+func (c *constant) Reset(ctx context.Context, key string) error {
 	return checkLocal(ctx, key, 1)
 }
 
 // Claim is a claim for n permits of key, which needs nobody.
-func (c constant) Claim(key string, n int) Claim { return claimOn(c, key, n) }
+func (c *constant) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 // TryAcquireUpTo allows all of n, or denies them.
-func (c constant) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+func (c *constant) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	r, err = c.TryAcquireN(ctx, key, n)
 	if r.Allowed {
 		taken = n
@@ -71,7 +78,7 @@ func (c constant) TryAcquireUpTo(ctx context.Context, key string, n int) (taken 
 }
 
 // Estimate allows n permits, or denies them. Nothing is counted, and the Ticket changes nothing.
-func (c constant) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+func (c *constant) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	r, err := c.TryAcquireN(ctx, key, n)
 	if err != nil || !r.Allowed {
 		return nil, r, err
@@ -80,14 +87,14 @@ func (c constant) Estimate(ctx context.Context, key string, n int) (*Ticket, Res
 }
 
 // Charge charges nobody.
-func (c constant) Charge(ctx context.Context, key string, n int) (Result, error) {
+func (c *constant) Charge(ctx context.Context, key string, n int) (Result, error) {
 	return c.TryAcquireN(ctx, key, n)
 }
 
-func (c constant) settle(context.Context, string, int, int) error { return nil }
+func (c *constant) settle(context.Context, string, int, int) error { return nil }
 
 // promise is for AllowAll, whose permits are always there.
-func (c constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
+func (c *constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
 	r, err := c.TryAcquireN(ctx, key, n)
 	switch {
 	case err != nil:
@@ -101,7 +108,7 @@ func (c constant) promise(ctx context.Context, timing timing, key string, n int,
 // isConstant reports whether l is AllowAll or DenyAll.
 func isConstant(l any) bool {
 	switch l.(type) {
-	case constant, constantHolds:
+	case *constant, *constantHolds:
 		return true
 	}
 	return false

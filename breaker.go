@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sony/gobreaker/v2"
+	"github.com/tryacquire/ratelimit/internal/guard"
 )
 
 // A Breaker is the circuit breaker of one Redis. [WithBreaker] gives it to the [Fallback] of each
@@ -39,15 +39,9 @@ type Breaker struct {
 	Name string
 
 	start   sync.Once
-	made    int64 // its number among those of this process
-	machine *gobreaker.TwoStepCircuitBreaker[struct{}]
-	watch   atomic.Pointer[watch] // nil: nobody observes
+	guard   atomic.Pointer[guard.Breaker] // nil: nobody uses it
+	watch   atomic.Pointer[watch]         // nil: nobody observes
 	changes changes
-
-	// As of the last change that gobreaker announced. Its own State would make an open
-	// breaker half-open, and it does not say when it opened.
-	state    atomic.Int32 // a BreakerState
-	openedAt atomic.Pointer[time.Time]
 }
 
 // check refuses fields that cannot work.
@@ -68,26 +62,17 @@ func (b *Breaker) check() error {
 	return nil
 }
 
-// begun makes the machine of a breaker that has passed check, with its first use.
-func (b *Breaker) begun() *Breaker {
+// begun returns what keeps calls from the primary. It makes that of a breaker that has passed check, with its first use.
+func (b *Breaker) begun() *guard.Breaker {
 	b.start.Do(func() {
-		b.made = breakersMade.Add(1)
 		if len(b.Observers) > 0 {
 			b.watch.Store(&watch{name: cmp.Or(b.Name, defaultName), observers: b.Observers})
 		}
-		failures := uint32(cmp.Or(b.Failures, defaultFailures))
-		b.machine = gobreaker.NewTwoStepCircuitBreaker[struct{}](gobreaker.Settings{
-			MaxRequests:   1,                  // one probe at a time
-			Timeout:       b.probeEvery() - 1, // a call probes when more time has passed, so at probeEvery
-			ReadyToTrip:   func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= failures },
-			IsExcluded:    func(verdict error) bool { return verdict == errNeutral },
-			OnStateChange: func(_ string, from, to gobreaker.State) { b.changed(breakerState(from), breakerState(to)) },
-		})
+		failures, probeEvery := cmp.Or(b.Failures, defaultFailures), cmp.Or(b.ProbeEvery, defaultProbeEvery)
+		b.guard.Store(guard.NewBreaker(failures, probeEvery, b.changed, b.deliver))
 	})
-	return b
+	return b.guard.Load()
 }
-
-func (b *Breaker) probeEvery() time.Duration { return cmp.Or(b.ProbeEvery, defaultProbeEvery) }
 
 // reportTo has the observers of a Fallback get the changes of the state, if nobody gets them yet.
 func (b *Breaker) reportTo(w *watch) {
@@ -100,10 +85,10 @@ func (b *Breaker) reportTo(w *watch) {
 // that begins or ends after ProbeEvery, and not at that time itself.
 // It is BreakerClosed for a breaker that nobody uses.
 func (b *Breaker) State() BreakerState {
-	if b == nil {
-		return BreakerClosed
+	if of := b.guard.Load(); of != nil {
+		return BreakerState(of.State())
 	}
-	return BreakerState(b.state.Load())
+	return BreakerClosed
 }
 
 // BreakerState is the state of a [Breaker].
@@ -137,27 +122,10 @@ const (
 	defaultProbeEvery = 200 * time.Millisecond
 )
 
-var breakersMade atomic.Int64
-
-func breakerState(s gobreaker.State) BreakerState {
-	switch s {
-	case gobreaker.StateHalfOpen:
-		return BreakerHalfOpen
-	case gobreaker.StateOpen:
-		return BreakerOpen
-	}
-	return BreakerClosed
-}
-
-// changed notes a change of the state. gobreaker's lock is held.
-func (b *Breaker) changed(from, to BreakerState) {
-	if to == BreakerOpen {
-		now := time.Now()
-		b.openedAt.Store(&now)
-	}
-	b.state.Store(int32(to))
+// changed notes a change of the state. A lock of the breaker is held.
+func (b *Breaker) changed(from, to guard.State) {
 	if b.watch.Load() != nil {
-		b.changes.add(Observation{Call: CallBreaker, Outcome: OutcomeDone, From: from, Breaker: to})
+		b.changes.add(Observation{Call: CallBreaker, Outcome: OutcomeDone, From: BreakerState(from), Breaker: BreakerState(to)})
 	}
 }
 
@@ -166,27 +134,4 @@ func (b *Breaker) deliver() {
 	if w := b.watch.Load(); w != nil {
 		b.changes.deliver(w)
 	}
-}
-
-// begin returns nil if a call must not ask the primary. Otherwise end must be called once
-// with what it returns.
-func (b *Breaker) begin() (done func(error)) {
-	done, _ = b.machine.Allow()
-	b.deliver()
-	return done
-}
-
-// end counts a call as verdict says, which is nil for a success, errFailed or errNeutral.
-func (b *Breaker) end(done func(error), verdict error) {
-	done(verdict)
-	b.deliver()
-}
-
-// untilProbe is the time until an open breaker lets a call try, and the time between two
-// probes in the other states.
-func (b *Breaker) untilProbe() time.Duration {
-	if b.State() != BreakerOpen {
-		return b.probeEvery()
-	}
-	return max(b.probeEvery()-time.Since(*b.openedAt.Load()), time.Microsecond)
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/guard"
 )
 
 // sharers returns n Fallbacks that share b, every other one with a budget, and their
@@ -221,7 +223,7 @@ func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 		b := (&Breaker{Failures: 2, ProbeEvery: milli}).begun()
 		begin := func() func(error) {
 			t.Helper()
-			done := b.begin()
+			done := b.Allow()
 			require.NotNil(t, done)
 			return done
 		}
@@ -229,29 +231,29 @@ func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 		for i := range late {
 			late[i] = begin()
 		}
-		b.end(late[0], errFailed)
-		b.end(late[1], errFailed)
-		require.Equal(t, BreakerOpen, b.State())
-		b.end(late[2], nil)
-		b.end(late[3], errFailed)
-		require.Equal(t, BreakerOpen, b.State(), "calls from before it opened say nothing")
+		b.End(late[0], errDown)
+		b.End(late[1], errDown)
+		require.Equal(t, BreakerOpen, BreakerState(b.State()))
+		b.End(late[2], nil)
+		b.End(late[3], errDown)
+		require.Equal(t, BreakerOpen, BreakerState(b.State()), "calls from before it opened say nothing")
 
 		time.Sleep(milli)
 		probe := begin()
-		b.end(late[4], nil)
-		b.end(late[5], errFailed)
-		b.end(late[6], errNeutral)
-		require.Equal(t, BreakerHalfOpen, b.State())
-		require.Nil(t, b.begin(), "the probe is still on its way")
-		b.end(probe, nil)
-		require.Equal(t, BreakerClosed, b.State())
+		b.End(late[4], nil)
+		b.End(late[5], errDown)
+		b.End(late[6], ErrInvalidKey)
+		require.Equal(t, BreakerHalfOpen, BreakerState(b.State()))
+		require.Nil(t, b.Allow(), "the probe is still on its way")
+		b.End(probe, nil)
+		require.Equal(t, BreakerClosed, BreakerState(b.State()))
 
-		b.end(begin(), errFailed)
-		b.end(late[7], errFailed)
-		require.Equal(t, BreakerClosed, b.State(), "a failure of an earlier time is not the second in a row")
-		b.end(late[8], nil)
-		b.end(begin(), errFailed)
-		require.Equal(t, BreakerOpen, b.State(), "nor does a success of an earlier time set the count to 0")
+		b.End(begin(), errDown)
+		b.End(late[7], errDown)
+		require.Equal(t, BreakerClosed, BreakerState(b.State()), "a failure of an earlier time is not the second in a row")
+		b.End(late[8], nil)
+		b.End(begin(), errDown)
+		require.Equal(t, BreakerOpen, BreakerState(b.State()), "nor does a success of an earlier time set the count to 0")
 	})
 }
 
@@ -259,28 +261,28 @@ func TestBreakerIgnoresLateVerdicts(t *testing.T) {
 // or ends, and with nothing else.
 func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		for name, verdict := range map[string]error{"success": nil, "failure": errFailed, "neutral": errNeutral} {
+		for name, verdict := range map[string]error{"success": nil, "failure": errDown, "neutral": ErrInvalidKey} {
 			var events []Observation
 			b := (&Breaker{Failures: 1, ProbeEvery: milli, Observers: []Observer{func(_ context.Context, e Observation) { events = append(events, e) }}}).begun()
-			early, late, last := b.begin(), b.begin(), b.begin()
-			b.end(last, errFailed)
+			early, late, last := b.Allow(), b.Allow(), b.Allow()
+			b.End(last, errDown)
 			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}
 			halfOpened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerOpen, Breaker: BreakerHalfOpen}
 
 			time.Sleep(milli - 1)
-			b.end(early, verdict)
-			require.Nil(t, b.begin(), name)
+			b.End(early, verdict)
+			require.Nil(t, b.Allow(), name)
 			time.Sleep(time.Nanosecond)
-			require.Equal(t, BreakerOpen, b.State(), name)
-			require.Equal(t, time.Microsecond, b.untilProbe(), name)
+			require.Equal(t, BreakerOpen, BreakerState(b.State()), name)
+			require.Equal(t, time.Microsecond, guard.Breakers{b}.UntilProbe(), name)
 			require.Equal(t, []Observation{opened}, events, name)
 
-			b.end(late, verdict)
-			require.Equal(t, BreakerHalfOpen, b.State(), name)
-			require.Equal(t, milli, b.untilProbe(), name)
+			b.End(late, verdict)
+			require.Equal(t, BreakerHalfOpen, BreakerState(b.State()), name)
+			require.Equal(t, milli, guard.Breakers{b}.UntilProbe(), name)
 			require.Equal(t, []Observation{opened, halfOpened}, events, name)
-			require.NotNil(t, b.begin(), "%s: it was no probe", name)
-			require.Nil(t, b.begin(), name)
+			require.NotNil(t, b.Allow(), "%s: it was no probe", name)
+			require.Nil(t, b.Allow(), name)
 		}
 	})
 }
@@ -424,20 +426,20 @@ func TestBreakerConfigErrors(t *testing.T) {
 func TestBreakerProbesAfterAnyTime(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		b := (&Breaker{Failures: 1, ProbeEvery: math.MaxInt64}).begun()
-		b.end(b.begin(), errFailed)
+		b.End(b.Allow(), errDown)
 		time.Sleep(time.Second)
-		require.Nil(t, b.begin())
-		require.Equal(t, time.Duration(math.MaxInt64)-time.Second, b.untilProbe())
+		require.Nil(t, b.Allow())
+		require.Equal(t, time.Duration(math.MaxInt64)-time.Second, guard.Breakers{b}.UntilProbe())
 	})
 }
 
 // The docs say what a call costs.
 func TestBreakerAllocatesOnceForEachCall(t *testing.T) {
 	b := (&Breaker{Failures: 1, ProbeEvery: time.Hour, Observers: []Observer{func(context.Context, Observation) {}}}).begun()
-	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { b.end(b.begin(), nil) }))
-	b.end(b.begin(), errFailed)
+	require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { b.End(b.Allow(), nil) }))
+	b.End(b.Allow(), errDown)
 	require.Zero(t, testing.AllocsPerRun(100, func() {
-		if b.begin() != nil {
+		if b.Allow() != nil {
 			t.Error("the breaker is closed")
 		}
 	}))

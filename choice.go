@@ -23,8 +23,11 @@ import (
 // cache forgets a denial when another limiter is picked for the key than the one that denied.
 // So put the DenyCache around the Choice, and a [Fallback] around both.
 type Choice struct {
-	pick func(ctx context.Context, key string) (Limiter, error)
+	policied
+	picks
 }
+
+func (c *Choice) kind() kind { return kind{self: c, role: decorator} }
 
 var _ Limiter = (*Choice)(nil)
 
@@ -45,30 +48,12 @@ func NewChoice(pick func(ctx context.Context, key string) (Limiter, error)) (*Ch
 	if pick == nil {
 		return nil, invalidConfig("NewChoice: pick is nil")
 	}
-	return &Choice{pick}, nil
-}
-
-// TryAcquire is TryAcquireN(ctx, key, 1).
-func (c *Choice) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return c.TryAcquireN(ctx, key, 1)
-}
-
-// TryAcquireN returns what the picked limiter returns.
-func (c *Choice) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	l, err := c.of(ctx, key)
-	if err != nil {
-		return Result{}, err
-	}
-	return l.TryAcquireN(ctx, key, n)
-}
-
-// Peek returns what the picked limiter's Peek returns.
-func (c *Choice) Peek(ctx context.Context, key string) (Result, error) {
-	l, err := c.of(ctx, key)
-	if err != nil {
-		return Result{}, err
-	}
-	return l.Peek(ctx, key)
+	c := &Choice{picks: picks{
+		pick:    func(ctx context.Context, key string) (any, error) { return pick(ctx, key) },
+		nothing: "NewChoice: pick returned nil for %s; return a limiter for every key, such as AllowAll() or DenyAll()",
+	}}
+	c.by = c
+	return c, nil
 }
 
 // Reset resets key in the picked limiter.
@@ -77,37 +62,31 @@ func (c *Choice) Reset(ctx context.Context, key string) error {
 	if err != nil {
 		return err
 	}
-	return l.Reset(ctx, key)
+	return l.(Limiter).Reset(ctx, key)
 }
 
-// Pick returns the limiter that a call for key with this context would ask. It is for calls
-// that a Choice itself cannot make.
-//
-// Its errors are ErrInvalidKey, that of pick, and ErrInvalidConfig if pick returned nil.
-func (c *Choice) Pick(ctx context.Context, key string) (Limiter, error) { return c.of(ctx, key) }
+// picks is the policy of a Choice, of limiters or of holders, which embeds it.
+type picks struct {
+	pick    func(ctx context.Context, key string) (any, error) // nil: it was not made
+	nothing string                                             // the text of the error if it returns neither a limiter nor an error
+}
 
 // Name is "default", because a Choice has no name of its own: observers and errors have that of
-// the picked limiter.
-func (c *Choice) Name() string {
-	if c == nil || c.pick == nil {
+// what is picked.
+func (p *picks) Name() string {
+	if p.pick == nil {
 		return ""
 	}
 	return defaultName
 }
 
-func (c *Choice) rank() int { return rankChoice }
+func (p *picks) rank() int { return rankChoice }
 
-func (c *Choice) around(ctx context.Context, call *call, own claimSet) outcome {
-	return pickAll(ctx, call, own)
-}
-
-func (c *Choice) pickFor(ctx context.Context, key string) (any, error) { return c.of(ctx, key) }
-
-// pickAll makes each claim of a Choice one of the limiter that it picks.
-func pickAll(ctx context.Context, c *call, own claimSet) outcome {
+// around makes each claim of a Choice one of what it picks.
+func (*picks) around(ctx context.Context, c *call, own claimSet) outcome {
 	for i := range c.claims {
 		if own.has(i) {
-			picked, err := c.claims[i].outer.(picker).pickFor(ctx, c.claims[i].key)
+			picked, err := c.claims[i].outer.(picker).of(ctx, c.claims[i].key)
 			if err != nil {
 				return failedWith(err)
 			}
@@ -119,29 +98,23 @@ func pickAll(ctx context.Context, c *call, own claimSet) outcome {
 
 // A picker is a Choice, of limiters or of holders.
 type picker interface {
-	pickFor(ctx context.Context, key string) (any, error)
+	policy
+	of(ctx context.Context, key string) (any, error) // what is picked
 }
 
-// of is the picked limiter.
-func (c *Choice) of(ctx context.Context, key string) (Limiter, error) {
-	if c == nil || c.pick == nil {
+func (p *picks) of(ctx context.Context, key string) (any, error) {
+	if p.pick == nil {
 		return nil, errUnmade
 	}
 	if err := checkKey(key); err != nil {
 		return nil, err
 	}
-	l, err := c.pick(ctx, key)
-	if err != nil {
-		return nil, errPick(key, err)
+	picked, err := p.pick(ctx, key)
+	switch {
+	case err != nil:
+		return nil, &errclass.PickError{Err: fmt.Errorf("ratelimit: the limiter of %s could not be picked: %w", shortKey(key), err)}
+	case kindOf(picked).absent:
+		return nil, invalidConfig(p.nothing, shortKey(key))
 	}
-	if kindOf(l).absent {
-		return nil, fmt.Errorf("%w: NewChoice: pick returned nil for %s; return a limiter for every key, such as AllowAll() or DenyAll()",
-			ErrInvalidConfig, shortKey(key))
-	}
-	return l, nil
-}
-
-// errPick is the error of a call whose limiter is not known, because pick returned err.
-func errPick(key string, err error) error {
-	return &errclass.PickError{Err: fmt.Errorf("ratelimit: the limiter of %s could not be picked: %w", shortKey(key), err)}
+	return picked, nil
 }

@@ -37,7 +37,7 @@ func TestAChoiceWithoutALimiterIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 		require.Zero(t, picks, "a key that is a mistake is not looked up")
 	}
-	for _, l := range []*ratelimit.Choice{nil, {}} {
+	for _, l := range []*ratelimit.Choice{{}} {
 		_, err := l.TryAcquire(ctx, "k")
 		require.ErrorContains(t, err, "was not made by its constructor")
 		_, err = l.Peek(ctx, "k")
@@ -116,12 +116,6 @@ func TestAChoiceByContextAndKey(t *testing.T) {
 	_, err := choice.TryAcquireN(ctx, "k", 3)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	require.Equal(t, []string{"k", "k", "k", "k", "vip", "k", "k", "k", "k"}, picks)
-
-	picked, err := choice.Pick(byLarge, "k")
-	require.NoError(t, err)
-	require.Same(t, large, picked)
-	_, err = choice.Pick(ctx, "")
-	require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
 }
 
 // TestLimitersHaveANameToAskFor: the name that was given, or the default one.
@@ -145,7 +139,7 @@ func TestLimitersHaveANameToAskFor(t *testing.T) {
 	} {
 		require.Equal(t, "default", l.(named).Name(), "%T", l)
 	}
-	for _, l := range []named{(*ratelimit.InFlight)(nil), (*ratelimit.Choice)(nil), (*ratelimit.HoldChoice)(nil)} {
+	for _, l := range []named{(*ratelimit.InFlight)(nil), new(ratelimit.Choice), new(ratelimit.HoldChoice)} {
 		require.Empty(t, l.Name(), "%T", l)
 	}
 	require.Empty(t, (&ratelimit.TokenBucket{}).Name())

@@ -69,12 +69,16 @@ import (
 // request to the limiter, and never an error. For keys of more than 256 bytes the
 // limiter is always asked.
 type DenyCache struct {
+	policied
 	name    string
 	watch   *watch // nil: nobody observes
 	limiter Limiter
 	choice  *Choice // limiter, if that is one
 	table   *denials.Table
+	hears   hearers // of the cache alone
 }
+
+func (c *DenyCache) kind() kind { return kindAround(c, c.limiter) }
 
 var _ Limiter = (*DenyCache)(nil)
 
@@ -97,6 +101,7 @@ func NewDenyCache(l Limiter, opts ...PolicyOption) (*DenyCache, error) {
 		return nil, err
 	}
 	c := &DenyCache{name: cmp.Or(s.name, limitername.Of(l)), limiter: l, table: denials.New(cmp.Or(s.maxKeys, defaultMaxKeys), s.maxDenial, mostOf)}
+	c.by, c.hears.hearer = c, c
 	c.watch = s.watch(s.name) // without a name, the limiter's
 	c.choice, _ = l.(*Choice)
 	c.table.NoteDecided(kindOf(l).most)
@@ -104,12 +109,7 @@ func NewDenyCache(l Limiter, opts ...PolicyOption) (*DenyCache, error) {
 }
 
 // Name returns the name of WithName, and without it the limiter's.
-func (c *DenyCache) Name() string {
-	if c == nil {
-		return ""
-	}
-	return c.name
-}
+func (c *DenyCache) Name() string { return c.name }
 
 // WithMaxDenial asks the limiter again when a denial is d old, even if its RetryAfter
 // is longer; without this option, only the RetryAfter counts. d bounds how late the
@@ -127,7 +127,7 @@ func WithMaxDenial(d time.Duration) PolicyOption {
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
 func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return c.decide(ctx, key, 1, false)
+	return c.TryAcquireN(ctx, key, 1)
 }
 
 // TryAcquireN denies a call for n permits from memory when a call for n or fewer
@@ -138,20 +138,20 @@ func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) 
 // denial from memory. The cache knows this bound of this package's limiters. It asks
 // any other limiter about more permits than that limiter has decided on so far.
 func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return c.decide(ctx, key, n, false)
-}
-
-// Peek denies from memory when one permit of key was denied and the RetryAfter has not
-// passed. Otherwise it asks the limiter, and returns the limiter's errors. A denial that
-// it gets is stored, for TryAcquire too.
-func (c *DenyCache) Peek(ctx context.Context, key string) (Result, error) {
-	return c.decide(ctx, key, 1, true)
+	if c.table != nil && c.choice == nil && c.watch == nil && n > 0 && 0 < len(key) && len(key) <= maxDenyCacheKey {
+		// The usual denial, in some 60 ns. What else there is to do, around does, which looks once more.
+		if d, ok := c.table.Find(c.table.Hash(key), key, n, nil); ok && ctx.Err() == nil {
+			return Result(d), nil
+		}
+	}
+	o := c.operate(ctx, acquire, key, n)
+	return o.result, o.err
 }
 
 // Reset resets key and removes its stored denials, even if it returns an error: key may
 // then have been reset all the same.
 func (c *DenyCache) Reset(ctx context.Context, key string) error {
-	if c == nil || c.limiter == nil {
+	if c.limiter == nil {
 		return errUnmade
 	}
 	if err := checkKey(key); err != nil {
@@ -160,56 +160,6 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 	}
 	defer c.table.ReturnPermits(key)()
 	return c.limiter.Reset(ctx, key)
-}
-
-// decide answers from memory or asks the limiter.
-func (c *DenyCache) decide(ctx context.Context, key string, n int, peek bool) (Result, error) {
-	if c == nil || c.limiter == nil {
-		return Result{}, errUnmade
-	}
-	var began time.Time
-	if c.watch != nil {
-		began = time.Now()
-	}
-	if err := checkKey(key); err != nil {
-		return c.notAsked(ctx, began, key, n, peek, err)
-	}
-	limiter, by := c.limiter, any(nil)
-	if c.choice != nil {
-		// The limiter that is asked is the one by which memory was asked, even if another one
-		// would be picked a moment later.
-		picked, err := c.choice.of(ctx, key)
-		if err != nil {
-			return c.notAsked(ctx, began, key, n, peek, err)
-		}
-		limiter, by = picked, picked
-	}
-	if len(key) > maxDenyCacheKey {
-		return ask(ctx, limiter, key, n, peek)
-	}
-	hash := c.table.Hash(key)
-	if r, ok := c.table.Find(hash, key, n, by); ok && ctx.Err() == nil {
-		if c.watch != nil {
-			c.remembered(ctx, began, limiter, key, n, peek, Result(r))
-		}
-		return Result(r), nil
-	}
-	sending := c.table.BeforeSending(hash)
-	r, err := ask(ctx, limiter, key, n, peek)
-	return c.learn(hash, key, n, by, sending, r, err)
-}
-
-// learn stores what the limiter, by if it was picked, has answered to a call for n permits,
-// if it is a denial.
-func (c *DenyCache) learn(hash uint64, key string, n int, by any, sending denials.Request, r Result, err error) (Result, error) {
-	if err != nil || r.Fallback { // a secondary's denial binds the primary to nothing
-		return r, err
-	}
-	c.table.NoteDecided(n)
-	if !r.Allowed {
-		c.table.Remember(hash, key, n, by, decision.Result(r), sending)
-	}
-	return r, nil
 }
 
 // mostOf is the largest n that a limiter of this package decides on, and 0 of any other.
@@ -222,29 +172,6 @@ func (c *DenyCache) givesBack(_ context.Context, key string, n, actual int) (don
 	}
 	returned := c.table.ReturnPermits(key)
 	return func(error) { returned() } // after an error they may have come back all the same
-}
-
-// notAsked is the answer to a call that failed before the limiter was asked.
-//
-//go:noinline
-func (c *DenyCache) notAsked(ctx context.Context, began time.Time, key string, n int, peek bool, err error) (Result, error) {
-	c.refused(ctx, began, Observation{Call: acquireOr(peek), Key: key, N: n, Err: err})
-	return Result{}, err
-}
-
-// remembered reports a denial from memory. It is a function of its own to keep the stack of
-// decide small.
-//
-//go:noinline
-func (c *DenyCache) remembered(ctx context.Context, began time.Time, limiter Limiter, key string, n int, peek bool, r Result) {
-	c.fromMemory(ctx, began, limiter, Observation{Call: acquireOr(peek), Key: key, N: n, Result: r})
-}
-
-func acquireOr(peek bool) Call {
-	if peek {
-		return CallPeek
-	}
-	return CallAcquire
 }
 
 // refused reports a call that failed before the limiter was asked.
@@ -275,37 +202,26 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 		if !own.has(i) {
 			continue
 		}
-		claim, q := &call.claims[i], &asked[i]
-		o := Observation{Call: call.opOf(i), Key: claim.key, N: claim.n}
+		q, claim := &asked[i], &call.claims[i]
 		if err := q.about(ctx, call, claim); err != nil {
 			if q.cache != nil {
-				o.Err = err
-				q.cache.refused(ctx, q.cache.watch.begin(), o)
+				q.cache.refused(ctx, q.cache.watch.begin(), Observation{Call: call.opOf(i).call, Key: claim.key, N: claim.n, Err: err})
 			}
 			return failedWith(err)
 		}
-		if q.n == 0 {
-			continue
-		}
-		began := q.cache.watch.begin()
-		if d, ok := q.cache.table.Find(q.hash, claim.key, q.n, q.by); ok && ctx.Err() == nil {
-			r := Result(d)
-			if q.cache.watch != nil {
-				o.Result = r
-				q.cache.fromMemory(ctx, began, q.limiter, o)
-			}
-			q.denied = r
+		if q.n > 0 && q.ask(ctx, call.opOf(i).call, claim) {
 			known |= 1 << i
-			continue
 		}
-		q.sending = q.cache.table.BeforeSending(q.hash)
 	}
 	if known != 0 {
 		return deniedByMemory(call, &asked, known)
 	}
 	for i := range call.claims {
-		if q := &asked[i]; q.cache != nil {
-			call.claims[i].hearers = call.claims[i].hearers.and(q.cache)
+		if cache := asked[i].cache; cache == nil {
+		} else if claim := &call.claims[i]; claim.hearers == nil {
+			claim.hearers = &cache.hears
+		} else {
+			claim.hearers = claim.hearers.and(cache)
 		}
 	}
 	out := call.decide(ctx)
@@ -322,8 +238,12 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 	}
 	for i := range call.claims {
 		q := &asked[i]
-		if r := out.part(i); q.remembers(&out, i) && (r.Allowed || r.RetryAfter >= forgotten) {
-			_, _ = q.cache.learn(q.hash, call.claims[i].key, q.n, q.by, q.sending, *r, nil)
+		if !q.remembers(&out, i) {
+			continue
+		}
+		q.cache.table.NoteDecided(q.n)
+		if r := out.part(i); !r.Allowed && r.RetryAfter >= forgotten {
+			q.cache.table.Remember(q.hash, call.claims[i].key, q.n, q.by, decision.Result(*r), q.sending)
 		}
 	}
 	return out
@@ -353,6 +273,21 @@ type memoryQuestion struct {
 	denied  Result // from memory
 }
 
+// ask asks memory, and reports whether it denies the claim.
+func (q *memoryQuestion) ask(ctx context.Context, as Call, claim *Claim) (denied bool) {
+	began := q.cache.watch.begin()
+	d, denied := q.cache.table.Find(q.hash, claim.key, q.n, q.by)
+	if !denied || ctx.Err() != nil {
+		q.sending = q.cache.table.BeforeSending(q.hash)
+		return false
+	}
+	q.denied = Result(d)
+	if q.cache.watch != nil {
+		q.cache.fromMemory(ctx, began, q.limiter, Observation{Call: as, Key: claim.key, N: claim.n, Result: q.denied})
+	}
+	return true
+}
+
 // remembers reports whether the answer to claim i is one that memory keeps if it is a denial.
 func (q *memoryQuestion) remembers(out *outcome, i int) bool {
 	return q.n > 0 && !out.part(i).Fallback && !out.joined.has(i) && (out.parts == nil || !out.parts[i].Unknown)
@@ -361,41 +296,28 @@ func (q *memoryQuestion) remembers(out *outcome, i int) bool {
 // about takes the cache off the claim.
 func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err error) {
 	cache := claim.outer.(*DenyCache)
-	if cache == nil || cache.limiter == nil {
+	if cache.limiter == nil {
 		return errUnmade
 	}
 	q.cache, q.limiter = cache, cache.limiter
 	if err := checkKey(claim.key); err != nil {
 		return err
 	}
-	if claim.n < 1 {
-		return errTooFew(claim.n)
-	}
 	if cache.choice != nil {
-		if q.limiter, err = cache.choice.of(ctx, claim.key); err != nil {
+		picked, err := cache.choice.of(ctx, claim.key)
+		if err != nil {
 			return err
 		}
+		q.limiter = picked.(Limiter)
 		q.by = q.limiter
 	}
 	claim.by(q.limiter)
-	if len(claim.key) > maxDenyCacheKey {
+	if len(claim.key) > maxDenyCacheKey || claim.n < 1 {
 		return nil
 	}
-	switch c.op {
-	case CallAcquire, CallPeek:
-		q.n = claim.n
-	case CallUpTo:
-		q.n = 1
-	default: // a charge is never denied; a denial says nothing about a reservation
-		return nil
+	if c.op.forMemory != nil {
+		q.n = c.op.forMemory(claim.n)
 	}
 	q.hash = cache.table.Hash(claim.key)
 	return nil
-}
-
-func ask(ctx context.Context, l Limiter, key string, n int, peek bool) (Result, error) {
-	if peek {
-		return l.Peek(ctx, key)
-	}
-	return l.TryAcquireN(ctx, key, n)
 }

@@ -91,14 +91,6 @@ var (
 	errCancelled = errors.New("the reservation was cancelled")
 	errLateReply = errors.New("ratelimit: the reply came when the lease could have ended")
 	errNoWork    = invalidConfig("Do: the work is nil")
-
-	errStillRunning = fmt.Errorf("%w: %d abandoned calls are still running", ErrOverBudget, maxRunning)
-	errNoReturn     = errors.New("ratelimit: the primary's goroutine exited")
-
-	// The verdicts on a call, beside nil, which are all that a breaker gets: it never sees
-	// the primary's own errors.
-	errFailed  = errors.New("the primary failed")
-	errNeutral = errors.New("says nothing about the primary")
 )
 
 func errTooFew(n int) error { return fmt.Errorf("%w: %d; ask for at least 1", ErrInvalidPermits, n) }

@@ -1,15 +1,8 @@
 package ratelimit
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"time"
-
-	"github.com/tryacquire/ratelimit/internal/deadline"
-	"github.com/tryacquire/ratelimit/internal/errclass"
-	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
 // A Fallback is a [Limiter] that asks a secondary limiter when its primary could
@@ -44,79 +37,10 @@ import (
 // When a call was over budget, or its reply was lost, the permits may have been taken
 // from the primary as well. The primary never allows more than its rule; in addition,
 // the secondary allows what its own rule allows.
-type Fallback struct {
-	primary, secondary Limiter
-	most               int           // permits that one call can get from the primary; 0: not known
-	budget             time.Duration // 0: none
-	bound              *bound        // of calls with a budget; nil: none
-	breaker            guard         // nil: none
-	follows            bool          // the secondary may be one that notes the primary's answers, see [follower]
-	name               string        // of what is observed
-	watch              *watch        // nil: nobody observes
-}
-
-// A guard keeps calls from a primary that fails: a Breaker, or several.
-type guard interface {
-	begin() (done func(error)) // nil if the primary must not be asked; otherwise end gets what it returns
-	end(done func(error), verdict error)
-	State() BreakerState
-	untilProbe() time.Duration
-}
-
-// NewFallback returns a limiter that asks primary, and secondary when primary
-// could not decide. An outage alone neither allows nor denies a call; the secondary
-// does.
 //
-// The error is nil or wraps ErrInvalidConfig: a limiter or an option is nil, an
-// option's value cannot work, or an option is given twice.
-func NewFallback(primary, secondary Limiter, opts ...PolicyOption) (*Fallback, error) {
-	switch {
-	case kindOf(primary).absent:
-		return nil, invalidConfig("NewFallback: the primary is nil")
-	case kindOf(secondary).absent:
-		return nil, invalidConfig("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
-	}
-	s, err := collect(newFallback, opts)
-	if err != nil {
-		return nil, err
-	}
-	if s.breaker != nil && hasBreaker(primary, s.breaker) {
-		return nil, errTwiceGuarded("NewFallback")
-	}
-	follows, err := mayFollow(secondary)
-	if err != nil {
-		return nil, err
-	}
-	f := s.fallback(primary)
-	f.primary, f.secondary, f.follows = primary, secondary, follows
-	return f, nil
-}
-
-func errTwiceGuarded(constructor string) error {
-	return invalidConfig("%s: the primary already has the breaker of WithBreaker; give it to one of the two only", constructor)
-}
-
-// fallback is the policy around a primary.
-func (s *settings) fallback(primary any) *Fallback {
-	f := &Fallback{most: kindOf(primary).most, budget: s.budget, name: cmp.Or(s.name, limitername.Of(primary))}
-	f.watch = s.watch(f.name)
-	if s.breaker != nil {
-		f.breaker = s.breaker.begun()
-		s.breaker.reportTo(f.watch)
-	}
-	if s.budget > 0 {
-		f.bound = boundOf(primary)
-	}
-	return f
-}
-
-// TryAcquire is TryAcquireN(ctx, key, 1).
-func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return f.decide(ctx, question{key: key, n: 1})
-}
-
-// TryAcquireN takes n permits from key, all or none. The Result is the
-// primary's, or the secondary's, which has Fallback set.
+// # Answers and errors
+//
+// The Result is the primary's, or the secondary's, which has Fallback set.
 //
 // An error means that neither decided. For a caller's mistake and for a damaged key it is
 // the primary's own error, or the secondary's if that one was asked. If the context ended, it
@@ -133,15 +57,36 @@ func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
 // are 0, except for the Limit of a limiter of this package. A mistake of the caller, such as
 // more permits than the primary can ever allow, is the primary's error even while the primary
 // is not asked, if that is a limiter of this package.
-func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return f.decide(ctx, question{key: key, n: n})
+//
+// A Peek goes the same way, and counts for the breaker as any other call.
+type Fallback struct {
+	policied
+	outages
 }
 
-// Peek returns the primary's Peek or, where TryAcquire would ask the secondary, the
-// secondary's. A Peek that fails in the primary counts as a failure for
-// the breaker. Its errors are those of TryAcquireN.
-func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
-	return f.decide(ctx, question{key: key, peek: true})
+func (f *Fallback) kind() kind { return f.outages.kind(f) }
+
+var _ Limiter = (*Fallback)(nil)
+
+// NewFallback returns a limiter that asks primary, and secondary when primary
+// could not decide. An outage alone neither allows nor denies a call; the secondary
+// does.
+//
+// The error is nil or wraps ErrInvalidConfig: a limiter or an option is nil, an
+// option's value cannot work, or an option is given twice.
+func NewFallback(primary, secondary Limiter, opts ...PolicyOption) (*Fallback, error) {
+	switch {
+	case kindOf(primary).absent:
+		return nil, invalidConfig("NewFallback: the primary is nil")
+	case kindOf(secondary).absent:
+		return nil, invalidConfig("NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call")
+	}
+	f := &Fallback{}
+	f.by = f
+	if err := f.build(newFallback, primary, secondary, opts); err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // Reset resets key in both limiters. Each is tried even if the other fails, and the
@@ -149,15 +94,17 @@ func (f *Fallback) Peek(ctx context.Context, key string) (Result, error) {
 // the primary, and waits until ctx ends or the client times out: neither the budget nor
 // the breaker applies to it.
 func (f *Fallback) Reset(ctx context.Context, key string) error {
-	if f == nil || f.primary == nil {
+	if f.by == nil {
 		return errUnmade
 	}
 	if err := checkKey(key); err != nil {
-		f.report(ctx, question{key: key, began: f.watch.begin()}, Observation{Call: CallReset, Err: err})
+		if f.watch != nil {
+			f.report(ctx, f.watch.begin(), Observation{Call: CallReset, Key: key, Err: err})
+		}
 		return err
 	}
-	secondary := f.secondary.Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
-	primary := f.primary.Reset(ctx, key)
+	secondary := f.secondary.(Limiter).Reset(ctx, key) // first, because a hung primary may use up the time that ctx leaves
+	primary := f.primary.(Limiter).Reset(ctx, key)
 	switch {
 	case primary != nil && secondary != nil:
 		return fmt.Errorf("ratelimit: fallback: reset of %s: primary: %w; secondary: %w", shortKey(key), primary, secondary)
@@ -167,187 +114,4 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 		return fmt.Errorf("ratelimit: fallback: reset of %s: secondary: %w", shortKey(key), secondary)
 	}
 	return nil
-}
-
-// Name returns the name of WithName, and without it the primary's: clients and observers know the limit by it, whoever
-// answers.
-func (f *Fallback) Name() string {
-	if f == nil {
-		return ""
-	}
-	return f.name
-}
-
-// A question is what to ask either limiter.
-type question struct {
-	key   string
-	n     int
-	peek  bool
-	began time.Time // if the Fallback is observed
-	joint *joint    // of a call that is no single TryAcquireN or Peek; nil: this one
-}
-
-func (q question) ask(ctx context.Context, l Limiter) (Result, error) {
-	if q.peek {
-		return l.Peek(ctx, q.key)
-	}
-	return l.TryAcquireN(ctx, q.key, q.n)
-}
-
-func (f *Fallback) decide(ctx context.Context, q question) (Result, error) {
-	if f == nil || f.primary == nil {
-		return Result{}, errUnmade
-	}
-	if q.joint == nil { // the Fallbacks of a joint have their own observers
-		q.began = f.watch.begin()
-	}
-	if err := checkKey(q.key); err != nil {
-		f.report(ctx, q, Observation{Err: err})
-		return Result{}, err
-	}
-	switch {
-	case f.budget > 0:
-		return f.decideWithin(ctx, q)
-	case f.breaker != nil:
-		return f.decideGuarded(ctx, q)
-	}
-	r, err := q.ask(ctx, f.primary)
-	return f.conclude(ctx, q, r, err)
-}
-
-// conclude returns the primary's answer, or asks the secondary if the primary did not
-// decide.
-func (f *Fallback) conclude(ctx context.Context, q question, r Result, err error) (Result, error) {
-	if err == nil {
-		switch {
-		case q.joint != nil:
-			q.joint.note(ctx)
-		case f.follows:
-			if local := follower(ctx, f.secondary, q.key); local != nil {
-				local.note(q.key, r)
-			}
-		}
-		return r, nil
-	}
-	if !errclass.Is(err, errclass.Outage) {
-		return Result{}, err
-	}
-	if end := deadline.Ended(ctx); end != nil {
-		if !errors.Is(err, end) {
-			err = fmt.Errorf("%w; %w", err, end)
-		}
-		return Result{}, err
-	}
-	return f.askSecondary(ctx, q, err)
-}
-
-// askSecondary returns the secondary's answer. why is the reason that the primary did
-// not decide.
-func (f *Fallback) askSecondary(ctx context.Context, q question, why error) (Result, error) {
-	if end := deadline.Ended(ctx); end != nil {
-		return Result{}, f.gone(ctx, q, end)
-	}
-	if unasked(why) {
-		if err := f.mistake(ctx, q); err != nil {
-			if !errors.Is(err, errNoReserve) { // the caller asks otherwise
-				f.report(ctx, q, Observation{Err: err})
-			}
-			return Result{}, err
-		}
-	}
-	if q.joint != nil {
-		q.joint.why = why
-	}
-	r, err := q.ask(ctx, f.secondary)
-	if errors.Is(err, ErrExceedsLimit) {
-		r, err = f.denyUntilPrimary(ctx, q.key), nil
-		if q.joint != nil {
-			q.joint.sec = q.joint.call.denied(q.joint.tooMuch, r)
-		}
-	}
-	if err == nil {
-		r.Fallback = true
-	}
-	switch {
-	case err == nil:
-	case errors.Is(err, errNoReserve): // the caller asks otherwise
-		return Result{}, err
-	case errors.Is(err, ErrInvalidConfig): // of the secondary; why there is no decision is the primary's outage
-		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", shortKey(q.key), why, err)
-	case errclass.IsMistake(err): // the call's own; a primary may have returned the same
-		r = Result{}
-	default:
-		r, err = Result{}, fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", shortKey(q.key), why, err)
-	}
-	f.report(ctx, q, Observation{Source: SourceFallback, Result: r, Err: err, Reason: why})
-	return r, err
-}
-
-// unasked reports whether why says that the primary was not asked, or has not returned.
-func unasked(why error) bool {
-	return errors.Is(why, ErrBreakerOpen) || errors.Is(why, ErrOverBudget)
-}
-
-// mistake is the error that the primary returns without asking Redis, nil if there is none.
-func (f *Fallback) mistake(ctx context.Context, q question) error {
-	if q.joint != nil {
-		return q.joint.primaries().mistake(ctx)
-	}
-	if q.peek {
-		return callOn(f.primary, CallPeek, q.key, 1).mistake(ctx)
-	}
-	return callOn(f.primary, CallAcquire, q.key, q.n).mistake(ctx)
-}
-
-// report reports a call that the primary did not answer.
-func (f *Fallback) report(ctx context.Context, q question, o Observation) {
-	if q.joint != nil {
-		q.joint.report(ctx, q.began, o)
-		return
-	}
-	if f.watch == nil {
-		return
-	}
-	o.Key, o.N = q.key, q.n
-	switch {
-	case o.Call == CallReset:
-	case q.peek:
-		o.Call, o.N = CallPeek, 1
-	default:
-		o.Call = CallAcquire
-	}
-	f.watched(ctx, q.began, o)
-}
-
-func (f *Fallback) watched(ctx context.Context, began time.Time, o Observation) {
-	if f.breaker != nil {
-		o.Breaker = f.breaker.State()
-	}
-	f.watch.end(ctx, began, o)
-}
-
-// denyUntilPrimary is the denial of a call for which the secondary returned
-// ErrExceedsLimit. The primary may allow as many permits, so the call is worth a retry
-// when the primary is asked again. The rest says how the secondary stands.
-func (f *Fallback) denyUntilPrimary(ctx context.Context, key string) Result {
-	r, err := f.secondary.Peek(ctx, key)
-	if err != nil {
-		r = Result{Limit: kindOf(f.secondary).most}
-	}
-	r.Allowed, r.RetryAfter = false, retryWithoutBreaker
-	if f.breaker != nil {
-		r.RetryAfter = f.breaker.untilProbe()
-	}
-	return r
-}
-
-// retryWithoutBreaker is the RetryAfter of denyUntilPrimary without a breaker, when every
-// call asks the primary. It is that of DenyAll.
-const retryWithoutBreaker = time.Second
-
-// gone is the error of a call whose context ended before anybody answered.
-func (f *Fallback) gone(ctx context.Context, q question, end error) error {
-	err := fmt.Errorf("ratelimit: fallback for %s: %w", shortKey(q.key), end)
-	f.report(ctx, q, Observation{Err: err})
-	return err
 }

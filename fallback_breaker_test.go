@@ -14,6 +14,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/guard"
 )
 
 // A settablePrimary is a primary whose state a test sets.
@@ -322,12 +324,12 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p.took = time.Hour
 			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(&Breaker{Failures: 3}))
 			for range 100 {
-				leave(t, f, failureAfter-1)
+				leave(t, f, guard.FailureAfter-1)
 			}
-			leave(t, f, failureAfter)
-			leave(t, f, failureAfter-1) // no success either
-			leave(t, f, failureAfter)
-			leave(t, f, failureAfter)
+			leave(t, f, guard.FailureAfter)
+			leave(t, f, guard.FailureAfter-1) // no success either
+			leave(t, f, guard.FailureAfter)
+			leave(t, f, guard.FailureAfter)
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
@@ -414,16 +416,16 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, substituted, r)
 		time.Sleep(101 * milli)
-		for range maxRunning {
-			f.bound.running <- struct{}{}
+		for range guard.MaxRunning {
+			f.guard.Bound.Running <- struct{}{}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), milli)
 		defer cancel()
 		r, err = f.TryAcquire(ctx, "k")
 		require.Zero(t, r)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-		for range maxRunning {
-			<-f.bound.running
+		for range guard.MaxRunning {
+			<-f.guard.Bound.Running
 		}
 		p.err = nil
 		r, err = f.TryAcquire(t.Context(), "k")

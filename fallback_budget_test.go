@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/guard"
 )
 
 // TestFallbackBudgetOfAnyLength: the longest is no outage.
@@ -130,7 +132,7 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 					require.Equal(t, "value", ctx.Value(ctxKey{}))
 					d, ok := ctx.Deadline()
 					require.True(t, ok)
-					require.Equal(t, budget+abandonedFor, d.Sub(start))
+					require.Equal(t, budget+guard.AbandonedFor, d.Sub(start))
 					// A context derived from it, with a later deadline, ends with it.
 					sub, stop := context.WithTimeout(ctx, time.Hour)
 					defer stop()
@@ -152,15 +154,15 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 					require.Equal(t, budget, time.Since(start))
 				}
 				synctest.Wait()
-				require.EqualValues(t, 1, f.bound.abandoned.Load(), "the call goes on")
+				require.EqualValues(t, 1, f.guard.Bound.Abandoned.Load(), "the call goes on")
 				require.Zero(t, ended.Load())
 
 				time.Sleep(time.Minute)
 				synctest.Wait()
-				require.EqualValues(t, budget+abandonedFor, ended.Load(), "the call is given up for good")
+				require.EqualValues(t, budget+guard.AbandonedFor, ended.Load(), "the call is given up for good")
 				require.Equal(t, context.Canceled, child.Load())
-				require.Zero(t, f.bound.abandoned.Load())
-				require.Empty(t, f.bound.running)
+				require.Zero(t, f.guard.Bound.Abandoned.Load())
+				require.Empty(t, f.guard.Bound.Running)
 			})
 		})
 	}
@@ -218,11 +220,11 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 				}
 				wg.Wait()
 				synctest.Wait()
-				require.LessOrEqual(t, peak.Load(), int64(maxRunning))
-				require.LessOrEqual(t, asking(), maxRunning)
-				require.Equal(t, inside.Load(), f.bound.abandoned.Load())
+				require.LessOrEqual(t, peak.Load(), int64(guard.MaxRunning))
+				require.LessOrEqual(t, asking(), guard.MaxRunning)
+				require.Equal(t, inside.Load(), f.guard.Bound.Abandoned.Load())
 				if c.opts == nil {
-					require.EqualValues(t, maxRunning, f.bound.abandoned.Load())
+					require.EqualValues(t, guard.MaxRunning, f.guard.Bound.Abandoned.Load())
 					start := time.Now()
 					r, err := f.TryAcquire(t.Context(), "k")
 					require.NoError(t, err)
@@ -232,13 +234,13 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 
 				close(release)
 				time.Sleep(time.Second)
-				require.Zero(t, f.bound.abandoned.Load())
-				require.Empty(t, f.bound.running)
+				require.Zero(t, f.guard.Bound.Abandoned.Load())
+				require.Empty(t, f.guard.Bound.Running)
 				r, err := f.TryAcquire(t.Context(), "k")
 				require.NoError(t, err)
 				require.Equal(t, byPrimary, r, "the primary is back")
 				t.Logf("peak %d of %d, answered at once %d, primary asked %d times for %d calls",
-					peak.Load(), maxRunning, saturated.Load(), primary.calls.Load(), callers*each)
+					peak.Load(), guard.MaxRunning, saturated.Load(), primary.calls.Load(), callers*each)
 			})
 		})
 	}
@@ -277,7 +279,7 @@ func TestFallbackCallersThatNeverReachThePrimary(t *testing.T) {
 		primary := after(budget - milli)
 		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
 		var wg sync.WaitGroup
-		for range maxRunning {
+		for range guard.MaxRunning {
 			wg.Go(func() {
 				r, err := f.TryAcquire(t.Context(), "k")
 				if r != byPrimary || err != nil {
@@ -299,10 +301,10 @@ func TestFallbackCallersThatNeverReachThePrimary(t *testing.T) {
 		require.Equal(t, substituted, r)
 		require.Equal(t, budget, time.Since(start))
 		wg.Wait()
-		require.EqualValues(t, maxRunning+1, primary.calls.Load(), "the primary is not called for a caller that left")
+		require.EqualValues(t, guard.MaxRunning+1, primary.calls.Load(), "the primary is not called for a caller that left")
 		time.Sleep(time.Second)
-		require.Zero(t, f.bound.abandoned.Load())
-		require.Empty(t, f.bound.running)
+		require.Zero(t, f.guard.Bound.Abandoned.Load())
+		require.Empty(t, f.guard.Bound.Running)
 	})
 }
 
@@ -314,19 +316,19 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 			f := newTestFallback(t, primary, AllowAll(), mode.opts()...)
 			for range 10 {
 				require.PanicsWithValue(t, "at the caller's", func() { _, _ = f.TryAcquire(t.Context(), "k") })
-				if primary.calls.Load() == defaultFailures && f.breaker != nil {
+				if primary.calls.Load() == defaultFailures && f.guard.Breakers != nil {
 					break // now it is open
 				}
 			}
-			if f.breaker != nil {
+			if f.guard.Breakers != nil {
 				r, err := f.TryAcquire(t.Context(), "k")
 				require.NoError(t, err)
 				require.True(t, r.Fallback, "a panic is a failure")
 			}
 			settled(t, before)
-			if f.bound != nil {
-				require.Zero(t, f.bound.abandoned.Load())
-				require.Empty(t, f.bound.running)
+			if f.guard.Bound != nil {
+				require.Zero(t, f.guard.Bound.Abandoned.Load())
+				require.Empty(t, f.guard.Bound.Running)
 			}
 		})
 	}
@@ -342,8 +344,8 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 			require.Equal(t, substituted, r)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
-			require.Zero(t, f.bound.abandoned.Load())
-			require.Empty(t, f.bound.running)
+			require.Zero(t, f.guard.Bound.Abandoned.Load())
+			require.Empty(t, f.guard.Bound.Running)
 		})
 	})
 	t.Run("or the end of its goroutine", func(t *testing.T) {

@@ -20,7 +20,7 @@ func TestFallbackDeniesWhatTheSecondaryCanNeverAllow(t *testing.T) {
 			f := newTestFallback(t, always(Result{}, errDown), local,
 				append(mode.opts(), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
 			wait := time.Second
-			if f.breaker != nil {
+			if f.guard.Breakers != nil {
 				wait = 200 * milli // nothing is open yet
 			}
 			// An unused bucket and one of which 20 permits are taken; the rest is as the

@@ -42,6 +42,8 @@ var (
 // It is the cheapest limiter: its state is one small string; a decision is O(1).
 type FixedWindow struct{ core }
 
+func (l *FixedWindow) kind() kind { return kindOnRedis(l, &l.core) }
+
 // NewFixedWindow returns a fixed window. The bounds of limit and window are those of a
 // [Rule], and the window is a whole number of milliseconds. The error wraps
 // ErrInvalidConfig. Redis is not asked.

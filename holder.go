@@ -29,33 +29,46 @@ var (
 	_ Holder = (*HoldChoice)(nil)
 )
 
-// holdBy has h decide a call of one claim.
-func holdBy(ctx context.Context, c *call, claim *Claim, h Holder) (o outcome) {
-	if c.op == CallPeek {
-		o.result, o.err = lookBy(ctx, h, claim)
+// hold takes n permits that are given back by a Hold.
+var hold = &operation{
+	call:  CallHold,
+	check: checkTake,
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		o.hold, o.result, o.err = l.(Holder).TryAcquireN(ctx, claim.key, claim.n)
 		return o
+	},
+}
+
+// holds reports whether the permits of the claim are held.
+func (c *Claim) holds() bool {
+	if c.limiter != nil {
+		return c.limiter.inFlight != nil
 	}
-	o.hold, o.result, o.err = h.TryAcquireN(ctx, claim.key, claim.n)
-	return o
+	_, ok := c.outer.(Holder)
+	return ok
 }
 
 // AllowHolds returns a Holder that allows every call: as the secondary of a [HoldFallback] it fails open.
 // Its Result is that of [AllowAll]; its Hold is never lost.
-func AllowHolds() Holder { return constantHolds{constant{Result{Allowed: true}}} }
+func AllowHolds() Holder { return allowHolds }
 
 // DenyHolds returns a Holder that denies every call, with the Result of [DenyAll].
-func DenyHolds() Holder { return constantHolds{DenyAll().(constant)} }
+func DenyHolds() Holder { return denyHolds }
 
 // constantHolds always gives the same answer.
-type constantHolds struct{ constant constant }
+type constantHolds struct{ constant *constant }
 
-func (c constantHolds) Name() string { return defaultName }
+var allowHolds, denyHolds = &constantHolds{allowAll}, &constantHolds{denyAll}
 
-func (c constantHolds) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
+func (c *constantHolds) kind() kind { return kind{self: c, role: inMemory} }
+
+func (c *constantHolds) Name() string { return defaultName }
+
+func (c *constantHolds) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-func (c constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
+func (c *constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	r, err := c.constant.TryAcquireN(ctx, key, n)
 	if err != nil || !r.Allowed {
 		return nil, r, err
@@ -63,16 +76,16 @@ func (c constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hol
 	return &Hold{local: unlimitedHold{}, key: key, n: n}, r, nil
 }
 
-func (c constantHolds) Peek(ctx context.Context, key string) (Result, error) {
+func (c *constantHolds) Peek(ctx context.Context, key string) (Result, error) {
 	return c.peekN(ctx, key, 1)
 }
 
-func (c constantHolds) peekN(ctx context.Context, key string, n int) (Result, error) {
+func (c *constantHolds) peekN(ctx context.Context, key string, n int) (Result, error) {
 	return c.constant.TryAcquireN(ctx, key, n)
 }
 
 // Claim is a claim for n permits of key.
-func (c constantHolds) Claim(key string, n int) Claim { return claimOn(c, key, n) }
+func (c *constantHolds) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 func errNilHolder(what, name string) error {
 	return invalidConfig("%s: the %s is nil; AllowHolds() allows every call, DenyHolds() denies every call", what, name)

@@ -93,6 +93,8 @@ type InFlight struct {
 	held  atomic.Int64 // permits of this process; counted only if it is observed
 }
 
+func (f *InFlight) kind() kind { return kindOnRedis(f, &f.core) }
+
 // NewInFlight returns a limiter with which at most limit permits of a key are held at once. limit
 // is 1 to 100,000. lease is how long the permits of a process that has crashed stay taken;
 // it is a whole number of microseconds, from 1ms to 71 years. It should be many times as long

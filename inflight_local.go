@@ -26,6 +26,8 @@ type LocalInFlight struct {
 	all  int // the sum of held
 }
 
+func (f *LocalInFlight) kind() kind { return kind{self: f, role: inMemory, most: f.limit} }
+
 // NewLocalInFlight returns a limiter with which at most limit permits of a key are held at once in this
 // process. limit is 1 to 100,000. The error wraps ErrInvalidConfig.
 func NewLocalInFlight(limit int, opts ...Option) (*LocalInFlight, error) {

@@ -1,6 +1,10 @@
 package ratelimit
 
-import "github.com/tryacquire/ratelimit/internal/limiterkind"
+import (
+	"reflect"
+
+	"github.com/tryacquire/ratelimit/internal/limiterkind"
+)
 
 func init() {
 	limiterkind.Of = func(limiter any) limiterkind.Kind {
@@ -10,10 +14,10 @@ func init() {
 	limiterkind.CheckClaims = func(claims any) error { return checkClaims(claims.([]Claim)) }
 }
 
-// A kind says what a limiter is. This is the one place that asks: a type of a user's that embeds a
-// limiter of this package has its methods too, but may do more in them, and so is a type of its own.
+// A kind says what a limiter is. Each type says it of itself; this is the one place that asks.
 type kind struct {
-	absent bool   // no limiter, or a nil pointer to one of this package
+	self   any    // the limiter
+	absent bool   // no limiter, or a nil pointer
 	core   *core  // of one that decides on Redis; nil also if its constructor did not make it
 	most   int    // permits that one call can get; 0: not known
 	inside any    // what a decorator asks; nil also of a Choice, which asks another one for each call
@@ -36,96 +40,31 @@ const (
 	decorator             // around others
 )
 
-// kindOf looks at l. A nil pointer of a user's type is not noticed: that would take reflection.
+// kindOf looks at l. A type of a user's that embeds a limiter of this package has its methods too, but may do more in
+// them, and so is a type of its own.
 func kindOf(l any) kind {
-	switch l := l.(type) {
-	case nil:
+	if v := reflect.ValueOf(l); l == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return kind{absent: true}
-	case *FixedWindow:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *CalendarWindow:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *SlidingWindow:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *SlidingLog:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *TokenBucket:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *LeakyBucket:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *LocalTokenBucket:
-		k := kind{absent: l == nil, role: inMemory, bucket: true}
-		if l != nil {
-			k.most = l.ceiling()
-		}
-		return k
-	case constant, constantHolds:
-		return kind{role: inMemory}
-	case *All:
-		k := kind{absent: l == nil, role: several, most: l.ceiling()}
-		if l != nil {
-			k.group = l.group
-		}
-		return k
-	case *InFlight:
-		if l != nil {
-			return kindOnRedis(&l.core)
-		}
-	case *HoldFallback:
-		k := kind{absent: l == nil, role: decorator}
-		if l != nil {
-			k.inside, k.most = l.primary, l.settings.mostOf()
-		}
-		return k
-	case *HoldChoice:
-		return kind{absent: l == nil, role: decorator}
-	case *LocalInFlight:
-		k := kind{absent: l == nil, role: inMemory}
-		if l != nil {
-			k.most = l.limit
-		}
-		return k
-	case *Choice:
-		return kind{absent: l == nil, role: decorator}
-	case *Fallback:
-		k := kind{absent: l == nil, role: decorator}
-		if l != nil {
-			k.inside, k.most = l.primary, l.most
-		}
-		return k
-	case *DenyCache:
-		if l != nil {
-			return kindAround(l.limiter)
-		}
-	case *Shadow:
-		if l != nil {
-			return kindAround(l.enforced)
-		}
-	default:
+	}
+	ours, ok := l.(interface{ kind() kind })
+	if !ok {
 		return kind{}
 	}
-	return kind{absent: true, role: decorator}
-}
-
-func kindOnRedis(c *core) kind {
-	if !c.made() {
-		return kind{role: onRedis}
+	if k := ours.kind(); k.self == l {
+		return k
 	}
-	return kind{role: onRedis, core: c, most: c.most, bucket: c.bucket}
+	return kind{}
 }
 
-func kindAround(inside any) kind {
-	return kind{role: decorator, inside: inside, most: kindOf(inside).most}
+// kindOnRedis is the kind of self, which embeds c.
+func kindOnRedis(self any, c *core) kind {
+	if !c.made() {
+		return kind{self: self, role: onRedis}
+	}
+	return kind{self: self, role: onRedis, core: c, most: c.most, bucket: c.bucket}
+}
+
+// kindAround is the kind of a decorator around a limiter.
+func kindAround(self, inside any) kind {
+	return kind{self: self, role: decorator, inside: inside, most: kindOf(inside).most}
 }

@@ -12,6 +12,8 @@ import "github.com/tryacquire/ratelimit/internal/keyname"
 // bytes; a decision is O(1).
 type LeakyBucket struct{ bucketCore }
 
+func (l *LeakyBucket) kind() kind { return kindOnRedis(l, &l.core) }
+
 // NewLeakyBucket returns a leaky bucket that drains at rate. The bounds are those of
 // [NewTokenBucket], with the capacity in place of the burst. The error wraps
 // ErrInvalidConfig. Redis is not asked.

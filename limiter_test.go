@@ -363,7 +363,7 @@ func TestPreload(t *testing.T) {
 func TestZeroValueIsAnError(t *testing.T) {
 	for _, l := range []ratelimit.Limiter{
 		&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{},
-		&ratelimit.DenyCache{}, (*ratelimit.DenyCache)(nil), &ratelimit.Fallback{}, (*ratelimit.Fallback)(nil), &ratelimit.LocalTokenBucket{}, (*ratelimit.LocalTokenBucket)(nil),
+		&ratelimit.DenyCache{}, &ratelimit.Fallback{}, &ratelimit.LocalTokenBucket{},
 		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.TokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.TokenBucket{}, ratelimit.AllowAll())),
 		ratelimit.Must(ratelimit.NewDenyCache(&ratelimit.LocalTokenBucket{})), ratelimit.Must(ratelimit.NewFallback(&ratelimit.LocalTokenBucket{}, ratelimit.AllowAll())),
 	} {

@@ -40,7 +40,7 @@ type memoryLock struct {
 }
 
 // decideInMemory decides claims on limiters in memory, all or nothing.
-func decideInMemory(ctx context.Context, claims []Claim, peek bool) (AllResult, error) {
+func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult, error) {
 	began := time.Now()
 	joined, places, err := joinInMemory(claims)
 	if err == nil {
@@ -52,31 +52,26 @@ func decideInMemory(ctx context.Context, claims []Claim, peek bool) (AllResult, 
 	}
 	if err != nil {
 		for _, c := range claims {
-			c.outer.(decidesTogether).tell(ctx, began, Observation{Call: c.callOr(peek), Key: c.key, N: c.n, Err: err})
+			c.outer.(decidesTogether).tell(ctx, began, Observation{Call: c.opOr(looks).call, Key: c.key, N: c.n, Err: err})
 		}
 		return AllResult{}, err
 	}
 	answers := make([]PartResult, len(joined))
-	r := AllResult{Result: lockedTogether(joined, answers, peek), Parts: answers}
+	r := AllResult{Result: lockedTogether(joined, answers, looks), Parts: answers}
 	for i, c := range joined {
 		answers[i].Bucket = kindOf(c.outer).bucket
-		o := Observation{Call: c.callOr(peek), Source: SourceLocal, Key: c.key, N: c.n, Result: answers[i].Result}
-		if !peek && !r.Allowed && o.Result.Allowed {
+		o := Observation{Call: c.opOr(looks).call, Source: SourceLocal, Key: c.key, N: c.n, Result: answers[i].Result}
+		if !looks && !r.Allowed && o.Result.Allowed {
 			o.Outcome = OutcomeUntaken
 		}
 		c.outer.(decidesTogether).tell(ctx, began, o)
 	}
-	if len(joined) < len(claims) {
-		r.Parts = make([]PartResult, len(claims))
-		for i, place := range places {
-			r.Parts[i] = answers[place]
-		}
-	}
+	r.Parts = spread(answers, places)
 	return r, nil
 }
 
 // lockedTogether decides under the locks of all claims.
-func lockedTogether(claims []Claim, answers []PartResult, peek bool) Result {
+func lockedTogether(claims []Claim, answers []PartResult, looks bool) Result {
 	locks := make([]memoryLock, len(claims))
 	for i, c := range claims {
 		locks[i] = c.outer.(decidesTogether).lock(c.key)
@@ -99,7 +94,7 @@ func lockedTogether(claims []Claim, answers []PartResult, peek bool) Result {
 	}
 	whole := decide(false)
 	switch {
-	case peek:
+	case looks:
 		return whole
 	case !whole.Allowed:
 		for _, c := range claims {
@@ -139,7 +134,7 @@ next:
 
 // decideMixed decides claims of which some are on Redis and others in memory: where some of the primaries of a call
 // that no one script can decide have failed. What Redis has taken is given back if memory denies.
-func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, error) {
+func decideMixed(ctx context.Context, claims []Claim, looks bool) (AllResult, error) {
 	var onRedis, inMemory []Claim
 	var places [2][]int
 	for i, c := range claims {
@@ -149,31 +144,30 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 			inMemory, places[1] = append(inMemory, c), append(places[1], i)
 		}
 	}
-	decide := TryAcquireAcrossSlots
-	if peek {
-		decide = peekClaims
-	}
 	taken, joined, err := joinClaims(nil, onRedis)
 	if err != nil {
 		return AllResult{}, err
 	}
 	for i := range taken { // so that it can be given back
-		taken[i].settle = taken[i].settle || taken[i].call() != CallHold
+		taken[i].settle = taken[i].settle || !looks && !taken[i].holds()
 	}
-	first, err := decide(ctx, taken...)
-	if err != nil {
-		return AllResult{}, err
+	c := call{op: acquire, claims: taken, split: !looks}
+	if looks {
+		c.op = look
 	}
-	r := AllResult{Result: first.Result, Parts: make([]PartResult, len(claims))}
+	first := c.decideOnRedis(ctx, taken)
+	if first.err != nil {
+		return AllResult{}, first.err
+	}
+	r := AllResult{Result: first.result, Parts: make([]PartResult, len(claims))}
 	var second AllResult
-	if peek || first.Allowed {
-		if second, err = decideInMemory(ctx, inMemory, peek); err == nil {
-			r.Result = governs(first.Result, second.Result)
+	if looks || first.result.Allowed {
+		if second, err = decideInMemory(ctx, inMemory, looks); err == nil {
+			r.Result = governs(first.result, second.Result)
 		}
 	}
-	if err != nil || first.Allowed && !r.Allowed {
-		o := outcome{parts: first.Parts}
-		o.undo(ctx)
+	if err != nil || first.result.Allowed && !r.Allowed {
+		first.undo(ctx)
 	}
 	if err != nil {
 		return AllResult{}, err
@@ -182,7 +176,7 @@ func decideMixed(ctx context.Context, claims []Claim, peek bool) (AllResult, err
 		if joined != nil {
 			i = joined[i]
 		}
-		p := first.Parts[i]
+		p := first.parts[i]
 		if !r.Allowed {
 			p.Ticket, p.Hold = nil, nil
 		} else if !claims[place].settle {

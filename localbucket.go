@@ -60,6 +60,10 @@ type LocalTokenBucket struct {
 	plain  *LocalTokenBucket // the same without watch; nil: nobody observes
 }
 
+func (l *LocalTokenBucket) kind() kind {
+	return kind{self: l, role: inMemory, bucket: true, most: l.ceiling()}
+}
+
 // It does not use golang.org/x/time/rate, which counts in float64: RetryAfter would
 // sometimes be off by a microsecond, and Remaining by a permit. Each key would have a
 // mutex and a clock reading of its own, and nothing would show which keys to drop.
@@ -183,7 +187,11 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 func (l *LocalTokenBucket) decideObserved(ctx context.Context, key string, n int, take bool) (Result, error) {
 	began := l.watch.begin()
 	r, err := l.plain.decide(ctx, key, n, take)
-	l.report(ctx, began, Observation{Call: acquireOr(!take), Key: key, N: n, Result: r, Err: err})
+	o := Observation{Call: CallPeek, Key: key, N: n, Result: r, Err: err}
+	if take {
+		o.Call = CallAcquire
+	}
+	l.report(ctx, began, o)
 	return r, err
 }
 

@@ -18,10 +18,27 @@ import "context"
 // The errors are those of TryAcquireAll; after an error, too, nothing was taken. Keys that may be in several slots are
 // looked at by a call of Look for each slot. It is one script, as a Peek, and is not merged with other calls.
 func Look(ctx context.Context, claims ...Claim) (AllResult, error) {
-	if len(claims) == 1 {
-		return decidePolicied(ctx, claims, CallPeek, false)
-	}
-	return peekClaims(ctx, claims...)
+	return decideAll(ctx, look, claims, false)
+}
+
+// look says whether n permits are there, and takes nothing.
+var look = &operation{
+	call: CallPeek,
+	unable: func(l any, claim *Claim) error {
+		if _, ok := l.(*All); ok && claim.settle {
+			return cannot(l, "settle")
+		}
+		if _, ok := l.(looker); !ok && claim.n > 1 {
+			return cannot(l, "look for several permits")
+		}
+		return nil
+	},
+	check: checkTake,
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		o.result, o.err = lookBy(ctx, l.(peeker), claim)
+		return o
+	},
+	forMemory: func(n int) int { return n },
 }
 
 // A looker answers what it would answer to a call for n permits of key.

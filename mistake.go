@@ -6,13 +6,18 @@ import "context"
 // mistakes. A Fallback whose primary is not asked, because of its breaker or its budget, asks this first. So a
 // mistake is not answered by a secondary that does not notice it.
 func (c *call) mistake(ctx context.Context) error {
-	inside, _, err := c.within(func(p picker, at int) (any, error) { return p.pickFor(ctx, c.claims[at].key) })
+	inside, _, err := c.within(func(p picker, at int) (any, error) { return p.of(ctx, c.claims[at].key) })
 	switch {
 	case err != nil:
 		return err
 	case inside != nil:
 		return inside.mistake(ctx)
 	}
+	return c.mistakeOfLimiters(ctx)
+}
+
+// mistakeOfLimiters is mistake for a call without policies.
+func (c *call) mistakeOfLimiters(ctx context.Context) error {
 	if c.one() {
 		return c.mistakeOfOne(ctx)
 	}
@@ -26,31 +31,18 @@ func (c *call) mistakeOfOne(ctx context.Context) error {
 	}
 	claim := &c.claims[0]
 	if claim.limiter != nil {
-		return claim.limiter.mistake(ctx, c, claim)
+		return c.opOf(0).check(ctx, claim.limiter, c, claim)
 	}
 	switch l := claim.outer.(type) {
 	case *All:
 		several := call{op: c.op, claims: l.claims(nil, claim.key, claim.n)}
 		return several.mistake(ctx)
 	case decidesTogether:
-		if c.op == CallAcquire || c.op == CallPeek {
+		if c.op == acquire || c.op == look {
 			return l.precheck(ctx, claim.key, claim.n)
 		}
 	}
 	return nil
-}
-
-// mistake is that of a call of c.
-func (c *core) mistake(ctx context.Context, op *call, claim *Claim) error {
-	switch op.op {
-	case CallUpTo:
-		return c.checkUpTo(ctx, claim.key, claim.n)
-	case CallCharge:
-		return c.checkCharge(ctx, claim.key, claim.n)
-	case CallReserve:
-		return c.checkReserve(ctx, claim.key, claim.n, op.longest)
-	}
-	return c.check(ctx, claim.key, claim.n)
 }
 
 // mistakeTogether is that of a call of several limiters.
@@ -59,7 +51,7 @@ func (c *call) mistakeTogether(ctx context.Context) error {
 	memory := 0
 	for _, claim := range c.claims {
 		switch l := claim.outer.(type) {
-		case constant, constantHolds:
+		case *constant, *constantHolds:
 			if err := checkLocal(ctx, claim.key, claim.n); err != nil {
 				return err
 			}
@@ -86,51 +78,20 @@ func (c *call) mistakeTogether(ctx context.Context) error {
 // unable is the error of a limiter that cannot do what the call asks of it, nil if it can.
 func (c *call) unable() error {
 	claim := &c.claims[0]
-	switch l := claim.decider().(type) {
+	l := claim.decider()
+	switch l.(type) {
 	case Holder:
-		if c.op != CallAcquire && c.op != CallPeek || claim.settle {
+		if c.op != acquire && c.op != look || claim.settle {
 			return invalidConfig("permits of %s are held, and given back by their Hold; they have no cost to settle, and are not reserved", claim.title())
 		}
 	case Limiter:
-		return unableTo(c.opOf(0), l, claim)
 	default:
 		return errUnmade
 	}
-	return nil
-}
-
-func unableTo(op Call, l Limiter, claim *Claim) error {
-	switch op {
-	case CallUpTo:
-		if _, ok := l.(partialTaker); !ok {
-			return cannot(l, "take a part of what is asked for")
-		}
-	case CallEstimate, CallCharge:
-		if _, ok := l.(Settler); !ok {
-			return cannot(l, "settle")
-		}
-	case CallReserve:
-		if !promises(l) {
-			return errNoReserve
-		}
-	case CallPeek:
-		if _, ok := l.(*All); ok && claim.settle {
-			return cannot(l, "settle")
-		}
-		if _, ok := l.(looker); !ok && claim.n > 1 {
-			return cannot(l, "look for several permits")
-		}
+	if op := c.opOf(0); op.unable != nil {
+		return op.unable(l, claim)
 	}
 	return nil
-}
-
-// promises reports whether l may promise permits that are not there yet.
-func promises(l Limiter) bool {
-	if c, ok := l.(*core); ok {
-		return c.waits != nil
-	}
-	_, ok := l.(promiser)
-	return ok && kindOf(l).role != alien // which may do more in its TryAcquireN
 }
 
 // cannot is the error for a limiter that cannot do what the call asks for.
@@ -142,6 +103,3 @@ func cannot(l any, what string) error {
 	}
 	return invalidConfig("a %T cannot %s; %s", l, what, remedy)
 }
-
-// errNoReserve says that the limiter that would decide promises no permits.
-var errNoReserve = invalidConfig("the limiter cannot reserve; give a token or leaky bucket, or use Wait, which also asks again")

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"time"
 
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
@@ -23,7 +22,7 @@ type policy interface {
 	rank() int
 
 	// around decides c. Those claims in own have a policy of this kind outermost, which around takes
-	// off with [Claim.by] before it has c decided.
+	// off with [Claim.by] before it has c decided. When it has returned, c is used for another call.
 	around(ctx context.Context, c *call, own claimSet) outcome
 }
 
@@ -35,15 +34,6 @@ const (
 	rankDenyCache
 	rankFallback
 )
-
-// A call is an operation by one limiter, or by several, all or nothing.
-type call struct {
-	op      Call // CallAcquire and CallPeek, of one or more claims; of one also CallUpTo, CallCharge and CallReserve
-	claims  []Claim
-	split   bool          // where no script reaches all keys, it is one script for each, see TryAcquireAcrossSlots
-	longest time.Duration // of a CallReserve
-	timing  timing        // of a CallReserve
-}
 
 // An outcome is the answer to a call.
 type outcome struct {
@@ -120,25 +110,20 @@ type claimSet uint8
 
 func (s claimSet) has(i int) bool { return s>>i&1 == 1 }
 
+// all is the set of n claims.
+func all(n int) claimSet { return 1<<n - 1 }
+
 // first is the first claim of the set.
 func (s claimSet) first() int { return bits.TrailingZeros8(uint8(s)) }
-
-// one reports whether the call is about one claim only.
-func (c *call) one() bool { return len(c.claims) == 1 }
-
-// opOf is what the call does with claim i.
-func (c *call) opOf(i int) Call {
-	if c.op == CallAcquire {
-		return c.claims[i].call()
-	}
-	return c.op
-}
 
 // by makes c a claim on l, which is a Limiter or a Holder.
 func (c *Claim) by(l any) {
 	c.limiter, c.outer = nil, l
-	if k := kindOf(l); k.core != nil {
+	switch k := kindOf(l); {
+	case k.core != nil:
 		c.limiter, c.outer = k.core, nil
+	case k.absent:
+		c.outer = nil
 	}
 	if _, picks := l.(picker); c.name == "" && !picks { // the name is that of the picked limiter
 		if named, ok := l.(interface{ Name() string }); ok {
@@ -187,32 +172,8 @@ func (c *call) decideOne(ctx context.Context) outcome {
 		return failedWith(err)
 	}
 	claim := &c.claims[0]
-	decider := claim.decider()
-	if h, ok := decider.(Holder); ok {
-		return holdBy(ctx, c, claim, h)
-	}
-	l := decider.(Limiter)
-	o := outcome{bucket: claim.isBucket()}
-	switch op := c.opOf(0); op {
-	case CallAcquire:
-		o.result, o.err = l.TryAcquireN(ctx, claim.key, claim.n)
-	case CallPeek:
-		o.result, o.err = lookBy(ctx, l, claim)
-	case CallUpTo:
-		o.taken, o.result, o.err = l.(partialTaker).TryAcquireUpTo(ctx, claim.key, claim.n)
-	case CallCharge:
-		o.result, o.err = l.(Settler).Charge(ctx, claim.key, claim.n)
-	case CallEstimate:
-		o.ticket, o.result, o.err = l.(Settler).Estimate(ctx, claim.key, claim.n)
-		if o.ticket != nil {
-			o.ticket.hearers = o.ticket.hearers.with(claim.hearers)
-		}
-	case CallReserve:
-		o.reservation, o.err = l.(promiser).promise(ctx, c.timing, claim.key, claim.n, c.longest, claim.hearers)
-		if o.err == nil {
-			o.result = o.reservation.result
-		}
-	}
+	o := c.opOf(0).decide(ctx, claim.decider(), c, claim)
+	o.bucket = claim.isBucket()
 	return o
 }
 
@@ -236,81 +197,70 @@ func (c *Claim) isBucket() bool {
 	return kindOf(c.outer).bucket
 }
 
-// A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
-type promiser interface {
-	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
-}
-
 // decideTogether has several limiters decide, all or nothing: all on Redis, or all in memory.
 // AllowAll and DenyAll may stand beside either.
 func (c *call) decideTogether(ctx context.Context) outcome {
-	var rest call
-	var places [maxGroup]int
-	parts := make([]PartResult, len(c.claims))
-	memory := 0
-	for i, claim := range c.claims {
+	var elsewhere, memory claimSet // the claims that are not on Redis, and those of them on limiters in memory
+	for i := range c.claims {
+		claim := &c.claims[i]
 		switch l := claim.outer.(type) {
-		case constant:
-			r, err := l.TryAcquireN(ctx, claim.key, claim.n)
-			if err != nil {
-				return failedWith(err)
-			}
-			if parts[i].Result = r; !r.Allowed {
-				return c.denied(i, r)
-			}
-			if claim.settle && c.op != CallPeek {
-				parts[i].Ticket = &Ticket{key: claim.key, n: claim.n, memory: l}
-			}
-			continue
-		case constantHolds:
-			o := holdBy(ctx, c, &c.claims[i], l)
-			if o.err != nil {
-				return o
-			}
-			if parts[i].Result, parts[i].Hold = o.result, o.hold; !o.result.Allowed {
-				return c.denied(i, o.result)
-			}
-			continue
 		case nil:
 			if claim.limiter == nil {
 				return failedWith(errUnmade)
 			}
+			continue
+		case *constant, *constantHolds:
 		case decidesTogether:
-			memory++
+			memory |= 1 << i
 		default:
 			return failedWith(errAlone(l))
 		}
-		places[len(rest.claims)] = i
-		rest.claims = append(rest.claims, claim)
+		elsewhere |= 1 << i
 	}
-	var all AllResult
-	var err error
+	if elsewhere == 0 {
+		return c.decideOnRedis(ctx, c.claims)
+	}
+	var rest []Claim
+	var places [maxGroup]int
+	parts := make([]PartResult, len(c.claims))
+	for i := range c.claims {
+		claim := &c.claims[i]
+		if !isConstant(claim.outer) {
+			places[len(rest)] = i
+			rest = append(rest, *claim)
+			continue
+		}
+		o := c.opOf(i).decide(ctx, claim.outer, c, claim)
+		if o.err != nil {
+			return o
+		}
+		if parts[i] = (PartResult{Result: o.result, Hold: o.hold, Ticket: o.ticket}); !o.result.Allowed {
+			return c.denied(i, o.result)
+		}
+	}
+	var o outcome
 	switch {
-	case len(rest.claims) == 0:
-	case memory == len(rest.claims):
-		all, err = decideInMemory(ctx, rest.claims, c.op == CallPeek)
-	case memory > 0 && !c.split:
-		err = errMixed
-	case memory > 0:
-		all, err = decideMixed(ctx, rest.claims, c.op == CallPeek)
-	case c.op == CallPeek:
-		all, err = peekClaims(ctx, rest.claims...)
-	case c.split:
-		all, err = TryAcquireAcrossSlots(ctx, rest.claims...)
+	case len(rest) == 0:
+	case memory == 0:
+		o = c.decideOnRedis(ctx, rest)
+	case bits.OnesCount8(uint8(memory)) == len(rest):
+		o = outcomeOf(decideInMemory(ctx, rest, c.op == look))
+	case !c.split:
+		o = failedWith(errMixed)
 	default:
-		all, err = TryAcquireAll(ctx, rest.claims...)
+		o = outcomeOf(decideMixed(ctx, rest, c.op == look))
 	}
-	if err != nil {
+	if o.err != nil {
 		var slots *slotErrors
-		if errors.As(err, &slots) {
+		if errors.As(o.err, &slots) {
 			slots.failed = slots.failed.at(places)
 		}
-		return failedWith(err)
+		return o
 	}
-	for i, p := range all.Parts {
+	for i, p := range o.parts {
 		parts[places[i]] = p
 	}
-	o := outcome{parts: parts, joined: c.joined()}
+	o = outcome{parts: parts, joined: joinedOf(c.claims)}
 	for i, p := range parts {
 		switch {
 		case i == 0:
@@ -324,10 +274,15 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 	return o
 }
 
-// joined is the claims of one key of one limiter. The policies have been taken off.
-func (c *call) joined() (all claimSet) {
-	for i, a := range c.claims {
-		for j, b := range c.claims[:i] {
+// outcomeOf is the outcome of a decision about several claims.
+func outcomeOf(r AllResult, err error) outcome {
+	return outcome{result: r.Result, parts: r.Parts, err: err}
+}
+
+// joinedOf is the claims of one key of one limiter. The policies have been taken off.
+func joinedOf(claims []Claim) (all claimSet) {
+	for i, a := range claims {
+		for j, b := range claims[:i] {
 			same := a.limiter == nil && b.limiter == nil && a.outer == b.outer // in memory
 			if a.limiter != nil && b.limiter != nil {
 				same = a.limiter.head == b.limiter.head
@@ -391,7 +346,7 @@ func (c *call) check() error {
 	case err != nil:
 		return err
 	case inside == nil:
-		return c.checkLimiters()
+		return c.mistakeOfLimiters(context.Background())
 	}
 	if err := inside.check(); err != nil || secondaries == nil {
 		return err
@@ -428,12 +383,9 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 				inside.add(claim, picked)
 			}
 		case outagePolicy:
-			f, primary, secondary := p.outage()
-			if f == nil {
-				return nil, nil, errUnmade
-			}
-			inside.add(claim, primary)
-			secondaries.add(claim, secondary)
+			f := p.outage()
+			inside.add(claim, f.primary)
+			secondaries.add(claim, f.secondary)
 		default:
 			k := kindOf(p)
 			if k.absent || k.inside == nil {
@@ -452,33 +404,4 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 func (c *call) add(claim Claim, l any) {
 	claim.by(l)
 	c.claims = append(c.claims, claim)
-}
-
-// checkLimiters is check for a call without policies.
-func (c *call) checkLimiters() error {
-	var redisClaims []Claim
-	memory := 0
-	for _, claim := range c.claims {
-		switch l := claim.outer.(type) {
-		case constant, constantHolds:
-		case nil:
-			if claim.limiter == nil {
-				return errUnmade
-			}
-			redisClaims = append(redisClaims, claim)
-		case decidesTogether:
-			memory++
-		default:
-			if kindOf(l).unmade() || !c.one() || claim.settle {
-				return errAlone(l)
-			}
-		}
-	}
-	switch {
-	case memory > 0 && len(redisClaims) > 0:
-		return errMixed
-	case len(redisClaims) > 0:
-		return checkOnRedis(context.Background(), redisClaims, false)
-	}
-	return nil
 }

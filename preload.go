@@ -32,7 +32,7 @@ func PreloadAll(ctx context.Context, claims ...Claim) error {
 		return invalidConfig("PreloadAll: there is no claim")
 	}
 	var p preloads
-	if err := p.add(ctx, &call{op: CallAcquire, claims: slices.Clone(claims), split: true}); err != nil {
+	if err := p.add(ctx, &call{op: acquire, claims: slices.Clone(claims), split: true}); err != nil {
 		return err
 	}
 	return p.load(ctx)
@@ -54,7 +54,7 @@ type preloader interface {
 func (p *preloads) add(ctx context.Context, c *call) error {
 	inside, secondaries, err := c.within(func(choice picker, at int) (any, error) {
 		key := c.claims[at].key
-		picked, err := choice.pickFor(ctx, key)
+		picked, err := choice.of(ctx, key)
 		if err == nil && deniesAll(picked) {
 			err = invalidConfig("PreloadAll: the plan of %s, the key of claim %d, is to deny all, which needs no script; give a key and a context that have another plan",
 				shortKey(key), at+1)
@@ -74,19 +74,13 @@ func (p *preloads) add(ctx context.Context, c *call) error {
 }
 
 // deniesAll reports whether l is DenyAll or DenyHolds.
-func deniesAll(l any) bool {
-	switch l := l.(type) {
-	case constant:
-		return !l.result.Allowed
-	case constantHolds:
-		return !l.constant.result.Allowed
-	}
-	return false
-}
+func deniesAll(l any) bool { return l == any(denyAll) || l == any(denyHolds) }
 
 // addLimiters is add for a call without policies.
 func (p *preloads) addLimiters(c *call) error {
-	if err := c.checkLimiters(); err != nil {
+	together := *c
+	together.split = false // one script for all, if there can be one
+	if err := together.mistakeOfLimiters(context.Background()); err != nil {
 		return err
 	}
 	var onRedis []Claim

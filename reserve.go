@@ -215,6 +215,44 @@ func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
 	return true, nil
 }
 
+// reserve takes n permits for later. A denial says nothing about it.
+var reserve = &operation{
+	call: CallReserve,
+	unable: func(l any, _ *Claim) error {
+		if !promises(l) {
+			return errNoReserve
+		}
+		return nil
+	},
+	check: func(ctx context.Context, c *core, call *call, claim *Claim) error {
+		return c.checkReserve(ctx, claim.key, claim.n, call.longest)
+	},
+	decide: func(ctx context.Context, l any, call *call, claim *Claim) (o outcome) {
+		o.reservation, o.err = l.(promiser).promise(ctx, call.timing, claim.key, claim.n, call.longest, claim.hearers)
+		if o.err == nil {
+			o.result = o.reservation.result
+		}
+		return o
+	},
+}
+
+// A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
+type promiser interface {
+	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
+}
+
+// promises reports whether l may promise permits that are not there yet.
+func promises(l any) bool {
+	if c, ok := l.(*core); ok {
+		return c.waits != nil
+	}
+	_, ok := l.(promiser)
+	return ok && kindOf(l).role != alien // which may do more in its TryAcquireN
+}
+
+// errNoReserve says that the limiter that would decide promises no permits.
+var errNoReserve = invalidConfig("the limiter cannot reserve; give a token or leaky bucket, or use Wait, which also asks again")
+
 // A timing is the clock by which callers wait.
 type timing struct {
 	now   func() time.Time

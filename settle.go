@@ -53,6 +53,40 @@ var (
 	_ Settler = (*LeakyBucket)(nil)
 )
 
+// estimate takes n permits, and remembers where.
+var estimate = &operation{
+	call:   CallEstimate,
+	unable: unableToSettle,
+	check:  checkTake,
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		o.ticket, o.result, o.err = l.(Settler).Estimate(ctx, claim.key, claim.n)
+		if o.ticket != nil {
+			o.ticket.hearers = o.ticket.hearers.with(claim.hearers)
+		}
+		return o
+	},
+}
+
+// charge takes n permits, even if fewer are left. It is never denied.
+var charge = &operation{
+	call:   CallCharge,
+	unable: unableToSettle,
+	check: func(ctx context.Context, c *core, _ *call, claim *Claim) error {
+		return c.checkCharge(ctx, claim.key, claim.n)
+	},
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		o.result, o.err = l.(Settler).Charge(ctx, claim.key, claim.n)
+		return o
+	},
+}
+
+func unableToSettle(l any, _ *Claim) error {
+	if _, ok := l.(Settler); !ok {
+		return cannot(l, "settle")
+	}
+	return nil
+}
+
 // WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
 // refilled while the ticket was held. Of n permits held for h, these are n − rate × h, rounded
 // down to the units in which the bucket counts; with WithRefillEvery, n less what the steps in

@@ -106,7 +106,7 @@ func TestOnlyWhatSettlesSettlesThroughADecorator(t *testing.T) {
 		_, _, err = cache.TryAcquireUpTo(ctx, "k", 1)
 		require.ErrorContains(t, err, want)
 	}
-	for _, made := range []ratelimit.Settler{&ratelimit.DenyCache{}, (*ratelimit.Fallback)(nil), &ratelimit.Choice{}, (*ratelimit.Shadow)(nil)} {
+	for _, made := range []ratelimit.Settler{&ratelimit.DenyCache{}, new(ratelimit.Fallback), &ratelimit.Choice{}, new(ratelimit.Shadow)} {
 		_, _, err := made.Estimate(ctx, "k", 1)
 		require.ErrorContains(t, err, "not made by its constructor", "%T", made)
 	}

@@ -43,11 +43,14 @@ import (
 // be asked about calls that the cache denies. NewDenyCache refuses that. A call takes some
 // 300 ns more than the enforced limiter alone.
 type Shadow struct {
+	policied
 	enforced, trial Limiter
 	report          func(Trial)
 	running         chan struct{} // one element for each trial under way
 	dropped, failed atomic.Int64
 }
+
+func (s *Shadow) kind() kind { return kindAround(s, s.enforced) }
 
 var _ Limiter = (*Shadow)(nil)
 
@@ -79,7 +82,9 @@ func NewShadow(enforced, trial Limiter, report func(Trial)) (*Shadow, error) {
 	case report == nil:
 		return nil, invalidConfig("NewShadow: report is nil; give a function that gets the trial's answers")
 	}
-	return &Shadow{enforced: enforced, trial: trial, report: report, running: make(chan struct{}, maxTrials)}, nil
+	s := &Shadow{enforced: enforced, trial: trial, report: report, running: make(chan struct{}, maxTrials)}
+	s.by = s
+	return s, nil
 }
 
 func (s *Shadow) rank() int { return rankShadow }
@@ -92,29 +97,25 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 			continue
 		}
 		s := c.claims[i].outer.(*Shadow)
-		if s == nil || s.enforced == nil {
-			return failedWith(errUnmade)
-		}
 		shadows[i] = s
 		c.claims[i].by(s.enforced)
 	}
-	ops := [maxGroup]Call{}
+	var ops [maxGroup]*operation
 	for i := range c.claims {
 		ops[i] = c.opOf(i)
 	}
 	out := c.decide(ctx)
-	if out.err != nil || c.op == CallPeek {
+	if out.err != nil || c.op == look {
 		return out
 	}
 	for i, s := range shadows {
 		if s == nil || !out.othersAllowed(i) {
 			continue
 		}
-		claim := c.claims[i]
-		t := trialCall{Trial: Trial{Key: claim.key, N: claim.n, Enforced: *out.part(i)}, op: ops[i], more: &trialMore{longest: c.longest}}
+		t := trialCall{Trial: Trial{Key: c.claims[i].key, N: c.claims[i].n, Enforced: *out.part(i)}, op: ops[i], longest: c.longest}
 		if follows := out.hearersOf(i); follows != nil {
-			t.more.taken = &trialTaken{shadow: s}
-			*follows = (*follows).and(t.more.taken)
+			t.taken = &trialTaken{shadow: s}
+			*follows = (*follows).and(t.taken)
 		}
 		s.try(ctx, t)
 	}
@@ -142,18 +143,13 @@ func (o *outcome) othersAllowed(i int) bool {
 	return true
 }
 
-// A trialCall is a call of which the trial is asked.
+// A trialCall is what the trial is asked: an operation, or a Reset or a settlement, which have none.
 type trialCall struct {
 	Trial
-	op   Call
-	more *trialMore // of what is no TryAcquireN; nil: nothing
-}
-
-// A trialMore is what only some operations have, so that a TryAcquireN copies less.
-type trialMore struct {
-	longest time.Duration // of a CallReserve
-	taken   *trialTaken   // by an estimate or a reservation; nil: the enforced limiter has denied it
-	settle  settlement    // of a CallSettle, by actual
+	op      *operation
+	longest time.Duration // of a reserve
+	taken   *trialTaken   // by an estimate or a reservation; nil: nothing, or the enforced limiter has denied it
+	settle  settlement    // by actual; nil: none
 	actual  int
 }
 
@@ -178,7 +174,7 @@ func (t *trialTaken) givesBack(ctx context.Context, _ string, _, actual int) (do
 	t.settled, t.actual = true, actual
 	t.mu.Unlock()
 	if settle != nil { // if too many trials are under way, what this one has taken stays
-		t.shadow.try(ctx, trialCall{op: CallSettle, more: &trialMore{settle: settle, actual: actual}})
+		t.shadow.try(ctx, trialCall{settle: settle, actual: actual})
 	}
 	return func(error) {}
 }
@@ -194,66 +190,31 @@ func (t *trialTaken) took(ctx context.Context, settle settlement) {
 	}
 }
 
-// TryAcquire is TryAcquireN(ctx, key, 1).
-func (s *Shadow) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-// TryAcquireN returns what the enforced limiter returns.
-func (s *Shadow) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	if s == nil || s.enforced == nil {
-		return Result{}, errUnmade
-	}
-	r, err := s.enforced.TryAcquireN(ctx, key, n)
-	if err == nil {
-		s.try(ctx, trialCall{Trial: Trial{Key: key, N: n, Enforced: r}, op: CallAcquire})
-	}
-	return r, err
-}
-
-// Peek returns the enforced limiter's Peek. The trial is not asked.
-func (s *Shadow) Peek(ctx context.Context, key string) (Result, error) {
-	if s == nil || s.enforced == nil {
-		return Result{}, errUnmade
-	}
-	return s.enforced.Peek(ctx, key)
-}
-
 // Reset resets key in the enforced limiter, and then in the trial, in the background. It
 // returns the enforced limiter's error. If the trial fails to reset the key, report gets a
 // Trial whose N is 0 and whose Err is the error.
 func (s *Shadow) Reset(ctx context.Context, key string) error {
-	if s == nil || s.enforced == nil {
+	if s.enforced == nil {
 		return errUnmade
 	}
 	err := s.enforced.Reset(ctx, key)
 	if checkKey(key) == nil {
-		s.try(ctx, trialCall{Trial: Trial{Key: key}, op: CallReset})
+		s.try(ctx, trialCall{Trial: Trial{Key: key}})
 	}
 	return err
 }
 
 // Dropped is how many calls the trial was not asked about, because too many trials were
 // under way.
-func (s *Shadow) Dropped() int64 {
-	if s == nil {
-		return 0
-	}
-	return s.dropped.Load()
-}
+func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
 
 // Panicked is how many calls of report have panicked. If the trial itself panics, report gets
 // that as the Err of a Trial.
-func (s *Shadow) Panicked() int64 {
-	if s == nil {
-		return 0
-	}
-	return s.failed.Load()
-}
+func (s *Shadow) Panicked() int64 { return s.failed.Load() }
 
 // Name returns the enforced limiter's name, "default" if that has none.
 func (s *Shadow) Name() string {
-	if s == nil || s.enforced == nil {
+	if s.enforced == nil {
 		return ""
 	}
 	return limitername.Of(s.enforced)
@@ -288,7 +249,7 @@ func (s *Shadow) run(ctx context.Context, t trialCall) {
 // ask asks the trial, and reports its answer.
 func (s *Shadow) ask(ctx context.Context, t *trialCall) {
 	s.answer(ctx, t)
-	if t.op == CallSettle || t.op == CallReset && t.Err == nil {
+	if t.settle != nil || t.op == nil && t.Err == nil {
 		return
 	}
 	defer func() {
@@ -308,25 +269,24 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 			t.Result, t.Err = Result{}, fmt.Errorf("ratelimit: shadow: the trial panicked: %v", p)
 		}
 	}()
-	switch t.op {
-	case CallSettle:
-		t.Err = t.more.settle(ctx, t.more.actual)
-	case CallReset:
+	switch {
+	case t.settle != nil:
+		t.Err = t.settle(ctx, t.actual)
+		return
+	case t.op == nil:
 		t.Err = s.trial.Reset(ctx, t.Key)
-	case CallAcquire:
-		t.Result, t.Err = s.trial.TryAcquireN(ctx, t.Key, t.N)
-	default:
-		o := through(ctx, s.trial, t.op, t.Key, t.N, t.more.longest)
-		t.Result, t.Err = o.result, o.err
-		switch taken := t.more.taken; {
-		case taken == nil:
-		case o.ticket != nil:
-			taken.took(ctx, o.ticket.Settle)
-		case o.reservation != nil:
-			taken.took(ctx, func(ctx context.Context, _ int) error {
-				_, err := o.reservation.cancel(ctx)
-				return err
-			})
-		}
+		return
+	}
+	o := operate(ctx, s.trial, t.op, t.Key, t.N, call{longest: t.longest, timing: realTime})
+	t.Result, t.Err = o.result, o.err
+	switch {
+	case t.taken == nil:
+	case o.ticket != nil:
+		t.taken.took(ctx, o.ticket.Settle)
+	case o.reservation != nil:
+		t.taken.took(ctx, func(ctx context.Context, _ int) error {
+			_, err := o.reservation.cancel(ctx)
+			return err
+		})
 	}
 }

@@ -63,7 +63,7 @@ func TestShadowConfigErrors(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, test.says)
 	}
-	for _, s := range []*ratelimit.Shadow{nil, {}} {
+	for _, s := range []*ratelimit.Shadow{{}} {
 		_, err := s.TryAcquire(ctx, "k")
 		require.ErrorContains(t, err, "was not made by its constructor")
 		_, err = s.Peek(ctx, "k")

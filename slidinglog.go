@@ -34,6 +34,8 @@ var (
 // Logs with other rules may use the same key, as for a [SlidingWindow].
 type SlidingLog struct{ core }
 
+func (l *SlidingLog) kind() kind { return kindOnRedis(l, &l.core) }
+
 // NewSlidingLog returns a sliding log with 1 to 100 rules, in any order. It returns an
 // error for a rule that a rule with a longer window implies: 20 a second never applies
 // beside 10 a minute. The error wraps ErrInvalidConfig. Redis is not asked.

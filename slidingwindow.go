@@ -49,6 +49,8 @@ var (
 // takes an eighth of the memory, and accepts any limit and n.
 type SlidingWindow struct{ core }
 
+func (l *SlidingWindow) kind() kind { return kindOnRedis(l, &l.core) }
+
 // maxStored is how many permits one call can take, from all its limiters together, of those
 // that store each permit. All is done in one execution: to add as many members takes 20 ms, to
 // remove them 2 ms.

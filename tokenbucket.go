@@ -14,6 +14,8 @@ import "github.com/tryacquire/ratelimit/internal/keyname"
 // 0 the bucket allows at most burst + ⌈t/d⌉ × the tokens of a step.
 type TokenBucket struct{ bucketCore }
 
+func (l *TokenBucket) kind() kind { return kindOnRedis(l, &l.core) }
+
 // NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
 // bucket that takes more than 71 years to refill, and says which burst and which rate it
 // accepts instead. The error wraps ErrInvalidConfig. Redis is not asked.

@@ -177,7 +177,7 @@ func exportedMethods(t *testing.T) (types []string, ofTests map[string]bool) {
 	return slices.Compact(types), ofTests
 }
 
-// embedding returns the exported structs of a declaration that embed core.
+// embedding returns the exported structs of a declaration that embed something unexported.
 func embedding(d ast.Decl) (names []string) {
 	g, ok := d.(*ast.GenDecl)
 	if !ok {
@@ -188,8 +188,12 @@ func embedding(d ast.Decl) (names []string) {
 		if !ok || !t.Name.IsExported() {
 			continue
 		}
-		if s, ok := t.Type.(*ast.StructType); ok && len(s.Fields.List) == 1 && len(s.Fields.List[0].Names) == 0 {
-			names = append(names, t.Name.Name)
+		if s, ok := t.Type.(*ast.StructType); ok {
+			for _, field := range s.Fields.List {
+				if id, ok := field.Type.(*ast.Ident); ok && field.Names == nil && !id.IsExported() {
+					names = append(names, t.Name.Name)
+				}
+			}
 		}
 	}
 	return names

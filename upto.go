@@ -21,6 +21,25 @@ var (
 	_ partialTaker = (*LeakyBucket)(nil)
 )
 
+// upTo takes as many of n permits as are left.
+var upTo = &operation{
+	call: CallUpTo,
+	unable: func(l any, _ *Claim) error {
+		if _, ok := l.(partialTaker); !ok {
+			return cannot(l, "take a part of what is asked for")
+		}
+		return nil
+	},
+	check: func(ctx context.Context, c *core, _ *call, claim *Claim) error {
+		return c.checkUpTo(ctx, claim.key, claim.n)
+	},
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		o.taken, o.result, o.err = l.(partialTaker).TryAcquireUpTo(ctx, claim.key, claim.n)
+		return o
+	},
+	forMemory: func(int) int { return 1 },
+}
+
 func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	began, o := c.begin(), Observation{Call: CallUpTo, Key: key, N: n}
 	if o.Err = c.checkUpTo(ctx, key, n); o.Err != nil {

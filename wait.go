@@ -104,9 +104,7 @@ func bucketIn(l Limiter, around *hearers) (c *core, all *hearers, ok bool) {
 // reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide
 // promises nothing.
 func (w waiter) reserve(ctx, attempt context.Context, l Limiter, key string, n int) (Result, error) {
-	c := callOn(l, CallReserve, key, n)
-	c.longest, c.timing = w.left(ctx), w.timing
-	o := c.decide(attempt)
+	o := operate(attempt, l, reserve, key, n, call{longest: w.left(ctx), timing: w.timing})
 	if o.err == nil {
 		o.err = o.reservation.Wait(ctx)
 	}
