@@ -49,9 +49,13 @@ type All struct {
 	most     int     // permits that one call can get from each of them
 }
 
-func (a *All) kind() kind { return kind{self: a, role: several, most: a.ceiling(), group: a.group} }
-
-var _ Limiter = (*All)(nil)
+func (a *All) kind() kind {
+	k := kind{self: a, role: several, most: a.most}
+	if a.group != nil {
+		k.client = a.group.exec.Client
+	}
+	return k
+}
 
 // NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
 // ErrInvalidConfig: no limiter, more than eight, some on Redis and some in memory, a decorator, one
@@ -234,13 +238,6 @@ func (a *All) Name() string {
 		return ""
 	}
 	return a.name
-}
-
-func (a *All) ceiling() int {
-	if a == nil {
-		return 0
-	}
-	return a.most
 }
 
 // A Claim says what a call takes from one limiter: n permits of a key. It is made by the

@@ -245,10 +245,10 @@ func groupOf(claims []Claim) (*group, error) {
 		key.limiters[i], key.settle[i] = c.limiter, c.settle
 	}
 	first := claims[0].limiter
-	kept := first.groups.Load()
-	if kept == nil {
+	kept, ok := first.groups.Load().(*groups)
+	if !ok {
 		first.groups.CompareAndSwap(nil, recent.New(maxGroups, groupOfKey))
-		kept = first.groups.Load()
+		kept = first.groups.Load().(*groups)
 	}
 	return kept.Get(key)
 }

@@ -29,8 +29,6 @@ type Choice struct {
 
 func (c *Choice) kind() kind { return kind{self: c, role: decorator} }
 
-var _ Limiter = (*Choice)(nil)
-
 // NewChoice returns a limiter that passes each call to the limiter that pick returns. pick is
 // called once for each call, with its context; once more by a [Fallback] that does not ask its primary,
 // to find the caller's mistakes; and for each answer of the primary where the Choice is the
@@ -94,12 +92,6 @@ func (*picks) around(ctx context.Context, c *call, own claimSet) outcome {
 		}
 	}
 	return c.decide(ctx)
-}
-
-// A picker is a Choice, of limiters or of holders.
-type picker interface {
-	policy
-	of(ctx context.Context, key string) (any, error) // what is picked
 }
 
 func (p *picks) of(ctx context.Context, key string) (any, error) {

@@ -40,7 +40,7 @@ type core struct {
 	inFlight *InFlight // nil: the permits are not held
 
 	scripts *scripts
-	groups  atomic.Pointer[groups] // of limiters, of which this is the first, that decide together
+	groups  atomic.Value // *groups, of limiters of which this is the first, that decide together
 }
 
 // An algorithm is what core.build has to know of an algorithm.

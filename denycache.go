@@ -80,8 +80,6 @@ type DenyCache struct {
 
 func (c *DenyCache) kind() kind { return kindAround(c, c.limiter) }
 
-var _ Limiter = (*DenyCache)(nil)
-
 const maxDenyCacheKey = 256
 
 // NewDenyCache puts a cache of denials in front of l. l may be any limiter whose

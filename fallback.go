@@ -66,8 +66,6 @@ type Fallback struct {
 
 func (f *Fallback) kind() kind { return f.outages.kind(f) }
 
-var _ Limiter = (*Fallback)(nil)
-
 // NewFallback returns a limiter that asks primary, and secondary when primary
 // could not decide. An outage alone neither allows nor denies a call; the secondary
 // does.

@@ -22,13 +22,6 @@ type Holder interface {
 	Name() string
 }
 
-var (
-	_ Holder = (*InFlight)(nil)
-	_ Holder = (*LocalInFlight)(nil)
-	_ Holder = (*HoldFallback)(nil)
-	_ Holder = (*HoldChoice)(nil)
-)
-
 // hold takes n permits that are given back by a Hold.
 var hold = &operation{
 	call:  CallHold,

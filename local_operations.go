@@ -20,11 +20,6 @@ type settlesInMemory interface {
 	settle(ctx context.Context, key string, n, actual int) error
 }
 
-var (
-	_ partialTaker = (*LocalTokenBucket)(nil)
-	_ Settler      = (*LocalTokenBucket)(nil)
-)
-
 // Claim is a claim for n permits of key. Claims on limiters in memory are decided together, without
 // Redis; they cannot stand beside claims on Redis, except as secondaries of a [Fallback].
 func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, key, n) }

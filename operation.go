@@ -209,9 +209,3 @@ func (p *policiedHolds) Peek(ctx context.Context, key string) (Result, error) {
 
 // Claim is a claim for n permits of key, for [TryAcquireAll].
 func (p *policiedHolds) Claim(key string, n int) Claim { return (*policied)(p).Claim(key, n) }
-
-var (
-	_ Settler = (*policied)(nil)
-
-	_ partialTaker = (*policied)(nil)
-)

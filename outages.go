@@ -59,13 +59,9 @@ func (f *outages) kind(self any) kind {
 // answers.
 func (f *outages) Name() string { return f.name }
 
-// An outagePolicy is a Fallback, of limiters or of holders.
-type outagePolicy interface {
-	policy
-	outage() *outages
-}
-
 func (f *outages) outage() *outages { return f }
+
+func (f *outages) sides() (primary, secondary any) { return f.primary, f.secondary }
 
 func (f *outages) rank() int { return rankFallback }
 
@@ -133,7 +129,7 @@ func newGuarded(c *call, own claimSet) *guarded {
 		if !own.has(i) {
 			continue
 		}
-		f := c.claims[i].outer.(outagePolicy).outage()
+		f := c.claims[i].outer.(interface{ outage() *outages }).outage()
 		g.outages[i] = f
 		g.inner.claims[i].by(f.primary)
 		g.observed = g.observed || f.watch != nil
@@ -359,16 +355,11 @@ func (g *guarded) note(ctx context.Context) {
 // clientOf is the client of limiter, nil if it has none, or another one for each call, or if the client
 // cannot be compared.
 func clientOf(limiter any) any {
-	var of Client
-	switch k := kindOf(limiter); {
-	case k.inside != nil:
+	k := kindOf(limiter)
+	if k.inside != nil {
 		return clientOf(k.inside)
-	case k.core != nil:
-		of = k.core.exec.Client
-	case k.group != nil:
-		of = k.group.exec.Client
 	}
-	switch client := of.(type) {
+	switch client := k.client.(type) {
 	case *redis.Client, *redis.ClusterClient, *redis.Ring:
 		return client
 	}
@@ -377,7 +368,7 @@ func clientOf(limiter any) any {
 
 // hasBreaker reports whether a call of l may ask b.
 func hasBreaker(l any, b *Breaker) bool {
-	if p, ok := l.(outagePolicy); ok && slices.Contains(p.outage().guard.Breakers, b.begun()) {
+	if p, ok := l.(interface{ outage() *outages }); ok && slices.Contains(p.outage().guard.Breakers, b.begun()) {
 		return true
 	}
 	inner := kindOf(l).inside

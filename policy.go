@@ -26,6 +26,18 @@ type policy interface {
 	around(ctx context.Context, c *call, own claimSet) outcome
 }
 
+// An outagePolicy is a Fallback, of limiters or of holders.
+type outagePolicy interface {
+	policy
+	sides() (primary, secondary any)
+}
+
+// A picker is a Choice, of limiters or of holders.
+type picker interface {
+	policy
+	of(ctx context.Context, key string) (any, error) // what is picked
+}
+
 // The ranks. A denial from memory needs no Redis, and so comes before an outage. The rest of the order is that
 // which docs/composing.md advises.
 const (
@@ -83,6 +95,17 @@ func (o *outcome) all(c *call) (AllResult, error) {
 		o.parts[i].Name, o.parts[i].Key = cmp.Or(name, limitername.Default), claim.key
 	}
 	return AllResult{Result: o.result, Parts: o.parts}, nil
+}
+
+// hearersOf is who hears of what is given back of claim i, nil if nothing can be.
+func (o *outcome) hearersOf(i int) **hearers {
+	if ticket := o.ticketOf(i); ticket != nil {
+		return &ticket.hearers
+	}
+	if o.reservation != nil {
+		return &o.reservation.hearers
+	}
+	return nil
 }
 
 // undo gives back what a call has taken whose caller has left. Permits taken without a ticket stay taken.
@@ -383,9 +406,9 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 				inside.add(claim, picked)
 			}
 		case outagePolicy:
-			f := p.outage()
-			inside.add(claim, f.primary)
-			secondaries.add(claim, f.secondary)
+			primary, secondary := p.sides()
+			inside.add(claim, primary)
+			secondaries.add(claim, secondary)
 		default:
 			k := kindOf(p)
 			if k.absent || k.inside == nil {

@@ -44,15 +44,6 @@ type Settler interface {
 	Charge(ctx context.Context, key string, n int) (Result, error)
 }
 
-var (
-	_ Settler = (*FixedWindow)(nil)
-	_ Settler = (*CalendarWindow)(nil)
-	_ Settler = (*SlidingWindow)(nil)
-	_ Settler = (*SlidingLog)(nil)
-	_ Settler = (*TokenBucket)(nil)
-	_ Settler = (*LeakyBucket)(nil)
-)
-
 // estimate takes n permits, and remembers where.
 var estimate = &operation{
 	call:   CallEstimate,

@@ -52,8 +52,6 @@ type Shadow struct {
 
 func (s *Shadow) kind() kind { return kindAround(s, s.enforced) }
 
-var _ Limiter = (*Shadow)(nil)
-
 // A Trial holds the answer of a [Shadow]'s trial to one call.
 type Trial struct {
 	Key      string
@@ -120,17 +118,6 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 		s.try(ctx, t)
 	}
 	return out
-}
-
-// hearersOf is who hears of what is given back of claim i, nil if nothing can be.
-func (o *outcome) hearersOf(i int) **hearers {
-	if ticket := o.ticketOf(i); ticket != nil {
-		return &ticket.hearers
-	}
-	if o.reservation != nil {
-		return &o.reservation.hearers
-	}
-	return nil
 }
 
 // othersAllowed reports whether all claims but claim i were allowed.

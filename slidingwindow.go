@@ -51,11 +51,6 @@ type SlidingWindow struct{ core }
 
 func (l *SlidingWindow) kind() kind { return kindOnRedis(l, &l.core) }
 
-// maxStored is how many permits one call can take, from all its limiters together, of those
-// that store each permit. All is done in one execution: to add as many members takes 20 ms, to
-// remove them 2 ms.
-const maxStored = 10_000
-
 // maxZSet is the highest limit with ZSet. The script keeps at most as many members for a longer
 // window.
 const maxZSet = maxStored

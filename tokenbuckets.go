@@ -5,10 +5,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/recent"
 )
 
-// maxTokenBuckets is how many limits TokenBuckets keeps: as many as are usually in use at once,
-// in some 26 MB.
-const maxTokenBuckets = 16_384
-
 // TokenBuckets are the token buckets of one name whose limit comes with each call: from a
 // database, a token's claims or a configuration that changes.
 //

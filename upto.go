@@ -12,15 +12,6 @@ type partialTaker interface {
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error)
 }
 
-var (
-	_ partialTaker = (*FixedWindow)(nil)
-	_ partialTaker = (*CalendarWindow)(nil)
-	_ partialTaker = (*SlidingWindow)(nil)
-	_ partialTaker = (*SlidingLog)(nil)
-	_ partialTaker = (*TokenBucket)(nil)
-	_ partialTaker = (*LeakyBucket)(nil)
-)
-
 // upTo takes as many of n permits as are left.
 var upTo = &operation{
 	call: CallUpTo,
