@@ -110,3 +110,25 @@ func (p *picks) of(ctx context.Context, key string) (any, error) {
 	}
 	return picked, nil
 }
+
+// A HoldChoice is a [Choice] for permits that are held: it picks the Holder of each call, by the
+// customer's plan. Give the plans one name, so that they share the state of each key.
+type HoldChoice struct {
+	policiedHolds
+	picks
+}
+
+func (c *HoldChoice) kind() kind { return kind{self: c, role: decorator} }
+
+// NewHoldChoice returns a Holder that passes each call to the Holder that pick returns, see [NewChoice].
+func NewHoldChoice(pick func(ctx context.Context, key string) (Holder, error)) (*HoldChoice, error) {
+	if pick == nil {
+		return nil, invalidConfig("NewHoldChoice: pick is nil")
+	}
+	c := &HoldChoice{picks: picks{
+		pick:    func(ctx context.Context, key string) (any, error) { return pick(ctx, key) },
+		nothing: "NewHoldChoice: pick returned nil for %s; return a Holder for every key, such as AllowHolds() or DenyHolds()",
+	}}
+	c.by = c
+	return c, nil
+}
