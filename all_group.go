@@ -20,10 +20,11 @@ import (
 	"github.com/tryacquire/ratelimit/internal/recent"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // maxGroup is the most limiters that decide together.
-const maxGroup = 8
+const maxGroup = scripts.MostTogether
 
 // A group is limiters that decide together, all or nothing, in one script. It is light: what depends on
 // the algorithms only is in its shape.
@@ -54,7 +55,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	s := shapeOf(limiters, settle)
 	exec := &redisexec.Executor{
 		Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare,
-		One: s.scripts.one, Peek: s.scripts.peek, Many: s.scripts.many, ManyOfSeveral: s.scripts.manyOfSeveral,
+		One: s.scripts.One, Peek: s.scripts.Peek, Many: s.scripts.Many, ManyOfSeveral: s.scripts.ManyOfSeveral,
 		Args: make([]any, 0, s.args), Words: s.all, Several: s.several,
 	}
 	for _, i := range s.nested {
@@ -102,7 +103,7 @@ type shape struct {
 	args    int   // of all limiters
 	all     int   // words of the reply to a request
 	several []redisexec.Limiter
-	scripts severalSet
+	scripts scripts.Several
 }
 
 // A shapeKey is what distinguishes shapes: whose clock decides, and the limiters in the order of the claims.
@@ -123,7 +124,7 @@ func shapeOf(limiters []*core, settle []bool) *shape {
 	key := shapeKey{byCaller: limiters[0].clock != nil}
 	for i, c := range limiters {
 		of := &key.of[i]
-		of.file, of.args, of.settle = c.fileName(), len(c.exec.Args), settle[i]
+		of.file, of.args, of.settle = c.scripts.Name, len(c.exec.Args), settle[i]
 	}
 	if s, ok := shapes.Load(key); ok {
 		return s.(*shape)
@@ -139,7 +140,7 @@ func newShape(limiters []*core, settle []bool) *shape {
 	}
 	slices.SortStableFunc(s.nested, func(a, b int) int {
 		one, other := limiters[a], limiters[b]
-		return cmp.Or(strings.Compare(one.fileName(), other.fileName()), len(one.exec.Args)-len(other.exec.Args))
+		return cmp.Or(strings.Compare(one.scripts.Name, other.scripts.Name), len(one.exec.Args)-len(other.exec.Args))
 	})
 	var nested []*core
 	var tickets []bool
@@ -170,12 +171,12 @@ func newShape(limiters []*core, settle []bool) *shape {
 	var files []*script.File
 	var args []int
 	for _, c := range limiters {
-		files, args = append(files, c.file()), append(args, len(c.exec.Args))
+		files, args = append(files, c.scripts.Whole(c.clock != nil)), append(args, len(c.exec.Args))
 	}
-	s.scripts = assembleAll(files, args, settle)
+	s.scripts = scripts.Together(files, args, settle)
 	for i := range limiters {
 		s.several = append(s.several, redisexec.Limiter{
-			Args: args[i], Words: wordsOf(i), Common: s.scripts.common[i], CommonOfSeveral: s.scripts.commonOfSeveral[i],
+			Args: args[i], Words: wordsOf(i), Common: s.scripts.Common[i], CommonOfSeveral: s.scripts.CommonOfSeveral[i],
 		})
 	}
 	return s
@@ -205,22 +206,6 @@ func errTooManyLimiters(n int) error {
 
 // longer compares two whole numbers in decimal.
 func longer(a, b string) bool { return len(a) > len(b) || len(a) == len(b) && a > b }
-
-// file is the file that c's scripts are made of.
-func (c *core) file() *script.File {
-	if c.clock != nil {
-		return c.scripts.byCaller.With(callersClock)
-	}
-	return c.scripts.file
-}
-
-// fileName is the name of what file returns, without making it.
-func (c *core) fileName() string {
-	if c.clock != nil {
-		return c.scripts.byCaller.Name()
-	}
-	return c.scripts.file.Name()
-}
 
 // groups are the groups whose first limiter is the same, by all their limiters. So the groups of
 // limiters that nobody uses any more are gone with their first limiter.

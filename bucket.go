@@ -1,34 +1,14 @@
 package ratelimit
 
 import (
-	_ "embed"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/gcra"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/bucket.lua
-	bucketText string
-	//go:embed scripts/steppedbucket.lua
-	steppedBucketText string
-	//go:embed scripts/bucket_rules.lua
-	bucketRulesText string
-
-	bucketRules = script.Parse("bucket_rules.lua", bucketRulesText)
-
-	bucketFile = script.Parse("bucket.lua", script.Include(bucketText, bucketRules))
-	// By the caller's clock the reply is words, because it includes the clock's lag.
-	bucketScripts = newScriptsOf(bucketFile, bucketFile.AnswerInWords())
-	// A reply of one integer does not hold what another rule's state says.
-	bucketInWords        = sync.OnceValue(func() *script.Script { return bucketFile.AnswerInWords().Script() })
-	steppedBucketScripts = newScripts(script.Parse("steppedbucket.lua", script.Include(steppedBucketText, bucketRules)))
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // newBucket is the bucket of settings, whose size an error calls the burst or the capacity.
@@ -91,25 +71,25 @@ func greatest(most int64, ok func(int64) bool) int64 {
 const returnExactly = 1
 
 // bucketAlgorithm is what runs b on Redis. mark is that of the clock in its states.
-func bucketAlgorithm(title, id string, b *gcra.Bucket, exactly bool, mark string) algorithm {
-	a := algorithm{title: title, id: id, most: int(b.Size), cost: redisexec.Cost{Key: 8, Run: 1}, bucket: true}
+func bucketAlgorithm(id string, b *gcra.Bucket, exactly bool, mark string) algorithm {
+	a := algorithm{id: id, most: int(b.Size), cost: redisexec.Cost{Key: 8, Run: 1}, bucket: true}
 	a.which = func(int64, int64) int64 { return 0 }
 	if exactly {
 		a.which = func(int64, int64) int64 { return returnExactly }
 	}
 	stepped := gcra.Stepped{Bucket: b}
 	large := algorithm{
-		scripts: steppedBucketScripts, words: gcra.SteppedWords, explainer: stepped, args: stepped.Args(mark), longest: stepped.Longest(),
+		scripts: scripts.Of("steppedbucket"), explainer: stepped, args: stepped.Args(mark), longest: stepped.Longest(),
 	}
 	if !b.IsEven() {
-		a.scripts, a.words, a.explainer, a.args, a.longest = large.scripts, large.words, large.explainer, large.args, large.longest
+		a.scripts, a.explainer, a.args, a.longest = large.scripts, large.explainer, large.args, large.longest
 		return a
 	}
 	even := gcra.Even{Bucket: b}
-	a.scripts, a.words, a.explainer, a.args, a.longest = bucketScripts, gcra.EvenWords, even, even.Args(mark), even.Longest()
+	a.scripts, a.explainer, a.args, a.longest = scripts.Of("bucket"), even, even.Args(mark), even.Longest()
 	a.large = &large
 	if mark == "" {
-		a.unpack, a.inWords = even.Unpack, bucketInWords
+		a.unpack, a.inWords = even.Unpack, scripts.BucketInWords
 	}
 	return a
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	lua "github.com/yuin/gopher-lua"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -171,9 +172,9 @@ func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
 	if c.byCaller {
 		mark = fmt.Sprintf("@%d", tick.Milliseconds())
 	}
-	c.algorithm = bucketAlgorithm("", "", b, c.exactly, mark)
-	set := c.scripts.get(c.byCaller)
-	for to, from := range map[**lua.FunctionProto]*script.Script{&c.one: set.one, &c.peek: set.peek, &c.operations: set.operations} {
+	c.algorithm = bucketAlgorithm(algorithms.TokenBucket, b, c.exactly, mark)
+	set := c.scripts.Get(c.byCaller)
+	for to, from := range map[**lua.FunctionProto]*script.Script{&c.one: set.One, &c.peek: set.Peek, &c.operations: set.Operations} {
 		fn, err := s.l.LoadString(from.Source)
 		require.NoError(t, err)
 		*to = fn.Proto

@@ -1,22 +1,16 @@
 package ratelimit
 
 import (
-	_ "embed"
+	"fmt"
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/calendars"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/calendarwindow.lua
-	calendarWindowText string
-
-	calendarWindowScripts = newScripts(script.Parse("calendarwindow.lua", calendarWindowText))
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // A CalendarWindow allows up to limit permits in each day, week or month of a time zone, for
@@ -82,22 +76,18 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*Cale
 	own := limit - s.headroom
 	l := &CalendarWindow{}
 	if err := l.build(c, s, algorithm{
-		title: "calendar window", id: keyname.CalendarWindow, most: own,
-		scripts:  calendarWindowScripts,
+		id: algorithms.CalendarWindow, scripts: scripts.Of("calendarwindow"), most: own,
 		args:     []string{strconv.Itoa(own)},
-		instants: (&calendarInstants{calendar: cal}).around,
-		words:    calendarWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: calendarExplainer{int64(limit), int64(own)},
+		instants: (&calendars.Windows{Calendar: cal.of}).Around,
+		cost:     redisexec.Cost{Key: 8, Run: 1}, explainer: calendarExplainer{int64(limit), int64(own)},
 	}); err != nil {
 		return nil, err
 	}
 	return l, nil
 }
 
-// The words of a calendar window's reply: those of a fixed window, and its length.
-const (
-	wordLength    = fixedWords // of the window, microseconds
-	calendarWords = fixedWords + 1
-)
+// wordLength is, behind the words of a fixed window's reply, the length of the window in microseconds.
+const wordLength = wordLeft + 1
 
 // calendarExplainer explains the replies of a calendar window. own is the part of limit that
 // this limiter may use, see WithHeadroom.
@@ -106,4 +96,67 @@ type calendarExplainer struct{ limit, own int64 }
 func (c calendarExplainer) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
 	f := fixed{limit: c.limit, own: c.own, window: exact.Duration(words[wordLength]), unit: time.Microsecond}
 	return f.Explain(words, n, taken, allowed)
+}
+
+// A Calendar divides time into days, weeks or months of a time zone, for a
+// [CalendarWindow]. Each window begins at the first instant of its first date in that zone: at
+// midnight, or, if the clock is set forward over midnight, at that moment. So windows have
+// their real lengths: a day has 23 or 25 hours when the clock is set, a February 28 days. If
+// midnight comes twice, the window begins with the first one; if a zone left a date out, that
+// date has no window of its own. Make a Calendar with [Daily], [Weekly] or [Monthly].
+type Calendar struct{ of calendars.Calendar }
+
+// Daily begins a window with each day in loc.
+func Daily(loc *time.Location) Calendar {
+	return Calendar{calendars.Calendar{Every: calendars.Daily, Loc: loc}}
+}
+
+// Weekly begins a window on the weekday first of each week in loc.
+func Weekly(first time.Weekday, loc *time.Location) Calendar {
+	return Calendar{calendars.Calendar{Every: calendars.Weekly, First: first, Loc: loc}}
+}
+
+// Monthly begins a window on this day of each month in loc, 1 to 31. In a month that has no
+// such day, the window begins on the month's last day. So 31 is always the last day.
+func Monthly(day int, loc *time.Location) Calendar {
+	return Calendar{calendars.Calendar{Every: calendars.Monthly, Day: day, Loc: loc}}
+}
+
+// String names the calendar, such as "weekly from Monday, Europe/Berlin".
+func (c Calendar) String() string {
+	switch c.of.Every {
+	case calendars.Daily:
+		return fmt.Sprintf("daily, %v", c.of.Loc)
+	case calendars.Weekly:
+		return fmt.Sprintf("weekly from %v, %v", c.of.First, c.of.Loc)
+	case calendars.Monthly:
+		return fmt.Sprintf("monthly from day %d, %v", c.of.Day, c.of.Loc)
+	}
+	return "no calendar"
+}
+
+// Window returns when the window of an instant begins and when it ends, which is when the next
+// one begins, in the calendar's zone. An instant before 1970 counts as 1970, and one after 2112
+// as 2112. Both are zero for a Calendar that no constructor accepts.
+func (c Calendar) Window(at time.Time) (begin, end time.Time) {
+	if c.check() != nil {
+		return time.Time{}, time.Time{}
+	}
+	begins := c.of.Around(calendars.InRange(at.UnixMicro()))
+	return time.UnixMicro(begins[1]).In(c.of.Loc), time.UnixMicro(begins[2]).In(c.of.Loc)
+}
+
+// check refuses a calendar that cannot work.
+func (c Calendar) check() error {
+	switch {
+	case c.of.Every == 0:
+		return invalidConfig("the calendar is a zero value; make one with Daily, Weekly or Monthly")
+	case c.of.Loc == nil:
+		return invalidConfig("the calendar's location is nil; give time.UTC, or what time.LoadLocation returns")
+	case c.of.Every == calendars.Weekly && (c.of.First < time.Sunday || c.of.First > time.Saturday):
+		return invalidConfig("Weekly: the first day is %d; it must be from time.Sunday to time.Saturday", int(c.of.First))
+	case c.of.Every == calendars.Monthly && (c.of.Day < 1 || c.of.Day > 31):
+		return invalidConfig("Monthly: the day is %d; it must be 1 to 31, where 31 is each month's last", c.of.Day)
+	}
+	return nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/exact"
@@ -17,6 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // core is what the limiters share: everything but the algorithm. They embed it and so have its
@@ -39,19 +41,19 @@ type core struct {
 	bucket   bool      // a token or leaky bucket
 	inFlight *InFlight // nil: the permits are not held
 
-	scripts *scripts
+	scripts *scripts.Scripts
 	groups  atomic.Value // *groups, of limiters of which this is the first, that decide together
 }
 
 // An algorithm is what core.build has to know of an algorithm.
 type algorithm struct {
-	title, id string
-	scripts   *scripts
-	most      int
-	args      []string
-	instants  func(now int64) [5]int64 // five more args; nil: none
-	words     int                      // of the reply to a run
-	cost      redisexec.Cost           // of calls that are merged
+	id       string // in the table of package algorithms
+	scripts  *scripts.Scripts
+	rules    int // several, of a sliding log; else 0
+	most     int
+	args     []string
+	instants func(now int64) [5]int64 // five more args; nil: none
+	cost     redisexec.Cost           // of calls that are merged
 	// unpack turns the reply to a single request, where that is one integer, into
 	// words. If unpack is nil, the reply is an array of the words.
 	unpack func(reply int64, words []int64)
@@ -74,6 +76,9 @@ type algorithm struct {
 	explainer decision.Explainer
 }
 
+// words is how many words the reply to a run has.
+func (a *algorithm) words() int { return a.scripts.Words + a.rules*a.scripts.WordsOfRule }
+
 // build is for a core that is zero, in place, because what it makes points to it.
 func (c *core) build(client Client, s settings, a algorithm) error {
 	if err := checkClient(client); err != nil {
@@ -82,9 +87,10 @@ func (c *core) build(client Client, s settings, a algorithm) error {
 	if err := s.checkClock(); err != nil {
 		return err
 	}
-	scripts := a.scripts.get(s.clock != nil)
+	table, _ := algorithms.Of(a.id)
+	set := a.scripts.Get(s.clock != nil)
 	*c = core{
-		title: fmt.Sprintf("%s %q", a.title, s.name),
+		title: fmt.Sprintf("%s %q", table.Title, s.name),
 		name:  s.name,
 		watch: s.watch(s.name),
 		head:  keyname.NewHead(s.prefix, s.name, a.id),
@@ -92,17 +98,17 @@ func (c *core) build(client Client, s settings, a algorithm) error {
 		most:  a.most,
 		exec: &redisexec.Executor{
 			Client: client,
-			One:    scripts.one,
-			Peek:   scripts.peek,
-			Many:   scripts.many,
+			One:    set.One,
+			Peek:   set.Peek,
+			Many:   set.Many,
 
-			Operations: scripts.operations,
-			Alone:      scripts.alone,
-			Extend:     scripts.extend,
+			Operations: set.Operations,
+			Alone:      set.Alone,
+			Extend:     set.Extend,
 
-			ManyOfSeveral: scripts.manyOfSeveral, OperationsOfSeveral: scripts.operationsOfSeveral,
+			ManyOfSeveral: set.ManyOfSeveral, OperationsOfSeveral: set.OperationsOfSeveral,
 
-			Words:  a.words,
+			Words:  a.words(),
 			Cost:   a.cost,
 			Unpack: a.unpack,
 		},
@@ -123,7 +129,7 @@ func (c *core) build(client Client, s settings, a algorithm) error {
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()
 	}
-	if scripts.reserves {
+	if set.Reserves {
 		c.waits = newReserving(c, s, a)
 	}
 	c.connect(s)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
@@ -111,7 +112,7 @@ func (h *Hold) Find(ctx context.Context) (bool, error) { return h.find(ctx) }
 func (h *Hold) ID() string { return h.id }
 
 // ExtendDigest is the digest of the script that extends the lease of a hold.
-func ExtendDigest() string { return inFlightScripts.get(false).extend.Digest() }
+func ExtendDigest() string { return scripts.Of("inflight").Get(false).Extend.Digest() }
 
 // Look returns the words of a Peek.
 func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
@@ -218,12 +219,9 @@ func DecideLists(l Limiter, keys, lists []string, fail string) ([]int64, error) 
 	if err != nil {
 		return nil, err
 	}
-	file := c.scripts.file
-	if c.clock != nil {
-		file = c.scripts.byCaller.With(callersClock)
-	}
+	file := c.scripts.Whole(c.clock != nil)
 	refuse := "if key == KEYS[1] and done > 0 then " + fail + " end\n"
-	broken := assemble(file.Wrap("store", refuse, "")).operations
+	broken := scripts.Assemble(file.Wrap("store", refuse, "")).Operations
 	return c.exec.DoMany(ctx, broken, len(keys), func(i int) (*string, any) {
 		name := c.head.Of(keys[i])
 		return &name, lists[i]

@@ -1,28 +1,14 @@
 package ratelimit
 
 import (
-	_ "embed"
 	"strconv"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/fixedwindow.lua
-	fixedWindowText string
-	//go:embed scripts/datedwindow.lua
-	datedWindowText string
-
-	fixedWindowFile    = script.Parse("fixedwindow.lua", fixedWindowText)
-	fixedWindowScripts = newScripts(fixedWindowFile)
-	// For rules whose answer in one integer could be beyond 2^53.
-	wideWindowScripts  = newScripts(fixedWindowFile.AnswerInWords())
-	datedWindowScripts = newScripts(script.Parse("datedwindow.lua", datedWindowText))
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // A FixedWindow allows up to limit permits per window, and so up to twice that
@@ -85,15 +71,14 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...Option) (
 // countedWindow is a window whose end is the TTL of its key.
 func countedWindow(f *fixed) algorithm {
 	f.unit = time.Millisecond
-	scripts, unpack := fixedWindowScripts, f.unpack
+	of, unpack := scripts.Of("fixedwindow"), f.unpack
 	if float64(f.own+1)*float64(f.window.Milliseconds()+1) >= exact.Bound { // one integer does not hold the reply
-		scripts, unpack = wideWindowScripts, nil
+		of, unpack = scripts.WideWindow, nil
 	}
 	return algorithm{
-		title: "fixed window", id: keyname.FixedWindow, most: int(f.own),
-		scripts: scripts,
-		args:    []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(f.window.Milliseconds(), 10)},
-		words:   fixedWords, cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f,
+		id: algorithms.FixedWindow, scripts: of, most: int(f.own),
+		args: []string{strconv.FormatInt(f.counter(), 10), strconv.FormatInt(f.window.Milliseconds(), 10)},
+		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f,
 	}
 }
 
@@ -102,18 +87,16 @@ func countedWindow(f *fixed) algorithm {
 func datedWindow(f *fixed, start string) algorithm {
 	f.unit = time.Microsecond
 	return algorithm{
-		title: "fixed window", id: keyname.FixedWindow, most: int(f.own),
-		scripts: datedWindowScripts,
-		args:    append(exact.Texts(f.own, f.window.Microseconds()), start),
-		words:   fixedWords, cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f,
+		id: algorithms.FixedWindow, scripts: scripts.Of("datedwindow"), most: int(f.own),
+		args: append(exact.Texts(f.own, f.window.Microseconds()), start),
+		cost: redisexec.Cost{Key: 8, Run: 1}, explainer: f,
 	}
 }
 
 // The words of a fixed window's reply, after decision.WordAllowed.
 const (
-	wordRoom   = 1 // permits left before the run
-	wordLeft   = 2 // time left of the window, in units
-	fixedWords = 3
+	wordRoom = 1 // permits left before the run
+	wordLeft = 2 // time left of the window, in units
 )
 
 // fixed explains the replies of a fixed window.

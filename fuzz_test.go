@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
@@ -209,6 +210,6 @@ func FuzzNames(f *testing.F) {
 		require.Len(t, keys, 1)
 		parts, ok := keyname.Parse(keys[0])
 		require.True(t, ok, keys[0])
-		require.Equal(t, keyname.Parts{Prefix: prefix, Name: name, Algorithm: keyname.TokenBucket, Key: key}, parts)
+		require.Equal(t, keyname.Parts{Prefix: prefix, Name: name, Algorithm: algorithms.TokenBucket, Key: key}, parts)
 	})
 }

@@ -2,7 +2,6 @@ package ratelimit
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"net"
 	"strconv"
@@ -11,20 +10,11 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/inflight.lua
-	inFlightText string
-	//go:embed scripts/inflight_extend.lua
-	inFlightExtendText string
-	inFlightScripts    = newScripts(script.Parse("inflight.lua", inFlightText))
-	inFlightExtendFile = script.Parse("inflight_extend.lua", inFlightExtendText)
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 const (
@@ -38,7 +28,6 @@ const (
 	wordHeld  = 1 // permits held, those of the call included
 	wordFree  = 2 // microseconds until the denied permits are free at the latest
 	wordEnded = 3 // microseconds until the last lease has ended
-	heldWords = 4
 )
 
 // InFlight limits how many permits of a key are held at once, in any number of processes:
@@ -116,9 +105,9 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InF
 		f.rule += "@" + s.spare()
 	}
 	err = f.core.build(c, s, algorithm{
-		title: "in-flight limiter", id: keyname.InFlight, scripts: inFlightScripts, most: min(limit, maxHold),
-		args:  append(exact.Texts(int64(limit), lease.Microseconds()), f.rule),
-		words: heldWords, cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: held{limit, lease},
+		id: algorithms.InFlight, scripts: scripts.Of("inflight"), most: min(limit, maxHold),
+		args: append(exact.Texts(int64(limit), lease.Microseconds()), f.rule),
+		cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: held{limit, lease},
 	})
 	if err != nil {
 		return nil, err

@@ -3,7 +3,7 @@ package ratelimit
 import (
 	"strings"
 
-	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -23,7 +23,7 @@ func (s *settings) checkKeyPart(option, what, value, byDefault string) {
 		s.refuse("%s: %q holds a brace, which Redis Cluster takes for a hash tag; put hash tags into the key", option, value)
 	}
 	for segment := range strings.SplitSeq(value, ":") {
-		if keyname.IsID(segment) {
+		if algorithms.IsID(segment) {
 			s.refuse("%s: %q holds %q, the id of an algorithm, so that its keys could be those of another limiter; choose another %s",
 				option, value, segment, what)
 		}

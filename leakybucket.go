@@ -1,6 +1,6 @@
 package ratelimit
 
-import "github.com/tryacquire/ratelimit/internal/keyname"
+import "github.com/tryacquire/ratelimit/internal/algorithms"
 
 // A LeakyBucket holds up to capacity permits and drains at a rate: a call is allowed
 // if its permits fit. It decides as the token bucket does, and queues no calls; only
@@ -27,7 +27,7 @@ func NewLeakyBucket(c Client, rate Rate, capacity int, opts ...Option) (*LeakyBu
 		return nil, err
 	}
 	l := &LeakyBucket{}
-	if err := l.build(c, s, bucketAlgorithm("leaky bucket", keyname.LeakyBucket, b, s.exactly, s.mark())); err != nil {
+	if err := l.build(c, s, bucketAlgorithm(algorithms.LeakyBucket, b, s.exactly, s.mark())); err != nil {
 		return nil, err
 	}
 	return l, nil

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 )
 
 // An Option configures a limiter. It is a [PolicyOption] too, because some options are for both:
@@ -241,7 +243,7 @@ func WithAlignment(offset time.Duration) Option {
 }
 
 // Storage is how a sliding window is kept in Redis.
-type Storage int
+type Storage int // the place in algorithms.Storages
 
 const (
 	// StorageHash keeps the running totals of sub-windows in a hash.
@@ -255,13 +257,8 @@ const (
 
 // String is the storage's name.
 func (s Storage) String() string {
-	switch s {
-	case StorageHash:
-		return "Hash"
-	case StorageList:
-		return "List"
-	case StorageZSet:
-		return "ZSet"
+	if all := algorithms.Storages(); s >= 0 && int(s) < len(all) {
+		return all[s].Storage
 	}
 	return "unknown storage"
 }
@@ -271,8 +268,8 @@ func (s Storage) String() string {
 // keys are unused.
 func WithStorage(storage Storage) Option {
 	return limiterOption("WithStorage", func(s *settings) {
-		if storage < StorageHash || storage > StorageZSet {
-			s.refuse("WithStorage: %d is not one of StorageHash, StorageList and StorageZSet", int(storage))
+		if all := algorithms.Storages(); storage < 0 || int(storage) >= len(all) {
+			s.refuse("WithStorage: %d is not a storage; the last is Storage%s", int(storage), all[len(all)-1].Storage)
 		}
 		s.storage = storage
 	})

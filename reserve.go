@@ -399,7 +399,7 @@ func newReserving(c *core, s settings, a algorithm) *reserving {
 	w := &reserving{own: newReserver(c, c.exec, a)}
 	if a.large != nil {
 		exec := *c.exec
-		exec.Alone, exec.Words, exec.Args = a.large.scripts.get(s.clock != nil).alone, a.large.words, redisexec.Texts(a.large.args)
+		exec.Alone, exec.Words, exec.Args = a.large.scripts.Get(s.clock != nil).Alone, a.large.words(), redisexec.Texts(a.large.args)
 		large := newReserver(c, &exec, *a.large)
 		large.alone = true
 		w.large = &large

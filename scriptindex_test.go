@@ -6,7 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // TestScriptsOfAGroupAreFound: those of limiters as they decide together, in any order.
@@ -33,7 +33,7 @@ func TestScriptsOfAGroupAreFound(t *testing.T) {
 	} {
 		g, err := newGroup(test.cores, test.tickets)
 		require.NoError(t, err)
-		found, err := script.Together(test.limiters)
+		found, err := scripts.Group(test.limiters)
 		require.NoError(t, err)
 		var digests []string
 		for _, s := range found {
@@ -43,21 +43,10 @@ func TestScriptsOfAGroupAreFound(t *testing.T) {
 		for _, l := range g.exec.Several {
 			want = append(want, l.Common.Digest())
 		}
-		want = append(want, g.scripts.manyOfSeveral.Digest())
+		want = append(want, g.scripts.ManyOfSeveral.Digest())
 		for _, l := range g.exec.Several {
 			want = append(want, l.CommonOfSeveral.Digest())
 		}
 		require.Equal(t, want, digests, "%v", test.limiters)
 	}
-	for limiter, problem := range map[string]string{
-		"bukket":       `"bukket" is no file of a limiter; those are fixedwindow, datedwindow, calendarwindow, slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog, bucket, steppedbucket, inflight`,
-		"bucket,2":     `"2" of bucket is not known; an estimate is bucket,estimate`,
-		"slidinglog,x": `"x" is no number of rules that a sliding log's own script has; such as slidinglog,2. A log of one rule runs slidingwindow_list`,
-		"slidinglog":   `"1" is no number of rules that a sliding log's own script has; such as slidinglog,2. A log of one rule runs slidingwindow_list`,
-	} {
-		_, err := script.Together([]string{limiter})
-		require.EqualError(t, err, problem)
-	}
-	_, err := script.Together(nil)
-	require.ErrorIs(t, err, ErrInvalidConfig)
 }

@@ -2,22 +2,14 @@ package ratelimit
 
 import (
 	"cmp"
-	_ "embed"
 	"slices"
 	"strconv"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/slidinglog.lua
-	slidingLogText string
-
-	slidingLogScripts = newScripts(script.Parse("slidinglog.lua", script.Include(slidingLogText, slidingCommon)))
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // A SlidingLog keeps a log of the permits taken and applies several rules to it at
@@ -57,12 +49,12 @@ func NewSlidingLog(c Client, rules []Rule, opts ...Option) (*SlidingLog, error) 
 		}
 	}
 	resolution := max(s.resolution.Microseconds(), 1)
-	scripts := slidingLogScripts
+	of := scripts.Of("slidinglog")
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
-		scripts = listWindowScripts
+		of = scripts.Of("slidingwindow_list")
 	}
 	l := &SlidingLog{}
-	if err := l.build(c, s, logAlgorithm("sliding log", keyname.SlidingLog, scripts, resolution, logExplainer{sorted, s.headroom}, s.clock != nil)); err != nil {
+	if err := l.build(c, s, logAlgorithm(algorithms.SlidingLog, of, resolution, logExplainer{sorted, s.headroom}, s.clock != nil)); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -97,7 +89,7 @@ func checkRules(rules []Rule) ([]Rule, error) {
 // logAlgorithm is a sliding log, or a sliding window by sub-windows, which is a log of
 // one rule at the resolution of a sub-window. byCaller says that the caller's clock
 // decides.
-func logAlgorithm(title, id string, scripts *scripts, resolution int64, log logExplainer, byCaller bool) algorithm {
+func logAlgorithm(id string, of *scripts.Scripts, resolution int64, log logExplainer, byCaller bool) algorithm {
 	rules := log.rules
 	grain := strconv.FormatInt(resolution, 10)
 	// What the state has of the limiter that wrote it, see the scripts.
@@ -106,13 +98,12 @@ func logAlgorithm(title, id string, scripts *scripts, resolution int64, log logE
 		rule += "@"
 	}
 	a := algorithm{
-		title: title, id: id, most: log.own(0),
-		scripts: scripts,
-		args:    []string{rule, grain},
-		words:   wordUsed + len(rules), cost: logCost(resolution, rules), explainer: log,
+		id: id, scripts: of, most: log.own(0),
+		args: []string{rule, grain},
+		cost: logCost(resolution, rules), explainer: log,
 	}
 	if len(rules) > 1 {
-		a.words++ // the blocking rule
+		a.rules = len(rules)
 		a.args = append(a.args, strconv.Itoa(len(rules)))
 	}
 	for i, rule := range rules {

@@ -1,30 +1,12 @@
 package ratelimit
 
 import (
-	_ "embed"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
-)
-
-var (
-	//go:embed scripts/slidingwindow_hash.lua
-	hashWindowText string
-	//go:embed scripts/slidingwindow_list.lua
-	listWindowText string
-	//go:embed scripts/slidingwindow_zset.lua
-	zsetWindowText string
-	//go:embed scripts/sliding.lua
-	slidingText string
-
-	slidingCommon = script.Parse("sliding.lua", slidingText)
-
-	hashWindowScripts = newScripts(script.Parse("slidingwindow_hash.lua", script.Include(hashWindowText, slidingCommon)))
-	listWindowScripts = newScripts(script.Parse("slidingwindow_list.lua", script.Include(listWindowText, slidingCommon)))
-	zsetWindowScripts = newScripts(script.Parse("slidingwindow_zset.lua", zsetWindowText))
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 // A SlidingWindow allows at most limit permits in any interval of one window.
@@ -70,6 +52,8 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 		return nil, err
 	}
 	rules := logExplainer{[]Rule{{limit, window}}, s.headroom}
+	in := algorithms.Storages()[s.storage]
+	of := scripts.Of(in.Files[0].Name)
 	var a algorithm
 	switch s.storage {
 	case StorageZSet:
@@ -80,10 +64,9 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d; a SlidingLog is as exact, for any limit", limit, maxZSet)
 		}
 		a = algorithm{
-			title: "sliding window", id: keyname.SlidingWindowZSet, most: rules.own(0),
-			scripts: zsetWindowScripts,
-			args:    exact.Texts(int64(rules.own(0)), window.Microseconds()),
-			words:   wordUsed + 1, cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}, explainer: rules,
+			id: in.ID, scripts: of, most: rules.own(0),
+			args: exact.Texts(int64(rules.own(0)), window.Microseconds()),
+			cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}, explainer: rules,
 			mostCharge: maxZSet,
 			which:      func(last, n int64) int64 { return last - n + 1 }, // the number of the first member
 		}
@@ -96,11 +79,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 			return nil, invalidConfig("the window %v is not divisible into %d sub-windows of whole microseconds; "+
 				"choose another number with WithSubWindows", window, subWindows)
 		}
-		id, scripts := keyname.SlidingWindowHash, hashWindowScripts
-		if s.storage == StorageList {
-			id, scripts = keyname.SlidingWindowList, listWindowScripts
-		}
-		a = logAlgorithm("sliding window", id, scripts, window.Microseconds()/subWindows, rules, s.clock != nil)
+		a = logAlgorithm(in.ID, of, window.Microseconds()/subWindows, rules, s.clock != nil)
 	}
 	l := &SlidingWindow{}
 	if err := l.build(c, s, a); err != nil {

@@ -17,14 +17,15 @@ import (
 
 const statesFile = "testdata/states.txt"
 
+var update = flag.Bool("update", false, "write testdata/states.txt")
+
 // TestStateFormatsAreThoseOfTheirIds compares the state of each limiter after two of three
 // permits with the sample in testdata, and reads that sample. If this test fails because a
-// format has changed, give the algorithm a new id in keys.go, and run the test with -update:
+// format has changed, give the algorithm a new id in internal/algorithms, and run the test with -update:
 // instances of both versions then run side by side.
 func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
 	type sample struct{ name, key, state string }
 	var got []sample
-	update := flag.Lookup("update").Value.String() == "true"
 	s := limitertest.OnMiniredis(t)
 	byCaller := limitertest.OnClock(s.Client, s.Admin)
 	for _, v := range limitertest.Variants() {
@@ -51,7 +52,7 @@ func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
 			require.Equal(t, 1, want.Remaining, name)
 			ttl := s.Admin.PTTL(ctx, v.Key).Val()
 			for line := range strings.Lines(readStates(t)) {
-				if of, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name && !update {
+				if of, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name && !*update {
 					require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
 					restoreState(t, s.Admin, written)
 					require.NoError(t, s.Admin.PExpire(ctx, v.Key, ttl).Err())
@@ -64,7 +65,7 @@ func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
 	for _, s := range got {
 		text.WriteString(s.name + ": " + s.key + " " + s.state + "\n")
 	}
-	if update {
+	if *update {
 		require.NoError(t, os.WriteFile(statesFile, []byte(text.String()), 0o644))
 	}
 	require.Equal(t, readStates(t), text.String())

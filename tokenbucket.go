@@ -1,6 +1,6 @@
 package ratelimit
 
-import "github.com/tryacquire/ratelimit/internal/keyname"
+import "github.com/tryacquire/ratelimit/internal/algorithms"
 
 // A TokenBucket holds up to burst tokens and gains tokens at a rate; a permit takes
 // one. In any interval t it allows at most burst + rate × t permits, exactly: a rate
@@ -38,7 +38,7 @@ func tokenBucket(c Client, rate Rate, burst int, s settings) (*TokenBucket, erro
 		return nil, err
 	}
 	l := &TokenBucket{}
-	if err := l.build(c, s, bucketAlgorithm("token bucket", keyname.TokenBucket, b, s.exactly, s.mark())); err != nil {
+	if err := l.build(c, s, bucketAlgorithm(algorithms.TokenBucket, b, s.exactly, s.mark())); err != nil {
 		return nil, err
 	}
 	return l, nil

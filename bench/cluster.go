@@ -10,6 +10,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/bench/internal/stats"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
@@ -68,7 +69,7 @@ const clusterTag = "cluster"
 // place finds out which node holds which key, by asking for each.
 func place(ctx context.Context, c *redis.ClusterClient, nodes []*node, keys []string) error {
 	for i, key := range keys {
-		master, err := c.MasterForKey(ctx, keyname.NewHead(clusterTag, "default", keyname.TokenBucket).Of(key))
+		master, err := c.MasterForKey(ctx, keyname.NewHead(clusterTag, "default", algorithms.TokenBucket).Of(key))
 		if err != nil {
 			return err
 		}

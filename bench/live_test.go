@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -84,8 +84,8 @@ func TestTheLargestExecutionIsBounded(t *testing.T) {
 func TestBucketsRunTheScriptsOfUsualRules(t *testing.T) {
 	b, err := startTestbed(t)
 	require.NoError(t, err)
-	scripts := script.Index()
-	usual := scripts[slices.IndexFunc(scripts, func(s script.Named) bool { return s.Name == "bucket, one" })].Digest()
+	all := scripts.Index()
+	usual := all[slices.IndexFunc(all, func(s scripts.Named) bool { return s.Name == "bucket, one" })].Digest()
 	for _, v := range []verdict{allowed, denied} {
 		l, err := tokenBucket(b.client, v, ratelimit.WithPrefix(string(v)))
 		require.NoError(t, err)

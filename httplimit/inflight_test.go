@@ -17,7 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
-	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
@@ -151,8 +151,8 @@ func TestALostLeaseCancelsTheRequest(t *testing.T) {
 
 // extends is the digest of the script that extends a lease.
 func extends() string {
-	all := script.Index()
-	return all[slices.IndexFunc(all, func(s script.Named) bool { return s.Name == "inflight, extend" })].Digest()
+	all := scripts.Index()
+	return all[slices.IndexFunc(all, func(s scripts.Named) bool { return s.Name == "inflight, extend" })].Digest()
 }
 
 // slowRedis allows everything, and replies late.

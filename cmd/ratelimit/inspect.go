@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/state"
 )
 
@@ -33,7 +33,7 @@ func (p program) inspectCommand() *cobra.Command {
 	}
 	keys.define(cmd.Flags(), true)
 	redis.define(cmd.Flags())
-	complete(cmd, "algorithm", keyname.All()...)
+	complete(cmd, "algorithm", algorithms.IDs()...)
 	return cmd
 }
 

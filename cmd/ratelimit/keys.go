@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/state"
 )
@@ -20,7 +21,7 @@ func (f *keyFlags) define(fs *pflag.FlagSet, algorithm bool) {
 	fs.StringVar(&f.prefix, "prefix", "ratelimit", "the limiter's prefix (WithPrefix)")
 	fs.StringVar(&f.name, "name", "default", "the limiter's name (WithName)")
 	if algorithm {
-		fs.StringVar(&f.algorithm, "algorithm", "", "only the state of this algorithm: "+strings.Join(keyname.All(), ", ")+" (all)")
+		fs.StringVar(&f.algorithm, "algorithm", "", "only the state of this algorithm: "+strings.Join(algorithms.IDs(), ", ")+" (all)")
 	}
 }
 
@@ -36,9 +37,9 @@ func (f *keyFlags) candidates(key string) ([]string, error) {
 	if key == "" {
 		return nil, usagef("a key is empty")
 	}
-	ids := keyname.All()
+	ids := algorithms.IDs()
 	if f.algorithm != "" {
-		if !keyname.IsID(f.algorithm) {
+		if !algorithms.IsID(f.algorithm) {
 			return nil, usagef("--algorithm %q: choose one of %s", f.algorithm, strings.Join(ids, ", "))
 		}
 		ids = []string{f.algorithm}

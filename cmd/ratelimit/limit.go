@@ -34,7 +34,7 @@ const (
 	leakyBucket   = "leaky-bucket"
 )
 
-var algorithms = []string{tokenBucket, leakyBucket, fixedWindow, slidingWindow, slidingLog}
+var algorithmNames = []string{tokenBucket, leakyBucket, fixedWindow, slidingWindow, slidingLog}
 
 // simulated makes the limiter. The error for what cannot work wraps ratelimit.ErrInvalidConfig.
 func (l limit) simulated() (*simulate.Limiter, error) {

@@ -29,7 +29,7 @@ var limitFlags = []struct {
 	only        string // empty: all
 	usage       string
 }{
-	{"algorithm", "name", "", "how to limit: " + strings.Join(algorithms, ", ") + "\n(" + defaultAlgorithm + "); several with commas between them are compared"},
+	{"algorithm", "name", "", "how to limit: " + strings.Join(algorithmNames, ", ") + "\n(" + defaultAlgorithm + "); several with commas between them are compared"},
 	{"rate", "n/period", "", "the limit, per s, m, h, d or a duration: 10/m, 500/h, 10/90s (" + defaultRate + ")"},
 	{"limit", "n", "", "with --window, another way to say --rate n/window"},
 	{"window", "time", "", "90s, 1m, 1h, 1d"},
@@ -37,7 +37,7 @@ var limitFlags = []struct {
 	{"every", "time", tokenBucket, "refill in steps of this time (continuously)"},
 	{"capacity", "n", leakyBucket, "most requests in the bucket (the rate's count)"},
 	{"align", "time", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request)"},
-	{"storage", "kind", slidingWindow, "hash, list or zset (hash)"},
+	{"storage", "kind", slidingWindow, "one of " + strings.Join(storageNames(), ", ") + " (hash)"},
 	{"buckets", "n", slidingWindow, "sub-windows, for hash and list (40)"},
 	{"rule", "n/period", slidingLog, "several limits, instead of --rate: 10/s,100/m"},
 	{"resolution", "time", slidingLog, "merge requests this close together (exact)"},
@@ -95,8 +95,8 @@ func parseLimits(g given, vs []string) ([]limit, error) {
 	}
 	for i := range names {
 		names[i] = strings.TrimSpace(names[i])
-		if !slices.Contains(algorithms, names[i]) {
-			return nil, fmt.Errorf("--algorithm %q: choose one of %s", names[i], strings.Join(algorithms, ", "))
+		if !slices.Contains(algorithmNames, names[i]) {
+			return nil, fmt.Errorf("--algorithm %q: choose one of %s", names[i], strings.Join(algorithmNames, ", "))
 		}
 	}
 	if err := g.applyTo(names); err != nil {
@@ -144,8 +144,8 @@ func parseVersus(first given, algorithm, vs string) (limit, error) {
 	default:
 		return limit{}, fmt.Errorf("it holds more than one algorithm: %s", strings.Join(words, ", "))
 	}
-	if !slices.Contains(algorithms, algorithm) {
-		return limit{}, fmt.Errorf("the algorithm %q is not one of %s", algorithm, strings.Join(algorithms, ", "))
+	if !slices.Contains(algorithmNames, algorithm) {
+		return limit{}, fmt.Errorf("the algorithm %q is not one of %s", algorithm, strings.Join(algorithmNames, ", "))
 	}
 	if err := own.applyTo([]string{algorithm}); err != nil {
 		return limit{}, err

@@ -15,7 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -247,10 +248,10 @@ func TestCompletion(t *testing.T) {
 		{[]string{"replay", "--storage", ""}, "hash\nlist\nzset\n"},
 		{[]string{"peek", "--algorithm", ""}, "token-bucket\nleaky-bucket\nfixed-window\nsliding-window\nsliding-log\n"},
 		{[]string{"peek", "--storage", ""}, "hash\nlist\nzset\n"},
-		{[]string{"top", "--algorithm", ""}, strings.Join(keyname.All(), "\n") + "\n"},
-		{[]string{"inspect", "--algorithm", ""}, strings.Join(keyname.All(), "\n") + "\n"},
-		{[]string{"reset", "--algorithm", ""}, strings.Join(keyname.All(), "\n") + "\n"},
-		{[]string{"scripts", ""}, strings.Join(scriptNames(), "\n") + "\n"},
+		{[]string{"top", "--algorithm", ""}, strings.Join(algorithms.IDs(), "\n") + "\n"},
+		{[]string{"inspect", "--algorithm", ""}, strings.Join(algorithms.IDs(), "\n") + "\n"},
+		{[]string{"reset", "--algorithm", ""}, strings.Join(algorithms.IDs(), "\n") + "\n"},
+		{[]string{"scripts", ""}, strings.Join(scripts.Names(), "\n") + "\n"},
 	} {
 		code, out, _ := command(append([]string{"__complete"}, tt.args...)...)
 		require.Equal(t, exitDone, code)

@@ -32,8 +32,8 @@ service does. The exit code is 3 if a key would be denied.
 	limits.define(cmd.Flags())
 	keys.define(cmd.Flags(), false)
 	redis.define(cmd.Flags())
-	complete(cmd, "algorithm", algorithms...)
-	complete(cmd, "storage", "hash", "list", "zset")
+	complete(cmd, "algorithm", algorithmNames...)
+	complete(cmd, "storage", storageNames()...)
 	return cmd
 }
 
@@ -120,5 +120,5 @@ func (l limit) on(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limit
 		}
 		return ratelimit.NewTokenBucket(c, l.rate, l.burst, opts...)
 	}
-	return nil, fmt.Errorf("the algorithm %q is not one of %s", l.algorithm, strings.Join(algorithms, ", "))
+	return nil, fmt.Errorf("the algorithm %q is not one of %s", l.algorithm, strings.Join(algorithmNames, ", "))
 }

@@ -32,8 +32,8 @@ func (p program) replayCommand() *cobra.Command {
 		},
 	}
 	f.define(cmd.Flags())
-	complete(cmd, "algorithm", algorithms...)
-	complete(cmd, "storage", "hash", "list", "zset")
+	complete(cmd, "algorithm", algorithmNames...)
+	complete(cmd, "storage", storageNames()...)
 	complete(cmd, "key", slices.Sorted(maps.Keys(keyers))...)
 	return cmd
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/state"
 )
 
@@ -32,7 +32,7 @@ Processes that remember denials (DenyCache) go on denying until these end. What 
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only say what would be deleted")
 	keys.define(cmd.Flags(), true)
 	redis.define(cmd.Flags())
-	complete(cmd, "algorithm", keyname.All()...)
+	complete(cmd, "algorithm", algorithms.IDs()...)
 	return cmd
 }
 

@@ -9,8 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	_ "github.com/tryacquire/ratelimit" // whose scripts these are
-	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
 const scriptsLong = `The Lua scripts that limiters run on Redis, by their SHA-1 digests, as SLOWLOG,
@@ -32,22 +31,12 @@ With several names: the scripts of limiters that decide together (NewAll,
 TryAcquireAll). There, slidinglog,2 is a log of two rules, and bucket,estimate one
 whose claim is an estimate.`
 
-// scriptNames are the limiters that scripts takes.
-func scriptNames() (names []string) {
-	for _, s := range script.Index() {
-		if name, is := strings.CutSuffix(s.Name, ", one"); is && !strings.Contains(name, " ") {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 func (p program) scriptsCommand() *cobra.Command {
 	var find string
 	var line int
 	var whole bool
-	digest := script.Index()[0].Digest()[:6] // an example that this version finds
-	names := scriptNames()
+	digest := scripts.Index()[0].Digest()[:6] // an example that this version finds
+	names := scripts.Names()
 	cmd := &cobra.Command{
 		Use:   "scripts [flags] [limiter ...]",
 		Short: "The scripts that Redis runs: lists, prints and finds them",
@@ -83,21 +72,21 @@ func (p program) scriptsCommand() *cobra.Command {
 
 // scriptsOf are the scripts of limiters: of one its own, of several those that they run together.
 // most leaves only the one that runs most.
-func scriptsOf(limiters []string, most bool) ([]script.Named, error) {
+func scriptsOf(limiters []string, most bool) ([]scripts.Named, error) {
 	if len(limiters) == 0 {
-		return script.Index(), nil
+		return scripts.Index(), nil
 	}
 	of, which, chosen := strings.Cut(limiters[0], ",")
 	together := which == "estimate" || chosen && strings.Trim(which, "0123456789") == ""
-	if len(limiters) > 1 || together || !slices.Contains(scriptNames(), of) {
-		return script.Together(limiters)
+	if len(limiters) > 1 || together || !slices.Contains(scripts.Names(), of) {
+		return scripts.Group(limiters)
 	}
-	var all []script.Named
+	var all []scripts.Named
 	var names []string
-	for _, s := range script.Index() {
+	for _, s := range scripts.Index() {
 		if name, own := strings.CutPrefix(s.Name, of+", "); own {
 			if name == strings.TrimSpace(which) || !chosen && most && (name == "many" || name == "holds") {
-				return []script.Named{s}, nil
+				return []scripts.Named{s}, nil
 			}
 			names = append(names, name)
 		}
@@ -108,9 +97,9 @@ func scriptsOf(limiters []string, most bool) ([]script.Named, error) {
 	if chosen {
 		return nil, fmt.Errorf("%q is no script of %s; those are %s", which, of, strings.Join(names, ", "))
 	}
-	if alone, err := script.Together(limiters); err == nil {
+	if alone, err := scripts.Group(limiters); err == nil {
 		for _, s := range alone {
-			all = append(all, script.Named{Name: "NewAll of " + s.Name, Script: s.Script})
+			all = append(all, scripts.Named{Name: "NewAll of " + s.Name, Script: s.Script})
 		}
 	}
 	return all, nil
@@ -125,7 +114,7 @@ type scriptLine struct {
 }
 
 // writeScripts lists scripts, or shows the line of the only one.
-func (p program) writeScripts(all []script.Named, at *scriptLine, whole, asJSON bool) error {
+func (p program) writeScripts(all []scripts.Named, at *scriptLine, whole, asJSON bool) error {
 	type entry struct {
 		Digest      string `json:"digest"`
 		Name        string `json:"name"`
@@ -164,11 +153,11 @@ func (p program) writeScripts(all []script.Named, at *scriptLine, whole, asJSON 
 
 // found is the script whose digest begins so, or all for an empty digest. A script that has several names, as it uses no
 // clock, is one.
-func found(all []script.Named, digest string) ([]script.Named, error) {
+func found(all []scripts.Named, digest string) ([]scripts.Named, error) {
 	if digest == "" {
 		return all, nil
 	}
-	all = slices.DeleteFunc(all, func(s script.Named) bool { return !strings.HasPrefix(s.Digest(), strings.ToLower(digest)) })
+	all = slices.DeleteFunc(all, func(s scripts.Named) bool { return !strings.HasPrefix(s.Digest(), strings.ToLower(digest)) })
 	for len(all) > 1 && all[1].Digest() == all[0].Digest() {
 		all[0].Name += "; " + all[1].Name
 		all = slices.Delete(all, 1, 2)
@@ -183,7 +172,7 @@ func found(all []script.Named, digest string) ([]script.Named, error) {
 }
 
 // lineOf is a line of a script.
-func lineOf(s script.Named, line int) (*scriptLine, error) {
+func lineOf(s scripts.Named, line int) (*scriptLine, error) {
 	lines := strings.Split(strings.TrimSuffix(s.Source, "\n"), "\n")
 	if line < 1 || line > len(lines) {
 		return nil, fmt.Errorf("%s has %d lines, and no line %d", s.Name, len(lines), line)

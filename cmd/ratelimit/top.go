@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/state"
 )
@@ -73,12 +74,12 @@ func (p program) topCommand() *cobra.Command {
 	fs.StringVar(&f.prefix, "prefix", "", "only limiters with this prefix (all)")
 	fs.StringVar(&f.name, "name", "", "only the limiter of this name (all)")
 	fs.StringVar(&f.key, "key", "", "only this key of a caller, such as user:42, in all limiters (all)")
-	fs.StringVar(&f.algorithm, "algorithm", "", "only this algorithm: "+strings.Join(keyname.All(), ", ")+" (all)")
+	fs.StringVar(&f.algorithm, "algorithm", "", "only this algorithm: "+strings.Join(algorithms.IDs(), ", ")+" (all)")
 	fs.DurationVar(&f.every, "every", 2*time.Second, "how long to wait after a pass, on a terminal or if it is given; 0: one pass")
 	fs.StringVar(&f.sharePercent, "share", "5%", "the most of a server's time")
 	fs.IntVar(&f.keys, "keys", 100_000, "the most keys of limiters that a pass reads from each master; with --key, of names of any keys")
 	f.redis.define(fs)
-	complete(cmd, "algorithm", keyname.All()...)
+	complete(cmd, "algorithm", algorithms.IDs()...)
 	return cmd
 }
 
@@ -95,8 +96,8 @@ func (f *topFlags) check() error {
 		return usagef("--keys %d: it must be 1 or more", f.keys)
 	case f.every < 0:
 		return usagef("--every %v: it must not be negative", f.every)
-	case f.algorithm != "" && !keyname.IsID(f.algorithm):
-		return usagef("--algorithm %q: choose one of %s", f.algorithm, strings.Join(keyname.All(), ", "))
+	case f.algorithm != "" && !algorithms.IsID(f.algorithm):
+		return usagef("--algorithm %q: choose one of %s", f.algorithm, strings.Join(algorithms.IDs(), ", "))
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.limits)) {
 		if f.limits[name] < 1 {
@@ -160,7 +161,7 @@ func (p program) pass(ctx context.Context, f *topFlags, s *server) (*standing, e
 	scanOf := func(c redis.Cmdable) *scan {
 		return &scan{client: c, share: f.share, most: f.keys, wants: f.wants, pause: p.pause, now: time.Now}
 	}
-	callers, formats := map[string]bool{}, keyname.All() // the names that the key of --key may have
+	callers, formats := map[string]bool{}, algorithms.IDs() // the names that the key of --key may have
 	var mu sync.Mutex
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
@@ -67,7 +68,7 @@ func TestAKeyThatComesTwiceIsListedOnce(t *testing.T) {
 	s := &standing{limits: map[string]int{"api": 5}}
 	s.most = top[row]{n: 3, compare: row.compare}
 	for _, key := range []string{"a", "b", "a"} {
-		parts := keyname.Parts{Prefix: "ratelimit", Name: "api", Algorithm: keyname.TokenBucket, Key: key}
+		parts := keyname.Parts{Prefix: "ratelimit", Name: "api", Algorithm: algorithms.TokenBucket, Key: key}
 		s.add(state.State{Name: "ratelimit:api:tokenbucket{" + key + "}", Parts: parts, Exists: true, Used: 5})
 	}
 	require.Equal(t, []int{2, 2, 0, 2}, []int{s.Using, s.Limited, s.most.beyond, len(s.most.items)})

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 )
 
 // parseRate reads "10/m" or "10/90s".
@@ -57,10 +59,17 @@ func parseDuration(s string) (time.Duration, error) {
 }
 
 func parseStorage(s string) (ratelimit.Storage, error) {
-	for _, storage := range []ratelimit.Storage{ratelimit.StorageHash, ratelimit.StorageList, ratelimit.StorageZSet} {
-		if strings.EqualFold(s, storage.String()) {
-			return storage, nil
-		}
+	i := slices.Index(storageNames(), strings.ToLower(s))
+	if i < 0 {
+		return 0, fmt.Errorf("--storage %q: choose one of %s", s, strings.Join(storageNames(), ", "))
 	}
-	return 0, fmt.Errorf("--storage %q: choose one of hash, list, zset", s)
+	return ratelimit.Storage(i), nil
+}
+
+// storageNames are those of --storage.
+func storageNames() (names []string) {
+	for _, in := range algorithms.Storages() {
+		names = append(names, strings.ToLower(in.Storage))
+	}
+	return names
 }

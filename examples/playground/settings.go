@@ -29,7 +29,7 @@ const (
 	proFactor  = 3
 )
 
-var algorithms = map[string]func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error){
+var limiters = map[string]func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error){
 	"token-bucket": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
 	},
@@ -66,7 +66,7 @@ func (s settings) check() error {
 		return nil
 	}
 	var unknown error
-	if _, ok := algorithms[s.Algorithm]; !ok {
+	if _, ok := limiters[s.Algorithm]; !ok {
 		unknown = fmt.Errorf("the algorithm %q is unknown", s.Algorithm)
 	}
 	if _, ok := secondaries[s.Policy]; !ok {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	held "github.com/tryacquire/ratelimit/internal/state"
 )
@@ -26,11 +27,11 @@ type format struct {
 }
 
 var formats = map[string]format{
-	"token-bucket":   {keyname.TokenBucket, "an instant / how much was missing then / the rule that wrote it, as units a permit / units a microsecond"},
-	"leaky-bucket":   {keyname.LeakyBucket, "an instant / how much was in the bucket then / the rule that wrote it, as units a permit / units a microsecond"},
-	"fixed-window":   {keyname.FixedWindow, "the permits used, and in the last six digits the length of the window; the window ends when the key expires"},
-	"sliding-window": {keyname.SlidingWindowHash, "for each sub-window that was used a field with its last instant / all permits until then"},
-	"sliding-log":    {keyname.SlidingLog, "the rule, and then in turn an instant and all permits until then"},
+	"token-bucket":   {algorithms.TokenBucket, "an instant / how much was missing then / the rule that wrote it, as units a permit / units a microsecond"},
+	"leaky-bucket":   {algorithms.LeakyBucket, "an instant / how much was in the bucket then / the rule that wrote it, as units a permit / units a microsecond"},
+	"fixed-window":   {algorithms.FixedWindow, "the permits used, and in the last six digits the length of the window; the window ends when the key expires"},
+	"sliding-window": {algorithms.SlidingWindowHash, "for each sub-window that was used a field with its last instant / all permits until then"},
+	"sliding-log":    {algorithms.SlidingLog, "the rule, and then in turn an instant and all permits until then"},
 }
 
 // states reads the keys of the callers. It takes no permits.

@@ -130,7 +130,7 @@ func (w *world) build(s settings) (built, error) {
 	window := time.Duration(s.Window) * time.Second
 	b := built{plans: map[string]ratelimit.Limiter{}}
 	for plan, limit := range map[string]int{"basic": s.Limit, "pro": proFactor * s.Limit} {
-		limiter, err := algorithms[s.Algorithm](w.client, limit, window, ratelimit.WithPrefix(w.prefix), ratelimit.WithName(name))
+		limiter, err := limiters[s.Algorithm](w.client, limit, window, ratelimit.WithPrefix(w.prefix), ratelimit.WithName(name))
 		if err != nil {
 			return built{}, err
 		}

@@ -119,7 +119,7 @@ func TestCallersWaitInTurn(t *testing.T) {
 }
 
 func TestResetGivesAllPermitsBack(t *testing.T) {
-	for algorithm := range algorithms {
+	for algorithm := range limiters {
 		t.Run(algorithm, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := usual

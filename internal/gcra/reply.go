@@ -23,8 +23,6 @@ const (
 	wordMissing = 1 // units missing before the run
 	wordLate    = 2 // microseconds of the clock's lag, or until another rule's state lets the request fit
 	wordFull    = 3 // microseconds until another rule's state is full, or 0
-
-	EvenWords = 4
 )
 
 // Even is what bucket.lua is given, and the meaning of its replies.
@@ -63,8 +61,6 @@ const (
 	wordMissingUnits   = 2
 	wordSince          = 3 // microseconds since the last step, less the clock's lag; or minus those until another rule's state is full
 	wordWait           = 4 // microseconds until another rule's state lets the request fit, or 0
-
-	SteppedWords = 5
 )
 
 // Stepped is what steppedbucket.lua is given, and the meaning of its replies.

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 )
 
 // texts calls visit with every text of 1 to most bytes of the alphabet.
@@ -44,7 +46,7 @@ func redisTag(key string) string {
 // made of: no two keys have one name, every name has a tag, the tag is the same in all
 // limiters, and a name can be read again.
 func TestEveryKeyHasANameOfItsOwnAndATag(t *testing.T) {
-	heads := []Head{NewHead("p", "n", TokenBucket), NewHead("p:q;", "n;", LeakyBucket+"2"), NewHead("tokenbucket;", "tokenbucket;", SlidingLog)}
+	heads := []Head{NewHead("p", "n", algorithms.TokenBucket), NewHead("p:q;", "n;", algorithms.LeakyBucket+"2"), NewHead("tokenbucket;", "tokenbucket;", algorithms.SlidingLog)}
 	parts := []Parts{
 		{Prefix: "p", Name: "n", Algorithm: "tokenbucket"},
 		{Prefix: "p:q;", Name: "n;", Algorithm: "leakybucket2"},
@@ -103,11 +105,11 @@ func TestWhatIsReadIsTheName(t *testing.T) {
 		}
 		read++
 		for segment := range strings.SplitSeq(p.Prefix+":"+p.Name, ":") {
-			if IsID(segment) || strings.ContainsAny(segment, "{}") {
+			if algorithms.IsID(segment) || strings.ContainsAny(segment, "{}") {
 				t.Fatalf("%q is read as %+v, of which %q cannot be", name, p, segment)
 			}
 		}
-		if !IsID(p.Algorithm) || p.Prefix == "" || p.Name == "" || p.Key == "" || strings.Contains(p.Name, ":") {
+		if !algorithms.IsID(p.Algorithm) || p.Prefix == "" || p.Name == "" || p.Key == "" || strings.Contains(p.Name, ":") {
 			t.Fatalf("%q is read as %+v, which cannot be", name, p)
 		}
 		if got := NewHead(p.Prefix, p.Name, p.Algorithm).Of(p.Key); got != name {
@@ -119,7 +121,7 @@ func TestWhatIsReadIsTheName(t *testing.T) {
 	written := 0
 	for _, prefix := range []string{"p", ";", ":", "p:p", ":p", "p:", "tokenbucket;", "p:tokenbucket;", "ptokenbucket"} {
 		for _, name := range []string{"p", ";", "tokenbucket;", "leakybucket2;", "pp"} {
-			for _, id := range []string{TokenBucket, "leakybucket2"} {
+			for _, id := range []string{algorithms.TokenBucket, "leakybucket2"} {
 				texts("0123456", 4, func(digits string) {
 					want := Parts{Prefix: prefix, Name: name, Algorithm: id, Key: spelled(digits)}
 					full := NewHead(prefix, name, id).Of(want.Key)
@@ -135,7 +137,7 @@ func TestWhatIsReadIsTheName(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
-	head := NewHead("ratelimit", "api", TokenBucket)
+	head := NewHead("ratelimit", "api", algorithms.TokenBucket)
 	for key, want := range map[string]struct{ name, tag string }{
 		"user:42":       {"ratelimit:api:tokenbucket{user:42}", "user:42"},
 		"{user:42}":     {"ratelimit:api:tokenbucket:{user:42}", "user:42"},
@@ -173,7 +175,7 @@ var sink string
 
 // BenchmarkName is what naming a key costs: one concatenation, one allocation.
 func BenchmarkName(b *testing.B) {
-	head := NewHead("ratelimit", "api", TokenBucket)
+	head := NewHead("ratelimit", "api", algorithms.TokenBucket)
 	for what, key := range map[string]string{"untagged": "user:1234567", "tagged": "{user:1234567}"} {
 		b.Run(what, func(b *testing.B) {
 			b.ReportAllocs()
@@ -192,7 +194,7 @@ func BenchmarkName(b *testing.B) {
 }
 
 func TestNamingAKeyAllocatesOnce(t *testing.T) {
-	head, buffer := NewHead("ratelimit", "api", TokenBucket), make([]byte, 0, 100)
+	head, buffer := NewHead("ratelimit", "api", algorithms.TokenBucket), make([]byte, 0, 100)
 	for _, key := range []string{"user:1234567", "{user:1234567}", "}user:1234567"} {
 		require.EqualValues(t, 1, testing.AllocsPerRun(100, func() { sink = head.Of(key) }), key)
 		require.Zero(t, testing.AllocsPerRun(100, func() { _, _, _ = Tag(key), head.Size(key), head.Append(buffer, key) }), key)

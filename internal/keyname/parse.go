@@ -1,6 +1,10 @@
 package keyname
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/tryacquire/ratelimit/internal/algorithms"
+)
 
 // Parts are what a name is made of.
 type Parts struct {
@@ -16,7 +20,7 @@ func Parse(name string) (Parts, bool) {
 		if size := strings.IndexAny(name[begin:], ":{"); size >= 0 {
 			end = begin + size
 		}
-		if id := strings.TrimSuffix(name[begin:end], ";"); IsID(id) && (len(id) == end-begin || strings.HasPrefix(name[end:], "{")) {
+		if id := strings.TrimSuffix(name[begin:end], ";"); algorithms.IsID(id) && (len(id) == end-begin || strings.HasPrefix(name[end:], "{")) {
 			return split(name, begin, begin+len(id))
 		}
 		if !strings.HasPrefix(name[end:], ":") {

@@ -25,3 +25,6 @@ func New(source string) *Script {
 		Whole:  []any{"eval", source},
 	}
 }
+
+// Digest is the SHA-1 by which Redis knows the script.
+func (s *Script) Digest() string { return s.BySHA[1].(string) }

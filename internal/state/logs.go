@@ -8,7 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 )
 
 // A log is the ends of a log: entry 0 has left the window (base is its total), the next one is at
@@ -176,7 +176,7 @@ var (
 // rule.
 func (r *reading) sortedSet(ctx context.Context, p redis.Pipeliner, last redis.Z, now int64) {
 	s := &r.state
-	held := s.Parts.Algorithm == keyname.InFlight
+	held := s.Parts.Algorithm == algorithms.InFlight
 	pattern := permitName
 	if held {
 		pattern = holdName

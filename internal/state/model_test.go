@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
@@ -244,18 +245,18 @@ func FuzzRead(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		server.FlushAll()
 		var names []string
-		for _, id := range keyname.All() {
+		for _, id := range algorithms.IDs() {
 			name := string(keyname.NewHead("ratelimit", "n", id).Of("k"))
 			names = append(names, name)
 			words := strings.Split(text, " ")
 			switch id {
-			case keyname.SlidingLog, keyname.SlidingWindowList:
+			case algorithms.SlidingLog, algorithms.SlidingWindowList:
 				_, _ = server.RPush(name, words...)
-			case keyname.SlidingWindowHash:
+			case algorithms.SlidingWindowHash:
 				for i, field := range []string{"rule", "base", "oldest", "total", "instant", "first", "last"} {
 					server.HSet(name, field, words[i%len(words)])
 				}
-			case keyname.SlidingWindowZSet, keyname.InFlight:
+			case algorithms.SlidingWindowZSet, algorithms.InFlight:
 				_, _ = server.ZAdd(name, 1763670000124999, text)
 			default:
 				_ = server.Set(name, text)

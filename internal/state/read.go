@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 )
 
@@ -88,14 +89,14 @@ func (r *reading) ask(ctx context.Context, p redis.Pipeliner, name string) {
 		return
 	}
 	r.state.Parts = parts
-	switch parts.Algorithm {
-	case keyname.TokenBucket, keyname.LeakyBucket, keyname.FixedWindow, keyname.CalendarWindow:
+	switch of, _ := algorithms.Of(parts.Algorithm); of.State {
+	case algorithms.Text:
 		r.text = p.Get(ctx, name)
-	case keyname.SlidingWindowList, keyname.SlidingLog:
+	case algorithms.List:
 		r.head, r.tail = p.LRange(ctx, name, 0, 2), p.LRange(ctx, name, -2, -1)
-	case keyname.SlidingWindowHash:
+	case algorithms.Hash:
 		r.fields = p.HMGet(ctx, name, "rule", "instant", "total", "base", "oldest", "first", "last")
-	case keyname.SlidingWindowZSet, keyname.InFlight:
+	case algorithms.SortedSet:
 		r.last = p.ZRangeWithScores(ctx, name, -1, -1)
 	default:
 		r.state.Err = errUnknown
@@ -123,9 +124,9 @@ func (r *reading) parse(ctx context.Context, p redis.Pipeliner, now int64) {
 		if s.Err == nil {
 			s.Exists = true
 			switch s.Parts.Algorithm {
-			case keyname.FixedWindow:
+			case algorithms.FixedWindow:
 				s.Err = s.fixedWindow(text, now)
-			case keyname.CalendarWindow:
+			case algorithms.CalendarWindow:
 				s.Err = s.calendarWindow(text, now)
 			default:
 				s.Err = s.bucket(text, now)

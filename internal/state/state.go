@@ -9,6 +9,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 )
 
@@ -60,25 +61,14 @@ var errUnknown = errors.New("it is of a state format that this version does not 
 
 // Kind names the algorithm of an id.
 func Kind(id string) string {
-	switch id {
-	case keyname.FixedWindow:
-		return "fixed window"
-	case keyname.CalendarWindow:
-		return "calendar window"
-	case keyname.SlidingWindowHash:
-		return "sliding window (Hash)"
-	case keyname.SlidingWindowList:
-		return "sliding window (List)"
-	case keyname.SlidingWindowZSet:
-		return "sliding window (ZSet)"
-	case keyname.SlidingLog:
-		return "sliding log"
-	case keyname.TokenBucket:
-		return "token bucket"
-	case keyname.LeakyBucket:
-		return "leaky bucket"
-	case keyname.InFlight:
+	switch a, ok := algorithms.Of(id); {
+	case !ok:
+		return id
+	case id == algorithms.InFlight:
 		return "permits in flight"
+	case a.Storage != "":
+		return a.Title + " (" + a.Storage + ")"
+	default:
+		return a.Title
 	}
-	return id
 }

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
-	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 )
 
 // Words says what the key holds.
@@ -48,13 +48,13 @@ func (s State) count() string {
 	}
 	used := most + plural(s.Used, "permit")
 	switch s.Parts.Algorithm {
-	case keyname.TokenBucket:
+	case algorithms.TokenBucket:
 		return fmt.Sprintf("%s %s missing; the bucket is full in %s.", used, are, Brief(s.Empty))
-	case keyname.LeakyBucket:
+	case algorithms.LeakyBucket:
 		return fmt.Sprintf("%s %s in the bucket, which is empty in %s.", used, are, Brief(s.Empty))
-	case keyname.FixedWindow, keyname.CalendarWindow:
+	case algorithms.FixedWindow, algorithms.CalendarWindow:
 		return fmt.Sprintf("%s %s used in the window, which ends in %s.", used, are, Brief(s.Empty))
-	case keyname.InFlight:
+	case algorithms.InFlight:
 		return fmt.Sprintf("%s %s held; the last lease ends in %s, if none is extended.", used, are, Brief(s.Empty))
 	}
 	return fmt.Sprintf("%s %s used in the window; all have left it in %s.", used, are, Brief(s.Empty))
@@ -63,9 +63,9 @@ func (s State) count() string {
 func (s State) rule() string {
 	r := s.Rule
 	switch s.Parts.Algorithm {
-	case keyname.TokenBucket, keyname.LeakyBucket:
+	case algorithms.TokenBucket, algorithms.LeakyBucket:
 		verb := "come back"
-		if s.Parts.Algorithm == keyname.LeakyBucket {
+		if s.Parts.Algorithm == algorithms.LeakyBucket {
 			verb = "drain"
 		}
 		if r.Permits == 1 {
@@ -76,9 +76,9 @@ func (s State) rule() string {
 			steps = ", in steps of " + Brief(r.Every)
 		}
 		return fmt.Sprintf("The rule that wrote it: %s %s every %s%s.", plural(r.Permits, "permit"), verb, Brief(r.Per), steps)
-	case keyname.InFlight:
+	case algorithms.InFlight:
 		return fmt.Sprintf("The last lease: %s.", Brief(r.Window))
-	case keyname.CalendarWindow:
+	case algorithms.CalendarWindow:
 		return "The rule that wrote it: windows of a calendar."
 	}
 	slots := ""

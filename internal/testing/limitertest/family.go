@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/simulate"
@@ -94,7 +95,7 @@ func Families() []Family {
 			}, err
 		}
 	}
-	return []Family{
+	families := []Family{
 		{Name: "FixedWindow", Timeless: true, Draw: fixedWindow(drawLimit, drawWindow)},
 		{Name: "FixedWindow wide", Timeless: true, Draw: fixedWindow(
 			func(*rand.Rand) int { return 1_000_000_000 },
@@ -144,9 +145,6 @@ func Families() []Family {
 				},
 			}, err
 		}},
-		{Name: "SlidingWindow Hash", Draw: slidingWindow(ratelimit.StorageHash)},
-		{Name: "SlidingWindow List", Draw: slidingWindow(ratelimit.StorageList)},
-		{Name: "SlidingWindow ZSet", Draw: slidingWindow(ratelimit.StorageZSet)},
 		{Name: "SlidingLog", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			var rules []ratelimit.Rule
 			var same []model.Rule
@@ -245,6 +243,10 @@ func Families() []Family {
 			}, err
 		}},
 	}
+	for i, in := range algorithms.Storages() {
+		families = append(families, Family{Name: "SlidingWindow " + in.Storage, Draw: slidingWindow(ratelimit.Storage(i))})
+	}
+	return families
 }
 
 // drawExact is whether a token bucket gives back exactly, and its option.

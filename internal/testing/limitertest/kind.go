@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
@@ -37,16 +38,13 @@ func Kinds() []Kind {
 			return ratelimit.NewSlidingWindow(c, limit, window, own...)
 		}
 	}
-	return []Kind{
+	kinds := []Kind{
 		{"FixedWindow", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewFixedWindow(c, limit, window, o...)
 		}, window},
 		{"FixedWindow aligned", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewFixedWindow(c, limit, window, append(o, ratelimit.WithAlignment(0))...)
 		}, window},
-		{"SlidingWindow Hash", sliding(ratelimit.StorageHash), log(10)},
-		{"SlidingWindow List", sliding(ratelimit.StorageList), log(10)},
-		{"SlidingWindow ZSet", sliding(ratelimit.StorageZSet), log(0)},
 		{"SlidingLog", func(c ratelimit.Client, limit int, window time.Duration, o ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, o...)
 		}, log(0)},
@@ -67,4 +65,12 @@ func Kinds() []Kind {
 			return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), limit, o...)
 		}, func(limit int, window time.Duration) Bound { return bucketBound(ratelimit.Per(limit, window), limit) }},
 	}
+	for i, in := range algorithms.Storages() {
+		slots := time.Duration(10)
+		if ratelimit.Storage(i) == ratelimit.StorageZSet {
+			slots = 0
+		}
+		kinds = append(kinds, Kind{"SlidingWindow " + in.Storage, sliding(ratelimit.Storage(i)), log(slots)})
+	}
+	return kinds
 }

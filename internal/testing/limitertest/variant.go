@@ -2,12 +2,13 @@ package limitertest
 
 import (
 	"cmp"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 )
 
 // A Variant is one way to limit to 3 a second; the calendar window's day ends a second after
@@ -34,15 +35,9 @@ type Variant struct {
 
 // Title is how errors name a limiter with the default name.
 func (v Variant) Title() string {
-	algorithm, _, _ := strings.Cut(v.Name, " ")
-	return map[string]string{
-		"FixedWindow":    "fixed window",
-		"CalendarWindow": "calendar window",
-		"SlidingWindow":  "sliding window",
-		"SlidingLog":     "sliding log",
-		"TokenBucket":    "token bucket",
-		"LeakyBucket":    "leaky bucket",
-	}[algorithm] + ` "default"`
+	name, _ := keyname.Parse(v.Key)
+	of, _ := algorithms.Of(name.Algorithm)
+	return of.Title + ` "default"`
 }
 
 func corruptString(value string) func(redis.UniversalClient, string) error {

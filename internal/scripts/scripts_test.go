@@ -1,10 +1,11 @@
-package ratelimit
+package scripts
 
 import (
 	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,12 @@ import (
 var update = flag.Bool("update", false, "write the files of scripts/assembled")
 
 // assembledDir holds what a reader needs of what is cut from the algorithms' files, as Redis runs it.
-const assembledDir = "scripts/assembled"
+const assembledDir = "../../scripts/assembled"
+
+// algorithmNames are the files of all algorithms, but of permits in flight, which differ.
+func algorithmNames() []string {
+	return slices.DeleteFunc(Names(), func(name string) bool { return name == "inflight" })
+}
 
 // documentedGroups are limiters that decide together in README, docs and examples.
 var documentedGroups = [][]string{
@@ -29,36 +35,36 @@ var documentedGroups = [][]string{
 // operations, the one that decides many requests of a bucket, which runs most, an example of several
 // limiters, and the digest of every script. After one:
 //
-//	go test -run TestAssembledScriptsAreCheckedIn -update .
+//	go test -run TestAssembledScriptsAreCheckedIn ./internal/scripts -update
 func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	want := map[string]string{}
-	for _, s := range allScripts() {
-		want[strings.TrimSuffix(s.file.Name(), ".lua")+"_operations.lua"] = s.get(false).operations.Source
+	for _, name := range algorithmNames() {
+		want[name+"_operations.lua"] = Of(name).Get(false).Operations.Source
 	}
-	want["bucket_many.lua"] = bucketScripts.get(false).many.Source
-	want["inflight_holds.lua"] = inFlightScripts.get(false).operations.Source
-	all := assembleAll([]*script.File{bucketFile, fixedWindowFile}, []int{4, 2}, []bool{true, false})
-	want["all_many.lua"] = all.many.Source
+	want["bucket_many.lua"] = Of("bucket").Get(false).Many.Source
+	want["inflight_holds.lua"] = Of("inflight").Get(false).Operations.Source
+	all := Together([]*script.File{Of("bucket").whole, Of("fixedwindow").whole}, []int{4, 2}, []bool{true, false})
+	want["all_many.lua"] = all.Many.Source
 	var digests strings.Builder
 	digests.WriteString("Every script of one limiter, and of the groups in README and docs, by the first digits of its digest.\n" +
 		"`ratelimit scripts` prints them.\n")
 	limiter := ""
-	add := func(s script.Named, of, name string) {
+	add := func(s Named, of, name string) {
 		if of != limiter {
 			fmt.Fprintf(&digests, "\n%s", of)
 		}
 		limiter = of
 		fmt.Fprintf(&digests, ", %s %s", s.Digest()[:12], name)
 	}
-	for _, s := range script.Index() {
+	for _, s := range Index() {
 		of, name, _ := strings.Cut(s.Name, ", ")
 		add(s, of, name)
 	}
 	for _, group := range documentedGroups {
-		scripts, err := script.Together(group)
+		all, err := Group(group)
 		require.NoError(t, err)
-		of := strings.TrimSuffix(scripts[0].Name, ", one")
-		for _, s := range scripts {
+		of := strings.TrimSuffix(all[0].Name, ", one")
+		for _, s := range all {
 			add(s, of, strings.TrimPrefix(s.Name, of+", "))
 		}
 	}
@@ -86,48 +92,53 @@ func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 
 // withIncludes returns the file of an algorithm, with the blocks of other files that it names.
 func withIncludes(t *testing.T, name string) string {
-	text, err := os.ReadFile(filepath.Join("scripts", name))
+	whole, err := os.ReadFile("../../scripts/" + name + ".lua")
 	require.NoError(t, err)
-	return script.Include(script.Include(string(text), bucketRules), slidingCommon)
+	text := string(whole)
+	for _, other := range common {
+		text = script.Include(text, other)
+	}
+	return text
 }
 
 // The script for one request is the file itself, with what it includes.
 func TestOneRequestRunsTheFile(t *testing.T) {
-	for _, s := range allScripts() {
-		require.Equal(t, withIncludes(t, s.file.Name()), s.get(false).one.Source, s.file.Name())
+	for _, name := range algorithmNames() {
+		require.Equal(t, withIncludes(t, name), Of(name).Get(false).One.Source, name)
 	}
 }
 
 // By the caller's clock the same runs, but for the lines that read the clock.
 func TestCallersClockChangesOnlyTheClock(t *testing.T) {
-	text := func(set scriptSet) map[string]string {
-		all := map[string]string{"one": set.one.Source, "peek": set.peek.Source, "many": set.many.Source}
+	text := func(set Set) map[string]string {
+		all := map[string]string{"one": set.One.Source, "peek": set.Peek.Source, "many": set.Many.Source}
 		return all
 	}
 	caller := callersClock.Blocks()
-	for _, s := range allScripts() {
-		if s == fixedWindowScripts { // by the caller's clock a fixed window is a dated one
+	for _, name := range algorithmNames() {
+		s := Of(name)
+		if name == "fixedwindow" { // by the caller's clock a fixed window is a dated one
 			continue
 		}
-		byServer, byCaller := text(assemble(s.byCaller)), text(s.get(true))
-		for name := range byServer {
-			want := strings.Replace(byServer[name], s.file.Blocks()["clock"], caller["clock"], 1)
-			if name == "many" {
+		byServer, byCaller := text(Assemble(s.byCaller)), text(s.Get(true))
+		for of := range byServer {
+			want := strings.Replace(byServer[of], s.whole.Blocks()["clock"], caller["clock"], 1)
+			if of == "many" {
 				want = strings.Replace(want, "for i = 1, #KEYS do", "-- <shift>\n"+caller["shift"]+"for i = 1, #KEYS do", 1)
 			}
-			require.Equal(t, want, byCaller[name], "%s of %s", name, s.file.Name())
+			require.Equal(t, want, byCaller[of], "%s of %s", of, name)
 		}
 	}
 }
 
 // So it is with permits in flight, which have a script of their own to extend them.
 func TestCallersClockOfInFlightChangesOnlyTheClock(t *testing.T) {
-	server, caller := inFlightScripts.get(false), inFlightScripts.get(true)
-	require.Equal(t, inFlightText, server.one.Source)
-	require.Equal(t, inFlightExtendText, server.extend.Source)
-	clock := inFlightScripts.file.Blocks()["clock"]
+	server, caller := Of("inflight").Get(false), Of("inflight").Get(true)
+	require.Equal(t, withIncludes(t, "inflight"), server.One.Source)
+	require.Equal(t, withIncludes(t, "inflight_extend"), server.Extend.Source)
+	clock := Of("inflight").whole.Blocks()["clock"]
 	for _, s := range []struct{ server, caller *script.Script }{
-		{server.one, caller.one}, {server.peek, caller.peek}, {server.extend, caller.extend},
+		{server.One, caller.One}, {server.Peek, caller.Peek}, {server.Extend, caller.Extend},
 	} {
 		require.Contains(t, s.server.Source, clock)
 		require.Equal(t, strings.Replace(s.server.Source, clock, callersClock.Blocks()["clock"], 1), s.caller.Source)
@@ -136,9 +147,23 @@ func TestCallersClockOfInFlightChangesOnlyTheClock(t *testing.T) {
 
 // The two ways in which a fixed window answers differ in that only.
 func TestWideWindowsAnswerInWords(t *testing.T) {
-	narrow, wide := fixedWindowScripts.get(false), wideWindowScripts.get(false)
-	require.Equal(t, narrow.many, wide.many)
-	blocks := fixedWindowFile.Blocks()
-	require.Equal(t, script.New(strings.Replace(narrow.one.Source, blocks["answer"],
-		"local out, size = {}, 0\n"+blocks["words"]+"return out\n", 1)), wide.one)
+	narrow, wide := Of("fixedwindow").Get(false), WideWindow.Get(false)
+	require.Equal(t, narrow.Many, wide.Many)
+	blocks := Of("fixedwindow").whole.Blocks()
+	require.Equal(t, script.New(strings.Replace(narrow.One.Source, blocks["answer"],
+		"local out, size = {}, 0\n"+blocks["words"]+"return out\n", 1)), wide.One)
+}
+
+func TestGroupsThatThereAreNot(t *testing.T) {
+	for limiter, problem := range map[string]string{
+		"bukket":       `"bukket" is no file of a limiter; those are fixedwindow, datedwindow, calendarwindow, slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog, bucket, steppedbucket, inflight`,
+		"bucket,2":     `"2" of bucket is not known; an estimate is bucket,estimate`,
+		"slidinglog,x": `"x" is no number of rules that a sliding log's own script has; such as slidinglog,2. A log of one rule runs slidingwindow_list`,
+		"slidinglog":   `"1" is no number of rules that a sliding log's own script has; such as slidinglog,2. A log of one rule runs slidingwindow_list`,
+	} {
+		_, err := Group([]string{limiter})
+		require.EqualError(t, err, problem)
+	}
+	_, err := Group(nil)
+	require.EqualError(t, err, "0 limiters do not decide together; give 1 to 8")
 }

@@ -1,8 +1,9 @@
-package ratelimit
+package scripts
 
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,12 +17,12 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
-// kindsOfScripts are those that decide together, in the order of a group's script.
-func kindsOfScripts() []*scripts {
-	return []*scripts{
-		bucketScripts, calendarWindowScripts, datedWindowScripts, fixedWindowScripts, inFlightScripts, slidingLogScripts,
-		hashWindowScripts, listWindowScripts, zsetWindowScripts, steppedBucketScripts,
+// kinds are those that decide together, in the order of a group's script.
+func kinds() (kinds []*Scripts) {
+	for _, name := range slices.Sorted(slices.Values(Names())) {
+		kinds = append(kinds, Of(name))
 	}
+	return kinds
 }
 
 // A largeGroup is how many limiters of each kind decide together.
@@ -30,23 +31,20 @@ type largeGroup struct {
 	byCaller, tickets bool
 }
 
-func (l largeGroup) assemble() (set severalSet, about string) {
+func (l largeGroup) assemble() (set Several, about string) {
 	var files []*script.File
 	var args []int
 	var tickets []bool
-	for i, s := range kindsOfScripts() {
-		f := s.file
-		if l.byCaller {
-			f = s.byCaller.With(callersClock)
-		}
+	for i, s := range kinds() {
+		f := s.Whole(l.byCaller)
 		for range l.counts[i] {
-			files, args, tickets = append(files, f), append(args, 4), append(tickets, l.tickets && s != inFlightScripts)
+			files, args, tickets = append(files, f), append(args, 4), append(tickets, l.tickets && !f.Has("hold"))
 		}
 		if l.counts[i] > 0 {
 			about += fmt.Sprintf("%d %s, ", l.counts[i], f.Name())
 		}
 	}
-	return assembleAll(files, args, tickets), fmt.Sprintf("%sby caller's clock %t, tickets %t", about, l.byCaller, l.tickets)
+	return Together(files, args, tickets), fmt.Sprintf("%sby caller's clock %t, tickets %t", about, l.byCaller, l.tickets)
 }
 
 // Eight limiters of any kinds compile, by either clock, with tickets and without: of each two
@@ -55,17 +53,17 @@ func (l largeGroup) assemble() (set severalSet, about string) {
 func TestEveryGroupCompiles(t *testing.T) {
 	raceflag.SkipSequential(t)
 	server := redistest.Start(t).Client(t)
-	kinds := kindsOfScripts()
+	all := kinds()
 	groups, closures, every, random := 0, 0, 24, 4
 	if os.Getenv("RATELIMIT_LONG") != "" {
 		every, random = 1, 100
 	}
 	compile := func(l largeGroup) {
 		set, about := l.assemble()
-		all, first := []*script.Script{set.one, set.many, set.peek, set.manyOfSeveral}, 0
+		all, first := []*script.Script{set.One, set.Many, set.Peek, set.ManyOfSeveral}, 0
 		for _, n := range l.counts { // those of one kind differ only in numbers
 			if n > 0 {
-				all = append(all, set.common[first], set.commonOfSeveral[first])
+				all = append(all, set.Common[first], set.CommonOfSeveral[first])
 			}
 			first += n
 		}
@@ -74,30 +72,30 @@ func TestEveryGroupCompiles(t *testing.T) {
 			require.NoError(t, err, about)
 			_, err = lua.Compile(chunk, about)
 			require.NoError(t, err, about)
-			require.NoError(t, server.ScriptLoad(ctx, s.Source).Err(), about)
+			require.NoError(t, server.ScriptLoad(t.Context(), s.Source).Err(), about)
 		}
 		groups++
 		if hasClosure(set) {
 			closures++
 		}
-		require.NoError(t, server.ScriptFlush(ctx).Err())
+		require.NoError(t, server.ScriptFlush(t.Context()).Err())
 	}
 	for variant := range 4 {
 		rng := model.Seeded(uint64(variant))
 		l := largeGroup{byCaller: variant&1 > 0, tickets: variant&2 > 0}
-		for a := range kinds {
+		for a := range all {
 			for b := range a {
 				if rng.IntN(every) > 0 {
 					continue
 				}
-				y := maxGroup
-				for x := range maxGroup + 1 {
+				y := MostTogether
+				for x := range MostTogether + 1 {
 					of := func(y int) largeGroup {
-						l.counts = make([]int, len(kinds))
+						l.counts = make([]int, len(all))
 						l.counts[a], l.counts[b] = x, y
 						return l
 					}
-					for y = min(y, maxGroup-x); y > 0; y-- {
+					for y = min(y, MostTogether-x); y > 0; y-- {
 						if set, _ := of(y).assemble(); !hasClosure(set) {
 							break
 						}
@@ -105,19 +103,19 @@ func TestEveryGroupCompiles(t *testing.T) {
 					if x+y > 0 {
 						compile(of(y))
 					}
-					if x+y < maxGroup {
+					if x+y < MostTogether {
 						compile(of(y + 1))
 					}
-					if x+y+1 < maxGroup {
-						compile(of(maxGroup - x))
+					if x+y+1 < MostTogether {
+						compile(of(MostTogether - x))
 					}
 				}
 			}
 		}
 		for range random {
-			l.counts = make([]int, len(kinds))
-			for range maxGroup {
-				l.counts[rng.IntN(len(kinds))]++
+			l.counts = make([]int, len(all))
+			for range MostTogether {
+				l.counts[rng.IntN(len(all))]++
 			}
 			compile(l)
 		}
@@ -125,4 +123,4 @@ func TestEveryGroupCompiles(t *testing.T) {
 	t.Logf("%d groups, %d of them with a closure", groups, closures)
 }
 
-func hasClosure(set severalSet) bool { return strings.Contains(set.one.Source, "= (function()") }
+func hasClosure(set Several) bool { return strings.Contains(set.One.Source, "= (function()") }

@@ -1,0 +1,121 @@
+package scripts
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/tryacquire/ratelimit/internal/script"
+)
+
+// MostTogether is the most limiters that decide together.
+const MostTogether = 8
+
+// A Several holds the scripts for requests to several limiters.
+type Several struct {
+	Set
+	// These are Many and ManyOfSeveral, for requests that have the key of this limiter in common.
+	Common, CommonOfSeveral []*script.Script
+}
+
+// maxLocals is how many local variables a function of a script may have. Lua allows 200;
+// miniredis counts among them up to eight values that an expression needs.
+const maxLocals = 200 - 8
+
+// Together makes the scripts of limiters that decide together. args are the numbers
+// of their arguments; tickets says which of them also say where their permits are, so that
+// these can be settled. In the scripts for requests to several groups, each request says how many
+// arguments are in front of those of its group.
+func Together(files []*script.File, args []int, tickets []bool) Several {
+	configured := make([]int, len(files)+1) // arguments of the limiters before
+	for i, n := range args {
+		configured[i+1] = configured[i] + n
+	}
+	around := script.Parse("all", "")
+	for _, f := range files {
+		for _, block := range []string{"clock", "shift"} {
+			if f.Has(block) {
+				around = around.Set(block, f.Blocks()[block])
+			}
+		}
+	}
+	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
+	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
+	moved := func(i int, file *script.File, front string) *script.File {
+		request := fmt.Sprintf("local key, n, times = KEYS[skipped + %d], ARGV[request + %d] + 0, times\n", i+1, i+1)
+		if file.Has("hold") {
+			request = fmt.Sprintf("local key, times, n, id = KEYS[skipped + %d], times, string.match(ARGV[request + %d], %s)\n", i+1, i+1, aHold)
+		}
+		return file.MoveArguments(front+strconv.Itoa(configured[i]-1)).Set("request", request)
+	}
+	// settle adds the two words of a ticket, which a Peek has not. place notes where they are, for
+	// a ticket that is filled in after the store.
+	settle := func(i int, file *script.File, ticket, place string) *script.File {
+		if !tickets[i] {
+			return file.Set("settle", "").Set("sealed", "")
+		}
+		sealed := ""
+		if file.Has("seal") && ticket != noTicket {
+			ticket, sealed = place+ticket, file.Blocks()["seal"]
+		}
+		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
+	}
+	// nested is the limiters one inside the other, in as few functions as hold their variables.
+	room := maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Text(text("all_one.lua")))
+	nested := func(without int, front string) string {
+		inner := ""
+		for i, f := range slices.Backward(files) {
+			if i == without {
+				continue
+			}
+			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "local tickets = {size}\n")
+			whole := f.Set("inner", inner).Text(body(text("all_limiter.lua")))
+			if script.Locals(whole) > room {
+				inner = f.Set("inner", inner).Text(body(text("all_closure.lua")))
+				whole = f.Set("inner", inner).Text(body(text("all_limiter.lua")))
+			}
+			inner = whole
+		}
+		return inner
+	}
+	// batch makes the scripts for many requests. front is what stands in front of the place of an argument.
+	batch := func(around *script.File, shape, front string) (all *script.File, common []*script.Script) {
+		for i, f := range files {
+			where := fmt.Sprintf("local common = %d\n", i+1)
+			if f.Has("seal") && tickets[i] {
+				where += "local tickets = {}\n"
+			}
+			request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
+			if f.Has("hold") {
+				request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
+			}
+			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
+				Set("limiters", nested(i, front)).Set("shape", shape+where)
+			common = append(common, f.With(around).Fill(text("all_common.lua")))
+		}
+		return around.Set("shape", shape).Set("limiters", nested(-1, front)), common
+	}
+	peeks := ""
+	for i, f := range slices.Backward(files) {
+		peeks += settle(i, moved(i, f, ""), noTicket, "").Text(body(text("all_peek_limiter.lua")))
+	}
+	all, common := batch(around, shape, "")
+	ofSeveral, commonOfSeveral := batch(around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files)), "front + ")
+	return Several{
+		Set: Set{
+			One: all.Fill(text("all_one.lua")), Peek: all.Set("limiters", peeks).Fill(text("all_peek.lua")),
+			Many: all.Fill(text("all.lua")), ManyOfSeveral: ofSeveral.Fill(text("all.lua")),
+		},
+		Common: common, CommonOfSeveral: commonOfSeveral,
+	}
+}
+
+// aHold matches what a request asks of permits in flight.
+const aHold = "'^(%d+)h(%w*)$'"
+
+// noTicket is where a Peek has the words of a ticket.
+const noTicket = "out[size + 1] = 0\nout[size + 2] = 0\n"
+
+// body is a template without its header, which would be repeated for each limiter.
+func body(template string) string { return template[strings.Index(template, "do\n"):] }
