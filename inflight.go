@@ -79,7 +79,7 @@ type InFlight struct {
 	limit int
 	lease time.Duration
 	rule  string
-	held  atomic.Int64 // permits of this process; counted only if it is observed
+	held  *atomic.Int64 // permits of this process; counted only if it is observed
 }
 
 func (f *InFlight) kind() kind { return kindOnRedis(f, &f.core) }
@@ -94,13 +94,19 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InF
 	if err != nil {
 		return nil, err
 	}
+	return inFlight(c, limit, lease, s, new(atomic.Int64))
+}
+
+// inFlight is NewInFlight with settings. count counts the permits that are held, of one limiter or several.
+func inFlight(c Client, limit int, lease time.Duration, s settings, count *atomic.Int64) (*InFlight, error) {
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}
-	if err := checkSpan("the lease", lease); err != nil {
+	err := checkSpan("the lease", lease)
+	if err != nil {
 		return nil, err
 	}
-	f := &InFlight{limit: limit, lease: lease, rule: "/" + strconv.FormatInt(lease.Microseconds(), 10)}
+	f := &InFlight{limit: limit, lease: lease, held: count, rule: "/" + strconv.FormatInt(lease.Microseconds(), 10)}
 	if s.clock != nil {
 		f.rule += "@" + s.spare()
 	}

@@ -16,11 +16,15 @@ import (
 // permits until it is released. Release every Hold. A key without holds takes no memory. LocalInFlight is
 // safe for concurrent use.
 type LocalInFlight struct {
-	made  int64
+	*localHolds
 	limit int
 	name  string
 	watch *watch // nil: nobody observes
+}
 
+// localHolds are the permits that are held, which limiters of several limits can share, see [LocalInFlights].
+type localHolds struct {
+	made int64
 	mu   sync.Mutex // guards what is below
 	held map[string]int
 	all  int // the sum of held
@@ -35,10 +39,20 @@ func NewLocalInFlight(limit int, opts ...Option) (*LocalInFlight, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newLocalHolder(&s).of(limit)
+}
+
+// newLocalHolder is a limiter with these options, whose limit is missing.
+func newLocalHolder(s *settings) *LocalInFlight {
+	return &LocalInFlight{&localHolds{made: limitersMade.Add(1), held: map[string]int{}}, 0, s.name, s.watch(s.name)}
+}
+
+// of is a limiter of another limit with the same holds.
+func (f *LocalInFlight) of(limit int) (*LocalInFlight, error) {
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}
-	return &LocalInFlight{made: limitersMade.Add(1), limit: limit, name: s.name, watch: s.watch(s.name), held: map[string]int{}}, nil
+	return &LocalInFlight{f.localHolds, limit, f.name, f.watch}, nil
 }
 
 // TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
@@ -52,7 +66,7 @@ func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 // second. The errors are those of [InFlight.TryAcquireN].
 func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	claims := [1]Claim{claimOn(f, key, n)}
-	if f == nil || f.held == nil {
+	if f == nil || f.localHolds == nil {
 		return nil, Result{}, errUnmade
 	}
 	all, err := decideInMemory(ctx, claims[:], false)
@@ -68,7 +82,7 @@ func (f *LocalInFlight) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (f *LocalInFlight) peekN(ctx context.Context, key string, n int) (Result, error) {
-	if f == nil || f.held == nil {
+	if f == nil || f.localHolds == nil {
 		return Result{}, errUnmade
 	}
 	claims := [1]Claim{claimOn(f, key, n)}
@@ -88,7 +102,7 @@ func (f *LocalInFlight) Name() string {
 }
 
 func (f *LocalInFlight) precheck(ctx context.Context, key string, n int) error {
-	if f == nil || f.held == nil {
+	if f == nil || f.localHolds == nil {
 		return errUnmade
 	}
 	if n > f.limit {
@@ -97,11 +111,16 @@ func (f *LocalInFlight) precheck(ctx context.Context, key string, n int) error {
 	return checkLocal(ctx, key, n)
 }
 
-func (f *LocalInFlight) lock(string) memoryLock { return memoryLock{&f.mu, f.made, 0} }
+func (f *LocalInFlight) lock(string) memoryLock {
+	if f == nil || f.localHolds == nil {
+		return memoryLock{}
+	}
+	return memoryLock{&f.mu, f.made, 0}
+}
 
 func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
 	free := f.limit - f.held[key]
-	r := Result{Allowed: n <= free, Limit: f.limit, Remaining: free}
+	r := Result{Allowed: n <= free, Limit: f.limit, Remaining: max(free, 0)}
 	switch {
 	case !r.Allowed:
 		r.RetryAfter, r.ResetAfter = retryWithoutBreaker, retryWithoutBreaker

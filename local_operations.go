@@ -145,11 +145,16 @@ func (l *LocalTokenBucket) giveBack(key string, n int) {
 	if s.b == nil || s.b.due > s.present {
 		return // those who wait have their instants, which the next caller would get too
 	}
-	missing := s.missing.Plus(-int64(n))
-	if missing.Permits < 0 {
-		missing = gcra.Level{}
+	lowered := func(l gcra.Level) gcra.Level {
+		if l.Permits < int64(n) {
+			return gcra.Level{}
+		}
+		return l.Plus(-int64(n))
 	}
-	l.write(&s, missing)
+	// The key keeps its rule and its instant: from now on, by a slower rule, it would have less than it has by a faster one.
+	if s.missing != (gcra.Level{}) {
+		l.store(s.shard, s.b, key, s.b.rule, s.b.at, lowered(s.b.missing), lowered(s.b.own))
+	}
 }
 
 // owe takes n permits that others have promised for later, or what is left of them.
@@ -213,7 +218,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 		b.cancelled = nil
 	}
 	if delay > 0 {
-		b.due = s.now + delay.Microseconds()
+		b.due = max(b.due, s.now+delay.Microseconds())
 	}
 	receipt.wrote = b.state()
 	result := Result(l.bucket.Result(s.missing, int64(n), int64(n), true, s.present-s.now))
@@ -226,6 +231,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 
 // A localWritten is what a reservation, or a call before it, has written.
 type localWritten struct {
+	rule    *gcra.Bucket
 	at      int64
 	missing gcra.Level
 	own     gcra.Level
@@ -237,7 +243,7 @@ func (b *localBucket) state() localWritten {
 	if b == nil {
 		return localWritten{}
 	}
-	return localWritten{b.at, b.missing, b.own, b.due, true}
+	return localWritten{b.rule, b.at, b.missing, b.own, b.due, true}
 }
 
 // A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation
@@ -275,7 +281,7 @@ func (r *localReceipt) cancel(key string) {
 			s.shard.drop(s.b)
 			return
 		}
-		r.limiter.store(s.shard, s.b, key, again.before.at, again.before.missing, again.before.own)
+		r.limiter.store(s.shard, s.b, key, again.before.rule, again.before.at, again.before.missing, again.before.own)
 		s.b.due = again.before.due
 	}
 }
@@ -305,6 +311,9 @@ func (l *LocalTokenBucket) precheck(ctx context.Context, key string, n int) erro
 }
 
 func (l *LocalTokenBucket) lock(key string) memoryLock {
+	if l == nil || l.bucket == nil {
+		return memoryLock{}
+	}
 	place := l.place(key)
 	return memoryLock{&l.shards[place].mu, l.made, place}
 }

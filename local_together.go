@@ -113,8 +113,11 @@ func joinInMemory(claims []Claim) (joined []Claim, places []int, err error) {
 next:
 	for _, c := range claims {
 		for j, other := range joined {
-			if other.key != c.key || other.outer != c.outer {
+			if other.key != c.key || other.lockInMemory() != c.lockInMemory() {
 				continue
+			}
+			if other.outer != c.outer {
+				return nil, nil, invalidConfig("TryAcquireAll: two limiters of %s claim the same key, and share its state; claim one of them", c.title())
 			}
 			if c.settle || other.settle {
 				return nil, nil, errJoinedEstimate(c)
@@ -131,6 +134,9 @@ next:
 	}
 	return joined, places, nil
 }
+
+// lockInMemory is what guards the state of its key. Limiters whose limits come with each call share it.
+func (c *Claim) lockInMemory() memoryLock { return c.outer.(decidesTogether).lock(c.key) }
 
 // decideMixed decides claims of which some are on Redis and others in memory: where some of the primaries of a call
 // that no one script can decide have failed. What Redis has taken is given back if memory denies.

@@ -48,11 +48,8 @@ import (
 // A call takes less than a microsecond and allocates only for a new key. It is
 // safe for concurrent use, starts no goroutine and needs no closing.
 type LocalTokenBucket struct {
-	made   int64 // its number among the limiters of this process that have locks
+	*localTable
 	bucket *gcra.Bucket
-	now    func() int64 // microseconds
-	seed   maphash.Seed
-	shards []localShard // their number is a power of two
 	name   string
 	watch  *watch            // nil: nobody observes
 	empty  bool              // a new key's bucket is empty
@@ -68,6 +65,14 @@ func (l *LocalTokenBucket) kind() kind {
 // sometimes be off by a microsecond, and Remaining by a permit. Each key would have a
 // mutex and a clock reading of its own, and nothing would show which keys to drop.
 
+// A localTable is the keys, which limiters of several rules can share, see [LocalTokenBuckets].
+type localTable struct {
+	made   int64        // its number among those of this process that have locks
+	now    func() int64 // microseconds
+	seed   maphash.Seed
+	shards []localShard // their number is a power of two
+}
+
 // localShard is one part of the keys. Calls for keys of other shards do not wait for
 // it. The bucket of each key is in both a map and a heap.
 type localShard struct {
@@ -76,7 +81,7 @@ type localShard struct {
 	queue localQueue
 	most  int
 
-	lacked  int64    // the latest instant at which a key was dropped whose bucket was not full
+	lacking int64    // until then keys may be missing that were dropped although their bucket was not full
 	dropped int64    // the latest instant at which a key was dropped; a new key's state begins no earlier
 	_       [64]byte // keeps the next shard's mutex off this one's cache line
 }
@@ -85,6 +90,7 @@ type localShard struct {
 // without a write; only a call that takes permits writes.
 type localBucket struct {
 	key     string
+	rule    *gcra.Bucket // of the limiter that wrote it, by which the levels count
 	at      int64
 	missing gcra.Level
 	own     gcra.Level // the part of missing that was taken here, and is in no answer of a primary
@@ -142,38 +148,47 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...Option) (*LocalTokenBucke
 	if err != nil {
 		return nil, err
 	}
-	b, err := newBucket(rate, burst, "burst", &s)
-	if err != nil {
-		return nil, err
-	}
+	return newLocal(&s).of(bucketLimit{rate, burst})
+}
+
+// newLocal is a limiter with these options, whose rule is missing.
+func newLocal(s *settings) *LocalTokenBucket {
 	keys := cmp.Or(s.maxKeys, defaultMaxKeys)
 	shards := 1
 	for shards < mostLocalShards && keys/(2*shards) >= leastShardKeys {
 		shards *= 2
 	}
-	l := &LocalTokenBucket{
-		made: limitersMade.Add(1), bucket: b, seed: maphash.MakeSeed(), shards: make([]localShard, shards),
-		name: s.name, watch: s.watch(s.name), empty: s.empty, follow: s.follow,
-	}
-	for i := range l.shards {
-		l.shards[i].keys = make(map[string]*localBucket)
-		l.shards[i].most = keys / shards
-		l.shards[i].dropped = math.MinInt64    // none: a clock may begin before 1970
-		l.shards[i].lacked = math.MinInt64 / 2 // which can be subtracted
+	t := &localTable{made: limitersMade.Add(1), seed: maphash.MakeSeed(), shards: make([]localShard, shards)}
+	for i := range t.shards {
+		t.shards[i].keys = make(map[string]*localBucket)
+		t.shards[i].most = keys / shards
+		t.shards[i].dropped, t.shards[i].lacking = math.MinInt64, math.MinInt64 // none: a clock may begin before 1970
 	}
 	if s.clock != nil {
 		// Instants within 36,000 years of 1970 can be added and subtracted.
-		l.now = func() int64 { return min(max(s.clock.now().UnixMicro(), -1<<60), 1<<60) }
+		clock := s.clock
+		t.now = func() int64 { return min(max(clock.now().UnixMicro(), -1<<60), 1<<60) }
 	} else {
 		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
-		l.now = func() int64 { return time.Since(start).Microseconds() }
+		t.now = func() int64 { return time.Since(start).Microseconds() }
 	}
-	if l.watch != nil {
-		plain := *l
+	return &LocalTokenBucket{localTable: t, name: s.name, watch: s.watch(s.name), empty: s.empty, follow: s.follow}
+}
+
+// of is a limiter of another rule with the same keys and options.
+func (l *LocalTokenBucket) of(limit bucketLimit) (*LocalTokenBucket, error) {
+	b, err := newBucket(limit.rate, limit.burst, "burst", new(settings))
+	if err != nil {
+		return nil, err
+	}
+	made := *l
+	made.bucket = b
+	if made.watch != nil {
+		plain := made
 		plain.watch = nil
-		l.plain = &plain
+		made.plain = &plain
 	}
-	return l, nil
+	return &made, nil
 }
 
 // TryAcquire is TryAcquireN(ctx, key, 1).
@@ -254,13 +269,13 @@ func (l *LocalTokenBucket) reset(ctx context.Context, key string) error {
 	return nil
 }
 
-func (l *LocalTokenBucket) shard(key string) *localShard {
-	return &l.shards[l.place(key)]
+func (t *localTable) shard(key string) *localShard {
+	return &t.shards[t.place(key)]
 }
 
 // place is where key's shard is.
-func (l *LocalTokenBucket) place(key string) int {
-	return int(maphash.String(l.seed, key) & uint64(len(l.shards)-1))
+func (t *localTable) place(key string) int {
+	return int(maphash.String(t.seed, key) & uint64(len(t.shards)-1))
 }
 
 // Name returns the limiter's name, see [WithName].
@@ -311,6 +326,7 @@ type localState struct {
 	present int64 // now, or the latest instant of the state: as in Redis, no call moves it back in time
 	missing gcra.Level
 	own     gcra.Level // see localBucket
+	theirs  bool       // another rule wrote the state
 }
 
 func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
@@ -320,13 +336,23 @@ func (l *LocalTokenBucket) load(s *localShard, key string, state *localState) {
 	state.present = max(state.now, s.dropped)
 	if b := state.b; b != nil {
 		state.present = max(state.now, b.at)
+		if state.theirs = !b.rule.RefillsAs(l.bucket); state.theirs {
+			i := l.inherit(state)
+			state.missing, state.own = i.Missing(b.missing), i.Missing(b.own)
+			return
+		}
 		state.missing = l.bucket.Minus(b.missing, state.present-b.at)
 		if b.own != (gcra.Level{}) {
 			state.own = l.bucket.Minus(b.own, state.present-b.at)
 		}
-	} else if all := (gcra.Level{Permits: l.bucket.Size}); l.empty && state.now-s.lacked >= l.bucket.Restores(all) {
+	} else if all := (gcra.Level{Permits: l.bucket.Size}); l.empty && state.now >= s.lacking {
 		state.missing = all // otherwise it may be a key that was dropped
 	}
+}
+
+// inherit is how the limiter counts what another rule has written.
+func (l *LocalTokenBucket) inherit(s *localState) gcra.Inheritance {
+	return l.bucket.Inherit(s.b.rule, s.b.at, s.b.due, s.present)
 }
 
 // note notes what the primary has answered about key, of whose limit as large a share is missing here: at least what
@@ -375,7 +401,7 @@ func (l *LocalTokenBucket) noteMissing(s *localState, missing gcra.Level) {
 	if own := s.own; own.Permits > missing.Permits || own.Permits == missing.Permits && own.Units > missing.Units {
 		missing = own
 	}
-	l.store(s.shard, s.b, s.key, s.present, missing, s.own)
+	l.store(s.shard, s.b, s.key, l.bucket, s.present, missing, s.own)
 }
 
 // look is the answer to a call for n permits, which it takes if they are there and take is true.
@@ -387,6 +413,10 @@ func (l *LocalTokenBucket) look(s *localState, n int, take bool) Result {
 		l.write(s, s.missing.Plus(taken))
 	case take && l.empty && s.b == nil:
 		l.beginEmpty(s)
+	}
+	if s.theirs && taken == 0 {
+		i, lag := l.inherit(s), s.present-s.now
+		return Result(l.bucket.Beside(s.missing, allowed, i.Wait(s.b.missing, int64(n))+lag, i.Wait(s.b.missing, l.bucket.Size)+lag))
 	}
 	return Result(l.bucket.Result(s.missing, int64(n), taken, allowed, s.present-s.now))
 }
@@ -405,21 +435,21 @@ func (l *LocalTokenBucket) write(s *localState, missing gcra.Level) {
 	if own.Permits < 0 || missing == (gcra.Level{}) {
 		own = gcra.Level{}
 	}
-	l.store(s.shard, s.b, s.key, s.present, missing, own)
+	l.store(s.shard, s.b, s.key, l.bucket, s.present, missing, own)
 }
 
-// store notes what is missing from key at now. b is the key's bucket, or nil for a new
+// store notes what is missing from key at now, by a rule. b is the key's bucket, or nil for a new
 // key.
-func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, now int64, missing, own gcra.Level) {
-	full := now + l.bucket.Restores(missing)
+func (l *LocalTokenBucket) store(s *localShard, b *localBucket, key string, rule *gcra.Bucket, now int64, missing, own gcra.Level) {
+	full := now + rule.Restores(missing)
 	if b != nil {
-		b.at, b.missing, b.own, b.full, b.order = now, missing, own, full, full
+		b.rule, b.at, b.missing, b.own, b.full, b.order = rule, now, missing, own, full, full
 		heap.Fix(&s.queue, b.place)
 		return
 	}
 	b = l.room(s, now)
 	b.key = strings.Clone(key) // a part of a large string would keep all of it alive
-	b.at, b.missing, b.own, b.full, b.order = now, missing, own, full, full
+	b.rule, b.at, b.missing, b.own, b.full, b.order = rule, now, missing, own, full, full
 	s.keys[b.key] = b
 	heap.Push(&s.queue, b)
 }
@@ -435,7 +465,7 @@ func (l *LocalTokenBucket) room(s *localShard, now int64) *localBucket {
 		}
 		free = s.queue[0]
 		if free.full > now {
-			s.lacked = now
+			s.lacking = max(s.lacking, now+free.rule.Window.Microseconds())
 		}
 		s.drop(free)
 		s.dropped = max(s.dropped, min(free.full, now))

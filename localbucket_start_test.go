@@ -200,7 +200,8 @@ func BenchmarkLastAnswers(b *testing.B) {
 	}
 }
 
-// TestALocalBucketDoesWhatOneOnRedisDoes: random histories of all operations have the same answers in memory and on Redis.
+// TestALocalBucketDoesWhatOneOnRedisDoes: random histories of all operations have the same answers in memory and on Redis, in half of
+// them by limits that change from call to call.
 func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	seed := limitertest.Seed(t)
@@ -210,21 +211,30 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 		random := model.Seeded(seed + round)
 		s.Wipe(t)
 		s.Move(limitertest.Start)
-		rate, burst := ratelimit.PerSecond(1+random.IntN(9)), 1+random.IntN(12)
-		onRedis := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, rate, burst))
-		local := ratelimit.Must(ratelimit.NewLocalTokenBucket(rate, burst, ratelimit.WithClock(func() time.Time { return s.Now })))
+		onRedis := ratelimit.Must(ratelimit.NewTokenBuckets(s.Client))
+		local := ratelimit.Must(ratelimit.NewLocalTokenBuckets(ratelimit.WithClock(func() time.Time { return s.Now })))
+		type limit struct {
+			rate  ratelimit.Rate
+			burst int
+		}
+		var limits []limit
+		for range 1 + round%2*uint64(1+random.IntN(3)) {
+			limits = append(limits, limit{ratelimit.Per(1+random.IntN(9), []time.Duration{time.Second, time.Second, 7777 * time.Millisecond, 100 * time.Millisecond}[random.IntN(4)]), 1 + random.IntN(12)})
+		}
 		type pair struct {
 			tickets      [2]*ratelimit.Ticket
 			reservations [2]*ratelimit.Reservation
-			n            int
+			due          time.Time
 		}
 		var open []pair
-		both := [2]interface {
-			operator
-			ratelimit.Reserver
-		}{onRedis, local}
 		for step := range 40 {
 			s.Advance(time.Duration(random.IntN(600_000)) * time.Microsecond)
+			limit := limits[random.IntN(len(limits))]
+			burst := limit.burst
+			both := [2]interface {
+				operator
+				ratelimit.Reserver
+			}{ratelimit.Must(onRedis.Of(limit.rate, burst)), ratelimit.Must(local.Of(limit.rate, burst))}
 			n := 1 + random.IntN(burst)
 			op := random.IntN(8)
 			var p pair
@@ -243,7 +253,7 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 				case 3:
 					ticket, r, err := l.Estimate(ctx, "k", n)
 					note(ticket != nil, r, err)
-					p.tickets[i], p.n = ticket, n
+					p.tickets[i] = ticket
 				case 4:
 					note(l.Charge(ctx, "k", n))
 				case 5:
@@ -253,7 +263,7 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 						note(late.Wait)
 					} else {
 						note(reservation.Result(), err)
-						p.reservations[i] = reservation
+						p.reservations[i], p.due = reservation, s.Now.Add(reservation.Delay())
 					}
 				case 6:
 					if len(open) > 0 && open[at].tickets[i] != nil {
@@ -261,21 +271,22 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 						counts["settled"]++
 					}
 				case 7:
-					if len(open) > 0 && open[at].reservations[i] != nil {
+					// On Redis a key expires that is full by the rule that wrote it; by a slower one it is then full too.
+					if len(open) > 0 && open[at].reservations[i] != nil && (len(limits) == 1 || s.Now.Before(open[at].due)) {
 						note(open[at].reservations[i].Cancel(ctx))
 						counts["cancelled"]++
 					}
 				}
 				note(l.Peek(ctx, "k"))
 			}
-			require.Equal(t, told[0], told[1], "round %d of seed %d, step %d, operation %d: Redis and memory", round, seed, step, op)
+			require.Equal(t, told[0], told[1], "round %d of seed %d, step %d, operation %d of %v: Redis and memory", round, seed, step, op, limits)
 			if p.tickets[0] != nil || p.reservations[0] != nil {
 				open = append(open, p)
 			}
 		}
 	}
 	if rounds > 1 {
-		require.Greater(t, min(counts["settled"], counts["cancelled"]), 100)
+		require.Greater(t, min(counts["settled"], counts["cancelled"]), 50)
 	}
 }
 

@@ -36,24 +36,29 @@ const (
 	newTokenBuckets
 	newLeakyBucket
 	newInFlight
+	newInFlights
 	newLocalTokenBucket
+	newLocalTokenBuckets
 	newLocalInFlight
+	newLocalInFlights
 	newFallback
 	newHoldFallback
 	newDenyCache
 
-	ofWindows    = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
-	ofTokens     = newTokenBucket | newTokenBuckets
-	onTheirRedis = ofWindows | ofTokens | newLeakyBucket | newInFlight
-	ofLimiters   = onTheirRedis | newLocalTokenBucket | newLocalInFlight
-	ofFallbacks  = newFallback | newHoldFallback
-	everywhere   = ofLimiters | ofFallbacks | newDenyCache
+	ofWindows     = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
+	ofTokens      = newTokenBucket | newTokenBuckets
+	onTheirRedis  = ofWindows | ofTokens | newLeakyBucket | ofHolds
+	ofHolds       = newInFlight | newInFlights
+	ofLocalTokens = newLocalTokenBucket | newLocalTokenBuckets
+	ofLimiters    = onTheirRedis | ofLocalTokens | newLocalInFlight | newLocalInFlights
+	ofFallbacks   = newFallback | newHoldFallback
+	everywhere    = ofLimiters | ofFallbacks | newDenyCache
 )
 
 // constructorNames are in the order of the constants.
 var constructorNames = [...]string{
 	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewTokenBuckets", "NewLeakyBucket",
-	"NewInFlight", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache",
+	"NewInFlight", "NewInFlights", "NewLocalTokenBucket", "NewLocalTokenBuckets", "NewLocalInFlight", "NewLocalInFlights", "NewFallback", "NewHoldFallback", "NewDenyCache",
 }
 
 // optionsOf says which constructors have an option.
@@ -61,19 +66,19 @@ var optionsOf = map[string]constructors{
 	"WithName":         everywhere,
 	"WithObserver":     everywhere,
 	"WithPrefix":       onTheirRedis,
-	"WithClock":        onTheirRedis | newLocalTokenBucket,
+	"WithClock":        onTheirRedis | ofLocalTokens,
 	"WithMaxSkew":      onTheirRedis,
 	"WithoutMerging":   onTheirRedis,
-	"WithHeadroom":     onTheirRedis &^ newInFlight,
+	"WithHeadroom":     onTheirRedis &^ ofHolds,
 	"WithAlignment":    newFixedWindow,
 	"WithStorage":      newSlidingWindow,
 	"WithSubWindows":   newSlidingWindow,
 	"WithResolution":   newSlidingLog,
 	"WithRefillEvery":  ofTokens,
 	"WithExactReturns": ofTokens | newLeakyBucket,
-	"WithEmptyStart":   newLocalTokenBucket,
-	"WithLastAnswers":  newLocalTokenBucket,
-	"WithMaxKeys":      newLocalTokenBucket | newDenyCache,
+	"WithEmptyStart":   ofLocalTokens,
+	"WithLastAnswers":  ofLocalTokens,
+	"WithMaxKeys":      ofLocalTokens | newDenyCache,
 	"WithMaxDenial":    newDenyCache,
 	"WithBudget":       ofFallbacks,
 	"WithBreaker":      ofFallbacks,

@@ -21,7 +21,7 @@ type outages struct {
 	primary, secondary any
 	most               int // permits that one call can get from the primary; 0: not known
 	guard              guard.Guard
-	follows            bool   // the secondary may be one that notes the primary's answers, see [follower]
+	follows            bool   // the secondary may be one that notes the primary's answers, see [localFor]
 	name               string // of what is observed
 	watch              *watch // nil: nobody observes
 }
@@ -330,8 +330,7 @@ func (f *outages) report(ctx context.Context, began time.Time, o Observation) {
 // that begins before: the secondary begins it without them.
 func (g *guarded) note(ctx context.Context) {
 	if r := g.out.reservation; r != nil && r.delay > 0 {
-		f := g.outages[0]
-		if local, ok := f.secondary.(*LocalTokenBucket); ok && !f.follows {
+		if local := localFor(ctx, g.outages[0].secondary, r.key); local != nil && !local.follow {
 			local.owe(r.key, r.n)
 		}
 	}
@@ -341,8 +340,8 @@ func (g *guarded) note(ctx context.Context) {
 			continue
 		}
 		key, r := g.call.claims[i].key, *g.out.part(i)
-		local := follower(ctx, f.secondary, key)
-		if local == nil {
+		local := localFor(ctx, f.secondary, key)
+		if local == nil || !local.follow {
 			continue
 		}
 		local.note(key, r)
@@ -396,19 +395,17 @@ func mayFollow(secondary any) (bool, error) {
 	return false, nil
 }
 
-// follower is the bucket with WithLastAnswers that decides for key in an outage, nil if there is none.
-func follower(ctx context.Context, secondary any, key string) *LocalTokenBucket {
+// localFor is the bucket in this process that decides for key in an outage, nil if there is none.
+func localFor(ctx context.Context, secondary any, key string) *LocalTokenBucket {
 	switch l := secondary.(type) {
 	case *LocalTokenBucket:
-		if l.follow {
-			return l
-		}
+		return l
 	case *Choice:
 		if picked, err := l.of(ctx, key); err == nil {
-			return follower(ctx, picked, key)
+			return localFor(ctx, picked, key)
 		}
 	case *Fallback:
-		return follower(ctx, l.secondary, key)
+		return localFor(ctx, l.secondary, key)
 	}
 	return nil
 }

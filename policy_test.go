@@ -127,6 +127,13 @@ func TestEveryOperationThroughEveryPolicy(t *testing.T) {
 		"FixedWindow": func(name string) operator {
 			return ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 3, time.Minute, ratelimit.WithName(name)))
 		},
+		"TokenBuckets": func(name string) operator {
+			return ratelimit.Must(ratelimit.Must(ratelimit.NewTokenBuckets(s.Client, ratelimit.WithName(name))).Of(ratelimit.PerSecond(1), 3))
+		},
+		"LocalTokenBuckets": func(name string) operator {
+			clock := ratelimit.WithClock(func() time.Time { return s.Now })
+			return ratelimit.Must(ratelimit.Must(ratelimit.NewLocalTokenBuckets(clock, ratelimit.WithName(name))).Of(ratelimit.PerSecond(1), 3))
+		},
 	}
 	type stack struct {
 		name   string

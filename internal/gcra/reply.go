@@ -50,7 +50,7 @@ func (b Even) Unpack(reply int64, words []int64) {
 func (b Even) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
 	missing := Level{words[wordMissing] / b.permit, words[wordMissing] % b.permit}
 	if full := words[wordFull]; full > 0 && taken == 0 {
-		return b.beside(missing, allowed, words[wordLate], full)
+		return b.Beside(missing, allowed, words[wordLate], full)
 	}
 	return b.Result(missing, n, taken, allowed, words[wordLate])
 }
@@ -85,7 +85,7 @@ func (b Stepped) Longest() int64 {
 func (b Stepped) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
 	missing := Level{words[wordMissingPermits], words[wordMissingUnits]}
 	if wait := words[wordWait]; wait > 0 && taken == 0 {
-		return b.beside(missing, allowed, wait, -words[wordSince])
+		return b.Beside(missing, allowed, wait, -words[wordSince])
 	}
 	return b.Result(missing, n, taken, allowed, -words[wordSince])
 }
@@ -114,9 +114,9 @@ func (b *Bucket) Result(missing Level, n, taken int64, allowed bool, late int64)
 	return r
 }
 
-// beside is the answer to a request that has taken nothing, while the state is one of another
+// Beside is the answer to a request that has taken nothing, while the state is one of another
 // rule. Both times are those of the faster rule; the reply does not say which rule that is.
-func (b *Bucket) beside(missing Level, allowed bool, wait, full int64) decision.Result {
+func (b *Bucket) Beside(missing Level, allowed bool, wait, full int64) decision.Result {
 	r := b.left(missing)
 	r.Allowed = allowed
 	r.ResetAfter = exact.Duration(max(full, 0))
