@@ -136,13 +136,30 @@ func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) 
 // denial from memory. The cache knows this bound of this package's limiters. It asks
 // any other limiter about more permits than that limiter has decided on so far.
 func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	if c.table != nil && c.choice == nil && c.watch == nil && n > 0 && 0 < len(key) && len(key) <= maxDenyCacheKey {
+	var picked any
+	if c.table != nil && c.watch == nil && n > 0 && 0 < len(key) && len(key) <= maxDenyCacheKey {
 		// The usual denial, in some 60 ns. What else there is to do, around does, which looks once more.
-		if d, ok := c.table.Find(c.table.Hash(key), key, n, nil); ok && ctx.Err() == nil {
+		if c.choice != nil {
+			var err error
+			if picked, err = c.choice.of(ctx, key); err != nil {
+				return Result{}, err
+			}
+		}
+		if d, ok := c.table.Find(c.table.Hash(key), key, n, picked); ok && ctx.Err() == nil {
 			return Result(d), nil
 		}
 	}
-	o := c.operate(ctx, acquire, key, n)
+	return c.take(ctx, key, n, picked)
+}
+
+// take is a function of its own to keep the stack of TryAcquireN small.
+//
+//go:noinline
+func (c *DenyCache) take(ctx context.Context, key string, n int, picked any) (Result, error) {
+	if c.by == nil {
+		return Result{}, errUnmade
+	}
+	o := operate(ctx, c, acquire, key, n, call{picked: picked})
 	return o.result, o.err
 }
 
@@ -302,9 +319,11 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 		return err
 	}
 	if cache.choice != nil {
-		picked, err := cache.choice.of(ctx, claim.key)
-		if err != nil {
-			return err
+		picked := c.picked
+		if c.picked = nil; picked == nil {
+			if picked, err = cache.choice.of(ctx, claim.key); err != nil {
+				return err
+			}
 		}
 		q.limiter = picked.(Limiter)
 		q.by = q.limiter

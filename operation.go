@@ -48,6 +48,7 @@ type call struct {
 	whole   bool          // only the Result of the claim that governs is asked for
 	longest time.Duration // of a reserve
 	timing  timing        // of a reserve
+	picked  any           // what the Choice in the DenyCache of the one claim has picked; nil: nothing yet
 }
 
 // A callSpace is a call with room for its claims.
@@ -106,7 +107,7 @@ func (c *Claim) opOr(looks bool) *operation {
 // operate decides an operation on one claim of l. want has what else the operation asks for.
 func operate(ctx context.Context, l any, op *operation, key string, n int, want call) outcome {
 	c := newCall(op)
-	c.longest, c.timing = want.longest, want.timing
+	c.longest, c.timing, c.picked = want.longest, want.timing, want.picked
 	claim := Claim{key: key, n: n}
 	if op == estimate {
 		c.op, claim.settle = acquire, true

@@ -271,8 +271,9 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 	case o.ticket != nil:
 		t.taken.took(ctx, o.ticket.Settle)
 	case o.reservation != nil:
+		reservation := o.reservation
 		t.taken.took(ctx, func(ctx context.Context, _ int) error {
-			_, err := o.reservation.cancel(ctx)
+			_, err := reservation.cancel(ctx)
 			return err
 		})
 	}
