@@ -479,9 +479,11 @@ func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, acquire, claims, false)
 }
 
-// checkClaims returns the error that TryAcquireAll returns for these claims before it asks Redis,
-// or nil if there is none.
-func checkClaims(claims []Claim) error {
+// CheckClaims returns the error that [TryAcquireAll] returns for these claims before it asks Redis, or nil
+// if there is none. It is for the start of a program: limiters that can decide together once can always
+// do so, except that other keys may be in several slots ([ErrCrossSlot]). It asks no [Choice], so the
+// limiters that one picks are not checked.
+func CheckClaims(claims ...Claim) error {
 	switch {
 	case len(claims) == 0:
 		return errNoClaim

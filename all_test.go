@@ -150,10 +150,10 @@ func TestClaimsThatCannotWork(t *testing.T) {
 			require.ErrorIs(t, err, row.is)
 			require.ErrorContains(t, err, row.says)
 			require.Zero(t, r)
-			require.EqualError(t, ratelimit.CheckAll(row.claims...), err.Error())
+			require.EqualError(t, ratelimit.CheckClaims(row.claims...), err.Error())
 		}
 	}
-	require.NoError(t, ratelimit.CheckAll(bucket.Claim("k", 2), window.Claim("other", 1)))
+	require.NoError(t, ratelimit.CheckClaims(bucket.Claim("k", 2), window.Claim("other", 1)))
 	for _, row := range []struct {
 		limiters []ratelimit.Limiter
 		says     string
@@ -359,7 +359,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 			require.EqualError(t, err, message)
 			require.Zero(t, r)
 		}
-		require.EqualError(t, ratelimit.CheckAll(claims...), message)
+		require.EqualError(t, ratelimit.CheckClaims(claims...), message)
 	}
 	require.Empty(t, s.Admin.Keys(ctx, "*").Val(), "nothing was sent")
 
@@ -529,7 +529,7 @@ func TestAllInOneSlot(t *testing.T) {
 			for _, keys := range [][2]string{{"a", "b"}, {"{a}", "{b}"}, {"{a}", "a:x"}, {"a", "{}a"}, {"a{", "a"}, {"a}", "}a"}, {"}", "{"}} {
 				_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
 				require.ErrorIs(t, err, ratelimit.ErrCrossSlot, keys)
-				require.EqualError(t, ratelimit.CheckAll(bucket.Claim(keys[0], 1), window.Claim(keys[1], 1)), err.Error())
+				require.EqualError(t, ratelimit.CheckClaims(bucket.Claim(keys[0], 1), window.Claim(keys[1], 1)), err.Error())
 				require.ErrorContains(t, err, "give the keys one hash tag")
 			}
 			for _, key := range []string{"a", "b"} { // one key is in one slot

@@ -50,9 +50,6 @@ var Together = together
 // SetMaxTrials makes s ask at most n trials at a time. It has not been called yet.
 func SetMaxTrials(s *Shadow, n int) { s.running = make(chan struct{}, n) }
 
-// CheckAll is what the middleware asks when it is built.
-func CheckAll(claims ...Claim) error { return checkClaims(claims) }
-
 // A Reserver is a bucket, or a decorator around one.
 type Reserver interface {
 	Limiter

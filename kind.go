@@ -1,18 +1,6 @@
 package ratelimit
 
-import (
-	"reflect"
-
-	"github.com/tryacquire/ratelimit/internal/limiterkind"
-)
-
-func init() {
-	limiterkind.Of = func(limiter any) limiterkind.Kind {
-		k := kindOf(limiter)
-		return limiterkind.Kind{Absent: k.absent, Bucket: k.bucket}
-	}
-	limiterkind.CheckClaims = func(claims any) error { return checkClaims(claims.([]Claim)) }
-}
+import "github.com/tryacquire/ratelimit/internal/identity"
 
 // A kind says what a limiter is. Each type says it of itself; this is the one place that asks.
 type kind struct {
@@ -43,7 +31,7 @@ const (
 // kindOf looks at l. A type of a user's that embeds a limiter of this package has its methods too, but may do more in
 // them, and so is a type of its own.
 func kindOf(l any) kind {
-	if v := reflect.ValueOf(l); l == nil || v.Kind() == reflect.Pointer && v.IsNil() {
+	if identity.IsNil(l) {
 		return kind{absent: true}
 	}
 	ours, ok := l.(interface{ kind() kind })

@@ -33,6 +33,9 @@ func (c *call) mistakeOfOne(ctx context.Context) error {
 	if claim.limiter != nil {
 		return c.opOf(0).check(ctx, claim.limiter, c, claim)
 	}
+	if kindOf(claim.outer).unmade() {
+		return errUnmade
+	}
 	switch l := claim.outer.(type) {
 	case *All:
 		several := call{op: c.op, claims: l.claims(nil, claim.key, claim.n)}

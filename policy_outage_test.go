@@ -589,8 +589,8 @@ func TestASecondaryPerPolicy(t *testing.T) {
 	require.ErrorContains(t, err, "some of the limiters decide on Redis and some in memory")
 	require.ErrorContains(t, err, "LOADING")
 	require.False(t, errors.Is(err, ratelimit.ErrInvalidConfig), "the outage is the reason")
-	require.ErrorIs(t, ratelimit.CheckAll(a.Claim("k", 1), local.Claim("k", 1)), ratelimit.ErrInvalidConfig)
-	require.NoError(t, ratelimit.CheckAll(a.Claim("k", 1), b.Claim("k", 1)))
+	require.ErrorIs(t, ratelimit.CheckClaims(a.Claim("k", 1), local.Claim("k", 1)), ratelimit.ErrInvalidConfig)
+	require.NoError(t, ratelimit.CheckClaims(a.Claim("k", 1), b.Claim("k", 1)))
 }
 
 // TestFinishSettlesAndReleasesAtTheSameTime: two settlements and two releases are under way together, each by its own cost.

@@ -180,6 +180,31 @@ func TestFieldsOfOnesOwn(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 }
 
+// TestWhichLimitersAreBuckets: only those of package ratelimit are known.
+func TestWhichLimitersAreBuckets(t *testing.T) {
+	type halves struct{ *ratelimit.TokenBucket }
+	client, rate := limitertest.OnMiniredis(t).Client, ratelimit.PerSecond(1)
+	token := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 30))
+	for _, test := range []struct {
+		limiter ratelimit.Limiter
+		want    bool
+	}{
+		{token, true},
+		{ratelimit.Must(ratelimit.NewLeakyBucket(client, rate, 3)), true},
+		{ratelimit.Must(ratelimit.NewLocalTokenBucket(rate, 3)), true},
+		{ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Second)), false},
+		{ratelimit.Must(ratelimit.NewAll(token)), false},
+		{ratelimit.Must(ratelimit.NewFallback(token, ratelimit.AllowAll())), false},
+		{halves{token}, false},
+	} {
+		var got []bool
+		own := ratelimit.Must(httplimit.NewFields(func(_ http.Header, d httplimit.Decision) { got = append(got, d.Bucket) }))
+		h := ratelimit.Must(httplimit.New(test.limiter, httplimit.Everyone(), httplimit.WithFields(own)))(served)
+		do(h, newRequest("GET", "/"))
+		require.Equal(t, []bool{test.want}, got, "%T", test.limiter)
+	}
+}
+
 // TestBrowsersMayReadTheFields: only a request with an Origin comes from one.
 func TestBrowsersMayReadTheFields(t *testing.T) {
 	from := newRequest("GET", "/")

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/integration"
-	"github.com/tryacquire/ratelimit/internal/limiterkind"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -29,9 +29,8 @@ type limit struct {
 // newLimit is a limit with its options, those about the whole in m. limiter is a Limiter or an
 // InFlight.
 func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middleware) (*limit, error) {
-	kind := limiterkind.Of(limiter)
 	switch {
-	case kind.Absent:
+	case identity.IsNil(limiter):
 		return nil, invalidConfig("%s: the limiter is nil", what)
 	case key == nil:
 		return nil, invalidConfig("%s: the key function is nil; ClientIP and User return such", what)
@@ -54,7 +53,10 @@ func newLimit(what string, limiter any, key KeyFunc, opts []Option, m *middlewar
 			return nil, invalidConfig("WithRetryAfter: the Retry-After of a %T is exact; the option is for InFlight", limiter)
 		}
 		l.limiter = limiter
-		d.Bucket = d.Bucket || kind.Bucket
+		switch limiter.(type) {
+		case *ratelimit.TokenBucket, *ratelimit.LeakyBucket, *ratelimit.LocalTokenBucket:
+			d.Bucket = true
+		}
 	}
 	if d.Policy == "" {
 		d.Policy = limitername.Of(limiter)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
-	"github.com/tryacquire/ratelimit/internal/limiterkind"
 )
 
 // New returns a middleware, which puts the limit in front of a handler. Each request takes a
@@ -39,7 +38,7 @@ func New(limiter ratelimit.Limiter, key KeyFunc, opts ...Option) (func(http.Hand
 		if l.settler, ok = limiter.(ratelimit.Settler); !ok {
 			return nil, invalidConfig("New: a %T cannot settle; give a limiter on Redis or a decorator around one, and the limiters of an All to NewAll", limiter)
 		}
-		if err := limiterkind.CheckClaims([]ratelimit.Claim{ratelimit.ClaimOf(limiter, "check", 1).Estimate()}); err != nil {
+		if err := ratelimit.CheckClaims(ratelimit.ClaimOf(limiter, "check", 1).Estimate()); err != nil {
 			return nil, fmt.Errorf("%w (httplimit.New)", err)
 		}
 	}

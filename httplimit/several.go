@@ -7,7 +7,6 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/integration"
-	"github.com/tryacquire/ratelimit/internal/limiterkind"
 )
 
 // NewAll returns a middleware of several limits, each with a key of its own. A request takes its
@@ -139,7 +138,7 @@ func (m *middleware) holds() bool {
 
 // check refuses limiters that cannot decide together.
 func (m *middleware) check() error {
-	if err := limiterkind.CheckClaims(m.claims("{check}")); err != nil {
+	if err := ratelimit.CheckClaims(m.claims("{check}")...); err != nil {
 		return fmt.Errorf("%w (httplimit.NewAll)", err)
 	}
 	return nil

@@ -506,7 +506,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 	}
 	_, err := httplimit.New(cached(both), key, httplimit.WithReportedCost())
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
-	require.ErrorContains(t, err, "a *ratelimit.All is several limiters; claim each of them")
+	require.ErrorContains(t, err, "a *ratelimit.All cannot settle; give the claims of its limiters")
 	_, err = httplimit.New((*ratelimit.TokenBucket)(nil), key)
 	require.ErrorContains(t, err, "New: the limiter is nil")
 	_, err = httplimit.NewInFlight(nil, key)

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/integration"
-	"github.com/tryacquire/ratelimit/internal/limiterkind"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -38,7 +38,7 @@ func New[C any](p *Protocol[C], side Side, limiter ratelimit.Limiter, key func(c
 		Protocol: p, Side: side, call: taker{limiter: limiter}, key: key, maxPushback: time.Minute, retryAfter: time.Second,
 		denied: p.Denied, failed: p.Failed,
 	}
-	if limiterkind.Of(limiter).Absent {
+	if identity.IsNil(limiter) {
 		return nil, p.InvalidConfig("%v: the limiter is nil", side)
 	}
 	if key == nil {
@@ -141,7 +141,7 @@ func WithSent[C any](limiter ratelimit.Limiter, wait time.Duration) Option[C] {
 func ofMessages[C any](name string, limiter ratelimit.Limiter, wait time.Duration, of func(*Limit[C]) *taker) Option[C] {
 	return Option[C]{name, Server | Client, func(l *Limit[C]) error {
 		switch {
-		case limiterkind.Of(limiter).Absent:
+		case identity.IsNil(limiter):
 			return l.InvalidConfig("%s: the limiter is nil", name)
 		case wait != 0 && wait < integration.LeastWait:
 			return l.InvalidConfig("%s: a wait of %v is shorter than %v; 0 denies at once", name, wait, integration.LeastWait)
@@ -153,7 +153,7 @@ func ofMessages[C any](name string, limiter ratelimit.Limiter, wait time.Duratio
 
 func WithInFlight[C any](inFlight ratelimit.Holder) Option[C] {
 	return Option[C]{"WithInFlight", Server, func(l *Limit[C]) error {
-		if limiterkind.Of(inFlight).Absent {
+		if identity.IsNil(inFlight) {
 			return l.InvalidConfig("WithInFlight: the limiter is nil")
 		}
 		l.inFlight = inFlight
