@@ -294,3 +294,9 @@ func ShareExecutions(a, b Limiter) bool {
 	other, _ := redisCore(b)
 	return one.exec.Many == other.exec.Many
 }
+
+// Operate runs an operation on its own, and returns the words of its reply.
+func Operate(l *TokenBucket, key string, o redisexec.Operation) ([]int64, error) {
+	reply, err := l.exec.Operate(context.Background(), l.head.Of(key), o)
+	return reply.Keep(), err
+}

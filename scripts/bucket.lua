@@ -11,8 +11,8 @@
 --          "/<units a permit>/<units that a microsecond restores>", and "@" if a
 --          caller's clock wrote it, then spare if not 1000; then "!" and for how many
 --          microseconds after the instant permits are promised, if they are; then ";" and
---          cancels that wait (cancel). A state with "!", and one of steppedbucket.lua, is
---          another rule's.
+--          cancels that wait (cancel). In front of "!", "~" and what mark says of slices, if
+--          any are out. A state with "!" or "~", and one of steppedbucket.lua, is another rule's.
 -- Reply    units missing before the call, negative when denied; -2^53 if another rule's
 --          state denies: then the caller asks for the words
 -- Words    requests allowed; units missing before the run; the lag of the caller's
@@ -45,9 +45,10 @@ local sub = string.sub
 --   theirs   another rule wrote the state, see inherit
 --   writes   the rule as the store writes it
 --   margin   what the TTL is longer by, milliseconds
+--   slices   what the state says of slices, see inherit
 -- needs: call key now mark spare capacity permit flow rule sub
--- sets: state present missing lag repair theirs writes margin
-local present, missing, lag, repair, theirs, writes, margin = now, 0, 0, false, nil, rule, spare
+-- sets: state present missing lag repair slices theirs writes margin
+local present, missing, lag, repair, theirs, writes, margin, slices = now, 0, 0, false, nil, rule, spare
 local state = call('GET', key)
 if state then
   if state.err then return state end
@@ -212,6 +213,34 @@ local remains = missing / flow / 1000 + margin
 if theirs then remains = theirs.full / 1000 + margin end
 -- </remains>
 
+-- <lease>
+-- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
+-- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+-- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
+-- needs: capacity flow lasts least missing permit times
+-- sets: lasts missing spared times
+local floor = math.max(missing, lasts * flow)
+local spared = (missing - lasts * flow) / permit
+local fits = math.floor((capacity - floor) / permit)
+times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+if times < 1 or lasts == 0 then
+  lasts = 0
+  times = math.max(math.min(least, math.floor((capacity - missing) / permit)), 0)
+elseif floor > missing then
+  missing = floor
+end
+-- </lease>
+
+-- <slice>
+-- needs: allowed capacity flow id lasts out permit present size slices spared writes
+-- sets: writes
+local dated, turn, burst = present, capacity / flow / 2, capacity / permit
+spared = math.floor(spared)
+-- <mark/>
+out[size + 1] = 0
+out[size + 2] = epoch + 0
+-- </slice>
+
 -- <charge>
 -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
 -- numbers stay exact.
@@ -231,19 +260,21 @@ out[size + 2] = 0
 -- </ticket>
 
 -- <giveback>
--- which is '1' if the bucket may have refilled what was held since the instant where.
+-- which is '1' if the bucket may have refilled what was held since the instant where, and above
+-- that the epoch of a slice.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back flow key margin missing permit present repair rule state sub theirs where which writes
+-- needs: back flow key margin missing permit present repair rule slices state sub theirs where which writes
 -- sets: given missing present repair state
-local less, given = back * permit, 0
+-- <spare/>
+local less, given = returns * permit, 0
 if which == '1' then
   less = less - (present - where) * flow
   if present < where + 0 or theirs then less = 0 end -- how much was refilled is not known
 end
 if less > 0 and missing > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
   given = math.ceil(math.min(less, missing) / permit)
-  if theirs then theirs.full = math.max(theirs.less(back), 0) end
+  if theirs then theirs.full = math.max(theirs.less(returns), 0) end
   missing = math.max(missing - less, 0)
   if not theirs and sub(state, -#rule) == rule then -- the same for a state of this rule
     local ttl, at = missing / flow / 1000 + margin, sub(state, 1, 17)

@@ -47,15 +47,20 @@ end
 -- the rule is this one, but the state promises permits, and so does not end with it.
 -- A server's clock keeps the mark of a caller's in the state, and the time by which its
 -- TTL is longer: callers whose clocks are behind use the key too.
--- Until the last promised instant, a faster rule computes backwards from the level at that
--- instant: it restores nothing of what is promised to others. If the instant is within a step of the
--- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
--- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
--- sets: lag margin part present promise repair same theirs whole writes
-local written, permits, units, unit, speed, step, kind, promise, stop =
-  string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+-- Until the last promised instant, and until the last slice ends that is out, a faster rule computes
+-- backwards from the level at that instant: it restores nothing of what is promised to others. If the
+-- instant is within a step of the writer, begun is how much of the step has passed by then, and the
+-- writer's steps go on from there. slices is what the state says about slices (see lease): the
+-- instant at which the last one ends, and the epochs as the store writes them.
+-- needs: now mark state permit flow every burst rule sub divide after present lag repair slices theirs writes margin whole part
+-- sets: lag margin part present promise repair same slices theirs whole writes
+local written, permits, units, unit, speed, step, kind, leased, promise, stop =
+  string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)(~?[%d,]*)!?(%d*)()')
 local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
-if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
+local ends, epochs = string.match(leased or '', '^~(%d+)([%d,]*)$')
+if not complete or #written > 16 or stop - #leased > 131 or #leased > 110 or leased ~= '' and not ends then
+  return {err = 'CORRUPT no state of a bucket'}
+end
 written = tonumber(written, 10)
 permits = permits + 0
 unit = unit + 0
@@ -67,6 +72,9 @@ if units == '' then -- a state of bucket.lua
 end
 units = units + 0
 promise = tonumber(promise) or 0
+leased = tonumber(ends)
+local promised = promise
+promise = math.max(promise, leased or 0)
 -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
 local full = 2 ^ 53
 if permits + unit + speed + step + promise < full and units < unit then
@@ -87,7 +95,10 @@ if written > now then
   end
 end
 local due, begun, given, restored = written + promise, 0
-local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+if leased then slices = {ends = written + leased, from = written} end
+promised = written + promised
+local same = (promise > 0 or leased) and unit == permit and speed == flow and step == every
+same = same and (mark ~= '' or kind == '')
 if promise > 0 and flow * unit > speed * permit then
   begun = promise % step
   given, restored = divide(promise - begun, speed, unit)
@@ -146,8 +157,22 @@ if whole < 0 or whole + part == 0 then
   part = 0
   counted = present
 end
+if leased then
+  local old
+  slices.epochs = ''
+  if same then
+    for id, since, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
+      old = since + counted - slices.from
+      slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
+    end
+  end
+  -- What is left of a slice comes back soon after its end.
+  if slices.ends > present or old and old < burst * permit / flow then
+    writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
+  end
+end
+if promised > present then writes = writes .. string.format('!%d', promised - counted) end
 if due > present then
-  writes = writes .. string.format('!%d', due - counted)
   -- The key lives as long as the promise, which may be another rule's.
   local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
   margin = margin + math.max(due - present - filled, 0) / 1000
@@ -172,6 +197,62 @@ theirs = {
   end,
 }
 -- </inherit>
+
+-- <mark>
+-- After a slice was taken, writes says until when slices may be spent, and how many permits may come
+-- back: "~" and the microseconds after the state's instant until the last one ends; then of two epochs,
+-- the older one first, ",<id>,<microseconds since it began>,<slack>". The slack is the least that was
+-- missing since, beyond what had to be: all of a slice's permits can come back if as much has
+-- been spare ever since it was taken. The id comes with the call, so that no clock and no
+-- key that is gone decides in which epoch a slice began.
+-- needs: allowed dated id lasts present slices spared turn writes burst
+-- sets: epoch writes
+local epoch = 0
+if allowed > 0 and lasts > 0 then
+  local plain, promised = string.match(writes, '^([^~!]*)[^!]*(.*)$')
+  local ends, older, newer = present + lasts, ''
+  if slices then
+    ends = math.max(ends, slices.ends)
+    for of, since, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
+      older = newer or ''
+      newer = string.format(',%s,%s,%d', of, since, math.max(math.min(slack, spared), 0))
+      epoch = since + 0 < turn and of or 0
+    end
+  end
+  if epoch == 0 then
+    epoch = id
+    older = newer or ''
+    newer = string.format(',%s,0,%d', id, burst)
+  end
+  writes = string.format('%s~%d%s%s%s', plain, ends - dated, older, newer, promised)
+end
+-- </mark>
+
+-- <spare>
+-- How many of the permits that are given back the slices that are out leave room for: of a slice all
+-- or none, of an estimate as many as were spare since the older epoch began.
+-- needs: back present slices state theirs where which
+-- sets: returns state
+local returns = back
+if slices then
+  returns = 0
+  local since
+  for of, age, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
+    if of == which and slack + 0 >= back then returns = back end
+    if not since then since = slices.from - age end
+    if which + 0 < 2 and where + 0 >= since and returns == 0 then returns = math.min(slack, back) end
+  end
+  if theirs then returns = 0 end
+  if which + 0 < 2 and present >= slices.ends then returns = back end
+  if returns > 0 then
+    state = string.gsub(state, '(,%d+,%d+,)(%d+)', function(of, slack)
+      return string.format('%s%d', of, math.max(slack - returns, 0))
+    end)
+  end
+elseif which + 0 > 1 then
+  returns = 0
+end
+-- </spare>
 
 -- <lower>
 -- The state keeps its rule and its instant, with fewer permits missing then: as one of a

@@ -10,6 +10,12 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+-- <if slice>
+--          <most>d<waiting>/<microseconds>/<id>
+--                                     a slice: up to so many permits, to be spent within so many
+--                                     microseconds, and at least those that callers wait for
+--                                     (lease). The id is for those that may come back (mark)
+-- </if slice>
 -- <if receipt>
 --          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
 --                                     too, if they fit within so many microseconds. A state that
@@ -25,6 +31,10 @@
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+-- <if slice>
+--          d     the microseconds within which the permits may be spent, 0 for at once; the words
+--                of a run of as many requests for one permit; the two words of a ticket
+-- </if slice>
 -- <if receipt>
 --          s     when the permits are due, microseconds from now; the words of a run of one
 --                request; how many numbers follow, and these: none if nothing was taken; otherwise
@@ -84,6 +94,32 @@ local function decide(key, operations, front)
       -- <giveback/>
       size = size + 1
       out[size] = given
+    -- <if slice>
+    elseif kind == 'd' then
+      local least, lasts, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local n, times = 1, permits + 0
+      least = least + 0
+      lasts = lasts + 0
+      stop = further
+      -- <lease/>
+      local some = times > 0
+      if not some then times = 1 end
+      -- <fit/>
+      if not some then allowed = 0 end
+      -- <seek?/>
+      -- <take/>
+      -- <wait?/>
+      size = size + 1
+      out[size] = allowed > 0 and lasts or 0
+      -- <words/>
+      -- <slice/>
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store/>
+      else
+        -- <expire?/>
+      end
+    -- </if slice>
     -- <if receipt>
     elseif kind == 's' then
       local n, times = permits + 0, 1

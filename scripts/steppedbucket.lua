@@ -10,8 +10,8 @@
 --          it: "/<units a permit>/<units that a microsecond restores>/<microseconds a
 --          step>", and "@" if a caller's clock wrote it, then spare if not 1000; then "!"
 --          and for how many microseconds after the instant permits are promised, if they
---          are; then ";" and cancels that wait (cancel). The instant is that of the last step. A state with a promise, and one of
---          bucket.lua, is another rule's.
+--          are; then ";" and cancels that wait (cancel). In front of "!", "~" and what mark says of slices, if any are
+--          out. The instant is that of the last step. A state with "!" or "~", and one of bucket.lua, is another rule's.
 -- Reply    the words of a run
 -- Words    requests allowed; permits and units missing before the run; microseconds since
 --          the last step; 0. If another rule wrote the state and nothing was taken, the
@@ -44,10 +44,11 @@ local sub = string.sub
 --   theirs       another rule wrote the state, see inherit
 --   writes       the rule as the store writes it
 --   margin       what the TTL is longer by, milliseconds
+--   slices       what the state says of slices, see inherit
 -- needs: call key now mark spare burst permit flow every rule sub divide after
--- sets: state present whole part since lag repair theirs writes margin
+-- sets: state present whole part since lag repair slices theirs writes margin
 local present, whole, part, since = now, 0, 0, now
-local lag, repair, theirs, writes, margin = 0, false, nil, rule, spare
+local lag, repair, theirs, writes, margin, slices = 0, false, nil, rule, spare
 local state = call('GET', key)
 if state then
   if state.err then return state end
@@ -214,6 +215,43 @@ local remains = (since + after(whole, part, permit, flow, every) - present) / 10
 if theirs then remains = theirs.full / 1000 + margin end
 -- </remains>
 
+-- <lease>
+-- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
+-- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+-- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
+-- needs: burst divide every flow lasts least part permit present since times whole
+-- sets: lasts part spared times whole
+local passed = present + lasts - since
+local floor, rest = divide(passed - passed % every, flow, permit)
+local spared, more = whole - floor, part - rest
+if more < 0 then spared = spared - 1 end
+if spared >= 0 then
+  floor = whole
+  rest = part
+end
+local fits = burst - floor
+if rest > 0 then fits = fits - 1 end
+times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+if times < 1 or lasts == 0 then
+  lasts = 0
+  fits = burst - whole
+  if part > 0 then fits = fits - 1 end
+  times = math.max(math.min(least, fits), 0)
+else
+  whole = floor
+  part = rest
+end
+-- </lease>
+
+-- <slice>
+-- needs: after allowed burst every flow id lasts out permit present since size slices spared writes
+-- sets: writes
+local dated, turn = since, after(burst, 0, permit, flow, every) / 2
+-- <mark/>
+out[size + 1] = 0
+out[size + 2] = epoch + 0
+-- </slice>
+
 -- <charge>
 -- After fit: as many requests as the debt has room for. A debt takes 71 years at most, and the
 -- numbers stay exact.
@@ -237,12 +275,14 @@ out[size + 2] = 0
 -- </ticket>
 
 -- <giveback>
--- which is '1' if the bucket may have refilled what was held since the instant where.
+-- which is '1' if the bucket may have refilled what was held since the instant where, and above
+-- that the epoch of a slice.
 -- While permits are promised, nothing is given back: waiting callers know their instants, and
 -- the next caller would get the same ones (operations.lua).
--- needs: back divide flow part permit present repair rule since state sub theirs where which whole writes
+-- needs: back divide flow part permit present repair rule since slices state sub theirs where which whole writes
 -- sets: given part present repair since state whole
-local less, lessPart, given = back, 0, 0
+-- <spare/>
+local less, lessPart, given = returns, 0, 0
 if which == '1' then
   local restored, rest = divide(math.max(since - where, 0), flow, permit)
   less = less - restored
@@ -255,7 +295,7 @@ end
 if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
   given = math.min(less, whole)
   if lessPart > 0 and less < whole then given = given + 1 end
-  if theirs then theirs.full = math.max(theirs.less(back), 0) end
+  if theirs then theirs.full = math.max(theirs.less(returns), 0) end
   whole = whole - less
   part = part - lessPart
   if part < 0 then

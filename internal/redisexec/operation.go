@@ -18,6 +18,7 @@ const (
 	Estimate Op = 'e' // the same; the reply ends with the two words of a ticket
 	Charge   Op = 'c' // permits, whether they fit or not
 	GiveBack Op = 'g' // permits for which a ticket stands
+	Lease    Op = 'd' // up to so many permits, to be spent within some time
 	Reserve  Op = 's' // permits that may be used later
 	Cancel   Op = 'z' // a reservation
 	Hold     Op = 'h' // permits in flight, see holds.lua
@@ -29,7 +30,7 @@ const (
 func (o Op) Own() bool { return o != Take && o != Estimate && o != Charge }
 
 // Apart reports whether such an operation is loaded and stored on its own.
-func (o Op) Apart() bool { return o == GiveBack || o == Reserve || o == Cancel }
+func (o Op) Apart() bool { return o == GiveBack || o == Lease || o == Reserve || o == Cancel }
 
 // An Operation is what one call, or several equal ones, do.
 type Operation struct {
@@ -42,7 +43,9 @@ type Operation struct {
 // A Detail is what only some operations have.
 type Detail struct {
 	Where, Which  int64  // the ticket of a GiveBack
-	Longest       int64  // wait of a Reserve, microseconds
+	Longest       int64  // wait of a Reserve, time of a Lease, microseconds
+	Waiting       int    // permits of a Lease, or as many of them as fit
+	Epoch         int64  // of a Lease: what Redis may call the time that begins with it; above 1, below 2^53, and of no other Lease
 	Wrote, Before string // of a Cancel: what the reservation wrote, and what the key held before it
 	ID            string // of a Hold, its Release or Extend
 
@@ -80,6 +83,10 @@ func (o Operation) Append(to []byte) []byte {
 	case GiveBack:
 		to = append(strconv.AppendInt(to, o.Where, 10), '/')
 		return strconv.AppendInt(to, o.Which, 10)
+	case Lease:
+		to = append(strconv.AppendInt(to, int64(o.Waiting), 10), '/')
+		to = append(strconv.AppendInt(to, o.Longest, 10), '/')
+		return strconv.AppendInt(to, o.Epoch, 10)
 	case Reserve:
 		return strconv.AppendInt(to, o.Longest, 10)
 	case Cancel:
@@ -102,6 +109,8 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 		return 1
 	case Estimate:
 		return e.Words + TicketWords
+	case Lease:
+		return 1 + e.Words + TicketWords
 	case Reserve:
 		return e.wordsOfReservation(reply)
 	}

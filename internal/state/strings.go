@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var bucketState = regexp.MustCompile(`^(\d{1,16})/(\d+)(?:\+(\d+))?/([1-9]\d*)/([1-9]\d*)(?:/([1-9]\d*))?(@\d*)?(?:!(\d+)(?:;.*)?)?$`) // behind ";" are cancels that wait
+var bucketState = regexp.MustCompile(`^(\d{1,16})/(\d+)(?:\+(\d+))?/([1-9]\d*)/([1-9]\d*)(?:/([1-9]\d*))?(@\d*)?(?:~\d+[\d,]*)?(?:!(\d+)(?:;.*)?)?$`) // behind "~" are slices that are out, behind ";" are cancels that wait
 
 // bucket reads the state of a token bucket or a leaky bucket. A microsecond restores flow units, and
 // permit units are a permit.

@@ -33,9 +33,10 @@ local function decide(key, requests)
   --   theirs   another rule wrote the state, see inherit
   --   writes   the rule as the store writes it
   --   margin   what the TTL is longer by, milliseconds
+  --   slices   what the state says of slices, see inherit
   -- needs: call key now mark spare capacity permit flow rule sub
-  -- sets: state present missing lag repair theirs writes margin
-  local present, missing, lag, repair, theirs, writes, margin = now, 0, 0, false, nil, rule, spare
+  -- sets: state present missing lag repair slices theirs writes margin
+  local present, missing, lag, repair, theirs, writes, margin, slices = now, 0, 0, false, nil, rule, spare
   local state = call('GET', key)
   if state then
     if state.err then return state end
@@ -101,15 +102,20 @@ local function decide(key, requests)
       -- the rule is this one, but the state promises permits, and so does not end with it.
       -- A server's clock keeps the mark of a caller's in the state, and the time by which its
       -- TTL is longer: callers whose clocks are behind use the key too.
-      -- Until the last promised instant, a faster rule computes backwards from the level at that
-      -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
-      -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
-      -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-      -- sets: lag margin part present promise repair same theirs whole writes
-      local written, permits, units, unit, speed, step, kind, promise, stop =
-        string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+      -- Until the last promised instant, and until the last slice ends that is out, a faster rule computes
+      -- backwards from the level at that instant: it restores nothing of what is promised to others. If the
+      -- instant is within a step of the writer, begun is how much of the step has passed by then, and the
+      -- writer's steps go on from there. slices is what the state says about slices (see lease): the
+      -- instant at which the last one ends, and the epochs as the store writes them.
+      -- needs: now mark state permit flow every burst rule sub divide after present lag repair slices theirs writes margin whole part
+      -- sets: lag margin part present promise repair same slices theirs whole writes
+      local written, permits, units, unit, speed, step, kind, leased, promise, stop =
+        string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)(~?[%d,]*)!?(%d*)()')
       local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
-      if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
+      local ends, epochs = string.match(leased or '', '^~(%d+)([%d,]*)$')
+      if not complete or #written > 16 or stop - #leased > 131 or #leased > 110 or leased ~= '' and not ends then
+        return {err = 'CORRUPT no state of a bucket'}
+      end
       written = tonumber(written, 10)
       permits = permits + 0
       unit = unit + 0
@@ -121,6 +127,9 @@ local function decide(key, requests)
       end
       units = units + 0
       promise = tonumber(promise) or 0
+      leased = tonumber(ends)
+      local promised = promise
+      promise = math.max(promise, leased or 0)
       -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
       local full = 2 ^ 53
       if permits + unit + speed + step + promise < full and units < unit then
@@ -141,7 +150,10 @@ local function decide(key, requests)
         end
       end
       local due, begun, given, restored = written + promise, 0
-      local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+      if leased then slices = {ends = written + leased, from = written} end
+      promised = written + promised
+      local same = (promise > 0 or leased) and unit == permit and speed == flow and step == every
+      same = same and (mark ~= '' or kind == '')
       if promise > 0 and flow * unit > speed * permit then
         begun = promise % step
         given, restored = divide(promise - begun, speed, unit)
@@ -200,8 +212,22 @@ local function decide(key, requests)
         part = 0
         counted = present
       end
+      if leased then
+        local old
+        slices.epochs = ''
+        if same then
+          for id, since, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
+            old = since + counted - slices.from
+            slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
+          end
+        end
+        -- What is left of a slice comes back soon after its end.
+        if slices.ends > present or old and old < burst * permit / flow then
+          writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
+        end
+      end
+      if promised > present then writes = writes .. string.format('!%d', promised - counted) end
       if due > present then
-        writes = writes .. string.format('!%d', due - counted)
         -- The key lives as long as the promise, which may be another rule's.
         local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
         margin = margin + math.max(due - present - filled, 0) / 1000

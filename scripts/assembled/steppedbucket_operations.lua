@@ -10,6 +10,10 @@
 --          <permits>c<times>          charges: taken whether they fit or not, as a debt, which
 --                                     is repaid before anybody is allowed again
 --          <permits>g<where>/<which>  give back what a ticket stands for
+--          <most>d<waiting>/<microseconds>/<id>
+--                                     a slice: up to so many permits, to be spent within so many
+--                                     microseconds, and at least those that callers wait for
+--                                     (lease). The id is for those that may come back (mark)
 --          <permits>s<longest>        buckets: a reservation. Permits that do not fit yet are taken
 --                                     too, if they fit within so many microseconds. A state that
 --                                     promises permits says until when, so that no other rule
@@ -23,6 +27,8 @@
 --                allowed, or charged: these are the first ones of the run
 --          e     the same, and the two words of a ticket of the last request allowed
 --          g     the permits given back, rounded up
+--          d     the microseconds within which the permits may be spent, 0 for at once; the words
+--                of a run of as many requests for one permit; the two words of a ticket
 --          s     when the permits are due, microseconds from now; the words of a run of one
 --                request; how many numbers follow, and these: none if nothing was taken; otherwise
 --                4 of what the key holds (see receipt), and 8 of what it held, if anything
@@ -145,10 +151,11 @@ local function decide(key, operations)
     --   theirs       another rule wrote the state, see inherit
     --   writes       the rule as the store writes it
     --   margin       what the TTL is longer by, milliseconds
+    --   slices       what the state says of slices, see inherit
     -- needs: call key now mark spare burst permit flow every rule sub divide after
-    -- sets: state present whole part since lag repair theirs writes margin
+    -- sets: state present whole part since lag repair slices theirs writes margin
     local present, whole, part, since = now, 0, 0, now
-    local lag, repair, theirs, writes, margin = 0, false, nil, rule, spare
+    local lag, repair, theirs, writes, margin, slices = 0, false, nil, rule, spare
     local state = call('GET', key)
     if state then
       if state.err then return state end
@@ -192,15 +199,20 @@ local function decide(key, operations)
         -- the rule is this one, but the state promises permits, and so does not end with it.
         -- A server's clock keeps the mark of a caller's in the state, and the time by which its
         -- TTL is longer: callers whose clocks are behind use the key too.
-        -- Until the last promised instant, a faster rule computes backwards from the level at that
-        -- instant: it restores nothing of what is promised to others. If the instant is within a step of the
-        -- writer, begun is how much of the step has passed by then, and the writer's steps go on from there.
-        -- needs: now mark state permit flow every burst rule sub divide after present lag repair theirs writes margin whole part
-        -- sets: lag margin part present promise repair same theirs whole writes
-        local written, permits, units, unit, speed, step, kind, promise, stop =
-          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)!?(%d*)()')
+        -- Until the last promised instant, and until the last slice ends that is out, a faster rule computes
+        -- backwards from the level at that instant: it restores nothing of what is promised to others. If the
+        -- instant is within a step of the writer, begun is how much of the step has passed by then, and the
+        -- writer's steps go on from there. slices is what the state says about slices (see lease): the
+        -- instant at which the last one ends, and the epochs as the store writes them.
+        -- needs: now mark state permit flow every burst rule sub divide after present lag repair slices theirs writes margin whole part
+        -- sets: lag margin part present promise repair same slices theirs whole writes
+        local written, permits, units, unit, speed, step, kind, leased, promise, stop =
+          string.match(state, '^(%d+)/(%d+)%+?(%d*)/([1-9]%d*)/([1-9]%d*)/?(%d*)(@?%d*)(~?[%d,]*)!?(%d*)()')
         local complete = written and (stop > #state or promise ~= '' and sub(state, stop, stop) == ';') -- see cancel
-        if not complete or #written > 16 or stop > 131 then return {err = 'CORRUPT no state of a bucket'} end
+        local ends, epochs = string.match(leased or '', '^~(%d+)([%d,]*)$')
+        if not complete or #written > 16 or stop - #leased > 131 or #leased > 110 or leased ~= '' and not ends then
+          return {err = 'CORRUPT no state of a bucket'}
+        end
         written = tonumber(written, 10)
         permits = permits + 0
         unit = unit + 0
@@ -212,6 +224,9 @@ local function decide(key, operations)
         end
         units = units + 0
         promise = tonumber(promise) or 0
+        leased = tonumber(ends)
+        local promised = promise
+        promise = math.max(promise, leased or 0)
         -- Beyond these bounds, which no bucket reaches, numbers would not be exact.
         local full = 2 ^ 53
         if permits + unit + speed + step + promise < full and units < unit then
@@ -232,7 +247,10 @@ local function decide(key, operations)
           end
         end
         local due, begun, given, restored = written + promise, 0
-        local same = promise > 0 and unit == permit and speed == flow and step == every and (mark ~= '' or kind == '')
+        if leased then slices = {ends = written + leased, from = written} end
+        promised = written + promised
+        local same = (promise > 0 or leased) and unit == permit and speed == flow and step == every
+        same = same and (mark ~= '' or kind == '')
         if promise > 0 and flow * unit > speed * permit then
           begun = promise % step
           given, restored = divide(promise - begun, speed, unit)
@@ -291,8 +309,22 @@ local function decide(key, operations)
           part = 0
           counted = present
         end
+        if leased then
+          local old
+          slices.epochs = ''
+          if same then
+            for id, since, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
+              old = since + counted - slices.from
+              slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
+            end
+          end
+          -- What is left of a slice comes back soon after its end.
+          if slices.ends > present or old and old < burst * permit / flow then
+            writes = string.format('%s~%d%s', writes, math.max(slices.ends - counted, 0), slices.epochs)
+          end
+        end
+        if promised > present then writes = writes .. string.format('!%d', promised - counted) end
         if due > present then
-          writes = writes .. string.format('!%d', due - counted)
           -- The key lives as long as the promise, which may be another rule's.
           local filled = math.min(full - age, counted - present + after(whole, part, permit, flow, every))
           margin = margin + math.max(due - present - filled, 0) / 1000
@@ -324,12 +356,38 @@ local function decide(key, operations)
     if back then
       local where = amount
       -- <giveback>
-      -- which is '1' if the bucket may have refilled what was held since the instant where.
+      -- which is '1' if the bucket may have refilled what was held since the instant where, and above
+      -- that the epoch of a slice.
       -- While permits are promised, nothing is given back: waiting callers know their instants, and
       -- the next caller would get the same ones (operations.lua).
-      -- needs: back divide flow part permit present repair rule since state sub theirs where which whole writes
+      -- needs: back divide flow part permit present repair rule since slices state sub theirs where which whole writes
       -- sets: given part present repair since state whole
-      local less, lessPart, given = back, 0, 0
+      -- <spare>
+      -- How many of the permits that are given back the slices that are out leave room for: of a slice all
+      -- or none, of an estimate as many as were spare since the older epoch began.
+      -- needs: back present slices state theirs where which
+      -- sets: returns state
+      local returns = back
+      if slices then
+        returns = 0
+        local since
+        for of, age, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
+          if of == which and slack + 0 >= back then returns = back end
+          if not since then since = slices.from - age end
+          if which + 0 < 2 and where + 0 >= since and returns == 0 then returns = math.min(slack, back) end
+        end
+        if theirs then returns = 0 end
+        if which + 0 < 2 and present >= slices.ends then returns = back end
+        if returns > 0 then
+          state = string.gsub(state, '(,%d+,%d+,)(%d+)', function(of, slack)
+            return string.format('%s%d', of, math.max(slack - returns, 0))
+          end)
+        end
+      elseif which + 0 > 1 then
+        returns = 0
+      end
+      -- </spare>
+      local less, lessPart, given = returns, 0, 0
       if which == '1' then
         local restored, rest = divide(math.max(since - where, 0), flow, permit)
         less = less - restored
@@ -342,7 +400,7 @@ local function decide(key, operations)
       if less >= 0 and less + lessPart > 0 and whole + part > 0 and (writes == rule or not string.find(writes, '!', 1, true)) then
         given = math.min(less, whole)
         if lessPart > 0 and less < whole then given = given + 1 end
-        if theirs then theirs.full = math.max(theirs.less(back), 0) end
+        if theirs then theirs.full = math.max(theirs.less(returns), 0) end
         whole = whole - less
         part = part - lessPart
         if part < 0 then
@@ -395,6 +453,138 @@ local function decide(key, operations)
       end
       size = size + 1
       out[size] = given
+    elseif kind == 'd' then
+      local least, lasts, id, further = string.match(operations, '^%d+d(%d+)/(%d+)/(%d+),?()', begin)
+      local n, times = 1, permits + 0
+      least = least + 0
+      lasts = lasts + 0
+      stop = further
+      -- <lease>
+      -- A slice: how many of the requests it gets (times), at least the waiting ones if they fit, and for
+      -- how long (lasts). It is dated at its end: then at least so much is missing as is restored until then.
+      -- Where that leaves no room, waiting requests get permits to be used at once, as by a take.
+      -- needs: burst divide every flow lasts least part permit present since times whole
+      -- sets: lasts part spared times whole
+      local passed = present + lasts - since
+      local floor, rest = divide(passed - passed % every, flow, permit)
+      local spared, more = whole - floor, part - rest
+      if more < 0 then spared = spared - 1 end
+      if spared >= 0 then
+        floor = whole
+        rest = part
+      end
+      local fits = burst - floor
+      if rest > 0 then fits = fits - 1 end
+      times = math.min(times, math.max(math.min(fits, least), math.floor(fits / 4)))
+      if times < 1 or lasts == 0 then
+        lasts = 0
+        fits = burst - whole
+        if part > 0 then fits = fits - 1 end
+        times = math.max(math.min(least, fits), 0)
+      else
+        whole = floor
+        part = rest
+      end
+      local some = times > 0
+      if not some then times = 1 end
+      -- <fit>
+      -- needs: n times burst whole part
+      -- sets: allowed wholeBefore partBefore
+      local allowed, wholeBefore, partBefore = times, whole, part
+      local room = burst - whole
+      if part > 0 then room = room - 1 end
+      if n * allowed > room then -- room is below 0 if a larger burst was used
+        allowed = math.max((room - room % n) / n, 0)
+      end
+      if not some then allowed = 0 end
+      -- <take>
+      -- needs: n whole allowed repair theirs
+      -- sets: whole repair theirs
+      if allowed > 0 then -- the state becomes one of this rule
+        whole = whole + allowed * n
+        repair = false
+        theirs = nil
+      end
+      -- <wait>
+      -- needs: n now burst since lag theirs
+      -- sets: ago wait
+      local ago, wait = now - since, 0
+      if theirs then -- nothing was taken
+        ago = -lag - theirs.wait(burst)
+        wait = math.max(lag + theirs.wait(n), 1)
+      end
+      size = size + 1
+      out[size] = allowed > 0 and lasts or 0
+      -- <words>
+      -- needs: out size allowed ago wait wholeBefore partBefore
+      -- sets: size
+      out[size + 1] = allowed
+      out[size + 2] = wholeBefore
+      out[size + 3] = partBefore
+      out[size + 4] = ago
+      out[size + 5] = wait
+      size = size + 5
+      -- <slice>
+      -- needs: after allowed burst every flow id lasts out permit present since size slices spared writes
+      -- sets: writes
+      local dated, turn = since, after(burst, 0, permit, flow, every) / 2
+      -- <mark>
+      -- After a slice was taken, writes says until when slices may be spent, and how many permits may come
+      -- back: "~" and the microseconds after the state's instant until the last one ends; then of two epochs,
+      -- the older one first, ",<id>,<microseconds since it began>,<slack>". The slack is the least that was
+      -- missing since, beyond what had to be: all of a slice's permits can come back if as much has
+      -- been spare ever since it was taken. The id comes with the call, so that no clock and no
+      -- key that is gone decides in which epoch a slice began.
+      -- needs: allowed dated id lasts present slices spared turn writes burst
+      -- sets: epoch writes
+      local epoch = 0
+      if allowed > 0 and lasts > 0 then
+        local plain, promised = string.match(writes, '^([^~!]*)[^!]*(.*)$')
+        local ends, older, newer = present + lasts, ''
+        if slices then
+          ends = math.max(ends, slices.ends)
+          for of, since, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
+            older = newer or ''
+            newer = string.format(',%s,%s,%d', of, since, math.max(math.min(slack, spared), 0))
+            epoch = since + 0 < turn and of or 0
+          end
+        end
+        if epoch == 0 then
+          epoch = id
+          older = newer or ''
+          newer = string.format(',%s,0,%d', id, burst)
+        end
+        writes = string.format('%s~%d%s%s%s', plain, ends - dated, older, newer, promised)
+      end
+      -- </mark>
+      out[size + 1] = 0
+      out[size + 2] = epoch + 0
+      size = size + 2
+      if allowed > 0 or repair then
+        -- <store>
+          -- needs: key permit flow every sub after state present whole part since repair theirs writes margin
+          -- sets:
+          local ttl, value = since + after(whole, part, permit, flow, every) - present
+          if repair then -- nothing was taken
+            if theirs then ttl = theirs.full end
+            value = string.format('%016d', present) .. sub(state, 17)
+          else
+            value = string.format('%016d/%d+%d%s', since, whole, part, writes)
+          end
+          ttl = ttl / 1000 + margin
+          redis.call('SET', key, value, 'PX', ttl - ttl % 2 + 3)
+      else
+        -- <expire>
+          -- A key that has lost its TTL gets one. One denial in sixteen looks.
+          -- needs: call key now permit flow every after present whole part since theirs margin
+          -- sets:
+          if now % 16 == 0 and call('PTTL', key) == -1 then
+            local ttl = since + after(whole, part, permit, flow, every) - present
+            if theirs then ttl = theirs.full end
+            ttl = ttl / 1000 + margin
+            redis.call('PEXPIRE', key, ttl - ttl % 2 + 3)
+          end
+      end
     elseif kind == 's' then
       local n, times = permits + 0, 1
       -- <fit>

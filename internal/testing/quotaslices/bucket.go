@@ -48,6 +48,7 @@ type Bucket struct {
 
 	FromReply bool // a process counts its slice from the reply
 	Unmarked  bool // the state does not say until when slices may be spent
+	LastOnly  bool // the state says so of the slice that was taken last
 }
 
 func (b *Bucket) moves() []Move {
@@ -138,7 +139,7 @@ func (b *Bucket) take(w *World, m Move) (place, until int8, ok bool) {
 	if max(missing, floor)+cost > size {
 		return 0, 0, false // a denial changes nothing, but for a repair, which the next call makes as well
 	}
-	b.slack(w, &found, m.Rule, missing-floor)
+	b.slack(w, &found, m, missing-floor)
 	after := found
 	after.exists, after.rule, after.at, after.used = true, m.Rule, 0, int8(max(missing, floor)+cost)
 	after.ends = max(after.ends, 0)
@@ -146,6 +147,9 @@ func (b *Bucket) take(w *World, m Move) (place, until int8, ok bool) {
 		after.ends = 0
 	}
 	if m.Op == Lease {
+		if b.LastOnly {
+			after.ends = 0
+		}
 		after.ends, until = max(after.ends, m.Long), m.Long
 		if b.FromReply {
 			until += m.Late
@@ -156,7 +160,8 @@ func (b *Bucket) take(w *World, m Move) (place, until int8, ok bool) {
 }
 
 // slack notes what was missing beyond what had to be, as a call finds it.
-func (b *Bucket) slack(w *World, k *key, rule int8, slack int) {
+func (b *Bucket) slack(w *World, k *key, m Move, slack int) {
+	rule := m.Rule
 	if !b.Returns || b.Return != ByEpoch {
 		return
 	}
@@ -169,7 +174,7 @@ func (b *Bucket) slack(w *World, k *key, rule int8, slack int) {
 		}
 	}
 	turn := int8(b.Rules[rule].Limit * b.Permit / (2 * b.Rules[rule].Flow))
-	if last := k.epochs[1]; !last.exists || last.since <= -turn {
+	if last := k.epochs[1]; m.Op == Lease && (!last.exists || last.since <= -turn) {
 		k.epochs[0] = last
 		k.epochs[1] = epoch{exists: true, slack: 127}
 		for i := range w.uses {

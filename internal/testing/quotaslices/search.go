@@ -9,7 +9,7 @@ import (
 
 // A Scope is what a search goes through.
 type Scope struct {
-	algorithm
+	Algorithm
 	Calls int // calls and steps of the clock
 	Pause int // ticks that pass at most between two of them
 }
@@ -30,6 +30,7 @@ type Found struct {
 	Worlds int // that differ, before the last call
 	Excess int // the worst, in the smallest units
 	History
+	nodes []node
 }
 
 func (f Found) String() string {
@@ -56,11 +57,11 @@ func Search(s Scope) Found {
 			waited := nodes[i].world
 			for pause := range int8(s.Pause + 1) {
 				if pause > 0 {
-					waited.tick(s.algorithm)
+					waited.tick(s.Algorithm)
 				}
 				for _, m := range moves {
 					w := waited
-					if !w.apply(s.algorithm, m) {
+					if !w.apply(s.Algorithm, m) {
 						continue
 					}
 					m.Pause = pause
@@ -83,8 +84,39 @@ func Search(s Scope) Found {
 		}
 		from = end
 	}
-	found.Worlds = len(nodes)
+	found.Worlds, found.nodes = len(nodes), nodes
 	return found
+}
+
+// Len is how many histories there are to choose from: the shortest to each world.
+func (f Found) Len() int { return len(f.nodes) }
+
+// Number is history number i of them.
+func (f Found) Number(i int) History { return historyOf(f.nodes, i) }
+
+// A Player follows one history of a bucket move by move, for a test that does the same elsewhere.
+type Player struct {
+	Bucket *Bucket
+	world  World
+}
+
+// Play lets the move's pause pass and then makes it. ok is false if its permits do not fit.
+func (p *Player) Play(m Move) (ok bool) {
+	for range m.Pause {
+		p.world.tick(p.Bucket)
+	}
+	w := p.world
+	if ok = w.apply(p.Bucket, m); ok {
+		p.world = w
+	}
+	return ok
+}
+
+// Missing is the units that a rule finds missing now.
+func (p *Player) Missing(rule int) int {
+	k := p.world.key
+	k.repair()
+	return p.Bucket.missing(&k, int8(rule))
 }
 
 func historyOf(nodes []node, i int) History {
@@ -106,9 +138,9 @@ func Random(s Scope, rng *rand.Rand, histories int) Found {
 			m, next := moves[rng.IntN(len(moves))], w
 			m.Pause = int8(rng.IntN(s.Pause + 1))
 			for range m.Pause {
-				next.tick(s.algorithm)
+				next.tick(s.Algorithm)
 			}
-			if !next.apply(s.algorithm, m) {
+			if !next.apply(s.Algorithm, m) {
 				continue
 			}
 			w, h = next, append(h, m)

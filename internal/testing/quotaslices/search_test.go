@@ -80,7 +80,10 @@ func TestTheSearchFindsWhatOtherRulesBreak(t *testing.T) {
 		},
 		// The difference of the rates × length.
 		"two rates, no end marked": {Scope{&Bucket{Permit: 1, Rules: buckets, Longs: []int8{1}, Unmarked: true}, 4, 5}, 1},
-		"given back in full":       {Scope{&Bucket{Permit: 1, Rules: bucket, Longs: []int8{2}, Returns: true, Return: InFull}, 4, 3}, 2},
+		"two rates, the end of the last slice marked": {
+			Scope{&Bucket{Permit: 1, Rules: []Rule{{Limit: 5, Flow: 1}, {Limit: 5, Flow: 2}}, Longs: []int8{1, 4}, LastOnly: true}, 3, 5}, 1,
+		},
+		"given back in full": {Scope{&Bucket{Permit: 1, Rules: bucket, Longs: []int8{2}, Returns: true, Return: InFull}, 4, 3}, 2},
 
 		"given back what was not refilled, of slices of two lengths": {
 			Scope{&Bucket{Permit: 1, Rules: bucket, Longs: []int8{2, 3}, Returns: true, Return: Refilled}, 4, 3}, 1,

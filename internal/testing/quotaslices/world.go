@@ -84,8 +84,8 @@ func (m Move) String() string {
 	return text + fmt.Sprintf("the clock steps by %d", m.N)
 }
 
-// An algorithm is how a key of one kind decides.
-type algorithm interface {
+// An Algorithm is how a key of one kind decides.
+type Algorithm interface {
 	// take takes the permits of a Plain or a Lease from w.key if they fit. It returns the place of the permits and the
 	// last tick at which a slice of them may be spent.
 	take(w *World, m Move) (place, until int8, ok bool)
@@ -99,7 +99,7 @@ type algorithm interface {
 }
 
 // apply makes the move, after its pause. ok is false if it is not possible.
-func (w *World) apply(a algorithm, m Move) (ok bool) {
+func (w *World) apply(a Algorithm, m Move) (ok bool) {
 	switch m.Op {
 	case Plain, Lease:
 		place, until, ok := a.take(w, m)
@@ -137,7 +137,7 @@ func (w *World) close(i int) {
 }
 
 // tick lets a tick pass.
-func (w *World) tick(a algorithm) {
+func (w *World) tick(a Algorithm) {
 	for i := range w.uses {
 		if u := &w.uses[i]; u.n > 0 {
 			u.until = max(u.until-1, -100)
