@@ -429,7 +429,7 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 			lost[i] = true
 			return nil
 		}
-		if h.local == nil {
+		if h.lease > 0 {
 			k := newKeeper(inner, h)
 			defer func() { lost[i] = k.stop() }()
 			inner = k.ctx
@@ -589,7 +589,7 @@ next:
 		if c.n < 1 || c.n > exact.Permits { // before it is added to another, or another to it
 			return nil, nil, c.limiter.check(context.Background(), c.key, c.n)
 		}
-		if c.limiter.inFlight != nil && c.settle {
+		if c.limiter.holds() && c.settle {
 			return nil, nil, invalidConfig("TryAcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {

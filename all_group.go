@@ -146,7 +146,7 @@ func newShape(limiters []*core, settle []bool) *shape {
 	var tickets []bool
 	for _, i := range s.nested {
 		c := limiters[i]
-		if c.inFlight != nil {
+		if c.holds() {
 			s.held = append(s.held, i)
 		}
 		s.args += len(c.exec.Args)
@@ -262,7 +262,7 @@ func (g *group) pack(ctx context.Context, claims []Claim, holds []*Hold) (string
 	var parts [maxGroup]redisexec.Part
 	for i, at := range g.nested {
 		c := claims[at]
-		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n, Hold: c.limiter.inFlight != nil}
+		parts[i] = redisexec.Part{Head: c.limiter.head, Key: c.key, N: c.n, Hold: c.limiter.holds()}
 		if h := slices.Index(g.held, at); h >= 0 && holds != nil {
 			parts[i].ID = holds[h].id
 		}
@@ -351,12 +351,8 @@ func (c Claim) report(ctx context.Context, began time.Time, o Observation, allow
 	if o.Err == nil && o.Call <= CallHold && !allowed && o.Result.Allowed {
 		o.Outcome = OutcomeUntaken
 	}
-	if f := c.limiter.inFlight; f != nil {
-		n := 0
-		if o.Err == nil && o.Call == CallHold && allowed {
-			n = c.n
-		}
-		o.hold(f, n)
+	if o.Err == nil && o.Call == CallHold && allowed {
+		o.HeldChange = c.n
 	}
 	c.limiter.watch.end(ctx, began, o)
 }
@@ -365,7 +361,7 @@ func (c Claim) report(ctx context.Context, began time.Time, o Observation, allow
 func (g *group) newHolds(claims []Claim) (holds []*Hold) {
 	for _, at := range g.held {
 		c := claims[at]
-		holds = append(holds, newHold(c.limiter.inFlight, c.key, c.n))
+		holds = append(holds, c.limiter.decider.(*InFlight).newHold(c.key, c.n))
 	}
 	return holds
 }
@@ -375,7 +371,7 @@ func (g *group) hold(ctx context.Context, request string, holds []*Hold, alone b
 	late := func(reply redisexec.Reply, err error) {
 		if mayHold(err) || err == nil && reply.Words[1+decision.WordAllowed] > 0 {
 			for _, h := range holds {
-				h.giveBack(ctx)
+				h.from.giveBack(ctx, h)
 			}
 		}
 	}
@@ -433,7 +429,7 @@ func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []Par
 	reply.Done()
 	if err != nil {
 		for _, h := range holds {
-			go h.giveBack(ctx)
+			go h.from.giveBack(ctx, h)
 		}
 		clear(parts)
 		return Result{}, err
@@ -455,10 +451,10 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts
 	for i, c := range claims {
 		part := g.part(reply, i, c, looks)
 		if parts != nil {
-			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.bucket}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.isBucket()}
 			if c.settle && !looks {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
-				parts[i].Ticket = c.limiter.newTicket(c.key, c.n, reply.Index, words)
+				parts[i].Ticket = c.limiter.decider.(charger).newTicket(c.key, c.n, reply.Index, words)
 				parts[i].Ticket.hearers = c.hearers
 			}
 		}

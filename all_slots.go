@@ -111,7 +111,7 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 		if places != nil {
 			place = places[i]
 		}
-		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.bucket}
+		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.isBucket()}
 		if c.settle && whole.Allowed {
 			r.Parts[i].Ticket = taken[place].ticket
 		}
@@ -145,7 +145,9 @@ func (s claimSet) of(places []int) (claims claimSet) {
 // reportRefused reports a call that failed before Redis was asked, to every limiter.
 func reportRefused(ctx context.Context, began time.Time, claims []Claim, err error) {
 	for _, c := range claims {
-		c.limiter.refused(ctx, began, Observation{Call: c.op().call, Key: c.key, N: c.n, Err: err})
+		if w := c.limiter.watch; w != nil {
+			w.end(ctx, began, Observation{Call: c.op().call, Key: c.key, N: c.n, Err: err})
+		}
 	}
 }
 
@@ -155,6 +157,7 @@ type slotAnswer struct {
 	hold   *Hold // of permits in flight
 	result Result
 	err    error
+	bucket bool
 }
 
 // take takes the permits. A panic of the client or the clock is an error, because nobody
@@ -166,10 +169,14 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, redisexec.Unfinished(recover()))}
 		}
 	}()
-	if f := c.limiter.inFlight; f != nil {
-		a.hold, _, a.result, a.err = f.tryAcquireN(ctx, c.key, c.n)
+	a.bucket = c.limiter.isBucket()
+	o := Observation{Key: c.key, N: c.n}
+	if f, ok := c.limiter.decider.(*InFlight); ok {
+		a.hold, _ = f.take(ctx, &o)
+		a.result, a.err = o.Result, o.Err
 	} else {
-		if a.ticket, _, a.result, a.err = c.limiter.estimate(ctx, c.key, c.n); a.ticket != nil {
+		a.ticket, _ = c.limiter.decider.(charger).estimate(ctx, &o)
+		if a.result, a.err = o.Result, o.Err; a.ticket != nil {
 			a.ticket.hearers = c.hearers
 		}
 	}
@@ -208,10 +215,10 @@ func (a slotAnswer) giveBack(ctx context.Context) {
 		_, _ = a.hold.release(ctx)
 		return
 	}
-	if a.ticket.core.bucket {
+	if a.bucket {
 		a.ticket.which = returnExactly
 	}
-	_, _, _ = a.ticket.settle(ctx, 0)
+	_ = a.ticket.settle(ctx, &Observation{Key: a.ticket.key})
 }
 
 // given makes the answer one of n permits that are given back.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // AllowAll returns a limiter that allows every call: as the secondary of a
@@ -83,15 +85,13 @@ func (c *constant) Estimate(ctx context.Context, key string, n int) (*Ticket, Re
 	if err != nil || !r.Allowed {
 		return nil, r, err
 	}
-	return &Ticket{key: key, n: n, memory: c}, r, nil
+	return &Ticket{from: uncounted{}, key: key, n: n}, r, nil
 }
 
 // Charge charges nobody.
 func (c *constant) Charge(ctx context.Context, key string, n int) (Result, error) {
 	return c.TryAcquireN(ctx, key, n)
 }
-
-func (c *constant) settle(context.Context, string, int, int) error { return nil }
 
 // promise is for AllowAll, whose permits are always there.
 func (c *constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
@@ -102,8 +102,40 @@ func (c *constant) promise(ctx context.Context, timing timing, key string, n int
 	case !r.Allowed:
 		return nil, errNoReserve
 	}
-	return &Reservation{timing: timing, key: key, n: n, due: timing.now(), result: r, memory: &localReceipt{}, hearers: around}, nil
+	return &Reservation{from: uncounted{}, timing: timing, key: key, n: n, due: timing.now(), result: r, hearers: around}, nil
 }
+
+// uncounted is the origin of permits that nobody counts.
+type uncounted struct{ local }
+
+func (uncounted) settle(context.Context, *Ticket, *Observation) sending { return inProcess }
+
+func (uncounted) undo(context.Context, string) (sending, error) { return inProcess, nil }
+
+func (uncounted) release(context.Context, *Hold) (sending, error) { return inProcess, nil }
+
+// local is what origins in this process have in common.
+type local struct{}
+
+func (local) observers() *watch { return nil }
+
+func (local) about(key string, err error) error {
+	return fmt.Errorf("ratelimit: key %s: %w", shortKey(key), err)
+}
+
+func (local) checkSettle(ctx context.Context, key string, more int) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("ratelimit: %s: %w", shortKey(key), ctx.Err())
+	case more > exact.Permits: // it can still be settled
+		return fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, more, shortKey(key))
+	}
+	return nil
+}
+
+func (local) find(context.Context, *Hold) (bool, error) { return true, nil }
+
+func (local) giveBack(context.Context, *Hold) {}
 
 // isConstant reports whether l is AllowAll or DenyAll.
 func isConstant(l any) bool {

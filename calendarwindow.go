@@ -52,7 +52,7 @@ import (
 // as with [WithAlignment]: nothing is allowed twice, and a denial may last longer by the step.
 //
 // The state is one string of some 40 bytes; a decision is O(1).
-type CalendarWindow struct{ core }
+type CalendarWindow struct{ limiterCore }
 
 func (l *CalendarWindow) kind() kind { return kindOnRedis(l, &l.core) }
 

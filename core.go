@@ -21,7 +21,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
-// core is what the limiters share: everything but the algorithm. They embed it and so have its
+// core is what the limiters on Redis share: everything but what they do to a key. They embed it and so have its
 // methods, whose documentation is that of all of them.
 type core struct {
 	title  string       // the algorithm and the limiter's name, in errors
@@ -31,18 +31,20 @@ type core struct {
 	most   int          // permits that one call can get
 	exec   *redisexec.Executor
 	merger *merge.Merger // nil: every call is sent on its own
-	waits  *reserving    // nil: the algorithm cannot reserve
 	watch  *watch        // nil: nobody observes
 
-	explainer  decision.Explainer
-	mostCharge int                       // permits of one charge
-	which      func(word, n int64) int64 // see algorithm
-
-	bucket   bool      // a token or leaky bucket
-	inFlight *InFlight // nil: the permits are not held
+	explainer decision.Explainer
+	decider   any // a Limiter or a Holder: what has this core
 
 	scripts *scripts.Scripts
 	groups  atomic.Value // *groups, of limiters of which this is the first, that decide together
+}
+
+// limiterCore is core for what is a Limiter.
+type limiterCore struct {
+	core
+	mostCharge int                       // permits of one charge
+	which      func(word, n int64) int64 // see algorithm
 }
 
 // An algorithm is what core.build has to know of an algorithm.
@@ -69,9 +71,7 @@ type algorithm struct {
 	// which is the second argument of the block giveback, behind where the permits are. It is
 	// computed from a ticket's second word and its number of permits; nil if it is that word.
 	which func(word, n int64) int64
-	// bucket says that it is a token or leaky bucket, and longest is the longest wait of a reservation,
-	// in microseconds, for which its numbers are exact.
-	bucket    bool
+	// longest is the longest wait of a reservation, in microseconds, for which its numbers are exact.
 	longest   int64
 	explainer decision.Explainer
 }
@@ -79,8 +79,13 @@ type algorithm struct {
 // words is how many words the reply to a run has.
 func (a *algorithm) words() int { return a.scripts.Words + a.rules*a.scripts.WordsOfRule }
 
+func (c *limiterCore) build(client Client, s settings, a algorithm) error {
+	c.mostCharge, c.which = cmp.Or(a.mostCharge, exact.Permits), a.which
+	return c.core.build(client, s, c, a)
+}
+
 // build is for a core that is zero, in place, because what it makes points to it.
-func (c *core) build(client Client, s settings, a algorithm) error {
+func (c *core) build(client Client, s settings, decider any, a algorithm) error {
 	if err := checkClient(client); err != nil {
 		return err
 	}
@@ -112,11 +117,9 @@ func (c *core) build(client Client, s settings, a algorithm) error {
 			Cost:   a.cost,
 			Unpack: a.unpack,
 		},
-		explainer:  a.explainer,
-		mostCharge: cmp.Or(a.mostCharge, exact.Permits),
-		which:      a.which,
-		bucket:     a.bucket,
-		scripts:    a.scripts,
+		explainer: a.explainer,
+		decider:   decider,
+		scripts:   a.scripts,
 	}
 	if a.inWords != nil {
 		c.exec.InWords = a.inWords()
@@ -128,9 +131,6 @@ func (c *core) build(client Client, s settings, a algorithm) error {
 	}
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()
-	}
-	if set.Reserves {
-		c.waits = newReserving(c, s, a)
 	}
 	c.connect(s)
 	return nil
@@ -159,31 +159,35 @@ func (c *core) newMerger() *merge.Merger {
 
 // TryAcquire takes one permit from key, if one is available now. It is
 // TryAcquireN(ctx, key, 1).
-func (c *core) TryAcquire(ctx context.Context, key string) (Result, error) {
+func (c *limiterCore) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
 // TryAcquireN takes n permits from key, all or none. Its errors are those of
 // [Limiter]; after an error caused by Redis or the network, the permits may have been
 // taken, once.
-func (c *core) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	began := c.begin()
-	if err := c.check(ctx, key, n); err != nil {
-		c.refused(ctx, began, Observation{Call: CallAcquire, Key: key, N: n, Err: err})
-		return Result{}, err
-	}
+func (c *limiterCore) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	o := Observation{Call: CallAcquire, Key: key, N: n}
+	o.Err = c.check(ctx, key, n)
+	c.watch.observed(ctx, &o, func() sending { return c.acquire(ctx, &o) })
+	return o.Result, o.Err
+}
+
+func (c *limiterCore) acquire(ctx context.Context, o *Observation) sending {
 	var reply redisexec.Reply
 	var err error
 	if c.merger != nil {
-		reply, err = c.merger.Acquire(ctx, key, n)
+		reply, err = c.merger.Acquire(ctx, o.Key, o.N)
 	} else {
-		reply, err = c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Take, N: n, Times: 1})
+		reply, err = c.exec.Ask(ctx, c.head.Of(o.Key), redisexec.Operation{Op: redisexec.Take, N: o.N, Times: 1})
 	}
-	r, err := c.result(ctx, key, n, reply, err)
-	if c.watch != nil {
-		c.acquired(ctx, began, key, n, reply.Batch, r, err)
+	if err != nil {
+		o.Err = c.failed(ctx, o.Key, err)
+		return reply.Batch
 	}
-	return r, err
+	o.Result = c.inRun(reply.Words, int64(o.N), reply.Index)
+	reply.Done()
+	return reply.Batch
 }
 
 // operate decides an operation on key. The caller calls Done on the reply.
@@ -192,16 +196,6 @@ func (c *core) operate(ctx context.Context, key string, o redisexec.Operation) (
 		return c.merger.Operate(ctx, key, o)
 	}
 	return c.exec.Ask(ctx, c.head.Of(key), o)
-}
-
-// result makes a Result of the reply to a call for n permits, and releases the reply.
-func (c *core) result(ctx context.Context, key string, n int, reply redisexec.Reply, err error) (Result, error) {
-	if err != nil {
-		return Result{}, c.failed(ctx, key, err)
-	}
-	r := c.inRun(reply.Words, int64(n), reply.Index)
-	reply.Done()
-	return r, nil
 }
 
 // explain is the result of a request for n permits, see [decision.Explainer].
@@ -222,40 +216,36 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (c *core) peekN(ctx context.Context, key string, n int) (Result, error) {
-	began, o := c.begin(), Observation{Call: CallPeek, Key: key, N: n}
-	if o.Err = c.check(ctx, key, n); o.Err != nil {
-		c.refused(ctx, began, o)
-		return Result{}, o.Err
-	}
-	o.Result, o.Err = c.peek(ctx, key, n)
-	c.asked(ctx, began, o)
+	o := Observation{Call: CallPeek, Key: key, N: n}
+	o.Err = c.check(ctx, key, n)
+	c.watch.observed(ctx, &o, func() sending { return c.peek(ctx, &o) })
 	return o.Result, o.Err
 }
 
-func (c *core) peek(ctx context.Context, key string, n int) (Result, error) {
-	reply, err := c.exec.Ask(ctx, c.head.Of(key), redisexec.Operation{Op: redisexec.Look, N: n, Times: 1})
+func (c *core) peek(ctx context.Context, o *Observation) sending {
+	reply, err := c.exec.Ask(ctx, c.head.Of(o.Key), redisexec.Operation{Op: redisexec.Look, N: o.N, Times: 1})
 	if err != nil {
-		return Result{}, c.failed(ctx, key, err)
+		o.Err = c.failed(ctx, o.Key, err)
+		return nil
 	}
 	// The words are those of a run of one request that has not taken its permits.
-	r := c.explain(reply.Words, int64(n), 0, reply.Words[decision.WordAllowed] > 0)
+	o.Result = c.explain(reply.Words, int64(o.N), 0, reply.Words[decision.WordAllowed] > 0)
 	reply.Done()
-	return r, nil
+	return nil
 }
 
 // Reset deletes the key's state. It returns ErrInvalidKey for a key that is empty or too
 // long, without asking Redis. After any other error the state may have been deleted all
 // the same.
 func (c *core) Reset(ctx context.Context, key string) error {
-	began, o := c.begin(), Observation{Call: CallReset, Key: key}
-	if o.Err = c.check(ctx, key, 1); o.Err != nil {
-		c.refused(ctx, began, o)
-		return o.Err
-	}
-	if err := c.exec.Delete(ctx, c.head.Of(key)); err != nil {
-		o.Err = c.failed(ctx, key, err)
-	}
-	c.asked(ctx, began, o)
+	o := Observation{Call: CallReset, Key: key}
+	o.Err = c.check(ctx, key, 1)
+	c.watch.observed(ctx, &o, func() sending {
+		if err := c.exec.Delete(ctx, c.head.Of(key)); err != nil {
+			o.Err = c.failed(ctx, key, err)
+		}
+		return nil
+	})
 	return o.Err
 }
 
@@ -295,8 +285,14 @@ func (c *core) check(ctx context.Context, key string, n int) error {
 
 // failed wraps err, the reason why there is no decision for key.
 func (c *core) failed(ctx context.Context, key string, err error) error {
-	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), ended(ctx, err))
+	return c.about(key, ended(ctx, err))
 }
+
+func (c *core) about(key string, err error) error {
+	return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(key), err)
+}
+
+func (c *core) observers() *watch { return c.watch }
 
 // ended joins err with the error that a caller can match, and with the context's error if the
 // context has ended.
@@ -315,6 +311,18 @@ func (c *core) now() (int64, error) {
 		return now, nil
 	}
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
+}
+
+// isBucket reports whether c is that of a token or leaky bucket.
+func (c *core) isBucket() bool {
+	_, ok := c.decider.(*bucketCore)
+	return ok
+}
+
+// holds reports whether c is that of an InFlight.
+func (c *core) holds() bool {
+	_, ok := c.decider.(*InFlight)
+	return ok
 }
 
 // Name returns the limiter's name, see [WithName].

@@ -67,14 +67,14 @@ func ReserveBy(now func() time.Time, l Reserver, key string, n int, maxWait time
 	clock := timing{now: now}
 	switch l := l.(type) {
 	case *TokenBucket:
-		return l.core.checkedReserve(clock, key, n, maxWait)
+		return l.checkedReserve(clock, key, n, maxWait)
 	case *LeakyBucket:
-		return l.core.checkedReserve(clock, key, n, maxWait)
+		return l.checkedReserve(clock, key, n, maxWait)
 	}
 	panic("a limiter that cannot reserve")
 }
 
-func (c *core) checkedReserve(clock timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
+func (c *bucketCore) checkedReserve(clock timing, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	ctx := context.Background()
 	if err := c.checkReserve(ctx, key, n, maxWait); err != nil {
 		return nil, err
@@ -86,24 +86,26 @@ func (c *core) checkedReserve(clock timing, key string, n int, maxWait time.Dura
 // GiveBack is what a Wait that fails does with its permits, due or not. Cancel gives back only
 // permits that are not due.
 func (r *Reservation) GiveBack(ctx context.Context) error {
-	_, err := r.cancel(ctx)
-	return err
+	return r.giveBack(ctx)
 }
+
+// texts are what the key holds since the reservation, and what it held before.
+func (r *redisReservation) texts() (now, before string) { return r.receipt.Texts(r.by.rule) }
 
 // HoldOf is a hold of this id, whether Redis has it or not.
 func HoldOf(f *InFlight, key, id string, n int) *Hold {
-	return &Hold{limiter: f, key: key, id: id, n: n}
+	return &Hold{from: f, key: key, id: id, n: n, lease: f.lease}
 }
 
 // Take takes the hold's permits, and returns the words of the reply.
 func (h *Hold) Take(ctx context.Context) ([]int64, error) {
-	reply, err := h.limiter.acquire(ctx, h)
+	reply, err := h.from.(*InFlight).acquire(ctx, h)
 	return reply.Words, err
 }
 
 // Find extends the hold's lease in Redis, and reports whether it was there, however long that
 // took.
-func (h *Hold) Find(ctx context.Context) (bool, error) { return h.find(ctx) }
+func (h *Hold) Find(ctx context.Context) (bool, error) { return h.from.find(ctx, h) }
 
 // ID is that of the hold in Redis.
 func (h *Hold) ID() string { return h.id }
@@ -228,7 +230,7 @@ func DecideLists(l Limiter, keys, lists []string, fail string) ([]int64, error) 
 // TicketOf is where the n permits of the last estimate are that a reply says is allowed.
 func TicketOf(l Limiter, n int, words []int64) [2]int64 {
 	c, _ := redisCore(l)
-	t := c.newTicket("", n, words[decision.WordAllowed]-1, words)
+	t := c.decider.(charger).newTicket("", n, words[decision.WordAllowed]-1, words)
 	return [2]int64{t.where, t.which}
 }
 
@@ -251,14 +253,14 @@ func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }
 // Reserves reports whether l can reserve.
 func Reserves(l Limiter) bool {
 	c, _ := redisCore(l)
-	return c.waits != nil
+	return c.isBucket()
 }
 
 // ReceiptOf is what the key holds since a reservation with this reply, and what it held before. ok is
 // false if nothing was taken.
 func ReceiptOf(l Limiter, words []int64) (now, before string, ok bool) {
 	c, _ := redisCore(l)
-	from := c.waits.own
+	from := c.decider.(*bucketCore).own
 	receipt := from.exec.ReservedOf(words).Receipt
 	if receipt == nil {
 		return "", "", false

@@ -26,7 +26,7 @@ import (
 // limit in each shortest window.
 //
 // It is the cheapest limiter: its state is one small string; a decision is O(1).
-type FixedWindow struct{ core }
+type FixedWindow struct{ limiterCore }
 
 func (l *FixedWindow) kind() kind { return kindOnRedis(l, &l.core) }
 

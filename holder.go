@@ -35,7 +35,7 @@ var hold = &operation{
 // holds reports whether the permits of the claim are held.
 func (c *Claim) holds() bool {
 	if c.limiter != nil {
-		return c.limiter.inFlight != nil
+		return c.limiter.holds()
 	}
 	_, ok := c.outer.(Holder)
 	return ok
@@ -66,7 +66,7 @@ func (c *constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Ho
 	if err != nil || !r.Allowed {
 		return nil, r, err
 	}
-	return &Hold{local: unlimitedHold{}, key: key, n: n}, r, nil
+	return &Hold{from: uncounted{}, key: key, n: n}, r, nil
 }
 
 func (c *constantHolds) Peek(ctx context.Context, key string) (Result, error) {

@@ -2,10 +2,10 @@ package ratelimit
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"net"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -75,11 +75,9 @@ const (
 // are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more
 // than 128 permits. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
-	core  core
+	core
 	limit int
 	lease time.Duration
-	rule  string
-	held  *atomic.Int64 // permits of this process; counted only if it is observed
 }
 
 func (f *InFlight) kind() kind { return kindOnRedis(f, &f.core) }
@@ -94,11 +92,11 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InF
 	if err != nil {
 		return nil, err
 	}
-	return inFlight(c, limit, lease, s, new(atomic.Int64))
+	return inFlight(c, limit, lease, s, s.watch(s.name))
 }
 
-// inFlight is NewInFlight with settings. count counts the permits that are held, of one limiter or several.
-func inFlight(c Client, limit int, lease time.Duration, s settings, count *atomic.Int64) (*InFlight, error) {
+// inFlight is NewInFlight with settings. w observes one limiter or several, whose held permits it counts together.
+func inFlight(c Client, limit int, lease time.Duration, s settings, w *watch) (*InFlight, error) {
 	if limit < 1 || limit > maxInFlight {
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}
@@ -106,19 +104,20 @@ func inFlight(c Client, limit int, lease time.Duration, s settings, count *atomi
 	if err != nil {
 		return nil, err
 	}
-	f := &InFlight{limit: limit, lease: lease, held: count, rule: "/" + strconv.FormatInt(lease.Microseconds(), 10)}
+	f := &InFlight{limit: limit, lease: lease}
+	rule := "/" + strconv.FormatInt(lease.Microseconds(), 10)
 	if s.clock != nil {
-		f.rule += "@" + s.spare()
+		rule += "@" + s.spare()
 	}
-	err = f.core.build(c, s, algorithm{
+	err = f.build(c, s, f, algorithm{
 		id: algorithms.InFlight, scripts: scripts.Of("inflight"), most: min(limit, maxHold),
-		args: append(exact.Texts(int64(limit), lease.Microseconds()), f.rule),
+		args: append(exact.Texts(int64(limit), lease.Microseconds()), rule),
 		cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: held{limit, lease},
 	})
 	if err != nil {
 		return nil, err
 	}
-	f.core.inFlight = f
+	f.watch = w
 	return f, nil
 }
 
@@ -144,112 +143,38 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 // permits may have been taken. They are then given back in the background, within a second or
 // the client's timeouts; if that fails too, they are free when the lease ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
-	began, o := f.begin(), Observation{Call: CallHold, Key: key, N: n}
-	if o.Err = f.check(ctx, key, n); o.Err != nil {
-		f.refused(ctx, began, o)
-		return nil, Result{}, o.Err
-	}
-	h, batch, r, err := f.tryAcquireN(ctx, key, n)
-	if f.core.watch != nil {
-		if o.Result, o.Err = r, err; h != nil {
-			o.hold(f, n)
-		} else {
-			o.Held = int(f.held.Load())
+	o := Observation{Call: CallHold, Key: key, N: n}
+	o.Err = f.check(ctx, key, n)
+	var h *Hold
+	f.watch.observed(ctx, &o, func() (sent sending) {
+		if h, sent = f.take(ctx, &o); h != nil {
+			o.HeldChange = n
 		}
-		f.core.decided(ctx, began, o, batch)
-	}
-	return h, r, err
+		return sent
+	})
+	return h, o.Result, o.Err
 }
 
-func (f *InFlight) tryAcquireN(ctx context.Context, key string, n int) (*Hold, *redisexec.Batch, Result, error) {
-	h := newHold(f, key, n)
+func (f *InFlight) take(ctx context.Context, o *Observation) (*Hold, sending) {
+	h := f.newHold(o.Key, o.N)
 	sent := time.Now()
 	reply, err := f.acquire(ctx, h)
 	if err != nil {
-		return nil, reply.Batch, Result{}, f.core.failed(ctx, key, err)
+		o.Err = f.failed(ctx, o.Key, err)
+		return nil, reply.Batch
 	}
 	defer reply.Done()
-	r := f.core.explain(reply.Words, 0, 0, reply.Words[decision.WordAllowed] > 0)
-	if !r.Allowed {
-		return nil, reply.Batch, r, nil
+	o.Result = f.explain(reply.Words, 0, 0, reply.Words[decision.WordAllowed] > 0)
+	if !o.Result.Allowed {
+		return nil, reply.Batch
 	}
 	if h.believe(sent); h.Left() == 0 {
-		go h.giveBack(ctx)
-		return nil, reply.Batch, Result{}, f.core.failed(ctx, key, errLateReply)
+		go f.giveBack(ctx, h)
+		o.Result, o.Err = Result{}, f.failed(ctx, o.Key, errLateReply)
+		return nil, reply.Batch
 	}
-	return h, reply.Batch, r, nil
+	return h, reply.Batch
 }
-
-// Peek returns the state of key, and takes and changes nothing: Remaining is how many permits
-// are free, and ResetAfter the time until all leases have ended, if none is extended. Allowed
-// and RetryAfter are those of a call for one permit. Its errors are those of TryAcquire.
-func (f *InFlight) Peek(ctx context.Context, key string) (Result, error) {
-	return f.peekN(ctx, key, 1)
-}
-
-func (f *InFlight) peekN(ctx context.Context, key string, n int) (Result, error) {
-	began, o := f.begin(), Observation{Call: CallPeek, Key: key, N: n}
-	if o.Err = f.check(ctx, key, n); o.Err != nil {
-		f.refused(ctx, began, o)
-		return Result{}, o.Err
-	}
-	o.Result, o.Err = f.core.peek(ctx, key, n)
-	f.asked(ctx, began, o)
-	return o.Result, o.Err
-}
-
-// Reset deletes the key's state: the full limit is free again, although holds still have
-// permits. The next Extend of such a hold returns an error that wraps ErrLeaseLost. The
-// errors of Reset are those of [Limiter].
-func (f *InFlight) Reset(ctx context.Context, key string) error {
-	if f == nil {
-		return errUnmade
-	}
-	return f.core.Reset(ctx, key)
-}
-
-// Preload loads the limiter's scripts, on every master of a ClusterClient and every shard of
-// a Ring, so that the first request finds them there. It is never needed.
-func (f *InFlight) Preload(ctx context.Context) error {
-	if f == nil {
-		return errUnmade
-	}
-	return f.core.Preload(ctx)
-}
-
-func (f *InFlight) check(ctx context.Context, key string, n int) error {
-	if f == nil {
-		return errUnmade
-	}
-	return f.core.check(ctx, key, n)
-}
-
-// begin, refused and asked are those of core. Held is as of now.
-func (f *InFlight) begin() time.Time {
-	if f == nil {
-		return time.Time{}
-	}
-	return f.core.begin()
-}
-
-func (f *InFlight) refused(ctx context.Context, began time.Time, o Observation) {
-	if f != nil && f.core.watch != nil {
-		o.Held = int(f.held.Load())
-		f.core.refused(ctx, began, o)
-	}
-}
-
-func (f *InFlight) asked(ctx context.Context, began time.Time, o Observation) {
-	if f.core.watch != nil {
-		if o.HeldChange == 0 {
-			o.Held = int(f.held.Load())
-		}
-		f.core.asked(ctx, began, o)
-	}
-}
-
-// believed is until when a hold may believe in a lease that it asked for at sent.
-func (f *InFlight) believed(sent time.Time) time.Time { return sent.Add(f.lease - f.lease/1000) }
 
 // held explains the replies of inflight.lua.
 type held struct {
@@ -277,30 +202,83 @@ func (h held) Explain(words []int64, _, _ int64, allowed bool) decision.Result {
 func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error) {
 	late := func(reply redisexec.Reply, err error) { // the caller has left
 		if mayHold(err) || err == nil && reply.Words[decision.WordAllowed] > 0 {
-			h.giveBack(ctx)
+			f.giveBack(ctx, h)
 		}
 	}
 	take := h.operation(redisexec.Hold)
 	take.Late = late
-	reply, err := f.core.operate(ctx, h.key, take)
+	reply, err := f.operate(ctx, h.key, take)
 	if !reply.Late && mayHold(err) {
-		go h.giveBack(ctx)
+		go f.giveBack(ctx, h)
 	}
 	return reply, err
 }
 
-// Name returns the limiter's name, see [WithName].
-func (f *InFlight) Name() string {
-	if f == nil {
-		return ""
+// Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or
+// work panics. While work runs, Do extends the lease, first when a third of it is over, and
+// tries again if an extension fails. Do extends the lease until work returns, even after ctx
+// has ended.
+//
+// The context of work ends with ctx. It is cancelled with [ErrLeaseLost] as its cause, see
+// [context.Cause], if the lease is lost or could not be extended in time. Others may then
+// have the permit, and work should return as soon as it can.
+//
+// If no permit is free, work does not run, and Do returns a *[DeniedError], which
+// errors.Is(err, ErrDenied) matches. If TryAcquire returns an error, work does not run, and
+// Do returns that error. Otherwise Do returns what work returns, joined with an error that
+// wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
+// given back within a second is free when its lease ends; Do does not report that. If the lease
+// is over, Do gives the permit back in the background, and does not wait for it.
+func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	if work == nil {
+		return errNoWork
 	}
-	return f.core.Name()
+	hold, result, err := f.TryAcquire(ctx, key)
+	if err != nil {
+		return err
+	}
+	if !result.Allowed {
+		return &DeniedError{Key: key, Result: result}
+	}
+	return hold.Do(ctx, work)
 }
 
-// Claim returns a claim for n permits of key, for [TryAcquireAll], whose PartResult then has a
-// Hold.
-func (f *InFlight) Claim(key string, n int) Claim {
-	return f.core.Claim(key, n)
+// newHold is a hold whose permits are not taken yet.
+func (f *InFlight) newHold(key string, n int) *Hold {
+	return &Hold{from: f, key: key, id: rand.Text(), n: n, lease: f.lease}
+}
+
+// find begins the lease in Redis again, and reports whether the hold was there.
+func (f *InFlight) find(ctx context.Context, h *Hold) (bool, error) {
+	reply, err := f.exec.Ask(ctx, f.head.Of(h.key), h.operation(redisexec.Extend))
+	if err != nil {
+		return false, err
+	}
+	return reply.Keep()[0] > 0, nil
+}
+
+func (f *InFlight) release(ctx context.Context, h *Hold) (sending, error) {
+	reply, err := f.operate(ctx, h.key, h.operation(redisexec.Release))
+	if err != nil {
+		if reply.Batch != nil || reply.Late { // in a batch it was sent at most once, or not at all
+			go f.releaseInTime(ctx, h, f.exec.ReleaseAgain)
+		}
+		return reply.Batch, f.failed(ctx, h.key, err)
+	}
+	reply.Done()
+	return reply.Batch, nil
+}
+
+// giveBack takes permits out of Redis that no caller knows of, by commands of its own.
+func (f *InFlight) giveBack(ctx context.Context, h *Hold) {
+	f.releaseInTime(ctx, h, f.exec.ReleaseLate)
+}
+
+func (f *InFlight) releaseInTime(ctx context.Context, h *Hold, release func(context.Context, string, redisexec.Operation) error) {
+	defer func() { _ = recover() }() // of the client's hooks; nobody waits for this call
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), giveBackTime)
+	defer cancel()
+	_ = release(ctx, f.head.Of(h.key), h.operation(redisexec.Release))
 }
 
 // mayHold reports whether Redis may have taken the permits of a call that brought err.

@@ -24,10 +24,10 @@ type LocalInFlight struct {
 
 // localHolds are the permits that are held, which limiters of several limits can share, see [LocalInFlights].
 type localHolds struct {
+	local
 	made int64
 	mu   sync.Mutex // guards what is below
 	held map[string]int
-	all  int // the sum of held
 }
 
 func (f *LocalInFlight) kind() kind { return kind{self: f, role: inMemory, most: f.limit} }
@@ -126,7 +126,6 @@ func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
 		r.RetryAfter, r.ResetAfter = retryWithoutBreaker, retryWithoutBreaker
 	case take:
 		f.held[key] += n
-		f.all += n
 		r.Remaining -= n
 	}
 	return r
@@ -135,7 +134,7 @@ func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
 func (f *LocalInFlight) denied(string) {}
 
 func (f *LocalInFlight) give(claim Claim, p *PartResult) {
-	p.Hold = &Hold{local: f, key: claim.key, n: claim.n}
+	p.Hold = &Hold{from: f, key: claim.key, n: claim.n}
 }
 
 func (f *LocalInFlight) tell(ctx context.Context, began time.Time, o Observation) {
@@ -145,38 +144,19 @@ func (f *LocalInFlight) tell(ctx context.Context, began time.Time, o Observation
 	if o.Err == nil && o.Call == CallHold && o.Outcome == 0 && o.Result.Allowed {
 		o.HeldChange = o.N
 	}
-	f.mu.Lock()
-	o.Held = f.all
-	f.mu.Unlock()
 	f.watch.end(ctx, began, o)
 }
 
-// release gives n permits back.
-func (f *LocalInFlight) release(ctx context.Context, key string, n int) {
-	var began time.Time
-	if f.watch != nil {
-		began = time.Now()
-	}
+func (f *LocalInFlight) release(_ context.Context, h *Hold) (sending, error) {
 	f.mu.Lock()
-	f.all -= n
-	if f.held[key] -= n; f.held[key] <= 0 {
-		delete(f.held, key)
+	defer f.mu.Unlock()
+	if f.held[h.key] -= h.n; f.held[h.key] <= 0 {
+		delete(f.held, h.key)
 	}
-	f.mu.Unlock()
-	if f.watch != nil {
-		f.tell(ctx, began, Observation{Call: CallRelease, Source: SourceLocal, Key: key, N: n, HeldChange: -n})
-	}
+	return inProcess, nil
 }
 
-// A localHold is where a Hold has permits of this process.
-type localHold interface {
-	release(ctx context.Context, key string, n int)
-}
-
-// unlimitedHold is where nothing is counted.
-type unlimitedHold struct{}
-
-func (unlimitedHold) release(context.Context, string, int) {}
+func (f *LocalInFlight) observers() *watch { return f.watch }
 
 // forever is how long a hold without a lease lasts.
 const forever = time.Duration(math.MaxInt64)

@@ -349,14 +349,13 @@ func TestInFlightRefusesWhatCannotWork(t *testing.T) {
 	late := ratelimit.Must(ratelimit.NewInFlight(c, 1, time.Second, ratelimit.WithClock(func() time.Time { return time.Time{} })))
 	require.ErrorIs(t, acquire(late, "k", 1), ratelimit.ErrInvalidConfig)
 
-	for _, unmade := range []*ratelimit.InFlight{nil, {}} {
-		require.ErrorIs(t, acquire(unmade, "k", 1), ratelimit.ErrInvalidConfig)
-		_, err := unmade.Peek(ctx, "k")
-		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
-		require.ErrorIs(t, unmade.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
-		require.ErrorIs(t, unmade.Preload(ctx), ratelimit.ErrInvalidConfig)
-		require.ErrorIs(t, unmade.Do(ctx, "k", func(context.Context) error { return nil }), ratelimit.ErrInvalidConfig)
-	}
+	unmade := new(ratelimit.InFlight)
+	require.ErrorIs(t, acquire(unmade, "k", 1), ratelimit.ErrInvalidConfig)
+	_, err = unmade.Peek(ctx, "k")
+	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, unmade.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, unmade.Preload(ctx), ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, unmade.Do(ctx, "k", func(context.Context) error { return nil }), ratelimit.ErrInvalidConfig)
 	for _, none := range []*ratelimit.Hold{nil, {}} {
 		require.NoError(t, none.Release(ctx))
 		require.ErrorIs(t, none.Extend(ctx), ratelimit.ErrLeaseLost)

@@ -1,7 +1,6 @@
 package ratelimit
 
 import (
-	"sync/atomic"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/recent"
@@ -32,8 +31,8 @@ func NewInFlights(c Client, opts ...Option) (*InFlights, error) {
 	if err != nil {
 		return nil, err
 	}
-	held := new(atomic.Int64)
-	of := func(l inFlightLimit) (*InFlight, error) { return inFlight(c, l.limit, l.lease, s, held) }
+	w := s.watch(s.name)
+	of := func(l inFlightLimit) (*InFlight, error) { return inFlight(c, l.limit, l.lease, s, w) }
 	if _, err := of(inFlightLimit{1, time.Second}); err != nil {
 		return nil, err
 	}

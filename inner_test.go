@@ -136,8 +136,7 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 	var each []func(ctx context.Context)
 	for i, call := range calls {
 		each = append(each, func(ctx context.Context) {
-			reply, err := c.merger.Acquire(ctx, keys[i], call.N)
-			results[i], errs[i] = c.result(ctx, keys[i], call.N, reply, err)
+			results[i], errs[i] = c.decider.(Limiter).TryAcquireN(ctx, keys[i], call.N)
 		})
 	}
 	callInOneBatch(t, c, each, gone)

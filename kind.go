@@ -49,7 +49,7 @@ func kindOnRedis(self any, c *core) kind {
 	if !c.made() {
 		return kind{self: self, role: onRedis}
 	}
-	return kind{self: self, role: onRedis, core: c, most: c.most, client: c.exec.Client, bucket: c.bucket}
+	return kind{self: self, role: onRedis, core: c, most: c.most, client: c.exec.Client, bucket: c.isBucket()}
 }
 
 // kindAround is the kind of a decorator around a limiter.

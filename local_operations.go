@@ -14,12 +14,6 @@ import (
 // limitersMade numbers the limiters that have locks: those of several are taken in this order.
 var limitersMade atomic.Int64
 
-// A settlesInMemory settles an estimate of n permits: it takes back what was not used, and charges
-// what was used in addition.
-type settlesInMemory interface {
-	settle(ctx context.Context, key string, n, actual int) error
-}
-
 // Claim is a claim for n permits of key. Claims on limiters in memory are decided together, without
 // Redis; they cannot stand beside claims on Redis, except as secondaries of a [Fallback].
 func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, key, n) }
@@ -83,7 +77,7 @@ func (l *LocalTokenBucket) Estimate(ctx context.Context, key string, n int) (*Ti
 	var t *Ticket
 	r, err := l.unobserved().TryAcquireN(ctx, key, n)
 	if r.Allowed {
-		t = &Ticket{key: key, n: n, memory: l}
+		t = &Ticket{key: key, n: n, from: l}
 	}
 	l.observed(ctx, began, Observation{Call: CallEstimate, Key: key, N: n, Result: r, Err: err})
 	return t, r, err
@@ -124,19 +118,19 @@ func (l *LocalTokenBucket) charge(ctx context.Context, key string, n int) (Resul
 // mostLocalDebt is the most permits that a key may lack.
 const mostLocalDebt = 4 * exact.Permits
 
-func (l *LocalTokenBucket) settle(ctx context.Context, key string, n, actual int) (err error) {
-	began, o := l.began(), Observation{Call: CallSettle, Key: key, N: actual}
-	if actual > n {
-		o.Result, o.Err = l.charge(ctx, key, actual-n)
-	} else if actual < n {
-		l.giveBack(key, n-actual)
+func (l *LocalTokenBucket) observers() *watch { return l.watch }
+
+func (l *LocalTokenBucket) settle(ctx context.Context, t *Ticket, o *Observation) sending {
+	if o.N > t.n {
+		o.Result, o.Err = l.charge(ctx, t.key, o.N-t.n)
+	} else {
+		l.takeBack(t.key, t.n-o.N)
 	}
-	l.observed(ctx, began, o)
-	return o.Err
+	return inProcess
 }
 
-// giveBack gives back n permits of an estimate. A key that has been dropped is full.
-func (l *LocalTokenBucket) giveBack(key string, n int) {
+// takeBack takes back n permits of an estimate. A key that has been dropped is full.
+func (l *LocalTokenBucket) takeBack(key string, n int) {
 	s, err := l.begin(context.Background(), key, 1)
 	if err != nil {
 		return
@@ -225,7 +219,7 @@ func (l *LocalTokenBucket) reserve(ctx context.Context, timing timing, key strin
 	result.Remaining = max(result.Remaining, 0)
 	return &Reservation{
 		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), result: result,
-		memory: receipt,
+		from: receipt,
 	}, nil
 }
 
@@ -249,6 +243,7 @@ func (b *localBucket) state() localWritten {
 // A localReceipt cancels a reservation, as on Redis: if the key still holds what the reservation
 // wrote, it gets what it held before.
 type localReceipt struct {
+	local
 	limiter       *LocalTokenBucket
 	wrote, before localWritten
 }
@@ -256,12 +251,16 @@ type localReceipt struct {
 // mostCancelled bounds the cancels of a key that wait.
 const mostCancelled = 1000
 
-// cancel gives the permits back if no others have been taken since. If others have reserved, it
+func (r *localReceipt) observers() *watch { return r.limiter.watch }
+
+// undo gives the permits back if no others have been taken since. If others have reserved, it
 // waits until they are cancelled too.
+func (r *localReceipt) undo(ctx context.Context, key string) (sending, error) {
+	r.cancel(key)
+	return inProcess, nil
+}
+
 func (r *localReceipt) cancel(key string) {
-	if r.limiter == nil { // of AllowAll
-		return
-	}
 	s, err := r.limiter.begin(context.Background(), key, 1)
 	if err != nil {
 		return
@@ -333,7 +332,7 @@ func (l *LocalTokenBucket) denied(key string) {
 
 func (l *LocalTokenBucket) give(claim Claim, p *PartResult) {
 	if claim.settle {
-		p.Ticket = &Ticket{key: claim.key, n: claim.n, memory: l, hearers: claim.hearers}
+		p.Ticket = &Ticket{key: claim.key, n: claim.n, from: l, hearers: claim.hearers}
 	}
 }
 

@@ -67,6 +67,7 @@ func (l *LocalTokenBucket) kind() kind {
 
 // A localTable is the keys, which limiters of several rules can share, see [LocalTokenBuckets].
 type localTable struct {
+	local
 	made   int64        // its number among those of this process that have locks
 	now    func() int64 // microseconds
 	seed   maphash.Seed

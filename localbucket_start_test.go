@@ -308,9 +308,16 @@ func TestWhatALocalBucketReports(t *testing.T) {
 		ticket, _, err := l.Estimate(ctx, "k", 4)
 		require.NoError(t, err)
 		saw(local(ratelimit.CallEstimate, ratelimit.OutcomeAllowed, 4, 4))
-		require.ErrorIs(t, ticket.Settle(ctx, 2_000_000_000), ratelimit.ErrTooMuchDebt)
+		refused := local(ratelimit.CallSettle, ratelimit.OutcomeFailed, 2_000_000_000, 0)
+		refused.Source, refused.Err = ratelimit.SourceNone, ticket.Settle(ctx, 2_000_000_000)
+		require.ErrorIs(t, refused.Err, ratelimit.ErrTooMuchDebt)
+		saw(refused)
 		require.NoError(t, ticket.Settle(ctx, actual), "it could still be settled")
-		saw(local(ratelimit.CallSettle, ratelimit.OutcomeDone, actual, 0))
+		settled := local(ratelimit.CallSettle, ratelimit.OutcomeDone, actual, 0)
+		if actual == 4 {
+			settled.Source = ratelimit.SourceNone // there was nothing to do
+		}
+		saw(settled)
 		require.NoError(t, l.Reset(ctx, "k"))
 		saw(local(ratelimit.CallReset, ratelimit.OutcomeDone, 0, 0))
 	}

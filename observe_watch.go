@@ -21,6 +21,7 @@ import (
 type watch struct {
 	name      string
 	observers []Observer
+	held      atomic.Int64 // permits in flight of this process
 	panicked  atomic.Bool
 }
 
@@ -31,6 +32,27 @@ func (s *settings) watch(name string) *watch {
 	}
 	return &watch{name: name, observers: s.observers}
 }
+
+// observed does a call and reports it. If the check of the call has failed, and o.Err says why, the call is
+// reported only. do asks, stores the answer in o, and returns how the call was sent.
+func (w *watch) observed(ctx context.Context, o *Observation, do func() (sent sending)) {
+	if w == nil {
+		if o.Err == nil {
+			do()
+		}
+		return
+	}
+	began := time.Now()
+	if o.Err == nil {
+		o.sent(began, do())
+	}
+	w.ends(ctx, began, o)
+}
+
+// ends is end, as a function of its own that keeps the stack of waiting calls small.
+//
+//go:noinline
+func (w *watch) ends(ctx context.Context, began time.Time, o *Observation) { w.end(ctx, began, *o) }
 
 // begin is when a call begins that will be reported. For any other it does not read the
 // clock.
@@ -50,6 +72,7 @@ func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
 	if o.Taken == 0 && (o.Outcome == OutcomeAllowed || o.Call == CallCharge && o.Err == nil) {
 		o.Taken = o.N
 	}
+	o.Held = int(w.held.Add(int64(o.HeldChange)))
 	w.report(ctx, o)
 }
 
@@ -140,61 +163,32 @@ func (w *watch) complain(p any) {
 		"limiter", w.name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }
 
-func (c *core) begin() time.Time { return c.watch.begin() }
+// A sending is how a call was sent to Redis: nil if on its own, and inProcess if not at all, because a limiter in this
+// process decides.
+type sending = *redisexec.Batch
 
-// asked reports a call that Redis was asked about, unless o.Err says that it was not.
-func (c *core) asked(ctx context.Context, began time.Time, o Observation) {
-	if c.watch == nil {
-		return
-	}
-	if !errclass.IsMistake(o.Err) {
-		o.Source, o.Batch = SourceRedis, max(o.Batch, 1)
-	}
-	c.watch.end(ctx, began, o)
-}
-
-// decided reports a call that was sent to Redis as sent says.
-func (c *core) decided(ctx context.Context, began time.Time, o Observation, sent *redisexec.Batch) {
-	if c.watch != nil {
-		o.sent(began, sent)
-		c.watch.end(ctx, began, o)
-	}
-}
-
-// refused reports a call that failed before Redis was asked.
-func (c *core) refused(ctx context.Context, began time.Time, o Observation) {
-	if c.watch != nil {
-		c.watch.end(ctx, began, o)
-	}
-}
-
-// acquired reports a call of TryAcquireN. It is a function of its own to keep that one's
-// stack small.
-//
-//go:noinline
-func (c *core) acquired(ctx context.Context, began time.Time, key string, n int, batch *redisexec.Batch, r Result, err error) {
-	o := Observation{Call: CallAcquire, Key: key, N: n, Result: r, Err: err}
-	o.sent(began, batch)
-	c.watch.end(ctx, began, o)
-}
+var inProcess sending = &redisexec.Batch{}
 
 // sent stores how a call that began at began was sent to Redis.
-func (o *Observation) sent(began time.Time, batch *redisexec.Batch) {
+func (o *Observation) sent(began time.Time, batch sending) {
 	switch {
 	case errclass.IsMistake(o.Err):
+	case batch == inProcess:
+		if o.Err == nil {
+			o.Source = SourceLocal
+		}
 	case batch == nil:
 		o.Source, o.Batch = SourceRedis, 1
-	case batch.Calls == 0: // it was not sent, because the caller left before
-		o.Waited = time.Since(began)
+	case batch.Calls == 0: // it was not sent, because the caller left before, or there was nothing to ask
+		if o.Err != nil {
+			o.Waited = time.Since(began)
+		}
 	default:
 		o.Source, o.Batch = SourceRedis, batch.Calls
-		o.Waited = max(merge.Instant(batch.Sent).Sub(began), 0)
+		if o.Call != CallReserve || o.Err != nil { // whose Waited is until the permits are due
+			o.Waited += max(merge.Instant(batch.Sent).Sub(began), 0)
+		}
 	}
-}
-
-// hold counts n more permits, or none, as held by this process.
-func (o *Observation) hold(f *InFlight, n int) {
-	o.HeldChange, o.Held = n, int(f.held.Add(int64(n)))
 }
 
 // changes holds the changes of a breaker's state until they can be delivered. gobreaker

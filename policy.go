@@ -118,7 +118,7 @@ func (o *outcome) undo(ctx context.Context) {
 	}
 	_ = o.hold.Release(ctx)
 	if o.reservation != nil {
-		_, _ = o.reservation.cancel(ctx)
+		_ = o.reservation.giveBack(ctx)
 	}
 	for _, p := range o.parts {
 		if p.Ticket != nil {
@@ -207,15 +207,13 @@ func (c *Claim) decider() any {
 		return nil
 	case c.limiter == nil:
 		return c.outer
-	case c.limiter.inFlight != nil:
-		return c.limiter.inFlight
 	}
-	return c.limiter
+	return c.limiter.decider
 }
 
 func (c *Claim) isBucket() bool {
 	if c.limiter != nil {
-		return c.limiter.bucket
+		return c.limiter.isBucket()
 	}
 	return kindOf(c.outer).bucket
 }

@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -12,8 +11,29 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// bucketCore is core for the buckets, which alone can reserve.
-type bucketCore struct{ core }
+// bucketCore is limiterCore for the buckets, which alone can reserve.
+type bucketCore struct {
+	limiterCore
+	own   reserver
+	large *reserver // for longer waits than those of own; nil: there is none
+}
+
+func (b *bucketCore) build(client Client, s settings, a algorithm) error {
+	if err := b.limiterCore.build(client, s, a); err != nil {
+		return err
+	}
+	b.decider = b
+	b.own = newReserver(&b.core, b.exec, a)
+	if a.large != nil {
+		exec := *b.exec
+		exec.Alone, exec.Words, exec.Args = a.large.scripts.Get(s.clock != nil).Alone, a.large.words(), redisexec.Texts(a.large.args)
+		large := newReserver(&b.core, &exec, *a.large)
+		large.alone = true
+		b.large = &large
+		b.exec.Others = append(b.exec.Others, exec.Alone)
+	}
+	return nil
+}
 
 // Reserve takes n permits of key that may be used at once, or later, when the bucket has
 // refilled far enough, but within maxWait. The permits that are not there yet are a debt of
@@ -46,7 +66,7 @@ type bucketCore struct{ core }
 // For a leaky bucket, read capacity for burst, and drained for refilled. One of capacity 1 whose callers
 // reserve is a shaper: work flows at the rate, one permit at a time.
 func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
-	return b.reserveObserved(ctx, realTime, key, n, maxWait, nil)
+	return b.promise(ctx, realTime, key, n, maxWait, nil)
 }
 
 // A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
@@ -54,33 +74,35 @@ func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait tim
 // the permits may be used, it does nothing. A Reservation is safe for concurrent use.
 // A nil Reservation, which Reserve returns with an error, has no permits.
 type Reservation struct {
-	core    *core
-	from    *reserver
+	from    cancels
 	timing  timing
 	key     string
 	result  Result
 	n       int
 	delay   time.Duration // until due, when it was made
 	due     time.Time     // on this process's monotonic clock
-	receipt redisexec.Receipt
-	ended   atomic.Int32 // reservationUsed or reservationCancelled
+	ended   atomic.Int32  // reservationUsed or reservationCancelled
 	hearers *hearers
-	memory  *localReceipt // of a reservation in this process, whose core is nil
 }
 
-func (r *Reservation) made() bool { return r != nil && r.timing.now != nil }
+// cancels is an origin of reservations.
+type cancels interface {
+	origin
+
+	// undo gives back what the reservation of key has taken.
+	undo(ctx context.Context, key string) (sending, error)
+}
+
+func (r *Reservation) made() bool { return r != nil && r.from != nil }
 
 // failed wraps err, the reason why the permits cannot be used.
 func (r *Reservation) failed(ctx context.Context, err error) error {
-	if r.core == nil {
-		return fmt.Errorf("ratelimit: key %s: %w", shortKey(r.key), err)
-	}
-	return r.core.failed(ctx, r.key, err)
+	return r.from.about(r.key, ended(ctx, err))
 }
 
 const (
 	reservationUsed      = 1 // Wait has returned nil
-	reservationCancelled = 2 // Redis was asked to cancel: the permits may have been given back
+	reservationCancelled = 2 // the permits may have been given back
 )
 
 // Delay is the time until the permits may be used, 0 when they may be used now. It counts
@@ -134,7 +156,7 @@ func (r *Reservation) Wait(ctx context.Context) error {
 	}
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelTime)
 	defer cancel()
-	_, _ = r.cancel(within)
+	_ = r.giveBack(within)
 	if errors.Is(err, ErrWaitTooLong) {
 		return err
 	}
@@ -169,63 +191,56 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 		return nil
 	}
 	o := Observation{Call: CallCancel, Key: r.key, N: r.n}
-	var began time.Time
-	if r.memory != nil {
-		began = r.memory.limiter.began()
-	} else {
-		began = r.core.begin()
+	if !r.end(ctx, &o.Err) {
+		return nil
 	}
-	var asked bool
-	asked, o.Err = r.cancel(ctx)
-	switch {
-	case r.memory != nil && (asked || o.Err != nil):
-		r.memory.limiter.observed(ctx, began, o)
-	case asked:
-		r.core.asked(ctx, began, o)
-	case o.Err != nil:
-		r.core.refused(ctx, began, o)
-	}
+	r.from.observers().observed(ctx, &o, func() (sent sending) {
+		sent, o.Err = r.cancel(ctx)
+		return sent
+	})
 	return o.Err
 }
 
-// cancel is Cancel of permits that nobody has used, due or not. asked reports whether Redis was
-// asked.
-func (r *Reservation) cancel(ctx context.Context) (asked bool, err error) {
+// end ends a reservation, unless it has ended before. err is the error of a context that ended before that.
+func (r *Reservation) end(ctx context.Context, err *error) bool {
 	if r.ended.Load() != 0 {
-		return false, nil
+		return false
 	}
-	if err := ctx.Err(); err != nil {
-		return false, r.failed(ctx, err)
+	if e := ctx.Err(); e != nil {
+		*err = r.failed(ctx, e)
+		return true
 	}
 	// A second cancel could meet the same state, written by a call that came in between.
-	if !r.ended.CompareAndSwap(0, reservationCancelled) {
-		return false, nil
+	return r.ended.CompareAndSwap(0, reservationCancelled)
+}
+
+// giveBack is Cancel of permits that nobody has used, due or not. It is not reported.
+func (r *Reservation) giveBack(ctx context.Context) (err error) {
+	if r.end(ctx, &err) && err == nil {
+		_, err = r.cancel(ctx)
 	}
+	return err
+}
+
+// cancel gives back the permits of a reservation that has been ended.
+func (r *Reservation) cancel(ctx context.Context) (sent sending, err error) {
 	done := r.hearers.givesBack(ctx, r.key, r.n, 0)
 	defer func() { done(err) }()
-	if r.memory != nil {
-		r.memory.cancel(r.key)
-		return true, nil
-	}
-	reply, err := r.core.operate(ctx, r.key, r.from.cancel(r.receipt))
-	if err != nil {
-		return true, r.core.failed(ctx, r.key, err)
-	}
-	reply.Done()
-	return true, nil
+	return r.from.undo(ctx, r.key)
 }
 
 // reserve takes n permits for later. A denial says nothing about it.
 var reserve = &operation{
 	call: CallReserve,
-	unable: func(l any, _ *Claim) error {
-		if !promises(l) {
+	unable: func(l any, claim *Claim) error {
+		_, ok := l.(promiser)
+		if !ok || claim.limiter == nil && kindOf(l).role == alien { // which may do more in its TryAcquireN
 			return errNoReserve
 		}
 		return nil
 	},
 	check: func(ctx context.Context, c *core, call *call, claim *Claim) error {
-		return c.checkReserve(ctx, claim.key, claim.n, call.longest)
+		return c.decider.(*bucketCore).checkReserve(ctx, claim.key, claim.n, call.longest)
 	},
 	decide: func(ctx context.Context, l any, call *call, claim *Claim) (o outcome) {
 		o.reservation, o.err = l.(promiser).promise(ctx, call.timing, claim.key, claim.n, call.longest, claim.hearers)
@@ -239,15 +254,6 @@ var reserve = &operation{
 // A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
 type promiser interface {
 	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
-}
-
-// promises reports whether l may promise permits that are not there yet.
-func promises(l any) bool {
-	if c, ok := l.(*core); ok {
-		return c.waits != nil
-	}
-	_, ok := l.(promiser)
-	return ok && kindOf(l).role != alien // which may do more in its TryAcquireN
 }
 
 // errNoReserve says that the limiter that would decide promises no permits.
@@ -270,34 +276,22 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 	}
 }}
 
-// reserveObserved is Reserve of both buckets.
-func (c *core) reserveObserved(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, error) {
-	began, o := c.begin(), Observation{Call: CallReserve, Key: key, N: n}
-	if o.Err = c.checkReserve(ctx, key, n, maxWait); o.Err != nil {
-		c.refused(ctx, began, o)
-		return nil, o.Err
-	}
-	r, sent, err := c.reserve(ctx, timing, key, n, maxWait, around)
-	if o.Err = err; c.watch != nil {
-		o.sent(began, sent)
-		if err == nil {
+// promise is Reserve for those around the limiter.
+func (b *bucketCore) promise(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, error) {
+	o := Observation{Call: CallReserve, Key: key, N: n}
+	o.Err = b.checkReserve(ctx, key, n, maxWait)
+	var r *Reservation
+	b.watch.observed(ctx, &o, func() (sent sending) {
+		if r, sent, o.Err = b.reserve(ctx, timing, key, n, maxWait, around); o.Err == nil {
 			o.Result, o.Waited = r.result, r.delay
 		}
-		c.watch.end(ctx, began, o)
-	}
-	return r, err
+		return sent
+	})
+	return r, o.Err
 }
 
-// promise is Reserve through the policies around a limiter.
-func (c *core) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error) {
-	if c.waits == nil {
-		return nil, errNoReserve
-	}
-	return c.reserveObserved(ctx, timing, key, n, longest, around)
-}
-
-func (c *core) checkReserve(ctx context.Context, key string, n int, maxWait time.Duration) error {
-	if err := c.check(ctx, key, n); err != nil {
+func (b *bucketCore) checkReserve(ctx context.Context, key string, n int, maxWait time.Duration) error {
+	if err := b.check(ctx, key, n); err != nil {
 		return err
 	}
 	if maxWait < 0 {
@@ -311,33 +305,49 @@ func errShortWait(maxWait time.Duration) error {
 }
 
 // reserve reserves permits for a call that checkReserve has checked.
-func (c *core) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, *redisexec.Batch, error) {
+func (b *bucketCore) reserve(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, sending, error) {
 	longest := min(maxWait.Microseconds(), exact.Micros)
-	from := &c.waits.own
+	from := &b.own
 	reserved, sent, err := from.reserve(ctx, key, n, longest, around)
 	// own cuts off what is missing beyond its numbers, so that a wait beyond own.longest may be
 	// longer than it says.
-	if large := c.waits.large; err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > from.longest && large != nil {
+	if large := b.large; err == nil && reserved.Receipt == nil && max(longest, reserved.Due) > from.longest && large != nil {
 		from = large
 		reserved, sent, err = from.reserve(ctx, key, n, longest, around)
 	}
 	if err != nil {
-		return nil, sent, c.failed(ctx, key, err)
+		return nil, sent, b.failed(ctx, key, err)
 	}
 	delay := exact.Duration(reserved.Due)
 	if reserved.Receipt == nil {
 		return nil, sent, &WaitError{Key: key, Wait: delay}
 	}
-	return &Reservation{
-		core: c, from: from, timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), receipt: reserved.Receipt, hearers: around,
+	r := &redisReservation{by: from, receipt: reserved.Receipt, Reservation: Reservation{
+		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), hearers: around,
 		result: Result(from.explainer.Explain(reserved.Words, int64(n), int64(n), true)),
-	}, sent, nil
+	}}
+	r.from = r
+	return &r.Reservation, sent, nil
 }
 
-// reserving is how a limiter reserves.
-type reserving struct {
-	own   reserver
-	large *reserver // for longer waits than those of own; nil: there is none
+// A redisReservation is a Reservation, and how to cancel it.
+type redisReservation struct {
+	Reservation
+	by      *reserver
+	receipt redisexec.Receipt
+}
+
+func (r *redisReservation) observers() *watch { return r.by.watch }
+
+func (r *redisReservation) about(key string, err error) error { return r.by.about(key, err) }
+
+func (r *redisReservation) undo(ctx context.Context, key string) (sending, error) {
+	reply, err := r.by.core.operate(ctx, key, r.by.cancel(r.receipt))
+	if err != nil {
+		return reply.Batch, r.by.failed(ctx, key, err)
+	}
+	reply.Done()
+	return reply.Batch, nil
 }
 
 // A reserver reserves with one of a bucket's scripts, up to a longest wait for which its
@@ -353,7 +363,7 @@ type reserver struct {
 }
 
 // reserve reserves n permits. A caller who leaves gives them back when the reply comes.
-func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64, around *hearers) (redisexec.Reserved, *redisexec.Batch, error) {
+func (r *reserver) reserve(ctx context.Context, key string, n int, longest int64, around *hearers) (redisexec.Reserved, sending, error) {
 	late := func(reply redisexec.Reply, err error) {
 		if err != nil {
 			return
@@ -393,19 +403,6 @@ func (r *reserver) cancel(receipt redisexec.Receipt) redisexec.Operation {
 	return redisexec.Operation{
 		Op: redisexec.Cancel, N: 1, Times: 1, Detail: &redisexec.Detail{Wrote: wrote, Before: before},
 	}
-}
-
-func newReserving(c *core, s settings, a algorithm) *reserving {
-	w := &reserving{own: newReserver(c, c.exec, a)}
-	if a.large != nil {
-		exec := *c.exec
-		exec.Alone, exec.Words, exec.Args = a.large.scripts.Get(s.clock != nil).Alone, a.large.words(), redisexec.Texts(a.large.args)
-		large := newReserver(c, &exec, *a.large)
-		large.alone = true
-		w.large = &large
-		c.exec.Others = append(c.exec.Others, exec.Alone)
-	}
-	return w
 }
 
 func newReserver(c *core, exec *redisexec.Executor, a algorithm) reserver {

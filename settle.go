@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
-	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -63,7 +62,7 @@ var charge = &operation{
 	call:   CallCharge,
 	unable: unableToSettle,
 	check: func(ctx context.Context, c *core, _ *call, claim *Claim) error {
-		return c.checkCharge(ctx, claim.key, claim.n)
+		return c.decider.(charger).checkCharge(ctx, claim.key, claim.n)
 	},
 	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
 		o.result, o.err = l.(Settler).Charge(ctx, claim.key, claim.n)
@@ -98,47 +97,72 @@ func WithExactReturns() Option {
 // A Ticket stands for the permits that an estimate took, and settles them once. It is safe
 // for concurrent use.
 type Ticket struct {
-	core         *core
+	from         settles
 	key          string
 	n            int
-	where, which int64           // see the block giveback of the scripts
-	memory       settlesInMemory // where the permits are if core is nil
+	where, which int64 // see the block giveback of the scripts
 	hearers      *hearers
 	settled      atomic.Bool
 }
 
-// Estimate takes n permits from key, see [Settler].
-func (c *core) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
-	began, o := c.begin(), Observation{Call: CallEstimate, Key: key, N: n}
-	if o.Err = c.check(ctx, key, n); o.Err != nil {
-		c.refused(ctx, began, o)
-		return nil, Result{}, o.Err
-	}
-	t, sent, r, err := c.estimate(ctx, key, n)
-	o.Result, o.Err = r, err
-	c.decided(ctx, began, o, sent)
-	return t, r, err
+// An origin is what permits were taken from that can be given back.
+type origin interface {
+	// observers are those of the limiter, nil if there are none.
+	observers() *watch
+
+	// about wraps err, the reason why nothing can be done with permits of key.
+	about(key string, err error) error
 }
 
-func (c *core) estimate(ctx context.Context, key string, n int) (*Ticket, *redisexec.Batch, Result, error) {
-	reply, err := c.operate(ctx, key, redisexec.Operation{Op: redisexec.Estimate, N: n, Times: 1})
+// settles is an origin of estimates.
+type settles interface {
+	origin
+
+	// checkSettle returns an error if a ticket of key cannot be settled by so many permits more than it has.
+	checkSettle(ctx context.Context, key string, more int) error
+
+	// settle gives back or charges what the observed call's N differs from the ticket's permits.
+	settle(ctx context.Context, t *Ticket, o *Observation) sending
+}
+
+// Estimate takes n permits from key, see [Settler].
+func (c *limiterCore) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
+	o := Observation{Call: CallEstimate, Key: key, N: n}
+	o.Err = c.check(ctx, key, n)
+	var t *Ticket
+	c.watch.observed(ctx, &o, func() (sent sending) {
+		t, sent = c.estimate(ctx, &o)
+		return sent
+	})
+	return t, o.Result, o.Err
+}
+
+func (c *limiterCore) estimate(ctx context.Context, o *Observation) (*Ticket, sending) {
+	reply, err := c.operate(ctx, o.Key, redisexec.Operation{Op: redisexec.Estimate, N: o.N, Times: 1})
 	if err != nil {
-		return nil, reply.Batch, Result{}, c.failed(ctx, key, err)
+		o.Err = c.failed(ctx, o.Key, err)
+		return nil, reply.Batch
 	}
 	defer reply.Done()
-	own := c.exec.Words
-	r := c.inRun(reply.Words[:own], int64(n), reply.Index)
-	if !r.Allowed {
-		return nil, reply.Batch, r, nil
+	o.Result = c.inRun(reply.Words[:c.exec.Words], int64(o.N), reply.Index)
+	if !o.Result.Allowed {
+		return nil, reply.Batch
 	}
-	return c.newTicket(key, n, reply.Index, reply.Words), reply.Batch, r, nil
+	return c.newTicket(o.Key, o.N, reply.Index, reply.Words), reply.Batch
+}
+
+// A charger is a limiterCore, or has one.
+type charger interface {
+	estimate(ctx context.Context, o *Observation) (*Ticket, sending)
+	newTicket(key string, n int, i int64, words []int64) *Ticket
+	checkCharge(ctx context.Context, key string, n int) error
 }
 
 // newTicket is the ticket of estimate i, from 0, of a run of equal estimates of n permits. The
 // last two words are the ticket of the last one that was allowed.
-func (c *core) newTicket(key string, n int, i int64, words []int64) *Ticket {
+func (c *limiterCore) newTicket(key string, n int, i int64, words []int64) *Ticket {
 	own := c.exec.Words
-	t := &Ticket{core: c, key: key, n: n, where: words[own], which: words[own+1]}
+	t := &Ticket{from: c, key: key, n: n, where: words[own], which: words[own+1]}
 	if c.which != nil {
 		since := words[decision.WordAllowed] - i // so many were allowed from this one on
 		t.which = c.which(t.which, int64(n)*since)
@@ -147,40 +171,37 @@ func (c *core) newTicket(key string, n int, i int64, words []int64) *Ticket {
 }
 
 // Charge takes n permits from key, see [Settler].
-func (c *core) Charge(ctx context.Context, key string, n int) (Result, error) {
-	began, o := c.begin(), Observation{Call: CallCharge, Key: key, N: n}
-	if o.Err = c.checkCharge(ctx, key, n); o.Err != nil {
-		c.refused(ctx, began, o)
-		return Result{}, o.Err
-	}
-	var sent *redisexec.Batch
-	o.Result, sent, o.Err = c.charge(ctx, key, n)
-	c.decided(ctx, began, o, sent)
+func (c *limiterCore) Charge(ctx context.Context, key string, n int) (Result, error) {
+	o := Observation{Call: CallCharge, Key: key, N: n}
+	o.Err = c.checkCharge(ctx, key, n)
+	c.watch.observed(ctx, &o, func() sending { return c.charge(ctx, n, &o) })
 	return o.Result, o.Err
 }
 
-func (c *core) charge(ctx context.Context, key string, n int) (Result, *redisexec.Batch, error) {
-	reply, err := c.operate(ctx, key, redisexec.Operation{Op: redisexec.Charge, N: n, Times: 1})
+func (c *limiterCore) charge(ctx context.Context, n int, o *Observation) sending {
+	reply, err := c.operate(ctx, o.Key, redisexec.Operation{Op: redisexec.Charge, N: n, Times: 1})
 	if err != nil {
-		return Result{}, reply.Batch, c.failed(ctx, key, err)
+		o.Err = c.failed(ctx, o.Key, err)
+		return reply.Batch
 	}
 	defer reply.Done()
 	if reply.Index >= reply.Words[decision.WordAllowed] { // what a state can hold does not fit
-		return Result{}, reply.Batch, c.failed(ctx, key, ErrTooMuchDebt)
+		o.Err = c.failed(ctx, o.Key, ErrTooMuchDebt)
+		return reply.Batch
 	}
-	r := c.inRun(reply.Words, int64(n), reply.Index)
-	r.Remaining = max(r.Remaining, 0)
-	return r, reply.Batch, nil
+	o.Result = c.inRun(reply.Words, int64(n), reply.Index)
+	o.Result.Remaining = max(o.Result.Remaining, 0)
+	return reply.Batch
 }
 
-func (c *core) checkCharge(ctx context.Context, key string, n int) error {
+func (c *limiterCore) checkCharge(ctx context.Context, key string, n int) error {
 	if err := c.check(ctx, key, 1); err != nil {
 		return err
 	}
 	return c.checkCost(n)
 }
 
-func (c *core) checkCost(n int) error {
+func (c *limiterCore) checkCost(n int) error {
 	switch {
 	case n < 1:
 		return errTooFew(n)
@@ -236,76 +257,57 @@ func (c *core) checkCost(n int) error {
 // clock then steps back over the start of an aligned or calendar window, the window before it
 // begins again.
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
-	if t == nil || t.core == nil && t.memory == nil {
+	if t == nil || t.from == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
 	}
-	if t.core == nil {
-		return t.settleInMemory(ctx, actual)
-	}
-	began, o := t.core.begin(), Observation{Call: CallSettle, Key: t.key, N: actual}
-	if o.Err = t.checkSettle(ctx, actual); o.Err != nil || actual == t.n {
-		t.core.refused(ctx, began, o) // or there is nothing to ask
-		return o.Err
-	}
-	var sent *redisexec.Batch
-	o.Result, sent, o.Err = t.settle(ctx, actual)
-	t.core.decided(ctx, began, o, sent)
+	o := Observation{Call: CallSettle, Key: t.key, N: actual}
+	o.Err = t.check(ctx, actual)
+	t.from.observers().observed(ctx, &o, func() sending { return t.settle(ctx, &o) })
 	return o.Err
 }
 
-// checkSettle returns an error if the ticket cannot be settled. Otherwise it counts as
-// settled.
-func (t *Ticket) checkSettle(ctx context.Context, actual int) error {
-	c := t.core
-	if err := c.check(ctx, t.key, 1); err != nil {
-		return err
-	}
+// check returns an error if the ticket cannot be settled. Otherwise it counts as settled.
+func (t *Ticket) check(ctx context.Context, actual int) error {
 	if actual < 0 {
 		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
 	}
-	if actual > t.n {
-		if err := c.checkCost(actual - t.n); err != nil {
-			return err
-		}
+	if err := t.from.checkSettle(ctx, t.key, actual-t.n); err != nil {
+		return err
 	}
 	if t.settled.Swap(true) {
-		return fmt.Errorf("ratelimit: %s, key %s: %w", c.title, shortKey(t.key), ErrSettled)
+		return t.from.about(t.key, ErrSettled)
 	}
 	return nil
 }
 
-// settleInMemory settles a ticket of a limiter in this process.
-func (t *Ticket) settleInMemory(ctx context.Context, actual int) (err error) {
-	switch {
-	case actual < 0:
-		return fmt.Errorf("%w: %d were used; settle 0 or more", ErrInvalidPermits, actual)
-	case ctx.Err() != nil:
-		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ctx.Err())
-	case actual-t.n > exact.Permits: // it can still be settled
-		return fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, actual-t.n, shortKey(t.key))
-	case t.settled.Swap(true):
-		return fmt.Errorf("ratelimit: %s: %w", shortKey(t.key), ErrSettled)
+// settle settles a ticket that has been checked.
+func (t *Ticket) settle(ctx context.Context, o *Observation) sending {
+	if o.N == t.n {
+		return redisexec.Unsent
 	}
-	done := t.hearers.givesBack(ctx, t.key, t.n, actual)
-	defer func() { done(err) }()
-	return t.memory.settle(ctx, t.key, t.n, actual)
+	done := t.hearers.givesBack(ctx, t.key, t.n, o.N)
+	defer func() { done(o.Err) }()
+	return t.from.settle(ctx, t, o)
 }
 
-// settle charges or gives back the difference. The Result is that of a charge.
-func (t *Ticket) settle(ctx context.Context, actual int) (r Result, sent *redisexec.Batch, err error) {
-	c := t.core
-	done := t.hearers.givesBack(ctx, t.key, t.n, actual)
-	defer func() { done(err) }()
-	if actual > t.n {
-		return c.charge(ctx, t.key, actual-t.n)
+func (c *limiterCore) checkSettle(ctx context.Context, key string, more int) error {
+	if err := c.check(ctx, key, 1); err != nil || more <= 0 {
+		return err
 	}
-	back := redisexec.Operation{
-		Op: redisexec.GiveBack, N: t.n - actual, Times: 1, Detail: &redisexec.Detail{Where: t.where, Which: t.which},
+	return c.checkCost(more)
+}
+
+func (c *limiterCore) settle(ctx context.Context, t *Ticket, o *Observation) sending {
+	if o.N > t.n {
+		return c.charge(ctx, o.N-t.n, o)
 	}
-	reply, err := c.operate(ctx, t.key, back)
+	reply, err := c.operate(ctx, t.key, redisexec.Operation{
+		Op: redisexec.GiveBack, N: t.n - o.N, Times: 1, Detail: &redisexec.Detail{Where: t.where, Which: t.which},
+	})
 	if err != nil {
-		return Result{}, reply.Batch, c.failed(ctx, t.key, err)
+		o.Err = c.failed(ctx, t.key, err)
+	} else {
+		reply.Done()
 	}
-	reply.Done()
-	return Result{}, reply.Batch, nil
+	return reply.Batch
 }

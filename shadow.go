@@ -272,9 +272,6 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 		t.taken.took(ctx, o.ticket.Settle)
 	case o.reservation != nil:
 		reservation := o.reservation
-		t.taken.took(ctx, func(ctx context.Context, _ int) error {
-			_, err := reservation.cancel(ctx)
-			return err
-		})
+		t.taken.took(ctx, func(ctx context.Context, _ int) error { return reservation.giveBack(ctx) })
 	}
 }

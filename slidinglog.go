@@ -24,7 +24,7 @@ import (
 // entries.
 //
 // Logs with other rules may use the same key, as for a [SlidingWindow].
-type SlidingLog struct{ core }
+type SlidingLog struct{ limiterCore }
 
 func (l *SlidingLog) kind() kind { return kindOnRedis(l, &l.core) }
 

@@ -29,7 +29,7 @@ import (
 // nothing else. So its limit is at most 10,000, and so are the permits that one call of
 // [TryAcquireAll] or [All] takes from all its windows of this kind. A [SlidingLog] is as exact,
 // takes an eighth of the memory, and accepts any limit and n.
-type SlidingWindow struct{ core }
+type SlidingWindow struct{ limiterCore }
 
 func (l *SlidingWindow) kind() kind { return kindOnRedis(l, &l.core) }
 

@@ -31,15 +31,10 @@ var upTo = &operation{
 	forMemory: func(int) int { return 1 },
 }
 
-func (c *core) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
-	began, o := c.begin(), Observation{Call: CallUpTo, Key: key, N: n}
-	if o.Err = c.checkUpTo(ctx, key, n); o.Err != nil {
-		c.refused(ctx, began, o)
-		return 0, Result{}, o.Err
-	}
-	var sent *redisexec.Batch
-	o.Taken, o.Result, sent, o.Err = c.takeUpTo(ctx, key, n)
-	c.decided(ctx, began, o, sent)
+func (c *limiterCore) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
+	o := Observation{Call: CallUpTo, Key: key, N: n}
+	o.Err = c.checkUpTo(ctx, key, n)
+	c.watch.observed(ctx, &o, func() sending { return c.takeUpTo(ctx, &o) })
 	return o.Taken, o.Result, o.Err
 }
 
@@ -49,18 +44,19 @@ func (c *core) checkUpTo(ctx context.Context, key string, n int) error {
 }
 
 // takeUpTo makes n requests for one permit each: as many are allowed as fit.
-func (c *core) takeUpTo(ctx context.Context, key string, n int) (taken int, r Result, sent *redisexec.Batch, err error) {
-	n = min(n, c.most+1) // one request that is denied says when it fits
-	reply, err := c.operate(ctx, key, redisexec.Operation{Op: redisexec.Take, N: 1, Times: n})
+func (c *limiterCore) takeUpTo(ctx context.Context, o *Observation) sending {
+	n := min(o.N, c.most+1) // one request that is denied says when it fits
+	reply, err := c.operate(ctx, o.Key, redisexec.Operation{Op: redisexec.Take, N: 1, Times: n})
 	if err != nil {
-		return 0, Result{}, reply.Batch, c.failed(ctx, key, err)
+		o.Err = c.failed(ctx, o.Key, err)
+		return reply.Batch
 	}
-	defer reply.Done()
 	words := reply.Words // of a run, in which the requests from Index on are these
-	taken = int(min(max(words[decision.WordAllowed]-reply.Index, 0), int64(n)))
-	r = c.inRun(words, 1, reply.Index+int64(max(taken-1, 0)))
-	if taken < n {
-		r.RetryAfter = c.inRun(words, 1, words[decision.WordAllowed]).RetryAfter
+	o.Taken = int(min(max(words[decision.WordAllowed]-reply.Index, 0), int64(n)))
+	o.Result = c.inRun(words, 1, reply.Index+int64(max(o.Taken-1, 0)))
+	if o.Taken < n {
+		o.Result.RetryAfter = c.inRun(words, 1, words[decision.WordAllowed]).RetryAfter
 	}
-	return taken, r, reply.Batch, nil
+	reply.Done()
+	return reply.Batch
 }

@@ -63,42 +63,41 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	if kindOf(l).absent {
 		return Result{}, invalidConfig("WaitN: the limiter is nil")
 	}
-	c, around, ok := bucketIn(l, nil)
-	if !ok {
+	b, around := bucketIn(l, nil)
+	if b == nil {
 		return w.poll(ctx, l, key, n, reserves(l))
 	}
-	began, o := c.begin(), Observation{Call: CallWait, Key: key, N: n}
-	if o.Err = c.check(ctx, key, n); o.Err != nil {
-		c.refused(ctx, began, o)
-		return Result{}, o.Err
-	}
-	r, sent, err := c.reserve(ctx, w.timing, key, n, w.left(ctx), around)
-	var slept time.Duration
-	if err == nil {
+	o := Observation{Call: CallWait, Key: key, N: n}
+	o.Err = b.check(ctx, key, n)
+	b.watch.observed(ctx, &o, func() (sent sending) {
+		var r *Reservation
+		if r, sent, o.Err = b.reserve(ctx, w.timing, key, n, w.left(ctx), around); o.Err != nil {
+			return sent
+		}
 		from := w.now()
-		if err = r.Wait(ctx); err == nil {
+		if o.Err = r.Wait(ctx); o.Err == nil {
 			o.Result = r.result
 		}
-		slept = w.now().Sub(from)
-	}
-	if o.Err = err; c.watch != nil {
-		o.sent(began, sent)
-		o.Waited += slept
-		c.watch.end(ctx, began, o)
-	}
-	return o.Result, err
+		o.Waited = w.now().Sub(from)
+		return sent
+	})
+	return o.Result, o.Err
 }
 
 // bucketIn is the bucket on Redis that a wait for l reserves from, and those around it that hear of
-// what is given back. ok is false if there is none. It does not ask for Reserver: a type that
+// what is given back. It is nil if there is none. It does not ask for Reserver: a type that
 // embeds a bucket has its methods too.
-func bucketIn(l Limiter, around *hearers) (c *core, all *hearers, ok bool) {
+func bucketIn(l Limiter, around *hearers) (*bucketCore, *hearers) {
 	if cache, ok := l.(*DenyCache); ok {
 		// A denial from memory says only that n permits do not fit now.
 		return bucketIn(cache.limiter, around.and(cache))
 	}
-	c = kindOf(l).core
-	return c, around, c != nil && c.waits != nil
+	c := kindOf(l).core
+	if c == nil {
+		return nil, nil
+	}
+	b, _ := c.decider.(*bucketCore)
+	return b, around
 }
 
 // reserve reserves through the policies of l, and sleeps. The error is errNoReserve if the limiter that would decide

@@ -250,7 +250,7 @@ func TestWaitOfAReservation(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 		require.NoError(t, err)
 		return r
 	}
@@ -289,7 +289,7 @@ func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
 			room := newWaitingRoom(t)
 			l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 			must(t)(l.TryAcquire(ctx, "k"))
-			r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+			r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 			require.NoError(t, err)
 			require.Equal(t, time.Second, r.Delay())
 			room.server.SetTime(start.Add(time.Second)) // the clock of Redis, which Cancel does not ask
@@ -306,7 +306,7 @@ func TestCancelAfterItsTimeDoesNothing(t *testing.T) {
 	// One that need not wait is due at once.
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
-	r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, 0, nil)
+	r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, 0, nil)
 	require.NoError(t, err)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
@@ -326,7 +326,7 @@ func TestPermitsAreNotUsedAndGivenBack(t *testing.T) {
 	room := newWaitingRoom(t)
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	made := func() *Reservation {
-		r, _, err := l.core.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
+		r, _, err := l.reserve(ctx, room.waiter().timing, "k", 1, time.Hour, nil)
 		require.NoError(t, err)
 		return r
 	}
@@ -488,17 +488,13 @@ func TestFiftyWaiters(t *testing.T) {
 	for range waiters {
 		group.Go(func() {
 			// Wait is this, and then sleeps.
-			c, caches, ok := bucketIn(l, nil)
-			if !ok {
-				t.Error("not a bucket")
-				return
-			}
-			r, _, err := c.reserve(ctx, realWaiter.timing, "k", 1, realWaiter.left(ctx), caches)
+			b, caches := bucketIn(l, nil)
+			r, _, err := b.reserve(ctx, realWaiter.timing, "k", 1, realWaiter.left(ctx), caches)
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			wrote, _ := r.receipt.Texts(r.from.rule)
+			wrote, _ := r.from.(*redisReservation).texts()
 			decided, err := strconv.ParseInt(wrote[:16], 10, 64)
 			if err != nil {
 				t.Error(err)
