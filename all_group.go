@@ -11,13 +11,12 @@ import (
 	"time"
 	"weak"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/identity"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/recent"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/scripts"
@@ -290,9 +289,7 @@ func checkStored(claims []Claim) error {
 
 // checkSlots refuses keys of which a cluster or a ring may have each in another place.
 func (g *group) checkSlots(claims []Claim) error {
-	switch g.exec.Client.(type) {
-	case *redis.ClusterClient, *redis.Ring:
-	default:
+	if c := redisclient.Of(g.exec.Client); c == nil || !c.Several() {
 		return nil
 	}
 	tag := keyname.Tag(claims[0].key)

@@ -8,14 +8,13 @@ import (
 	"sync/atomic"
 	"unique"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/scripts"
@@ -86,8 +85,8 @@ func (c *limiterCore) build(client Client, s settings, a algorithm) error {
 
 // build is for a core that is zero, in place, because what it makes points to it.
 func (c *core) build(client Client, s settings, decider any, a algorithm) error {
-	if err := checkClient(client); err != nil {
-		return err
+	if err := redisclient.Check(client); err != nil {
+		return invalidConfig("%v", err)
 	}
 	if err := s.checkClock(); err != nil {
 		return err
@@ -138,12 +137,9 @@ func (c *core) build(client Client, s settings, decider any, a algorithm) error 
 
 // connect lets calls wait for one another, if the client and the options allow it.
 func (c *core) connect(s settings) {
-	switch c.exec.Client.(type) {
-	case *redis.Client, *redis.ClusterClient, *redis.Ring:
-		c.exec.Pooled = true
-		if !s.unmerged {
-			c.merger = c.newMerger()
-		}
+	c.exec.Pooled = redisclient.Of(c.exec.Client) != nil
+	if c.exec.Pooled && !s.unmerged {
+		c.merger = c.newMerger()
 	}
 }
 

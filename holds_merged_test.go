@@ -13,13 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // A turnstile is a client whose first few commands fail when few opens, and whose next command
 // waits for batch, is executed, and returns lost. Later commands pass.
 type turnstile struct {
-	redisexec.Client
+	redisclient.Client
 	commands   atomic.Int32
 	few, batch chan struct{}
 	lost       error

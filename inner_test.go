@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
@@ -182,12 +183,14 @@ func callInOneBatch(t testing.TB, c *core, calls []func(ctx context.Context), go
 
 // A gate is a client whose first few commands wait until it opens, and then fail.
 type gate struct {
-	redisexec.Client
+	redisclient.Client
 	commands atomic.Int32
 	open     chan struct{}
 }
 
-func newGate(client redisexec.Client) *gate { return &gate{Client: client, open: make(chan struct{})} }
+func newGate(client redisclient.Client) *gate {
+	return &gate{Client: client, open: make(chan struct{})}
+}
 
 func (g *gate) Process(ctx context.Context, cmd redis.Cmder) error {
 	if g.commands.Add(1) > merge.FewCalls {
@@ -207,7 +210,7 @@ type relay struct {
 	errs chan error
 }
 
-func newRelay(client redisexec.Client) *relay {
+func newRelay(client redisclient.Client) *relay {
 	r := &relay{cmds: make(chan redis.Cmder), errs: make(chan error)}
 	go func() {
 		for cmd := range r.cmds {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
@@ -23,7 +24,7 @@ import (
 
 // slow is a client whose commands each take a while longer.
 type slow struct {
-	redisexec.Client
+	redisclient.Client
 	by time.Duration
 }
 

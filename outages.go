@@ -8,12 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/tryacquire/ratelimit/internal/deadline"
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/guard"
 	"github.com/tryacquire/ratelimit/internal/limitername"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 )
 
 // outages is the policy of a Fallback, of limiters or of holders, which embeds it.
@@ -358,11 +357,10 @@ func clientOf(limiter any) any {
 	if k.inside != nil {
 		return clientOf(k.inside)
 	}
-	switch client := k.client.(type) {
-	case *redis.Client, *redis.ClusterClient, *redis.Ring:
-		return client
+	if redisclient.Of(k.client) == nil {
+		return nil
 	}
-	return nil
+	return k.client
 }
 
 // hasBreaker reports whether a call of l may ask b.

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tryacquire/ratelimit/internal/identity"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -40,7 +41,7 @@ func PreloadAll(ctx context.Context, claims ...Claim) error {
 
 // preloads is what is to be loaded.
 type preloads struct {
-	clients []redisexec.Client
+	clients []redisclient.Client
 	scripts [][]*script.Script // of each client, each once
 	others  []preloader
 }
@@ -108,7 +109,7 @@ func (p *preloads) addLimiters(c *call) error {
 }
 
 func (p *preloads) addScripts(e *redisexec.Executor) {
-	at := slices.IndexFunc(p.clients, func(c redisexec.Client) bool { return identity.Same(c, e.Client) })
+	at := slices.IndexFunc(p.clients, func(c redisclient.Client) bool { return identity.Same(c, e.Client) })
 	if at < 0 {
 		at = len(p.clients)
 		p.clients, p.scripts = append(p.clients, e.Client), append(p.scripts, nil)

@@ -12,12 +12,12 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 )
 
 // A holding is a client that keeps one reply back, after Redis has executed its command.
 type holding struct {
-	redisexec.Client
+	redisclient.Client
 
 	mu   sync.Mutex
 	sent int

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
@@ -54,34 +52,6 @@ func checkSpan(name string, d time.Duration) error {
 		return invalidConfig("%s is %v; it must be at most %v", name, d, exact.Duration(exact.Micros))
 	case d%time.Microsecond != 0:
 		return invalidConfig("%s is %v; it must be a whole number of microseconds", name, d)
-	}
-	return nil
-}
-
-// checkClient refuses a client that cannot run a script: none, a nil pointer to a client
-// of go-redis, or a pipeline.
-func checkClient(c Client) error {
-	missing := false
-	switch c := c.(type) {
-	case nil:
-		missing = true
-	case *redis.Client:
-		missing = c == nil
-	case *redis.ClusterClient:
-		missing = c == nil
-	case *redis.Ring:
-		missing = c == nil
-	case *redis.AutoPipeliner:
-		missing = c == nil
-	case *redis.Conn:
-		missing = c == nil
-	case *redis.Tx:
-		missing = c == nil
-	case redis.Pipeliner:
-		return invalidConfig("the client is a pipeline, which only queues commands; give the client itself")
-	}
-	if missing {
-		return invalidConfig("the client is nil")
 	}
 	return nil
 }

@@ -11,8 +11,7 @@ import (
 	"context"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -27,13 +26,10 @@ type Merger struct {
 type Queues struct {
 	sender *sender
 
-	// route returns the server of a key, by the key's name in Redis. It is nil if there
-	// is only one server. It may be slow until a first execution has made the client
-	// look for the servers.
-	route func(ctx context.Context, name string) (*redis.Client, error)
+	servers redisclient.Merging // nil: there is only one server
 
 	common *queue   // for keys of a single server, and for keys whose server is not known
-	queues sync.Map // *redis.Client to *queue
+	queues sync.Map // a server to its *queue
 	opened struct {
 		sync.Mutex
 		count, limit int // number of queues; at limit, open drops the unused ones
@@ -47,16 +43,11 @@ func New(exec *redisexec.Executor, name func(key string) string) *Merger {
 }
 
 // NewQueues returns the queues of a client.
-func NewQueues(client redisexec.Client) *Queues {
+func NewQueues(client redisclient.Client) *Queues {
 	q := &Queues{sender: newSender(client)}
 	q.common = q.newQueue()
-	switch client := client.(type) {
-	case *redis.ClusterClient:
-		q.route = client.MasterForKey
-	case *redis.Ring:
-		q.route = func(_ context.Context, name string) (*redis.Client, error) { return client.GetShardClientForKey(name) }
-	}
-	if q.route != nil {
+	if servers := q.sender.client; servers != nil && servers.Several() {
+		q.servers = servers
 		q.sender.pipelined.Store(true)
 	}
 	return q
@@ -85,10 +76,10 @@ func (q *Queues) newQueue() *queue { return &queue{sender: q.sender} }
 
 // queue is the queue of the calls for a key.
 func (m *Merger) queue(ctx context.Context, key string) *queue {
-	if m.route == nil || !m.sender.answered.Load() {
+	if m.servers == nil || !m.sender.answered.Load() { // before a reply, the client would look for the servers
 		return m.common
 	}
-	server, err := m.route(ctx, m.limit.Exec.Route(m.limit.Name(key)))
+	server, err := m.servers.Server(ctx, m.limit.Exec.Route(m.limit.Name(key)))
 	if err != nil {
 		return m.common
 	}
@@ -101,7 +92,7 @@ func (m *Merger) queue(ctx context.Context, key string) *queue {
 // open adds a queue, and drops the unused ones when their number has about doubled:
 // servers come and go, and each has another client. A call that has just looked up a
 // queue that is then dropped is sent from that queue.
-func (all *Queues) open(server *redis.Client) *queue {
+func (all *Queues) open(server any) *queue {
 	o := &all.opened
 	o.Lock()
 	defer o.Unlock()

@@ -7,17 +7,34 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 )
+
+// A route says on which server a key is.
+type route func(key string) *redis.Client
+
+type routed struct {
+	redisclient.Merging
+	route route
+}
+
+func (r routed) Server(_ context.Context, key string) (any, error) { return r.route(key), nil }
+
+// by makes m find servers by r.
+func (r route) by(m *Merger) {
+	m.servers = routed{route: r}
+}
 
 // Queues of removed servers are dropped, and those in use are not.
 func TestQueuesOfRemovedServersAreDropped(t *testing.T) {
 	m := New(newServer(1).Executor, asGiven)
 	var servers []*redis.Client
-	m.route = func(_ context.Context, name string) (*redis.Client, error) {
-		servers = append(servers, redis.NewClient(&redis.Options{Addr: name}))
+	route(func(key string) *redis.Client {
+		servers = append(servers, redis.NewClient(&redis.Options{Addr: key}))
 		t.Cleanup(func() { _ = servers[len(servers)-1].Close() })
-		return servers[len(servers)-1], nil
-	}
+		return servers[len(servers)-1]
+	}).by(m)
 	require.Same(t, m.common, m.queue(ctx, "early"), "no server has answered")
 	m.sender.answered.Store(true)
 	busy := m.queue(ctx, "busy")
@@ -41,7 +58,7 @@ func TestServersDoNotWaitForOneAnother(t *testing.T) {
 	held(t, 3, func(t *testing.T, s *server, m *Merger) {
 		servers := map[string]*redis.Client{"few": {}, "a": {}, "b": {}}
 		servers["b"] = servers["few"]
-		m.route = func(_ context.Context, name string) (*redis.Client, error) { return servers[name], nil }
+		route(func(key string) *redis.Client { return servers[key] }).by(m)
 		m.sender.answered.Store(true)
 		few(t, s, m)
 		acquireAll(m, 1, "b", "a")

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -289,7 +290,7 @@ func TestAKeyThatFailsInTheMiddle(t *testing.T) {
 // listing returns an executor whose scripts note each operation in the list of its key. The
 // words of each are 1 and how many came before; an estimate's ticket is 8 and 9. A key for which
 // ":<n>" exists fails once, before operation n of an execution for several.
-func listing(client redisexec.Client) *redisexec.Executor {
+func listing(client redisclient.Client) *redisexec.Executor {
 	const decide = `
 		local done = redis.call('RPUSH', KEYS[1], operation) - 1
 		if string.find(operation, 'g') then

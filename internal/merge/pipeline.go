@@ -46,7 +46,7 @@ func (s *sender) command(b *batch, key int) (*redisexec.Command, error) {
 // another. replied gets the reply to each, and what the command is for.
 func (s *sender) sendCommands(ctx context.Context, commands []command, replied func(of int, words []int64, err error)) {
 	for len(commands) > 0 {
-		pipe := s.pipelines.Pipeline()
+		pipe := s.client.Begin()
 		for _, c := range commands {
 			c.Queue(ctx, pipe)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
@@ -17,7 +18,7 @@ import (
 
 // counting returns an executor whose scripts count the requests for a key and allow
 // them all. The words are the number of requests, and of those before.
-func counting(client redisexec.Client) *redisexec.Executor {
+func counting(client redisclient.Client) *redisexec.Executor {
 	return &redisexec.Executor{
 		Client: client, Words: 2, Pooled: true,
 		One:  script.New("return {1, redis.call('INCR', KEYS[1]) - 1}"),

@@ -7,24 +7,19 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit/internal/errclass"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // A sender executes batches.
 type sender struct {
-	pipelines pipeliner   // the client, if it can send a pipeline
+	client    redisclient.Merging
 	pipelined atomic.Bool // keys may be on several servers: each key has its own execution, in a pipeline
 	answered  atomic.Bool // a server has answered
 }
 
-type pipeliner interface{ Pipeline() redis.Pipeliner }
-
-func newSender(client redisexec.Client) *sender {
-	s := &sender{}
-	s.pipelines, _ = client.(pipeliner)
-	return s
-}
+func newSender(client redisclient.Client) *sender { return &sender{client: redisclient.Of(client)} }
 
 // learn notes that a server has answered, if err is nil.
 func (s *sender) learn(err error) {
@@ -53,13 +48,8 @@ func (s *sender) send(b *batch) {
 	case len(keys) == 1 && b.single(keys[0]):
 		words, err := s.askRun(ctx, b, keys[0])
 		s.answer(b, keys[0], words, err)
-	case s.pipelined.Load() && s.pipelines != nil:
-		s.sendPipelined(ctx, b, keys)
 	case s.pipelined.Load():
-		for _, key := range keys {
-			words, err := s.askMany(ctx, b, []int{key})
-			s.settle(ctx, b, []int{key}, words, err)
-		}
+		s.sendPipelined(ctx, b, keys)
 	default: // all of b in one execution
 		words, err := s.askMany(ctx, b, keys)
 		s.settle(ctx, b, keys, words, err)

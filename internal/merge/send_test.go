@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -157,7 +158,7 @@ func TestAClientThatKeepsACommandIsAnError(t *testing.T) {
 // TestAClientThatDoesNotReturnIsAnError for each call of the batch, and for a call that
 // was sent directly if its caller can leave; and the queue goes on.
 func TestAClientThatDoesNotReturnIsAnError(t *testing.T) {
-	for want, client := range map[string]redisexec.Client{
+	for want, client := range map[string]redisclient.Client{
 		"the client or the clock panicked: boom":          panicking{},
 		"the client ended the goroutine (runtime.Goexit)": exiting{},
 	} {

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"weak"
 
-	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -18,7 +18,7 @@ var shared = struct {
 // A user of shared queues is a client and an algorithm, by its script for many requests, and whose clock
 // decides.
 type user struct {
-	client redisexec.Client
+	client redisclient.Client
 	many   *script.Script
 	clock  any
 }
@@ -26,7 +26,7 @@ type user struct {
 // Shared returns the queues that the limiters of this client, this script and this clock share. The client
 // is a pointer. clock is nil for the server's clock; otherwise values of clock are equal if the clocks are
 // one, and keep nothing alive.
-func Shared(client redisexec.Client, many *script.Script, clock any) *Queues {
+func Shared(client redisclient.Client, many *script.Script, clock any) *Queues {
 	shared.Lock()
 	defer shared.Unlock()
 	by := user{client, many, clock}

@@ -5,8 +5,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/redis/go-redis/v9"
-
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -174,7 +173,7 @@ func (c *Command) send(ctx context.Context) error {
 }
 
 // Queue adds c to a pipeline.
-func (c *Command) Queue(ctx context.Context, pipe redis.Pipeliner) {
+func (c *Command) Queue(ctx context.Context, pipe redisclient.Pipeline) {
 	c.once.Cmder = c.newCmd(ctx)
 	_ = pipe.Process(ctx, &c.once)
 }

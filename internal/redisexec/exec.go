@@ -10,13 +10,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 // An Executor runs the scripts of one limiter. Its fields do not change once it is
 // in use.
 type Executor struct {
-	Client          Client
+	Client          redisclient.Client
 	One, Peek, Many *script.Script // for one request; for a Peek; for many requests
 	Operations      *script.Script // for operations of all kinds
 	Alone           *script.Script // for one of them
@@ -186,21 +187,17 @@ func (e *Executor) Scripts() []*script.Script {
 }
 
 // Load loads scripts as [Executor.Load] does.
-func Load(ctx context.Context, client Client, scripts ...*script.Script) error {
+func Load(ctx context.Context, client redisclient.Client, scripts ...*script.Script) error {
 	_, err := Await(ctx, func() (Reply, error) {
-		each := func(ctx context.Context, node *redis.Client) error { return load(ctx, node, scripts) }
-		switch client := client.(type) {
-		case *redis.ClusterClient:
-			return Reply{}, client.ForEachMaster(ctx, each)
-		case *redis.Ring:
-			return Reply{}, client.ForEachShard(ctx, each)
+		if servers := redisclient.Of(client); servers != nil {
+			return Reply{}, servers.Each(ctx, func(ctx context.Context, server redisclient.Client) error { return load(ctx, server, scripts) })
 		}
 		return Reply{}, load(ctx, client, scripts)
 	})
 	return err
 }
 
-func load(ctx context.Context, client Client, scripts []*script.Script) error {
+func load(ctx context.Context, client redisclient.Client, scripts []*script.Script) error {
 	for _, s := range scripts {
 		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source)}
 		if err := load.Send(ctx, client); err != nil {

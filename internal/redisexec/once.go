@@ -4,12 +4,9 @@ import (
 	"context"
 
 	"github.com/redis/go-redis/v9"
-)
 
-// Client sends one command. ratelimit.Client is the same interface.
-type Client interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-}
+	"github.com/tryacquire/ratelimit/internal/redisclient"
+)
 
 // Once is a command that go-redis sends at most once. go-redis sends any other
 // command again, up to three times, when a reply is lost or late, although the command
@@ -25,7 +22,7 @@ func (o *Once) Clone() redis.Cmder { return &Once{o.Cmder.Clone()} }
 
 // Send sends o and waits for its reply, even on a deferred AutoPipeliner, whose
 // Process does not wait.
-func (o *Once) Send(ctx context.Context, client Client) error {
+func (o *Once) Send(ctx context.Context, client redisclient.Client) error {
 	if err := client.Process(ctx, o); err != nil {
 		return err
 	}
@@ -33,7 +30,7 @@ func (o *Once) Send(ctx context.Context, client Client) error {
 }
 
 // Send sends a command that may be executed several times, and waits for its reply.
-func Send(ctx context.Context, client Client, cmd redis.Cmder) error {
+func Send(ctx context.Context, client redisclient.Client, cmd redis.Cmder) error {
 	if err := client.Process(ctx, cmd); err != nil {
 		return err
 	}

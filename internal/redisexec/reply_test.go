@@ -10,13 +10,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
 var ctx = context.Background()
 
 // executor returns one whose replies have two words, and are one integer if packed.
-func executor(c Client, packed bool) *Executor {
+func executor(c redisclient.Client, packed bool) *Executor {
 	e := &Executor{
 		Client: c, One: script.New("one"), Peek: script.New("peek"), Many: script.New("many"), Operations: script.New("operations"), Alone: script.New("alone"),
 		Args: []any{"10", "60"}, Words: 2, Pooled: true,
