@@ -52,7 +52,7 @@ func TestCallsAtOnce(t *testing.T) {
 
 // TestCallsAtOnceInAnOutage: as without a decision of the rate's limiter.
 func TestCallsAtOnceInAnOutage(t *testing.T) {
-	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Down{}, 1, time.Minute))
+	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Down(), 1, time.Minute))
 	open := connectlimit.WithErrorHandler(connectlimit.ServeInOutages)
 	eachKind(t, func(t *testing.T, _, _ string, do func(context.Context, service, ...connect.ClientOption) error) {
 		rate := limitertest.Allowing()

@@ -223,7 +223,7 @@ func TestAFirstMessageThatIsDenied(t *testing.T) {
 	s := serveHTTP(t, http.HandlerFunc(func(http.ResponseWriter, *http.Request) { arrived.Add(1) }))
 	for _, opts := range protocols {
 		entered := make(entering, 1)
-		limiter := &limitertest.Scripted{Then: limitertest.Await(entered, limitertest.Denying(5, time.Second, time.Second).Result)}
+		limiter := limitertest.InTurn(limitertest.Await(entered, limitertest.Denying(5, time.Second, time.Second).Result))
 		stream := s.client(bidi, append(opts, newClient(t, ratelimit.AllowAll(), connectlimit.WithSent(limiter, 0)), connect.WithInterceptors(entered))...).CallBidiStream(t.Context())
 		received := make(chan error, 1)
 		go func() {

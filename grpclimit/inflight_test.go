@@ -80,7 +80,7 @@ func TestCallsAtOnce(t *testing.T) {
 
 // TestCallsAtOnceInAnOutage: as without a decision of the rate's limiter.
 func TestCallsAtOnceInAnOutage(t *testing.T) {
-	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Down{}, 1, time.Minute))
+	inFlight := ratelimit.Must(ratelimit.NewInFlight(limitertest.Down(), 1, time.Minute))
 	for kind, do := range everyKind {
 		rate := limitertest.Allowing()
 		conn := dial(t, &echo{}, newServer(t, rate, grpclimit.WithInFlight(inFlight)).Options())

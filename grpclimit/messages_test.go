@@ -176,7 +176,7 @@ func TestAClientsDeniedMessageEndsTheStream(t *testing.T) {
 // TestAReceiveThatWaitsLearnsOfADenial of what the client wanted to send meanwhile.
 func TestAReceiveThatWaitsLearnsOfADenial(t *testing.T) {
 	entered := make(chan struct{}, 1)
-	limiter := &limitertest.Scripted{Then: limitertest.Await(entered, limitertest.Denying(5, time.Second, time.Second).Result)}
+	limiter := limitertest.InTurn(limitertest.Await(entered, limitertest.Denying(5, time.Second, time.Second).Result))
 	limit := newClient(t, ratelimit.AllowAll(), grpclimit.WithSent(limiter, 0))
 	conn := dial(t, &echo{}, nil, append(limit.Options(), grpc.WithChainStreamInterceptor(
 		func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {

@@ -25,7 +25,7 @@ func (d discard) WriteHeader(int)             {}
 var nothing = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
 
 // steady is a limiter that costs nothing.
-var steady = &limitertest.Scripted{Then: limitertest.Always(allowed(20, 2*time.Second, 17, time.Second), nil)}
+var steady = limitertest.InTurn(limitertest.Always(allowed(20, 2*time.Second, 17, time.Second), nil))
 
 type costCase struct {
 	key     httplimit.KeyFunc

@@ -256,7 +256,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	for message, wrong := range map[string]ratelimit.Limiter{
 		"pick returned nil":                       nil,
 		"is several limiters; claim each of them": ratelimit.Must(ratelimit.NewAll(free)),
-		"a *limitertest.Stub decides on its own":  &limitertest.Stub{},
+		"a *fakes.Limiter[github.com/tryacquire/ratelimit.Result] decides on its own": &limitertest.Stub{},
 	} {
 		plan = wrong
 		var got error
@@ -463,7 +463,7 @@ func TestNewAllRefusesWhatCannotWork(t *testing.T) {
 		"some in memory, so that nothing decides them together; as secondaries of one call":    of(httplimit.Limit(mixed, key), httplimit.Limit(fallback, key, httplimit.WithPolicy("b"))),
 		"a *ratelimit.All is several limiters; claim each of them":                             of(a, httplimit.Limit(cached(both), key)),
 		"a httplimit_test.embedding decides on its own":                                        of(a, httplimit.Limit(embedding{bucket}, key)),
-		"a *limitertest.Stub decides on its own":                                               of(a, httplimit.Limit(&limitertest.Stub{}, key)),
+		"a *fakes.Limiter[github.com/tryacquire/ratelimit.Result] decides on its own":          of(a, httplimit.Limit(&limitertest.Stub{}, key)),
 		"the secondaries of a call that an outage meets":                                       of(httplimit.Limit(ratelimit.Must(ratelimit.NewFallback(bucket, &limitertest.Stub{})), key), httplimit.Limit(fallback, key, httplimit.WithPolicy("b"))),
 		`limits 1 and 3 have the same policy "a", so that clients`:                             of(a, httplimit.Limit(bucket, key), httplimit.Limit(bucket, key, httplimit.WithPolicy("a"))),
 		"have different clients":                                                               of(a, httplimit.Limit(elsewhere, key)),

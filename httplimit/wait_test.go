@@ -89,7 +89,7 @@ func TestAClientThatGoesAwayWhileItWaits(t *testing.T) {
 func TestOthersComeFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := denied(5, time.Minute, 0, time.Second, 2*time.Second)
-		l := &limitertest.Scripted{Answers: []ratelimit.Result{first, first, denied(5, time.Minute, 0, 30*time.Second, time.Minute)}}
+		l := limitertest.InTurn(nil, first, first, denied(5, time.Minute, 0, 30*time.Second, time.Minute))
 		w := do(limit(t, l, httplimit.WithMaxWait(10*time.Second), httplimit.WithPolicy("api"))(served), newRequest("GET", "/"))
 		require.Equal(t, 429, w.Code)
 		require.Equal(t, "30", w.Header().Get("Retry-After"))
@@ -97,12 +97,12 @@ func TestOthersComeFirst(t *testing.T) {
 		require.Equal(t, `"api";q=5;w=60`, w.Header().Get("RateLimit-Policy"))
 		require.Equal(t, 3, l.Count())
 
-		l = &limitertest.Scripted{Answers: []ratelimit.Result{first}}
+		l = limitertest.InTurn(nil, first)
 		w = do(limit(t, l, httplimit.WithMaxWait(time.Second))(served), newRequest("GET", "/"))
 		require.Equal(t, 429, w.Code)
 		require.Equal(t, 1, l.Count(), "as long as the bound: it is not asked again")
 
-		l = &limitertest.Scripted{Answers: []ratelimit.Result{first, first}, Then: limitertest.Always(ratelimit.Result{}, errors.New("down"))}
+		l = limitertest.InTurn(limitertest.Always(ratelimit.Result{}, errors.New("down")), first, first)
 		w = do(limit(t, l, httplimit.WithMaxWait(10*time.Second))(served), newRequest("GET", "/"))
 		require.Equal(t, 503, w.Code)
 		require.Empty(t, w.Header().Get("RateLimit"))
@@ -114,7 +114,7 @@ func TestOthersComeFirst(t *testing.T) {
 func TestTheEndOfTheWaitIsNoOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := denied(5, time.Minute, 0, time.Second, 2*time.Second)
-		l := &limitertest.Scripted{Answers: []ratelimit.Result{first}, Then: limitertest.Hang}
+		l := limitertest.InTurn(limitertest.Hang, first)
 		h := limit(t, l, httplimit.WithMaxWait(10*time.Second), httplimit.WithPolicy("api"), httplimit.WithErrorHandler(httplimit.ServeInOutages))(served)
 		began := time.Now()
 		w := do(h, newRequest("GET", "/"))
@@ -125,7 +125,7 @@ func TestTheEndOfTheWaitIsNoOutage(t *testing.T) {
 		require.Equal(t, `"api";r=0;t=1`, w.Header().Get("RateLimit"))
 
 		// The request's own end is told as such.
-		l.Answers = []ratelimit.Result{first}
+		l.Answer = limitertest.InTurn(limitertest.Hang, first).Answer
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
 		w = do(h, newRequest("GET", "/").WithContext(ctx))

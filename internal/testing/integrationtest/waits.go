@@ -58,9 +58,9 @@ func (w Waits) TestEnd(t *testing.T) {
 	soon := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Millisecond}
 	late := ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Hour}
 
-	others := &limitertest.Scripted{Answers: []ratelimit.Result{soon, late}}
+	others := limitertest.InTurn(nil, soon, late)
 	w.Denied(t, w.Call(t.Context(), others, wait), "default", 5, time.Second, late.RetryAfter)
-	silent := &limitertest.Scripted{Answers: []ratelimit.Result{soon}, Then: limitertest.Hang}
+	silent := limitertest.InTurn(limitertest.Hang, soon)
 	w.Denied(t, w.Call(t.Context(), silent, wait), "default", 5, time.Second, soon.RetryAfter)
 }
 
@@ -73,10 +73,9 @@ func DeadlinesAreNoOutages[Code any](t *testing.T, denied, ended Code,
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			denying := limitertest.After(0, time.Second)
-			denying.Then = limitertest.TimeOut
+			denying := limitertest.InTurn(limitertest.TimeOut, ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second})
 			require.Equal(t, denied, ask(ctx, t, denying, 2*time.Second))
-			require.Equal(t, ended, ask(ctx, t, &limitertest.Scripted{Then: limitertest.TimeOut}, 0))
+			require.Equal(t, ended, ask(ctx, t, limitertest.InTurn(limitertest.TimeOut), 0))
 		})
 	}
 }

@@ -6,7 +6,7 @@
 //	Privileges the limiters by the commands that a Redis user needs for them
 //	Stages     the servers, the fake one and the clients that the conformance suite runs on
 //	Clock      a clock that a test sets
-//	Stub       a limiter of one answer, and Scripted, one of several
+//	Stub       a limiter whose answers a test sets; package fakes has it, and stand-ins for clients
 //
 // It uses the exported surface of ratelimit only. The tests that use it are in packages such as ratelimit_test: a test in
 // package ratelimit itself could not import it, because that would be an import cycle.

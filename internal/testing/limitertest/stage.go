@@ -2,7 +2,6 @@ package limitertest
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/state"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -207,14 +207,7 @@ func Each(t *testing.T, test func(t *testing.T, s *Stage, v Variant, l ratelimit
 }
 
 // Offline is a client that must not be asked: the test fails if it is.
-func Offline(t testing.TB) ratelimit.Client { return offline{t} }
-
-type offline struct{ t testing.TB }
-
-func (o offline) Process(context.Context, redis.Cmder) error {
-	o.t.Error("Redis was asked")
-	return errors.New("offline")
-}
+func Offline(t testing.TB) ratelimit.Client { return fakes.Offline(t) }
 
 // A Pipelining is one of go-redis's own ways to send the calls of many goroutines
 // together, which replaces a limiter's merging.

@@ -4,22 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
-// A Stub is a limiter that always gives one answer, and records what it was asked.
-type Stub struct {
-	Result ratelimit.Result
-	Err    error
-
-	mu    sync.Mutex // guards calls
-	calls []string
-}
+// A Stub is a limiter whose answers a test sets.
+type Stub = fakes.Limiter[ratelimit.Result]
 
 // Allowing returns a Stub that allows every call.
 func Allowing() *Stub {
@@ -29,34 +22,6 @@ func Allowing() *Stub {
 // Denying returns a Stub that denies every call.
 func Denying(limit int, window, retry time.Duration) *Stub {
 	return &Stub{Result: ratelimit.Result{Limit: limit, Window: window, RetryAfter: retry, ResetAfter: window}}
-}
-
-// TryAcquire is TryAcquireN with n = 1.
-func (s *Stub) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-// TryAcquireN returns the one answer.
-func (s *Stub) TryAcquireN(_ context.Context, key string, n int) (ratelimit.Result, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calls = append(s.calls, fmt.Sprintf("%s %d", key, n))
-	return s.Result, s.Err
-}
-
-// Peek returns the one answer, and is not recorded.
-func (s *Stub) Peek(context.Context, string) (ratelimit.Result, error) { return s.Result, s.Err }
-
-// Reset returns the one error, and is not recorded.
-func (s *Stub) Reset(context.Context, string) error { return s.Err }
-
-// Asked returns the calls since the last Asked, each as key and permits: "k 1".
-func (s *Stub) Asked() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	calls := s.calls
-	s.calls = nil
-	return calls
 }
 
 // Named returns the limiter with a name, as ratelimit.WithName gives one.
@@ -69,68 +34,23 @@ type named struct {
 
 func (n named) Name() string { return n.name }
 
-// A Scripted is a limiter that gives its answers one after the other.
-type Scripted struct {
-	Answers []ratelimit.Result
-	Then    Answer // to the calls after those; nil: they are allowed
-
-	mu    sync.Mutex // guards Answers and count
-	count int
-}
-
 // An Answer answers a call, whose context it gets.
-type Answer func(ctx context.Context) (ratelimit.Result, error)
+type Answer = func(ctx context.Context) (ratelimit.Result, error)
+
+// InTurn returns a limiter that gives these results, one after the other, and then the answers of then; nil: it allows.
+func InTurn(then Answer, results ...ratelimit.Result) *Stub {
+	if then == nil {
+		then = func(ctx context.Context) (ratelimit.Result, error) {
+			return ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}, ctx.Err()
+		}
+	}
+	return &Stub{Answer: fakes.InTurn(then, results...)}
+}
 
 // After returns a limiter that allows n calls, denies the next one, and allows all others.
-func After(n int, retry time.Duration) *Scripted {
-	s := &Scripted{}
-	for range n {
-		s.Answers = append(s.Answers, ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second})
-	}
-	s.Answers = append(s.Answers, ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: retry})
-	return s
-}
-
-// TryAcquire is TryAcquireN with n = 1.
-func (s *Scripted) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-// TryAcquireN gives the next answer.
-func (s *Scripted) TryAcquireN(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-	r, ok := s.next()
-	switch {
-	case ok:
-		return r, nil
-	case s.Then != nil:
-		return s.Then(ctx)
-	}
-	return ratelimit.Result{Allowed: true, Limit: 1, Window: time.Second}, ctx.Err()
-}
-
-func (s *Scripted) next() (r ratelimit.Result, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.count++
-	if len(s.Answers) == 0 {
-		return r, false
-	}
-	r = s.Answers[0]
-	s.Answers = s.Answers[1:]
-	return r, true
-}
-
-// Peek does nothing.
-func (s *Scripted) Peek(context.Context, string) (r ratelimit.Result, _ error) { return r, nil }
-
-// Reset does nothing.
-func (s *Scripted) Reset(context.Context, string) error { return nil }
-
-// Count returns how often the limiter was asked for permits.
-func (s *Scripted) Count() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.count
+func After(n int, retry time.Duration) *Stub {
+	allowed := ratelimit.Result{Allowed: true, Limit: 5, Window: time.Second}
+	return InTurn(nil, append(slices.Repeat([]ratelimit.Result{allowed}, n), ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: retry})...)
 }
 
 // Always returns the same answer to each call.
@@ -154,13 +74,13 @@ func TimeOut(ctx context.Context) (r ratelimit.Result, _ error) {
 
 // Blocked returns a limiter that answers each call when its context ends, with an error that
 // wraps the context's. The channel gets a value when it is asked.
-func Blocked() (l *Scripted, asked <-chan struct{}) {
+func Blocked() (l *Stub, asked <-chan struct{}) {
 	calls := make(chan struct{}, 1)
-	return &Scripted{Then: func(ctx context.Context) (r ratelimit.Result, _ error) {
+	return InTurn(func(ctx context.Context) (r ratelimit.Result, _ error) {
 		calls <- struct{}{}
 		<-ctx.Done()
 		return r, fmt.Errorf("secret: %w", ctx.Err())
-	}}, calls
+	}), calls
 }
 
 // Await returns the same answer to each call, after a value of the channel.
@@ -171,8 +91,5 @@ func Await(begun <-chan struct{}, r ratelimit.Result) Answer {
 	}
 }
 
-// Down is a client whose Redis cannot be reached.
-type Down struct{}
-
-// Process fails.
-func (Down) Process(context.Context, redis.Cmder) error { return errors.New("dial: secret") }
+// Down returns a client whose Redis cannot be reached.
+func Down() ratelimit.Client { return fakes.Failing(errors.New("dial: secret")) }

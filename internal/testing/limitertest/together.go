@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 // A Gate makes calls of a limiter wait together, so that they are merged. While it is
@@ -21,7 +22,12 @@ type Gate struct{ now atomic.Pointer[crowd] }
 // NewGate puts a gate in front of a client's connections.
 func NewGate(client *redis.Client) *Gate {
 	g := &Gate{}
-	client.AddHook(gateHook{g})
+	client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if c := g.now.Load(); c != nil {
+			c.pass(cmd)
+		}
+		return next(ctx, cmd)
+	}})
 	return g
 }
 
@@ -105,21 +111,4 @@ func Text(arg any) string {
 		return *p
 	}
 	return arg.(string)
-}
-
-type gateHook struct{ *Gate }
-
-func (gateHook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (g gateHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if c := g.now.Load(); c != nil {
-			c.pass(cmd)
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (g gateHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
 }
