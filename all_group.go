@@ -217,10 +217,10 @@ type groupKey struct {
 }
 
 // maxGroups is how many groups of one first limiter are kept: of a limiter for all users and a
-// plan of each tenant, as many as [TokenBuckets] keeps limits, in some 11 MB. A call whose group is
+// plan of each tenant, as many as [TokenBucket.With] keeps limits, in some 11 MB. A call whose group is
 // not among them makes it in six allocations of 550 bytes together, some microseconds
 // (BenchmarkGroupOf); and it is not one line with equal calls of the group that it replaces.
-const maxGroups = maxTokenBuckets
+const maxGroups = maxLimits
 
 // groupOf returns the group of the claims' limiters.
 func groupOf(claims []Claim) (*group, error) {

@@ -203,13 +203,13 @@ func TestADamagedKeyOfOnePlanFailsItsCallsOnly(t *testing.T) {
 // TestLimitsThatComeWithEachCallAreMergedWithOthers, when each call has another limit and user.
 func TestLimitsThatComeWithEachCallAreMergedWithOthers(t *testing.T) {
 	c := newCrowdOfPlans(t)
-	tenants := ratelimit.Must(ratelimit.NewTokenBuckets(c.client, ratelimit.WithName("tenant")))
-	require.NoError(t, ratelimit.PreloadAll(ctx, c.all.Claim("{t}", 1), ratelimit.Must(tenants.Of(ratelimit.PerHour(1), 1)).Claim("{t}", 1)))
+	tenants := ratelimit.Must(ratelimit.NewTokenBucket(c.client, ratelimit.PerSecond(10), 20, ratelimit.WithName("tenant")))
+	require.NoError(t, ratelimit.PreloadAll(ctx, c.all.Claim("{t}", 1), ratelimit.Must(tenants.With(ratelimit.PerHour(1), 1)).Claim("{t}", 1)))
 	c.scripts.all()
 	var next atomic.Int64
 	c.run(t, func(int, string) (bool, error) {
 		n := int(next.Add(1))
-		tenant, err := tenants.Of(ratelimit.PerHour(1), n)
+		tenant, err := tenants.With(ratelimit.PerHour(1), n)
 		if err != nil {
 			return false, err
 		}

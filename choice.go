@@ -10,7 +10,7 @@ import (
 // A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by
 // tenant, or by a setting of an administrator. To change a limit while the program runs,
 // pick another limiter. Build limiters beforehand, not in pick, or take them from
-// [TokenBuckets]: to build one takes longer than to pick it.
+// [TokenBucket.With]: to build one takes longer than to pick it.
 //
 // Give the plans limiters of one algorithm and one name, so that they share the state of
 // each key. After a change of plan, up or down, the number of permits that a customer has

@@ -89,8 +89,8 @@
 // [NewAll] takes permits of one key from several limiters, all or nothing, in one round
 // trip; [TryAcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
 // the limiter of each call, for plans and for limits that change while the program runs.
-// [TokenBuckets] has the limiter of a limit that comes with the call, as from a database; so have
-// [LocalTokenBuckets], [InFlights] and [LocalInFlights].
+// [TokenBucket.With] has the limiter of a limit that comes with the call, as from a database; so has
+// [InFlight.With], and both in memory.
 // [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of
 // a key to other limiters of the same name.
 //

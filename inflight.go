@@ -13,6 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/recent"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
 )
@@ -76,8 +77,8 @@ const (
 // than 128 permits. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
 	core
-	limit int
-	lease time.Duration
+	inFlightLimit
+	limits *recent.Cache[inFlightLimit, *InFlight] // of the same name, client and options
 }
 
 func (f *InFlight) kind() kind { return kindOnRedis(f, &f.core) }
@@ -92,33 +93,51 @@ func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InF
 	if err != nil {
 		return nil, err
 	}
-	return inFlight(c, limit, lease, s, s.watch(s.name))
+	w := s.watch(s.name) // counts the held permits of all limits together
+	var limits *recent.Cache[inFlightLimit, *InFlight]
+	limits = recent.New(maxLimits, func(of inFlightLimit) (*InFlight, error) {
+		f := &InFlight{inFlightLimit: of, limits: limits}
+		if err := f.make(c, s); err != nil {
+			return nil, err
+		}
+		f.watch = w
+		return f, nil
+	})
+	return limits.Get(inFlightLimit{limit, lease})
 }
 
-// inFlight is NewInFlight with settings. w observes one limiter or several, whose held permits it counts together.
-func inFlight(c Client, limit int, lease time.Duration, s settings, w *watch) (*InFlight, error) {
-	if limit < 1 || limit > maxInFlight {
-		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
+// With returns the limiter of another limit and lease, with f's name, client and options, for limits that come with each
+// call, as [TokenBucket.With] does for token buckets. All of them share the holds of a key: each allows a call only if
+// its own limit holds over all permits. Calls of different limits are sent on their own. The error for a limit or a
+// lease that cannot work is that of [NewInFlight].
+func (f *InFlight) With(limit int, lease time.Duration) (*InFlight, error) {
+	if f.limits == nil {
+		return nil, errUnmade
 	}
-	err := checkSpan("the lease", lease)
-	if err != nil {
-		return nil, err
+	return f.limits.Get(inFlightLimit{limit, lease})
+}
+
+type inFlightLimit struct {
+	limit int
+	lease time.Duration
+}
+
+func (f *InFlight) make(c Client, s settings) error {
+	if f.limit < 1 || f.limit > maxInFlight {
+		return invalidConfig("the limit is %d; it must be between 1 and %d", f.limit, maxInFlight)
 	}
-	f := &InFlight{limit: limit, lease: lease}
-	rule := "/" + strconv.FormatInt(lease.Microseconds(), 10)
+	if err := checkSpan("the lease", f.lease); err != nil {
+		return err
+	}
+	rule := "/" + strconv.FormatInt(f.lease.Microseconds(), 10)
 	if s.clock != nil {
 		rule += "@" + s.spare()
 	}
-	err = f.build(c, s, f, algorithm{
-		id: algorithms.InFlight, scripts: scripts.Of("inflight"), most: min(limit, maxHold),
-		args: append(exact.Texts(int64(limit), lease.Microseconds()), rule),
-		cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: held{limit, lease},
+	return f.build(c, s, f, algorithm{
+		id: algorithms.InFlight, scripts: scripts.Of("inflight"), most: min(f.limit, maxHold),
+		args: append(exact.Texts(int64(f.limit), f.lease.Microseconds()), rule),
+		cost: redisexec.Cost{Key: 10, Run: 8, Permit: 3}, explainer: held{f.limit, f.lease},
 	})
-	if err != nil {
-		return nil, err
-	}
-	f.watch = w
-	return f, nil
 }
 
 // TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).

@@ -22,7 +22,7 @@ type LocalInFlight struct {
 	watch *watch // nil: nobody observes
 }
 
-// localHolds are the permits that are held, which limiters of several limits can share, see [LocalInFlights].
+// localHolds are the permits that are held, which limiters of several limits can share, see [LocalInFlight.With].
 type localHolds struct {
 	local
 	made int64
@@ -39,17 +39,16 @@ func NewLocalInFlight(limit int, opts ...Option) (*LocalInFlight, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newLocalHolder(&s).of(limit)
+	holds := &LocalInFlight{&localHolds{made: limitersMade.Add(1), held: map[string]int{}}, 0, s.name, s.watch(s.name)}
+	return holds.With(limit)
 }
 
-// newLocalHolder is a limiter with these options, whose limit is missing.
-func newLocalHolder(s *settings) *LocalInFlight {
-	return &LocalInFlight{&localHolds{made: limitersMade.Add(1), held: map[string]int{}}, 0, s.name, s.watch(s.name)}
-}
-
-// of is a limiter of another limit with the same holds.
-func (f *LocalInFlight) of(limit int) (*LocalInFlight, error) {
-	if limit < 1 || limit > maxInFlight {
+// With returns the limiter of another limit, with f's name, options and holds, as [InFlight.With] does.
+func (f *LocalInFlight) With(limit int) (*LocalInFlight, error) {
+	switch {
+	case f.localHolds == nil:
+		return nil, errUnmade
+	case limit < 1 || limit > maxInFlight:
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}
 	return &LocalInFlight{f.localHolds, limit, f.name, f.watch}, nil

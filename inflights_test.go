@@ -12,29 +12,28 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
-func TestInFlightsMakeEachLimitOnce(t *testing.T) {
+func TestInFlightWithMakesEachLimitOnce(t *testing.T) {
 	client := limitertest.Offline(t)
 	opts := []ratelimit.Option{ratelimit.WithName("jobs")}
-	jobs := ratelimit.Must(ratelimit.NewInFlights(client, opts...))
+	jobs := ratelimit.Must(ratelimit.NewInFlight(client, 10, time.Minute, opts...))
 	opts[0] = ratelimit.WithName("b")
-	first := ratelimit.Must(jobs.Of(3, time.Minute))
+	first := ratelimit.Must(jobs.With(3, time.Minute))
 	require.Equal(t, "jobs", first.Name())
-	require.Same(t, first, ratelimit.Must(jobs.Of(3, time.Minute)))
-	require.NotSame(t, first, ratelimit.Must(jobs.Of(3, time.Second)))
-	local := ratelimit.Must(ratelimit.NewLocalInFlights(ratelimit.WithName("jobs")))
-	require.Equal(t, "jobs", ratelimit.Must(local.Of(3)).Name())
-	require.Same(t, ratelimit.Must(local.Of(3)), ratelimit.Must(local.Of(3)))
+	require.Same(t, first, ratelimit.Must(jobs.With(3, time.Minute)))
+	require.NotSame(t, first, ratelimit.Must(jobs.With(3, time.Second)))
+	local := ratelimit.Must(ratelimit.NewLocalInFlight(10, ratelimit.WithName("jobs")))
+	require.Equal(t, "jobs", ratelimit.Must(local.With(3)).Name())
 
 	for says, err := range map[string]error{
-		"the client is nil":           second(ratelimit.NewInFlights(nil)),
-		"option 1 is nil":             second(ratelimit.NewInFlights(client, nil)),
-		"WithHeadroom":                second(ratelimit.NewInFlights(client, ratelimit.WithHeadroom(1))),
-		"WithName: ":                  second(ratelimit.NewLocalInFlights(ratelimit.WithName("a:b"))),
-		"the limiter was not made":    second((&ratelimit.InFlights{}).Of(1, time.Second)),
-		"was not made":                second((&ratelimit.LocalInFlights{}).Of(1)),
-		"the limit is 0; it must be":  second(jobs.Of(0, time.Second)),
-		"the limit is -1; it must be": second(local.Of(-1)),
-		"the lease is 0s":             second(jobs.Of(1, 0)),
+		"the client is nil":           second(ratelimit.NewInFlight(nil, 10, time.Minute)),
+		"option 1 is nil":             second(ratelimit.NewInFlight(client, 10, time.Minute, nil)),
+		"WithHeadroom":                second(ratelimit.NewInFlight(client, 10, time.Minute, ratelimit.WithHeadroom(1))),
+		"WithName: ":                  second(ratelimit.NewLocalInFlight(10, ratelimit.WithName("a:b"))),
+		"the limiter was not made":    second((&ratelimit.InFlight{}).With(1, time.Second)),
+		"was not made":                second((&ratelimit.LocalInFlight{}).With(1)),
+		"the limit is 0; it must be":  second(jobs.With(0, time.Second)),
+		"the limit is -1; it must be": second(local.With(-1)),
+		"the lease is 0s":             second(jobs.With(1, 0)),
 	} {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, says)
 		require.ErrorContains(t, err, says)
@@ -54,10 +53,10 @@ func TestALimitOfHoldsThatChanges(t *testing.T) {
 					held = o.Held
 				}
 			})
-			shared := ratelimit.Must(ratelimit.NewInFlights(s.Client, seen, ratelimit.WithName("jobs")))
-			local := ratelimit.Must(ratelimit.NewLocalInFlights(seen))
-			onRedis := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return shared.Of(limit, time.Minute) }))
-			inMemory := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return local.Of(limit) }))
+			shared := ratelimit.Must(ratelimit.NewInFlight(s.Client, 10, time.Minute, seen, ratelimit.WithName("jobs")))
+			local := ratelimit.Must(ratelimit.NewLocalInFlight(10, seen))
+			onRedis := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return shared.With(limit, time.Minute) }))
+			inMemory := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return local.With(limit) }))
 			dead := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 			defer dead.Close()
 			down := ratelimit.Must(ratelimit.NewInFlight(dead, 100, time.Minute))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/gcra"
+	"github.com/tryacquire/ratelimit/internal/recent"
 )
 
 // A LocalTokenBucket is a token bucket for each key in the memory of this process. It
@@ -65,13 +66,14 @@ func (l *LocalTokenBucket) kind() kind {
 // sometimes be off by a microsecond, and Remaining by a permit. Each key would have a
 // mutex and a clock reading of its own, and nothing would show which keys to drop.
 
-// A localTable is the keys, which limiters of several rules can share, see [LocalTokenBuckets].
+// A localTable is the keys, which limiters of several rules can share, see [LocalTokenBucket.With].
 type localTable struct {
 	local
 	made   int64        // its number among those of this process that have locks
 	now    func() int64 // microseconds
 	seed   maphash.Seed
 	shards []localShard // their number is a power of two
+	limits *recent.Cache[bucketLimit, *LocalTokenBucket]
 }
 
 // localShard is one part of the keys. Calls for keys of other shards do not wait for
@@ -149,7 +151,7 @@ func NewLocalTokenBucket(rate Rate, burst int, opts ...Option) (*LocalTokenBucke
 	if err != nil {
 		return nil, err
 	}
-	return newLocal(&s).of(bucketLimit{rate, burst})
+	return newLocal(&s).limits.Get(bucketLimit{rate, burst})
 }
 
 // newLocal is a limiter with these options, whose rule is missing.
@@ -173,7 +175,19 @@ func newLocal(s *settings) *LocalTokenBucket {
 		start := time.Now() // it has a monotonic reading, which a change of the wall clock does not affect
 		t.now = func() int64 { return time.Since(start).Microseconds() }
 	}
-	return &LocalTokenBucket{localTable: t, name: s.name, watch: s.watch(s.name), empty: s.empty, follow: s.follow}
+	l := &LocalTokenBucket{localTable: t, name: s.name, watch: s.watch(s.name), empty: s.empty, follow: s.follow}
+	t.limits = recent.New(maxLimits, l.of)
+	return l
+}
+
+// With returns the bucket of another rate and burst, with l's name, options and keys, for limits that come with each
+// call: after its limit has changed, a key goes on from what it has used, as with [TokenBucket.With]. The error for a
+// limit that cannot work is that of [NewLocalTokenBucket].
+func (l *LocalTokenBucket) With(rate Rate, burst int) (*LocalTokenBucket, error) {
+	if l.localTable == nil {
+		return nil, errUnmade
+	}
+	return l.limits.Get(bucketLimit{rate, burst})
 }
 
 // of is a limiter of another rule with the same keys and options.

@@ -211,8 +211,8 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 		random := model.Seeded(seed + round)
 		s.Wipe(t)
 		s.Move(limitertest.Start)
-		onRedis := ratelimit.Must(ratelimit.NewTokenBuckets(s.Client))
-		local := ratelimit.Must(ratelimit.NewLocalTokenBuckets(ratelimit.WithClock(func() time.Time { return s.Now })))
+		onRedis := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 20))
+		local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, ratelimit.WithClock(func() time.Time { return s.Now })))
 		type limit struct {
 			rate  ratelimit.Rate
 			burst int
@@ -234,7 +234,7 @@ func TestALocalBucketDoesWhatOneOnRedisDoes(t *testing.T) {
 			both := [2]interface {
 				operator
 				ratelimit.Reserver
-			}{ratelimit.Must(onRedis.Of(limit.rate, burst)), ratelimit.Must(local.Of(limit.rate, burst))}
+			}{ratelimit.Must(onRedis.With(limit.rate, burst)), ratelimit.Must(local.With(limit.rate, burst))}
 			n := 1 + random.IntN(burst)
 			op := random.IntN(8)
 			var p pair

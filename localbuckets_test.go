@@ -20,43 +20,45 @@ type tenantLimit struct {
 // withEachCall is the limiters of limits that come with each call, on Redis and in memory, and what they pick now.
 type withEachCall struct {
 	now    tenantLimit
-	shared *ratelimit.TokenBuckets
-	local  *ratelimit.LocalTokenBuckets
+	shared *ratelimit.TokenBucket
+	local  *ratelimit.LocalTokenBucket
 }
 
 func limitsWithEachCall(s *limitertest.Stage, opts ...ratelimit.Option) *withEachCall {
 	opts = append(opts, ratelimit.WithName("tenant"), ratelimit.WithClock(func() time.Time { return s.Now }))
 	return &withEachCall{
-		shared: ratelimit.Must(ratelimit.NewTokenBuckets(s.Client, ratelimit.WithName("tenant"))),
-		local:  ratelimit.Must(ratelimit.NewLocalTokenBuckets(opts...)),
+		shared: ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 20, ratelimit.WithName("tenant"))),
+		local:  ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, opts...)),
 	}
 }
 
 func (w *withEachCall) onRedis() ratelimit.Limiter {
-	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return w.shared.Of(w.now.rate, w.now.burst) }))
+	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) {
+		return w.shared.With(w.now.rate, w.now.burst)
+	}))
 }
 
 func (w *withEachCall) inMemory() ratelimit.Limiter {
-	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return w.local.Of(w.now.rate, w.now.burst) }))
+	return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return w.local.With(w.now.rate, w.now.burst) }))
 }
 
 func TestLocalTokenBucketsMakeEachLimitOnce(t *testing.T) {
 	opts := []ratelimit.Option{ratelimit.WithName("tenant")}
-	buckets := ratelimit.Must(ratelimit.NewLocalTokenBuckets(opts...))
+	buckets := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, opts...))
 	opts[0] = ratelimit.WithEmptyStart()
-	first := ratelimit.Must(buckets.Of(ratelimit.PerSecond(10), 20))
+	first := ratelimit.Must(buckets.With(ratelimit.PerSecond(10), 20))
 	require.Equal(t, "tenant", first.Name())
-	require.Same(t, first, ratelimit.Must(buckets.Of(ratelimit.PerSecond(10), 20)))
-	require.NotSame(t, first, ratelimit.Must(buckets.Of(ratelimit.PerSecond(10), 21)))
+	require.Same(t, first, ratelimit.Must(buckets.With(ratelimit.PerSecond(10), 20)))
+	require.NotSame(t, first, ratelimit.Must(buckets.With(ratelimit.PerSecond(10), 21)))
 	require.Equal(t, 19, must(t)(first.TryAcquire(ctx, "k")).Remaining)
 
 	for says, err := range map[string]error{
-		"option 1 is nil":            second(ratelimit.NewLocalTokenBuckets(nil)),
-		"WithName: ":                 second(ratelimit.NewLocalTokenBuckets(ratelimit.WithName("a:b"))),
-		"WithHeadroom":               second(ratelimit.NewLocalTokenBuckets(ratelimit.WithHeadroom(1))),
-		"the limiter was not made":   second((&ratelimit.LocalTokenBuckets{}).Of(ratelimit.PerSecond(1), 1)),
-		"the rate's Count is 0":      second(buckets.Of(ratelimit.PerSecond(0), 1)),
-		"the burst is 0; it must be": second(buckets.Of(ratelimit.PerSecond(1), 0)),
+		"option 1 is nil":            second(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, nil)),
+		"WithName: ":                 second(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, ratelimit.WithName("a:b"))),
+		"WithHeadroom":               second(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, ratelimit.WithHeadroom(1))),
+		"the limiter was not made":   second((&ratelimit.LocalTokenBucket{}).With(ratelimit.PerSecond(1), 1)),
+		"the rate's Count is 0":      second(buckets.With(ratelimit.PerSecond(0), 1)),
+		"the burst is 0; it must be": second(buckets.With(ratelimit.PerSecond(1), 0)),
 	} {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, says)
 		require.ErrorContains(t, err, says)
@@ -120,17 +122,17 @@ func TestALimitThatChangesThroughEveryPolicy(t *testing.T) {
 func TestTwoLimitsOfOneKeyInOneCall(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	w := limitsWithEachCall(s)
-	holds := ratelimit.Must(ratelimit.NewLocalInFlights())
+	holds := ratelimit.Must(ratelimit.NewLocalInFlight(10))
 	for name, claims := range map[string][2]ratelimit.Claim{
-		"on Redis":        {ratelimit.Must(w.shared.Of(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.shared.Of(ratelimit.PerSecond(1), 4)).Claim("k", 1)},
-		"in memory":       {ratelimit.Must(w.local.Of(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.local.Of(ratelimit.PerSecond(1), 4)).Claim("k", 1)},
-		"holds in memory": {ratelimit.Must(holds.Of(3)).Claim("k", 1), ratelimit.Must(holds.Of(4)).Claim("k", 1)},
+		"on Redis":        {ratelimit.Must(w.shared.With(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.shared.With(ratelimit.PerSecond(1), 4)).Claim("k", 1)},
+		"in memory":       {ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 4)).Claim("k", 1)},
+		"holds in memory": {ratelimit.Must(holds.With(3)).Claim("k", 1), ratelimit.Must(holds.With(4)).Claim("k", 1)},
 	} {
 		_, err := ratelimit.TryAcquireAll(ctx, claims[0], claims[1])
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, name)
 		require.ErrorContains(t, err, "claim the same key", name)
 	}
-	all, err := ratelimit.TryAcquireAll(ctx, ratelimit.Must(w.local.Of(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.local.Of(ratelimit.PerSecond(1), 3)).Claim("k", 1))
+	all, err := ratelimit.TryAcquireAll(ctx, ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)).Claim("k", 1))
 	require.NoError(t, err)
 	require.Equal(t, 1, all.Remaining, "two claims by one limit are their sum")
 }

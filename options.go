@@ -33,32 +33,25 @@ const (
 	newSlidingWindow
 	newSlidingLog
 	newTokenBucket
-	newTokenBuckets
 	newLeakyBucket
 	newInFlight
-	newInFlights
 	newLocalTokenBucket
-	newLocalTokenBuckets
 	newLocalInFlight
-	newLocalInFlights
 	newFallback
 	newHoldFallback
 	newDenyCache
 
-	ofWindows     = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
-	ofTokens      = newTokenBucket | newTokenBuckets
-	onTheirRedis  = ofWindows | ofTokens | newLeakyBucket | ofHolds
-	ofHolds       = newInFlight | newInFlights
-	ofLocalTokens = newLocalTokenBucket | newLocalTokenBuckets
-	ofLimiters    = onTheirRedis | ofLocalTokens | newLocalInFlight | newLocalInFlights
-	ofFallbacks   = newFallback | newHoldFallback
-	everywhere    = ofLimiters | ofFallbacks | newDenyCache
+	ofWindows    = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
+	onTheirRedis = ofWindows | newTokenBucket | newLeakyBucket | newInFlight
+	ofLimiters   = onTheirRedis | newLocalTokenBucket | newLocalInFlight
+	ofFallbacks  = newFallback | newHoldFallback
+	everywhere   = ofLimiters | ofFallbacks | newDenyCache
 )
 
 // constructorNames are in the order of the constants.
 var constructorNames = [...]string{
-	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewTokenBuckets", "NewLeakyBucket",
-	"NewInFlight", "NewInFlights", "NewLocalTokenBucket", "NewLocalTokenBuckets", "NewLocalInFlight", "NewLocalInFlights", "NewFallback", "NewHoldFallback", "NewDenyCache",
+	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewLeakyBucket",
+	"NewInFlight", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache",
 }
 
 // optionsOf says which constructors have an option.
@@ -66,19 +59,19 @@ var optionsOf = map[string]constructors{
 	"WithName":         everywhere,
 	"WithObserver":     everywhere,
 	"WithPrefix":       onTheirRedis,
-	"WithClock":        onTheirRedis | ofLocalTokens,
+	"WithClock":        onTheirRedis | newLocalTokenBucket,
 	"WithMaxSkew":      onTheirRedis,
 	"WithoutMerging":   onTheirRedis,
-	"WithHeadroom":     onTheirRedis &^ ofHolds,
+	"WithHeadroom":     onTheirRedis &^ newInFlight,
 	"WithAlignment":    newFixedWindow,
 	"WithStorage":      newSlidingWindow,
 	"WithSubWindows":   newSlidingWindow,
 	"WithResolution":   newSlidingLog,
-	"WithRefillEvery":  ofTokens,
-	"WithExactReturns": ofTokens | newLeakyBucket,
-	"WithEmptyStart":   ofLocalTokens,
-	"WithLastAnswers":  ofLocalTokens,
-	"WithMaxKeys":      ofLocalTokens | newDenyCache,
+	"WithRefillEvery":  newTokenBucket,
+	"WithExactReturns": newTokenBucket | newLeakyBucket,
+	"WithEmptyStart":   newLocalTokenBucket,
+	"WithLastAnswers":  newLocalTokenBucket,
+	"WithMaxKeys":      newLocalTokenBucket | newDenyCache,
 	"WithMaxDenial":    newDenyCache,
 	"WithBudget":       ofFallbacks,
 	"WithBreaker":      ofFallbacks,
@@ -180,7 +173,7 @@ func WithPrefix(prefix string) Option {
 // needed even while the caller's clock stands still, as in a test on a real server.
 //
 // Calls of several limiters with different limits are merged only if the option of the first of them is
-// one value, as it is for the limiters of a [TokenBuckets].
+// one value, as it is for the limiters of [TokenBucket.With].
 func WithClock(now func() time.Time) Option {
 	clock := &callerClock{now}
 	return limiterOption("WithClock", func(s *settings) {

@@ -20,26 +20,26 @@ import (
 
 // optionTable says which constructor has which option (x).
 const optionTable = `
-                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket TokenBuckets LeakyBucket InFlight InFlights LocalTokenBucket LocalTokenBuckets LocalInFlight LocalInFlights Fallback HoldFallback DenyCache
-WithName          x           x              x             x          x           x            x           x        x         x                x                 x             x              x        x            x
-WithObserver      x           x              x             x          x           x            x           x        x         x                x                 x             x              x        x            x
-WithPrefix        x           x              x             x          x           x            x           x        x         .                .                 .             .              .        .            .
-WithClock         x           x              x             x          x           x            x           x        x         x                x                 .             .              .        .            .
-WithMaxSkew       x           x              x             x          x           x            x           x        x         .                .                 .             .              .        .            .
-WithoutMerging    x           x              x             x          x           x            x           x        x         .                .                 .             .              .        .            .
-WithHeadroom      x           x              x             x          x           x            x           .        .         .                .                 .             .              .        .            .
-WithAlignment     x           .              .             .          .           .            .           .        .         .                .                 .             .              .        .            .
-WithStorage       .           .              x             .          .           .            .           .        .         .                .                 .             .              .        .            .
-WithSubWindows    .           .              x             .          .           .            .           .        .         .                .                 .             .              .        .            .
-WithResolution    .           .              .             x          .           .            .           .        .         .                .                 .             .              .        .            .
-WithRefillEvery   .           .              .             .          x           x            .           .        .         .                .                 .             .              .        .            .
-WithExactReturns  .           .              .             .          x           x            x           .        .         .                .                 .             .              .        .            .
-WithEmptyStart    .           .              .             .          .           .            .           .        .         x                x                 .             .              .        .            .
-WithLastAnswers   .           .              .             .          .           .            .           .        .         x                x                 .             .              .        .            .
-WithMaxKeys       .           .              .             .          .           .            .           .        .         x                x                 .             .              .        .            x
-WithMaxDenial     .           .              .             .          .           .            .           .        .         .                .                 .             .              .        .            x
-WithBudget        .           .              .             .          .           .            .           .        .         .                .                 .             .              x        x            .
-WithBreaker       .           .              .             .          .           .            .           .        .         .                .                 .             .              x        x            .
+                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket InFlight LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache
+WithName          x           x              x             x          x           x           x        x                x             x        x            x
+WithObserver      x           x              x             x          x           x           x        x                x             x        x            x
+WithPrefix        x           x              x             x          x           x           x        .                .             .        .            .
+WithClock         x           x              x             x          x           x           x        x                .             .        .            .
+WithMaxSkew       x           x              x             x          x           x           x        .                .             .        .            .
+WithoutMerging    x           x              x             x          x           x           x        .                .             .        .            .
+WithHeadroom      x           x              x             x          x           x           .        .                .             .        .            .
+WithAlignment     x           .              .             .          .           .           .        .                .             .        .            .
+WithStorage       .           .              x             .          .           .           .        .                .             .        .            .
+WithSubWindows    .           .              x             .          .           .           .        .                .             .        .            .
+WithResolution    .           .              .             x          .           .           .        .                .             .        .            .
+WithRefillEvery   .           .              .             .          x           .           .        .                .             .        .            .
+WithExactReturns  .           .              .             .          x           x           .        .                .             .        .            .
+WithEmptyStart    .           .              .             .          .           .           .        x                .             .        .            .
+WithLastAnswers   .           .              .             .          .           .           .        x                .             .        .            .
+WithMaxKeys       .           .              .             .          .           .           .        x                .             .        .            x
+WithMaxDenial     .           .              .             .          .           .           .        .                .             .        .            x
+WithBudget        .           .              .             .          .           .           .        .                .             x        x            .
+WithBreaker       .           .              .             .          .           .           .        .                .             x        x            .
 `
 
 // eachOption is a value of each.
@@ -79,14 +79,10 @@ func limiterWith(c ratelimit.Client) map[string]func(o ...ratelimit.Option) (any
 		"TokenBucket": func(o ...ratelimit.Option) (any, error) {
 			return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, o...)
 		},
-		"TokenBuckets": func(o ...ratelimit.Option) (any, error) { return ratelimit.NewTokenBuckets(c, o...) },
 		"LeakyBucket": func(o ...ratelimit.Option) (any, error) {
 			return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 2, o...)
 		},
-		"InFlight":          func(o ...ratelimit.Option) (any, error) { return ratelimit.NewInFlight(c, 2, time.Minute, o...) },
-		"InFlights":         func(o ...ratelimit.Option) (any, error) { return ratelimit.NewInFlights(c, o...) },
-		"LocalTokenBuckets": func(o ...ratelimit.Option) (any, error) { return ratelimit.NewLocalTokenBuckets(o...) },
-		"LocalInFlights":    func(o ...ratelimit.Option) (any, error) { return ratelimit.NewLocalInFlights(o...) },
+		"InFlight": func(o ...ratelimit.Option) (any, error) { return ratelimit.NewInFlight(c, 2, time.Minute, o...) },
 		"LocalTokenBucket": func(o ...ratelimit.Option) (any, error) {
 			return ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 2, o...)
 		},

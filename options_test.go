@@ -61,7 +61,7 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 		{sliding(1, s, ratelimit.WithSubWindows(0)), "WithSubWindows: 0 is not between 1 and 100000"},
 		{sliding(1, s, ratelimit.WithSubWindows(100_001)), "WithSubWindows: 100001"},
 		{sliding(1, s, ratelimit.WithSubWindows(7)), "the window 1s is not divisible into 7 sub-windows"},
-		{sliding(1, s, ratelimit.WithStorage(3)), "WithStorage: 3 is not one of StorageHash, StorageList and StorageZSet"},
+		{sliding(1, s, ratelimit.WithStorage(3)), "WithStorage: 3 is not a storage; the last is StorageZSet"},
 		{sliding(1, s, ratelimit.WithStorage(-1)), "WithStorage: -1"},
 		{sliding(1, s, ratelimit.WithStorage(ratelimit.StorageZSet), ratelimit.WithSubWindows(10)), "WithSubWindows: the storage ZSet is exact and has no sub-windows"},
 		{sliding(10_001, s, ratelimit.WithStorage(ratelimit.StorageZSet)), "the limit is 10001; with the storage ZSet it must be at most 10000; a SlidingLog is as exact, for any limit"},

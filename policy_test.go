@@ -127,12 +127,12 @@ func TestEveryOperationThroughEveryPolicy(t *testing.T) {
 		"FixedWindow": func(name string) operator {
 			return ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 3, time.Minute, ratelimit.WithName(name)))
 		},
-		"TokenBuckets": func(name string) operator {
-			return ratelimit.Must(ratelimit.Must(ratelimit.NewTokenBuckets(s.Client, ratelimit.WithName(name))).Of(ratelimit.PerSecond(1), 3))
+		"TokenBucket.With": func(name string) operator {
+			return ratelimit.Must(ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 20, ratelimit.WithName(name))).With(ratelimit.PerSecond(1), 3))
 		},
-		"LocalTokenBuckets": func(name string) operator {
+		"LocalTokenBucket.With": func(name string) operator {
 			clock := ratelimit.WithClock(func() time.Time { return s.Now })
-			return ratelimit.Must(ratelimit.Must(ratelimit.NewLocalTokenBuckets(clock, ratelimit.WithName(name))).Of(ratelimit.PerSecond(1), 3))
+			return ratelimit.Must(ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(10), 20, clock, ratelimit.WithName(name))).With(ratelimit.PerSecond(1), 3))
 		},
 	}
 	type stack struct {

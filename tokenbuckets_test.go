@@ -12,22 +12,22 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
-func TestTokenBucketsMakeEachLimitOnce(t *testing.T) {
-	buckets := ratelimit.Must(ratelimit.NewTokenBuckets(limitertest.Offline(t), ratelimit.WithName("tenant")))
-	first := ratelimit.Must(buckets.Of(ratelimit.PerSecond(10), 20))
+func TestWithMakesEachLimitOnce(t *testing.T) {
+	buckets := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(10), 20, ratelimit.WithName("tenant")))
+	first := ratelimit.Must(buckets.With(ratelimit.PerSecond(10), 20))
 	require.Equal(t, "tenant", first.Name())
-	require.Same(t, first, ratelimit.Must(buckets.Of(ratelimit.PerSecond(10), 20)))
-	require.NotSame(t, first, ratelimit.Must(buckets.Of(ratelimit.PerSecond(10), 21)))
-	require.NotSame(t, first, ratelimit.Must(buckets.Of(ratelimit.PerMinute(10), 20)))
+	require.Same(t, first, ratelimit.Must(buckets.With(ratelimit.PerSecond(10), 20)))
+	require.NotSame(t, first, ratelimit.Must(buckets.With(ratelimit.PerSecond(10), 21)))
+	require.NotSame(t, first, ratelimit.Must(buckets.With(ratelimit.PerMinute(10), 20)))
 }
 
 // TestALimitThatChangesBetweenCalls: a key goes on from what it has used.
 func TestALimitThatChangesBetweenCalls(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
-	buckets := ratelimit.Must(ratelimit.NewTokenBuckets(s.Client, ratelimit.WithName("tenant")))
+	buckets := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(10), 20, ratelimit.WithName("tenant")))
 	try := func(rate ratelimit.Rate, burst, n int) ratelimit.Result {
 		t.Helper()
-		return must(t)(ratelimit.Must(buckets.Of(rate, burst)).TryAcquireN(ctx, "k", n))
+		return must(t)(ratelimit.Must(buckets.With(rate, burst)).TryAcquireN(ctx, "k", n))
 	}
 	require.Equal(t, ratelimit.Result{
 		Allowed: true, Limit: 10, Window: 10 * time.Minute, Remaining: 4, ResetAfter: 6 * time.Minute,
@@ -41,48 +41,48 @@ func TestALimitThatChangesBetweenCalls(t *testing.T) {
 	require.Equal(t, []string{"ratelimit:tenant:tokenbucket{k}"}, s.Admin.Keys(ctx, "*").Val())
 }
 
-func TestTokenBucketsRefuseWhatCannotWork(t *testing.T) {
+func TestWithRefusesWhatCannotWork(t *testing.T) {
 	client := limitertest.Offline(t)
 	for says, err := range map[string]error{
-		"the client is nil":        second(ratelimit.NewTokenBuckets(nil)),
-		"the client is a pipeline": second(ratelimit.NewTokenBuckets(redis.NewClient(&redis.Options{}).Pipeline())),
-		"option 1 is nil":          second(ratelimit.NewTokenBuckets(client, nil)),
-		"WithName: ":               second(ratelimit.NewTokenBuckets(client, ratelimit.WithName("a:b"))),
-		"the limiter was not made": second((&ratelimit.TokenBuckets{}).Of(ratelimit.PerSecond(1), 1)),
+		"the client is nil":        second(ratelimit.NewTokenBucket(nil, ratelimit.PerSecond(10), 20)),
+		"the client is a pipeline": second(ratelimit.NewTokenBucket(redis.NewClient(&redis.Options{}).Pipeline(), ratelimit.PerSecond(10), 20)),
+		"option 1 is nil":          second(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, nil)),
+		"WithName: ":               second(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithName("a:b"))),
+		"the limiter was not made": second((&ratelimit.TokenBucket{}).With(ratelimit.PerSecond(1), 1)),
 	} {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, says)
 		require.ErrorContains(t, err, says)
 	}
-	buckets := ratelimit.Must(ratelimit.NewTokenBuckets(client, ratelimit.WithHeadroom(5), ratelimit.WithRefillEvery(time.Minute)))
-	_, err := buckets.Of(ratelimit.PerSecond(1), 5)
+	buckets := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(10), 20, ratelimit.WithHeadroom(5), ratelimit.WithRefillEvery(time.Minute)))
+	_, err := buckets.With(ratelimit.PerSecond(1), 5)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.ErrorContains(t, err, "WithHeadroom")
-	_, err = buckets.Of(ratelimit.PerSecond(0), 5)
+	_, err = buckets.With(ratelimit.PerSecond(0), 5)
 	require.ErrorContains(t, err, "the rate's Count is 0; it must be at least 1")
-	_, err = buckets.Of(ratelimit.PerSecond(1), 6)
+	_, err = buckets.With(ratelimit.PerSecond(1), 6)
 	require.NoError(t, err)
 }
 
 func second[T any](_ T, err error) error { return err }
 
-// TestOptionsOfTokenBucketsAreTheirOwn: a caller that changes its slice changes no limit.
-func TestOptionsOfTokenBucketsAreTheirOwn(t *testing.T) {
+// TestOptionsOfABucketAreItsOwn: a caller that changes its slice changes no limit.
+func TestOptionsOfABucketAreItsOwn(t *testing.T) {
 	opts := []ratelimit.Option{ratelimit.WithName("a")}
-	buckets := ratelimit.Must(ratelimit.NewTokenBuckets(limitertest.Offline(t), opts...))
+	buckets := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(t), ratelimit.PerSecond(10), 20, opts...))
 	opts[0] = ratelimit.WithName("b")
-	require.Equal(t, "a", ratelimit.Must(buckets.Of(ratelimit.PerSecond(1), 1)).Name())
+	require.Equal(t, "a", ratelimit.Must(buckets.With(ratelimit.PerSecond(1), 1)).Name())
 }
 
-// BenchmarkTokenBucketsOf is what a limit that comes with the call costs beside the limiter.
-func BenchmarkTokenBucketsOf(b *testing.B) {
-	buckets := ratelimit.Must(ratelimit.NewTokenBuckets(limitertest.Offline(b)))
+// BenchmarkTokenBucketWith is what a limit that comes with the call costs beside the limiter.
+func BenchmarkTokenBucketWith(b *testing.B) {
+	buckets := ratelimit.Must(ratelimit.NewTokenBucket(limitertest.Offline(b), ratelimit.PerSecond(10), 20))
 	for _, limits := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("limits=%d", limits), func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetParallelism(128)
 			b.RunParallel(func(pb *testing.PB) {
 				for i := 0; pb.Next(); i++ {
-					if _, err := buckets.Of(ratelimit.PerSecond(1+i%limits), 100); err != nil {
+					if _, err := buckets.With(ratelimit.PerSecond(1+i%limits), 100); err != nil {
 						b.Fatal(err)
 					}
 				}
@@ -92,7 +92,7 @@ func BenchmarkTokenBucketsOf(b *testing.B) {
 	b.Run("making", func(b *testing.B) {
 		b.ReportAllocs()
 		for i := 0; b.Loop(); i++ {
-			if _, err := buckets.Of(ratelimit.PerMinute(1+i%100_000), 100); err != nil {
+			if _, err := buckets.With(ratelimit.PerMinute(1+i%100_000), 100); err != nil {
 				b.Fatal(err)
 			}
 		}

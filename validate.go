@@ -61,6 +61,6 @@ func checkSpan(name string, d time.Duration) error {
 // remove them 2 ms.
 const maxStored = 10_000
 
-// maxTokenBuckets is how many limits TokenBuckets keeps: as many as are usually in use at once,
+// maxLimits is how many limits of [TokenBucket.With] are kept: as many as are usually in use at once,
 // in some 26 MB.
-const maxTokenBuckets = 16_384
+const maxLimits = 16_384

@@ -52,7 +52,7 @@ func matches() []match {
 		},
 		{
 			title: "A limit that comes with each call",
-			about: "Each of 10,000 keys has a token bucket of another burst, which `TokenBuckets` looks up. Aimed at: 0.80 × with 256 callers.",
+			about: "Each of 10,000 keys has a token bucket of another burst, which `TokenBucket.With` looks up. Aimed at: 0.80 × with 256 callers.",
 			contestants: []contestant{
 				{name: "a limit of 10,000", only: allowed, cancellable: true, open: openLimits},
 				{name: "one limit", only: allowed, cancellable: true, open: limiter(tokenBucket)},
@@ -288,13 +288,13 @@ func openPlansBeside(plans int) func(b *testbed, _ verdict, tag string) (decide,
 // openLimits has a limit of its own for each key.
 func openLimits(b *testbed, _ verdict, tag string) (decide, error) {
 	rate, burst := bucket(allowed)
-	buckets, err := ratelimit.NewTokenBuckets(b.client, ratelimit.WithPrefix(tag))
+	buckets, err := ratelimit.NewTokenBucket(b.client, rate, burst, ratelimit.WithPrefix(tag))
 	return func(ctx context.Context, key string) (bool, error) {
 		number, err := strconv.Atoi(strings.TrimPrefix(key, "user:"))
 		if err != nil {
 			return false, err
 		}
-		l, err := buckets.Of(rate, burst-number)
+		l, err := buckets.With(rate, burst-number)
 		if err != nil {
 			return false, err
 		}

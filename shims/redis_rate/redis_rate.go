@@ -1,5 +1,5 @@
 // Package redis_rate has the types and calls of github.com/go-redis/redis_rate/v10, whose
-// decisions are made by [ratelimit.TokenBuckets]. A service changes one import to use it, and
+// decisions are made by [ratelimit.TokenBucket]. A service changes one import to use it, and
 // changes it back to return:
 //
 //	import "github.com/tryacquire/ratelimit/shims/redis_rate"
@@ -24,14 +24,14 @@ const Name = "redis_rate"
 
 // A Limiter decides how often events may happen. The limit comes with each call.
 type Limiter struct {
-	buckets *ratelimit.TokenBuckets
+	buckets *ratelimit.TokenBucket
 	err     error // why there are none
 }
 
 // NewLimiter returns a Limiter. rdb is a *redis.Client, *redis.ClusterClient, *redis.Ring or
 // redis.UniversalClient. If it cannot work, every call returns the reason.
 func NewLimiter(rdb ratelimit.Client) *Limiter {
-	buckets, err := ratelimit.NewTokenBuckets(rdb, ratelimit.WithName(Name))
+	buckets, err := ratelimit.NewTokenBucket(rdb, ratelimit.PerSecond(1), 1, ratelimit.WithName(Name))
 	return &Limiter{buckets, err}
 }
 
@@ -116,7 +116,11 @@ func (l Limiter) bucket(limit Limit) (*ratelimit.TokenBucket, error) {
 	if l.err != nil {
 		return nil, l.err
 	}
-	bucket, err := l.buckets.Of(limit.rate(), max(limit.Burst, 1))
+	buckets := l.buckets
+	if buckets == nil { // the zero value: the error says so
+		buckets = new(ratelimit.TokenBucket)
+	}
+	bucket, err := buckets.With(limit.rate(), max(limit.Burst, 1))
 	if err != nil {
 		return nil, fmt.Errorf("redis_rate: the limit %v: %w", limit, err)
 	}

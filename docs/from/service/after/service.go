@@ -17,9 +17,8 @@ import (
 
 // A Service limits what its customers do. Its keys have a prefix, because an empty key is an error.
 type Service struct {
-	api, login, search, send, everybody *ratelimit.TokenBucket
-	tenants                             *ratelimit.TokenBuckets
-	sms                                 *ratelimit.All
+	api, login, search, send, everybody, tenants *ratelimit.TokenBucket
+	sms                                          *ratelimit.All
 }
 
 // New returns a service.
@@ -33,7 +32,7 @@ func New(client redis.UniversalClient) *Service {
 		search:    bucket("search", ratelimit.PerHour(100), 100),
 		send:      bucket("send", ratelimit.PerHour(10), 10),
 		everybody: bucket("everybody", ratelimit.PerSecond(1000), 1000),
-		tenants:   ratelimit.Must(ratelimit.NewTokenBuckets(client, ratelimit.WithName("tenant"))),
+		tenants:   bucket("tenant", ratelimit.PerSecond(10), 10),
 		sms: ratelimit.Must(ratelimit.NewAll(
 			bucket("sms-minute", ratelimit.PerMinute(1), 1), bucket("sms-hour", ratelimit.PerHour(5), 5))),
 	}
@@ -92,7 +91,7 @@ func (s *Service) Left(ctx context.Context, user string) (int, error) {
 
 // Tenant has a limit of the tenant's own.
 func (s *Service) Tenant(ctx context.Context, tenant string, perSecond int) error {
-	limiter, err := s.tenants.Of(ratelimit.PerSecond(perSecond), perSecond) // 7
+	limiter, err := s.tenants.With(ratelimit.PerSecond(perSecond), perSecond) // 7
 	if err != nil {
 		return err
 	}
