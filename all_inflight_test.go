@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
@@ -130,7 +131,12 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 func TestAllGivesBackPermitsInFlightThatNobodyGot(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	require.NoError(t, client.FlushAll(ctx).Err())
-	lossy := losingScripts{client}
+	lossy := fakes.Losing(client, func(cmd redis.Cmder) error {
+		if fakes.IsScript(cmd) {
+			return errLost
+		}
+		return nil
+	})
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(lossy, ratelimit.PerHour(1), 5))
 	running := ratelimit.Must(ratelimit.NewInFlight(lossy, 2, time.Hour))
 	seen := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Hour))
@@ -143,18 +149,6 @@ func TestAllGivesBackPermitsInFlightThatNobodyGot(t *testing.T) {
 		require.Eventually(t, func() bool { return must(t)(seen.Peek(ctx, "k")).Remaining == 2 }, 10*time.Second, time.Millisecond)
 	}
 	require.Equal(t, 3, must(t)(ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 5)).Peek(ctx, "k")).Remaining)
-}
-
-// losingScripts loses the replies of scripts.
-type losingScripts struct{ *redis.Client }
-
-func (l losingScripts) Process(ctx context.Context, cmd redis.Cmder) error {
-	err := l.Client.Process(ctx, cmd)
-	if err != nil || cmd.Name() != "evalsha" && cmd.Name() != "eval" {
-		return err
-	}
-	cmd.SetErr(errLost)
-	return errLost
 }
 
 // TestAllDoesItsWork: Do keeps the holds of all limiters, and releases them.

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -24,21 +25,15 @@ type digestCounter struct {
 	of map[string]int
 }
 
-func (c *digestCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *digestCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func (c *digestCounter) hook() redis.Hook {
+	return fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if cmd.Name() == "evalsha" {
 			c.mu.Lock()
 			c.of[fmt.Sprint(cmd.Args()[1])]++
 			c.mu.Unlock()
 		}
 		return next(ctx, cmd)
-	}
-}
-
-func (c *digestCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	}}
 }
 
 // all is the number of executions since the last call of it, and ran how many were of these scripts.
@@ -72,7 +67,7 @@ const (
 
 func newCrowdOfPlans(t *testing.T, opts ...ratelimit.Option) *crowdOfPlans {
 	c := &crowdOfPlans{client: redistest.Start(t).Client(t), scripts: &digestCounter{of: map[string]int{}}}
-	c.client.AddHook(c.scripts)
+	c.client.AddHook(c.scripts.hook())
 	for i := range crowdPlans {
 		c.plans = append(c.plans, ratelimit.Must(ratelimit.NewTokenBucket(c.client, ratelimit.PerHour(1), 5+i, opts...)))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
@@ -109,8 +109,12 @@ func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
 func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 	shared := redistest.Shared(t)
 	ring := ringOf(t, shared.Addr())
-	trips := &counter{}
-	ring.AddHook(trips)
+	var trips atomic.Int64 // with scripts
+	ring.AddHook(fakes.Counting(func(cmds ...redis.Cmder) {
+		if slices.ContainsFunc(cmds, fakes.IsScript) {
+			trips.Add(1)
+		}
+	}))
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithPrefix("across")))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour, ratelimit.WithPrefix("across")))
 	for _, row := range []struct {
@@ -131,15 +135,15 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 	other := ratelimit.Must(ratelimit.NewFixedWindow(redis.NewClient(&redis.Options{Addr: "localhost:1"}), 5, time.Hour))
 	_, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), other.Claim("b", 1))
 	require.ErrorContains(t, err, "different clients")
-	require.Zero(t, trips.trips.Load())
+	require.Zero(t, trips.Load())
 
 	for range 2 { // the second knows the script
-		trips.trips.Store(0)
+		trips.Store(0)
 		r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("t", 1), window.Claim("{t}b", 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
-	require.EqualValues(t, 1, trips.trips.Load())
+	require.EqualValues(t, 1, trips.Load())
 	// Claims for one key count together here too.
 	r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("x", 1), window.Claim("y", 1), bucket.Claim("x", 1))
 	require.NoError(t, err)
@@ -193,11 +197,11 @@ func TestAcrossSlotsAPanicIsAnError(t *testing.T) {
 	_, err = ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
 	require.NoError(t, err)
 	asked := atomic.Int64{}
-	ring.AddHook(before{do: func() {
+	ring.AddHook(before(func() {
 		if asked.Add(1) > 2 {
 			panic("no network")
 		}
-	}})
+	}))
 	r, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
@@ -216,13 +220,13 @@ func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
 	within, cancel := context.WithCancel(ctx)
 	answer, returned := make(chan struct{}), make(chan struct{})
 	asked := atomic.Int64{}
-	ring.AddHook(before{do: func() {
+	ring.AddHook(before(func() {
 		if asked.Add(1) == 3 { // permits are given back
 			cancel()
 			<-answer
 			close(returned)
 		}
-	}})
+	}))
 	r, err := ratelimit.TryAcquireAcrossSlots(within, window.Claim("w", 2), gate.Claim("g", 1))
 	require.NoError(t, err)
 	require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result)
@@ -254,20 +258,12 @@ func TestAcrossSlotsOfAWrappedCluster(t *testing.T) {
 	}
 }
 
-// before calls do before each command.
-type before struct{ do func() }
-
-func (before) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (before) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (b before) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		b.do()
+// before calls do before each command, but not those of a pipeline.
+func before(do func()) redis.Hook {
+	return fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		do()
 		return next(ctx, cmd)
-	}
+	}}
 }
 
 // TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs: no step comes between a denied call and its
@@ -278,11 +274,11 @@ func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
 			ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
 			var clock sync.Mutex
-			ring.AddHook(before{func() {
+			ring.AddHook(before(func() {
 				clock.Lock()
 				defer clock.Unlock()
 				s.Advance(100 * time.Microsecond)
-			}})
+			}))
 			gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
 			shared := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerMinute(600), 600, opts...))
 			require.True(t, must(t)(gate.TryAcquire(ctx, "user")).Allowed)
@@ -293,30 +289,5 @@ func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
 			}
 			require.Equal(t, 600, must(t)(shared.Peek(ctx, "all")).Remaining)
 		})
-	}
-}
-
-// counter counts the round trips with scripts.
-type counter struct{ trips atomic.Int64 }
-
-func (c *counter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *counter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		c.count(cmd)
-		return next(ctx, cmd)
-	}
-}
-
-func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.count(cmds...)
-		return next(ctx, cmds)
-	}
-}
-
-func (c *counter) count(cmds ...redis.Cmder) {
-	if slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") }) {
-		c.trips.Add(1)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
@@ -600,7 +601,7 @@ func TestAllIsSentAtMostOnce(t *testing.T) {
 	require.NoError(t, client.ScriptFlush(ctx).Err())
 	require.Equal(t, 3, must(t)(all.Peek(ctx, "k")).Remaining)
 
-	lossy := losing{client}
+	lossy := fakes.Losing(client, func(redis.Cmder) error { return errLost })
 	bucket = ratelimit.Must(ratelimit.NewTokenBucket(lossy, ratelimit.PerHour(1), 5))
 	window = ratelimit.Must(ratelimit.NewFixedWindow(lossy, 5, time.Hour))
 	_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("k", 1), window.Claim("k", 1))
@@ -609,14 +610,3 @@ func TestAllIsSentAtMostOnce(t *testing.T) {
 }
 
 var errLost = errors.New("the reply was lost")
-
-// losing loses every reply.
-type losing struct{ client *redis.Client }
-
-func (l losing) Process(ctx context.Context, cmd redis.Cmder) error {
-	if err := l.client.Process(ctx, cmd); err != nil {
-		return err
-	}
-	cmd.SetErr(errLost)
-	return errLost
-}

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -19,7 +20,7 @@ func init() {
 		{Name: "Shadow", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return shadowed(l) }},
 		{Name: "DenyCache", Around: cached},
 		{Name: "Shadow, Fallback, DenyCache, Choice", Around: func(t testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
-			return shadowed(ratelimit.Must(ratelimit.NewFallback(cached(t, s, chosen(l)), failing{})))
+			return shadowed(ratelimit.Must(ratelimit.NewFallback(cached(t, s, chosen(l)), failing)))
 		}},
 	}
 }
@@ -40,20 +41,14 @@ func cached(_ testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.L
 }
 
 // failing is a secondary that decides nothing, so that the primary's errors come through.
-type failing struct{}
+var failing = &limitertest.Stub{Answer: func(_ context.Context, _ string, n int) (r ratelimit.Result, _ error) {
+	if n == fakes.Reset {
+		return r, nil
+	}
+	return r, errFailing
+}}
 
 var errFailing = errors.New("no secondary")
-
-func (failing) TryAcquire(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result{}, errFailing
-}
-func (failing) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
-	return ratelimit.Result{}, errFailing
-}
-func (failing) Peek(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result{}, errFailing
-}
-func (failing) Reset(context.Context, string) error { return nil }
 
 // What makes no sense is refused, with the order that does.
 func TestCompositionsThatAreRefused(t *testing.T) {
@@ -103,8 +98,8 @@ func TestBlockedCustomersInAnOutage(t *testing.T) {
 			return plan, nil
 		}))
 	}
-	outside := guarded(choice(failing{}))
-	inside := ratelimit.Must(ratelimit.NewDenyCache(choice(guarded(failing{}))))
+	outside := guarded(choice(failing))
+	inside := ratelimit.Must(ratelimit.NewDenyCache(choice(guarded(failing))))
 
 	require.False(t, must(t)(outside.TryAcquire(ctx, "blocked")).Allowed, "the breaker is closed")
 	require.Equal(t, ratelimit.Result{Allowed: true, Fallback: true}, must(t)(outside.TryAcquire(ctx, "customer")))

@@ -11,15 +11,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 // failsAfter is a client that fails each command after so long.
-type failsAfter time.Duration
-
-func (d failsAfter) Process(_ context.Context, cmd redis.Cmder) error {
-	time.Sleep(time.Duration(d))
-	cmd.SetErr(errors.New("down"))
-	return cmd.Err()
+func failsAfter(d time.Duration) ratelimit.Client {
+	return fakes.NewClient(func(_ context.Context, cmd redis.Cmder) error {
+		time.Sleep(d)
+		cmd.SetErr(errors.New("down"))
+		return cmd.Err()
+	})
 }
 
 // TestLatencyOfWhatASecondaryAnswers: every call lasts as long as the primary took to fail.

@@ -14,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -107,7 +108,7 @@ func FuzzReplies(f *testing.F) {
 		words := []int64{a, b, c, d, e, g}[:min(max(length, 0), 6)]
 		for _, v := range limitertest.Variants() {
 			for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
-				l, err := v.Build(answering{words}, merging...)
+				l, err := v.Build(answering(words), merging...)
 				require.NoError(t, err)
 				_, err = l.TryAcquire(ctx, "k")
 				if err != nil {
@@ -126,20 +127,20 @@ func FuzzReplies(f *testing.F) {
 }
 
 // answering is a client that answers every script with the same integers.
-type answering struct{ words []int64 }
-
-func (a answering) Process(_ context.Context, cmd redis.Cmder) error {
-	switch inner := inside(cmd).(type) {
-	case *redis.IntCmd:
-		if len(a.words) == 0 {
-			cmd.SetErr(redis.Nil)
-			return redis.Nil
+func answering(words []int64) ratelimit.Client {
+	return fakes.NewClient(func(_ context.Context, cmd redis.Cmder) error {
+		switch inner := inside(cmd).(type) {
+		case *redis.IntCmd:
+			if len(words) == 0 {
+				cmd.SetErr(redis.Nil)
+				return redis.Nil
+			}
+			inner.SetVal(words[0])
+		case *redis.IntSliceCmd:
+			inner.SetVal(words)
 		}
-		inner.SetVal(a.words[0])
-	case *redis.IntSliceCmd:
-		inner.SetVal(a.words)
-	}
-	return nil
+		return nil
+	})
 }
 
 // inside is the command within a redisexec.Once.

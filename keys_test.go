@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
@@ -30,14 +31,6 @@ func joined(segments []string, most int) []string {
 	return all
 }
 
-// lastKey is a client that keeps the key of the last script, and no server.
-type lastKey string
-
-func (k *lastKey) Process(_ context.Context, cmd redis.Cmder) error {
-	*k = lastKey(limitertest.Text(cmd.Args()[3]))
-	return redis.Nil
-}
-
 // Every limiter that can be built of these segments, with every key: no two of them
 // are the same key in Redis.
 func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
@@ -55,8 +48,12 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 					return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 1, o...)
 				},
 			} {
-				var sent lastKey
-				l, err := build(&sent, ratelimit.WithPrefix(prefix), ratelimit.WithName(name))
+				var sent string // the key of the last script
+				client := fakes.NewClient(func(_ context.Context, cmd redis.Cmder) error {
+					sent = limitertest.Text(cmd.Args()[3])
+					return redis.Nil
+				})
+				l, err := build(client, ratelimit.WithPrefix(prefix), ratelimit.WithName(name))
 				if err != nil {
 					require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 					continue
@@ -68,9 +65,9 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 					}
 					_, _ = l.TryAcquire(ctx, key)
 					of := fmt.Sprintf("%s:%s, %T, %q", prefix, name, l, key)
-					owner, taken := owners[string(sent)]
+					owner, taken := owners[sent]
 					require.False(t, taken, "%q is a key of %q and of %q", sent, owner, of)
-					owners[string(sent)] = of
+					owners[sent] = of
 				}
 			}
 		}

@@ -91,7 +91,7 @@ func TestALimitThatChangesThroughEveryPolicy(t *testing.T) {
 				case "in memory":
 					l = p.Around(t, s, w.inMemory())
 				default:
-					l = ratelimit.Must(ratelimit.NewFallback(failing{}, p.Around(t, s, w.inMemory())))
+					l = ratelimit.Must(ratelimit.NewFallback(failing, p.Around(t, s, w.inMemory())))
 				}
 				for i, step := range steps {
 					w.now = step.limit

@@ -1,7 +1,6 @@
 package ratelimit_test
 
 import (
-	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,21 +12,7 @@ import (
 )
 
 // anyKey is a user's limiter, which takes every key.
-type anyKey struct{}
-
-func (anyKey) TryAcquire(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result{Allowed: true}, nil
-}
-
-func (anyKey) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
-	return ratelimit.Result{Allowed: true}, nil
-}
-
-func (anyKey) Peek(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result{Allowed: true}, nil
-}
-
-func (anyKey) Reset(context.Context, string) error { return nil }
+var anyKey = &limitertest.Stub{Result: ratelimit.Result{Allowed: true}}
 
 // TestKeysHaveAtMost4096Bytes: in every limiter and every decorator, whatever is under
 // it, and Redis is not asked.
@@ -95,10 +80,10 @@ func TestKeysHaveAtMost4096Bytes(t *testing.T) {
 		"AllowAll":                  ratelimit.AllowAll(),
 		"DenyAll":                   ratelimit.DenyAll(),
 		"DenyCache":                 ratelimit.Must(ratelimit.NewDenyCache(local)),
-		"DenyCache of a user's":     ratelimit.Must(ratelimit.NewDenyCache(anyKey{})),
+		"DenyCache of a user's":     ratelimit.Must(ratelimit.NewDenyCache(anyKey)),
 		"Fallback":                  ratelimit.Must(ratelimit.NewFallback(local, ratelimit.AllowAll())),
-		"Fallback of a user's":      ratelimit.Must(ratelimit.NewFallback(anyKey{}, anyKey{})),
-		"DenyCache of a Fallback":   ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewFallback(anyKey{}, anyKey{})))),
+		"Fallback of a user's":      ratelimit.Must(ratelimit.NewFallback(anyKey, anyKey)),
+		"DenyCache of a Fallback":   ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewFallback(anyKey, anyKey)))),
 		"Fallback on another limit": ratelimit.Must(ratelimit.NewFallback(unreachable{}, local)),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,34 +12,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
-
-// commandCounter counts the commands that a client sends.
-type commandCounter struct{ commands atomic.Int64 }
-
-func (c *commandCounter) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (c *commandCounter) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if strings.HasPrefix(cmd.Name(), "eval") {
-			c.commands.Add(1)
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (c *commandCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
 
 // TestPlansAreMerged: limiters of one name and of different limits, and their reservations, estimates
 // and charges, are decided together, each by its own limit.
 func TestPlansAreMerged(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
 	require.NoError(t, client.FlushAll(ctx).Err())
-	counter := &commandCounter{}
-	client.AddHook(counter)
+	var scripts atomic.Int64 // executions
+	client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+		if fakes.IsScript(cmd) {
+			scripts.Add(1)
+		}
+		return next(ctx, cmd)
+	}})
 	const plans, callers, calls = 40, 64, 60
 	var limiters []*ratelimit.TokenBucket
 	for i := range plans {
@@ -48,7 +35,7 @@ func TestPlansAreMerged(t *testing.T) {
 		require.NoError(t, l.Preload(ctx))
 		limiters = append(limiters, l)
 	}
-	counter.commands.Store(0)
+	scripts.Store(0)
 	var allowed [plans]atomic.Int64
 	var group sync.WaitGroup
 	for caller := range callers {
@@ -85,5 +72,5 @@ func TestPlansAreMerged(t *testing.T) {
 	for plan := range plans {
 		require.EqualValues(t, 5+plan, allowed[plan].Load(), "plan %d", plan)
 	}
-	require.Less(t, counter.commands.Load(), int64(callers*calls/2), "calls of different plans were sent together")
+	require.Less(t, scripts.Load(), int64(callers*calls/2), "calls of different plans were sent together")
 }

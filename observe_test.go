@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -181,18 +182,10 @@ func TestEveryCallIsObservedOnce(t *testing.T) {
 	}
 }
 
-// downClient is a client whose commands all fail.
-type downClient struct{ err error }
-
-func (f downClient) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.SetErr(f.err)
-	return f.err
-}
-
 func TestFailuresAreObserved(t *testing.T) {
 	rec := &recorder{}
 	down := errors.New("connection refused")
-	for name, l := range observed(downClient{down}, rec) {
+	for name, l := range observed(fakes.Failing(down), rec) {
 		_, err := l.TryAcquireN(ctx, "k", 2)
 		_, err2 := l.Peek(ctx, "k")
 		err3 := l.Reset(ctx, "k")
@@ -318,7 +311,7 @@ func TestHoldsAreObserved(t *testing.T) {
 	require.Len(t, got, 2)
 	require.Equal(t, []any{ratelimit.CallHold, 1, ratelimit.CallRelease, 0}, []any{got[0].Call, got[0].Held, got[1].Call, got[1].Held})
 
-	down := ratelimit.Must(ratelimit.NewInFlight(downClient{redis.ErrClosed}, 3, time.Minute, ratelimit.WithName("api"), rec.option()))
+	down := ratelimit.Must(ratelimit.NewInFlight(fakes.Failing(redis.ErrClosed), 3, time.Minute, ratelimit.WithName("api"), rec.option()))
 	_, _, err = down.TryAcquire(ctx, "k")
 	want(0, 0, saw(ratelimit.CallHold, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))
 }
@@ -385,7 +378,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 		of("small", unasked(ratelimit.CallAcquire, 1, err)), of("large", unasked(ratelimit.CallAcquire, 1, err)),
 	}, waitedNothing(rec.took(t)))
 
-	down := ratelimit.Must(ratelimit.NewFixedWindow(downClient{redis.ErrClosed}, 1, time.Hour, named("down")...))
+	down := ratelimit.Must(ratelimit.NewFixedWindow(fakes.Failing(redis.ErrClosed), 1, time.Hour, named("down")...))
 	_, err = ratelimit.TryAcquireAll(ctx, down.Claim("k", 1))
 	require.Equal(t, []ratelimit.Observation{of("down", saw(ratelimit.CallAcquire, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))}, rec.took(t))
 }
@@ -435,32 +428,26 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 		}
 		require.Equal(t, want, rec.took(t))
 	}
-	claims[0] = ratelimit.Must(ratelimit.NewSlidingWindow(downClient{redis.ErrClosed}, 2, time.Hour)).Claim("k", 1)
+	claims[0] = ratelimit.Must(ratelimit.NewSlidingWindow(fakes.Failing(redis.ErrClosed), 2, time.Hour)).Claim("k", 1)
 	_, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.Empty(t, rec.took(t), "limiters that cannot be put together")
 }
 
-// crossing refuses scripts with several keys, as a Cluster does behind a client of another type.
-type crossing struct{ ratelimit.Client }
-
 type crossSlot struct{ error }
 
 func (crossSlot) RedisError() {}
-
-func (c crossing) Process(ctx context.Context, cmd redis.Cmder) error {
-	if args := cmd.Args(); len(args) > 2 && args[2] != 1 && args[2] != "1" && (cmd.Name() == "eval" || cmd.Name() == "evalsha") {
-		cmd.SetErr(crossSlot{errors.New("CROSSSLOT Keys in request don't hash to the same slot")})
-		return cmd.Err()
-	}
-	return c.Client.Process(ctx, cmd)
-}
 
 // A call that is made once more, slot by slot, is reported once.
 func TestAcrossSlotsOfAnotherClientReportsOnce(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	rec := &recorder{}
-	client := crossing{s.Client}
+	client := fakes.Before(s.Client, func(_ context.Context, cmd redis.Cmder) error {
+		if args := cmd.Args(); len(args) > 2 && args[2] != 1 && args[2] != "1" && fakes.IsScript(cmd) { // several keys
+			return crossSlot{errors.New("CROSSSLOT Keys in request don't hash to the same slot")}
+		}
+		return nil
+	})
 	first := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("first"), rec.option()))
 	second := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("second"), rec.option()))
 	claims := []ratelimit.Claim{first.Claim("k", 1), second.Claim("k", 1)}
@@ -542,7 +529,7 @@ func TestADenyCacheReportsWhatItDenies(t *testing.T) {
 func TestPrimaryAndFallbackReport(t *testing.T) {
 	rec := &recorder{}
 	down := errors.New("connection refused")
-	primary := ratelimit.Must(ratelimit.NewTokenBucket(downClient{down}, ratelimit.PerSecond(1), 5, ratelimit.WithName("api"), rec.option()))
+	primary := ratelimit.Must(ratelimit.NewTokenBucket(fakes.Failing(down), ratelimit.PerSecond(1), 5, ratelimit.WithName("api"), rec.option()))
 	cached := ratelimit.Must(ratelimit.NewDenyCache(primary, rec.option()))
 	f := ratelimit.Must(ratelimit.NewFallback(cached, ratelimit.DenyAll(), rec.option(),
 		ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})))
@@ -605,7 +592,7 @@ func TestALocalBucketReports(t *testing.T) {
 }
 
 func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
-	client := downClient{redis.ErrClosed}
+	client := fakes.Failing(redis.ErrClosed)
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 5, ratelimit.WithName("bucket")))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(client, 5, time.Second, ratelimit.WithName("window")))
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5, ratelimit.WithName("local")))
@@ -661,7 +648,7 @@ func TestErrorsOfWithObserver(t *testing.T) {
 		{[]ratelimit.Option{ratelimit.WithObserver(one, nil)}, "WithObserver: function 2 is nil; leave it out"},
 		{[]ratelimit.Option{ratelimit.WithObserver(one), ratelimit.WithObserver(one)}, "WithObserver is given twice"},
 	} {
-		_, err := ratelimit.NewTokenBucket(downClient{}, ratelimit.PerSecond(1), 5, test.opts...)
+		_, err := ratelimit.NewTokenBucket(fakes.Failing(nil), ratelimit.PerSecond(1), 5, test.opts...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, test.want)
 	}

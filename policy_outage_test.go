@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -36,19 +37,13 @@ func newOutage(t *testing.T) *outage {
 }
 
 // onCommand is what a client does with each command.
-type onCommand func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
-
-func (onCommand) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (onCommand) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h onCommand) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
+func onCommand(do func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error) redis.Hook {
+	return fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if cmd.Name() == "hello" { // of a new connection
 			return next(ctx, cmd)
 		}
-		return h(ctx, cmd, next)
-	}
+		return do(ctx, cmd, next)
+	}}
 }
 
 func (o *outage) begin() { o.server.SetError("LOADING") }

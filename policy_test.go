@@ -20,7 +20,7 @@ var policies = []limitertest.Composition{
 	{Name: "DenyCache", Around: cached},
 	{Name: "Fallback", Around: func(t testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
 		breaker := &ratelimit.Breaker{}
-		return ratelimit.Must(ratelimit.NewFallback(l, failing{}, ratelimit.WithBudget(time.Minute), ratelimit.WithBreaker(breaker)))
+		return ratelimit.Must(ratelimit.NewFallback(l, failing, ratelimit.WithBudget(time.Minute), ratelimit.WithBreaker(breaker)))
 	}},
 	{Name: "Choice", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) }},
 	{Name: "Shadow", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return shadowed(l) }},

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -475,26 +476,13 @@ func TestReservationsOfACorruptState(t *testing.T) {
 	})
 }
 
-// A courier does what a command's hook says after Redis has executed it.
-type courier struct {
-	ratelimit.Client
-	after func(cmd redis.Cmder) error
-}
-
-func (c courier) Process(ctx context.Context, cmd redis.Cmder) error {
-	if err := c.Client.Process(ctx, cmd); err != nil {
-		return err
-	}
-	return c.after(cmd)
-}
-
 // TestACallerWhoLeavesReservesNothing: the reservation is made after its context has ended,
 // and is cancelled then.
 func TestACallerWhoLeavesReservesNothing(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	within, cancel := context.WithCancel(ctx)
 	undone, executed := make(chan struct{}), 0
-	l := ratelimit.Must(ratelimit.NewTokenBucket(courier{s.Client, func(redis.Cmder) error {
+	l := ratelimit.Must(ratelimit.NewTokenBucket(fakes.Losing(s.Client, func(redis.Cmder) error {
 		switch executed++; executed {
 		case 1:
 			cancel()
@@ -502,7 +490,7 @@ func TestACallerWhoLeavesReservesNothing(t *testing.T) {
 			close(undone)
 		}
 		return nil
-	}}, ratelimit.PerSecond(1), 1))
+	}), ratelimit.PerSecond(1), 1))
 	require.NoError(t, ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 1)).Preload(ctx))
 	r, err := l.Reserve(within, "k", 1, time.Hour)
 	require.ErrorIs(t, err, context.Canceled)
@@ -516,7 +504,7 @@ func TestLostRepliesOfReservations(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	lost := errors.New("lost")
 	var reply error
-	l := ratelimit.Must(ratelimit.NewTokenBucket(courier{s.Client, func(redis.Cmder) error { return reply }}, ratelimit.PerSecond(1), 3))
+	l := ratelimit.Must(ratelimit.NewTokenBucket(fakes.Losing(s.Client, func(redis.Cmder) error { return reply }), ratelimit.PerSecond(1), 3))
 	require.NoError(t, l.Preload(ctx))
 	reply = lost
 	_, err := l.Reserve(ctx, "k", 1, time.Hour)
@@ -540,7 +528,7 @@ func TestACancelIsSentOnce(t *testing.T) {
 	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
 		lost := errors.New("lost")
 		var reply error
-		client := courier{s.Client, func(redis.Cmder) error { return reply }}
+		client := fakes.Losing(s.Client, func(redis.Cmder) error { return reply })
 		clock := func(at time.Time) ratelimit.Option {
 			return ratelimit.WithClock(func() time.Time { return at })
 		}

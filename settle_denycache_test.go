@@ -9,25 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
-
-// counted is a client that counts its commands.
-type counted struct {
-	*redis.Client
-	sent int
-}
-
-func (c *counted) Process(ctx context.Context, cmd redis.Cmder) error {
-	c.sent++
-	return c.Client.Process(ctx, cmd)
-}
 
 func TestSettlingThroughADenyCache(t *testing.T) {
 	for _, v := range limitertest.Variants() {
 		t.Run(v.Name, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
-			client := &counted{Client: s.Client.(*redis.Client)}
+			sent := 0
+			client := fakes.Before(s.Client, func(context.Context, redis.Cmder) error { sent++; return nil })
 			l, err := v.Build(client, s.Opts...)
 			require.NoError(t, err)
 			cache := ratelimit.Must(ratelimit.NewDenyCache(l))
@@ -47,7 +38,7 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 			require.Zero(t, taken)
 			require.Equal(t, ratelimit.Result{Limit: v.Limit, Window: v.Window, RetryAfter: v.Retry, ResetAfter: v.Resets[2]}, r)
 
-			client.sent = 0 // from memory
+			sent = 0 // from memory
 			taken, r, err = outer.TryAcquireUpTo(ctx, "k", 2)
 			require.NoError(t, err)
 			require.Zero(t, taken)
@@ -57,7 +48,7 @@ func TestSettlingThroughADenyCache(t *testing.T) {
 			require.Nil(t, none)
 			require.False(t, r.Allowed)
 			require.False(t, must(t)(outer.TryAcquire(ctx, "k")).Allowed)
-			require.Zero(t, client.sent, "Redis was asked")
+			require.Zero(t, sent, "Redis was asked")
 
 			require.NoError(t, ticket.Settle(ctx, 1))
 			taken, r, err = outer.TryAcquireUpTo(ctx, "k", 3)

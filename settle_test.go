@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
@@ -538,32 +539,22 @@ func TestALogTakesBackWhatIsNotTooLongAgo(t *testing.T) {
 	}
 }
 
-// lossy is a client that executes commands and loses their replies.
-type lossy struct {
-	*redis.Client
-	lose bool
-	sent int
-}
-
-func (c *lossy) Process(ctx context.Context, cmd redis.Cmder) error {
-	if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
-		c.sent++
-	}
-	err := c.Client.Process(ctx, cmd)
-	if c.lose && err == nil {
-		cmd.SetErr(io.ErrUnexpectedEOF)
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
 // TestALostReplyLeavesTheEstimateCharged: an estimate, a charge and a partial call whose
 // reply is lost are charged once, and a settlement is not repeated.
 func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 	for _, v := range limitertest.Variants() {
 		t.Run(v.Name, func(t *testing.T) {
 			s := limitertest.OnMiniredis(t)
-			client := &lossy{Client: s.Client.(*redis.Client)}
+			lose, sent := false, 0
+			client := fakes.Losing(s.Client, func(cmd redis.Cmder) error {
+				if fakes.IsScript(cmd) {
+					sent++
+				}
+				if lose {
+					return io.ErrUnexpectedEOF
+				}
+				return nil
+			})
 			built, err := v.Build(client)
 			require.NoError(t, err)
 			l, ok := built.(settling)
@@ -572,9 +563,9 @@ func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 			}
 			remaining := func() int {
 				t.Helper()
-				client.lose = false
+				lose = false
 				r := must(t)(l.Peek(ctx, "k"))
-				client.sent = 0
+				sent = 0
 				return r.Remaining
 			}
 			for _, call := range []func() (any, error){
@@ -587,11 +578,11 @@ func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, l.Reset(ctx, "k"))
 				remaining()
-				client.lose = true
+				lose = true
 				got, err := call()
 				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 				require.Equal(t, []any{true, ratelimit.Result{}}, got)
-				require.Equal(t, 1, client.sent)
+				require.Equal(t, 1, sent)
 				require.Equal(t, 1, remaining(), "charged once")
 			}
 			for _, settle := range []struct{ actual, remaining int }{{1, 2}, {3, 0}} {
@@ -602,12 +593,12 @@ func TestALostReplyLeavesTheEstimateCharged(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, another.Settle(ctx, settle.actual)) // loads the script
 				remaining()
-				client.lose = true
+				lose = true
 				err = ticket.Settle(ctx, settle.actual)
 				require.ErrorIs(t, err, io.ErrUnexpectedEOF)
 				require.ErrorContains(t, err, v.Title()+`, key "k"`)
 				require.ErrorIs(t, ticket.Settle(ctx, settle.actual), ratelimit.ErrSettled)
-				require.Equal(t, 1, client.sent, "not repeated")
+				require.Equal(t, 1, sent, "not repeated")
 				require.Equal(t, settle.remaining, remaining(), "it was made, once")
 			}
 		})

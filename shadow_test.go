@@ -13,36 +13,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
-
-// scripted is a limiter whose answers a test gives.
-type scripted struct {
-	take  func(ctx context.Context, key string, n int) (ratelimit.Result, error)
-	reset func(key string) error
-}
-
-func (s scripted) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.take(ctx, key, 1)
-}
-func (s scripted) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	return s.take(ctx, key, n)
-}
-func (s scripted) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
-	return s.take(ctx, key, 0)
-}
-func (s scripted) Reset(_ context.Context, key string) error { return s.reset(key) }
 
 var (
 	allowedOf10 = ratelimit.Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 7, ResetAfter: time.Second}
 	deniedOf5   = ratelimit.Result{Limit: 5, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}
 )
 
-func answers(r ratelimit.Result, err error) scripted {
-	return scripted{
-		take:  func(context.Context, string, int) (ratelimit.Result, error) { return r, err },
-		reset: func(string) error { return err },
-	}
+func answers(r ratelimit.Result, err error) *limitertest.Stub {
+	return &limitertest.Stub{Result: r, Err: err}
 }
 
 func TestShadowConfigErrors(t *testing.T) {
@@ -77,7 +58,7 @@ func TestAShadowReportsWhatTheTrialSays(t *testing.T) {
 	failure := errors.New("no answer")
 	for _, test := range []struct {
 		about           string
-		enforced, trial scripted
+		enforced, trial *limitertest.Stub
 		want            []ratelimit.Trial
 		err             error
 	}{
@@ -93,7 +74,7 @@ func TestAShadowReportsWhatTheTrialSays(t *testing.T) {
 			var got []ratelimit.Trial
 			s := ratelimit.Must(ratelimit.NewShadow(test.enforced, test.trial, func(trial ratelimit.Trial) { got = append(got, trial) }))
 			r, err := s.TryAcquireN(ctx, "k", 3)
-			wantResult, wantErr := test.enforced.take(ctx, "k", 3)
+			wantResult, wantErr := test.enforced.TryAcquireN(ctx, "k", 3)
 			require.Equal(t, wantResult, r, test.about)
 			require.Equal(t, wantErr, err, test.about)
 			synctest.Wait()
@@ -111,10 +92,7 @@ func TestAShadowReportsWhatTheTrialSays(t *testing.T) {
 func TestATrialThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []ratelimit.Trial
-		hangs := scripted{take: func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
-			<-ctx.Done()
-			return ratelimit.Result{}, ctx.Err()
-		}}
+		hangs := limitertest.InTurn(limitertest.Hang)
 		reports := make(chan ratelimit.Trial, 10)
 		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), hangs, func(trial ratelimit.Trial) { reports <- trial }))
 		ratelimit.SetMaxTrials(s, 2)
@@ -144,10 +122,12 @@ func TestATrialThatHangs(t *testing.T) {
 
 func TestPanicsOfATrialAndOfAReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		panics := scripted{
-			take:  func(context.Context, string, int) (ratelimit.Result, error) { panic("no trial") },
-			reset: func(string) error { panic("no reset") },
-		}
+		panics := &limitertest.Stub{Answer: func(_ context.Context, _ string, n int) (ratelimit.Result, error) {
+			if n == fakes.Reset {
+				panic("no reset")
+			}
+			panic("no trial")
+		}}
 		var got []ratelimit.Trial
 		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), panics, func(trial ratelimit.Trial) {
 			got = append(got, trial)
@@ -184,8 +164,11 @@ func TestResetOfAShadowResetsBoth(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var reset []string
 		failure := errors.New("no answer")
-		of := func(name string, err error) scripted {
-			return scripted{reset: func(key string) error { reset = append(reset, name+" "+key); return err }}
+		of := func(name string, err error) *limitertest.Stub {
+			return &limitertest.Stub{Answer: func(_ context.Context, key string, _ int) (r ratelimit.Result, _ error) {
+				reset = append(reset, name+" "+key)
+				return r, err
+			}}
 		}
 		var got []ratelimit.Trial
 		report := func(trial ratelimit.Trial) { got = append(got, trial) }
@@ -222,24 +205,18 @@ func TestADryRun(t *testing.T) {
 	require.ErrorIs(t, (<-trials).Err, ratelimit.ErrExceedsLimit)
 }
 
-// hanging is a client whose server never answers, and which has no timeouts.
-type hanging struct {
-	calls atomic.Int64
-	back  chan struct{} // closed when the server answers
-}
-
-func (h *hanging) Process(_ context.Context, cmd redis.Cmder) error {
-	h.calls.Add(1)
-	<-h.back
-	cmd.SetErr(redis.ErrClosed)
-	return redis.ErrClosed
-}
-
 // TestATrialOnAHangingClientKeepsItsPlace: a call that its context cannot end is under way until the
 // client returns.
 func TestATrialOnAHangingClientKeepsItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		client := &hanging{back: make(chan struct{})}
+		var calls atomic.Int64
+		back := make(chan struct{}) // closed when the server answers
+		client := fakes.NewClient(func(_ context.Context, cmd redis.Cmder) error {
+			calls.Add(1)
+			<-back
+			cmd.SetErr(redis.ErrClosed)
+			return redis.ErrClosed
+		})
 		trial := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Minute))
 		var reports []error
 		s := ratelimit.Must(ratelimit.NewShadow(answers(allowedOf10, nil), trial, func(trial ratelimit.Trial) {
@@ -254,9 +231,9 @@ func TestATrialOnAHangingClientKeepsItsPlace(t *testing.T) {
 		}
 		require.Len(t, reports, 1)
 		require.ErrorIs(t, reports[0], context.DeadlineExceeded, "after its second")
-		require.EqualValues(t, 1, client.calls.Load())
+		require.EqualValues(t, 1, calls.Load())
 		require.EqualValues(t, 4, s.Dropped())
-		close(client.back)
+		close(back)
 		synctest.Wait()
 		for range 2 { // the place is free again, each time
 			_, err := s.TryAcquire(ctx, "k")
