@@ -345,10 +345,10 @@ func (g *group) report(ctx context.Context, began time.Time, claims []Claim, loo
 
 // report reports the answer to one claim of several. allowed is about the whole.
 func (c Claim) report(ctx context.Context, began time.Time, o Observation, allowed bool) {
-	if o.Err == nil && o.Call <= CallHold && !allowed && o.Result.Allowed {
+	if o.Err == nil && o.Call.takes() && !allowed && o.Result.Allowed {
 		o.Outcome = OutcomeUntaken
 	}
-	if o.Err == nil && o.Call == CallHold && allowed {
+	if o.Err == nil && o.Call == callHold && allowed {
 		o.HeldChange = c.n
 	}
 	c.limiter.watch.end(ctx, began, o)

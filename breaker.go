@@ -30,7 +30,7 @@ type Breaker struct {
 	// connections, go-redis dials only once a second. ProbeEvery is at least 1ms.
 	ProbeEvery time.Duration
 
-	// Observers get each change of the state once, see [CallBreaker]. If there are none, those of
+	// Observers get each change of the state once, see "breaker". If there are none, those of
 	// the first Fallback that has the breaker and observers get the changes.
 	Observers []Observer
 
@@ -125,7 +125,7 @@ const (
 // changed notes a change of the state. A lock of the breaker is held.
 func (b *Breaker) changed(from, to guard.State) {
 	if b.watch.Load() != nil {
-		b.changes.add(Observation{Call: CallBreaker, Outcome: OutcomeDone, From: BreakerState(from), Breaker: BreakerState(to)})
+		b.changes.add(Observation{Call: callBreaker, Outcome: OutcomeDone, From: BreakerState(from), Breaker: BreakerState(to)})
 	}
 }
 

@@ -266,8 +266,8 @@ func TestBreakerBecomesHalfOpenWithACall(t *testing.T) {
 			b := (&Breaker{Failures: 1, ProbeEvery: milli, Observers: []Observer{func(_ context.Context, e Observation) { events = append(events, e) }}}).begun()
 			early, late, last := b.Allow(), b.Allow(), b.Allow()
 			b.End(last, errDown)
-			opened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}
-			halfOpened := Observation{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerOpen, Breaker: BreakerHalfOpen}
+			opened := Observation{Limiter: "default", Call: callBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}
+			halfOpened := Observation{Limiter: "default", Call: callBreaker, Outcome: OutcomeDone, From: BreakerOpen, Breaker: BreakerHalfOpen}
 
 			time.Sleep(milli - 1)
 			b.End(early, verdict)
@@ -324,8 +324,8 @@ func TestSharedBreakerObserver(t *testing.T) {
 		var got []string
 		observer := func(of string) Observer {
 			return func(_ context.Context, e Observation) {
-				if e.Call == CallBreaker {
-					require.Equal(t, Observation{Limiter: "redis", Call: CallBreaker, Outcome: OutcomeDone, From: e.From, Breaker: e.Breaker}, e)
+				if e.Call == callBreaker {
+					require.Equal(t, Observation{Limiter: "redis", Call: callBreaker, Outcome: OutcomeDone, From: e.From, Breaker: e.Breaker}, e)
 					got = append(got, fmt.Sprint(of, ": ", e.From, " to ", e.Breaker))
 				} else {
 					got = append(got, fmt.Sprint(of, ": ", whyAsked(e)))

@@ -163,7 +163,7 @@ func (c *limiterCore) TryAcquire(ctx context.Context, key string) (Result, error
 // [Limiter]; after an error caused by Redis or the network, the permits may have been
 // taken, once.
 func (c *limiterCore) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	o := Observation{Call: CallAcquire, Key: key, N: n}
+	o := Observation{Call: callAcquire, Key: key, N: n}
 	o.Err = c.check(ctx, key, n)
 	c.watch.observed(ctx, &o, func() sending { return c.acquire(ctx, &o) })
 	return o.Result, o.Err
@@ -212,7 +212,7 @@ func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (c *core) peekN(ctx context.Context, key string, n int) (Result, error) {
-	o := Observation{Call: CallPeek, Key: key, N: n}
+	o := Observation{Call: callPeek, Key: key, N: n}
 	o.Err = c.check(ctx, key, n)
 	c.watch.observed(ctx, &o, func() sending { return c.peek(ctx, &o) })
 	return o.Result, o.Err
@@ -234,7 +234,7 @@ func (c *core) peek(ctx context.Context, o *Observation) sending {
 // long, without asking Redis. After any other error the state may have been deleted all
 // the same.
 func (c *core) Reset(ctx context.Context, key string) error {
-	o := Observation{Call: CallReset, Key: key}
+	o := Observation{Call: callReset, Key: key}
 	o.Err = c.check(ctx, key, 1)
 	c.watch.observed(ctx, &o, func() sending {
 		if err := c.exec.Delete(ctx, c.head.Of(key)); err != nil {

@@ -170,7 +170,7 @@ func (c *DenyCache) Reset(ctx context.Context, key string) error {
 		return errUnmade
 	}
 	if err := checkKey(key); err != nil {
-		c.refused(ctx, c.watch.begin(), Observation{Call: CallReset, Key: key, Err: err})
+		c.refused(ctx, c.watch.begin(), Observation{Call: callReset, Key: key, Err: err})
 		return err
 	}
 	defer c.table.ReturnPermits(key)()

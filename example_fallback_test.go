@@ -23,7 +23,7 @@ func ExampleNewFallback() {
 		ratelimit.WithBudget(20*time.Millisecond),
 		ratelimit.WithBreaker(&ratelimit.Breaker{}),
 		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
-			if e.Call == ratelimit.CallBreaker {
+			if e.Call == "breaker" {
 				fmt.Println("the breaker is", e.Breaker) // a metric, an alert
 			}
 		}),
@@ -73,7 +73,7 @@ func ExampleWithBreaker() {
 	limiter := ratelimit.Must(ratelimit.NewFallback(unreachable{}, ratelimit.AllowAll(),
 		ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 2, ProbeEvery: time.Minute}),
 		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
-			if e.Call == ratelimit.CallBreaker {
+			if e.Call == "breaker" {
 				fmt.Println("breaker:", e.From, "to", e.Breaker)
 			} else {
 				fmt.Println(e.Reason)
@@ -94,7 +94,7 @@ func ExampleWithBreaker() {
 // others know it too.
 func ExampleBreaker() {
 	observe := ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
-		if e.Call == ratelimit.CallBreaker {
+		if e.Call == "breaker" {
 			fmt.Println("breaker:", e.From, "to", e.Breaker)
 		} else {
 			fmt.Println(e.Key+":", e.Reason)

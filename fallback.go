@@ -98,7 +98,7 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 	}
 	if err := checkKey(key); err != nil {
 		if f.watch != nil {
-			f.report(ctx, f.watch.begin(), Observation{Call: CallReset, Key: key, Err: err})
+			f.report(ctx, f.watch.begin(), Observation{Call: callReset, Key: key, Err: err})
 		}
 		return err
 	}

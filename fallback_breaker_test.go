@@ -46,7 +46,7 @@ func newSettablePrimary() *settablePrimary {
 func states(list *[]string) PolicyOption {
 	start := time.Now()
 	return WithObserver(func(_ context.Context, e Observation) {
-		if e.Call == CallBreaker {
+		if e.Call == callBreaker {
 			*list = append(*list, fmt.Sprintf("%v: %v to %v", time.Since(start), e.From, e.Breaker))
 		}
 	})
@@ -148,12 +148,12 @@ func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 		require.ErrorIs(t, err, ErrBreakerOpen)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		require.EqualError(t, err, `ratelimit: fallback for "b": primary: ratelimit: the breaker is open; secondary: io: read/write on closed pipe`)
-		asked := Observation{Limiter: "default", Call: CallAcquire, Outcome: OutcomeFailed, Source: SourceFallback, N: 1, Breaker: BreakerOpen}
+		asked := Observation{Limiter: "default", Call: callAcquire, Outcome: OutcomeFailed, Source: SourceFallback, N: 1, Breaker: BreakerOpen}
 		first, second := asked, asked
 		first.Key, first.Err, first.Reason = "a", failed, errDown
 		second.Key, second.Err, second.Reason = "b", err, ErrBreakerOpen
 		require.Equal(t, []Observation{
-			{Limiter: "default", Call: CallBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}, first, second,
+			{Limiter: "default", Call: callBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}, first, second,
 		}, untimed(events))
 	}
 }
@@ -479,7 +479,7 @@ func TestBreakerServerKilledUnderLoad(t *testing.T) {
 	var mu sync.Mutex // guards changes
 	var changes []string
 	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(&Breaker{}), WithObserver(func(_ context.Context, e Observation) {
-		if e.Call == CallBreaker {
+		if e.Call == callBreaker {
 			mu.Lock()
 			defer mu.Unlock()
 			changes = append(changes, fmt.Sprintf("%v %v", time.Since(begin).Round(milli), e.Breaker))

@@ -49,7 +49,7 @@ func TestFallbackBudget(t *testing.T) {
 	}
 	asked := func(why error, took time.Duration) []Observation {
 		return []Observation{{
-			Limiter: "default", Call: CallAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 1,
+			Limiter: "default", Call: callAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 1,
 			Result: substituted, Reason: why, Latency: took,
 		}}
 	}

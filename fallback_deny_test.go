@@ -32,7 +32,7 @@ func TestFallbackDeniesWhatTheSecondaryCanNeverAllow(t *testing.T) {
 				events = nil
 				require.Equal(t, want, must(t)(f.TryAcquireN(t.Context(), "k", 51)))
 				require.Equal(t, []Observation{{
-					Limiter: "default", Call: CallAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 51,
+					Limiter: "default", Call: callAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 51,
 					Result: want, Reason: errDown,
 				}}, untimed(events))
 				require.Equal(t, 50, want.Limit)
@@ -98,7 +98,7 @@ func TestFallbackDeniesForEveryReason(t *testing.T) {
 		f := newTestFallback(t, hanging(), Must(NewLocalTokenBucket(PerSecond(1), 1)), WithBudget(20*milli),
 			WithBreaker(&Breaker{Failures: 1, ProbeEvery: 100 * milli}),
 			WithObserver(func(_ context.Context, e Observation) {
-				if e.Call != CallBreaker {
+				if e.Call != callBreaker {
 					events = append(events, e)
 				}
 			}))

@@ -211,7 +211,7 @@ func TestFallbackAnswers(t *testing.T) {
 					var want []Observation
 					if c.reported {
 						o := Observation{
-							Limiter: "default", Call: CallAcquire, Outcome: OutcomeAllowed, Source: SourceFallback,
+							Limiter: "default", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceFallback,
 							Key: "k", N: 3, Taken: 3, Result: c.want, Err: err, Reason: c.primary,
 						}
 						if err != nil {
@@ -220,7 +220,7 @@ func TestFallbackAnswers(t *testing.T) {
 							o.Outcome, o.Taken = OutcomeDenied, 0
 						}
 						if peek {
-							o.Call, o.N, o.Taken = CallPeek, 1, 0
+							o.Call, o.N, o.Taken = callPeek, 1, 0
 							if err == nil {
 								o.Outcome = OutcomeDone
 							}

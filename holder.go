@@ -24,7 +24,7 @@ type Holder interface {
 
 // hold takes n permits that are given back by a Hold.
 var hold = &operation{
-	call:  CallHold,
+	call:  callHold,
 	check: checkTake,
 	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
 		o.hold, o.result, o.err = l.(Holder).TryAcquireN(ctx, claim.key, claim.n)

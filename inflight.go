@@ -162,7 +162,7 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 // permits may have been taken. They are then given back in the background, within a second or
 // the client's timeouts; if that fails too, they are free when the lease ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
-	o := Observation{Call: CallHold, Key: key, N: n}
+	o := Observation{Call: callHold, Key: key, N: n}
 	o.Err = f.check(ctx, key, n)
 	var h *Hold
 	f.watch.observed(ctx, &o, func() (sent sending) {

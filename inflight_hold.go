@@ -78,7 +78,7 @@ func (h *Hold) Extend(ctx context.Context) error {
 		}
 		return nil
 	}
-	o := Observation{Call: CallExtend, Key: h.key, N: h.n}
+	o := Observation{Call: callExtend, Key: h.key, N: h.n}
 	if err := ctx.Err(); err != nil {
 		o.Err = h.from.about(h.key, err)
 	} else if h.over() {
@@ -155,7 +155,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if gone {
 		return nil
 	}
-	o := Observation{Call: CallRelease, Key: h.key, N: h.n}
+	o := Observation{Call: callRelease, Key: h.key, N: h.n}
 	h.from.observers().observed(ctx, &o, func() (sent sending) {
 		sent, o.Err = h.release(ctx)
 		h.uncount(&o)

@@ -140,7 +140,7 @@ func (f *LocalInFlight) tell(ctx context.Context, began time.Time, o Observation
 	if f == nil || f.watch == nil {
 		return
 	}
-	if o.Err == nil && o.Call == CallHold && o.Outcome == 0 && o.Result.Allowed {
+	if o.Err == nil && o.Call == callHold && o.Outcome == 0 && o.Result.Allowed {
 		o.HeldChange = o.N
 	}
 	f.watch.end(ctx, began, o)

@@ -50,7 +50,7 @@ func (l *LocalTokenBucket) began() time.Time {
 func (l *LocalTokenBucket) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	began := l.began()
 	taken, r, err = l.takeUpTo(ctx, key, n)
-	l.observed(ctx, began, Observation{Call: CallUpTo, Key: key, N: n, Taken: taken, Result: r, Err: err})
+	l.observed(ctx, began, Observation{Call: callUpTo, Key: key, N: n, Taken: taken, Result: r, Err: err})
 	return taken, r, err
 }
 
@@ -79,7 +79,7 @@ func (l *LocalTokenBucket) Estimate(ctx context.Context, key string, n int) (*Ti
 	if r.Allowed {
 		t = &Ticket{key: key, n: n, from: l}
 	}
-	l.observed(ctx, began, Observation{Call: CallEstimate, Key: key, N: n, Result: r, Err: err})
+	l.observed(ctx, began, Observation{Call: callEstimate, Key: key, N: n, Result: r, Err: err})
 	return t, r, err
 }
 
@@ -95,7 +95,7 @@ func (l *LocalTokenBucket) unobserved() *LocalTokenBucket {
 func (l *LocalTokenBucket) Charge(ctx context.Context, key string, n int) (Result, error) {
 	began := l.began()
 	r, err := l.charge(ctx, key, n)
-	l.observed(ctx, began, Observation{Call: CallCharge, Key: key, N: n, Result: r, Err: err})
+	l.observed(ctx, began, Observation{Call: callCharge, Key: key, N: n, Result: r, Err: err})
 	return r, err
 }
 
@@ -176,7 +176,7 @@ func (l *LocalTokenBucket) Reserve(ctx context.Context, key string, n int, maxWa
 func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error) {
 	began := l.began()
 	r, err := l.reserve(ctx, timing, key, n, longest)
-	o := Observation{Call: CallReserve, Key: key, N: n, Err: err}
+	o := Observation{Call: callReserve, Key: key, N: n, Err: err}
 	if err == nil {
 		r.hearers = around
 		o.Result, o.Waited = r.result, r.delay

@@ -217,9 +217,9 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 func (l *LocalTokenBucket) decideObserved(ctx context.Context, key string, n int, take bool) (Result, error) {
 	began := l.watch.begin()
 	r, err := l.plain.decide(ctx, key, n, take)
-	o := Observation{Call: CallPeek, Key: key, N: n, Result: r, Err: err}
+	o := Observation{Call: callPeek, Key: key, N: n, Result: r, Err: err}
 	if take {
-		o.Call = CallAcquire
+		o.Call = callAcquire
 	}
 	l.report(ctx, began, o)
 	return r, err
@@ -259,7 +259,7 @@ func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
 	}
 	began := l.watch.begin()
 	err := l.reset(ctx, key)
-	l.report(ctx, began, Observation{Call: CallReset, Key: key, Err: err})
+	l.report(ctx, began, Observation{Call: callReset, Key: key, Err: err})
 	return err
 }
 

@@ -307,28 +307,28 @@ func TestWhatALocalBucketReports(t *testing.T) {
 	for _, actual := range []int{4, 1, 6} {
 		ticket, _, err := l.Estimate(ctx, "k", 4)
 		require.NoError(t, err)
-		saw(local(ratelimit.CallEstimate, ratelimit.OutcomeAllowed, 4, 4))
-		refused := local(ratelimit.CallSettle, ratelimit.OutcomeFailed, 2_000_000_000, 0)
+		saw(local("estimate", ratelimit.OutcomeAllowed, 4, 4))
+		refused := local("settle", ratelimit.OutcomeFailed, 2_000_000_000, 0)
 		refused.Source, refused.Err = ratelimit.SourceNone, ticket.Settle(ctx, 2_000_000_000)
 		require.ErrorIs(t, refused.Err, ratelimit.ErrTooMuchDebt)
 		saw(refused)
 		require.NoError(t, ticket.Settle(ctx, actual), "it could still be settled")
-		settled := local(ratelimit.CallSettle, ratelimit.OutcomeDone, actual, 0)
+		settled := local("settle", ratelimit.OutcomeDone, actual, 0)
 		if actual == 4 {
 			settled.Source = ratelimit.SourceNone // there was nothing to do
 		}
 		saw(settled)
 		require.NoError(t, l.Reset(ctx, "k"))
-		saw(local(ratelimit.CallReset, ratelimit.OutcomeDone, 0, 0))
+		saw(local("reset", ratelimit.OutcomeDone, 0, 0))
 	}
 	_, err := l.TryAcquireN(ctx, "k", 10)
 	require.NoError(t, err)
 	rec.took(t)
 	r, err := l.Reserve(ctx, "k", 1, 2*time.Hour)
 	require.NoError(t, err)
-	saw(local(ratelimit.CallReserve, ratelimit.OutcomeAllowed, 1, 1))
+	saw(local("reserve", ratelimit.OutcomeAllowed, 1, 1))
 	require.NoError(t, r.Cancel(ctx))
-	saw(local(ratelimit.CallCancel, ratelimit.OutcomeDone, 1, 0))
+	saw(local("cancel", ratelimit.OutcomeDone, 1, 0))
 	require.NoError(t, r.Cancel(ctx))
 	require.Empty(t, rec.took(t), "nothing was left to cancel")
 }

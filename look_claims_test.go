@@ -304,7 +304,7 @@ func TestALookIsObservedAsAPeek(t *testing.T) {
 	}
 	var all []seen
 	observed := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
-		if o.Call == ratelimit.CallPeek {
+		if o.Call == "peek" {
 			all = append(all, seen{o.Limiter, o.N, o.Source, o.Outcome})
 		}
 	})

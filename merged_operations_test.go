@@ -190,7 +190,7 @@ func TestCallsOfEveryKindAnswerAlike(t *testing.T) {
 					{err: tooMuch("m")},
 				}, got)
 				require.Equal(t, map[ratelimit.Call]int{
-					ratelimit.CallAcquire: 2, ratelimit.CallUpTo: 2, ratelimit.CallEstimate: 3, ratelimit.CallCharge: 6, ratelimit.CallSettle: 1,
+					"acquire": 2, "up to": 2, "estimate": 3, "charge": 6, "settle": 1,
 				}, calls)
 				sent := 1
 				if test.merged {

@@ -36,12 +36,12 @@ type Observer func(ctx context.Context, o Observation)
 //     the permits and another one denied the call. Claims of one limiter for one key are one
 //     call. Claims that cannot be decided together are not reported.
 //   - With a [Choice], the picked limiter reports; with a [Shadow], both limiters do.
-//   - Wait is reported as one call, a [CallWait], however often it asks: an attempt that is
+//   - Wait is reported as one call, a "wait", however often it asks: an attempt that is
 //     denied is no denial while its caller waits. If the wait ends without permits, the
 //     limiters that denied its last attempt report that. The integrations report a request
 //     that may wait as one call too. Failures of a primary are reported each.
-//   - [InFlight.Do] is reported as its parts: a [CallHold], a [CallExtend] for each
-//     extension, and a [CallRelease].
+//   - [InFlight.Do] is reported as its parts: a "hold", a "extend" for each
+//     extension, and a "release".
 //
 // Calls that fail before anything is asked are reported too ([SourceNone]), such as one with
 // an empty key. What the package does in the background, such as giving back the permits of a
@@ -80,7 +80,7 @@ func WithObserver(observers ...Observer) Option {
 // A call for three permits of a token bucket that Redis allowed together with eleven other
 // calls, after 300 µs in a queue, is
 //
-//	Limiter: "api", Call: CallAcquire, Outcome: OutcomeAllowed, Source: SourceRedis,
+//	Limiter: "api", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceRedis,
 //	Key: "user:42", N: 3, Taken: 3, Result: {Allowed: true, Limit: 20, …},
 //	Latency: 900µs, Waited: 300µs, Batch: 12
 type Observation struct {
@@ -92,23 +92,23 @@ type Observation struct {
 	Outcome Outcome
 	Source  Source
 
-	// Key is the key of the call, empty for [CallBreaker]. It is for logs, and for counts of
+	// Key is the key of the call, empty for "breaker". It is for logs, and for counts of
 	// bounded size such as observe.Top. Never make it a label of a metric: each user would
 	// be a time series. It may be secret, and if the call failed with ErrInvalidKey it may
 	// have any length.
 	Key string
 
-	// N is the number of permits asked for; of a [CallSettle], what the work has cost.
+	// N is the number of permits asked for; of a "settle", what the work has cost.
 	N int
 
 	// Taken is the number of permits that the call took: N if it was allowed, and what there
-	// was for a [CallUpTo].
+	// was for a "up to".
 	Taken int
 
 	// Result is what the limiter answered, and the zero value if it failed.
 	Result Result
 
-	// Err is the error that the caller got. For a [CallReserve] or [CallWait] that is denied
+	// Err is the error that the caller got. For a "reserve" or "wait" that is denied
 	// it is a *[WaitError].
 	Err error
 
@@ -120,9 +120,9 @@ type Observation struct {
 	Latency time.Duration
 
 	// Waited is the part of Latency in which the call was not under way. A merged call waits in
-	// this process until its batch is sent. A [CallWait] waits until its permits are due; on a
+	// this process until its batch is sent. A "wait" waits until its permits are due; on a
 	// limiter that is asked again and again, until its last attempt is under way. The caller of
-	// a [CallReserve] does the waiting: there, it is the time until the permits are due, which
+	// a "reserve" does the waiting: there, it is the time until the permits are due, which
 	// is no part of Latency.
 	Waited time.Duration
 
@@ -131,7 +131,7 @@ type Observation struct {
 	Batch int
 
 	// Breaker is the state of a [Fallback]'s breaker after the call, and BreakerClosed where
-	// there is none. For [CallBreaker] it is the new state and From the state before.
+	// there is none. For "breaker" it is the new state and From the state before.
 	Breaker, From BreakerState
 
 	// Held is, for an [InFlight], how many permits of all keys this process holds through
@@ -141,38 +141,56 @@ type Observation struct {
 	Held, HeldChange int
 }
 
-// A Call says what was called.
-type Call int
+// A Call says what was called:
+//
+//	"acquire"   TryAcquire, TryAcquireN, All, TryAcquireAll, TryAcquireAcrossSlots
+//	"up to"     TryAcquireUpTo
+//	"reserve"   Reserve
+//	"wait"      Wait and WaitN
+//	"estimate"  Estimate, also as a claim
+//	"hold"      TryAcquire, TryAcquireN and Do of an InFlight, also as a claim
+//	"charge"    Charge
+//	"settle"    Ticket.Settle
+//	"cancel"    Reservation.Cancel
+//	"extend"    Hold.Extend
+//	"release"   Hold.Release
+//	"peek"      Peek, Look
+//	"reset"     Reset
+//	"breaker"   nothing: the state of a breaker has changed
+type Call string
 
 const (
-	CallAcquire  Call = iota + 1 // TryAcquire, TryAcquireN, All, TryAcquireAll, TryAcquireAcrossSlots
-	CallUpTo                     // TryAcquireUpTo
-	CallReserve                  // Reserve
-	CallWait                     // Wait and WaitN
-	CallEstimate                 // Estimate, also as a claim
-	CallHold                     // TryAcquire, TryAcquireN and Do of an InFlight, also as a claim
-	CallCharge                   // Charge
-	CallSettle                   // Ticket.Settle
-	CallCancel                   // Reservation.Cancel
-	CallExtend                   // Hold.Extend
-	CallRelease                  // Hold.Release
-	CallPeek                     // Peek, Look
-	CallReset                    // Reset
-	CallBreaker                  // no call: the state of a breaker has changed
+	callAcquire  Call = "acquire"
+	callUpTo     Call = "up to"
+	callReserve  Call = "reserve"
+	callWait     Call = "wait"
+	callEstimate Call = "estimate"
+	callHold     Call = "hold"
+	callCharge   Call = "charge"
+	callSettle   Call = "settle"
+	callCancel   Call = "cancel"
+	callExtend   Call = "extend"
+	callRelease  Call = "release"
+	callPeek     Call = "peek"
+	callReset    Call = "reset"
+	callBreaker  Call = "breaker"
 )
 
-// String is a short name, such as "acquire" or "up to".
-func (c Call) String() string {
-	return named(int(c), "call", "acquire", "up to", "reserve", "wait", "estimate", "hold", "charge", "settle", "cancel",
-		"extend", "release", "peek", "reset", "breaker")
+// takes reports whether the call is allowed or denied. The others are done, or fail.
+func (c Call) takes() bool {
+	switch c {
+	case callAcquire, callUpTo, callReserve, callWait, callEstimate, callHold:
+		return true
+	}
+	return false
 }
 
 // An Outcome is how a call ended.
 type Outcome int
 
 const (
-	// OutcomeAllowed: the permits were taken. Only the calls from [CallAcquire] to
-	// [CallHold] are allowed or denied.
+	// OutcomeAllowed: the permits were taken. Only the calls from "acquire" to
+	// "hold" are allowed or denied.
 	OutcomeAllowed Outcome = iota + 1
 	// OutcomeDenied: this limiter denied the call.
 	OutcomeDenied

@@ -22,7 +22,7 @@ func TestBreakerObserverMayCallTheFallback(t *testing.T) {
 			f = newTestFallback(t, primary, always(bySecondary, nil), append(mode.opts,
 				WithBreaker(&Breaker{Failures: 2, ProbeEvery: time.Hour}), WithObserver(func(_ context.Context, e Observation) {
 					seen = append(seen, whyAsked(e))
-					if e.Call == CallBreaker {
+					if e.Call == callBreaker {
 						r, err := f.TryAcquire(context.Background(), "from the observer")
 						require.NoError(t, err)
 						require.Equal(t, substituted, r)
@@ -50,7 +50,7 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 	}}
 	f := newTestFallback(t, primary, AllowAll(), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}),
 		WithObserver(func(_ context.Context, e Observation) {
-			if e.Call == CallBreaker {
+			if e.Call == callBreaker {
 				// No two at a time: the lock is free.
 				require.True(t, mu.TryLock())
 				list = append(list, e.From.String(), e.Breaker.String())
@@ -89,7 +89,7 @@ func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 	var kinds []string
 	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}),
 		WithObserver(func(_ context.Context, e Observation) {
-			if e.Call == CallBreaker {
+			if e.Call == callBreaker {
 				kinds = append(kinds, e.From.String()+" to "+e.Breaker.String())
 				if len(kinds) == 1 {
 					panic("once")
@@ -105,7 +105,7 @@ func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 // whyAsked is why a Fallback asked its secondary, or that a breaker's state changed.
 func whyAsked(o Observation) string {
 	switch {
-	case o.Call == CallBreaker:
+	case o.Call == callBreaker:
 		return "breaker state"
 	case errors.Is(o.Reason, ErrBreakerOpen):
 		return "breaker open"

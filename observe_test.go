@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -40,7 +39,7 @@ func (r *recorder) took(t *testing.T) []ratelimit.Observation {
 	all := r.all
 	r.all = nil
 	for i := range all {
-		if all[i].Call != ratelimit.CallBreaker {
+		if all[i].Call != "breaker" {
 			require.Positive(t, all[i].Latency, "%v", all[i].Call)
 		}
 		all[i].Latency = 0
@@ -106,77 +105,77 @@ func TestEveryCallIsObservedOnce(t *testing.T) {
 					r, err := l.TryAcquireN(leaving, "k", n)
 					require.NoError(t, err)
 					if r.Allowed {
-						want(saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, n, n, r, nil))
+						want(saw("acquire", ratelimit.OutcomeAllowed, n, n, r, nil))
 					} else {
-						want(saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, n, 0, r, nil))
+						want(saw("acquire", ratelimit.OutcomeDenied, n, 0, r, nil))
 					}
 				}
 				r := must(t)(l.Peek(ctx, "k"))
 				require.False(t, r.Allowed)
-				want(saw(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, 0, r, nil))
+				want(saw("peek", ratelimit.OutcomeDone, 1, 0, r, nil))
 				require.NoError(t, l.Reset(ctx, "k"))
-				want(saw(ratelimit.CallReset, ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil))
+				want(saw("reset", ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil))
 
 				taken, r, err := l.TryAcquireUpTo(ctx, "k", 5)
 				require.NoError(t, err)
 				require.Equal(t, 3, taken)
-				want(saw(ratelimit.CallUpTo, ratelimit.OutcomeAllowed, 5, 3, r, nil))
+				want(saw("up to", ratelimit.OutcomeAllowed, 5, 3, r, nil))
 				_, r, err = l.TryAcquireUpTo(ctx, "k", 5)
 				require.NoError(t, err)
-				want(saw(ratelimit.CallUpTo, ratelimit.OutcomeDenied, 5, 0, r, nil))
+				want(saw("up to", ratelimit.OutcomeDenied, 5, 0, r, nil))
 				_, _, err = l.TryAcquireUpTo(ctx, "k", 0)
-				want(unasked(ratelimit.CallUpTo, 0, err))
+				want(unasked("up to", 0, err))
 
 				_, r, err = l.Estimate(ctx, "k", 1)
 				require.NoError(t, err)
-				want(saw(ratelimit.CallEstimate, ratelimit.OutcomeDenied, 1, 0, r, nil))
+				want(saw("estimate", ratelimit.OutcomeDenied, 1, 0, r, nil))
 				require.NoError(t, l.Reset(ctx, "k"))
 				rec.took(t)
 				var tickets []*ratelimit.Ticket
 				for range 3 {
 					ticket, r, err := l.Estimate(ctx, "k", 1)
 					require.NoError(t, err)
-					want(saw(ratelimit.CallEstimate, ratelimit.OutcomeAllowed, 1, 1, r, nil))
+					want(saw("estimate", ratelimit.OutcomeAllowed, 1, 1, r, nil))
 					tickets = append(tickets, ticket)
 				}
 				require.NoError(t, tickets[0].Settle(ctx, 0))
-				want(saw(ratelimit.CallSettle, ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil))
+				want(saw("settle", ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil))
 				require.NoError(t, tickets[1].Settle(ctx, 1))
-				nothing := saw(ratelimit.CallSettle, ratelimit.OutcomeDone, 1, 0, ratelimit.Result{}, nil)
+				nothing := saw("settle", ratelimit.OutcomeDone, 1, 0, ratelimit.Result{}, nil)
 				nothing.Source, nothing.Batch = ratelimit.SourceNone, 0
 				want(nothing)
 				require.NoError(t, tickets[2].Settle(ctx, 3))
 				got := rec.took(t)
 				require.Len(t, got, 1)
 				require.True(t, got[0].Result.Allowed, "that of the charge")
-				require.Equal(t, saw(ratelimit.CallSettle, ratelimit.OutcomeDone, 3, 0, got[0].Result, nil), got[0])
+				require.Equal(t, saw("settle", ratelimit.OutcomeDone, 3, 0, got[0].Result, nil), got[0])
 				err = tickets[2].Settle(ctx, 3)
 				require.ErrorIs(t, err, ratelimit.ErrSettled)
-				want(unasked(ratelimit.CallSettle, 3, err))
+				want(unasked("settle", 3, err))
 
 				r, err = l.Charge(ctx, "k", 2)
 				require.NoError(t, err)
-				want(saw(ratelimit.CallCharge, ratelimit.OutcomeDone, 2, 2, r, nil))
+				want(saw("charge", ratelimit.OutcomeDone, 2, 2, r, nil))
 				_, err = l.Charge(ctx, "k", 2_000_000_000)
 				require.ErrorIs(t, err, ratelimit.ErrTooMuchDebt)
-				want(unasked(ratelimit.CallCharge, 2_000_000_000, err))
+				want(unasked("charge", 2_000_000_000, err))
 
 				require.NoError(t, l.Reset(ctx, "k"))
 				rec.took(t)
 				_, err = l.TryAcquireN(ctx, "k", 4)
 				require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-				want(unasked(ratelimit.CallAcquire, 4, err))
+				want(unasked("acquire", 4, err))
 				_, err = l.TryAcquire(ctx, "")
-				none := unasked(ratelimit.CallAcquire, 1, err)
+				none := unasked("acquire", 1, err)
 				none.Key = ""
 				want(none)
 				_, err = l.TryAcquire(over, "k")
 				require.ErrorIs(t, err, context.Canceled)
-				want(unasked(ratelimit.CallAcquire, 1, err))
+				want(unasked("acquire", 1, err))
 				_, err = l.Peek(over, "k")
-				want(unasked(ratelimit.CallPeek, 1, err))
+				want(unasked("peek", 1, err))
 				err = l.Reset(over, "k")
-				want(unasked(ratelimit.CallReset, 0, err))
+				want(unasked("reset", 0, err))
 			})
 		}
 	}
@@ -197,8 +196,8 @@ func TestFailuresAreObserved(t *testing.T) {
 			return saw(call, ratelimit.OutcomeFailed, n, 0, ratelimit.Result{}, err)
 		}
 		require.Equal(t, []ratelimit.Observation{
-			fail(ratelimit.CallAcquire, 2, err), fail(ratelimit.CallPeek, 1, err2), fail(ratelimit.CallReset, 0, err3),
-			fail(ratelimit.CallUpTo, 2, err4), fail(ratelimit.CallEstimate, 2, err5), fail(ratelimit.CallCharge, 2, err6),
+			fail("acquire", 2, err), fail("peek", 1, err2), fail("reset", 0, err3),
+			fail("up to", 2, err4), fail("estimate", 2, err5), fail("charge", 2, err6),
 		}, rec.took(t), name)
 	}
 }
@@ -215,19 +214,19 @@ func TestReservationsAndWaitsAreObserved(t *testing.T) {
 			s.Wipe(t)
 			first, err := b.Reserve(ctx, "k", 3, 0)
 			require.NoError(t, err)
-			require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallReserve, ratelimit.OutcomeAllowed, 3, 3, first.Result(), nil)}, rec.took(t))
+			require.Equal(t, []ratelimit.Observation{saw("reserve", ratelimit.OutcomeAllowed, 3, 3, first.Result(), nil)}, rec.took(t))
 			second, err := b.Reserve(ctx, "k", 2, 2*time.Hour)
 			require.NoError(t, err)
-			later := saw(ratelimit.CallReserve, ratelimit.OutcomeAllowed, 2, 2, second.Result(), nil)
+			later := saw("reserve", ratelimit.OutcomeAllowed, 2, 2, second.Result(), nil)
 			later.Waited = 2 * time.Hour
 			require.Equal(t, []ratelimit.Observation{later}, rec.took(t))
 			_, err = b.Reserve(ctx, "k", 1, time.Hour)
 			require.ErrorIs(t, err, ratelimit.ErrWaitTooLong)
-			require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallReserve, ratelimit.OutcomeDenied, 1, 0, ratelimit.Result{}, err)}, rec.took(t))
+			require.Equal(t, []ratelimit.Observation{saw("reserve", ratelimit.OutcomeDenied, 1, 0, ratelimit.Result{}, err)}, rec.took(t))
 			_, err = b.Reserve(ctx, "k", 1, -1)
-			require.Equal(t, []ratelimit.Observation{unasked(ratelimit.CallReserve, 1, err)}, rec.took(t))
+			require.Equal(t, []ratelimit.Observation{unasked("reserve", 1, err)}, rec.took(t))
 			require.NoError(t, second.Cancel(ctx))
-			require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallCancel, ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil)}, rec.took(t))
+			require.Equal(t, []ratelimit.Observation{saw("cancel", ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil)}, rec.took(t))
 			require.NoError(t, second.Cancel(ctx), "does nothing")
 			require.Empty(t, rec.took(t))
 
@@ -237,9 +236,9 @@ func TestReservationsAndWaitsAreObserved(t *testing.T) {
 			for _, through := range []ratelimit.Limiter{b, cached} {
 				_, err = ratelimit.WaitN(soon, through, "k", 1)
 				require.ErrorIs(t, err, ratelimit.ErrWaitTooLong)
-				require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallWait, ratelimit.OutcomeDenied, 1, 0, ratelimit.Result{}, err)}, rec.took(t))
+				require.Equal(t, []ratelimit.Observation{saw("wait", ratelimit.OutcomeDenied, 1, 0, ratelimit.Result{}, err)}, rec.took(t))
 				_, err = ratelimit.WaitN(soon, through, "k", 4)
-				require.Equal(t, []ratelimit.Observation{unasked(ratelimit.CallWait, 4, err)}, rec.took(t))
+				require.Equal(t, []ratelimit.Observation{unasked("wait", 4, err)}, rec.took(t))
 			}
 			require.NoError(t, b.Reset(ctx, "k"))
 			rec.took(t)
@@ -247,7 +246,7 @@ func TestReservationsAndWaitsAreObserved(t *testing.T) {
 			got := rec.took(t)
 			require.Less(t, got[0].Waited, time.Minute)
 			got[0].Waited = 0
-			require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallWait, ratelimit.OutcomeAllowed, 3, 3, r, nil)}, got)
+			require.Equal(t, []ratelimit.Observation{saw("wait", ratelimit.OutcomeAllowed, 3, 3, r, nil)}, got)
 		})
 	}
 }
@@ -263,8 +262,8 @@ func TestAPolledWaitIsObservedAsOneCall(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrWaitTooLong)
 	got := rec.took(t)
 	require.Len(t, got, 2)
-	require.Equal(t, saw(ratelimit.CallWait, ratelimit.OutcomeAllowed, 3, 3, first, nil), got[0])
-	require.Equal(t, saw(ratelimit.CallWait, ratelimit.OutcomeDenied, 3, 0, got[1].Result, err), got[1])
+	require.Equal(t, saw("wait", ratelimit.OutcomeAllowed, 3, 3, first, nil), got[0])
+	require.Equal(t, saw("wait", ratelimit.OutcomeDenied, 3, 0, got[1].Result, err), got[1])
 }
 
 func TestHoldsAreObserved(t *testing.T) {
@@ -278,42 +277,42 @@ func TestHoldsAreObserved(t *testing.T) {
 	}
 	two, r, err := f.TryAcquireN(ctx, "k", 2)
 	require.NoError(t, err)
-	want(2, 2, saw(ratelimit.CallHold, ratelimit.OutcomeAllowed, 2, 2, r, nil))
+	want(2, 2, saw("hold", ratelimit.OutcomeAllowed, 2, 2, r, nil))
 	_, r, err = f.TryAcquireN(ctx, "k", 2)
 	require.NoError(t, err)
-	want(2, 0, saw(ratelimit.CallHold, ratelimit.OutcomeDenied, 2, 0, r, nil))
+	want(2, 0, saw("hold", ratelimit.OutcomeDenied, 2, 0, r, nil))
 	_, _, err = f.TryAcquireN(ctx, "k", 4)
-	want(2, 0, unasked(ratelimit.CallHold, 4, err))
+	want(2, 0, unasked("hold", 4, err))
 	one, r, err := f.TryAcquire(ctx, "k")
 	require.NoError(t, err)
-	want(3, 1, saw(ratelimit.CallHold, ratelimit.OutcomeAllowed, 1, 1, r, nil))
+	want(3, 1, saw("hold", ratelimit.OutcomeAllowed, 1, 1, r, nil))
 	r = must(t)(f.Peek(ctx, "k"))
-	want(3, 0, saw(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, 0, r, nil))
+	want(3, 0, saw("peek", ratelimit.OutcomeDone, 1, 0, r, nil))
 	require.NoError(t, two.Extend(ctx))
-	want(3, 0, saw(ratelimit.CallExtend, ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
+	want(3, 0, saw("extend", ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
 	require.NoError(t, two.Release(ctx))
-	want(1, -2, saw(ratelimit.CallRelease, ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
+	want(1, -2, saw("release", ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
 	require.NoError(t, two.Release(ctx), "does nothing")
 	require.Empty(t, rec.took(t))
 	err = two.Extend(ctx)
 	require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
-	want(1, 0, unasked(ratelimit.CallExtend, 2, err))
+	want(1, 0, unasked("extend", 2, err))
 	require.NoError(t, f.Reset(ctx, "k"))
 	rec.took(t)
 	err = one.Extend(ctx)
 	require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
-	want(0, -1, saw(ratelimit.CallExtend, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))
+	want(0, -1, saw("extend", ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))
 	require.NoError(t, one.Release(ctx))
 	require.Empty(t, rec.took(t), "a lease that is lost needs no release")
 
 	require.NoError(t, f.Do(ctx, "k", func(context.Context) error { return nil }))
 	got := rec.took(t)
 	require.Len(t, got, 2)
-	require.Equal(t, []any{ratelimit.CallHold, 1, ratelimit.CallRelease, 0}, []any{got[0].Call, got[0].Held, got[1].Call, got[1].Held})
+	require.Equal(t, []any{ratelimit.Call("hold"), 1, ratelimit.Call("release"), 0}, []any{got[0].Call, got[0].Held, got[1].Call, got[1].Held})
 
 	down := ratelimit.Must(ratelimit.NewInFlight(fakes.Failing(redis.ErrClosed), 3, time.Minute, ratelimit.WithName("api"), rec.option()))
 	_, _, err = down.TryAcquire(ctx, "k")
-	want(0, 0, saw(ratelimit.CallHold, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))
+	want(0, 0, saw("hold", ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))
 }
 
 func TestTogetherEachLimiterReports(t *testing.T) {
@@ -334,53 +333,53 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	_ = must(t)(both.TryAcquire(ctx, "k"))
 	got := rec.took(t)
 	require.Len(t, got, 2)
-	require.Equal(t, of("small", saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, got[0].Result, nil)), got[0])
-	require.Equal(t, of("large", saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, got[1].Result, nil)), got[1])
+	require.Equal(t, of("small", saw("acquire", ratelimit.OutcomeAllowed, 1, 1, got[0].Result, nil)), got[0])
+	require.Equal(t, of("large", saw("acquire", ratelimit.OutcomeAllowed, 1, 1, got[1].Result, nil)), got[1])
 	require.Equal(t, []int{0, 4}, []int{got[0].Result.Remaining, got[1].Result.Remaining})
 
 	r, err := ratelimit.TryAcquireAll(ctx, small.Claim("k", 1), large.Claim("k", 1), large.Claim("k", 1), flights.Claim("k", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
 	require.Equal(t, []ratelimit.Observation{
-		of("small", saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 1, 0, r.Parts[0].Result, nil)),
-		of("large", saw(ratelimit.CallAcquire, ratelimit.OutcomeUntaken, 2, 0, r.Parts[1].Result, nil)),
-		of("flights", saw(ratelimit.CallHold, ratelimit.OutcomeUntaken, 1, 0, r.Parts[3].Result, nil)),
+		of("small", saw("acquire", ratelimit.OutcomeDenied, 1, 0, r.Parts[0].Result, nil)),
+		of("large", saw("acquire", ratelimit.OutcomeUntaken, 2, 0, r.Parts[1].Result, nil)),
+		of("flights", saw("hold", ratelimit.OutcomeUntaken, 1, 0, r.Parts[3].Result, nil)),
 	}, rec.took(t))
 
 	r, err = ratelimit.TryAcquireAll(ctx, flights.Claim("k", 2), large.Claim("k", 3).Estimate())
 	require.NoError(t, err)
-	held := of("flights", saw(ratelimit.CallHold, ratelimit.OutcomeAllowed, 2, 2, r.Parts[0].Result, nil))
+	held := of("flights", saw("hold", ratelimit.OutcomeAllowed, 2, 2, r.Parts[0].Result, nil))
 	held.Held, held.HeldChange = 2, 2
 	require.Equal(t, []ratelimit.Observation{
-		held, of("large", saw(ratelimit.CallEstimate, ratelimit.OutcomeAllowed, 3, 3, r.Parts[1].Result, nil)),
+		held, of("large", saw("estimate", ratelimit.OutcomeAllowed, 3, 3, r.Parts[1].Result, nil)),
 	}, rec.took(t))
 	require.NoError(t, r.Release(ctx))
-	released := of("flights", saw(ratelimit.CallRelease, ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
+	released := of("flights", saw("release", ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
 	released.HeldChange = -2
 	require.Equal(t, []ratelimit.Observation{released}, rec.took(t))
 
 	r, err = ratelimit.Look(ctx, small.Claim("k", 1), large.Claim("k", 1))
 	require.NoError(t, err)
 	require.Equal(t, []ratelimit.Observation{
-		of("small", saw(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, 0, r.Parts[0].Result, nil)),
-		of("large", saw(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, 0, r.Parts[1].Result, nil)),
+		of("small", saw("peek", ratelimit.OutcomeDone, 1, 0, r.Parts[0].Result, nil)),
+		of("large", saw("peek", ratelimit.OutcomeDone, 1, 0, r.Parts[1].Result, nil)),
 	}, rec.took(t))
 
 	_, err = both.TryAcquireN(ctx, "k", 2)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	require.Equal(t, []ratelimit.Observation{
-		of("small", unasked(ratelimit.CallAcquire, 2, err)), of("large", unasked(ratelimit.CallAcquire, 2, err)),
+		of("small", unasked("acquire", 2, err)), of("large", unasked("acquire", 2, err)),
 	}, waitedNothing(rec.took(t)))
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err = both.TryAcquire(over, "k")
 	require.Equal(t, []ratelimit.Observation{
-		of("small", unasked(ratelimit.CallAcquire, 1, err)), of("large", unasked(ratelimit.CallAcquire, 1, err)),
+		of("small", unasked("acquire", 1, err)), of("large", unasked("acquire", 1, err)),
 	}, waitedNothing(rec.took(t)))
 
 	down := ratelimit.Must(ratelimit.NewFixedWindow(fakes.Failing(redis.ErrClosed), 1, time.Hour, named("down")...))
 	_, err = ratelimit.TryAcquireAll(ctx, down.Claim("k", 1))
-	require.Equal(t, []ratelimit.Observation{of("down", saw(ratelimit.CallAcquire, ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))}, rec.took(t))
+	require.Equal(t, []ratelimit.Observation{of("down", saw("acquire", ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))}, rec.took(t))
 }
 
 // waitedNothing is observations of calls that were never sent, without the moment that it
@@ -410,10 +409,10 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 		require.Equal(t, allowed, r.Allowed)
 		var want []ratelimit.Observation
 		for i, part := range r.Parts {
-			o := saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, part.Result, nil)
+			o := saw("acquire", ratelimit.OutcomeAllowed, 1, 1, part.Result, nil)
 			o.Limiter, o.Key = part.Name, part.Key
 			if i == 5 {
-				o.Call = ratelimit.CallHold
+				o.Call = "hold"
 				if o.Held = 1; allowed {
 					o.HeldChange = 1
 				}
@@ -455,7 +454,7 @@ func TestAcrossSlotsOfAnotherClientReportsOnce(t *testing.T) {
 	require.NoError(t, err)
 	var want []ratelimit.Observation
 	for _, part := range r.Parts {
-		o := saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 1, 1, part.Result, nil)
+		o := saw("acquire", ratelimit.OutcomeAllowed, 1, 1, part.Result, nil)
 		o.Limiter = part.Name
 		want = append(want, o)
 	}
@@ -486,22 +485,22 @@ func TestADenyCacheReportsWhatItDenies(t *testing.T) {
 	other := ratelimit.Must(ratelimit.NewDenyCache(inner, rec.option(), ratelimit.WithName("other")))
 	for name, c := range map[string]*ratelimit.DenyCache{"api": cache, "picked": around, "other": other} {
 		require.NoError(t, c.Reset(ctx, "k"))
-		require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallReset, ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil)}, rec.took(t))
+		require.Equal(t, []ratelimit.Observation{saw("reset", ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil)}, rec.took(t))
 		r := must(t)(c.TryAcquireN(ctx, "k", 2))
-		require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 2, 2, r, nil)}, rec.took(t))
+		require.Equal(t, []ratelimit.Observation{saw("acquire", ratelimit.OutcomeAllowed, 2, 2, r, nil)}, rec.took(t))
 		r = must(t)(c.TryAcquire(ctx, "k"))
-		require.Equal(t, []ratelimit.Observation{saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 1, 0, r, nil)}, rec.took(t))
+		require.Equal(t, []ratelimit.Observation{saw("acquire", ratelimit.OutcomeDenied, 1, 0, r, nil)}, rec.took(t))
 
 		first, second := must(t)(c.TryAcquireN(ctx, "k", 2)), must(t)(c.Peek(ctx, "k"))
 		want := []ratelimit.Observation{
-			memory(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 2, first), memory(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, second),
+			memory("acquire", ratelimit.OutcomeDenied, 2, first), memory("peek", ratelimit.OutcomeDone, 1, second),
 		}
 		if name == "other" {
 			want[0].Limiter, want[1].Limiter = "other", "other"
 		}
 		require.Equal(t, want, rec.took(t))
 		_, err := c.TryAcquire(ctx, "")
-		o := unasked(ratelimit.CallAcquire, 1, err)
+		o := unasked("acquire", 1, err)
 		o.Key = ""
 		if o.Limiter = name; name == "picked" {
 			o.Limiter = "default" // nobody was picked
@@ -509,20 +508,20 @@ func TestADenyCacheReportsWhatItDenies(t *testing.T) {
 		require.Equal(t, []ratelimit.Observation{o}, rec.took(t))
 	}
 	_, err := around.Peek(ctx, "nobody")
-	none := unasked(ratelimit.CallPeek, 1, err)
+	none := unasked("peek", 1, err)
 	none.Limiter, none.Key = "default", "nobody"
 	require.Equal(t, []ratelimit.Observation{none}, rec.took(t))
 
 	_, r, err := cache.Estimate(ctx, "k", 1)
 	require.NoError(t, err)
-	require.Equal(t, []ratelimit.Observation{memory(ratelimit.CallEstimate, ratelimit.OutcomeDenied, 1, r)}, rec.took(t))
+	require.Equal(t, []ratelimit.Observation{memory("estimate", ratelimit.OutcomeDenied, 1, r)}, rec.took(t))
 	_, r, err = cache.TryAcquireUpTo(ctx, "k", 7)
 	require.NoError(t, err)
-	require.Equal(t, []ratelimit.Observation{memory(ratelimit.CallUpTo, ratelimit.OutcomeDenied, 7, r)}, rec.took(t))
+	require.Equal(t, []ratelimit.Observation{memory("up to", ratelimit.OutcomeDenied, 7, r)}, rec.took(t))
 	_, _, err = cache.TryAcquireUpTo(ctx, "k", 0)
-	require.Equal(t, []ratelimit.Observation{unasked(ratelimit.CallUpTo, 0, err)}, rec.took(t))
+	require.Equal(t, []ratelimit.Observation{unasked("up to", 0, err)}, rec.took(t))
 	_, _, err = cache.Estimate(ctx, "k", 0)
-	require.Equal(t, []ratelimit.Observation{unasked(ratelimit.CallEstimate, 0, err)}, rec.took(t))
+	require.Equal(t, []ratelimit.Observation{unasked("estimate", 0, err)}, rec.took(t))
 }
 
 // One call that the primary fails and the secondary answers is both.
@@ -536,12 +535,12 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	r := must(t)(f.TryAcquireN(ctx, "k", 2))
 	got := rec.took(t)
 	require.Len(t, got, 3)
-	failed := saw(ratelimit.CallAcquire, ratelimit.OutcomeFailed, 2, 0, ratelimit.Result{}, got[0].Err)
+	failed := saw("acquire", ratelimit.OutcomeFailed, 2, 0, ratelimit.Result{}, got[0].Err)
 	require.ErrorIs(t, got[0].Err, down)
 	opened := ratelimit.Observation{
-		Limiter: "api", Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen,
+		Limiter: "api", Call: "breaker", Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen,
 	}
-	answered := saw(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 2, 0, r, nil)
+	answered := saw("acquire", ratelimit.OutcomeDenied, 2, 0, r, nil)
 	answered.Source, answered.Batch, answered.Reason, answered.Breaker = ratelimit.SourceFallback, 0, got[0].Err, ratelimit.BreakerOpen
 	require.Equal(t, []ratelimit.Observation{failed, opened, answered}, got)
 
@@ -552,15 +551,15 @@ func TestPrimaryAndFallbackReport(t *testing.T) {
 	over, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err := f.Peek(over, "k")
-	gone := unasked(ratelimit.CallPeek, 1, err)
+	gone := unasked("peek", 1, err)
 	gone.Breaker = ratelimit.BreakerOpen
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 	_, err = f.TryAcquire(ctx, "")
-	gone = unasked(ratelimit.CallAcquire, 1, err)
+	gone = unasked("acquire", 1, err)
 	gone.Key, gone.Breaker = "", ratelimit.BreakerOpen
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 	err = f.Reset(ctx, "")
-	gone.Call, gone.N, gone.Err = ratelimit.CallReset, 0, err
+	gone.Call, gone.N, gone.Err = "reset", 0, err
 	require.Equal(t, []ratelimit.Observation{gone}, rec.took(t))
 	err = cached.Reset(ctx, "")
 	gone.Err, gone.Breaker = err, ratelimit.BreakerClosed
@@ -580,11 +579,11 @@ func TestALocalBucketReports(t *testing.T) {
 	require.NoError(t, l.Reset(ctx, "k"))
 	_, err := l.TryAcquireN(ctx, "k", 3)
 	require.Equal(t, []ratelimit.Observation{
-		local(ratelimit.CallAcquire, ratelimit.OutcomeAllowed, 2, 2, allowed),
-		local(ratelimit.CallAcquire, ratelimit.OutcomeDenied, 1, 0, denied),
-		local(ratelimit.CallPeek, ratelimit.OutcomeDone, 1, 0, seen),
-		local(ratelimit.CallReset, ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}),
-		unasked(ratelimit.CallAcquire, 3, err),
+		local("acquire", ratelimit.OutcomeAllowed, 2, 2, allowed),
+		local("acquire", ratelimit.OutcomeDenied, 1, 0, denied),
+		local("peek", ratelimit.OutcomeDone, 1, 0, seen),
+		local("reset", ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}),
+		unasked("acquire", 3, err),
 	}, rec.took(t))
 	unnamed := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 2, rec.option()))
 	_ = must(t)(unnamed.TryAcquire(ctx, "k"))
@@ -657,19 +656,13 @@ func TestErrorsOfWithObserver(t *testing.T) {
 }
 
 func TestNamesOfWhatIsObserved(t *testing.T) {
-	var calls, outcomes, sources []string
-	for c := range ratelimit.CallBreaker + 2 {
-		calls = append(calls, c.String())
-	}
+	var outcomes, sources []string
 	for o := range ratelimit.OutcomeCanceled + 2 {
 		outcomes = append(outcomes, o.String())
 	}
 	for s := range ratelimit.SourceLocal + 2 {
 		sources = append(sources, s.String())
 	}
-	require.Equal(t, []string{"unknown call", "acquire", "up to", "reserve", "wait", "estimate", "hold", "charge", "settle", "cancel",
-		"extend", "release", "peek", "reset", "breaker", "unknown call"}, calls)
 	require.Equal(t, []string{"unknown outcome", "allowed", "denied", "untaken", "done", "failed", "canceled", "unknown outcome"}, outcomes)
 	require.Equal(t, []string{"none", "redis", "memory", "fallback", "local", "unknown source"}, sources)
-	require.Equal(t, len(calls), len(slices.Compact(calls)))
 }

@@ -69,7 +69,7 @@ func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
 	if o.Outcome == 0 {
 		o.Outcome = o.Call.outcome(o.Result.Allowed, o.Err)
 	}
-	if o.Taken == 0 && (o.Outcome == OutcomeAllowed || o.Call == CallCharge && o.Err == nil) {
+	if o.Taken == 0 && (o.Outcome == OutcomeAllowed || o.Call == callCharge && o.Err == nil) {
 		o.Taken = o.N
 	}
 	o.Held = int(w.held.Add(int64(o.HeldChange)))
@@ -79,9 +79,9 @@ func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
 // outcome is how a call ended whose limiter has answered so.
 func (c Call) outcome(allowed bool, err error) Outcome {
 	switch {
-	case err != nil && (c != CallReserve && c != CallWait || !errors.Is(err, ErrWaitTooLong)):
+	case err != nil && (c != callReserve && c != callWait || !errors.Is(err, ErrWaitTooLong)):
 		return failedBy(err)
-	case c > CallHold:
+	case !c.takes():
 		return OutcomeDone
 	case allowed:
 		return OutcomeAllowed
@@ -113,9 +113,9 @@ func (w *watch) report(ctx context.Context, o Observation) {
 // attempted reports an attempt of a call that may wait. A denial is held back, because the caller
 // may get the permits yet.
 func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation) {
-	reserved := wait.Polls && o.Call == CallReserve
-	if wait.Polls && (o.Call == CallAcquire || reserved) {
-		o.Call = CallWait
+	reserved := wait.Polls && o.Call == callReserve
+	if wait.Polls && (o.Call == callAcquire || reserved) {
+		o.Call = callWait
 		before := wait.Before(o.Latency)
 		o.Waited += before
 		o.Latency += before
@@ -185,7 +185,7 @@ func (o *Observation) sent(began time.Time, batch sending) {
 		}
 	default:
 		o.Source, o.Batch = SourceRedis, batch.Calls
-		if o.Call != CallReserve || o.Err != nil { // whose Waited is until the permits are due
+		if o.Call != callReserve || o.Err != nil { // whose Waited is until the permits are due
 			o.Waited += max(merge.Instant(batch.Sent).Sub(began), 0)
 		}
 	}

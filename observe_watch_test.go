@@ -102,7 +102,7 @@ func TestMergedCallsReportTheirBatch(t *testing.T) {
 		return Result{Allowed: true, Limit: 100, Window: 100 * time.Hour, Remaining: remaining, ResetAfter: reset}
 	}
 	whole := Observation{
-		Limiter: "api", Call: CallAcquire, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "a", N: 1, Taken: 1, Result: result(99, time.Hour),
+		Limiter: "api", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "a", N: 1, Taken: 1, Result: result(99, time.Hour),
 		Latency: milli + 400*time.Microsecond, Waited: 400 * time.Microsecond, Batch: 3,
 	}
 	require.Equal(t, whole, seen["a"])
@@ -115,21 +115,21 @@ func TestMergedCallsReportTheirBatch(t *testing.T) {
 // Calls of other kinds wait in the same queue, and report their batch too.
 func TestMergedOperationsReportTheirBatch(t *testing.T) {
 	for call, ask := range map[Call]func(ctx context.Context, l *TokenBucket, key string, held *Ticket) error{
-		CallUpTo: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+		callUpTo: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
 			_, _, err := l.TryAcquireUpTo(ctx, key, 2)
 			return err
 		},
-		CallCharge: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+		callCharge: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
 			_, err := l.Charge(ctx, key, 2)
 			return err
 		},
-		CallEstimate: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
+		callEstimate: func(ctx context.Context, l *TokenBucket, key string, _ *Ticket) error {
 			_, _, err := l.Estimate(ctx, key, 2)
 			return err
 		},
-		CallSettle: func(ctx context.Context, _ *TokenBucket, _ string, held *Ticket) error { return held.Settle(ctx, 1) },
+		callSettle: func(ctx context.Context, _ *TokenBucket, _ string, held *Ticket) error { return held.Settle(ctx, 1) },
 	} {
-		t.Run(call.String(), func(t *testing.T) {
+		t.Run(string(call), func(t *testing.T) {
 			observe := Observer(func(context.Context, Observation) {})
 			l := Must(NewTokenBucket(onMini(t).client, PerHour(1), 100, WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
 			require.NoError(t, l.Preload(ctx))
@@ -195,7 +195,7 @@ func TestCallsThatLeaveTheQueueReportThat(t *testing.T) {
 	left := seen["a"]
 	require.ErrorIs(t, left.Err, context.Canceled)
 	require.Equal(t, Observation{
-		Limiter: "api", Call: CallAcquire, Outcome: OutcomeCanceled, Key: "a", N: 1, Err: left.Err,
+		Limiter: "api", Call: callAcquire, Outcome: OutcomeCanceled, Key: "a", N: 1, Err: left.Err,
 		Latency: 100 * time.Microsecond, Waited: 100 * time.Microsecond,
 	}, left)
 	require.Equal(t, 2, seen["b"].Batch)
@@ -227,7 +227,7 @@ func TestCallsThatLeaveTheirBatchReportIt(t *testing.T) {
 		_, err := l.TryAcquire(ctx, "late")
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, []Observation{{
-			Limiter: "api", Call: CallAcquire, Outcome: OutcomeFailed, Source: SourceRedis, Key: "late", N: 1, Err: err,
+			Limiter: "api", Call: callAcquire, Outcome: OutcomeFailed, Source: SourceRedis, Key: "late", N: 1, Err: err,
 			Latency: 800 * time.Microsecond, Waited: 500 * time.Microsecond, Batch: 1,
 		}}, all)
 		time.Sleep(time.Second)
@@ -298,7 +298,7 @@ func TestAnObserverMayCallLimiters(t *testing.T) {
 	var l *LocalTokenBucket
 	var peeked []int
 	l = Must(NewLocalTokenBucket(PerHour(1), 5, WithObserver(func(ctx context.Context, o Observation) {
-		if o.Call == CallAcquire {
+		if o.Call == callAcquire {
 			peeked = append(peeked, must(t)(l.Peek(ctx, o.Key)).Remaining)
 		}
 	})))

@@ -26,7 +26,7 @@ type operation struct {
 
 // acquire takes n permits. A claim of it may be an estimate or a hold instead, see [call.opOf].
 var acquire = &operation{
-	call:  CallAcquire,
+	call:  callAcquire,
 	check: checkTake,
 	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
 		o.result, o.err = l.(Limiter).TryAcquireN(ctx, claim.key, claim.n)

@@ -310,7 +310,7 @@ func (g *guarded) report(ctx context.Context, o Observation) {
 			if p.Result = g.sec.parts[i].Result; !o.Result.Allowed && p.Result.Allowed {
 				p.Outcome = OutcomeUntaken
 			}
-		} else if p.Call == CallUpTo {
+		} else if p.Call == callUpTo {
 			p.Taken = g.sec.taken
 		}
 		f.report(ctx, g.began, p)

@@ -51,7 +51,7 @@ const (
 type outcome struct {
 	result      Result // of the claim that governs
 	err         error  // there is no decision
-	taken       int    // by a CallUpTo
+	taken       int    // by a callUpTo
 	ticket      *Ticket
 	hold        *Hold
 	reservation *Reservation

@@ -190,7 +190,7 @@ func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil
 	}
-	o := Observation{Call: CallCancel, Key: r.key, N: r.n}
+	o := Observation{Call: callCancel, Key: r.key, N: r.n}
 	if !r.end(ctx, &o.Err) {
 		return nil
 	}
@@ -231,7 +231,7 @@ func (r *Reservation) cancel(ctx context.Context) (sent sending, err error) {
 
 // reserve takes n permits for later. A denial says nothing about it.
 var reserve = &operation{
-	call: CallReserve,
+	call: callReserve,
 	unable: func(l any, claim *Claim) error {
 		_, ok := l.(promiser)
 		if !ok || claim.limiter == nil && kindOf(l).role == alien { // which may do more in its TryAcquireN
@@ -278,7 +278,7 @@ var realTime = timing{now: time.Now, sleep: func(ctx context.Context, d time.Dur
 
 // promise is Reserve for those around the limiter.
 func (b *bucketCore) promise(ctx context.Context, timing timing, key string, n int, maxWait time.Duration, around *hearers) (*Reservation, error) {
-	o := Observation{Call: CallReserve, Key: key, N: n}
+	o := Observation{Call: callReserve, Key: key, N: n}
 	o.Err = b.checkReserve(ctx, key, n, maxWait)
 	var r *Reservation
 	b.watch.observed(ctx, &o, func() (sent sending) {

@@ -45,7 +45,7 @@ type Settler interface {
 
 // estimate takes n permits, and remembers where.
 var estimate = &operation{
-	call:   CallEstimate,
+	call:   callEstimate,
 	unable: unableToSettle,
 	check:  checkTake,
 	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
@@ -59,7 +59,7 @@ var estimate = &operation{
 
 // charge takes n permits, even if fewer are left. It is never denied.
 var charge = &operation{
-	call:   CallCharge,
+	call:   callCharge,
 	unable: unableToSettle,
 	check: func(ctx context.Context, c *core, _ *call, claim *Claim) error {
 		return c.decider.(charger).checkCharge(ctx, claim.key, claim.n)
@@ -127,7 +127,7 @@ type settles interface {
 
 // Estimate takes n permits from key, see [Settler].
 func (c *limiterCore) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
-	o := Observation{Call: CallEstimate, Key: key, N: n}
+	o := Observation{Call: callEstimate, Key: key, N: n}
 	o.Err = c.check(ctx, key, n)
 	var t *Ticket
 	c.watch.observed(ctx, &o, func() (sent sending) {
@@ -172,7 +172,7 @@ func (c *limiterCore) newTicket(key string, n int, i int64, words []int64) *Tick
 
 // Charge takes n permits from key, see [Settler].
 func (c *limiterCore) Charge(ctx context.Context, key string, n int) (Result, error) {
-	o := Observation{Call: CallCharge, Key: key, N: n}
+	o := Observation{Call: callCharge, Key: key, N: n}
 	o.Err = c.checkCharge(ctx, key, n)
 	c.watch.observed(ctx, &o, func() sending { return c.charge(ctx, n, &o) })
 	return o.Result, o.Err
@@ -260,7 +260,7 @@ func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.from == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")
 	}
-	o := Observation{Call: CallSettle, Key: t.key, N: actual}
+	o := Observation{Call: callSettle, Key: t.key, N: actual}
 	o.Err = t.check(ctx, actual)
 	t.from.observers().observed(ctx, &o, func() sending { return t.settle(ctx, &o) })
 	return o.Err

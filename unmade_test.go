@@ -46,7 +46,7 @@ var unmade = []any{
 	(*ratelimit.DeniedError)(nil), new(ratelimit.DeniedError),
 	(*ratelimit.WaitError)(nil), new(ratelimit.WaitError),
 	ratelimit.AllResult{}, ratelimit.Claim{}, ratelimit.Calendar{}, ratelimit.Result{}, ratelimit.Storage(0),
-	ratelimit.BreakerState(0), ratelimit.Call(0), ratelimit.Outcome(0), ratelimit.Source(0),
+	ratelimit.BreakerState(0), ratelimit.Outcome(0), ratelimit.Source(0),
 }
 
 // answerless are methods that answer otherwise than by errUnmade or zero values, and why.
@@ -65,7 +65,6 @@ var answerless = map[string]string{
 	"Rate.String":           "the same",
 	"Storage.String":        "a name",
 	"BreakerState.String":   "the same",
-	"Call.String":           "the same",
 	"Outcome.String":        "the same",
 	"Source.String":         "the same",
 }

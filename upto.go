@@ -14,7 +14,7 @@ type partialTaker interface {
 
 // upTo takes as many of n permits as are left.
 var upTo = &operation{
-	call: CallUpTo,
+	call: callUpTo,
 	unable: func(l any, _ *Claim) error {
 		if _, ok := l.(partialTaker); !ok {
 			return cannot(l, "take a part of what is asked for")
@@ -32,7 +32,7 @@ var upTo = &operation{
 }
 
 func (c *limiterCore) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
-	o := Observation{Call: CallUpTo, Key: key, N: n}
+	o := Observation{Call: callUpTo, Key: key, N: n}
 	o.Err = c.checkUpTo(ctx, key, n)
 	c.watch.observed(ctx, &o, func() sending { return c.takeUpTo(ctx, &o) })
 	return o.Taken, o.Result, o.Err

@@ -67,7 +67,7 @@ func (w waiter) wait(ctx context.Context, l Limiter, key string, n int) (Result,
 	if b == nil {
 		return w.poll(ctx, l, key, n, reserves(l))
 	}
-	o := Observation{Call: CallWait, Key: key, N: n}
+	o := Observation{Call: callWait, Key: key, N: n}
 	o.Err = b.check(ctx, key, n)
 	b.watch.observed(ctx, &o, func() (sent sending) {
 		var r *Reservation

@@ -84,7 +84,7 @@ func TestAWaitIsObservedOnce(t *testing.T) {
 		all = nil
 		r := must(t)(room.waiter().wait(ctx, l, "k", n))
 		require.Equal(t, []Observation{{
-			Limiter: "api", Call: CallWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: n, Taken: n, Result: r,
+			Limiter: "api", Call: callWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: n, Taken: n, Result: r,
 			Waited: waited, Batch: 1,
 		}}, untimed(all))
 	}
@@ -99,7 +99,7 @@ func TestAWaitIsObservedOnce(t *testing.T) {
 	_, err := room.waiter().wait(leaving, l, "k", 4)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []Observation{{
-		Limiter: "api", Call: CallWait, Outcome: OutcomeCanceled, Source: SourceRedis, Key: "k", N: 4, Err: err, Waited: 2 * time.Second, Batch: 1,
+		Limiter: "api", Call: callWait, Outcome: OutcomeCanceled, Source: SourceRedis, Key: "k", N: 4, Err: err, Waited: 2 * time.Second, Batch: 1,
 	}}, untimed(all), "and not the cancel of its reservation")
 }
 
@@ -412,8 +412,8 @@ func TestWaitersOfAFallbackKeepTheirOrder(t *testing.T) {
 	first := must(t)(w.wait(ctx, l, "k", 1))
 	require.Equal(t, []time.Duration{time.Second, 2 * time.Second}, room.slept, "not both for a second")
 	require.Equal(t, []Observation{
-		{Limiter: "api", Call: CallWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: all[0].Result, Waited: 2 * time.Second, Batch: 1},
-		{Limiter: "api", Call: CallWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: first, Waited: time.Second, Batch: 1},
+		{Limiter: "api", Call: callWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: all[0].Result, Waited: 2 * time.Second, Batch: 1},
+		{Limiter: "api", Call: callWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: first, Waited: time.Second, Batch: 1},
 	}, untimed(all), "each once")
 
 	room.server.SetError("LOADING")
@@ -430,7 +430,7 @@ func TestWaitersOfAFallbackKeepTheirOrder(t *testing.T) {
 	require.Equal(t, []time.Duration{time.Second, 2 * time.Second}, room.slept)
 	all = slices.DeleteFunc(all, func(o Observation) bool { return o.Source == SourceRedis }) // the primary's failures
 	for _, o := range all {
-		require.Equal(t, []any{CallWait, OutcomeAllowed, SourceFallback, "api"}, []any{o.Call, o.Outcome, o.Source, o.Limiter})
+		require.Equal(t, []any{callWait, OutcomeAllowed, SourceFallback, "api"}, []any{o.Call, o.Outcome, o.Source, o.Limiter})
 	}
 	require.Len(t, all, 3)
 	_, err := l.Reserve(ctx, "k", 1, 3*time.Second-time.Microsecond)

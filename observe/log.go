@@ -150,21 +150,21 @@ func (l *Log) Observe(ctx context.Context, o ratelimit.Observation) {
 		return
 	}
 	switch {
-	case o.Call == ratelimit.CallBreaker:
+	case o.Call == "breaker":
 		l.breakerChanged(ctx, o)
 	case o.Outcome == ratelimit.OutcomeFailed:
 		kind := ErrorType(o.Err)
 		l.write(ctx, slog.LevelError, "rate limiter failed", subject{o.Limiter, o.Call, kind}, func() []slog.Attr {
 			return []slog.Attr{
-				slog.String("call", o.Call.String()), slog.String("source", o.Source.String()), slog.String("error.type", kind),
+				slog.String("call", string(o.Call)), slog.String("source", o.Source.String()), slog.String("error.type", kind),
 			}
 		})
 	case o.Outcome == ratelimit.OutcomeDenied:
-		l.write(ctx, slog.LevelWarn, "rate limit exceeded", subject{o.Limiter, 0, o.Key}, func() []slog.Attr { return l.denied(o) })
+		l.write(ctx, slog.LevelWarn, "rate limit exceeded", subject{o.Limiter, "", o.Key}, func() []slog.Attr { return l.denied(o) })
 	}
 	if o.Reason != nil {
 		kind := ErrorType(o.Reason)
-		l.write(ctx, slog.LevelWarn, "rate limiter uses its fallback", subject{o.Limiter, -1, kind}, func() []slog.Attr {
+		l.write(ctx, slog.LevelWarn, "rate limiter uses its fallback", subject{o.Limiter, "outage", kind}, func() []slog.Attr {
 			return []slog.Attr{slog.String("error.type", kind)}
 		})
 	}
@@ -241,7 +241,7 @@ func (l *Log) sample(about subject) (leftOut, others int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	of := &l.denials
-	if about.call != 0 {
+	if about.call != "" {
 		of = &l.troubles
 	}
 	return of.sample(hash, l.now(), l.every, l.most)

@@ -56,7 +56,7 @@ func denial(limiter, key string) ratelimit.Observation {
 
 func failure(limiter string, err error) ratelimit.Observation {
 	return ratelimit.Observation{
-		Limiter: limiter, Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, Key: "secret", N: 1, Err: err,
+		Limiter: limiter, Call: "acquire", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, Key: "secret", N: 1, Err: err,
 	}
 }
 
@@ -153,7 +153,7 @@ func TestLogWritesFailuresWithoutTheKey(t *testing.T) {
 }
 
 func changed(limiter string, from, to ratelimit.BreakerState) ratelimit.Observation {
-	return ratelimit.Observation{Limiter: limiter, Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: from, Breaker: to}
+	return ratelimit.Observation{Limiter: limiter, Call: "breaker", Outcome: ratelimit.OutcomeDone, From: from, Breaker: to}
 }
 
 const shut, half, open = ratelimit.BreakerClosed, ratelimit.BreakerHalfOpen, ratelimit.BreakerOpen

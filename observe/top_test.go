@@ -17,7 +17,7 @@ import (
 var ctx = context.Background()
 
 func denied(limiter, key string) ratelimit.Observation {
-	return ratelimit.Observation{Limiter: limiter, Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceRedis, Key: key, N: 1}
+	return ratelimit.Observation{Limiter: limiter, Call: "acquire", Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceRedis, Key: key, N: 1}
 }
 
 func newTop(t *testing.T, size int) *observe.Top {

@@ -102,31 +102,31 @@ func TestDataPoints(t *testing.T) {
 	}
 	for range 2 {
 		observe(ratelimit.Observation{
-			Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 3, Taken: 3,
+			Call: "acquire", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 3, Taken: 3,
 			Latency: time.Millisecond, Waited: 250 * time.Microsecond, Batch: 12,
 		})
 	}
-	observe(ratelimit.Observation{Call: ratelimit.CallUpTo, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 3, Taken: 2, Latency: 2 * time.Millisecond, Batch: 1})
-	observe(ratelimit.Observation{Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceMemory, N: 1, Latency: 100 * time.Nanosecond})
-	observe(ratelimit.Observation{Call: ratelimit.CallEstimate, Outcome: ratelimit.OutcomeUntaken, Source: ratelimit.SourceRedis, N: 1, Latency: time.Millisecond, Batch: 1})
+	observe(ratelimit.Observation{Call: "up to", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 3, Taken: 2, Latency: 2 * time.Millisecond, Batch: 1})
+	observe(ratelimit.Observation{Call: "acquire", Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceMemory, N: 1, Latency: 100 * time.Nanosecond})
+	observe(ratelimit.Observation{Call: "estimate", Outcome: ratelimit.OutcomeUntaken, Source: ratelimit.SourceRedis, N: 1, Latency: time.Millisecond, Batch: 1})
 	observe(ratelimit.Observation{
-		Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, N: 1, Latency: time.Second, Batch: 1,
+		Call: "acquire", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, N: 1, Latency: time.Second, Batch: 1,
 		Err: fmt.Errorf("key user:42: %w", context.DeadlineExceeded),
 	})
 	observe(ratelimit.Observation{
-		Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceFallback, N: 1, Taken: 1, Latency: time.Millisecond,
+		Call: "acquire", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceFallback, N: 1, Taken: 1, Latency: time.Millisecond,
 		Reason: ratelimit.ErrBreakerOpen, Breaker: ratelimit.BreakerOpen,
 	})
 	observe(ratelimit.Observation{
-		Call: ratelimit.CallWait, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 1, Taken: 1, Batch: 1,
+		Call: "wait", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 1, Taken: 1, Batch: 1,
 		Latency: time.Minute + time.Millisecond, Waited: time.Minute,
 	})
-	observe(ratelimit.Observation{Call: ratelimit.CallHold, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 2, Taken: 2, Batch: 1, Latency: time.Millisecond, Held: 2, HeldChange: 2})
-	observe(ratelimit.Observation{Call: ratelimit.CallRelease, Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 1, Batch: 1, Held: 1, HeldChange: -1})
-	observe(ratelimit.Observation{Call: ratelimit.CallCharge, Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 5, Taken: 5, Batch: 1})
-	observe(ratelimit.Observation{Call: ratelimit.CallReset, Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, Batch: 1, Err: errors.New("user:42")})
-	observe(ratelimit.Observation{Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen})
-	observe(ratelimit.Observation{Call: ratelimit.CallBreaker, Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerOpen, Breaker: ratelimit.BreakerHalfOpen})
+	observe(ratelimit.Observation{Call: "hold", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, N: 2, Taken: 2, Batch: 1, Latency: time.Millisecond, Held: 2, HeldChange: 2})
+	observe(ratelimit.Observation{Call: "release", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 1, Batch: 1, Held: 1, HeldChange: -1})
+	observe(ratelimit.Observation{Call: "charge", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 5, Taken: 5, Batch: 1})
+	observe(ratelimit.Observation{Call: "reset", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceRedis, Batch: 1, Err: errors.New("user:42")})
+	observe(ratelimit.Observation{Call: "breaker", Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen})
+	observe(ratelimit.Observation{Call: "breaker", Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerOpen, Breaker: ratelimit.BreakerHalfOpen})
 
 	const policy, result, source = "ratelimit.policy", "ratelimit.result", "ratelimit.source"
 	want := []metricdata.Metrics{
@@ -180,7 +180,7 @@ func TestSpanEvents(t *testing.T) {
 	silent, _ := newMetrics(t, otellimit.WithoutSpanEvents())
 	within, span := tracer.Start(ctx, "request")
 	denied := ratelimit.Observation{
-		Limiter: "api", Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceRedis, Key: "user:42", N: 3,
+		Limiter: "api", Call: "acquire", Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceRedis, Key: "user:42", N: 3,
 		Result:  ratelimit.Result{Limit: 20, Window: 2 * time.Second, Remaining: 2, RetryAfter: 100 * time.Millisecond},
 		Latency: time.Millisecond, Waited: 250 * time.Microsecond, Batch: 12,
 	}
@@ -188,11 +188,11 @@ func TestSpanEvents(t *testing.T) {
 	m.Observe(ctx, denied) // has no span
 	silent.Observe(within, denied)
 	failed := ratelimit.Observation{
-		Limiter: "api", Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceFallback, Key: "user:42", N: 1,
+		Limiter: "api", Call: "acquire", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceFallback, Key: "user:42", N: 1,
 		Err: errors.New("user:42"), Reason: ratelimit.ErrOverBudget,
 	}
 	m.Observe(within, failed)
-	m.Observe(within, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallReset, Outcome: ratelimit.OutcomeDone, Key: "user:42"})
+	m.Observe(within, ratelimit.Observation{Limiter: "api", Call: "reset", Outcome: ratelimit.OutcomeDone, Key: "user:42"})
 	span.End()
 	m.Observe(within, denied) // too late
 
@@ -222,7 +222,7 @@ func TestTheGlobalProviderIsTheDefault(t *testing.T) {
 	otel.SetMeterProvider(sdk.NewMeterProvider(sdk.WithReader(reader)))
 	m, err := otellimit.New()
 	require.NoError(t, err)
-	m.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed})
+	m.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: "acquire", Outcome: ratelimit.OutcomeAllowed})
 	var all metricdata.ResourceMetrics
 	require.NoError(t, reader.Collect(ctx, &all))
 	require.Len(t, all.ScopeMetrics, 1)
@@ -255,7 +255,7 @@ func TestManyNames(t *testing.T) {
 	m, collect := newMetrics(t)
 	for i := range 1500 {
 		for range 2 {
-			m.Observe(ctx, ratelimit.Observation{Limiter: fmt.Sprint("limiter-", i), Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed})
+			m.Observe(ctx, ratelimit.Observation{Limiter: fmt.Sprint("limiter-", i), Call: "acquire", Outcome: ratelimit.OutcomeAllowed})
 		}
 	}
 	points := collect()["ratelimit.decisions"].Data.(metricdata.Sum[int64]).DataPoints
@@ -268,7 +268,7 @@ func TestManyNames(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	m, _ := newMetrics(t)
 	o := ratelimit.Observation{
-		Limiter: "api", Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, Key: "k", N: 1, Taken: 1, Batch: 1,
+		Limiter: "api", Call: "acquire", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, Key: "k", N: 1, Taken: 1, Batch: 1,
 	}
 	m.Observe(ctx, o)
 	require.Zero(t, testing.AllocsPerRun(100, func() { m.Observe(ctx, o) }))
@@ -278,7 +278,7 @@ func BenchmarkObserve(b *testing.B) {
 	m, err := otellimit.New(otellimit.WithMeterProvider(sdk.NewMeterProvider(sdk.WithReader(sdk.NewManualReader()))))
 	require.NoError(b, err)
 	o := ratelimit.Observation{
-		Limiter: "api", Call: ratelimit.CallAcquire, Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, Key: "k", N: 1, Taken: 1, Batch: 1,
+		Limiter: "api", Call: "acquire", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceRedis, Key: "k", N: 1, Taken: 1, Batch: 1,
 		Latency: time.Millisecond,
 	}
 	b.ReportAllocs()
@@ -290,6 +290,6 @@ func BenchmarkObserve(b *testing.B) {
 // TestNilAndZeroMetrics record nothing.
 func TestNilAndZeroMetrics(t *testing.T) {
 	for _, m := range []*otellimit.Metrics{nil, {}} {
-		require.NotPanics(t, func() { m.Observe(t.Context(), ratelimit.Observation{Call: ratelimit.CallAcquire}) })
+		require.NotPanics(t, func() { m.Observe(t.Context(), ratelimit.Observation{Call: "acquire"}) })
 	}
 }

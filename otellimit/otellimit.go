@@ -176,10 +176,10 @@ func newSet(l labels) *set {
 	result, source := resultKey.String(l.outcome.String()), sourceKey.String(l.source.String())
 	s := &set{}
 	switch {
-	case l.call == ratelimit.CallBreaker:
+	case l.call == "breaker":
 		s.all = []attribute.KeyValue{policy, breakerStateKey.String(l.state.String())}
-	case l.call > ratelimit.CallHold:
-		s.all = []attribute.KeyValue{policy, operationKey.String(l.call.String()), result, source}
+	case l.call != "":
+		s.all = []attribute.KeyValue{policy, operationKey.String(string(l.call)), result, source}
 	default:
 		s.all = []attribute.KeyValue{policy, result, source}
 	}
@@ -210,12 +210,12 @@ func (m *Metrics) Observe(ctx context.Context, o ratelimit.Observation) {
 		l.failure = observe.ErrorType(o.Err)
 	}
 	switch {
-	case o.Call == ratelimit.CallBreaker:
+	case o.Call == "breaker":
 		s := m.set(labels{policy: o.Limiter, call: o.Call, state: o.Breaker})
 		m.breakerChanges.Add(ctx, 1, s.count...)
 		m.breakerState.Record(ctx, int64(o.Breaker), s.policyOf...)
 		return
-	case o.Call > ratelimit.CallHold:
+	case !takes(o.Call):
 		l.call = o.Call
 		s := m.set(l)
 		m.operations.Add(ctx, 1, s.count...)
@@ -228,7 +228,7 @@ func (m *Metrics) Observe(ctx context.Context, o ratelimit.Observation) {
 	s := m.set(l)
 	m.decisions.Add(ctx, 1, s.count...)
 	took := o.Latency
-	if o.Call == ratelimit.CallWait {
+	if o.Call == "wait" {
 		took = max(took-o.Waited, 0)
 		if o.Outcome == ratelimit.OutcomeAllowed {
 			m.wait.Record(ctx, o.Waited.Seconds(), s.policyOf...)
@@ -276,4 +276,13 @@ func (m *Metrics) event(ctx context.Context, o ratelimit.Observation, s *set) {
 		attrs = append(attrs, attribute.Int("ratelimit.batch.size", o.Batch))
 	}
 	span.AddEvent("ratelimit.decision", trace.WithAttributes(attrs...))
+}
+
+// takes reports whether the call is allowed or denied.
+func takes(call ratelimit.Call) bool {
+	switch call {
+	case "acquire", "up to", "reserve", "wait", "estimate", "hold":
+		return true
+	}
+	return false
 }

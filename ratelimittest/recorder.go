@@ -100,7 +100,7 @@ func (r *Recorder) Around(name string, l ratelimit.Limiter) ratelimit.Limiter {
 //
 //	limiter, err := ratelimit.NewTokenBucket(client, rate, burst, ratelimit.WithObserver(calls.Observe))
 func (r *Recorder) Observe(_ context.Context, o ratelimit.Observation) {
-	r.add(Call{o.Limiter, o.Call.String(), o.Key, o.N, o.Result, o.Err})
+	r.add(Call{o.Limiter, string(o.Call), o.Key, o.N, o.Result, o.Err})
 }
 
 func (r *Recorder) add(c Call) {
