@@ -240,8 +240,7 @@ func (a *All) Name() string {
 	return a.name
 }
 
-// A Claim says what a call takes from one limiter: n permits of a key. It is made by the
-// Claim method of a limiter, for [TryAcquireAll].
+// A Claim says what a call takes from one limiter: n permits of a key, see [TryAcquireAll].
 type Claim struct {
 	limiter *core // that decides on Redis
 	outer   any   // what decides if limiter is nil: a policy, or a limiter in memory
@@ -268,25 +267,20 @@ func (c *Claim) most() int {
 	return kindOf(c.outer).most
 }
 
-// ClaimOf is a claim for n permits of key from l, which is any limiter or decorator of this
-// package. A type of your own decides only on its own: for a claim on it, as for any claim that
-// cannot work, TryAcquireAll returns an error.
+// ClaimOf is a claim for n permits of key from l, which is any limiter or policy of this package. For
+// a claim that cannot work, such as one on a type of your own or with n below 1, [TryAcquireAll]
+// returns an error. Claims on limiters in memory stand beside each other, and not beside claims on
+// Redis, except as the secondaries of a [Fallback].
 func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, key, n) }
+
+// ClaimHold is ClaimOf for permits that are held: the [PartResult] then has a [Hold].
+func ClaimHold(h Holder, key string, n int) Claim { return claimOn(h, key, n) }
 
 // Estimate makes an estimate of the claim: if the call is allowed, the [PartResult] has a
 // [Ticket], which settles what the work has really cost. See [Settler].
 func (c Claim) Estimate() Claim {
 	c.settle = true
 	return c
-}
-
-// Claim is a claim for n permits of key, for [TryAcquireAll]. For a claim that cannot work,
-// such as one with n below 1, TryAcquireAll returns an error.
-func (c *core) Claim(key string, n int) Claim {
-	if !c.made() {
-		return Claim{}
-	}
-	return Claim{limiter: c, key: key, n: n}
 }
 
 // An AllResult is the answer to several claims: the Result of the claim that governs (see
@@ -443,7 +437,7 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 // and tokens per user", each with a key and a number of permits of its own:
 //
 //	r, err := ratelimit.TryAcquireAll(ctx,
-//		perUser.Claim(user, 1), perAddress.Claim(addr, 1), tokens.Claim(user, 730))
+//		ClaimOf(perUser, user, 1), ClaimOf(perAddress, addr, 1), ClaimOf(tokens, user, 730))
 //
 // One script decides, in one round trip. What holds for [All] holds here too; claims of
 // one limiter for several keys are allowed, and several claims for one key count

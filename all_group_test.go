@@ -18,12 +18,12 @@ import (
 func TestGroupsShareQueues(t *testing.T) {
 	client, another := onMini(t).client, onMini(t).client
 	bucket := func(c Client, burst int, opts ...Option) Claim {
-		return Must(NewTokenBucket(c, PerHour(1), burst, opts...)).Claim("{t}", 1)
+		return ClaimOf(Must(NewTokenBucket(c, PerHour(1), burst, opts...)), "{t}", 1)
 	}
 	window := func(c Client, opts ...Option) Claim {
-		return Must(NewFixedWindow(c, 10, time.Hour, opts...)).Claim("{t}", 1)
+		return ClaimOf(Must(NewFixedWindow(c, 10, time.Hour, opts...)), "{t}", 1)
 	}
-	log := func(rules ...Rule) Claim { return Must(NewSlidingLog(client, rules)).Claim("{t}", 1) }
+	log := func(rules ...Rule) Claim { return ClaimOf(Must(NewSlidingLog(client, rules)), "{t}", 1) }
 	clock, sameFunction := WithClock(time.Now), WithClock(time.Now)
 	queues := func(claims ...Claim) *merge.Queues {
 		g, err := groupOf(claims)
@@ -55,14 +55,14 @@ func TestGroupsShareQueues(t *testing.T) {
 		require.Equal(t, test.shared, test.queues == test.with, name)
 	}
 	require.Nil(t, queues(bucket(client, 1, WithoutMerging()), window(client)))
-	daily := func() Claim { return Must(NewCalendarWindow(client, 1, Daily(time.UTC))).Claim("{t}", 1) }
+	daily := func() Claim { return ClaimOf(Must(NewCalendarWindow(client, 1, Daily(time.UTC))), "{t}", 1) }
 	require.NotSame(t, queues(daily(), window(client)), queues(daily(), window(client)), "each has instants of its own")
 }
 
 // TestAGroupIsMadeOnce for the same limiters, even beside ten thousand others.
 func TestAGroupIsMadeOnce(t *testing.T) {
 	client := onMini(t).client
-	all := Must(NewFixedWindow(client, 10, time.Hour)).Claim("{t}", 1)
+	all := ClaimOf(Must(NewFixedWindow(client, 10, time.Hour)), "{t}", 1)
 	made := map[*group]bool{}
 	var plans []*TokenBucket
 	for i := range 10_000 {
@@ -70,7 +70,7 @@ func TestAGroupIsMadeOnce(t *testing.T) {
 	}
 	for range 2 {
 		for _, plan := range plans {
-			g, err := groupOf([]Claim{all, plan.Claim("{t}", 1)})
+			g, err := groupOf([]Claim{all, ClaimOf(plan, "{t}", 1)})
 			require.NoError(t, err)
 			made[g] = true
 		}
@@ -101,7 +101,7 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 				windows[i] = Must(NewFixedWindow(client, limit, time.Hour, WithName(fmt.Sprint(common))))
 			}
 			require.NoError(t, small.Reset(ctx, "{t}"))
-			require.NoError(t, PreloadAll(ctx, small.Claim("{t}", 1), windows[0].Claim("{t}", 1)))
+			require.NoError(t, PreloadAll(ctx, ClaimOf(small, "{t}", 1), ClaimOf(windows[0], "{t}", 1)))
 			plans := []*TokenBucket{large, small, large, small, large, small, large}
 			outside := newRelay(client)
 			defer outside.stop()
@@ -114,7 +114,7 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 					if plan == large {
 						i = 1
 					}
-					return []Claim{plan.Claim(key, 1), windows[i].Claim("{t}", 1)}
+					return []Claim{ClaimOf(plan, key, 1), ClaimOf(windows[i], "{t}", 1)}
 				}
 				for _, plan := range []*TokenBucket{small, large} {
 					g, err := groupOf(claims(plan, "{t}"))
@@ -155,11 +155,11 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 // that is made, of algorithms that are known.
 func BenchmarkGroupOf(b *testing.B) {
 	client := onMini(b).client
-	all := Must(NewFixedWindow(client, 10, time.Hour)).Claim("{t}", 1)
+	all := ClaimOf(Must(NewFixedWindow(client, 10, time.Hour)), "{t}", 1)
 	for _, plans := range []int{1, 10_000, 4 * maxGroups} {
 		var claims [][]Claim
 		for i := range plans {
-			claims = append(claims, []Claim{all, Must(NewTokenBucket(client, PerHour(1), 1+i)).Claim("{t}", 1)})
+			claims = append(claims, []Claim{all, ClaimOf(Must(NewTokenBucket(client, PerHour(1), 1+i)), "{t}", 1)})
 		}
 		b.Run(fmt.Sprint("plans=", plans), func(b *testing.B) {
 			b.ReportAllocs()

@@ -63,8 +63,8 @@ func TestMergedCallsWithHoldsDecideAsIfMadeOneByOne(t *testing.T) {
 				side.stage.Advance(pause)
 				claims := func(d demand) []ratelimit.Claim {
 					return []ratelimit.Claim{
-						side.requests[d.plans[1]].Claim(d.user, 1), side.tokens[d.plans[0]].Claim(d.user, d.n).Estimate(),
-						side.running[d.plans[2]].Claim(d.place, d.held),
+						ratelimit.ClaimOf(side.requests[d.plans[1]], d.user, 1), ratelimit.ClaimOf(side.tokens[d.plans[0]], d.user, d.n).Estimate(),
+						ratelimit.ClaimHold(side.running[d.plans[2]], d.place, d.held),
 					}
 				}
 				if i == 0 {

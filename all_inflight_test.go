@@ -35,7 +35,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 					ends += 2 * time.Second // the clocks may differ by 1 s, in both directions
 				}
 				call := func(n int) ratelimit.AllResult {
-					r, err := ratelimit.TryAcquireAll(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", n))
+					r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(requests, "k", 1), ratelimit.ClaimHold(running, "k", 1), ratelimit.ClaimOf(tokens, "k", n))
 					require.NoError(t, err)
 					return r
 				}
@@ -65,7 +65,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Equal(t, deniedBy(2, 10*time.Second, 0, ends, ends), denied.Parts[1].Result)
 				require.Equal(t, 599, must(t)(tokens.Peek(ctx, "k")).Remaining)
 				require.Equal(t, 1, must(t)(requests.Peek(ctx, "k")).Remaining)
-				peeked, err := ratelimit.Look(ctx, requests.Claim("k", 1), running.Claim("k", 1), tokens.Claim("k", 1))
+				peeked, err := ratelimit.Look(ctx, ratelimit.ClaimOf(requests, "k", 1), ratelimit.ClaimHold(running, "k", 1), ratelimit.ClaimOf(tokens, "k", 1))
 				require.NoError(t, err)
 				require.Equal(t, denied, peeked)
 
@@ -78,7 +78,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
 
 				// Claims for one key are one hold.
-				both, err := ratelimit.TryAcquireAll(ctx, running.Claim("k", 1), running.Claim("k", 1))
+				both, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(running, "k", 1), ratelimit.ClaimHold(running, "k", 1))
 				require.NoError(t, err)
 				require.Same(t, both.Parts[0].Hold, both.Parts[1].Hold)
 				require.Zero(t, must(t)(running.Peek(ctx, "k")).Remaining)
@@ -106,14 +106,13 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 			s.Wipe(t)
 			l, err := v.Build(s.Client, clock...)
 			require.NoError(t, err)
-			other, ok := l.(claimer)
-			if !ok {
+			if _, several := l.(*ratelimit.All); several {
 				continue
 			}
-			claims := []ratelimit.Claim{other.Claim("k", 1)}
+			claims := []ratelimit.Claim{ratelimit.ClaimOf(l, "k", 1)}
 			for i := range 9 {
 				f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, append([]ratelimit.Option{ratelimit.WithName(fmt.Sprint("n", i))}, clock...)...))
-				claims = append(claims, f.Claim("k", 1))
+				claims = append(claims, ratelimit.ClaimHold(f, "k", 1))
 				r, err := ratelimit.TryAcquireAll(ctx, claims...)
 				if i == 7 {
 					require.EqualError(t, err, "ratelimit: invalid configuration: 9 limiters are too many for one script, which holds at most 8")
@@ -121,7 +120,7 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 				}
 				require.NoError(t, err, "%s and %d in flight", v.Name, i+1)
 				require.NoError(t, r.Release(ctx))
-				require.NoError(t, other.Reset(ctx, "k"))
+				require.NoError(t, l.Reset(ctx, "k"))
 			}
 		}
 	}
@@ -143,7 +142,7 @@ func TestAllGivesBackPermitsInFlightThatNobodyGot(t *testing.T) {
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for _, ctx := range []context.Context{ctx, cancellable} {
-		r, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("k", 1), running.Claim("k", 1))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimHold(running, "k", 1))
 		require.ErrorIs(t, err, errLost)
 		require.Zero(t, r)
 		require.Eventually(t, func() bool { return must(t)(seen.Peek(ctx, "k")).Remaining == 2 }, 10*time.Second, time.Millisecond)
@@ -158,7 +157,7 @@ func TestAllDoesItsWork(t *testing.T) {
 	tenant := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Hour, ratelimit.WithName("tenant")))
 	all := ratelimit.Must(ratelimit.NewInFlight(s.Client, 9, time.Hour, ratelimit.WithName("all")))
 	call := func() ratelimit.AllResult {
-		r, err := ratelimit.TryAcquireAll(ctx, tenant.Claim("k", 1), window.Claim("k", 1), all.Claim("all", 1))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(tenant, "k", 1), ratelimit.ClaimOf(window, "k", 1), ratelimit.ClaimHold(all, "all", 1))
 		require.NoError(t, err)
 		return r
 	}
@@ -181,7 +180,7 @@ func TestAllDoesItsWork(t *testing.T) {
 	require.ErrorIs(t, r.Do(ctx, work), ratelimit.ErrLeaseLost, "it was released")
 
 	other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Hour, ratelimit.WithName("other")))
-	r, err := ratelimit.TryAcquireAll(ctx, other.Claim("k", 1))
+	r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(other, "k", 1))
 	require.NoError(t, err)
 	require.Equal(t, failure, r.Do(ctx, func(context.Context) error { return failure }), "nothing is held")
 }
@@ -191,7 +190,7 @@ func TestAllDoesItsWork(t *testing.T) {
 func TestAllDoesItsWorkWithTwoClaimsOfAKey(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	f := ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Hour))
-	r, err := ratelimit.TryAcquireAll(ctx, f.Claim("k", 1), f.Claim("other", 1), f.Claim("k", 2))
+	r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(f, "k", 1), ratelimit.ClaimHold(f, "other", 1), ratelimit.ClaimHold(f, "k", 2))
 	require.NoError(t, err)
 	require.NoError(t, r.Do(ctx, func(context.Context) error {
 		require.Equal(t, 2, must(t)(f.Peek(ctx, "k")).Remaining)
@@ -210,8 +209,8 @@ func TestAllReleasesEveryHoldIfALeaseIsOver(t *testing.T) {
 		short := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Second, ratelimit.WithName("short")))
 		long := ratelimit.Must(ratelimit.NewInFlight(env.Client(), 1, time.Hour, ratelimit.WithName("long")))
 		for _, claims := range [][]ratelimit.Claim{
-			{short.Claim("k", 1), long.Claim("k", 1)},
-			{long.Claim("k", 1), short.Claim("k", 1)},
+			{ratelimit.ClaimHold(short, "k", 1), ratelimit.ClaimHold(long, "k", 1)},
+			{ratelimit.ClaimHold(long, "k", 1), ratelimit.ClaimHold(short, "k", 1)},
 		} {
 			r, err := ratelimit.TryAcquireAll(ctx, claims...)
 			require.NoError(t, err)
@@ -231,10 +230,10 @@ func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {
 	require.NoError(t, shared.Client(t).FlushAll(ctx).Err())
 	running := ratelimit.Must(ratelimit.NewInFlight(ring, 2, time.Hour))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour))
-	r, err := ratelimit.TryAcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimHold(running, "a", 1), ratelimit.ClaimOf(window, "b", 1))
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
-	denied, err := ratelimit.TryAcquireAcrossSlots(ctx, running.Claim("a", 1), window.Claim("b", 1))
+	denied, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimHold(running, "a", 1), ratelimit.ClaimOf(window, "b", 1))
 	require.NoError(t, err)
 	require.Equal(t, []bool{true, false}, verdicts(denied))
 	require.Nil(t, denied.Parts[0].Hold)

@@ -16,12 +16,6 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
-// A claimer is a limiter that can be claimed with others.
-type claimer interface {
-	ratelimit.Limiter
-	Claim(key string, n int) ratelimit.Claim
-}
-
 // A party is limiters that are claimed together, each for one of a few keys of its own, and
 // the models of these keys, of which one may be damaged. Of most limiters there are two plans, each
 // for two of the keys, so that calls are of several groups.
@@ -108,7 +102,7 @@ func drawParty(t *testing.T, rng *rand.Rand, c ratelimit.Client, opts ...ratelim
 }
 
 func claimsOf(l ratelimit.Limiter) []ratelimit.Claim {
-	return []ratelimit.Claim{l.(claimer).Claim("k", 1)}
+	return []ratelimit.Claim{ratelimit.ClaimOf(l, "k", 1)}
 }
 
 // A demand is what a call claims of each limiter.
@@ -121,7 +115,7 @@ func (p *party) claims(d demand) []ratelimit.Claim {
 	var claims []ratelimit.Claim
 	for i, c := range d {
 		if c.n > 0 {
-			claims = append(claims, p.plans[i][c.key/2].Limiter.(claimer).Claim(keyOf(i, c.key), c.n))
+			claims = append(claims, ratelimit.ClaimOf(p.plans[i][c.key/2].Limiter, keyOf(i, c.key), c.n))
 		}
 	}
 	return claims

@@ -121,7 +121,7 @@ func TestPlansBesideALimitForAllAreMerged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCrowdOfPlans(t, opts...)
 			claims := func(plan int, user string) []ratelimit.Claim {
-				return []ratelimit.Claim{c.plans[plan].Claim(user, 1), c.all.Claim("{t}", 1)}
+				return []ratelimit.Claim{ratelimit.ClaimOf(c.plans[plan], user, 1), ratelimit.ClaimOf(c.all, "{t}", 1)}
 			}
 			require.NoError(t, ratelimit.PreloadAll(ctx, claims(0, "k")...))
 			require.NoError(t, c.client.ConfigResetStat(ctx).Err())
@@ -152,7 +152,7 @@ func TestEstimatesAndHoldsOfPlansAreMerged(t *testing.T) {
 				return false, err
 			}
 		}
-		r, err := ratelimit.TryAcquireAll(ctx, c.plans[plan].Claim(user, 1).Estimate(), c.running.Claim("{t}", 1), c.all.Claim("{t}", 1))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(c.plans[plan], user, 1).Estimate(), ratelimit.ClaimHold(c.running, "{t}", 1), ratelimit.ClaimOf(c.all, "{t}", 1))
 		if err != nil || !r.Allowed {
 			return false, err
 		}
@@ -181,7 +181,7 @@ func TestADamagedKeyOfOnePlanFailsItsCallsOnly(t *testing.T) {
 		if plan == 7 {
 			asked.Add(1)
 		}
-		r, err := ratelimit.TryAcquireAll(ctx, c.plans[plan].Claim(user, 1), c.all.Claim("{t}", 1))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(c.plans[plan], user, 1), ratelimit.ClaimOf(c.all, "{t}", 1))
 		if plan == 7 && errors.Is(err, ratelimit.ErrCorruptState) {
 			corrupt.Add(1)
 			return false, nil
@@ -199,7 +199,7 @@ func TestADamagedKeyOfOnePlanFailsItsCallsOnly(t *testing.T) {
 func TestLimitsThatComeWithEachCallAreMergedWithOthers(t *testing.T) {
 	c := newCrowdOfPlans(t)
 	tenants := ratelimit.Must(ratelimit.NewTokenBucket(c.client, ratelimit.PerSecond(10), 20, ratelimit.WithName("tenant")))
-	require.NoError(t, ratelimit.PreloadAll(ctx, c.all.Claim("{t}", 1), ratelimit.Must(tenants.With(ratelimit.PerHour(1), 1)).Claim("{t}", 1)))
+	require.NoError(t, ratelimit.PreloadAll(ctx, ratelimit.ClaimOf(c.all, "{t}", 1), ratelimit.ClaimOf(ratelimit.Must(tenants.With(ratelimit.PerHour(1), 1)), "{t}", 1)))
 	c.scripts.all()
 	var next atomic.Int64
 	c.run(t, func(int, string) (bool, error) {
@@ -209,7 +209,7 @@ func TestLimitsThatComeWithEachCallAreMergedWithOthers(t *testing.T) {
 			return false, err
 		}
 		want := 1 + rand.IntN(n)
-		r, err := ratelimit.TryAcquireAll(ctx, c.all.Claim("{t}", 1), tenant.Claim("{t}"+strconv.Itoa(n), want))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(c.all, "{t}", 1), ratelimit.ClaimOf(tenant, "{t}"+strconv.Itoa(n), want))
 		if err == nil && (!r.Allowed || r.Parts[1].Result.Remaining != n-want) {
 			err = fmt.Errorf("%d of %d: %+v", want, n, r)
 		}

@@ -21,10 +21,7 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					s.Wipe(t)
 					l, err := v.Build(s.Client, clock...)
 					require.NoError(t, err)
-					settling, ok := l.(interface {
-						claimer
-						ratelimit.Settler
-					})
+					_, ok := l.(ratelimit.Settler)
 					if !ok {
 						require.Contains(t, v.Name, "in an All")
 						continue
@@ -32,7 +29,7 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 2, Window: time.Minute}}, append(clock, ratelimit.WithName("gate"))...))
 					running := ratelimit.Must(ratelimit.NewInFlight(s.Client, 2, time.Minute, clock...))
 					ask := func(n int) ratelimit.AllResult {
-						r, err := ratelimit.TryAcquireAll(ctx, gate.Claim("g", 1), settling.Claim("k", n).Estimate(), running.Claim("k", 1))
+						r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(gate, "g", 1), ratelimit.ClaimOf(l, "k", n).Estimate(), ratelimit.ClaimHold(running, "k", 1))
 						require.NoError(t, err, v.Name)
 						return r
 					}
@@ -46,19 +43,19 @@ func TestEstimatesAmongClaimsAreSettled(t *testing.T) {
 					require.Equal(t, []bool{true, false, true}, verdicts(denied))
 					require.Nil(t, denied.Parts[1].Ticket)
 					require.Nil(t, denied.Parts[2].Hold)
-					peeked, err := ratelimit.Look(ctx, gate.Claim("g", 1), settling.Claim("k", 1).Estimate())
+					peeked, err := ratelimit.Look(ctx, ratelimit.ClaimOf(gate, "g", 1), ratelimit.ClaimOf(l, "k", 1).Estimate())
 					require.NoError(t, err)
 					require.Nil(t, peeked.Parts[1].Ticket)
 					require.Equal(t, denied.Parts[1], peeked.Parts[1], v.Name)
 
 					require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 1))
 					require.ErrorIs(t, r.Parts[1].Ticket.Settle(ctx, 1), ratelimit.ErrSettled)
-					require.Equal(t, 2, must(t)(settling.Peek(ctx, "k")).Remaining, v.Name)
+					require.Equal(t, 2, must(t)(l.Peek(ctx, "k")).Remaining, v.Name)
 					r = ask(1)
 					require.True(t, r.Allowed)
 					require.Equal(t, 1, r.Parts[1].Result.Remaining)
 					require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 4)) // 3 more, into debt
-					require.Zero(t, must(t)(settling.Peek(ctx, "k")).Remaining, v.Name)
+					require.Zero(t, must(t)(l.Peek(ctx, "k")).Remaining, v.Name)
 					require.Zero(t, must(t)(gate.Peek(ctx, "g")).Remaining, "the other claims stay taken")
 				}
 			}
@@ -76,8 +73,7 @@ func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
 				for _, v := range limitertest.Variants() {
 					l, err := v.Build(s.Client, clock...)
 					require.NoError(t, err)
-					settling, ok := l.(claimer)
-					if !ok {
+					if _, several := l.(*ratelimit.All); several {
 						continue
 					}
 					gate := ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 9, Window: time.Minute}}, append(clock, ratelimit.WithName("gate"))...))
@@ -85,7 +81,7 @@ func TestMergedEstimatesAmongClaimsAreSettledOneByOne(t *testing.T) {
 						s.Wipe(t)
 						var calls [][]ratelimit.Claim
 						for _, other := range others {
-							calls = append(calls, []ratelimit.Claim{gate.Claim(other, 1), settling.Claim("k", 1).Estimate()})
+							calls = append(calls, []ratelimit.Claim{ratelimit.ClaimOf(gate, other, 1), ratelimit.ClaimOf(l, "k", 1).Estimate()})
 						}
 						answers, _ := ratelimit.AllMerged(t, calls)
 						for i, left := range []int{2, 1, 0} {
@@ -111,9 +107,9 @@ func TestEstimatesThatCannotBeClaimed(t *testing.T) {
 		claims []ratelimit.Claim
 		says   string
 	}{
-		{[]ratelimit.Claim{running.Claim("k", 1).Estimate()}, "given back by their Hold"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1).Estimate(), bucket.Claim("k", 1)}, "make one claim of them"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", 1).Estimate()}, "make one claim of them"},
+		{[]ratelimit.Claim{ratelimit.ClaimHold(running, "k", 1).Estimate()}, "given back by their Hold"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1).Estimate(), ratelimit.ClaimOf(bucket, "k", 1)}, "make one claim of them"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(bucket, "k", 1).Estimate()}, "make one claim of them"},
 	} {
 		_, err := ratelimit.TryAcquireAll(ctx, row.claims...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)

@@ -34,28 +34,27 @@ func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
 	for _, v := range limitertest.Variants() {
 		l, err := v.Build(ring)
 		require.NoError(t, err)
-		giving, ok := l.(claimer)
-		if !ok {
+		if _, several := l.(*ratelimit.All); several {
 			require.Contains(t, v.Name, "in an All")
 			continue
 		}
 		s.Wipe(t)
 		s.Move(limitertest.Start)
 		gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
-		r, err := ratelimit.TryAcquireAcrossSlots(ctx, giving.Claim("k", 2), gate.Claim("all", 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, "k", 2), ratelimit.ClaimOf(gate, "all", 1))
 		require.NoError(t, err)
-		limits := must(t)(giving.Peek(ctx, "k"))
+		limits := must(t)(l.Peek(ctx, "k"))
 		first := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
 		require.Equal(t, ratelimit.AllResult{
 			Result: allowedBy(1, time.Hour, 0, time.Hour),
 			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first, Bucket: isBucket(l)}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
 		}, r, v.Name)
-		r, err = ratelimit.TryAcquireAcrossSlots(ctx, giving.Claim("k", 1), gate.Claim("all", 1))
+		r, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, "k", 1), ratelimit.ClaimOf(gate, "all", 1))
 		require.NoError(t, err)
 		require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result, v.Name)
 		require.True(t, r.Parts[0].Result.Allowed)
 		require.Equal(t, 1, r.Parts[0].Result.Remaining)
-		require.Equal(t, limits, must(t)(giving.Peek(ctx, "k")), "%s: as before", v.Name)
+		require.Equal(t, limits, must(t)(l.Peek(ctx, "k")), "%s: as before", v.Name)
 	}
 }
 
@@ -73,7 +72,7 @@ func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
 		callers.Go(func() {
 			for i := range 15 {
 				user := (caller*7 + i) % len(byUser)
-				r, err := ratelimit.TryAcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1))
+				r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(perUser, fmt.Sprint(user), 1), ratelimit.ClaimOf(perAddress, fmt.Sprint(user%8), 1), ratelimit.ClaimOf(global, "all", 1))
 				if err != nil {
 					t.Error(err)
 					return
@@ -97,7 +96,7 @@ func TestAcrossSlotsNeverExceedsALimit(t *testing.T) {
 			break
 		}
 		for range 3 {
-			if _, err := ratelimit.TryAcquireAcrossSlots(ctx, perUser.Claim(fmt.Sprint(user), 1), perAddress.Claim(fmt.Sprint(user%8), 1), global.Claim("all", 1)); err != nil {
+			if _, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(perUser, fmt.Sprint(user), 1), ratelimit.ClaimOf(perAddress, fmt.Sprint(user%8), 1), ratelimit.ClaimOf(global, "all", 1)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -123,29 +122,29 @@ func TestAcrossSlotsInOneSlotIsAcquireAll(t *testing.T) {
 	}{
 		{nil, ratelimit.ErrInvalidConfig},
 		{[]ratelimit.Claim{{}}, ratelimit.ErrInvalidConfig},
-		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("", 1)}, ratelimit.ErrInvalidKey},
-		{[]ratelimit.Claim{bucket.Claim("a", 3), window.Claim("b", 1)}, ratelimit.ErrExceedsLimit},
-		{[]ratelimit.Claim{bucket.Claim("a", 1), window.Claim("b", 0)}, ratelimit.ErrInvalidPermits},
-		{[]ratelimit.Claim{window.Claim("b", -3), bucket.Claim("a", 1), window.Claim("b", 4)}, ratelimit.ErrInvalidPermits},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "", 1)}, ratelimit.ErrInvalidKey},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "a", 3), ratelimit.ClaimOf(window, "b", 1)}, ratelimit.ErrExceedsLimit},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 0)}, ratelimit.ErrInvalidPermits},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(window, "b", -3), ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 4)}, ratelimit.ErrInvalidPermits},
 	} {
 		r, err := ratelimit.TryAcquireAcrossSlots(ctx, row.claims...)
 		require.ErrorIs(t, err, row.is)
 		require.Zero(t, r)
 	}
 	other := ratelimit.Must(ratelimit.NewFixedWindow(redis.NewClient(&redis.Options{Addr: "localhost:1"}), 5, time.Hour))
-	_, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), other.Claim("b", 1))
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(other, "b", 1))
 	require.ErrorContains(t, err, "different clients")
 	require.Zero(t, trips.Load())
 
 	for range 2 { // the second knows the script
 		trips.Store(0)
-		r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("t", 1), window.Claim("{t}b", 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "t", 1), ratelimit.ClaimOf(window, "{t}b", 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 	}
 	require.EqualValues(t, 1, trips.Load())
 	// Claims for one key count together here too.
-	r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("x", 1), window.Claim("y", 1), bucket.Claim("x", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "x", 1), ratelimit.ClaimOf(window, "y", 1), ratelimit.ClaimOf(bucket, "x", 1))
 	require.NoError(t, err)
 	require.Equal(t, []int{0, 4, 0}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining, r.Parts[2].Result.Remaining})
 }
@@ -159,14 +158,14 @@ func TestAcrossSlotsAfterAnError(t *testing.T) {
 	bucket := ratelimit.Must(ratelimit.NewLeakyBucket(ring, ratelimit.PerHour(1), 2))
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
 	require.NoError(t, admin.SAdd(ctx, "ratelimit:default:leakybucket{k}", "x").Err())
-	r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("k", 1), window.Claim("w", 2))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "w", 2))
 	require.ErrorIs(t, err, ratelimit.ErrCorruptState)
 	require.Zero(t, r)
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
 
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err = ratelimit.TryAcquireAcrossSlots(ended, bucket.Claim("k", 1), window.Claim("w", 2))
+	_, err = ratelimit.TryAcquireAcrossSlots(ended, ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "w", 2))
 	require.True(t, errors.Is(err, context.Canceled))
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
 }
@@ -180,21 +179,21 @@ func TestAcrossSlotsAPanicIsAnError(t *testing.T) {
 	for _, clock := range []func() time.Time{func() time.Time { panic("no clock") }, func() time.Time { runtime.Goexit(); return time.Time{} }} {
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithClock(clock)))
 		running := ratelimit.Must(ratelimit.NewInFlight(ring, 2, time.Minute, ratelimit.WithClock(clock)))
-		for _, claim := range []ratelimit.Claim{bucket.Claim("b", 1), running.Claim("r", 1)} {
-			r, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), claim)
+		for _, claim := range []ratelimit.Claim{ratelimit.ClaimOf(bucket, "b", 1), ratelimit.ClaimHold(running, "r", 1)} {
+			r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(window, "w", 1), claim)
 			require.Error(t, err)
 			require.Zero(t, r)
 		}
 	}
 	bucket := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerHour(1), 2, ratelimit.WithClock(func() time.Time { panic("no clock") })))
-	_, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("b", 1), window.Claim("w", 1))
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "b", 1), ratelimit.ClaimOf(window, "w", 1))
 	require.ErrorContains(t, err, `token bucket "default", key "b": the client or the clock panicked: no clock`)
 	require.Equal(t, 5, must(t)(window.Peek(ctx, "w")).Remaining)
 
 	// A panic while permits are given back changes nothing but that they stay taken.
 	gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
 	must(t)(gate.TryAcquire(ctx, "g"))
-	_, err = ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
+	_, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(window, "w", 1), ratelimit.ClaimOf(gate, "g", 1)) // the scripts are there now
 	require.NoError(t, err)
 	asked := atomic.Int64{}
 	ring.AddHook(before(func() {
@@ -202,7 +201,7 @@ func TestAcrossSlotsAPanicIsAnError(t *testing.T) {
 			panic("no network")
 		}
 	}))
-	r, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(window, "w", 1), ratelimit.ClaimOf(gate, "g", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
 	require.EqualValues(t, 3, asked.Load())
@@ -215,7 +214,7 @@ func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
 	window := ratelimit.Must(ratelimit.NewFixedWindow(ring, 5, time.Hour))
 	gate := ratelimit.Must(ratelimit.NewFixedWindow(ring, 1, time.Hour, ratelimit.WithName("gate")))
 	must(t)(gate.TryAcquire(ctx, "g"))
-	_, err := ratelimit.TryAcquireAcrossSlots(ctx, window.Claim("w", 1), gate.Claim("g", 1)) // the scripts are there now
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(window, "w", 1), ratelimit.ClaimOf(gate, "g", 1)) // the scripts are there now
 	require.NoError(t, err)
 	within, cancel := context.WithCancel(ctx)
 	answer, returned := make(chan struct{}), make(chan struct{})
@@ -227,7 +226,7 @@ func TestAcrossSlotsReturnsWhenItsContextEnds(t *testing.T) {
 			close(returned)
 		}
 	}))
-	r, err := ratelimit.TryAcquireAcrossSlots(within, window.Claim("w", 2), gate.Claim("g", 1))
+	r, err := ratelimit.TryAcquireAcrossSlots(within, ratelimit.ClaimOf(window, "w", 2), ratelimit.ClaimOf(gate, "g", 1))
 	require.NoError(t, err)
 	require.Equal(t, deniedBy(1, time.Hour, 0, time.Hour, time.Hour), r.Result)
 	require.Equal(t, 5, r.Parts[0].Result.Remaining)
@@ -244,12 +243,12 @@ func TestAcrossSlotsOfAWrappedCluster(t *testing.T) {
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 2))
 			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 1, time.Hour))
 			running := ratelimit.Must(ratelimit.NewInFlight(client, 1, time.Hour))
-			r, err := ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 1), ratelimit.ClaimHold(running, "c", 1))
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			require.Zero(t, must(t)(running.Peek(ctx, "c")).Remaining)
 			require.NoError(t, r.Release(ctx))
-			r, err = ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1), running.Claim("c", 1))
+			r, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 1), ratelimit.ClaimHold(running, "c", 1))
 			require.NoError(t, err)
 			require.False(t, r.Allowed)
 			require.Equal(t, 1, must(t)(bucket.Peek(ctx, "a")).Remaining)
@@ -283,7 +282,7 @@ func TestDenialsAcrossSlotsLeaveABucketInStepsAsItIs(t *testing.T) {
 			shared := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerMinute(600), 600, opts...))
 			require.True(t, must(t)(gate.TryAcquire(ctx, "user")).Allowed)
 			for range 600 {
-				r, err := ratelimit.TryAcquireAcrossSlots(ctx, gate.Claim("user", 1), shared.Claim("all", 1))
+				r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(gate, "user", 1), ratelimit.ClaimOf(shared, "all", 1))
 				require.NoError(t, err)
 				require.False(t, r.Allowed)
 			}

@@ -106,9 +106,9 @@ func TestClaimsOfOneLimiterAndKeyCountTogether(t *testing.T) {
 		}
 		return left
 	}
-	require.Equal(t, []int{2, 4, 1, 2}, take(l.Claim("a", 1), l.Claim("b", 1), other.Claim("a", 1), l.Claim("a", 2)))
-	require.Equal(t, []int{2, 4, 1, 2, -1}, take(l.Claim("a", 1), l.Claim("b", 1), other.Claim("a", 1), l.Claim("a", 3)))
-	require.Equal(t, []int{0, 3, 0, 0}, take(l.Claim("a", 1), l.Claim("b", 1), other.Claim("a", 1), l.Claim("a", 1)))
+	require.Equal(t, []int{2, 4, 1, 2}, take(ratelimit.ClaimOf(l, "a", 1), ratelimit.ClaimOf(l, "b", 1), ratelimit.ClaimOf(other, "a", 1), ratelimit.ClaimOf(l, "a", 2)))
+	require.Equal(t, []int{2, 4, 1, 2, -1}, take(ratelimit.ClaimOf(l, "a", 1), ratelimit.ClaimOf(l, "b", 1), ratelimit.ClaimOf(other, "a", 1), ratelimit.ClaimOf(l, "a", 3)))
+	require.Equal(t, []int{0, 3, 0, 0}, take(ratelimit.ClaimOf(l, "a", 1), ratelimit.ClaimOf(l, "b", 1), ratelimit.ClaimOf(other, "a", 1), ratelimit.ClaimOf(l, "a", 1)))
 }
 
 func TestClaimsThatCannotWork(t *testing.T) {
@@ -123,7 +123,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 	var nineLimiters []ratelimit.Limiter
 	for i := range 9 {
 		l := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, ratelimit.WithName(fmt.Sprint("n", i))))
-		nine, nineLimiters = append(nine, l.Claim("k", 1)), append(nineLimiters, l)
+		nine, nineLimiters = append(nine, ratelimit.ClaimOf(l, "k", 1)), append(nineLimiters, l)
 	}
 	for _, row := range []struct {
 		claims []ratelimit.Claim
@@ -132,18 +132,18 @@ func TestClaimsThatCannotWork(t *testing.T) {
 	}{
 		{nil, ratelimit.ErrInvalidConfig, "there is no claim"},
 		{[]ratelimit.Claim{{}}, ratelimit.ErrInvalidConfig, "not made by its constructor"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), window.Claim("", 1)}, ratelimit.ErrInvalidKey, "empty"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), window.Claim("k", 0)}, ratelimit.ErrInvalidPermits, "0; ask for at least 1"},
-		{[]ratelimit.Claim{bucket.Claim("k", 3), window.Claim("k", 1)}, ratelimit.ErrExceedsLimit, `3 permits of token bucket "default", which allows 2`},
-		{[]ratelimit.Claim{bucket.Claim("k", 2), window.Claim("k", 1), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "3 permits of token bucket"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", -1)}, ratelimit.ErrInvalidPermits, "-1"},
-		{[]ratelimit.Claim{bucket.Claim("k", -1), bucket.Claim("k", 2)}, ratelimit.ErrInvalidPermits, "-1"},
-		{[]ratelimit.Claim{bucket.Claim("k", 0), bucket.Claim("k", 1)}, ratelimit.ErrInvalidPermits, "0"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1e9), bucket.Claim("k", 1e9), bucket.Claim("k", 1)}, ratelimit.ErrExceedsLimit, "2000000000"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), bucket.Claim("k", math.MaxInt/2+1)}, ratelimit.ErrExceedsLimit, fmt.Sprint(math.MaxInt/2 + 1)},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), twin.Claim("k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), elsewhere.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},
-		{[]ratelimit.Claim{bucket.Claim("k", 1), byCaller.Claim("k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "", 1)}, ratelimit.ErrInvalidKey, "empty"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "k", 0)}, ratelimit.ErrInvalidPermits, "0; ask for at least 1"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 3), ratelimit.ClaimOf(window, "k", 1)}, ratelimit.ErrExceedsLimit, `3 permits of token bucket "default", which allows 2`},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 2), ratelimit.ClaimOf(window, "k", 1), ratelimit.ClaimOf(bucket, "k", 1)}, ratelimit.ErrExceedsLimit, "3 permits of token bucket"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(bucket, "k", -1)}, ratelimit.ErrInvalidPermits, "-1"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", -1), ratelimit.ClaimOf(bucket, "k", 2)}, ratelimit.ErrInvalidPermits, "-1"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 0), ratelimit.ClaimOf(bucket, "k", 1)}, ratelimit.ErrInvalidPermits, "0"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1e9), ratelimit.ClaimOf(bucket, "k", 1e9), ratelimit.ClaimOf(bucket, "k", 1)}, ratelimit.ErrExceedsLimit, "2000000000"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(bucket, "k", math.MaxInt/2+1)}, ratelimit.ErrExceedsLimit, fmt.Sprint(math.MaxInt/2 + 1)},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(twin, "k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(elsewhere, "k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(byCaller, "k", 1)}, ratelimit.ErrInvalidConfig, "only one has WithClock"},
 		{nine, ratelimit.ErrInvalidConfig, "9 limiters are too many for one script"},
 	} {
 		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){ratelimit.TryAcquireAll, ratelimit.Look} {
@@ -154,7 +154,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 			require.EqualError(t, ratelimit.CheckClaims(row.claims...), err.Error())
 		}
 	}
-	require.NoError(t, ratelimit.CheckClaims(bucket.Claim("k", 2), window.Claim("other", 1)))
+	require.NoError(t, ratelimit.CheckClaims(ratelimit.ClaimOf(bucket, "k", 2), ratelimit.ClaimOf(window, "other", 1)))
 	for _, row := range []struct {
 		limiters []ratelimit.Limiter
 		says     string
@@ -189,7 +189,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	_, err := ratelimit.TryAcquireAll(ended, bucket.Claim("k", 1), window.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ended, ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "k", 1))
 	require.ErrorIs(t, err, context.Canceled)
 }
 
@@ -202,7 +202,7 @@ func TestClientsThatCannotBeCompared(t *testing.T) {
 		window := ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second))
 		_, err := ratelimit.NewAll(bucket, window)
 		require.ErrorContains(t, err, "different clients")
-		_, err = ratelimit.TryAcquireAcrossSlots(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
+		_, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 1))
 		require.ErrorContains(t, err, "different clients")
 	}
 	same := wrapped{inner}
@@ -276,7 +276,7 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 							for range group[name] {
 								l, err := variants[name].Build(s.Client, append(clock, ratelimit.WithName(fmt.Sprint("n", len(claims))))...)
 								require.NoError(t, err)
-								c := l.(claimer).Claim("k", 1)
+								c := ratelimit.ClaimOf(l, "k", 1)
 								if estimate {
 									c = c.Estimate()
 								}
@@ -319,7 +319,7 @@ func TestEightOfAnyKindsDecideTogether(t *testing.T) {
 						require.ErrorIs(t, err, ratelimit.ErrCorruptState, "%v", group)
 						var others []ratelimit.Claim
 						for _, l := range limiters {
-							others = append(others, l.(claimer).Claim("other", 1))
+							others = append(others, ratelimit.ClaimOf(l, "other", 1))
 						}
 						if !estimate {
 							answers, failed := ratelimit.AllMerged(t, [][]ratelimit.Claim{others, claims, others})
@@ -346,11 +346,11 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 	const message = "ratelimit: more permits than the limit: 10001 permits in one call of limiters that store each of them (the storage ZSet, in flight), " +
 		"which are 10000 together at most; take fewer in a call, or use the storage Hash or List, or a sliding log"
 	for _, claims := range [][]ratelimit.Claim{
-		{a.Claim("k", 5000), b.Claim("k", 5001)},
-		{a.Claim("k", 5000), a.Claim("other", 5001)},
-		{a.Claim("k", 4000), hash.Claim("k", 10_000), a.Claim("k", 1000), b.Claim("k", 5001)},
-		{a.Claim("k", 9500), flights.Claim("k", 501)},
-		{a.Claim("k", 5000), b.Claim("k", 5001).Estimate()},
+		{ratelimit.ClaimOf(a, "k", 5000), ratelimit.ClaimOf(b, "k", 5001)},
+		{ratelimit.ClaimOf(a, "k", 5000), ratelimit.ClaimOf(a, "other", 5001)},
+		{ratelimit.ClaimOf(a, "k", 4000), ratelimit.ClaimOf(hash, "k", 10_000), ratelimit.ClaimOf(a, "k", 1000), ratelimit.ClaimOf(b, "k", 5001)},
+		{ratelimit.ClaimOf(a, "k", 9500), ratelimit.ClaimHold(flights, "k", 501)},
+		{ratelimit.ClaimOf(a, "k", 5000), ratelimit.ClaimOf(b, "k", 5001).Estimate()},
 	} {
 		for _, ask := range []func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){
 			ratelimit.TryAcquireAll, ratelimit.Look, ratelimit.TryAcquireAcrossSlots,
@@ -371,7 +371,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 	_, err = cached.TryAcquireN(ctx, "k", 5001)
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 	require.Equal(t, 5000, must(t)(both.TryAcquireN(ctx, "k", 5000)).Remaining)
-	r, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 5000), hash.Claim("k", 5000), b.Claim("k", 5000))
+	r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(a, "k", 5000), ratelimit.ClaimOf(hash, "k", 5000), ratelimit.ClaimOf(b, "k", 5000))
 	require.NoError(t, err)
 	require.True(t, r.Allowed)
 	require.Equal(t, 10_000, must(t)(a.TryAcquireN(ctx, "alone", 10_000)).Limit)
@@ -456,7 +456,7 @@ func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 			callers.Go(func() {
 				for i := range 10 {
 					user := (caller*7 + i) % 50
-					r, err := ratelimit.TryAcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(perUser, fmt.Sprint(user), 1), ratelimit.ClaimOf(global, "all", 1))
 					if err != nil {
 						t.Error(err)
 						return
@@ -491,7 +491,7 @@ func TestMergedClaimsOfACorruptKey(t *testing.T) {
 		for range 64 {
 			callers.Go(func() {
 				for user := range 16 {
-					r, err := ratelimit.TryAcquireAll(ctx, perUser.Claim(fmt.Sprint(user), 1), global.Claim("all", 1))
+					r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(perUser, fmt.Sprint(user), 1), ratelimit.ClaimOf(global, "all", 1))
 					if corrupted := common || user == 7; corrupted != errors.Is(err, ratelimit.ErrCorruptState) || !corrupted && err != nil {
 						t.Errorf("user %d: %+v, %v", user, r, err)
 						return
@@ -528,13 +528,13 @@ func TestAllInOneSlot(t *testing.T) {
 			bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 20, ratelimit.WithPrefix("slots")))
 			window := ratelimit.Must(ratelimit.NewFixedWindow(client, 30, time.Hour, ratelimit.WithPrefix("slots")))
 			for _, keys := range [][2]string{{"a", "b"}, {"{a}", "{b}"}, {"{a}", "a:x"}, {"a", "{}a"}, {"a{", "a"}, {"a}", "}a"}, {"}", "{"}} {
-				_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
+				_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, keys[0], 1), ratelimit.ClaimOf(window, keys[1], 1))
 				require.ErrorIs(t, err, ratelimit.ErrCrossSlot, keys)
-				require.EqualError(t, ratelimit.CheckClaims(bucket.Claim(keys[0], 1), window.Claim(keys[1], 1)), err.Error())
+				require.EqualError(t, ratelimit.CheckClaims(ratelimit.ClaimOf(bucket, keys[0], 1), ratelimit.ClaimOf(window, keys[1], 1)), err.Error())
 				require.ErrorContains(t, err, "give the keys one hash tag")
 			}
 			for _, key := range []string{"a", "b"} { // one key is in one slot
-				r, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(key, 1))
+				r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, key, 1))
 				require.NoError(t, err)
 				require.Equal(t, 19, r.Remaining)
 			}
@@ -547,14 +547,14 @@ func TestAllInOneSlot(t *testing.T) {
 				require.NoError(t, both.Reset(ctx, key))
 			}
 			for _, keys := range [][2]string{{"user:7", "{user:7}:x"}, {"x{user:8}", "user:8"}, {"{}a", "{}b"}, {"}a", "}b"}, {"}a", ";"}, {"{}", "{{}"}, {"a}b", "a"}} {
-				_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(keys[0], 1), window.Claim(keys[1], 1))
+				_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, keys[0], 1), ratelimit.ClaimOf(window, keys[1], 1))
 				require.NoError(t, err, keys)
 				require.Equal(t, 29, must(t)(window.Peek(ctx, keys[1])).Remaining, keys)
 				require.NoError(t, bucket.Reset(ctx, keys[0]))
 				require.NoError(t, window.Reset(ctx, keys[1]))
 			}
 			running := ratelimit.Must(ratelimit.NewInFlight(client, 2, time.Minute, ratelimit.WithPrefix("slots")))
-			held, err := ratelimit.TryAcquireAll(ctx, running.Claim("user:9", 1), window.Claim("user:9", 1), bucket.Claim("{user:9}", 1).Estimate())
+			held, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(running, "user:9", 1), ratelimit.ClaimOf(window, "user:9", 1), ratelimit.ClaimOf(bucket, "{user:9}", 1).Estimate())
 			require.NoError(t, err)
 			require.True(t, held.Allowed)
 			require.Equal(t, 1, must(t)(running.Peek(ctx, "user:9")).Remaining)
@@ -565,7 +565,7 @@ func TestAllInOneSlot(t *testing.T) {
 				callers.Go(func() {
 					for i := range 8 {
 						user := fmt.Sprint((caller + i) % 8)
-						if _, err := ratelimit.TryAcquireAll(ctx, bucket.Claim(user, 1), window.Claim("x{"+user+"}", 1)); err != nil {
+						if _, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, user, 1), ratelimit.ClaimOf(window, "x{"+user+"}", 1)); err != nil {
 							t.Error(err)
 						}
 					}
@@ -582,7 +582,7 @@ func TestAllInOneSlot(t *testing.T) {
 		node := cluster.Masters()[0].Client(t)
 		bucket := ratelimit.Must(ratelimit.NewTokenBucket(node, ratelimit.PerHour(1), 20))
 		window := ratelimit.Must(ratelimit.NewFixedWindow(node, 30, time.Hour))
-		_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("a", 1), window.Claim("b", 1))
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 1))
 		require.ErrorIs(t, err, ratelimit.ErrCrossSlot)
 	})
 }
@@ -604,7 +604,7 @@ func TestAllIsSentAtMostOnce(t *testing.T) {
 	lossy := fakes.Losing(client, func(redis.Cmder) error { return errLost })
 	bucket = ratelimit.Must(ratelimit.NewTokenBucket(lossy, ratelimit.PerHour(1), 5))
 	window = ratelimit.Must(ratelimit.NewFixedWindow(lossy, 5, time.Hour))
-	_, err := ratelimit.TryAcquireAll(ctx, bucket.Claim("k", 1), window.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "k", 1))
 	require.ErrorIs(t, err, errLost)
 	require.Equal(t, 2, must(t)(all.Peek(ctx, "k")).Remaining)
 }

@@ -67,9 +67,6 @@ func (c *constant) Reset(ctx context.Context, key string) error {
 	return checkLocal(ctx, key, 1)
 }
 
-// Claim is a claim for n permits of key, which needs nobody.
-func (c *constant) Claim(key string, n int) Claim { return claimOn(c, key, n) }
-
 // TryAcquireUpTo allows all of n, or denies them.
 func (c *constant) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	r, err = c.TryAcquireN(ctx, key, n)

@@ -153,7 +153,7 @@ func TestCalendarWindowsInAnAll(t *testing.T) {
 		require.Equal(t, Result{Allowed: true, Limit: 4, Window: 30 * day, Remaining: 1, ResetAfter: month}, must(t)(monthly.Peek(ctx, "k")))
 		require.Equal(t, Result{Limit: 3, Window: day, RetryAfter: left, ResetAfter: left}, must(t)(daily.Peek(ctx, "k")))
 
-		many, failed := AllMerged(t, [][]Claim{{monthly.Claim("l", 1), daily.Claim("l", 2)}, {monthly.Claim("l", 2), daily.Claim("l", 1)}, {monthly.Claim("l", 1), daily.Claim("l", 1)}})
+		many, failed := AllMerged(t, [][]Claim{{ClaimOf(monthly, "l", 1), ClaimOf(daily, "l", 2)}, {ClaimOf(monthly, "l", 2), ClaimOf(daily, "l", 1)}, {ClaimOf(monthly, "l", 1), ClaimOf(daily, "l", 1)}})
 		require.NotContains(t, failed, true)
 		require.Equal(t, []bool{true, true, false}, []bool{many[0].Allowed, many[1].Allowed, many[2].Allowed})
 	}

@@ -64,7 +64,7 @@ func TestAPickThatFails(t *testing.T) {
 				"charge":   func() error { return second(l.Charge(ctx, "customer", 2)) },
 				"reset":    func() error { return l.Reset(ctx, "customer") },
 				"together": func() error {
-					return second(ratelimit.TryAcquireAll(ctx, guarded.Claim("customer", 1), choice.Claim("customer", 1)))
+					return second(ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(guarded, "customer", 1), ratelimit.ClaimOf(choice, "customer", 1)))
 				},
 			} {
 				err := call()

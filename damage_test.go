@@ -99,10 +99,8 @@ func numbersIn(text string) (all [][2]int) {
 	return all
 }
 
-// claims is what can be claimed with others.
-type claims interface {
-	Claim(key string, n int) ratelimit.Claim
-}
+// claims makes a claim on a limiter.
+type claims func(key string, n int) ratelimit.Claim
 
 // A damaged is a limiter of 3 a second whose key is damaged, of each way to keep a state.
 type damaged struct {
@@ -113,7 +111,8 @@ type damaged struct {
 
 func damagedLimiters(t *testing.T) []damaged {
 	all := []damaged{{"InFlight", "ratelimit:damaged:inflight{k}", func(c ratelimit.Client, o ...ratelimit.Option) claims {
-		return ratelimit.Must(ratelimit.NewInFlight(c, 3, time.Minute, append(o, ratelimit.WithName("damaged"))...))
+		l := ratelimit.Must(ratelimit.NewInFlight(c, 3, time.Minute, append(o, ratelimit.WithName("damaged"))...))
+		return func(key string, n int) ratelimit.Claim { return ratelimit.ClaimHold(l, key, n) }
 	}}}
 	for _, v := range limitertest.Variants() {
 		if v.Name == "TokenBucket in an All" || strings.HasSuffix(v.Name, "headroom") {
@@ -122,7 +121,7 @@ func damagedLimiters(t *testing.T) []damaged {
 		all = append(all, damaged{v.Name, strings.Replace(v.Key, "default", "damaged", 1), func(c ratelimit.Client, o ...ratelimit.Option) claims {
 			l, err := v.Build(c, append(o, ratelimit.WithName("damaged"))...)
 			require.NoError(t, err)
-			return l.(claims)
+			return func(key string, n int) ratelimit.Claim { return ratelimit.ClaimOf(l, key, n) }
 		}})
 	}
 	return all
@@ -154,10 +153,10 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 			for _, d := range damagedLimiters(t) {
 				t.Run(d.name, func(t *testing.T) {
 					failed, decided := 0, 0
-					check := func(l claims, taken, n int, later time.Duration, way string) (ways []string) {
+					check := func(claim claims, taken, n int, later time.Duration, way string) (ways []string) {
 						s.Wipe(t)
 						for range taken {
-							r, err := ratelimit.TryAcquireAll(ctx, l.Claim("k", 1), bucket.Claim("k", 1), window.Claim("k", 1), log.Claim("k", 1))
+							r, err := ratelimit.TryAcquireAll(ctx, claim("k", 1), ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(window, "k", 1), ratelimit.ClaimOf(log, "k", 1))
 							require.NoError(t, err)
 							require.True(t, r.Allowed)
 							s.Advance(100 * time.Millisecond)
@@ -177,12 +176,12 @@ func TestARequestThatFindsAKeyDamagedTakesNothing(t *testing.T) {
 						all[way]()
 						about := fmt.Sprintf("%s: %s, %d after %d", d.name, way, n, taken)
 						before := everything(t, s)
-						_, err := ratelimit.Look(ctx, bucket.Claim("k", 1), l.Claim("k", n), log.Claim("k", 1))
+						_, err := ratelimit.Look(ctx, ratelimit.ClaimOf(bucket, "k", 1), claim("k", n), ratelimit.ClaimOf(log, "k", 1))
 						if err != nil {
 							require.ErrorIs(t, err, ratelimit.ErrCorruptState, about)
 						}
 						require.Equal(t, before, everything(t, s), about)
-						_, err = ratelimit.TryAcquireAll(ctx, window.Claim("k", 1), l.Claim("k", n), bucket.Claim("k", 1), log.Claim("k", 1))
+						_, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(window, "k", 1), claim("k", n), ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(log, "k", 1))
 						if err == nil {
 							decided++
 							return nil
@@ -229,7 +228,7 @@ func TestMergedRequestsBesideADamagedLogTakeWhatIsAnswered(t *testing.T) {
 				}
 				l, err := k.Build(s.Client, 8, time.Second, append(slices.Clone(s.Opts), ratelimit.WithName("damaged"))...)
 				require.NoError(t, err)
-				log, mixed := l.(claims), 0
+				mixed := 0
 				key := ""
 				fill := func() map[string]func() {
 					s.Wipe(t)
@@ -250,7 +249,7 @@ func TestMergedRequestsBesideADamagedLogTakeWhatIsAnswered(t *testing.T) {
 					untouched := s.Look(t, key)
 					var calls [][]ratelimit.Claim
 					for i, n := range []int{1, 7, 1, 6, 1, 2} { // the second, the fourth and the last are too many
-						calls = append(calls, []ratelimit.Claim{log.Claim("k", n), bucket.Claim(fmt.Sprint("user", i), n)})
+						calls = append(calls, []ratelimit.Claim{ratelimit.ClaimOf(l, "k", n), ratelimit.ClaimOf(bucket, fmt.Sprint("user", i), n)})
 					}
 					answers, failed := ratelimit.AllMerged(t, calls)
 					taken := 0

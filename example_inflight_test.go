@@ -74,7 +74,7 @@ func ExampleAllResult_Do() {
 	running := ratelimit.Must(ratelimit.NewInFlight(client, 1, 30*time.Second, ratelimit.WithName("running")))
 	requests := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(60), 10, ratelimit.WithName("requests")))
 
-	answer, err := ratelimit.TryAcquireAll(ctx, running.Claim("tenant:42", 1), requests.Claim("tenant:42", 1))
+	answer, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(running, "tenant:42", 1), ratelimit.ClaimOf(requests, "tenant:42", 1))
 	if err != nil || !answer.Allowed {
 		fmt.Println("denied:", answer, err)
 		return

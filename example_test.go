@@ -81,7 +81,7 @@ func ExampleLook() {
 		return
 	}
 	for _, calls := range []int{10, 25} {
-		look, err := ratelimit.Look(ctx, minute.Claim("user:42", calls), day.Claim("user:42", calls))
+		look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(minute, "user:42", calls), ratelimit.ClaimOf(day, "user:42", calls))
 		if err != nil {
 			fmt.Println("no decision:", err)
 			return
@@ -101,9 +101,9 @@ func ExampleTryAcquireAll() {
 
 	for range 2 {
 		r, err := ratelimit.TryAcquireAll(context.Background(),
-			perUser.Claim("user:42", 1),
-			perAddress.Claim("203.0.113.7", 1),
-			tokens.Claim("user:42", 730),
+			ratelimit.ClaimOf(perUser, "user:42", 1),
+			ratelimit.ClaimOf(perAddress, "203.0.113.7", 1),
+			ratelimit.ClaimOf(tokens, "user:42", 730),
 		)
 		if err != nil {
 			fmt.Println("no decision:", err)
@@ -136,9 +136,9 @@ func ExampleClaim_Estimate() {
 
 	ask := func(estimate, used int) error {
 		all, err := ratelimit.TryAcquireAll(ctx,
-			requests.Claim("customer:42", 1),
-			tokens.Claim("customer:42", estimate).Estimate(),
-			running.Claim("customer:42", 1),
+			ratelimit.ClaimOf(requests, "customer:42", 1),
+			ratelimit.ClaimOf(tokens, "customer:42", estimate).Estimate(),
+			ratelimit.ClaimHold(running, "customer:42", 1),
 		)
 		if err != nil {
 			return err // no decision was made

@@ -49,7 +49,7 @@ func TestLatencyOfWhatASecondaryAnswers(t *testing.T) {
 				"hold":     func() error { _, _, err := holds.TryAcquire(ctx, "k"); return err },
 				"places":   func() error { _, err := holds.Peek(ctx, "k"); return err },
 				"claims": func() error {
-					_, err := ratelimit.TryAcquireAll(ctx, f.Claim("{k}a", 1), f.Claim("{k}b", 1))
+					_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(f, "{k}a", 1), ratelimit.ClaimOf(f, "{k}b", 1))
 					return err
 				},
 			} {
@@ -76,7 +76,7 @@ func TestAClaimThatWasNotAskedIsNotObserved(t *testing.T) {
 	})
 	f := ratelimit.Must(ratelimit.NewFallback(
 		ratelimit.Must(ratelimit.NewTokenBucket(failsAfter(0), ratelimit.PerHour(1), 9)), ratelimit.DenyAll(), watch))
-	r, err := ratelimit.TryAcquireAll(t.Context(), f.Claim("{k}a", 1), f.Claim("{k}b", 1))
+	r, err := ratelimit.TryAcquireAll(t.Context(), ratelimit.ClaimOf(f, "{k}a", 1), ratelimit.ClaimOf(f, "{k}b", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
 	var asked []string

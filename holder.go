@@ -15,9 +15,6 @@ type Holder interface {
 	// Peek returns how many permits of key are free, and takes nothing.
 	Peek(ctx context.Context, key string) (Result, error)
 
-	// Claim is a claim for n permits of key, for [TryAcquireAll], whose [PartResult] then has the Hold.
-	Claim(key string, n int) Claim
-
 	// Name returns the name by which errors and observers know the holds.
 	Name() string
 }
@@ -76,9 +73,6 @@ func (c *constantHolds) Peek(ctx context.Context, key string) (Result, error) {
 func (c *constantHolds) peekN(ctx context.Context, key string, n int) (Result, error) {
 	return c.constant.TryAcquireN(ctx, key, n)
 }
-
-// Claim is a claim for n permits of key.
-func (c *constantHolds) Claim(key string, n int) Claim { return claimOn(c, key, n) }
 
 func errNilHolder(what, name string) error {
 	return invalidConfig("%s: the %s is nil; AllowHolds() allows every call, DenyHolds() denies every call", what, name)

@@ -51,7 +51,7 @@ func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs
 	s := onMini(t)
 	f := Must(NewInFlight(s.client, 2, time.Minute))
 	window := Must(NewFixedWindow(s.client, 100, time.Minute))
-	g, err := groupOf([]Claim{window.Claim("k", 1), f.Claim("k", 1)})
+	g, err := groupOf([]Claim{ClaimOf(window, "k", 1), ClaimHold(f, "k", 1)})
 	require.NoError(t, err)
 	outside := newRelay(s.client)
 	defer outside.stop()
@@ -68,7 +68,7 @@ func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs
 				hold, _, err := f.TryAcquire(ctx, key)
 				return hold, err
 			}
-			r, err := TryAcquireAll(ctx, window.Claim(key, 1), f.Claim(key, 1))
+			r, err := TryAcquireAll(ctx, ClaimOf(window, key, 1), ClaimHold(f, key, 1))
 			if err != nil {
 				return nil, err
 			}
@@ -131,7 +131,7 @@ func TestARequestThatIsAskedAgainHoldsOnce(t *testing.T) {
 	s := onMini(t)
 	f := Must(NewInFlight(s.client, 3, time.Minute))
 	window := Must(NewFixedWindow(s.client, 100, time.Minute))
-	claims := []Claim{window.Claim("k", 1), f.Claim("k", 2)}
+	claims := []Claim{ClaimOf(window, "k", 1), ClaimHold(f, "k", 2)}
 	g, err := groupOf(claims)
 	require.NoError(t, err)
 	holds := g.newHolds(claims)

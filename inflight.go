@@ -42,7 +42,7 @@ const (
 //
 // Use [InFlight.Do] if the work is a function: Do extends the lease for as long as the work
 // runs, and cancels the work's context if the lease is lost. Otherwise use
-// [InFlight.TryAcquire]. Use [InFlight.Claim] to decide together with limiters.
+// [InFlight.TryAcquire]. Use [ClaimHold] to decide together with limiters.
 //
 // The holds whose lease has not ended by the count of their processes ([Hold.Left]) never
 // have more permits than the limit. A process counts the lease from before it sent the

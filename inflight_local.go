@@ -89,9 +89,6 @@ func (f *LocalInFlight) peekN(ctx context.Context, key string, n int) (Result, e
 	return all.Result, err
 }
 
-// Claim is a claim for n permits of key, see [LocalTokenBucket.Claim].
-func (f *LocalInFlight) Claim(key string, n int) Claim { return claimOn(f, key, n) }
-
 // Name returns the limiter's name, see [WithName].
 func (f *LocalInFlight) Name() string {
 	if f == nil {

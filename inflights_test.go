@@ -69,7 +69,7 @@ func TestALimitOfHoldsThatChanges(t *testing.T) {
 				t.Helper()
 				limit = l
 				if claimed {
-					all, err := ratelimit.TryAcquireAll(ctx, h.Claim("k", n), h.Claim("other", 1))
+					all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, "k", n), ratelimit.ClaimHold(h, "other", 1))
 					require.NoError(t, err)
 					if all.Allowed {
 						require.NoError(t, all.Parts[1].Hold.Release(ctx))

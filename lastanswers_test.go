@@ -54,7 +54,7 @@ func TestAnOutageBeginsWithTheLastAnswer(t *testing.T) {
 	})
 	t.Run("claims", func(t *testing.T) {
 		f, local := fresh()
-		r := acquire(t, f.Claim("k", 60).Estimate(), f.Claim("j", 1))
+		r := acquire(t, ratelimit.ClaimOf(f, "k", 60).Estimate(), ratelimit.ClaimOf(f, "j", 1))
 		require.Equal(t, 40, begins(local))
 		require.NoError(t, r.Parts[0].Ticket.Settle(ctx, 10))
 		require.Equal(t, 90, begins(local))
@@ -133,7 +133,7 @@ func TestABucketInsideOfTheSecondaryFollowsToo(t *testing.T) {
 		f := ratelimit.Must(ratelimit.NewFallback(bucket, around(local)))
 		must(t)(f.TryAcquireN(ctx, "k", 30))
 		require.Equal(t, 7, must(t)(local.Peek(ctx, "k")).Remaining, name)
-		acquire(t, f.Claim("k", 30), f.Claim("j", 1))
+		acquire(t, ratelimit.ClaimOf(f, "k", 30), ratelimit.ClaimOf(f, "j", 1))
 		require.Equal(t, 4, must(t)(local.Peek(ctx, "k")).Remaining, name)
 	}
 	_, err := ratelimit.NewFallback(bucket, ratelimit.Must(ratelimit.NewAll(following(s, 1), following(s, 2))))

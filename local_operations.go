@@ -14,10 +14,6 @@ import (
 // limitersMade numbers the limiters that have locks: those of several are taken in this order.
 var limitersMade atomic.Int64
 
-// Claim is a claim for n permits of key. Claims on limiters in memory are decided together, without
-// Redis; they cannot stand beside claims on Redis, except as secondaries of a [Fallback].
-func (l *LocalTokenBucket) Claim(key string, n int) Claim { return claimOn(l, key, n) }
-
 // begin checks a call, and locks the state of key. The caller unlocks its shard.
 func (l *LocalTokenBucket) begin(ctx context.Context, key string, n int) (s localState, err error) {
 	if l == nil || l.bucket == nil {

@@ -143,7 +143,7 @@ func TestHowABucketOfANewKeyBegins(t *testing.T) {
 	for name, call := range map[string]func(key string) error{
 		"up to": func(key string) error { _, _, err := local.TryAcquireUpTo(ctx, key, 2); return err },
 		"together": func(key string) error {
-			_, err := ratelimit.TryAcquireAll(ctx, local.Claim(key, 1), localBucket(1).Claim(key, 1))
+			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(local, key, 1), ratelimit.ClaimOf(localBucket(1), key, 1))
 			return err
 		},
 		"estimate": func(key string) error { _, _, err := local.Estimate(ctx, key, 2); return err },

@@ -98,7 +98,7 @@ func TestALimitThatChangesThroughEveryPolicy(t *testing.T) {
 					r, err := ratelimit.Result{}, error(nil)
 					if claimed {
 						var all ratelimit.AllResult
-						all, err = ratelimit.TryAcquireAll(ctx, l.(operator).Claim("k", step.n), l.(operator).Claim("other", 1))
+						all, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l.(operator), "k", step.n), ratelimit.ClaimOf(l.(operator), "other", 1))
 						if r = all.Result; err == nil {
 							r = all.Parts[0].Result
 						}
@@ -124,15 +124,15 @@ func TestTwoLimitsOfOneKeyInOneCall(t *testing.T) {
 	w := limitsWithEachCall(s)
 	holds := ratelimit.Must(ratelimit.NewLocalInFlight(10))
 	for name, claims := range map[string][2]ratelimit.Claim{
-		"on Redis":        {ratelimit.Must(w.shared.With(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.shared.With(ratelimit.PerSecond(1), 4)).Claim("k", 1)},
-		"in memory":       {ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 4)).Claim("k", 1)},
-		"holds in memory": {ratelimit.Must(holds.With(3)).Claim("k", 1), ratelimit.Must(holds.With(4)).Claim("k", 1)},
+		"on Redis":        {ratelimit.ClaimOf(ratelimit.Must(w.shared.With(ratelimit.PerSecond(1), 3)), "k", 1), ratelimit.ClaimOf(ratelimit.Must(w.shared.With(ratelimit.PerSecond(1), 4)), "k", 1)},
+		"in memory":       {ratelimit.ClaimOf(ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)), "k", 1), ratelimit.ClaimOf(ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 4)), "k", 1)},
+		"holds in memory": {ratelimit.ClaimHold(ratelimit.Must(holds.With(3)), "k", 1), ratelimit.ClaimHold(ratelimit.Must(holds.With(4)), "k", 1)},
 	} {
 		_, err := ratelimit.TryAcquireAll(ctx, claims[0], claims[1])
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, name)
 		require.ErrorContains(t, err, "claim the same key", name)
 	}
-	all, err := ratelimit.TryAcquireAll(ctx, ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)).Claim("k", 1), ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)).Claim("k", 1))
+	all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)), "k", 1), ratelimit.ClaimOf(ratelimit.Must(w.local.With(ratelimit.PerSecond(1), 3)), "k", 1))
 	require.NoError(t, err)
 	require.Equal(t, 1, all.Remaining, "two claims by one limit are their sum")
 }

@@ -5,7 +5,7 @@ import "context"
 // Look answers what [TryAcquireAll] of these claims would answer now, and takes nothing: whether so many permits are
 // there, and when they will be, of one limiter or of several at one instant.
 //
-//	look, err := ratelimit.Look(ctx, minute.Claim("user:42", 5), day.Claim("user:42", 5))
+//	look, err := ratelimit.Look(ctx, ClaimOf(minute, "user:42", 5), ClaimOf(day, "user:42", 5))
 //
 // Nothing is written, to Redis or to a limiter in memory, and no work may rely on the answer: somebody else may take the
 // permits next. Allowed and RetryAfter are those of a call for the claims' permits; Remaining and ResetAfter are as of

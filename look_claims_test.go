@@ -44,7 +44,7 @@ func drawLooked(t *testing.T, rng *rand.Rand, s *limitertest.Stage) (all []looke
 			case 1:
 				h = ratelimit.Must(ratelimit.NewHoldFallback(h, ratelimit.DenyHolds()))
 			}
-			all = append(all, looked{fmt.Sprintf("%T of %d", h, limit), h.Claim})
+			all = append(all, looked{fmt.Sprintf("%T of %d", h, limit), func(key string, n int) ratelimit.Claim { return ratelimit.ClaimHold(h, key, n) }})
 			continue
 		}
 		var l ratelimit.Limiter
@@ -213,21 +213,21 @@ func TestALookInAnOutage(t *testing.T) {
 			1: {Allowed: true, Limit: 5, Window: 5 * time.Second, Remaining: 5, Fallback: true},
 			5: {Allowed: true, Limit: 5, Window: 5 * time.Second, Remaining: 5, Fallback: true},
 		} {
-			look, err := ratelimit.Look(ctx, f.Claim("k", n))
+			look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(f, "k", n))
 			require.NoError(t, err)
 			require.Equal(t, ratelimit.AllResult{Result: want, Parts: []ratelimit.PartResult{{Name: "bucket", Key: "k", Bucket: true, Result: want}}}, look)
 		}
 		for n, want := range map[int]error{0: ratelimit.ErrInvalidPermits, 11: ratelimit.ErrExceedsLimit} {
-			_, err := ratelimit.Look(ctx, f.Claim("k", n))
+			_, err := ratelimit.Look(ctx, ratelimit.ClaimOf(f, "k", n))
 			require.ErrorIs(t, err, want)
 		}
 	}
 	require.True(t, must(t)(local.TryAcquireN(ctx, "k", 3)).Allowed)
-	look, err := ratelimit.Look(ctx, f.Claim("k", 5), f.Claim("other", 2))
+	look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(f, "k", 5), ratelimit.ClaimOf(f, "other", 2))
 	require.NoError(t, err)
 	require.Equal(t, []time.Duration{3 * time.Second, 0}, []time.Duration{look.Parts[0].Result.RetryAfter, look.Parts[1].Result.RetryAfter})
 	require.Equal(t, 3*time.Second, look.RetryAfter)
-	look, err = ratelimit.Look(ctx, f.Claim("k", 7)) // which the primary may allow, and the secondary never
+	look, err = ratelimit.Look(ctx, ratelimit.ClaimOf(f, "k", 7)) // which the primary may allow, and the secondary never
 	require.NoError(t, err)
 	require.False(t, look.Allowed)
 	require.True(t, look.Fallback)
@@ -243,7 +243,7 @@ func TestALookAtWhatIsNone(t *testing.T) {
 	stub := limitertest.Allowing()
 	claims := func(n int) (all []ratelimit.Claim) {
 		for range n {
-			all = append(all, minute.Claim("k", 1))
+			all = append(all, ratelimit.ClaimOf(minute, "k", 1))
 		}
 		return all
 	}
@@ -253,13 +253,13 @@ func TestALookAtWhatIsNone(t *testing.T) {
 	}{
 		"none":                    {nil, ratelimit.ErrInvalidConfig},
 		"zero":                    {[]ratelimit.Claim{{}}, ratelimit.ErrInvalidConfig},
-		"no key":                  {[]ratelimit.Claim{minute.Claim("", 1)}, ratelimit.ErrInvalidKey},
-		"no permits":              {[]ratelimit.Claim{minute.Claim("k", 0)}, ratelimit.ErrInvalidPermits},
-		"too many":                {[]ratelimit.Claim{minute.Claim("k", 4)}, ratelimit.ErrExceedsLimit},
+		"no key":                  {[]ratelimit.Claim{ratelimit.ClaimOf(minute, "", 1)}, ratelimit.ErrInvalidKey},
+		"no permits":              {[]ratelimit.Claim{ratelimit.ClaimOf(minute, "k", 0)}, ratelimit.ErrInvalidPermits},
+		"too many":                {[]ratelimit.Claim{ratelimit.ClaimOf(minute, "k", 4)}, ratelimit.ErrExceedsLimit},
 		"too many together":       {claims(4), ratelimit.ErrExceedsLimit},
-		"an All beside another":   {[]ratelimit.Claim{ratelimit.ClaimOf(both, "k", 1), day.Claim("k", 1)}, ratelimit.ErrInvalidConfig},
+		"an All beside another":   {[]ratelimit.Claim{ratelimit.ClaimOf(both, "k", 1), ratelimit.ClaimOf(day, "k", 1)}, ratelimit.ErrInvalidConfig},
 		"an estimate of an All":   {[]ratelimit.Claim{ratelimit.ClaimOf(both, "k", 1).Estimate()}, ratelimit.ErrInvalidConfig},
-		"an estimate of a hold":   {[]ratelimit.Claim{ratelimit.Must(ratelimit.NewInFlight(s.Client, 3, time.Minute)).Claim("k", 1).Estimate()}, ratelimit.ErrInvalidConfig},
+		"an estimate of a hold":   {[]ratelimit.Claim{ratelimit.ClaimHold(ratelimit.Must(ratelimit.NewInFlight(s.Client, 3, time.Minute)), "k", 1).Estimate()}, ratelimit.ErrInvalidConfig},
 		"no permits of AllowAll":  {[]ratelimit.Claim{ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 0)}, ratelimit.ErrInvalidPermits},
 		"no permits of a user's":  {[]ratelimit.Claim{ratelimit.ClaimOf(stub, "k", 0)}, ratelimit.ErrInvalidPermits},
 		"several of a user's own": {[]ratelimit.Claim{ratelimit.ClaimOf(stub, "k", 2)}, ratelimit.ErrInvalidConfig},
@@ -281,7 +281,7 @@ func TestALookAtWhatIsNone(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, []bool{allowed, true}, []bool{look.Parts[0].Result.Allowed, look.Parts[1].Result.Allowed}, n)
 	}
-	look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1).Estimate(), ratelimit.AllowHolds().Claim("k", 1), day.Claim("k", 3).Estimate())
+	look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1).Estimate(), ratelimit.ClaimHold(ratelimit.AllowHolds(), "k", 1), ratelimit.ClaimOf(day, "k", 3).Estimate())
 	require.NoError(t, err)
 	require.True(t, look.Allowed)
 	for _, p := range look.Parts {
@@ -313,7 +313,7 @@ func TestALookIsObservedAsAPeek(t *testing.T) {
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5, ratelimit.WithName("local"), observed))
 	cache := cached(t, s, bucket)
 	for _, claims := range [][]ratelimit.Claim{
-		{bucket.Claim("k", 3)}, {running.Claim("k", 2)}, {local.Claim("k", 4)}, {bucket.Claim("k", 3), running.Claim("k", 2)}, {bucket.Claim("k", 6)},
+		{ratelimit.ClaimOf(bucket, "k", 3)}, {ratelimit.ClaimHold(running, "k", 2)}, {ratelimit.ClaimOf(local, "k", 4)}, {ratelimit.ClaimOf(bucket, "k", 3), ratelimit.ClaimHold(running, "k", 2)}, {ratelimit.ClaimOf(bucket, "k", 6)},
 	} {
 		_, _ = ratelimit.Look(ctx, claims...)
 	}

@@ -84,20 +84,20 @@ func TestALookAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 // part is that of a denied call.
 func TestALookAtSeveralLimitersAfterAClockStepIsWhatACallAnswers(t *testing.T) {
 	onServersClocks(t, func(t *testing.T, s *limitertest.Stage) {
-		limiters := make([]claimer, 0, 5)
+		limiters := make([]ratelimit.Limiter, 0, 5)
 		flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 3, time.Second))
 		for _, k := range limitertest.Kinds() {
 			switch k.Name {
 			case "SlidingWindow Hash", "SlidingWindow List", "SlidingWindow ZSet", "SlidingLog of two rules", "TokenBucket stepped":
 				l, err := k.Build(s.Client, 3, time.Second, ratelimit.WithName(fmt.Sprint("n", len(limiters))))
 				require.NoError(t, err)
-				limiters = append(limiters, l.(claimer))
+				limiters = append(limiters, l)
 			}
 		}
 		for i := 0; i+1 < len(limiters); i++ {
 			for _, step := range clockSteps() {
 				s.Wipe(t)
-				claims := []ratelimit.Claim{limiters[i].Claim("k", 1), limiters[i+1].Claim("k", 1), flights.Claim("k", 1)}
+				claims := []ratelimit.Claim{ratelimit.ClaimOf(limiters[i], "k", 1), ratelimit.ClaimOf(limiters[i+1], "k", 1), ratelimit.ClaimHold(flights, "k", 1)}
 				for range 3 {
 					r, err := ratelimit.TryAcquireAll(ctx, claims...)
 					require.NoError(t, err)

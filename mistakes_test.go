@@ -21,9 +21,7 @@ type attempt struct {
 // attemptsOf are all operations on key, each for n permits.
 func attemptsOf(key string) []attempt {
 	claim := func(l ratelimit.Limiter, n int) ratelimit.Claim {
-		return l.(interface {
-			Claim(string, int) ratelimit.Claim
-		}).Claim(key, n)
+		return ratelimit.ClaimOf(l, key, n)
 	}
 	memory := localBucket(100_000)
 	all := func(claims ...ratelimit.Claim) error { _, err := ratelimit.TryAcquireAll(ctx, claims...); return err }
@@ -66,7 +64,7 @@ func attemptsOf(key string) []attempt {
 		{"an estimate as a claim", func(l ratelimit.Limiter, n int) error { return all(claim(l, n).Estimate()) }},
 		{"two claims", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), claim(l, n)) }},
 		{"two claims, one an estimate", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), claim(l, n).Estimate()) }},
-		{"beside memory", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), memory.Claim(key, 1)) }},
+		{"beside memory", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), ratelimit.ClaimOf(memory, key, 1)) }},
 		{"beside all", func(l ratelimit.Limiter, n int) error { return all(claim(l, n), claim(ratelimit.AllowAll(), n)) }},
 		{"across slots", func(l ratelimit.Limiter, n int) error {
 			_, err := ratelimit.TryAcquireAcrossSlots(ctx, claim(l, n), claim(l, n))
@@ -185,23 +183,23 @@ func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
 		"TryAcquire": func(h ratelimit.Holder, key string, n int) error { _, _, err := h.TryAcquireN(ctx, key, n); return err },
 		"Peek":       func(h ratelimit.Holder, key string, _ int) error { _, err := h.Peek(ctx, key); return err },
 		"Look": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.Look(ctx, h.Claim(key, n))
+			_, err := ratelimit.Look(ctx, ratelimit.ClaimHold(h, key, n))
 			return err
 		},
 		"a claim": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n))
+			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n))
 			return err
 		},
 		"an estimate": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n).Estimate())
+			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n).Estimate())
 			return err
 		},
 		"two claims": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n), h.Claim(key, n))
+			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n), ratelimit.ClaimHold(h, key, n))
 			return err
 		},
 		"two claims, one an estimate": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, h.Claim(key, n), h.Claim("another", 1).Estimate())
+			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n), ratelimit.ClaimHold(h, "another", 1).Estimate())
 			return err
 		},
 	}

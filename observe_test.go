@@ -69,7 +69,6 @@ type aRedisLimiter interface {
 	ratelimit.Limiter
 	ratelimit.PartialTaker
 	ratelimit.Settler
-	Claim(key string, n int) ratelimit.Claim
 }
 
 // observed is a limiter of each kind, of three permits, that reports to rec.
@@ -337,7 +336,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	require.Equal(t, of("large", saw("acquire", ratelimit.OutcomeAllowed, 1, 1, got[1].Result, nil)), got[1])
 	require.Equal(t, []int{0, 4}, []int{got[0].Result.Remaining, got[1].Result.Remaining})
 
-	r, err := ratelimit.TryAcquireAll(ctx, small.Claim("k", 1), large.Claim("k", 1), large.Claim("k", 1), flights.Claim("k", 1))
+	r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(small, "k", 1), ratelimit.ClaimOf(large, "k", 1), ratelimit.ClaimOf(large, "k", 1), ratelimit.ClaimHold(flights, "k", 1))
 	require.NoError(t, err)
 	require.False(t, r.Allowed)
 	require.Equal(t, []ratelimit.Observation{
@@ -346,7 +345,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 		of("flights", saw("hold", ratelimit.OutcomeUntaken, 1, 0, r.Parts[3].Result, nil)),
 	}, rec.took(t))
 
-	r, err = ratelimit.TryAcquireAll(ctx, flights.Claim("k", 2), large.Claim("k", 3).Estimate())
+	r, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(flights, "k", 2), ratelimit.ClaimOf(large, "k", 3).Estimate())
 	require.NoError(t, err)
 	held := of("flights", saw("hold", ratelimit.OutcomeAllowed, 2, 2, r.Parts[0].Result, nil))
 	held.Held, held.HeldChange = 2, 2
@@ -358,7 +357,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	released.HeldChange = -2
 	require.Equal(t, []ratelimit.Observation{released}, rec.took(t))
 
-	r, err = ratelimit.Look(ctx, small.Claim("k", 1), large.Claim("k", 1))
+	r, err = ratelimit.Look(ctx, ratelimit.ClaimOf(small, "k", 1), ratelimit.ClaimOf(large, "k", 1))
 	require.NoError(t, err)
 	require.Equal(t, []ratelimit.Observation{
 		of("small", saw("peek", ratelimit.OutcomeDone, 1, 0, r.Parts[0].Result, nil)),
@@ -378,7 +377,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	}, waitedNothing(rec.took(t)))
 
 	down := ratelimit.Must(ratelimit.NewFixedWindow(fakes.Failing(redis.ErrClosed), 1, time.Hour, named("down")...))
-	_, err = ratelimit.TryAcquireAll(ctx, down.Claim("k", 1))
+	_, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(down, "k", 1))
 	require.Equal(t, []ratelimit.Observation{of("down", saw("acquire", ratelimit.OutcomeFailed, 1, 0, ratelimit.Result{}, err))}, rec.took(t))
 }
 
@@ -399,10 +398,10 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 	var claims []ratelimit.Claim
 	for i := range 5 {
 		l := ratelimit.Must(ratelimit.NewSlidingWindow(ring, 2-i/4, time.Hour, ratelimit.WithName(fmt.Sprint("window-", i)), rec.option()))
-		claims = append(claims, l.Claim(fmt.Sprint("k", i), 1))
+		claims = append(claims, ratelimit.ClaimOf(l, fmt.Sprint("k", i), 1))
 	}
 	flights := ratelimit.Must(ratelimit.NewInFlight(ring, 5, time.Minute, ratelimit.WithName("flights"), rec.option()))
-	claims = append(claims, flights.Claim("k5", 1))
+	claims = append(claims, ratelimit.ClaimHold(flights, "k5", 1))
 	for _, allowed := range []bool{true, false} {
 		r, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 		require.NoError(t, err)
@@ -427,7 +426,7 @@ func TestAcrossSlotsEachLimiterReports(t *testing.T) {
 		}
 		require.Equal(t, want, rec.took(t))
 	}
-	claims[0] = ratelimit.Must(ratelimit.NewSlidingWindow(fakes.Failing(redis.ErrClosed), 2, time.Hour)).Claim("k", 1)
+	claims[0] = ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewSlidingWindow(fakes.Failing(redis.ErrClosed), 2, time.Hour)), "k", 1)
 	_, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.Empty(t, rec.took(t), "limiters that cannot be put together")
@@ -449,7 +448,7 @@ func TestAcrossSlotsOfAnotherClientReportsOnce(t *testing.T) {
 	})
 	first := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("first"), rec.option()))
 	second := ratelimit.Must(ratelimit.NewFixedWindow(client, 2, time.Hour, ratelimit.WithName("second"), rec.option()))
-	claims := []ratelimit.Claim{first.Claim("k", 1), second.Claim("k", 1)}
+	claims := []ratelimit.Claim{ratelimit.ClaimOf(first, "k", 1), ratelimit.ClaimOf(second, "k", 1)}
 	r, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 	require.NoError(t, err)
 	var want []ratelimit.Observation

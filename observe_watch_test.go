@@ -167,7 +167,7 @@ func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
 			perUser := Must(NewSlidingWindow(client, 1000, time.Hour, WithStorage(StorageZSet), WithName(strings.ReplaceAll(name, " ", "-")),
 				WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
 			all := Must(NewFixedWindow(client, 1_000_000, time.Hour))
-			g, err := groupOf([]Claim{perUser.Claim("k", 1), all.Claim("all", 1)})
+			g, err := groupOf([]Claim{ClaimOf(perUser, "k", 1), ClaimOf(all, "all", 1)})
 			require.NoError(t, err)
 			seen := inQueueOf(t, g.exec, func(exec *redisexec.Executor) { g.exec, g.merger = exec, merge.New(exec, asPacked) },
 				func(ctx context.Context, key string) error {
@@ -175,7 +175,7 @@ func TestMergedCallsOfSeveralLimitersReportTheirBatch(t *testing.T) {
 					if key == "b" {
 						n = test.permits
 					}
-					r, err := TryAcquireAll(ctx, perUser.Claim(key, n), all.Claim("all", 1))
+					r, err := TryAcquireAll(ctx, ClaimOf(perUser, key, n), ClaimOf(all, "all", 1))
 					require.True(t, err != nil || r.Allowed)
 					return err
 				}, &observe, nil)

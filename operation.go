@@ -178,14 +178,6 @@ func (p *policied) Reserve(ctx context.Context, key string, n int, maxWait time.
 	return o.reservation, o.err
 }
 
-// Claim is a claim for n permits of key, for [TryAcquireAll].
-func (p *policied) Claim(key string, n int) Claim {
-	if p.by == nil {
-		return Claim{}
-	}
-	return claimOn(p.by, key, n)
-}
-
 // policiedHolds has the operations of a Holder with a policy around it.
 type policiedHolds struct {
 	by policy // nil: it was not made
@@ -207,6 +199,3 @@ func (p *policiedHolds) Peek(ctx context.Context, key string) (Result, error) {
 	o := (*policied)(p).operate(ctx, look, key, 1)
 	return o.result, o.err
 }
-
-// Claim is a claim for n permits of key, for [TryAcquireAll].
-func (p *policiedHolds) Claim(key string, n int) Claim { return (*policied)(p).Claim(key, n) }

@@ -70,7 +70,9 @@ func acquire(t *testing.T, claims ...ratelimit.Claim) ratelimit.AllResult {
 func TestSeveralLimitsInAnOutage(t *testing.T) {
 	o := newOutage(t)
 	user, address := o.bucket("user", 10, 5), o.bucket("address", 10, 2)
-	claims := func() []ratelimit.Claim { return []ratelimit.Claim{user.Claim("u", 3), address.Claim("a", 1)} }
+	claims := func() []ratelimit.Claim {
+		return []ratelimit.Claim{ratelimit.ClaimOf(user, "u", 3), ratelimit.ClaimOf(address, "a", 1)}
+	}
 	hour := func(limit int) time.Duration { return time.Duration(limit) * time.Hour }
 	part := func(name, key string, limit, left int, fallback bool) ratelimit.PartResult {
 		return ratelimit.PartResult{Name: name, Key: key, Bucket: true, Result: ratelimit.Result{
@@ -102,15 +104,15 @@ func TestSeveralLimitsInAnOutage(t *testing.T) {
 	require.True(t, r.Parts[1].Result.Allowed)
 	require.True(t, r.Parts[1].Bucket, "in a denial too")
 	require.Equal(t, 1, r.Parts[1].Result.Remaining, "nothing was taken from the address")
-	require.Equal(t, 1, acquire(t, user.Claim("u", 1), address.Claim("a", 1)).Parts[0].Result.Remaining)
+	require.Equal(t, 1, acquire(t, ratelimit.ClaimOf(user, "u", 1), ratelimit.ClaimOf(address, "a", 1)).Parts[0].Result.Remaining)
 
 	bare := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 9, time.Minute, ratelimit.WithName("bare")))
-	_, err := ratelimit.TryAcquireAll(ctx, user.Claim("u", 1), bare.Claim("b", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(user, "u", 1), ratelimit.ClaimOf(bare, "b", 1))
 	require.ErrorContains(t, err, "LOADING")
 	require.ErrorContains(t, err, `the fixed window "bare" has no policy for outages; put a Fallback around it`)
-	_, err = ratelimit.TryAcquireAll(ctx, user.Claim("u", 11), address.Claim("a", 1))
+	_, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(user, "u", 11), ratelimit.ClaimOf(address, "a", 1))
 	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, "no Redis can allow it")
-	r = acquire(t, user.Claim("u", 1), address.Claim("a", 3))
+	r = acquire(t, ratelimit.ClaimOf(user, "u", 1), ratelimit.ClaimOf(address, "a", 3))
 	require.Equal(t, ratelimit.Result{Limit: 2, Window: hour(2), RetryAfter: time.Second, Fallback: true}, withoutReset(r.Parts[1].Result), "until the primary is asked again")
 	require.Equal(t, withoutReset(r.Parts[1].Result), withoutReset(r.Result))
 	require.Equal(t, ratelimit.PartResult{Name: "user", Key: "u", Unknown: true, Result: ratelimit.Result{Fallback: true}}, r.Parts[0])
@@ -138,7 +140,7 @@ func TestBreakersOfSeveralLimits(t *testing.T) {
 	c := o.bucket("c", 10, 100, ratelimit.WithBreaker(own))
 	all := func() {
 		t.Helper()
-		require.True(t, acquire(t, c.Claim("k", 1), a.Claim("k", 1), b.Claim("k", 1)).Fallback)
+		require.True(t, acquire(t, ratelimit.ClaimOf(c, "k", 1), ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(b, "k", 1)).Fallback)
 	}
 	o.begin()
 	all()
@@ -151,7 +153,7 @@ func TestBreakersOfSeveralLimits(t *testing.T) {
 	}
 	require.Zero(t, o.sent.Load(), "one breaker is open")
 	require.Equal(t, ratelimit.BreakerClosed, shared.State(), "and the other was given no verdict")
-	require.True(t, acquire(t, a.Claim("k", 1), b.Claim("k", 1)).Fallback)
+	require.True(t, acquire(t, ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(b, "k", 1)).Fallback)
 	require.Equal(t, ratelimit.BreakerOpen, shared.State(), "the third failure")
 }
 
@@ -181,7 +183,7 @@ func TestTheSmallestBudgetOfSeveral(t *testing.T) {
 	}
 	peek := func(l *ratelimit.Fallback) int { r := must(t)(l.Peek(ctx, "k")); <-returned; return r.Remaining }
 	call := func() ratelimit.AllResult {
-		return acquire(t, tokens.Claim("k", 4).Estimate(), requests.Claim("k", 1), running.Claim("k", 1))
+		return acquire(t, ratelimit.ClaimOf(tokens, "k", 4).Estimate(), ratelimit.ClaimOf(requests, "k", 1), ratelimit.ClaimHold(running, "k", 1))
 	}
 	first := call()
 	require.False(t, first.Fallback)
@@ -217,7 +219,7 @@ func TestSecondariesSettleAndRelease(t *testing.T) {
 	left := func() []int {
 		return []int{must(t)(local.Peek(ctx, "k")).Remaining, must(t)(here.Peek(ctx, "k")).Remaining}
 	}
-	r := acquire(t, tokens.Claim("k", 4).Estimate(), running.Claim("k", 1))
+	r := acquire(t, ratelimit.ClaimOf(tokens, "k", 4).Estimate(), ratelimit.ClaimHold(running, "k", 1))
 	require.Equal(t, []int{6, 1}, left())
 	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 2, Remaining: 1, Fallback: true}, r.Parts[1].Result)
 	require.NoError(t, r.Parts[0].Ticket.Settle(ctx, 1))
@@ -260,7 +262,7 @@ func TestSecondariesSettleAndRelease(t *testing.T) {
 		require.Equal(t, allowed, h != nil)
 		require.True(t, r.Fallback)
 		require.NoError(t, h.Release(ctx))
-		r2 := acquire(t, tokens.Claim("third", 1), f.Claim("k", 1))
+		r2 := acquire(t, ratelimit.ClaimOf(tokens, "third", 1), ratelimit.ClaimHold(f, "k", 1))
 		require.Equal(t, allowed, r2.Allowed)
 	}
 }
@@ -272,7 +274,9 @@ func TestMemoryAmongSeveralLimits(t *testing.T) {
 		return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), n, ratelimit.WithName(name)))
 	}
 	a, b := ratelimit.Must(ratelimit.NewDenyCache(bucket("a", 2))), ratelimit.Must(ratelimit.NewDenyCache(bucket("b", 5)))
-	claims := func(n int) []ratelimit.Claim { return []ratelimit.Claim{b.Claim("k", 1), a.Claim("k", n)} }
+	claims := func(n int) []ratelimit.Claim {
+		return []ratelimit.Claim{ratelimit.ClaimOf(b, "k", 1), ratelimit.ClaimOf(a, "k", n)}
+	}
 	r := acquire(t, claims(2)...)
 	require.True(t, r.Allowed)
 	r = acquire(t, claims(1)...)
@@ -288,18 +292,18 @@ func TestMemoryAmongSeveralLimits(t *testing.T) {
 	require.Equal(t, 4, must(t)(b.Peek(ctx, "k")).Remaining)
 	require.True(t, must(t)(b.TryAcquire(ctx, "k")).Allowed, "b has denied nothing")
 
-	ticket := acquire(t, b.Claim("j", 1), a.Claim("j", 2).Estimate()).Parts[1].Ticket
-	require.False(t, acquire(t, b.Claim("j", 1), a.Claim("j", 1)).Allowed)
+	ticket := acquire(t, ratelimit.ClaimOf(b, "j", 1), ratelimit.ClaimOf(a, "j", 2).Estimate()).Parts[1].Ticket
+	require.False(t, acquire(t, ratelimit.ClaimOf(b, "j", 1), ratelimit.ClaimOf(a, "j", 1)).Allowed)
 	require.NoError(t, ticket.Settle(ctx, 1))
-	require.True(t, acquire(t, b.Claim("j", 1), a.Claim("j", 1)).Allowed, "the settlement has removed the denial")
+	require.True(t, acquire(t, ratelimit.ClaimOf(b, "j", 1), ratelimit.ClaimOf(a, "j", 1)).Allowed, "the settlement has removed the denial")
 
 	// Two claims of one key count together, and their denial says nothing about one of them.
-	twice := acquire(t, a.Claim("i", 1), a.Claim("i", 1), b.Claim("i", 1))
+	twice := acquire(t, ratelimit.ClaimOf(a, "i", 1), ratelimit.ClaimOf(a, "i", 1), ratelimit.ClaimOf(b, "i", 1))
 	require.True(t, twice.Allowed)
 	require.NoError(t, a.Reset(ctx, "i"))
-	require.True(t, acquire(t, a.Claim("i", 1), b.Claim("i", 1)).Allowed)
-	require.False(t, acquire(t, a.Claim("i", 1), a.Claim("i", 1), b.Claim("i", 1)).Allowed)
-	require.True(t, acquire(t, a.Claim("i", 1), b.Claim("i", 1)).Allowed)
+	require.True(t, acquire(t, ratelimit.ClaimOf(a, "i", 1), ratelimit.ClaimOf(b, "i", 1)).Allowed)
+	require.False(t, acquire(t, ratelimit.ClaimOf(a, "i", 1), ratelimit.ClaimOf(a, "i", 1), ratelimit.ClaimOf(b, "i", 1)).Allowed)
+	require.True(t, acquire(t, ratelimit.ClaimOf(a, "i", 1), ratelimit.ClaimOf(b, "i", 1)).Allowed)
 }
 
 // TestMemoryInsideAnOutage: the cache inside a Fallback is asked where the primary would be; the one outside always.
@@ -309,12 +313,12 @@ func TestMemoryInsideAnOutage(t *testing.T) {
 	open := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}
 	inside := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket)), localBucket(1), ratelimit.WithBreaker(open)))
 	other := o.bucket("other", 5, 5)
-	require.True(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)
-	require.False(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Allowed)
+	require.True(t, acquire(t, ratelimit.ClaimOf(inside, "k", 1), ratelimit.ClaimOf(other, "k", 1)).Allowed)
+	require.False(t, acquire(t, ratelimit.ClaimOf(inside, "k", 1), ratelimit.ClaimOf(other, "k", 1)).Allowed)
 	o.begin()
-	require.False(t, acquire(t, inside.Claim("k", 1), other.Claim("k", 1)).Fallback, "from memory")
-	require.True(t, acquire(t, inside.Claim("j", 1), other.Claim("j", 1)).Fallback, "the breaker opens")
-	r := acquire(t, inside.Claim("k", 1), other.Claim("k", 1))
+	require.False(t, acquire(t, ratelimit.ClaimOf(inside, "k", 1), ratelimit.ClaimOf(other, "k", 1)).Fallback, "from memory")
+	require.True(t, acquire(t, ratelimit.ClaimOf(inside, "j", 1), ratelimit.ClaimOf(other, "j", 1)).Fallback, "the breaker opens")
+	r := acquire(t, ratelimit.ClaimOf(inside, "k", 1), ratelimit.ClaimOf(other, "k", 1))
 	require.True(t, r.Allowed && r.Fallback, "the primary is not asked, and neither is its memory")
 }
 
@@ -329,14 +333,14 @@ func TestTrialsAmongSeveralLimits(t *testing.T) {
 	tried := ratelimit.Must(ratelimit.NewShadow(bucket("enforced", 3), stricter, func(t ratelimit.Trial) { reports <- t }))
 	other := bucket("other", 2)
 
-	r := acquire(t, tried.Claim("k", 3), other.Claim("k", 1))
+	r := acquire(t, ratelimit.ClaimOf(tried, "k", 3), ratelimit.ClaimOf(other, "k", 1))
 	trial := <-reports
 	require.Equal(t, ratelimit.Trial{Key: "k", N: 3, Enforced: r.Parts[0].Result, Err: trial.Err}, trial)
 	require.ErrorIs(t, trial.Err, ratelimit.ErrExceedsLimit)
-	require.False(t, acquire(t, tried.Claim("k", 1), other.Claim("k", 1)).Allowed, "by the enforced limiter alone")
+	require.False(t, acquire(t, ratelimit.ClaimOf(tried, "k", 1), ratelimit.ClaimOf(other, "k", 1)).Allowed, "by the enforced limiter alone")
 	require.True(t, (<-reports).Result.Allowed)
 	require.True(t, must(t)(other.TryAcquire(ctx, "k")).Allowed)
-	require.False(t, acquire(t, tried.Claim("k", 1), other.Claim("k", 1)).Allowed, "by the other one too")
+	require.False(t, acquire(t, ratelimit.ClaimOf(tried, "k", 1), ratelimit.ClaimOf(other, "k", 1)).Allowed, "by the other one too")
 	require.Empty(t, reports)
 
 	ticket, _, err := tried.Estimate(ctx, "j", 2)
@@ -372,7 +376,7 @@ func TestChoicesAmongSeveralLimits(t *testing.T) {
 	running := ratelimit.Must(ratelimit.NewHoldChoice(func(_ context.Context, key string) (ratelimit.Holder, error) { return caps[key], nil }))
 	address := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 50, time.Hour, ratelimit.WithName("address")))
 	call := func(key string) ratelimit.AllResult {
-		return acquire(t, plan.Claim(key, 1).Estimate(), running.Claim(key, 1), address.Claim(key, 1))
+		return acquire(t, ratelimit.ClaimOf(plan, key, 1).Estimate(), ratelimit.ClaimHold(running, key, 1), ratelimit.ClaimOf(address, key, 1))
 	}
 	require.True(t, call("free").Allowed)
 	require.Equal(t, []bool{false, false, true}, verdicts(call("free")))
@@ -393,7 +397,7 @@ func TestChoicesAmongSeveralLimits(t *testing.T) {
 	require.Equal(t, []bool{false, true, true}, []bool{blocked.Parts[0].Unknown, blocked.Parts[1].Unknown, blocked.Parts[2].Unknown})
 	require.Zero(t, o.sent.Load())
 	for _, claims := range [][]ratelimit.Claim{
-		{plan.Claim("nobody", 1), address.Claim("nobody", 1)}, {running.Claim("nobody", 1), address.Claim("nobody", 1)},
+		{ratelimit.ClaimOf(plan, "nobody", 1), ratelimit.ClaimOf(address, "nobody", 1)}, {ratelimit.ClaimHold(running, "nobody", 1), ratelimit.ClaimOf(address, "nobody", 1)},
 	} {
 		_, err := ratelimit.TryAcquireAll(ctx, claims...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
@@ -416,7 +420,7 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 	for i := range 8 {
 		group.Go(func() {
 			for j := range 100 {
-				claims := []ratelimit.Claim{a.Claim("k", 2), b.Claim("k", 1), held.Claim("k", 1), b.Claim("other"+string(rune('0'+j%10)), 1)}
+				claims := []ratelimit.Claim{ratelimit.ClaimOf(a, "k", 2), ratelimit.ClaimOf(b, "k", 1), ratelimit.ClaimHold(held, "k", 1), ratelimit.ClaimOf(b, "other"+string(rune('0'+j%10)), 1)}
 				if i%2 == 1 {
 					claims[0], claims[3], claims[1], claims[2] = claims[3], claims[0], claims[2], claims[1]
 				}
@@ -431,13 +435,13 @@ func TestLimitersInMemoryDecideTogether(t *testing.T) {
 	group.Wait()
 	require.EqualValues(t, 150, allowed.Load(), "two permits of 300 each, one of 150 held")
 	require.Equal(t, []int{0, 50}, []int{must(t)(a.Peek(ctx, "k")).Remaining, must(t)(b.Peek(ctx, "k")).Remaining})
-	_, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 1).Estimate(), a.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(a, "k", 1).Estimate(), ratelimit.ClaimOf(a, "k", 1))
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	for want, claim := range map[error]ratelimit.Claim{
-		ratelimit.ErrExceedsLimit: a.Claim("k", 301), ratelimit.ErrInvalidKey: a.Claim("", 1), ratelimit.ErrInvalidPermits: a.Claim("k", 0),
-		ratelimit.ErrInvalidConfig: (*ratelimit.LocalTokenBucket)(nil).Claim("k", 1),
+		ratelimit.ErrExceedsLimit: ratelimit.ClaimOf(a, "k", 301), ratelimit.ErrInvalidKey: ratelimit.ClaimOf(a, "", 1), ratelimit.ErrInvalidPermits: ratelimit.ClaimOf(a, "k", 0),
+		ratelimit.ErrInvalidConfig: ratelimit.ClaimOf((*ratelimit.LocalTokenBucket)(nil), "k", 1),
 	} {
-		_, err := ratelimit.TryAcquireAll(ctx, b.Claim("fresh", 1), claim)
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(b, "fresh", 1), claim)
 		require.ErrorIs(t, err, want)
 	}
 	require.Equal(t, 200, must(t)(b.Peek(ctx, "fresh")).Remaining)
@@ -481,7 +485,7 @@ func TestAnOutageOfOneShard(t *testing.T) {
 	user, address := s.limit("user", 3, 2), s.limit("address", 3, 2)
 	s.servers["two"].SetError("LOADING")
 	call := func() ratelimit.AllResult {
-		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(user, s.keys["one"], 1), ratelimit.ClaimOf(address, s.keys["two"], 1))
 		require.NoError(t, err)
 		return r
 	}
@@ -504,7 +508,7 @@ func TestClaimsOfOneKeyInAnOutageOfAShard(t *testing.T) {
 	user, address := s.limit("user", 5, 5), s.limit("address", 5, 5)
 	s.servers["two"].SetError("LOADING")
 	for range 2 {
-		r, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 1), user.Claim(s.keys["one"], 1))
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(user, s.keys["one"], 1), ratelimit.ClaimOf(address, s.keys["two"], 1), ratelimit.ClaimOf(user, s.keys["one"], 1))
 		require.NoError(t, err)
 		require.True(t, r.Allowed)
 		for _, i := range []int{0, 2} {
@@ -516,9 +520,9 @@ func TestClaimsOfOneKeyInAnOutageOfAShard(t *testing.T) {
 		require.Equal(t, r.Parts[0].Result, r.Parts[2].Result)
 		require.True(t, r.Parts[1].Result.Fallback)
 	}
-	_, err := ratelimit.TryAcquireAcrossSlots(ctx, user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 1), user.Claim(s.keys["one"], 1).Estimate())
+	_, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(user, s.keys["one"], 1), ratelimit.ClaimOf(address, s.keys["two"], 1), ratelimit.ClaimOf(user, s.keys["one"], 1).Estimate())
 	require.ErrorContains(t, err, "one of them is an estimate")
-	denied, err := ratelimit.TryAcquireAcrossSlots(ctx, address.Claim(s.keys["two"], 2), user.Claim(s.keys["one"], 1), address.Claim(s.keys["two"], 2))
+	denied, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(address, s.keys["two"], 2), ratelimit.ClaimOf(user, s.keys["one"], 1), ratelimit.ClaimOf(address, s.keys["two"], 2))
 	require.NoError(t, err)
 	require.False(t, denied.Allowed, "4 of the 3 that are left in memory")
 	require.Equal(t, 1, must(t)(user.Peek(ctx, s.keys["one"])).Remaining, "2 calls of 2 permits")
@@ -531,7 +535,7 @@ func TestASplitCallHasOneBudget(t *testing.T) {
 	budget := ratelimit.WithBudget(200 * time.Millisecond)
 	user, address := s.limit("user", 5, 4, budget), s.limit("address", 5, 3, budget)
 	claims := func() []ratelimit.Claim {
-		return []ratelimit.Claim{user.Claim(s.keys["one"], 1).Estimate(), address.Claim(s.keys["two"], 1)}
+		return []ratelimit.Claim{ratelimit.ClaimOf(user, s.keys["one"], 1).Estimate(), ratelimit.ClaimOf(address, s.keys["two"], 1)}
 	}
 	first, err := ratelimit.TryAcquireAcrossSlots(ctx, claims()...)
 	require.NoError(t, err)
@@ -576,16 +580,16 @@ func TestASecondaryPerPolicy(t *testing.T) {
 	}
 	a, b, local := with("a", on("a")), with("b", on("b")), with("local", localBucket(3))
 	o.begin()
-	r := acquire(t, a.Claim("k", 1), b.Claim("k", 2).Estimate())
+	r := acquire(t, ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(b, "k", 2).Estimate())
 	require.Equal(t, []int{3, 2}, []int{r.Parts[0].Result.Remaining, r.Parts[1].Result.Remaining})
 	require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 0), "where it was taken")
 	require.Equal(t, 4, must(t)(b.Peek(ctx, "k")).Remaining)
-	_, err := ratelimit.TryAcquireAll(ctx, a.Claim("k", 1), local.Claim("k", 1))
+	_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(local, "k", 1))
 	require.ErrorContains(t, err, "some of the limiters decide on Redis and some in memory")
 	require.ErrorContains(t, err, "LOADING")
 	require.False(t, errors.Is(err, ratelimit.ErrInvalidConfig), "the outage is the reason")
-	require.ErrorIs(t, ratelimit.CheckClaims(a.Claim("k", 1), local.Claim("k", 1)), ratelimit.ErrInvalidConfig)
-	require.NoError(t, ratelimit.CheckClaims(a.Claim("k", 1), b.Claim("k", 1)))
+	require.ErrorIs(t, ratelimit.CheckClaims(ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(local, "k", 1)), ratelimit.ErrInvalidConfig)
+	require.NoError(t, ratelimit.CheckClaims(ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(b, "k", 1)))
 }
 
 // TestFinishSettlesAndReleasesAtTheSameTime: two settlements and two releases are under way together, each by its own cost.
@@ -602,7 +606,7 @@ func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
 		}
 	}
 	call := func() ratelimit.AllResult {
-		return acquire(t, bucket.Claim("k", 2).Estimate(), running.Claim("k", 1), window.Claim("k", 3).Estimate(), others.Claim("k", 1))
+		return acquire(t, ratelimit.ClaimOf(bucket, "k", 2).Estimate(), ratelimit.ClaimHold(running, "k", 1), ratelimit.ClaimOf(window, "k", 3).Estimate(), ratelimit.ClaimHold(others, "k", 1))
 	}
 	costs := func(p ratelimit.PartResult) int { return map[string]int{"a": 1, "b": 5}[p.Name] }
 	require.NoError(t, call().Finish(ctx, costs))

@@ -31,7 +31,6 @@ type operator interface {
 	ratelimit.Limiter
 	ratelimit.Settler
 	ratelimit.PartialTaker
-	Claim(key string, n int) ratelimit.Claim
 }
 
 // An operation does something to a limiter, whose limit is 3 and whose key is new, and returns all that it was told.
@@ -93,7 +92,7 @@ var operations = []operation{
 	}},
 	{"several at once", func(t *testing.T, l operator) (told []any) {
 		for _, n := range []int{2, 2, 1} {
-			all, err := ratelimit.TryAcquireAll(ctx, l.Claim("k", n).Estimate(), l.Claim("other", 1))
+			all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, "k", n).Estimate(), ratelimit.ClaimOf(l, "other", 1))
 			require.NoError(t, err)
 			told = append(told, all.Result, all.Parts[0].Result, all.Parts[1].Result, all.Parts[0].Ticket != nil, all.Parts[0].Bucket)
 			if all.Allowed && n == 1 {
@@ -101,7 +100,7 @@ var operations = []operation{
 			}
 		}
 		told = append(told, must(t)(l.Peek(ctx, "k")), must(t)(l.Peek(ctx, "other")))
-		look, err := ratelimit.Look(ctx, l.Claim("k", 1), l.Claim("other", 2))
+		look, err := ratelimit.Look(ctx, ratelimit.ClaimOf(l, "k", 1), ratelimit.ClaimOf(l, "other", 2))
 		require.NoError(t, err)
 		return append(told, look.Result, look.Parts[0].Result, look.Parts[1].Result)
 	}},
@@ -217,13 +216,13 @@ func TestADenialOfSeveralClaimsIsNotThatOfOne(t *testing.T) {
 		cache := cached(t, s, bucket).(*ratelimit.DenyCache)
 		around := p.Around(t, s, bucket)
 		require.True(t, must(t)(bucket.TryAcquire(ctx, "k")).Allowed)
-		all, err := ratelimit.TryAcquireAll(ctx, cache.Claim("k", 2), ratelimit.ClaimOf(around, "k", 1))
+		all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(cache, "k", 2), ratelimit.ClaimOf(around, "k", 1))
 		require.NoError(t, err)
 		require.False(t, all.Allowed, p.Name)
 		require.True(t, must(t)(cache.TryAcquireN(ctx, "k", 2)).Allowed, "%s: two are left", p.Name)
 
 		other := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3, ratelimit.WithName("other "+p.Name)))
-		all, err = ratelimit.TryAcquireAll(ctx, cache.Claim("k", 2), ratelimit.ClaimOf(p.Around(t, s, other), "k", 1))
+		all, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(cache, "k", 2), ratelimit.ClaimOf(p.Around(t, s, other), "k", 1))
 		require.NoError(t, err)
 		require.False(t, all.Allowed, p.Name)
 		require.NoError(t, bucket.Reset(ctx, "k"))

@@ -16,7 +16,7 @@ import (
 // server, and a connection to it. Without it, the first call sends its script and may have to connect, which can take
 // longer than a budget (see [WithBudget]); it is never needed otherwise.
 //
-//	err := ratelimit.PreloadAll(ctx, perUser.Claim("any", 1), tokens.Claim("any", 1).Estimate())
+//	err := ratelimit.PreloadAll(ctx, ClaimOf(perUser, "any", 1), ClaimOf(tokens, "any", 1).Estimate())
 //
 // It loads the scripts of all claims together, as [TryAcquireAll] and [TryAcquireAcrossSlots] run them, and those of
 // each limiter alone, which also settle and release. It looks behind policies: for a [Fallback] it also loads what the

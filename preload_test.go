@@ -75,7 +75,7 @@ func (s *preloadStage) service(t *testing.T) func() []ratelimit.Claim {
 		ratelimit.Must(ratelimit.NewInFlight(s.main, 5, time.Hour, ratelimit.WithName("running"))),
 		ratelimit.Must(ratelimit.NewInFlight(s.standby, 5, time.Hour, ratelimit.WithName("running"))), breaker))
 	return func() []ratelimit.Claim {
-		return []ratelimit.Claim{ratelimit.ClaimOf(requests, "k", 1), ratelimit.ClaimOf(tokens, "k", 20).Estimate(), running.Claim("k", 1)}
+		return []ratelimit.Claim{ratelimit.ClaimOf(requests, "k", 1), ratelimit.ClaimOf(tokens, "k", 20).Estimate(), ratelimit.ClaimHold(running, "k", 1)}
 	}
 }
 
@@ -114,7 +114,7 @@ func TestPreloadAllOfOneClaim(t *testing.T) {
 	window := ratelimit.Must(ratelimit.NewFixedWindow(s.main, 10, time.Hour, ratelimit.WithName("hour")))
 	all := ratelimit.Must(ratelimit.NewAll(s.bucket(t, s.main, "second"), window))
 	guarded := ratelimit.Must(ratelimit.NewFallback(all, s.bucket(t, s.standby, "second")))
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), guarded.Claim("k", 1)))
+	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(guarded, "k", 1)))
 	s.requireLoaded(t, func() {
 		for _, fallback := range []bool{false, true} {
 			r, err := guarded.TryAcquire(t.Context(), "k")
@@ -130,8 +130,8 @@ func TestPreloadAllOfOneClaim(t *testing.T) {
 func TestPreloadAllOfOneClaimThatIsLeft(t *testing.T) {
 	s := newPreloadStage(t)
 	for _, claims := range [][]ratelimit.Claim{
-		{s.bucket(t, s.main, "a").Claim("k", 1)},
-		{s.bucket(t, s.main, "b").Claim("k", 1).Estimate(), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1)},
+		{ratelimit.ClaimOf(s.bucket(t, s.main, "a"), "k", 1)},
+		{ratelimit.ClaimOf(s.bucket(t, s.main, "b"), "k", 1).Estimate(), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1)},
 	} {
 		require.NoError(t, ratelimit.PreloadAll(t.Context(), claims...))
 		s.requireLoaded(t, func() {
@@ -148,10 +148,10 @@ func TestPreloadAllOfSeveralSlots(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.admins[0].Options().Addr, "two": s.admins[1].Options().Addr}})
 	t.Cleanup(func() { _ = ring.Close() })
 	address, user := s.bucket(t, ring, "address"), s.bucket(t, ring, "user")
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), address.Claim("any", 1), user.Claim("any", 1)))
+	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(address, "any", 1), ratelimit.ClaimOf(user, "any", 1)))
 	s.requireLoaded(t, func() {
 		for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // on either shard
-			r, err := ratelimit.TryAcquireAcrossSlots(t.Context(), address.Claim(key, 1), user.Claim("u", 20))
+			r, err := ratelimit.TryAcquireAcrossSlots(t.Context(), ratelimit.ClaimOf(address, key, 1), ratelimit.ClaimOf(user, "u", 20))
 			require.NoError(t, err)
 			require.Equal(t, key < "f", r.Allowed, "after five, what the address has given is given back")
 		}
@@ -163,7 +163,7 @@ func TestPreloadAllGoesOnAfterAnError(t *testing.T) {
 	s := newPreloadStage(t)
 	guarded := ratelimit.Must(ratelimit.NewFallback(s.bucket(t, s.main, "api"), s.bucket(t, s.standby, "api")))
 	s.proxy.Refuse()
-	err := ratelimit.PreloadAll(t.Context(), guarded.Claim("k", 1))
+	err := ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(guarded, "k", 1))
 	require.ErrorContains(t, err, "ratelimit: preload: dial tcp")
 	s.requireLoaded(t, func() {
 		r, err := guarded.TryAcquire(t.Context(), "k")
@@ -182,7 +182,7 @@ func (p preloadable) Preload(context.Context) error { *p.loaded++; return nil }
 
 func TestPreloadAllOfWhatNeedsNoScript(t *testing.T) {
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5))
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), local.Claim("k", 1), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1), ratelimit.AllowHolds().Claim("k", 1)))
+	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(local, "k", 1), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1), ratelimit.ClaimHold(ratelimit.AllowHolds(), "k", 1)))
 	loaded := 0
 	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(preloadable{local, &loaded}, "k", 1)))
 	require.Equal(t, 1, loaded)
@@ -195,16 +195,16 @@ func TestPreloadAllRefusesWhatWouldLoadNothing(t *testing.T) {
 		"there is no claim":      nil,
 		"is to deny all":         claims(), // the context has no plan
 		"was not made":           {{}},
-		"have different clients": {s.bucket(t, s.main, "a").Claim("k", 1), s.bucket(t, s.standby, "b").Claim("k", 1)},
-		"some in memory":         {s.bucket(t, s.main, "a").Claim("k", 1), ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)).Claim("k", 1)},
+		"have different clients": {ratelimit.ClaimOf(s.bucket(t, s.main, "a"), "k", 1), ratelimit.ClaimOf(s.bucket(t, s.standby, "b"), "k", 1)},
+		"some in memory":         {ratelimit.ClaimOf(s.bucket(t, s.main, "a"), "k", 1), ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)), "k", 1)},
 	} {
 		err := ratelimit.PreloadAll(t.Context(), given...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, name)
 	}
 	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, nil }))
-	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), none.Claim("k", 1)), `pick returned nil for "k"`)
+	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(none, "k", 1)), `pick returned nil for "k"`)
 	holds := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return ratelimit.DenyHolds(), nil }))
-	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), holds.Claim("k", 1)), "is to deny all")
+	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimHold(holds, "k", 1)), "is to deny all")
 	require.Zero(t, s.proxy.Accepted(), "nothing was sent")
 }

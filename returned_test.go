@@ -76,7 +76,6 @@ type operator interface {
 	Limiter
 	Settler
 	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
-	Claim(key string, n int) Claim
 }
 
 // denied has the policies remember a denial: what is to be given back is taken.
@@ -155,7 +154,7 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 		require.NoError(n.t, ticket.Settle(n.t.Context(), 4))
 	}
 	estimates := func(n *nested) []Claim {
-		return []Claim{n.limit.Claim("k", 10).Estimate(), n.slots.Claim("k", 1)}
+		return []Claim{ClaimOf(n.limit, "k", 10).Estimate(), ClaimHold(n.slots, "k", 1)}
 	}
 	type way struct {
 		name   string
@@ -205,7 +204,7 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 			n.kept("bucket", func(ctx context.Context) { _, _ = WaitN(ctx, n.limit, "k", 10) }, false)
 		}},
 		{"an estimate among several, settled for less", 6, false, func(n *nested) {
-			all, err := TryAcquireAll(n.t.Context(), n.limit.Claim("k", 10).Estimate(), n.beside.Claim("k", 1))
+			all, err := TryAcquireAll(n.t.Context(), ClaimOf(n.limit, "k", 10).Estimate(), ClaimOf(n.beside, "k", 1))
 			require.NoError(n.t, err)
 			settled(n, all.Parts[0].Ticket, all.Result, nil)
 		}},
@@ -225,7 +224,7 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 		{"undone by a denial on another slot", 10, false, func(n *nested) {
 			must(n.t)(n.beside.TryAcquire(n.t.Context(), "k"))
 			// Two claims of one key count together, and have different policies around them.
-			claims := []Claim{n.bucket.Claim("k", 1), n.limit.Claim("k", 5), n.limit.Claim("k", 4), n.beside.Claim("k", 1)}
+			claims := []Claim{ClaimOf(n.bucket, "k", 1), ClaimOf(n.limit, "k", 5), ClaimOf(n.limit, "k", 4), ClaimOf(n.beside, "k", 1)}
 			n.kept("beside", func(ctx context.Context) {
 				r, err := TryAcquireAcrossSlots(ctx, claims...)
 				if err == nil && r.Allowed && !r.Parts[1].Result.Fallback {
@@ -282,7 +281,7 @@ func TestWhatIsGivenBackInMemoryIsNotDenied(t *testing.T) {
 		},
 		"estimate among several": func(t *testing.T, c *DenyCache) func() error {
 			beside := Must(NewLocalTokenBucket(PerHour(1), 1))
-			all, err := TryAcquireAll(t.Context(), beside.Claim("k", 1), c.Claim("k", 10).Estimate())
+			all, err := TryAcquireAll(t.Context(), ClaimOf(beside, "k", 1), ClaimOf(c, "k", 10).Estimate())
 			require.NoError(t, err)
 			return func() error { return all.Parts[1].Ticket.Settle(t.Context(), 0) }
 		},

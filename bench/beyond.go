@@ -125,7 +125,7 @@ const everybody = "everybody"
 func openAllAtOnce(b *testbed, _ verdict, tag string) (decide, error) {
 	user, address, all, err := limitsOf(b, tag)
 	return func(ctx context.Context, key string) (bool, error) {
-		r, err := ratelimit.TryAcquireAll(ctx, user.Claim(key, 1), address.Claim(key, 1), all.Claim(everybody, 1))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(user, key, 1), ratelimit.ClaimOf(address, key, 1), ratelimit.ClaimOf(all, everybody, 1))
 		return r.Allowed, err
 	}, err
 }
@@ -279,7 +279,7 @@ func openPlansBeside(plans int) func(b *testbed, _ verdict, tag string) (decide,
 			hash := fnv.New32a()
 			_, _ = hash.Write([]byte(key))
 			plan := all[int(hash.Sum32()%1000)%plans]
-			r, err := ratelimit.TryAcquireAll(ctx, plan.Claim(key, 1), total.Claim(everybody, 1))
+			r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(plan, key, 1), ratelimit.ClaimOf(total, everybody, 1))
 			return r.Allowed, err
 		}, err
 	}
@@ -336,7 +336,7 @@ func openWork(b *testbed, _ verdict, tag string) (decide, error) {
 	}
 	running, err := ratelimit.NewInFlight(b.client, 1000, time.Minute, ratelimit.WithPrefix(tag))
 	return func(ctx context.Context, key string) (bool, error) {
-		r, err := ratelimit.TryAcquireAll(ctx, requests.Claim(key, 1), tokens.Claim(key, 10).Estimate(), running.Claim(key, 1))
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(requests, key, 1), ratelimit.ClaimOf(tokens, key, 10).Estimate(), ratelimit.ClaimHold(running, key, 1))
 		if err != nil || !r.Allowed {
 			return false, err
 		}

@@ -169,7 +169,7 @@ func (l *limit) ask(r *http.Request) (q question, ok bool, err error) {
 // claim is the limit's claim for n permits of key.
 func (l *limit) claim(key string, n int) ratelimit.Claim {
 	if l.holder != nil {
-		return l.holder.Claim(key, n)
+		return ratelimit.ClaimHold(l.holder, key, n)
 	}
 	c := ratelimit.ClaimOf(l.limiter, key, n)
 	if l.settle != nil {

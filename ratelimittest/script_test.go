@@ -190,7 +190,7 @@ func TestRecorderObserves(t *testing.T) {
 		requests := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 1, time.Minute, observed("requests")...))
 		tokens := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerMinute(60), 100, observed("tokens")...))
 		for range 2 {
-			all, err := ratelimit.TryAcquireAll(t.Context(), requests.Claim("u", 1), tokens.Claim("u", 40).Estimate())
+			all, err := ratelimit.TryAcquireAll(t.Context(), ratelimit.ClaimOf(requests, "u", 1), ratelimit.ClaimOf(tokens, "u", 40).Estimate())
 			require.NoError(t, err)
 			if ticket := all.Parts[1].Ticket; ticket != nil {
 				require.NoError(t, ticket.Settle(t.Context(), 10))

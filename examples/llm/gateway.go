@@ -44,7 +44,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	used := countTokens(prompt)
 	key := "tenant:" + tenant // of all three limits, so that a Cluster has them in one slot
 	answer, err := ratelimit.TryAcquireAll(r.Context(),
-		g.running.Claim(key, 1), g.requests.Claim(key, 1), g.tokens.Claim(key, used+most).Estimate())
+		ratelimit.ClaimHold(g.running, key, 1), ratelimit.ClaimOf(g.requests, key, 1), ratelimit.ClaimOf(g.tokens, key, used+most).Estimate())
 	switch {
 	case errors.Is(err, ratelimit.ErrExceedsLimit):
 		http.Error(w, "more tokens than any answer may have", http.StatusBadRequest)

@@ -49,7 +49,7 @@ func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "bad request", http.StatusBadRequest)
 		return
 	}
-	tries, err := ratelimit.TryAcquireAcrossSlots(ctx, l.perUser.Claim(userKey, 1), l.perAddress.Claim(address, 1).Estimate())
+	tries, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l.perUser, userKey, 1), ratelimit.ClaimOf(l.perAddress, address, 1).Estimate())
 	if err != nil { // fail closed
 		log.Print(err)
 		http.Error(w, "try again later", http.StatusServiceUnavailable)

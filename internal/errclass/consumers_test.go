@@ -222,7 +222,7 @@ func (p pair) TryAcquire(ctx context.Context, key string) (ratelimit.Result, err
 }
 
 func (p pair) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
-	all, err := ratelimit.TryAcquireAll(ctx, p.a.Claim(key, n), p.b.Claim(p.other, n))
+	all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(p.a, key, n), ratelimit.ClaimOf(p.b, p.other, n))
 	return all.Result, err
 }
 

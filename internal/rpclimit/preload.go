@@ -18,7 +18,7 @@ func (l *Limit[C]) Preload(ctx context.Context) error {
 		}
 	}
 	if l.inFlight != nil {
-		errs = append(errs, ratelimit.PreloadAll(ctx, l.inFlight.Claim(key, 1)))
+		errs = append(errs, ratelimit.PreloadAll(ctx, ratelimit.ClaimHold(l.inFlight, key, 1)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w (%s.Preload)", err, l.Package)

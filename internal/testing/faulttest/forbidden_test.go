@@ -32,11 +32,11 @@ func allRefused(t *testing.T, client ratelimit.Client) {
 		"reserve":  func() error { _, err := guarded.Reserve(ctx, "k", 2, time.Second); return err },
 		"hold":     func() error { _, _, err := holds.TryAcquire(ctx, "k"); return err },
 		"claims": func() error {
-			_, err := ratelimit.TryAcquireAll(ctx, guarded.Claim("{k}", 1), other.Claim("{k}", 1), holds.Claim("{k}", 1))
+			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(guarded, "{k}", 1), ratelimit.ClaimOf(other, "{k}", 1), ratelimit.ClaimHold(holds, "{k}", 1))
 			return err
 		},
 		"across slots": func() error {
-			_, err := ratelimit.TryAcquireAcrossSlots(ctx, guarded.Claim("a", 1), other.Claim("b", 1))
+			_, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(guarded, "a", 1), ratelimit.ClaimOf(other, "b", 1))
 			return err
 		},
 	} {

@@ -78,7 +78,7 @@ func TestSeveralLimitsWhileTheirSlotMoves(t *testing.T) {
 	first := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, aDay, ratelimit.WithName("first")))
 	second := ratelimit.Must(ratelimit.NewFixedWindow(client, 10, aDay, ratelimit.WithName("second")))
 	take := func() error {
-		_, err := ratelimit.TryAcquireAll(ctx, first.Claim("{hot}", 1), second.Claim("{hot}", 1))
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(first, "{hot}", 1), ratelimit.ClaimOf(second, "{hot}", 1))
 		return err
 	}
 	left := func(firstLeft, secondLeft int) {

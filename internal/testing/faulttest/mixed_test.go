@@ -70,7 +70,6 @@ type mixed interface {
 	ratelimit.Limiter
 	ratelimit.Settler
 	TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r ratelimit.Result, err error)
-	Claim(key string, n int) ratelimit.Claim
 }
 
 type reserver interface {
@@ -135,10 +134,10 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 					r = reserved.Result()
 				case op < 11:
 					call.op = "take beside another"
-					all, err = ratelimit.TryAcquireAll(ctx, l.Claim(key, call.n), ratelimit.ClaimOf(beside, key, 1))
+					all, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, key, call.n), ratelimit.ClaimOf(beside, key, 1))
 				default:
 					call.op = "estimate beside another"
-					all, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(beside, key, 1), l.Claim(key, call.n).Estimate())
+					all, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(beside, key, 1), ratelimit.ClaimOf(l, key, call.n).Estimate())
 				}
 				if err != nil {
 					t.Error(err)

@@ -56,7 +56,7 @@ func TestSeveralLimitsWithPoliciesThroughKillsAndHangs(t *testing.T) {
 	for range workers {
 		load.Go(func() {
 			for stop.Load() == 0 {
-				r, err := ratelimit.TryAcquireAll(ctx, perRequest.Claim("k", 1), perToken.Claim("k", estimate).Estimate(), perRun.Claim("all", 1))
+				r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(perRequest, "k", 1), ratelimit.ClaimOf(perToken, "k", estimate).Estimate(), ratelimit.ClaimHold(perRun, "all", 1))
 				switch {
 				case err != nil:
 					t.Errorf("an outage has a policy here: %v", err)
