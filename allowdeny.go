@@ -156,3 +156,42 @@ func checkLocal(ctx context.Context, key string, n int) error {
 	}
 	return nil
 }
+
+// AllowHolds returns a Holder that allows every call: as the secondary of a [HoldFallback] it fails open.
+// Its Result is that of [AllowAll]; its Hold is never lost.
+func AllowHolds() Holder { return allowHolds }
+
+// DenyHolds returns a Holder that denies every call, with the Result of [DenyAll].
+func DenyHolds() Holder { return denyHolds }
+
+// constantHolds always gives the same answer.
+type constantHolds struct{ constant *constant }
+
+var allowHolds, denyHolds = &constantHolds{allowAll}, &constantHolds{denyAll}
+
+func (c *constantHolds) kind() kind { return kind{self: c, role: inMemory} }
+
+func (c *constantHolds) Name() string { return defaultName }
+
+func (c *constantHolds) TryAcquire(ctx context.Context, key string) (*Hold, Result, error) {
+	return c.TryAcquireN(ctx, key, 1)
+}
+
+func (c *constantHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
+	r, err := c.constant.TryAcquireN(ctx, key, n)
+	if err != nil || !r.Allowed {
+		return nil, r, err
+	}
+	return &Hold{from: uncounted{}, key: key, n: n}, r, nil
+}
+
+func (c *constantHolds) Peek(ctx context.Context, key string) (Result, error) {
+	return c.peekN(ctx, key, 1)
+}
+
+func (c *constantHolds) peekN(ctx context.Context, key string, n int) (Result, error) {
+	return c.constant.TryAcquireN(ctx, key, n)
+}
+
+// Claim is a claim for n permits of key.
+func (c *constantHolds) Claim(key string, n int) Claim { return claimOn(c, key, n) }

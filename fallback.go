@@ -222,3 +222,7 @@ func NewHoldFallback(primary, secondary Holder, opts ...PolicyOption) (*HoldFall
 	}
 	return f, nil
 }
+
+func errNilHolder(what, name string) error {
+	return invalidConfig("%s: the %s is nil; AllowHolds() allows every call, DenyHolds() denies every call", what, name)
+}

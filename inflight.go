@@ -31,6 +31,42 @@ const (
 	wordEnded = 3 // microseconds until the last lease has ended
 )
 
+// A Holder holds permits while work runs: [InFlight] on Redis, [LocalInFlight] in this process, and the
+// policies around them, [HoldFallback] and [HoldChoice].
+type Holder interface {
+	// TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
+	TryAcquire(ctx context.Context, key string) (*Hold, Result, error)
+
+	// TryAcquireN takes n permits of key, all or none, see [InFlight.TryAcquireN]. The Hold is nil
+	// if the call is denied or returns an error.
+	TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error)
+
+	// Peek returns how many permits of key are free, and takes nothing.
+	Peek(ctx context.Context, key string) (Result, error)
+
+	// Name returns the name by which errors and observers know the holds.
+	Name() string
+}
+
+// hold takes n permits that are given back by a Hold.
+var hold = &operation{
+	call:  callHold,
+	check: checkTake,
+	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
+		o.hold, o.result, o.err = l.(Holder).TryAcquireN(ctx, claim.key, claim.n)
+		return o
+	},
+}
+
+// holds reports whether the permits of the claim are held.
+func (c *Claim) holds() bool {
+	if c.limiter != nil {
+		return c.limiter.holds()
+	}
+	_, ok := c.outer.(Holder)
+	return ok
+}
+
 // InFlight limits how many permits of a key are held at once, in any number of processes:
 // requests under way, connections, jobs. A [Hold] has its permits until it is released, or
 // until its lease ends because its process crashed or cannot reach Redis.
