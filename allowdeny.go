@@ -192,6 +192,3 @@ func (c *constantHolds) Peek(ctx context.Context, key string) (Result, error) {
 func (c *constantHolds) peekN(ctx context.Context, key string, n int) (Result, error) {
 	return c.constant.TryAcquireN(ctx, key, n)
 }
-
-// Claim is a claim for n permits of key.
-func (c *constantHolds) Claim(key string, n int) Claim { return claimOn(c, key, n) }
