@@ -115,8 +115,7 @@ type shapeKey struct {
 	}
 }
 
-// shapes are kept for ever, because to make one takes milliseconds and a program has few: its
-// algorithms say which, not its limits.
+// shapes are kept for ever: a program has few, for its algorithms say which, not its limits, and each is some 5 kB.
 var shapes sync.Map // shapeKey to *shape
 
 func shapeOf(limiters []*core, settle []bool) *shape {

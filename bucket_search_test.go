@@ -175,7 +175,7 @@ func (s *search) prepare(t *testing.T, c *searchCall, tick time.Duration) {
 	c.algorithm = bucketAlgorithm(algorithms.TokenBucket, b, c.exactly, mark)
 	set := c.scripts.Get(c.byCaller)
 	for to, from := range map[**lua.FunctionProto]*script.Script{&c.one: set.One, &c.peek: set.Peek, &c.operations: set.Operations} {
-		fn, err := s.l.LoadString(from.Source)
+		fn, err := s.l.LoadString(from.Source())
 		require.NoError(t, err)
 		*to = fn.Proto
 	}

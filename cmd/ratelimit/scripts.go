@@ -139,8 +139,8 @@ func (p program) writeScripts(all []scripts.Named, at *scriptLine, whole, asJSON
 				fmt.Fprintf(&b, "%s%5d  %s\n", mark, at.First+i, text)
 			}
 		} else if whole {
-			e.Source = s.Source
-			fmt.Fprintf(&b, "%s\n", s.Source)
+			e.Source = s.Source()
+			fmt.Fprintf(&b, "%s\n", s.Source())
 		}
 		entries = append(entries, e)
 	}
@@ -173,7 +173,7 @@ func found(all []scripts.Named, digest string) ([]scripts.Named, error) {
 
 // lineOf is a line of a script.
 func lineOf(s scripts.Named, line int) (*scriptLine, error) {
-	lines := strings.Split(strings.TrimSuffix(s.Source, "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(s.Source(), "\n"), "\n")
 	if line < 1 || line > len(lines) {
 		return nil, fmt.Errorf("%s has %d lines, and no line %d", s.Name, len(lines), line)
 	}

@@ -93,7 +93,7 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 	}
 	s.mu.Lock()
 	s.sent = append(s.sent, strings.Join(about, ", "))
-	s.scripts = append(s.scripts, script.Source)
+	s.scripts = append(s.scripts, script.Source())
 	s.contexts = append(s.contexts, ctx)
 	s.mu.Unlock()
 	if s.hold != nil {
@@ -127,7 +127,7 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 
 func (s *server) scriptOf(digest string) *script.Script {
 	for _, of := range []*script.Script{s.One, s.Many, s.Operations} {
-		if of.BySHA[1] == digest {
+		if of.BySHA()[1] == digest {
 			return of
 		}
 	}

@@ -314,7 +314,7 @@ func listing(client redisclient.Client) *redisexec.Executor {
 		end
 		return out`)
 	return &redisexec.Executor{
-		Client: client, Words: 2, Pooled: true, Peek: script.New("return 0"), Many: script.New(`if string.find(ARGV[2], '[ecg]') then return {err = 'ERR not takes'} end` + list.Source), Operations: list, Alone: list,
+		Client: client, Words: 2, Pooled: true, Peek: script.New("return 0"), Many: script.New(`if string.find(ARGV[2], '[ecg]') then return {err = 'ERR not takes'} end` + list.Source()), Operations: list, Alone: list,
 		One: script.New("local out, operation = {}, ARGV[1] .. 'x1'" + decide + " return out"),
 	}
 }

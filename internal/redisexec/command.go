@@ -92,7 +92,7 @@ func (c *Command) request(s *script.Script, key string, o Operation) error {
 		c.several(1, func(int) (string, any) { return key, count(o.Times) })
 		return c.addClock()
 	}
-	c.args = append(append(c.args, s.BySHA...), "1", &c.key)
+	c.args = append(append(c.args, s.BySHA()...), "1", &c.key)
 	if o.N == 1 {
 		c.args = append(c.args, "1")
 	} else {
@@ -112,7 +112,7 @@ func (c *Command) many(s *script.Script, keys int, request func(i int) (name *st
 		})
 		return c.addClock()
 	}
-	c.args = append(append(c.args, c.script.BySHA...), count(keys))
+	c.args = append(append(c.args, c.script.BySHA()...), count(keys))
 	names := len(c.args)
 	c.args = append(c.args, make([]any, keys)...)
 	c.args = append(c.args, "")
@@ -185,7 +185,7 @@ func (c *Command) Unknown(err error) bool { return IsUnknown(err) && !c.whole }
 // SendSource makes c carry the script's source when it is sent again.
 func (c *Command) SendSource() {
 	c.whole = true
-	copy(c.args, c.script.Whole)
+	copy(c.args, c.script.Whole())
 }
 
 // Beside reports whether err says that one integer does not hold the words, and makes c run
@@ -195,6 +195,6 @@ func (c *Command) Beside(err error) bool {
 		return false
 	}
 	c.script, c.whole = c.exec.InWords, false
-	copy(c.args, c.script.BySHA)
+	copy(c.args, c.script.BySHA())
 	return true
 }

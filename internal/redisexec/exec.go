@@ -199,7 +199,7 @@ func Load(ctx context.Context, client redisclient.Client, scripts ...*script.Scr
 
 func load(ctx context.Context, client redisclient.Client, scripts []*script.Script) error {
 	for _, s := range scripts {
-		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source)}
+		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source())}
 		if err := load.Send(ctx, client); err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func TestArguments(t *testing.T) {
 	for _, packed := range []bool{true, false} {
 		var got []any
 		e := executor(client(func(cmd redis.Cmder) error { got = values(cmd); answer(cmd, 0, 0); return nil }), packed)
-		sha := func(s *script.Script) any { return s.BySHA[1] }
+		sha := func(s *script.Script) any { return s.BySHA()[1] }
 		one := func(op Op, key string, n int) []any {
 			reply, err := e.Ask(ctx, key, Operation{Op: op, N: n, Times: 1})
 			require.NoError(t, err)

@@ -158,7 +158,7 @@ func (c *Command) operate(key string, o Operation) error {
 		return c.hold(c.exec.Extend, key, o)
 	}
 	c.script, c.key, c.op = c.exec.Alone, key, o.Op
-	c.args = append(append(c.args, c.script.BySHA...), "1", &c.key, "")
+	c.args = append(append(c.args, c.script.BySHA()...), "1", &c.key, "")
 	c.addConfig()
 	c.args = append(c.args, o.Append(nil))
 	return c.addClock()
@@ -167,7 +167,7 @@ func (c *Command) operate(key string, o Operation) error {
 // hold makes c run a script for one hold.
 func (c *Command) hold(s *script.Script, key string, o Operation) error {
 	c.script, c.key, c.op, c.n, c.id = s, key, o.Op, o.N, o.ID
-	c.args = append(append(c.args, s.BySHA...), "1", &c.key, &c.n)
+	c.args = append(append(c.args, s.BySHA()...), "1", &c.key, &c.n)
 	c.addConfig()
 	c.args = append(c.args, &c.id)
 	return c.addClock()

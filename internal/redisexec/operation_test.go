@@ -46,7 +46,7 @@ func TestOperationsOnTheirOwn(t *testing.T) {
 				return nil
 			}), packed)
 			e.Pooled = pooled
-			one, operations := e.One.BySHA[1], e.Alone.BySHA[1]
+			one, operations := e.One.BySHA()[1], e.Alone.BySHA()[1]
 			for _, test := range []struct {
 				o    Operation
 				sent []any

@@ -134,7 +134,7 @@ func (c *Command) unpack(requests int, request func(i int) (packed string, times
 
 // addNames adds the script and the names of all keys.
 func (c *Command) addNames() {
-	c.args = append(append(c.args, c.script.BySHA...), count(len(c.names)))
+	c.args = append(append(c.args, c.script.BySHA()...), count(len(c.names)))
 	for i := range c.names {
 		c.args = append(c.args, &c.names[i])
 	}

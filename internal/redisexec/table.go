@@ -35,7 +35,7 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 
 // table makes c run its script for the requests of so many keys.
 func (c *Command) table(limiters, keys int, request tableRequest) {
-	c.args = append(append(c.args, c.script.BySHA...), count(keys))
+	c.args = append(append(c.args, c.script.BySHA()...), count(keys))
 	names, lists := len(c.args), make([]any, keys)
 	c.args = append(c.args, make([]any, keys)...)
 	c.args = append(c.args, "") // the next is ARGV[2]

@@ -30,13 +30,13 @@ func TestBlocksHoldWhatStandsBetweenTheirMarks(t *testing.T) {
 		"inner": "  a = 2\n",
 		"store": "  set(a)\n",
 	}, f.Blocks())
-	require.Equal(t, example, f.Script().Source)
+	require.Equal(t, example, f.Script().Source())
 	require.Equal(t, "example.lua", f.Name())
 }
 
 func TestFillPutsBlocksInTheirPlaces(t *testing.T) {
 	s := Parse("example.lua", example).Fill("begin\n  -- <inner/>\n-- <store/>\n-- <clock?/>\nend\n")
-	require.Equal(t, "begin\n  -- <inner>\n    a = 2\n-- <store>\n  set(a)\nend\n", s.Source)
+	require.Equal(t, "begin\n  -- <inner>\n    a = 2\n-- <store>\n  set(a)\nend\n", s.Source())
 }
 
 func TestFillPanicsWhereABlockIsMissing(t *testing.T) {
@@ -59,14 +59,14 @@ if a then
   set(a)
   -- </store>
 end
-`, f.Script().Source)
-	require.Equal(t, "-- <load>\nlocal a = 3\n-- <new>\nb()\n", f.Fill("-- <load/>\n-- <new/>\n").Source, "a new block is there for templates")
+`, f.Script().Source())
+	require.Equal(t, "-- <load>\nlocal a = 3\n-- <new>\nb()\n", f.Fill("-- <load/>\n-- <new/>\n").Source(), "a new block is there for templates")
 }
 
 func TestAnswerInWordsReturnsThem(t *testing.T) {
 	f := Parse("x.lua", "-- <answer>\nreturn a\n-- </answer>\n--[[\n-- <words>\nout[size + 1] = a\n-- </words>\n]]\n").AnswerInWords()
 	require.Equal(t, "-- <answer>\nlocal out, size = {}, 0\nout[size + 1] = a\nreturn out\n-- </answer>\n"+
-		"--[[\n-- <words>\nout[size + 1] = a\n-- </words>\n]]\n", f.Script().Source)
+		"--[[\n-- <words>\nout[size + 1] = a\n-- </words>\n]]\n", f.Script().Source())
 }
 
 func TestParsePanicsWhereMarksDoNotMatch(t *testing.T) {
@@ -84,10 +84,10 @@ func TestParsePanicsWhereMarksDoNotMatch(t *testing.T) {
 func TestLinesThatOnlySomeFilesHave(t *testing.T) {
 	template := "a\n-- <if pay>\nif {\n-- <pay/>\n}\n-- </if pay>\n-- <unless pay>\nfree\n-- </unless pay>\nb\n"
 	with := Parse("f", "-- <pay>\n1\n-- </pay>\n")
-	require.Equal(t, "a\nif {\n-- <pay>\n1\n}\nb\n", with.Fill(template).Source)
-	require.Equal(t, "a\nfree\nb\n", Parse("f", "").Fill(template).Source)
-	require.Equal(t, "a\nfree\nb\n", with.Move("pay", "earn").Fill(template).Source)
-	require.Equal(t, "-- <earn>\n1\n", with.Move("pay", "earn").Fill("-- <earn/>\n").Source)
+	require.Equal(t, "a\nif {\n-- <pay>\n1\n}\nb\n", with.Fill(template).Source())
+	require.Equal(t, "a\nfree\nb\n", Parse("f", "").Fill(template).Source())
+	require.Equal(t, "a\nfree\nb\n", with.Move("pay", "earn").Fill(template).Source())
+	require.Equal(t, "-- <earn>\n1\n", with.Move("pay", "earn").Fill("-- <earn/>\n").Source())
 }
 
 func TestIncludePutsBlocksOfAnotherFileInTheirPlaces(t *testing.T) {

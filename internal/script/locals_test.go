@@ -24,7 +24,7 @@ func TestLocalsAreThoseOfTheParser(t *testing.T) {
 		sources[name], _, _ = strings.Cut(text, "\n--[[") // blocks that this script does not use
 		for _, template := range templatesOf(name) {
 			if fits(template, f) {
-				sources[template+" of "+name] = f.Fill(files[template]).Source
+				sources[template+" of "+name] = f.Fill(files[template]).Source()
 			}
 		}
 	}

@@ -280,7 +280,7 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 		}
 		f := Parse(name, text)
 		for _, f := range []*File{f, f.With(caller), f.AnswerInWords(), f.Without("rewind")} {
-			require.Empty(t, analyse(t, name, f.Script().Source).free, name)
+			require.Empty(t, analyse(t, name, f.Script().Source()).free, name)
 			for _, template := range templatesOf(name) {
 				if !fits(template, f) {
 					continue
@@ -290,7 +290,7 @@ func TestScriptsUseNoUndeclaredNames(t *testing.T) {
 					variants = append(variants, f.Set("alone", ""), f.MoveArguments("front").Move("config", "own"))
 				}
 				for _, variant := range variants {
-					require.Empty(t, analyse(t, name, variant.Fill(files[template]).Source).free, "%s in %s", name, template)
+					require.Empty(t, analyse(t, name, variant.Fill(files[template]).Source()).free, "%s in %s", name, template)
 				}
 			}
 		}

@@ -3,6 +3,7 @@ package scripts
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +48,30 @@ func (l largeGroup) assemble() (set Several, about string) {
 	return Together(files, args, tickets), fmt.Sprintf("%sby caller's clock %t, tickets %t", about, l.byCaller, l.tickets)
 }
 
+// TestAGroupKeepsNoTexts: a program may have many groups.
+func TestAGroupKeepsNoTexts(t *testing.T) {
+	used := func() int64 {
+		runtime.GC()
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	const groups = 20
+	all := kinds()
+	before := used()
+	var kept []Several
+	for range groups {
+		set, _ := largeGroup{counts: append([]int{1, 1, 1}, make([]int, len(all)-3)...)}.assemble()
+		for _, s := range append([]*script.Script{set.One, set.Peek, set.Many, set.ManyOfSeveral}, append(set.Common, set.CommonOfSeveral...)...) {
+			require.Len(t, s.Digest(), 40)
+		}
+		kept = append(kept, set)
+	}
+	require.Less(t, (used()-before)/groups, int64(20_000), "bytes of a group of three, whose texts are 300,000")
+	runtime.KeepAlive(kept)
+}
+
 // Eight limiters of any kinds compile, by either clock, with tickets and without: of each two
 // kinds the largest groups that need no closure, the smallest that need one, and eight; and
 // eight of many kinds. miniredis counts more variables than Redis does.
@@ -68,11 +93,11 @@ func TestEveryGroupCompiles(t *testing.T) {
 			first += n
 		}
 		for _, s := range all {
-			chunk, err := parse.Parse(strings.NewReader(s.Source), about)
+			chunk, err := parse.Parse(strings.NewReader(s.Source()), about)
 			require.NoError(t, err, about)
 			_, err = lua.Compile(chunk, about)
 			require.NoError(t, err, about)
-			require.NoError(t, server.ScriptLoad(t.Context(), s.Source).Err(), about)
+			require.NoError(t, server.ScriptLoad(t.Context(), s.Source()).Err(), about)
 		}
 		groups++
 		if hasClosure(set) {
@@ -123,4 +148,4 @@ func TestEveryGroupCompiles(t *testing.T) {
 	t.Logf("%d groups, %d of them with a closure", groups, closures)
 }
 
-func hasClosure(set Several) bool { return strings.Contains(set.One.Source, "= (function()") }
+func hasClosure(set Several) bool { return strings.Contains(set.One.Source(), "= (function()") }

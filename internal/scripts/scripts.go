@@ -14,7 +14,8 @@ import (
 type Scripts struct {
 	algorithms.File
 	whole, byCaller *script.File
-	server, caller  func() Set // by the clock that decides: the server's or the caller's
+	callers         func() *script.File // byCaller with the caller's clock
+	server, caller  func() Set          // by the clock that decides: the server's or the caller's
 }
 
 // A Set holds the scripts that decide one request, answer a Peek, decide many
@@ -73,10 +74,11 @@ func load(name string, others ...*script.File) *script.File {
 
 // newScripts makes the scripts that decide by the caller's clock of a file of their own.
 func newScripts(f algorithms.File, whole, byCaller *script.File) *Scripts {
+	callers := sync.OnceValue(func() *script.File { return byCaller.With(callersClock) })
 	return &Scripts{
-		File: f, whole: whole, byCaller: byCaller,
+		File: f, whole: whole, byCaller: byCaller, callers: callers,
 		server: sync.OnceValue(func() Set { return Assemble(whole) }),
-		caller: sync.OnceValue(func() Set { return Assemble(byCaller.With(callersClock)) }),
+		caller: sync.OnceValue(func() Set { return Assemble(callers()) }),
 	}
 }
 
@@ -100,7 +102,7 @@ func (s *Scripts) Get(byCaller bool) Set {
 // Whole is the file that decides by the server's clock, or by the caller's.
 func (s *Scripts) Whole(byCaller bool) *script.File {
 	if byCaller {
-		return s.byCaller.With(callersClock)
+		return s.callers()
 	}
 	return s.whole
 }

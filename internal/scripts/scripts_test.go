@@ -39,12 +39,12 @@ var documentedGroups = [][]string{
 func TestAssembledScriptsAreCheckedIn(t *testing.T) {
 	want := map[string]string{}
 	for _, name := range algorithmNames() {
-		want[name+"_operations.lua"] = Of(name).Get(false).Operations.Source
+		want[name+"_operations.lua"] = Of(name).Get(false).Operations.Source()
 	}
-	want["bucket_many.lua"] = Of("bucket").Get(false).Many.Source
-	want["inflight_holds.lua"] = Of("inflight").Get(false).Operations.Source
+	want["bucket_many.lua"] = Of("bucket").Get(false).Many.Source()
+	want["inflight_holds.lua"] = Of("inflight").Get(false).Operations.Source()
 	all := Together([]*script.File{Of("bucket").whole, Of("fixedwindow").whole}, []int{4, 2}, []bool{true, false})
-	want["all_many.lua"] = all.Many.Source
+	want["all_many.lua"] = all.Many.Source()
 	var digests strings.Builder
 	digests.WriteString("Every script of one limiter, and of the groups in README and docs, by the first digits of its digest.\n" +
 		"`ratelimit scripts` prints them.\n")
@@ -104,14 +104,14 @@ func withIncludes(t *testing.T, name string) string {
 // The script for one request is the file itself, with what it includes.
 func TestOneRequestRunsTheFile(t *testing.T) {
 	for _, name := range algorithmNames() {
-		require.Equal(t, withIncludes(t, name), Of(name).Get(false).One.Source, name)
+		require.Equal(t, withIncludes(t, name), Of(name).Get(false).One.Source(), name)
 	}
 }
 
 // By the caller's clock the same runs, but for the lines that read the clock.
 func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 	text := func(set Set) map[string]string {
-		all := map[string]string{"one": set.One.Source, "peek": set.Peek.Source, "many": set.Many.Source}
+		all := map[string]string{"one": set.One.Source(), "peek": set.Peek.Source(), "many": set.Many.Source()}
 		return all
 	}
 	caller := callersClock.Blocks()
@@ -134,24 +134,24 @@ func TestCallersClockChangesOnlyTheClock(t *testing.T) {
 // So it is with permits in flight, which have a script of their own to extend them.
 func TestCallersClockOfInFlightChangesOnlyTheClock(t *testing.T) {
 	server, caller := Of("inflight").Get(false), Of("inflight").Get(true)
-	require.Equal(t, withIncludes(t, "inflight"), server.One.Source)
-	require.Equal(t, withIncludes(t, "inflight_extend"), server.Extend.Source)
+	require.Equal(t, withIncludes(t, "inflight"), server.One.Source())
+	require.Equal(t, withIncludes(t, "inflight_extend"), server.Extend.Source())
 	clock := Of("inflight").whole.Blocks()["clock"]
 	for _, s := range []struct{ server, caller *script.Script }{
 		{server.One, caller.One}, {server.Peek, caller.Peek}, {server.Extend, caller.Extend},
 	} {
-		require.Contains(t, s.server.Source, clock)
-		require.Equal(t, strings.Replace(s.server.Source, clock, callersClock.Blocks()["clock"], 1), s.caller.Source)
+		require.Contains(t, s.server.Source(), clock)
+		require.Equal(t, strings.Replace(s.server.Source(), clock, callersClock.Blocks()["clock"], 1), s.caller.Source())
 	}
 }
 
 // The two ways in which a fixed window answers differ in that only.
 func TestWideWindowsAnswerInWords(t *testing.T) {
 	narrow, wide := Of("fixedwindow").Get(false), WideWindow.Get(false)
-	require.Equal(t, narrow.Many, wide.Many)
+	require.Equal(t, narrow.Many.Source(), wide.Many.Source())
 	blocks := Of("fixedwindow").whole.Blocks()
-	require.Equal(t, script.New(strings.Replace(narrow.One.Source, blocks["answer"],
-		"local out, size = {}, 0\n"+blocks["words"]+"return out\n", 1)), wide.One)
+	require.Equal(t, strings.Replace(narrow.One.Source(), blocks["answer"],
+		"local out, size = {}, 0\n"+blocks["words"]+"return out\n", 1), wide.One.Source())
 }
 
 func TestGroupsThatThereAreNot(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/tryacquire/ratelimit/internal/script"
 )
@@ -26,9 +27,11 @@ const maxLocals = 200 - 8
 // Together makes the scripts of limiters that decide together. args are the numbers
 // of their arguments; tickets says which of them also say where their permits are, so that
 // these can be settled. In the scripts for requests to several groups, each request says how many
-// arguments are in front of those of its group.
+// arguments are in front of those of its group. Each script is made when it is needed: a program may have many groups, and most
+// run two or three of the scripts.
 func Together(files []*script.File, args []int, tickets []bool) Several {
-	configured := make([]int, len(files)+1) // arguments of the limiters before
+	args, tickets = slices.Clone(args), slices.Clone(tickets) // they are read later
+	configured := make([]int, len(files)+1)                   // arguments of the limiters before
 	for i, n := range args {
 		configured[i+1] = configured[i] + n
 	}
@@ -62,9 +65,11 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		return file.Set("settle", ticket+"size = size + 2\n").Set("sealed", sealed)
 	}
 	// nested is the limiters one inside the other, in as few functions as hold their variables.
-	room := maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Text(text("all_one.lua")))
+	roomFor := sync.OnceValue(func() int {
+		return maxLocals - script.Locals(around.Set("shape", shape).Set("limiters", "").Text(text("all_one.lua")))
+	})
 	nested := func(without int, front string) string {
-		inner := ""
+		inner, room := "", roomFor()
 		for i, f := range slices.Backward(files) {
 			if i == without {
 				continue
@@ -79,35 +84,45 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		}
 		return inner
 	}
-	// batch makes the scripts for many requests. front is what stands in front of the place of an argument.
-	batch := func(around *script.File, shape, front string) (all *script.File, common []*script.Script) {
+	// batch makes a script for requests to all of them. front is what stands in front of the place of an argument.
+	batch := func(around *script.File, shape, front, template string) *script.Script {
+		return script.Lazy(func() string {
+			return around.Set("shape", shape).Set("limiters", nested(-1, front)).Text(text(template))
+		})
+	}
+	// commons makes those for many requests that have the key of a limiter in common.
+	commons := func(around *script.File, shape, front string) (common []*script.Script) {
 		for i, f := range files {
-			where := fmt.Sprintf("local common = %d\n", i+1)
-			if f.Has("seal") && tickets[i] {
-				where += "local tickets = {}\n"
-			}
-			request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
-			if f.Has("hold") {
-				request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
-			}
-			f = settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
-				Set("limiters", nested(i, front)).Set("shape", shape+where)
-			common = append(common, f.With(around).Fill(text("all_common.lua")))
+			common = append(common, script.Lazy(func() string {
+				where := fmt.Sprintf("local common = %d\n", i+1)
+				if f.Has("seal") && tickets[i] {
+					where += "local tickets = {}\n"
+				}
+				request := "local n, times = ARGV[request + common] + 0, ARGV[request] + 0\n"
+				if f.Has("hold") {
+					request = "local times, n, id = ARGV[request] + 0, string.match(ARGV[request + common], " + aHold + ")\n"
+				}
+				f := settle(i, moved(i, f, front), f.Blocks()["ticket"], "tickets[#tickets + 1] = size\n").Set("request", request).
+					Set("limiters", nested(i, front)).Set("shape", shape+where)
+				return f.With(around).Text(text("all_common.lua"))
+			}))
 		}
-		return around.Set("shape", shape).Set("limiters", nested(-1, front)), common
+		return common
 	}
-	peeks := ""
-	for i, f := range slices.Backward(files) {
-		peeks += settle(i, moved(i, f, ""), noTicket, "").Text(body(text("all_peek_limiter.lua")))
-	}
-	all, common := batch(around, shape, "")
-	ofSeveral, commonOfSeveral := batch(around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files)), "front + ")
+	peek := script.Lazy(func() string {
+		peeks := ""
+		for i, f := range slices.Backward(files) {
+			peeks += settle(i, moved(i, f, ""), noTicket, "").Text(body(text("all_peek_limiter.lua")))
+		}
+		return around.Set("shape", shape).Set("limiters", peeks).Text(text("all_peek.lua"))
+	})
+	ofSeveral, theirShape := around.Set("several", ""), fmt.Sprintf("local limiters = %d\n", len(files))
 	return Several{
 		Set: Set{
-			One: all.Fill(text("all_one.lua")), Peek: all.Set("limiters", peeks).Fill(text("all_peek.lua")),
-			Many: all.Fill(text("all.lua")), ManyOfSeveral: ofSeveral.Fill(text("all.lua")),
+			One: batch(around, shape, "", "all_one.lua"), Peek: peek,
+			Many: batch(around, shape, "", "all.lua"), ManyOfSeveral: batch(ofSeveral, theirShape, "front + ", "all.lua"),
 		},
-		Common: common, CommonOfSeveral: commonOfSeveral,
+		Common: commons(around, shape, ""), CommonOfSeveral: commons(ofSeveral, theirShape, "front + "),
 	}
 }
 
