@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"sync"
 	"time"
+
+	"github.com/tryacquire/ratelimit/internal/memory"
 )
 
 // LocalInFlight limits how many permits of a key are held at once in this process. It is made to be the
@@ -16,21 +17,19 @@ import (
 // permits until it is released. Release every Hold. A key without holds takes no memory. LocalInFlight is
 // safe for concurrent use.
 type LocalInFlight struct {
-	*localHolds
-	limit int
-	name  string
-	watch *watch // nil: nobody observes
-}
-
-// localHolds are the permits that are held, which limiters of several limits can share, see [LocalInFlight.With].
-type localHolds struct {
 	local
-	made int64
-	mu   sync.Mutex // guards what is below
-	held map[string]int
+	permits *memory.Holds
+	name    string
+	watch   *watch // nil: nobody observes
 }
 
-func (f *LocalInFlight) kind() kind { return kind{self: f, role: inMemory, most: f.limit} }
+func (f *LocalInFlight) kind() kind {
+	k := kind{self: f, role: inMemory}
+	if f.permits != nil {
+		k.most = f.permits.Limit
+	}
+	return k
+}
 
 // NewLocalInFlight returns a limiter with which at most limit permits of a key are held at once in this
 // process. limit is 1 to 100,000. The error wraps ErrInvalidConfig.
@@ -39,19 +38,21 @@ func NewLocalInFlight(limit int, opts ...Option) (*LocalInFlight, error) {
 	if err != nil {
 		return nil, err
 	}
-	holds := &LocalInFlight{&localHolds{made: limitersMade.Add(1), held: map[string]int{}}, 0, s.name, s.watch(s.name)}
+	holds := &LocalInFlight{permits: &memory.Holds{Held: memory.NewHeld()}, name: s.name, watch: s.watch(s.name)}
 	return holds.With(limit)
 }
 
 // With returns the limiter of another limit, with f's name, options and holds, as [InFlight.With] does.
 func (f *LocalInFlight) With(limit int) (*LocalInFlight, error) {
 	switch {
-	case f.localHolds == nil:
+	case f.permits == nil:
 		return nil, errUnmade
 	case limit < 1 || limit > maxInFlight:
 		return nil, invalidConfig("the limit is %d; it must be between 1 and %d", limit, maxInFlight)
 	}
-	return &LocalInFlight{f.localHolds, limit, f.name, f.watch}, nil
+	made := *f
+	made.permits = &memory.Holds{Held: f.permits.Held, Limit: limit, Retry: retryWithoutBreaker}
+	return &made, nil
 }
 
 // TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
@@ -65,9 +66,6 @@ func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 // second. The errors are those of [InFlight.TryAcquireN].
 func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	claims := [1]Claim{claimOn(f, key, n)}
-	if f == nil || f.localHolds == nil {
-		return nil, Result{}, errUnmade
-	}
 	all, err := decideInMemory(ctx, claims[:], false)
 	if err != nil {
 		return nil, Result{}, err
@@ -81,74 +79,37 @@ func (f *LocalInFlight) Peek(ctx context.Context, key string) (Result, error) {
 }
 
 func (f *LocalInFlight) peekN(ctx context.Context, key string, n int) (Result, error) {
-	if f == nil || f.localHolds == nil {
-		return Result{}, errUnmade
-	}
 	claims := [1]Claim{claimOn(f, key, n)}
 	all, err := decideInMemory(ctx, claims[:], true)
 	return all.Result, err
 }
 
 // Name returns the limiter's name, see [WithName].
-func (f *LocalInFlight) Name() string {
-	if f == nil {
-		return ""
-	}
-	return f.name
-}
+func (f *LocalInFlight) Name() string { return f.name }
 
-func (f *LocalInFlight) precheck(ctx context.Context, key string, n int) error {
-	if f == nil || f.localHolds == nil {
+func (f *LocalInFlight) check(ctx context.Context, key string, n int) error {
+	if f.permits == nil {
 		return errUnmade
 	}
-	if n > f.limit {
-		return fmt.Errorf("%w: %d permits of a limiter in this process, of which %d can be held at once", ErrExceedsLimit, n, f.limit)
+	if most := f.permits.Limit; n > most {
+		return fmt.Errorf("%w: %d permits of a limiter in this process, of which %d can be held at once", ErrExceedsLimit, n, most)
 	}
 	return checkLocal(ctx, key, n)
 }
 
-func (f *LocalInFlight) lock(string) memoryLock {
-	if f == nil || f.localHolds == nil {
-		return memoryLock{}
+func (f *LocalInFlight) inMemory() memory.Limit {
+	if f.permits == nil {
+		return nil
 	}
-	return memoryLock{&f.mu, f.made, 0}
+	return f.permits
 }
-
-func (f *LocalInFlight) decideLocked(key string, n int, take bool) Result {
-	free := f.limit - f.held[key]
-	r := Result{Allowed: n <= free, Limit: f.limit, Remaining: max(free, 0)}
-	switch {
-	case !r.Allowed:
-		r.RetryAfter, r.ResetAfter = retryWithoutBreaker, retryWithoutBreaker
-	case take:
-		f.held[key] += n
-		r.Remaining -= n
-	}
-	return r
-}
-
-func (f *LocalInFlight) denied(string) {}
 
 func (f *LocalInFlight) give(claim Claim, p *PartResult) {
 	p.Hold = &Hold{from: f, key: claim.key, n: claim.n}
 }
 
-func (f *LocalInFlight) tell(ctx context.Context, began time.Time, o Observation) {
-	if f == nil || f.watch == nil {
-		return
-	}
-	if o.Err == nil && o.Call == callHold && o.Outcome == 0 && o.Result.Allowed {
-		o.HeldChange = o.N
-	}
-	f.watch.end(ctx, began, o)
-}
-
 func (f *LocalInFlight) release(_ context.Context, h *Hold) (sending, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.held[h.key] -= h.n; f.held[h.key] <= 0 {
-		delete(f.held, h.key)
-	}
+	f.permits.Release(h.key, h.n)
 	return inProcess, nil
 }
 

@@ -1,111 +1,80 @@
 package ratelimit
 
 import (
-	"cmp"
 	"context"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/memory"
 )
 
 // decidesTogether is a limiter in memory that decides with others, all or nothing.
 type decidesTogether interface {
-	// precheck returns an error for a caller's mistake, and for a context that has ended.
-	precheck(ctx context.Context, key string, n int) error
+	origin
 
-	// lock is what guards the state of key. It is held for the next method.
-	lock(key string) memoryLock
+	// check returns an error for a caller's mistake, and for a context that has ended.
+	check(ctx context.Context, key string, n int) error
 
-	// decideLocked is the answer to a call for n permits, which it takes if they are there and take is true.
-	decideLocked(key string, n int, take bool) Result
-
-	// denied notes that a call was denied for which key was asked. The lock is held.
-	denied(key string)
+	// inMemory is what decides; nil if a constructor did not make it.
+	inMemory() memory.Limit
 
 	// give adds what a claim gets whose permits were taken.
 	give(claim Claim, p *PartResult)
-
-	// tell reports the answer to one claim to the limiter's observers.
-	tell(ctx context.Context, began time.Time, o Observation)
-}
-
-// A memoryLock is a mutex, and its place in the order in which several are taken, so that no two calls wait
-// for each other.
-type memoryLock struct {
-	mu    *sync.Mutex
-	made  int64 // the limiter's number
-	shard int
 }
 
 // decideInMemory decides claims on limiters in memory, all or nothing.
 func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult, error) {
 	began := time.Now()
+	tell := func(c Claim, o Observation) {
+		if w := c.outer.(decidesTogether).observers(); w != nil {
+			o.Call, o.Key, o.N = c.opOr(looks).call, c.key, c.n
+			w.end(ctx, began, o)
+		}
+	}
 	joined, places, err := joinInMemory(claims)
 	if err == nil {
 		for _, c := range joined {
-			if err = c.outer.(decidesTogether).precheck(ctx, c.key, c.n); err != nil {
+			if err = c.outer.(decidesTogether).check(ctx, c.key, c.n); err != nil {
 				break
 			}
 		}
 	}
 	if err != nil {
 		for _, c := range claims {
-			c.outer.(decidesTogether).tell(ctx, began, Observation{Call: c.opOr(looks).call, Key: c.key, N: c.n, Err: err})
+			tell(c, Observation{Err: err})
 		}
 		return AllResult{}, err
 	}
+	questions := make([]memory.Question, 0, maxGroup)
+	for _, c := range joined {
+		questions = append(questions, memory.Question{Limit: c.outer.(decidesTogether).inMemory(), Key: c.key, N: c.n})
+	}
+	allowed := memory.Together(questions, !looks)
 	answers := make([]PartResult, len(joined))
-	r := AllResult{Result: lockedTogether(joined, answers, looks), Parts: answers}
+	var r AllResult
 	for i, c := range joined {
-		answers[i].Bucket = kindOf(c.outer).bucket
-		o := Observation{Call: c.opOr(looks).call, Source: SourceLocal, Key: c.key, N: c.n, Result: answers[i].Result}
-		if !looks && !r.Allowed && o.Result.Allowed {
+		p := &answers[i]
+		p.Result, p.Bucket = Result(questions[i].Answer), kindOf(c.outer).bucket
+		if i == 0 {
+			r.Result = p.Result
+		} else {
+			r.Result = governs(r.Result, p.Result)
+		}
+		o := Observation{Source: SourceLocal, Result: p.Result}
+		switch {
+		case looks:
+		case allowed:
+			c.outer.(decidesTogether).give(c, p)
+			if c.holds() {
+				o.HeldChange = c.n
+			}
+		case p.Result.Allowed:
 			o.Outcome = OutcomeUntaken
 		}
-		c.outer.(decidesTogether).tell(ctx, began, o)
+		tell(c, o)
 	}
 	r.Parts = spread(answers, places)
 	return r, nil
-}
-
-// lockedTogether decides under the locks of all claims.
-func lockedTogether(claims []Claim, answers []PartResult, looks bool) Result {
-	locks := make([]memoryLock, len(claims))
-	for i, c := range claims {
-		locks[i] = c.outer.(decidesTogether).lock(c.key)
-	}
-	slices.SortFunc(locks, func(a, b memoryLock) int { return cmp.Or(cmp.Compare(a.made, b.made), cmp.Compare(a.shard, b.shard)) })
-	for _, l := range slices.Compact(locks) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-	}
-	decide := func(take bool) (whole Result) {
-		for i, c := range claims {
-			part := c.outer.(decidesTogether).decideLocked(c.key, c.n, take)
-			if answers[i].Result = part; i == 0 {
-				whole = part
-			} else {
-				whole = governs(whole, part)
-			}
-		}
-		return whole
-	}
-	whole := decide(false)
-	switch {
-	case looks:
-		return whole
-	case !whole.Allowed:
-		for _, c := range claims {
-			c.outer.(decidesTogether).denied(c.key)
-		}
-		return whole
-	}
-	for i, c := range claims {
-		c.outer.(decidesTogether).give(c, &answers[i])
-	}
-	return decide(true)
 }
 
 // joinInMemory makes one claim of all for the same key of the same limiter, as joinClaims does.
@@ -113,7 +82,7 @@ func joinInMemory(claims []Claim) (joined []Claim, places []int, err error) {
 next:
 	for _, c := range claims {
 		for j, other := range joined {
-			if other.key != c.key || other.lockInMemory() != c.lockInMemory() {
+			if other.key != c.key || other.stateInMemory() != c.stateInMemory() {
 				continue
 			}
 			if other.outer != c.outer {
@@ -135,8 +104,13 @@ next:
 	return joined, places, nil
 }
 
-// lockInMemory is what guards the state of its key. Limiters whose limits come with each call share it.
-func (c *Claim) lockInMemory() memoryLock { return c.outer.(decidesTogether).lock(c.key) }
+// stateInMemory is the same for limiters that share the states of their keys, as those do whose limit comes with each call.
+func (c *Claim) stateInMemory() any {
+	if l := c.outer.(decidesTogether).inMemory(); l != nil {
+		return l.State()
+	}
+	return c.outer
+}
 
 // decideMixed decides claims of which some are on Redis and others in memory: where some of the primaries of a call
 // that no one script can decide have failed. What Redis has taken is given back if memory denies.

@@ -240,7 +240,7 @@ func (c *call) mistakeOfOne(ctx context.Context) error {
 		return several.mistake(ctx)
 	case decidesTogether:
 		if c.op == acquire || c.op == look {
-			return l.precheck(ctx, claim.key, claim.n)
+			return l.check(ctx, claim.key, claim.n)
 		}
 	}
 	return nil
@@ -260,7 +260,7 @@ func (c *call) mistakeTogether(ctx context.Context) error {
 			onRedis = append(onRedis, claim)
 		case decidesTogether:
 			memory++
-			if err := l.precheck(ctx, claim.key, claim.n); err != nil {
+			if err := l.check(ctx, claim.key, claim.n); err != nil {
 				return err
 			}
 		default:

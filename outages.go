@@ -330,7 +330,7 @@ func (f *outages) report(ctx context.Context, began time.Time, o Observation) {
 func (g *guarded) note(ctx context.Context) {
 	if r := g.out.reservation; r != nil && r.delay > 0 {
 		if local := localFor(ctx, g.outages[0].secondary, r.key); local != nil && !local.follow {
-			local.owe(r.key, r.n)
+			local.buckets.Owe(r.key, r.n)
 		}
 	}
 	for i := range g.call.claims {
@@ -343,7 +343,9 @@ func (g *guarded) note(ctx context.Context) {
 		if local == nil || !local.follow {
 			continue
 		}
-		local.note(key, r)
+		if checkKey(key) == nil {
+			local.buckets.Note(key, r.Remaining, r.Limit)
+		}
 		if hearers := g.out.hearersOf(i); hearers != nil {
 			*hearers = (*hearers).and(&lastAnswer{local, r.Limit})
 		}
@@ -418,7 +420,7 @@ type lastAnswer struct {
 func (a *lastAnswer) givesBack(_ context.Context, key string, n, actual int) (done func(error)) {
 	return func(err error) {
 		if err == nil || actual > n {
-			a.local.noteChange(key, n-actual, a.limit)
+			a.local.buckets.NoteChange(key, n-actual, a.limit)
 		}
 	}
 }

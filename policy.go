@@ -147,6 +147,7 @@ func (c *Claim) by(l any) {
 		c.limiter, c.outer = k.core, nil
 	case k.absent:
 		c.outer = nil
+		return
 	}
 	if _, picks := l.(picker); c.name == "" && !picks { // the name is that of the picked limiter
 		if named, ok := l.(interface{ Name() string }); ok {
