@@ -8,25 +8,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
-// AllowAll returns a limiter that allows every call: as the secondary of a
-// [Fallback] it fails open. There is no limit, and its Result says so: [Result.Unlimited]
-// is true, and every number is 0:
-//
-//	Allowed: true, Limit: 0, Window: 0, Remaining: 0, RetryAfter: 0, ResetAfter: 0
-//
-// Its errors are those of other limiters: ErrInvalidKey for a key that is empty or too
-// long, ErrInvalidPermits for n below 1, and the context's error if the context has
-// ended. It never returns ErrExceedsLimit. Reset does nothing. A call costs a few
-// nanoseconds.
+// AllowAll returns a limiter that allows every call: as the secondary of a [Fallback] it fails open.
+// [Result.Unlimited] is true, and every number is 0. Its errors are those of other limiters for a key, for n below
+// 1 and for a context that has ended.
 func AllowAll() Limiter { return allowAll }
 
-// DenyAll returns a limiter that denies every call: as the secondary of a
-// [Fallback] it fails closed. No rule decides here either, so Limit, Window and Remaining
-// are 0. Clients should try again soon, but not at once:
-//
-//	Allowed: false, Limit: 0, Window: 0, Remaining: 0, RetryAfter: 1s, ResetAfter: 1s
-//
-// RetryAfter does not promise that a later call is allowed. The errors are those of
+// DenyAll returns a limiter that denies every call: as the secondary of a [Fallback] it fails closed. RetryAfter
+// and ResetAfter are a second, which promises nothing; the other numbers are 0. The errors are those of
 // [AllowAll].
 func DenyAll() Limiter {
 	return denyAll

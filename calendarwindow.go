@@ -13,45 +13,18 @@ import (
 	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
-// A CalendarWindow allows up to limit permits in each day, week or month of a time zone, for
-// quotas and billing. In an interval across the boundary of two windows it can allow up to
-// twice the limit. Window in a Result is the real length of the current window, such as 23
-// hours. RetryAfter and ResetAfter are the time until it ends, to the microsecond.
+// A CalendarWindow allows up to limit permits in each day, week or month of a time zone, for quotas and billing.
+// In an interval across the boundary of two windows it can allow up to twice the limit. Window in a Result is the
+// real length of the current window, such as 23 hours. RetryAfter and ResetAfter are the time until it ends, to
+// the microsecond.
 //
-// # Clocks and time zone data
+// The server's clock picks the window. The calling process computes when windows begin, from its time zone data;
+// if its clock is wrong by more than a window, its first call takes a second round trip. Rules under one name
+// share one counter, and together allow at most the largest limit in each shortest window; the same holds for
+// processes with other time zone data. docs/plans.md says what a change of the calendar carries over.
 //
-// The server's clock picks the window, as it decides for every limiter. The calling process
-// computes when windows begin, from its time zone data. Its clock may be wrong by up to a
-// window. If it is wrong by more, the first call takes a second round trip, because Redis first
-// replies what time it is, and takes nothing. Later calls know the difference.
-//
-// The time zone data of processes may differ, for example after a law has changed when clocks
-// are set. The processes together then get at most the limit between any two successive
-// boundaries, of either process's data. If midnight by the old data is an hour from midnight by
-// the new data, they get at most the limit in that hour, and the limit in the rest of the day.
-// The same holds for two calendars under one name.
-//
-// # A changed rule
-//
-// Rules under one name share one counter, and what was used carries over:
-//
-//   - After a change of the limit, the window goes on with its count.
-//   - After a change of the calendar, the count goes on if its last permit was taken since the
-//     new rule's window began. Otherwise it begins again. From days to months, what was used
-//     today counts in this month. From months to days, what was used this month counts today,
-//     if any of it was used today.
-//   - After a change to longer windows, the current count still ends with the shorter window,
-//     unless the new rule takes a permit in it.
-//   - While rules with longer and with shorter windows are both in use, a new count begins with
-//     the next shorter window, for the longer rule too.
-//
-// Together the rules allow at most the largest limit in each shortest window. Two rules that are
-// to hold at the same time need two names.
-//
-// When the server's clock steps back over the beginning of a window, that window goes on,
-// as with [WithAlignment]: nothing is allowed twice, and a denial may last longer by the step.
-//
-// The state is one string of some 40 bytes; a decision is O(1).
+// When the server's clock steps back over the beginning of a window, that window goes on: nothing is allowed
+// twice, and a denial may last longer by the step. The state is one string of some 40 bytes; a decision is O(1).
 type CalendarWindow struct{ limiterCore }
 
 func (l *CalendarWindow) kind() kind { return kindOnRedis(l, &l.core) }

@@ -153,15 +153,12 @@ func (c *core) newMerger() *merge.Merger {
 	return merge.Shared(c.exec.Client, c.exec.Many, nil).Merger(limit)
 }
 
-// TryAcquire takes one permit from key, if one is available now. It is
-// TryAcquireN(ctx, key, 1).
+// TryAcquire is TryAcquireN(ctx, key, 1).
 func (c *limiterCore) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits from key, all or none. Its errors are those of
-// [Limiter]; after an error caused by Redis or the network, the permits may have been
-// taken, once.
+// TryAcquireN takes n permits from key, all or none. Its errors are those of [Limiter].
 func (c *limiterCore) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	o := Observation{Call: callAcquire, Key: key, N: n}
 	o.Err = c.check(ctx, key, n)
@@ -205,8 +202,7 @@ func (c *core) inRun(words []int64, n, i int64) Result {
 	return c.explain(words, n, min(i+1, allowed)*n, i < allowed)
 }
 
-// Peek returns what key has left now, and changes nothing, even if it returns an error.
-// Its errors are those of TryAcquire.
+// Peek returns what key has left now, and changes nothing. Its errors are those of TryAcquire.
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	return c.peekN(ctx, key, 1)
 }
@@ -230,9 +226,7 @@ func (c *core) peek(ctx context.Context, o *Observation) sending {
 	return nil
 }
 
-// Reset deletes the key's state. It returns ErrInvalidKey for a key that is empty or too
-// long, without asking Redis. After any other error the state may have been deleted all
-// the same.
+// Reset deletes the key's state. After an error other than ErrInvalidKey it may have been deleted all the same.
 func (c *core) Reset(ctx context.Context, key string) error {
 	o := Observation{Call: callReset, Key: key}
 	o.Err = c.check(ctx, key, 1)

@@ -11,21 +11,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
-// A FixedWindow allows up to limit permits per window, and so up to twice that
-// across the boundary of two windows. A window opens with the first permit, or with
-// WithAlignment at fixed times. RetryAfter and ResetAfter are the time until the
-// window ends, to the millisecond (with WithAlignment or WithClock, to the
-// microsecond).
+// A FixedWindow allows up to limit permits per window, and so up to twice that across the boundary of two windows.
+// A window opens with the first permit, or with [WithAlignment] at fixed times. RetryAfter and ResetAfter are the
+// time until the window ends, to the millisecond (with WithAlignment or WithClock, to the microsecond).
 //
-// Rules under one name share one counter, and what was used carries over. The counter has one
-// start. After a change to a longer window, the current window still ends when the old rule says,
-// unless the new rule takes a permit in it; then it goes on for the longer time. After a change
-// to a shorter window, the current window ends when the new rule says. While rules with a longer and
-// with a shorter window are both in use, the first call of the shorter rule after its window's end
-// begins a new count, for the longer rule too. Together the rules allow at most the largest
-// limit in each shortest window.
-//
-// It is the cheapest limiter: its state is one small string; a decision is O(1).
+// Rules under one name share one counter with one start, and together allow at most the largest limit in each
+// shortest window. docs/plans.md says how a window goes on after a change. It is the cheapest limiter: its state
+// is one small string; a decision is O(1).
 type FixedWindow struct{ limiterCore }
 
 func (l *FixedWindow) kind() kind { return kindOnRedis(l, &l.core) }

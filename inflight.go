@@ -67,50 +67,25 @@ func (c *Claim) holds() bool {
 	return ok
 }
 
-// InFlight limits how many permits of a key are held at once, in any number of processes:
-// requests under way, connections, jobs. A [Hold] has its permits until it is released, or
-// until its lease ends because its process crashed or cannot reach Redis.
+// InFlight limits how many permits of a key are held at once, in any number of processes: requests under way,
+// connections, jobs. A [Hold] has its permits until it is released, or until its lease ends because its process
+// crashed or cannot reach Redis.
 //
-//	reports, err := ratelimit.NewInFlight(
-//		client, 20, 30*time.Second, ratelimit.WithName("reports"))
+//	reports, err := ratelimit.NewInFlight(client, 20, 30*time.Second, ratelimit.WithName("reports"))
 //	...
 //	err = reports.Do(ctx, "tenant:42", func(ctx context.Context) error { … })
 //
-// Use [InFlight.Do] if the work is a function: Do extends the lease for as long as the work
-// runs, and cancels the work's context if the lease is lost. Otherwise use
-// [InFlight.TryAcquire]. Use [ClaimHold] to decide together with limiters.
+// [InFlight.Do] extends the lease for as long as the work runs, and cancels the work's context if the lease is
+// lost. Otherwise use [InFlight.TryAcquire], and [ClaimHold] to decide together with limiters.
 //
-// The holds whose lease has not ended by the count of their processes ([Hold.Left]) never
-// have more permits than the limit. A process counts the lease from before it sent the
-// request, by its monotonic clock, and takes off a thousandth, because clocks run at
-// different speeds; Redis counts the lease from the execution of the request, which is later.
-// There are four exceptions.
+// The holds whose lease has not ended by the count of their processes ([Hold.Left]) never have more permits than
+// the limit. There are four exceptions: a failover that loses a hold, a server's clock that steps forward, a
+// process that was suspended, and Reset. The next Extend of such a hold returns [ErrLeaseLost]. docs/inflight.md
+// has the details, also of clocks and of a limit or lease that changes.
 //
-//   - What Redis loses is allowed again: after a failover, each hold that was not replicated
-//     is one too many until its next Extend returns [ErrLeaseLost].
-//   - If the server's clock steps forward, leases end early by the step, and their places
-//     may be given to others. The next Extend of such a hold returns ErrLeaseLost.
-//   - A process that was suspended, for example by the host of its virtual machine, may go on
-//     working for a moment before it notices that its lease has ended.
-//   - Reset makes all permits free, although holds still have them.
-//
-// If the server's clock steps back, no lease becomes longer. Where limiters of several leases use
-// the key, a lease can be too long until a call is denied and finds leases of several lengths: this
-// call shortens the thousand leases that end last.
-//
-// With [WithClock] the limit holds if the clocks of all processes are within [WithMaxSkew] of each
-// other, and the permits of a process that crashed are free again later, by twice WithMaxSkew.
-// Processes with and without WithClock may share a key; the server's clock is then one of the clocks.
-//
-// Limiters of other limits and leases may use the same key while a change is rolled out:
-// each allows a call only if its own limit holds over all permits, and a hold has the
-// lease of the limiter that made it.
-//
-// InFlight is not a [Limiter], because a denial can become false at any moment, when a hold
-// is released. So it cannot be put into a [DenyCache]. Holds and releases that wait at the same
-// time are sent together, as the calls of a Limiter are, unless [WithoutMerging] is given; extensions
-// are sent on their own. A permit that is held takes 50 bytes of Redis, and 140 where a key has more
-// than 128 permits. InFlight is immutable and safe for concurrent use.
+// InFlight is not a [Limiter], because a denial can become false at any moment, when a hold is released. Holds and
+// releases are merged, as the calls of a Limiter are. A held permit takes 50 bytes of Redis, and 140 where a key
+// has more than 128. InFlight is immutable and safe for concurrent use.
 type InFlight struct {
 	core
 	inFlightLimit
@@ -119,11 +94,9 @@ type InFlight struct {
 
 func (f *InFlight) kind() kind { return kindOnRedis(f, &f.core) }
 
-// NewInFlight returns a limiter with which at most limit permits of a key are held at once. limit
-// is 1 to 100,000. lease is how long the permits of a process that has crashed stay taken;
-// it is a whole number of microseconds, from 1ms to 71 years. It should be many times as long
-// as a call to Redis: a hold that is not extended within its lease may lose its permits, and
-// Do extends three times in each lease. The error wraps ErrInvalidConfig. Redis is not asked.
+// NewInFlight returns a limiter with which at most limit permits of a key, 1 to 100,000, are held at once. lease
+// is how long the permits of a process that has crashed stay taken: a whole number of microseconds, from 1ms to 71
+// years. It should be many times as long as a call to Redis. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewInFlight(c Client, limit int, lease time.Duration, opts ...Option) (*InFlight, error) {
 	s, err := collect(newInFlight, opts)
 	if err != nil {
@@ -181,22 +154,16 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 	return f.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits of key, all or none, for one Hold. The Hold is nil if the call
-// is denied or returns an error; Release of a nil Hold does nothing, so that it can be
-// deferred at once. n is at most the limit and at most 1,000, otherwise the error is
-// ErrExceedsLimit. The other errors are those of [Limiter].
+// TryAcquireN takes n permits of key, all or none, for one Hold. The Hold is nil if the call is denied or returns
+// an error; Release of a nil Hold does nothing, so that it can be deferred at once. n is at most the limit and at
+// most 1,000, otherwise the error is ErrExceedsLimit. The other errors are those of [Limiter].
 //
-// In the Result, Limit is the limit and Window the lease. Remaining is how many permits are
-// free after the call, including those of leases that have ended. RetryAfter is the time
-// until enough of the leases that block the call have ended, if none is extended: a retry a
-// microsecond earlier is denied unless a hold was released, and one at that instant is
-// allowed unless a hold was extended or other permits were taken. It bounds how long the
-// permits of crashed holds stay taken, and says nothing about when work is done. ResetAfter
-// is the time until all leases have ended, including that of this call, if none is extended.
+// In the Result, Limit is the limit, Window the lease, and Remaining the permits that are free after the call.
+// RetryAfter is the time until enough of the leases that block the call have ended, and ResetAfter until all have,
+// if none is extended or released.
 //
-// After an error caused by Redis or the network, or if ctx ended during the call, the
-// permits may have been taken. They are then given back in the background, within a second or
-// the client's timeouts; if that fails too, they are free when the lease ends.
+// After an error caused by Redis or the network, or if ctx ended during the call, the permits may have been taken.
+// They are then given back in the background, and at the latest when the lease ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	o := Observation{Call: callHold, Key: key, N: n}
 	o.Err = f.check(ctx, key, n)
@@ -269,21 +236,15 @@ func (f *InFlight) acquire(ctx context.Context, h *Hold) (redisexec.Reply, error
 	return reply, err
 }
 
-// Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or
-// work panics. While work runs, Do extends the lease, first when a third of it is over, and
-// tries again if an extension fails. Do extends the lease until work returns, even after ctx
-// has ended.
+// Do takes one permit of key, runs work, and gives the permit back, even if ctx has ended or work panics. It
+// extends the lease until work returns, first when a third of it is over. The context of work ends with ctx, and
+// is cancelled with [ErrLeaseLost] as its cause if the lease is lost or could not be extended in time: others may
+// then have the permit.
 //
-// The context of work ends with ctx. It is cancelled with [ErrLeaseLost] as its cause, see
-// [context.Cause], if the lease is lost or could not be extended in time. Others may then
-// have the permit, and work should return as soon as it can.
-//
-// If no permit is free, work does not run, and Do returns a *[DeniedError], which
-// errors.Is(err, ErrDenied) matches. If TryAcquire returns an error, work does not run, and
-// Do returns that error. Otherwise Do returns what work returns, joined with an error that
-// wraps ErrLeaseLost if the lease was lost before work returned. A permit that could not be
-// given back within a second is free when its lease ends; Do does not report that. If the lease
-// is over, Do gives the permit back in the background, and does not wait for it.
+// If no permit is free, work does not run, and Do returns a *[DeniedError]. If TryAcquire returns an error, Do
+// returns that. Otherwise Do returns what work returns, joined with an error that wraps ErrLeaseLost if the lease
+// was lost. A permit that could not be given back within a second is free when its lease ends; Do does not report
+// that.
 func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork

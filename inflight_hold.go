@@ -43,10 +43,9 @@ type holds interface {
 
 func (h *Hold) made() bool { return h != nil && h.from != nil }
 
-// Left is the time for which the lease certainly still lasts, by the process's monotonic
-// clock. It is 0 if the lease may have ended or is lost, or if the hold was released. A hold in this process
-// ([LocalInFlight]) has no lease, and lasts until it is released. Check
-// it before a step that must never be taken by more holds than the limit at once.
+// Left is the time for which the lease certainly still lasts, by the process's monotonic clock: 0 if it may have
+// ended or is lost, or if the hold was released. A hold in this process has no lease. Check it before a step that
+// must never be taken by more holds than the limit at once.
 func (h *Hold) Left() time.Duration {
 	if !h.made() {
 		return 0
@@ -62,12 +61,10 @@ func (h *Hold) Left() time.Duration {
 	return max(time.Until(h.until), 0)
 }
 
-// Extend begins the lease again, from now. It returns an error that wraps ErrLeaseLost if the
-// permits are gone: the hold was released, or Redis no longer has it. Other holds may then
-// have the permits, and no later Extend brings them back. After any other error the lease
-// lasts as long as before, or longer.
-//
-// A lease that has ended can be extended for as long as no other hold has needed its place.
+// Extend begins the lease again, from now. It returns an error that wraps ErrLeaseLost if the permits are gone:
+// the hold was released, or Redis no longer has it. No later Extend brings them back. After any other error the
+// lease lasts as long as before, or longer. A lease that has ended can be extended for as long as no other hold
+// has needed its place.
 func (h *Hold) Extend(ctx context.Context) error {
 	if !h.made() {
 		return ErrLeaseLost
@@ -138,11 +135,9 @@ func (h *Hold) over() bool {
 	return h.lost || h.released
 }
 
-// Release gives the permits back. Release does so even if ctx has already ended, and then
-// waits for at most a second; so it can be deferred with a request's context. It may be
-// called several times; once it has returned nil, further calls do not ask Redis. It also
-// returns nil if the lease is lost. After an error the permits are free at the latest when
-// the lease ends.
+// Release gives the permits back, even if ctx has already ended; it then waits for at most a second, so it can be
+// deferred with a request's context. Once it has returned nil, as also for a lease that is lost, further calls do
+// nothing. After an error the permits are free at the latest when the lease ends.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.made() {
 		return nil
@@ -185,12 +180,8 @@ func (h *Hold) operation(op redisexec.Op) redisexec.Operation {
 	return redisexec.Operation{Op: op, N: h.n, Times: 1, Detail: &redisexec.Detail{ID: h.id}}
 }
 
-// Do runs work, and then releases the hold, even if ctx has ended or work panics. While work
-// runs, it extends the lease, and cancels the context of work if the lease is lost, as
-// [InFlight.Do] does, which calls TryAcquire and then this method. Use this method if you need
-// the Result before work begins. It returns what InFlight.Do returns after work has run. If the
-// hold is nil, was released, or its lease may have ended (see Left), work does not run, and the
-// error wraps ErrLeaseLost.
+// Do runs work, and then releases the hold, as [InFlight.Do] does, for callers that need the Result first. If the
+// hold is nil, was released, or its lease may have ended, work does not run, and the error wraps ErrLeaseLost.
 func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	if work == nil {
 		return errNoWork

@@ -35,11 +35,9 @@ func PerHour(n int) Rate { return Rate{n, time.Hour} }
 // Per(7, 4*time.Minute).
 func Per(n int, d time.Duration) Rate { return Rate{n, d} }
 
-// ParseRate reads a rate from a text: a count, a slash and a period. The period is s, m, h
-// or d, for a second, a minute, an hour or 24 hours, or a number of days such as 7d, or a
-// duration as [time.ParseDuration] reads it: "5/m", "1000/h", "3/500ms", "10/1h30m". The
-// error for any other text, and for a rate that no limiter accepts, wraps ErrInvalidConfig
-// and says what to write.
+// ParseRate reads a rate from a text: a count, a slash and a period, which is s, m, h, d, a number of days such as
+// 7d, or a duration as [time.ParseDuration] reads it: "5/m", "1000/h", "3/500ms", "10/1h30m". The error for any
+// other text, and for a rate that no limiter accepts, wraps ErrInvalidConfig.
 func ParseRate(text string) (Rate, error) {
 	const remedy = "write a count and a period, such as 10/m, 500/h or 10/90s"
 	count, period, ok := strings.Cut(text, "/")

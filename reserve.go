@@ -35,44 +35,25 @@ func (b *bucketCore) build(client Client, s settings, a algorithm) error {
 	return nil
 }
 
-// Reserve takes n permits of key that may be used at once, or later, when the bucket has
-// refilled far enough, but within maxWait. The permits that are not there yet are a debt of
-// the bucket, and later calls come after it: TryAcquire is denied until the debt is repaid,
-// and a later reservation is due later. So reservations are due in the order in which Redis
-// decides, in any number of processes, evenly spaced, and each reservation takes one call to
-// Redis. [Wait] reserves and sleeps.
+// Reserve takes n permits of key that may be used at once, or later, but within maxWait. Later calls come after
+// it: TryAcquire is denied, and a later reservation is due later. So reservations are due in the order in which
+// Redis decides, in any number of processes. [Wait] reserves and sleeps.
 //
-// If the permits would be due later than maxWait, Reserve takes nothing and returns a
-// *[WaitError], which matches ErrWaitTooLong and says how long the wait would have been. With
-// a maxWait of 0 it reserves only what may be used at once. Its other errors are those of
-// TryAcquireN, among them ErrExceedsLimit for n above the burst, whatever maxWait is; and
-// ErrInvalidConfig for a maxWait below 0. If ctx ends while the call is in flight, the
-// reservation is cancelled when Redis answers. After another error the permits may have been
-// taken, once.
+// If the permits would be due later than maxWait, Reserve takes nothing and returns a *[WaitError], which says how
+// long the wait would have been. Its other errors are those of TryAcquireN, and ErrInvalidConfig for a maxWait
+// below 0. If ctx ends while the call is in flight, the reservation is cancelled when Redis answers. After another
+// error the permits may have been taken, once.
 //
-// Permits that are used when they are due never exceed burst + rate × t in any interval t;
-// instants are whole microseconds, rounded up. If permits are used late, by at most d, they
-// never exceed burst + rate × (t + d). If the server's clock is set forward, callers that
-// already wait are late by the same time.
-//
-// Limiters of other rules on the key respect reservations: until the last reserved permit is
-// due, they restore none of the reserved permits.
-//
-// The ResetAfter of a denial behind a very large debt may be a microsecond too long.
-//
-// It costs Redis about half as much again as TryAcquire, and more while others wait. A denial of
-// TryAcquire costs about twice as much as usual while others wait.
-//
-// For a leaky bucket, read capacity for burst, and drained for refilled. One of capacity 1 whose callers
-// reserve is a shaper: work flows at the rate, one permit at a time.
+// Permits that are used when they are due never exceed burst + rate × t (capacity + rate × t) in any interval t;
+// used late by at most d, burst + rate × (t + d). It costs Redis half as much again as TryAcquire. docs/waiting.md
+// has the rest.
 func (b *bucketCore) Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error) {
 	return b.promise(ctx, realTime, key, n, maxWait, nil)
 }
 
-// A Reservation holds permits that were taken and may be used after Delay. Call Wait, or
-// sleep for Delay; call Cancel if the permits will not be used. A deferred Cancel is safe: once
-// the permits may be used, it does nothing. A Reservation is safe for concurrent use.
-// A nil Reservation, which Reserve returns with an error, has no permits.
+// A Reservation holds permits that may be used after Delay. Call Wait, or sleep for Delay; call Cancel if the
+// permits will not be used. A deferred Cancel is safe: once the permits may be used, it does nothing. A
+// Reservation is safe for concurrent use. A nil Reservation, which Reserve returns with an error, has no permits.
 type Reservation struct {
 	from    cancels
 	timing  timing
@@ -105,9 +86,8 @@ const (
 	reservationCancelled = 2 // the permits may have been given back
 )
 
-// Delay is the time until the permits may be used, 0 when they may be used now. It counts
-// from the arrival of the reply, so that it never ends early, and ends late by the time that
-// the reply took.
+// Delay is the time until the permits may be used, 0 when they may be used now. It counts from the arrival of the
+// reply, so it never ends early.
 func (r *Reservation) Delay() time.Duration {
 	if !r.made() {
 		return 0
@@ -115,8 +95,8 @@ func (r *Reservation) Delay() time.Duration {
 	return max(r.due.Sub(r.timing.now()), 0)
 }
 
-// Result is the decision, as TryAcquireN would return it: Allowed is true, Remaining is 0 if
-// the permits were not there yet, and ResetAfter includes the debt.
+// Result is the decision, as TryAcquireN would return it: Allowed is true, Remaining is 0 if the permits were not
+// there yet, and ResetAfter includes the debt.
 func (r *Reservation) Result() Result {
 	if r == nil {
 		return Result{}
@@ -124,13 +104,9 @@ func (r *Reservation) Result() Result {
 	return r.result
 }
 
-// Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, it
-// cancels the reservation and returns an error that wraps the context's. If the permits are
-// not due before the deadline of ctx, it cancels at once and returns a *[WaitError]. Do not use
-// the permits after an error: Wait gives them back even if they are due by then.
-//
-// If Redis is slow, the cancel takes up to 100 ms beyond the context's end. Wait does not
-// report whether the cancel gave the permits back.
+// Wait sleeps until the permits may be used, and returns nil. If ctx ends before that, or its deadline comes
+// first, Wait cancels the reservation, and returns an error that wraps the context's, or at once a *[WaitError].
+// Do not use the permits after an error. If Redis is slow, the cancel takes up to 100 ms beyond the context's end.
 func (r *Reservation) Wait(ctx context.Context) error {
 	if !r.made() {
 		return invalidConfig("there is no reservation; Reserve returns one if it returns no error")
@@ -167,25 +143,13 @@ func (r *Reservation) Wait(ctx context.Context) error {
 // the callers: time restores it.
 const cancelTime = 100 * time.Millisecond
 
-// Cancel gives the permits back before they are due; do not use them afterwards. If others have
-// reserved behind it, they already have their instants, at which the permits could be used too: then
-// the permits come back when all of these have cancelled as well. Otherwise time restores them, as it
-// does if other permits have been taken since. Cancel returns nil in all these cases. If it returns an
-// error, the permits may have been given back or not. Once Cancel has asked Redis, Wait returns an
-// error, even if the call of Wait began before.
+// Cancel gives the permits back before they are due; do not use them afterwards. If others have reserved behind
+// it, the permits come back when all of these have cancelled too, and otherwise with time (docs/waiting.md). Once
+// Delay is 0, Cancel asks nobody and returns nil: the permits may have been used. Such permits can be taken with
+// an Estimate, whose Ticket gives them back.
 //
-// Once Delay is 0, Cancel asks nobody and returns nil, whatever ctx is: the permits may have
-// been used, as with a Cancel that is deferred. So a reservation that was due at once is never
-// cancelled by Cancel; take such permits with an Estimate, whose Ticket gives them back.
-//
-// A reservation is known by what it wrote to the key. After the server's clock was set back, or after
-// Reset, a call at the same microsecond can write exactly the same; Cancel then gives back as many
-// permits of that call, once. It takes a rule that restores a permit in about a microsecond, or a
-// coincidence.
-//
-// It asks Redis at most once. After Wait has returned nil, and after another Cancel that has
-// asked Redis, it does nothing and returns nil. If ctx has ended before the permits are due, it
-// returns an error and does not ask Redis: use context.WithoutCancel to cancel because ctx ended.
+// It asks Redis at most once. If it returns an error, the permits may have been given back or not. If ctx has
+// ended before the permits are due, it does not ask Redis: use context.WithoutCancel to cancel because ctx ended.
 func (r *Reservation) Cancel(ctx context.Context) error {
 	if r.Delay() == 0 {
 		return nil

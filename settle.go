@@ -9,37 +9,25 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
-// A Settler takes an estimate first and settles the true cost afterwards, for work whose
-// cost is known only when it is done: the tokens of a language model, the bytes of an
-// answer. Every limiter of this package that decides on Redis on its own is a Settler, and so are
-// [LocalTokenBucket] and the decorators, which ask the limiter inside them. To decide an estimate together with other
-// limits, use [Claim.Estimate].
+// A Settler takes an estimate first and settles the true cost afterwards, for work whose cost is known only when
+// it is done: the tokens of a language model, the bytes of an answer (docs/llm.md). Every limiter of this package
+// is one, but [All]: use [Claim.Estimate] there.
 type Settler interface {
-	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors.
-	// If the call is allowed, the Ticket settles what the work has really cost; if it is
-	// denied, the Ticket is nil. If the work may cost more than the limit, estimate at
-	// most the limit: Settle charges the rest. The call is merged with others, see
-	// [WithoutMerging]; so is Settle.
+	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors. The Ticket settles what
+	// the work has really cost; it is nil if the call is denied. Estimate at most the limit: Settle charges the
+	// rest.
 	//
-	// If a ticket is never settled, because the process has ended or the reply was lost,
-	// its n permits stay taken, as those of any other allowed call: the limit becomes
-	// available again with time.
+	// The permits of a ticket that is never settled stay taken, as those of any other allowed call.
 	Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error)
 
-	// Charge takes n permits from key, even if fewer are left. The missing permits are a
-	// debt: no call is allowed before it is repaid, and RetryAfter and ResetAfter include
-	// it. A bucket repays its debt at its rate; a sliding window or a log repays it when
-	// the permits leave the window. A fixed or calendar window forgets its debt when the
-	// window ends.
+	// Charge takes n permits from key, even if fewer are left. Allowed is true, and Remaining 0 while permits are
+	// missing. No call is allowed before this debt is repaid: by a bucket's rate, by permits that leave a sliding
+	// window or log, or by the end of a fixed or calendar window.
 	//
-	// Allowed is true, Remaining is 0 while there is a debt. n is 1 to 1,000,000,000; with
-	// the storage ZSet 1 to 10,000, and no more than 20,000 permits can count at a time.
-	// ErrTooMuchDebt means that nothing was charged: n is above its bound, a bucket would
-	// take more than 71 years to repay its debt, or more than 4,000,000,000 permits would
-	// count in a window. The numbers of some buckets' states end before 71 years, but at no
-	// debt below 15 times the capacity. The other errors are those of TryAcquire, and
-	// ErrInvalidPermits for n below 1. The call is merged with others, see [WithoutMerging];
-	// one that is refused fails no other.
+	// n is 1 to 1,000,000,000, with the storage ZSet to 10,000. ErrTooMuchDebt means that nothing was charged: n
+	// is above that bound, a bucket would take more than 71 years to repay, or more than 4,000,000,000 permits
+	// (ZSet: 20,000) would count in a window. The other errors are those of TryAcquire, and ErrInvalidPermits for
+	// n below 1.
 	Charge(ctx context.Context, key string, n int) (Result, error)
 }
 
@@ -77,17 +65,9 @@ func unableToSettle(l any, _ *Claim) error {
 	return nil
 }
 
-// WithExactReturns lets a [Ticket] give a bucket only the permits that cannot have been
-// refilled while the ticket was held. Of n permits held for h, these are n − rate × h, rounded
-// down to the units in which the bucket counts; with WithRefillEvery, n less what the steps in
-// h have brought. If a limiter of another rate has written the state, nothing is given back.
-//
-// The permits used then never exceed the bucket's bound in any interval, if a ticket's use
-// counts at the instant of its estimate, all limiters of the key have this rate, and the
-// clock does not step back while the ticket is held. Without this option everything is given
-// back, which can exceed the bound, see [Ticket.Settle]. Choose the option if the bound
-// matters more than the permits that are not given back, and if tickets are held for much
-// less time than a refill takes.
+// WithExactReturns lets a [Ticket] give a bucket only permits that cannot have been refilled while the ticket was
+// held: of n permits held for h, n − rate × h. No interval then has more than the bucket's bound, and less is
+// given back. Without the option everything is given back, see docs/llm.md, "What Settle gives back".
 func WithExactReturns() Option {
 	return limiterOption("WithExactReturns", func(s *settings) {
 		s.exactly = true
@@ -211,51 +191,19 @@ func (c *limiterCore) checkCost(n int) error {
 	return nil
 }
 
-// Settle replaces the ticket's estimate by what the work has really cost: actual permits, 0
-// or more. If the estimate was too high, it gives the difference back. If it was too low, it
-// charges the difference as [Settler.Charge] does, however much that is.
+// Settle replaces the ticket's estimate by what the work has really cost: actual permits, 0 or more. It gives the
+// difference back, or charges it as [Settler.Charge] does, however much that is.
 //
-// A ticket is settled at most once. After an error the difference may have been settled or
-// not, and later calls return ErrSettled. There are three exceptions, after which the ticket
-// can still be settled: ErrInvalidPermits (actual is below 0), ErrTooMuchDebt for a charge
-// that no limiter of this kind takes, and a context that had ended before the call.
+// A ticket is settled at most once. After an error the difference may have been settled or not, and later calls
+// return ErrSettled. After three errors the ticket can still be settled: ErrInvalidPermits (actual is below 0),
+// ErrTooMuchDebt for a charge that no limiter of this kind takes, and that of a context that had ended before the
+// call.
 //
-// What is given back depends on the limiter:
-//
-//   - A bucket takes back everything, but never more than fills it. It may have refilled the
-//     same permits while the ticket was held, so that more than burst + rate × t are used in an
-//     interval t. This needs an interval that begins while tickets of the key are held, and a
-//     bucket that is full at some time while they are held. Let h be how long, without a break,
-//     tickets had been held when the interval began. It then has at most rate × h permits more,
-//     and at most as many more as are given back in it of earlier estimates. With
-//     [WithExactReturns] no interval has more, and less is given back. While permits are
-//     promised to callers that [Wait], nothing is given back, because the next caller would get
-//     the same instants as these callers.
-//   - A fixed or calendar window takes permits back while the window from which they were
-//     taken lasts. After its end nothing is given back, and nothing needs to be.
-//   - Sliding windows and logs remove the permits as if they had never been taken. Hash,
-//     List and a log rewrite the later totals of the key's state, about 2 µs of Redis's time
-//     each; so if 512 or more sub-windows or entries came later, nothing is given back, and the
-//     estimate counts until it leaves the windows. Permits of one instant share an entry, and
-//     with [WithResolution] or in a sub-window those of a longer time do: where more than 512
-//     calls of a key may come while a ticket is held, choose it so that fewer entries do.
-//
-// Nothing is given back where the permits are not found: the server's clock has stepped back
-// and moved them, or another limiter has changed the length of a fixed window. A Reset gives
-// back the permits of all tickets of its key: settle a ticket before the Reset, or not at
-// all, because a bucket does not notice the Reset. A sliding window or log can mistake
-// permits of other calls for the ticket's, if they were taken in the same sub-window or at
-// the same instant after a Reset, or after the clock stepped back. A calendar window can do so
-// if a limiter of another calendar on the key has begun the count again in between.
-//
-// With [WithClock], the instant of what is given back stays in the state for as long as the
-// clocks may be apart. Otherwise a clock that is behind could use a window twice. Until the
-// next call that is allowed, the ResetAfter of a sliding window or a log can be that of permits
-// that were given back, and if other permits are left, the key can stay for as long.
-//
-// A fixed or calendar window whose permits are all given back is forgotten. If the server's
-// clock then steps back over the start of an aligned or calendar window, the window before it
-// begins again.
+// A bucket takes everything back, but never more than fills it, and nothing while permits are promised to callers
+// that [Wait]. A fixed or calendar window takes permits back until it ends. Sliding windows and logs forget the
+// permits, unless 512 or more sub-windows or entries came later: then nothing is given back. A Reset gives back
+// the permits of all tickets of its key, so settle before it, or not at all. By how much returns to a bucket can
+// exceed its bound, and what clocks that step back do, is in docs/llm.md, "What Settle gives back".
 func (t *Ticket) Settle(ctx context.Context, actual int) error {
 	if t == nil || t.from == nil {
 		return invalidConfig("there is no ticket; Estimate returns one when it is allowed")

@@ -12,18 +12,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/scripts"
 )
 
-// A SlidingLog keeps a log of the permits taken and applies several rules to it at
-// once, exactly: no interval of a rule's window ever holds more permits than the rule's
-// limit. The Result is that of one rule: the rule that blocks longest when the call is
-// denied, the one with the fewest permits left when the call is allowed.
+// A SlidingLog keeps a log of the permits taken and applies several rules to it at once, exactly: no interval of a
+// rule's window ever holds more permits than the rule's limit. The Result is that of one rule: the one that blocks
+// longest when the call is denied, the one with the fewest permits left when it is allowed.
 //
-// An entry of the log takes 14 bytes, and 20 once billions of permits have been taken
-// from the key. There are at most as many entries as the largest limit; WithResolution
-// merges them. A decision reads O(rules × log limit) entries. The first call after a pause
-// drops at once all entries that have left every window, which takes 0.6 ms for a million
-// entries.
-//
-// Logs with other rules may use the same key, as for a [SlidingWindow].
+// An entry takes 14 to 20 bytes. There are at most as many as the largest limit; [WithResolution] merges them. A
+// decision reads O(rules × log limit) entries. Logs with other rules may use the same key, as for a
+// [SlidingWindow].
 type SlidingLog struct{ limiterCore }
 
 func (l *SlidingLog) kind() kind { return kindOnRedis(l, &l.core) }

@@ -11,24 +11,16 @@ import (
 
 // A SlidingWindow allows at most limit permits in any interval of one window.
 //
-// With the storages Hash and List it counts by sub-windows, forty unless WithSubWindows
-// gives another number. A sub-window counts until its last instant has left the
-// window. That never allows more than the limit, and makes a permit available again up
-// to one sub-window late; with a single sub-window that is up to another whole window.
-// Hash and List make the same decisions. A decision is O(1) amortised, even with a thousand
-// sub-windows.
+// With the storages List and Hash it counts by sub-windows, forty unless [WithSubWindows] gives another number. A
+// sub-window counts until its last instant has left the window: that never allows more than the limit, and makes a
+// permit available again up to one sub-window late. A decision is O(1) amortised.
 //
-// Limiters with other windows may use the same key, while a change is rolled out or because
-// plans have different windows. A call is allowed only if its own rule holds over all
-// permits that are kept. What a longer window needs is kept until the last permit that its
-// limiter took has left that window; until then, permits taken under a shorter rule are
-// added to the same entries.
+// The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision for n permits takes some 2
+// µs of Redis's time a permit, so its limit is at most 10,000. A [SlidingLog] is as exact, takes an eighth of the
+// memory, and accepts any limit and n.
 //
-// The storage ZSet is exact. It keeps about 120 bytes for each permit, and a decision
-// for n permits is O(n log limit), some 2 µs a permit, and in that time Redis serves
-// nothing else. So its limit is at most 10,000, and so are the permits that one call of
-// [TryAcquireAll] or [All] takes from all its windows of this kind. A [SlidingLog] is as exact,
-// takes an eighth of the memory, and accepts any limit and n.
+// Limiters with other windows may use the same key, while a change is rolled out or by plan. A call is allowed
+// only if its own rule holds over all permits that are kept.
 type SlidingWindow struct{ limiterCore }
 
 func (l *SlidingWindow) kind() kind { return kindOnRedis(l, &l.core) }
