@@ -7,10 +7,9 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/calendars"
-	"github.com/tryacquire/ratelimit/internal/decision"
-	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
+	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
 // A CalendarWindow allows up to limit permits in each day, week or month of a time zone, for quotas and billing.
@@ -52,23 +51,11 @@ func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*Cale
 		id: algorithms.CalendarWindow, scripts: scripts.Of("calendarwindow"), most: own,
 		args:     []string{strconv.Itoa(own)},
 		instants: (&calendars.Windows{Calendar: cal.of}).Around,
-		cost:     redisexec.Cost{Key: 8, Run: 1}, explainer: calendarExplainer{int64(limit), int64(own)},
+		cost:     redisexec.Cost{Key: 8, Run: 1}, explainer: windows.Calendar{Limit: int64(limit), Own: int64(own)},
 	}); err != nil {
 		return nil, err
 	}
 	return l, nil
-}
-
-// wordLength is, behind the words of a fixed window's reply, the length of the window in microseconds.
-const wordLength = wordLeft + 1
-
-// calendarExplainer explains the replies of a calendar window. own is the part of limit that
-// this limiter may use, see WithHeadroom.
-type calendarExplainer struct{ limit, own int64 }
-
-func (c calendarExplainer) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
-	f := fixed{limit: c.limit, own: c.own, window: exact.Duration(words[wordLength]), unit: time.Microsecond}
-	return f.Explain(words, n, taken, allowed)
 }
 
 // A Calendar divides time into days, weeks or months of a time zone, for a

@@ -3,13 +3,10 @@ package ratelimit
 import (
 	"cmp"
 	"slices"
-	"strconv"
 
 	"github.com/tryacquire/ratelimit/internal/algorithms"
-	"github.com/tryacquire/ratelimit/internal/decision"
-	"github.com/tryacquire/ratelimit/internal/exact"
-	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
+	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
 // A SlidingLog keeps a log of the permits taken and applies several rules to it at once, exactly: no interval of a
@@ -43,13 +40,16 @@ func NewSlidingLog(c Client, rules []Rule, opts ...Option) (*SlidingLog, error) 
 			return nil, err
 		}
 	}
-	resolution := max(s.resolution.Microseconds(), 1)
+	log := windows.Log{Headroom: s.headroom, Resolution: max(s.resolution.Microseconds(), 1)}
+	for _, rule := range sorted {
+		log.Rules = append(log.Rules, windows.Rule(rule))
+	}
 	of := scripts.Of("slidinglog")
 	if len(sorted) == 1 { // it decides as a sliding window in a list does, on the same state
 		of = scripts.Of("slidingwindow_list")
 	}
 	l := &SlidingLog{}
-	if err := l.build(c, s, logAlgorithm(algorithms.SlidingLog, of, resolution, logExplainer{sorted, s.headroom}, s.clock != nil)); err != nil {
+	if err := l.build(c, s, logAlgorithm(algorithms.SlidingLog, of, log, s.clock != nil)); err != nil {
 		return nil, err
 	}
 	return l, nil
@@ -84,85 +84,10 @@ func checkRules(rules []Rule) ([]Rule, error) {
 // logAlgorithm is a sliding log, or a sliding window by sub-windows, which is a log of
 // one rule at the resolution of a sub-window. byCaller says that the caller's clock
 // decides.
-func logAlgorithm(id string, of *scripts.Scripts, resolution int64, log logExplainer, byCaller bool) algorithm {
-	rules := log.rules
-	grain := strconv.FormatInt(resolution, 10)
-	// What the state has of the limiter that wrote it, see the scripts.
-	rule := strconv.FormatInt(rules[len(rules)-1].Window.Microseconds(), 10) + "/" + grain
-	if byCaller {
-		rule += "@"
-	}
-	a := algorithm{
-		id: id, scripts: of, most: log.own(0),
-		args: []string{rule, grain},
-		cost: logCost(resolution, rules), explainer: log,
-	}
-	if len(rules) > 1 {
-		a.rules = len(rules)
-		a.args = append(a.args, strconv.Itoa(len(rules)))
-	}
-	for i, rule := range rules {
-		a.args = append(a.args, strconv.Itoa(log.own(i)), strconv.FormatInt(rule.Window.Microseconds(), 10))
+func logAlgorithm(id string, of *scripts.Scripts, log windows.Log, byCaller bool) algorithm {
+	a := algorithm{id: id, scripts: of, most: log.Own(0), args: log.Args(byCaller), cost: log.Cost(), explainer: log}
+	if len(log.Rules) > 1 {
+		a.rules = len(log.Rules)
 	}
 	return a
 }
-
-// logCost: to decide a run beyond the key's first, each rule searches the log, which
-// takes longer the further an entry is from both ends of the list.
-func logCost(resolution int64, rules []Rule) redisexec.Cost {
-	longest := rules[len(rules)-1]
-	entries := min(int64(longest.Limit), longest.Window.Microseconds()/resolution) // at most
-	far := 1 + min(entries/250_000, 4)
-	return redisexec.Cost{Key: 15 + 25*(len(rules)-1), Run: 40 * len(rules) * int(far), Back: 120 * int(far)}
-}
-
-// logExplainer explains the replies of a log.
-type logExplainer struct {
-	rules    []Rule // from the smallest window up
-	headroom int    // what of each limit is left to other limiters
-}
-
-// The words of a log's reply, after decision.WordAllowed.
-const (
-	wordNewest  = 1 // microseconds from now to the last instant at which a permit was taken, the run's included
-	wordBlocked = 2 // microseconds until the denied requests of the run fit
-	wordUsed    = 3 // for each rule, the permits that count before the run
-	// Behind the last rule's, if there are several rules: the number of the rule that
-	// blocks longest, from 1, or 0 if none does.
-)
-
-func (l logExplainer) Explain(words []int64, n, taken int64, allowed bool) decision.Result {
-	rules := l.rules
-	newest, blocked, used := words[wordNewest], words[wordBlocked], words[wordUsed:]
-	longest := rules[len(rules)-1].Window
-	r := decision.Result{
-		Allowed:    allowed,
-		ResetAfter: max(longest+exact.Duration(newest), 0),
-	}
-	governing := 0 // the rule that the Result is about
-	if allowed {
-		if used[len(rules)-1]+taken == 0 { // under the longest rule
-			r.ResetAfter = 0
-		}
-		for rule := range rules {
-			if left := l.left(rule, used[rule]+taken); rule == 0 || left < r.Remaining {
-				governing, r.Remaining = rule, left
-			}
-		}
-	} else {
-		if len(rules) > 1 {
-			blocking := used[len(rules)]
-			// In bounds, whatever Redis replied.
-			governing = int(min(max(blocking-1, 0), int64(len(rules)-1)))
-		}
-		r.Remaining = l.left(governing, used[governing]+taken)
-		r.RetryAfter = exact.Duration(blocked)
-	}
-	r.Limit, r.Window = rules[governing].Limit, rules[governing].Window
-	return r
-}
-
-// own is what of a rule's limit this limiter may use.
-func (l logExplainer) own(rule int) int { return l.rules[rule].Limit - l.headroom }
-
-func (l logExplainer) left(rule int, used int64) int { return int(max(int64(l.own(rule))-used, 0)) }

@@ -7,6 +7,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
+	"github.com/tryacquire/ratelimit/internal/windows"
 )
 
 // A SlidingWindow allows at most limit permits in any interval of one window.
@@ -43,7 +44,7 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 	if err := s.checkHeadroom("limit", limit); err != nil {
 		return nil, err
 	}
-	rules := logExplainer{[]Rule{{limit, window}}, s.headroom}
+	log := windows.Log{Rules: []windows.Rule{{Limit: limit, Window: window}}, Headroom: s.headroom}
 	in := algorithms.Storages()[s.storage]
 	of := scripts.Of(in.Files[0].Name)
 	var a algorithm
@@ -56,9 +57,9 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 			return nil, invalidConfig("the limit is %d; with the storage ZSet it must be at most %d; a SlidingLog is as exact, for any limit", limit, maxZSet)
 		}
 		a = algorithm{
-			id: in.ID, scripts: of, most: rules.own(0),
-			args: exact.Texts(int64(rules.own(0)), window.Microseconds()),
-			cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}, explainer: rules,
+			id: in.ID, scripts: of, most: log.Own(0),
+			args: exact.Texts(int64(log.Own(0)), window.Microseconds()),
+			cost: redisexec.Cost{Key: 12, Run: 10, Permit: 3, Back: 45}, explainer: log,
 			mostCharge: maxZSet,
 			which:      func(last, n int64) int64 { return last - n + 1 }, // the number of the first member
 		}
@@ -71,7 +72,8 @@ func NewSlidingWindow(c Client, limit int, window time.Duration, opts ...Option)
 			return nil, invalidConfig("the window %v is not divisible into %d sub-windows of whole microseconds; "+
 				"choose another number with WithSubWindows", window, subWindows)
 		}
-		a = logAlgorithm(in.ID, of, window.Microseconds()/subWindows, rules, s.clock != nil)
+		log.Resolution = window.Microseconds() / subWindows
+		a = logAlgorithm(in.ID, of, log, s.clock != nil)
 	}
 	l := &SlidingWindow{}
 	if err := l.build(c, s, a); err != nil {
