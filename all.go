@@ -9,9 +9,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/limitername"
-	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // All is several limiters on one key, as one [Limiter]: a call takes its permits from
@@ -344,7 +344,7 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 		ctx = bounded
 	}
 	if len(holds) == 1 && used == nil {
-		return nil, redisexec.Safely(func() error { return holds[0].Release(ctx) })
+		return nil, await.Safely(func() error { return holds[0].Release(ctx) })
 	}
 	var tickets, releases [maxGroup]error
 	var each sync.WaitGroup
@@ -353,7 +353,7 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 		settled, released = errors.Join(tickets[:]...), errors.Join(releases[:]...)
 	}()
 	for i, h := range holds {
-		each.Go(func() { releases[i] = redisexec.Safely(func() error { return h.Release(ctx) }) })
+		each.Go(func() { releases[i] = await.Safely(func() error { return h.Release(ctx) }) })
 	}
 	for i, p := range slices.Backward(r.Parts) {
 		if p.Ticket == nil || used == nil {
@@ -361,7 +361,7 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 		}
 		defer func() { // in the order of the parts, even if one panics
 			n := used(p)
-			each.Go(func() { tickets[i] = redisexec.Safely(func() error { return p.Ticket.Settle(ctx, n) }) })
+			each.Go(func() { tickets[i] = await.Safely(func() error { return p.Ticket.Settle(ctx, n) }) })
 		}()
 	}
 	return nil, nil

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/identity"
-	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
 // TryAcquireAcrossSlots is [TryAcquireAll] for keys that are in several slots of a Cluster, or on
@@ -166,7 +166,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 	returned := false
 	defer func() {
 		if !returned {
-			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, redisexec.Unfinished(recover()))}
+			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, await.Unfinished(recover()))}
 		}
 	}()
 	a.bucket = c.limiter.isBucket()

@@ -12,7 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
-	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -86,11 +86,11 @@ func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 	defer cancel()
 	for range 40 { // more than may be in flight
 		_, err := l.TryAcquire(cancellable, "k")
-		require.ErrorIs(t, err, redisexec.ErrGoexit)
+		require.ErrorIs(t, err, await.ErrGoexit)
 		_, err = l.Peek(cancellable, "k")
-		require.ErrorIs(t, err, redisexec.ErrGoexit)
-		require.ErrorIs(t, l.Reset(cancellable, "k"), redisexec.ErrGoexit)
-		require.ErrorIs(t, l.Preload(cancellable), redisexec.ErrGoexit)
+		require.ErrorIs(t, err, await.ErrGoexit)
+		require.ErrorIs(t, l.Reset(cancellable, "k"), await.ErrGoexit)
+		require.ErrorIs(t, l.Preload(cancellable), await.ErrGoexit)
 	}
 }
 

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/limitername"
-	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
@@ -230,7 +230,7 @@ func (s *Shadow) run(ctx context.Context, t trialCall) {
 		}
 	}
 	defer use()()
-	s.ask(redisexec.CountLeft(ctx, use), &t)
+	s.ask(await.CountLeft(ctx, use), &t)
 }
 
 // ask asks the trial, and reports its answer.

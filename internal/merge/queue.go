@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -80,11 +81,18 @@ func (q *queue) operate(ctx context.Context, l *Limit, key string, o redisexec.O
 	case <-ctx.Done():
 		sent := q.leave(s)
 		if sent != redisexec.Unsent {
-			o.AwaitLate(s.batch.done, s.reply)
+			if late := o.IfLate(); late != nil {
+				go func() {
+					<-s.batch.done
+					late(s.reply())
+				}()
+			}
 		}
 		return redisexec.Reply{Batch: sent, Late: true}, ctx.Err()
 	}
 }
+
+var replies await.Pool[redisexec.Reply]
 
 // operateDirectly makes a call that enter has counted as in flight. The call stays in
 // flight until its execution has ended, even if its caller leaves.
@@ -92,7 +100,9 @@ func (q *queue) operateDirectly(ctx context.Context, l *Limit, key string, o red
 	if ctx.Done() == nil { // a closure would allocate
 		return q.sendDirectly(ctx, l, key, o)
 	}
-	return o.Await(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, l, key, o) })
+	reply, left, err := replies.Do(ctx, func() (redisexec.Reply, error) { return q.sendDirectly(ctx, l, key, o) }, o.IfLate())
+	reply.Late = left
+	return reply, err
 }
 
 func (q *queue) sendDirectly(ctx context.Context, l *Limit, key string, o redisexec.Operation) (redisexec.Reply, error) {
@@ -285,7 +295,7 @@ func (q *queue) start(b *batch) {
 }
 
 func (q *queue) sendAll(b *batch) {
-	redisexec.GrowStack()
+	await.GrowStack()
 	defer func() {
 		if b != nil { // a hook of the client ended the goroutine
 			q.start(q.finish(b))

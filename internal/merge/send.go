@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
@@ -42,7 +43,7 @@ func (s *sender) send(b *batch) {
 	defer close(b.done)
 	ctx, cancel := b.context()
 	defer cancel()
-	defer func() { b.fail(redisexec.Unfinished(recover())) }()
+	defer func() { b.fail(await.Unfinished(recover())) }()
 	keys := b.pendingKeys()
 	switch {
 	case len(keys) == 1 && b.single(keys[0]):

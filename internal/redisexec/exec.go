@@ -158,10 +158,10 @@ func (e *Executor) Delete(ctx context.Context, key string) error {
 			args = append(args, name)
 		}
 	}
-	_, err := Await(ctx, func() (Reply, error) {
+	_, _, err := replies.Do(ctx, func() (Reply, error) {
 		unlink := Once{redis.NewIntCmd(ctx, args...)}
 		return Reply{}, unlink.Send(ctx, e.Client)
-	})
+	}, nil)
 	return err
 }
 
@@ -188,12 +188,12 @@ func (e *Executor) Scripts() []*script.Script {
 
 // Load loads scripts as [Executor.Load] does.
 func Load(ctx context.Context, client redisclient.Client, scripts ...*script.Script) error {
-	_, err := Await(ctx, func() (Reply, error) {
+	_, _, err := replies.Do(ctx, func() (Reply, error) {
 		if servers := redisclient.Of(client); servers != nil {
 			return Reply{}, servers.Each(ctx, func(ctx context.Context, server redisclient.Client) error { return load(ctx, server, scripts) })
 		}
 		return Reply{}, load(ctx, client, scripts)
-	})
+	}, nil)
 	return err
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -249,7 +250,7 @@ func TestCallsThatDoNotReturnAreErrors(t *testing.T) {
 	require.EqualError(t, err, "the client or the clock panicked: boom")
 	e.Client = client(func(redis.Cmder) error { runtime.Goexit(); return nil })
 	_, err = e.Ask(within, "k", take(1))
-	require.ErrorIs(t, err, ErrGoexit)
+	require.ErrorIs(t, err, await.ErrGoexit)
 }
 
 func TestAllocations(t *testing.T) {

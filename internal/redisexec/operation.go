@@ -6,6 +6,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -54,26 +55,12 @@ type Detail struct {
 	Late func(Reply, error)
 }
 
-func (o Operation) late() func(Reply, error) {
+// IfLate is Late, nil also if there is no Detail.
+func (o Operation) IfLate() func(Reply, error) {
 	if o.Detail == nil {
 		return nil
 	}
 	return o.Late
-}
-
-// Await runs do as [Await] does. The Late of o gets what the caller does not.
-func (o Operation) Await(ctx context.Context, do func() (Reply, error)) (Reply, error) {
-	return awaitOr(ctx, do, o.late())
-}
-
-// AwaitLate calls Late, if there is one, with what reply returns when done is closed.
-func (o Operation) AwaitLate(done <-chan struct{}, reply func() (Reply, error)) {
-	if late := o.late(); late != nil {
-		go func() {
-			<-done
-			late(reply())
-		}()
-	}
 }
 
 // Append adds o as many.lua and operations.lua read it.
@@ -117,6 +104,8 @@ func (e *Executor) WordsOf(op Op, reply []int64) int {
 	return e.Words
 }
 
+var replies await.Pool[Reply]
+
 // Ask runs an operation on its own. key is its name in Redis. Ask returns the context's error as
 // soon as ctx ends; Redis may then execute the operation all the same, once, and Late gets the
 // outcome. The caller calls Done on the reply.
@@ -124,7 +113,9 @@ func (e *Executor) Ask(ctx context.Context, key string, o Operation) (Reply, err
 	if ctx.Done() == nil { // a closure would allocate
 		return e.Operate(ctx, key, o)
 	}
-	return o.Await(ctx, func() (Reply, error) { return e.Operate(ctx, key, o) })
+	reply, left, err := replies.Do(ctx, func() (Reply, error) { return e.Operate(ctx, key, o) }, o.IfLate())
+	reply.Late = left
+	return reply, err
 }
 
 // Operate is Ask, but it waits for the client even after ctx has ended.

@@ -115,19 +115,6 @@ func TestACallInABubble(t *testing.T) {
 	}
 }
 
-func TestAReleasedTaskKeepsNothing(t *testing.T) {
-	used := newTask()
-	used.f, used.done = func() (Reply, error) { return Reply{}, nil }, make(chan struct{})
-	used.reply, used.err = Reply{Words: []int64{1}}, context.Canceled
-	used.over.Store(true)
-	used.release() // another call may have it from now on, but none is made here
-	require.Nil(t, used.f)
-	require.Nil(t, used.done)
-	require.Zero(t, used.reply)
-	require.NoError(t, used.err)
-	require.False(t, used.over.Load())
-}
-
 func BenchmarkCallWithAContext(b *testing.B) {
 	within, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,4 +1,5 @@
-package redisexec
+// Package await lets a caller leave a call that goes on.
+package await
 
 import (
 	"context"
@@ -9,79 +10,79 @@ import (
 	"sync/atomic"
 )
 
-// Await returns what f returns, or the context's error as soon as the context ends:
+// A Pool runs functions in goroutines of their own, so that their callers can leave. R is what they return, whose memory Done
+// releases.
+//
+// Tasks are pooled. Their channels and goroutines are not, because those made in a
+// bubble of testing/synctest can only be used there.
+type Pool[R interface{ Done() }] struct{ tasks sync.Pool }
+
+// Do returns what f returns, or the context's error as soon as the context ends:
 // while go-redis waits for a reply, it notices a deadline only if its options say so,
 // and never notices a cancellation. An f that is still running then ends with the
-// client's timeouts. A panic in f is returned as an error, because it would end the
-// process.
-func Await(ctx context.Context, f func() (Reply, error)) (Reply, error) { return awaitOr(ctx, f, nil) }
-
-// awaitOr is Await. If the context ends first, the Reply says that it is late, and late gets what f
-// returns, unless late is nil.
-func awaitOr(ctx context.Context, f func() (Reply, error), late func(Reply, error)) (Reply, error) {
+// client's timeouts; left is true, and late gets what f returns, unless late is nil. A panic in f is returned as an
+// error, because it would end the process.
+func (p *Pool[R]) Do(ctx context.Context, f func() (R, error), late func(R, error)) (reply R, left bool, err error) {
 	if ctx.Done() == nil {
-		return f()
+		reply, err = f()
+		return reply, false, err
 	}
-	t := newTask()
+	t := p.task()
 	done := make(chan struct{})
 	t.f, t.done, t.late = f, done, late
 	go t.start()
 	select {
 	case <-done:
 	case <-ctx.Done():
-		left, counted := ctx.Value(leftKey{}).(func() func())
+		count, counted := ctx.Value(leftKey{}).(func() func())
 		if counted {
-			t.ended = left()
+			t.ended = count()
 		}
 		if !t.over.Swap(true) {
-			return Reply{Late: true}, ctx.Err()
+			return reply, true, ctx.Err()
 		}
 		if counted { // it has returned in this moment
 			t.ended()
 		}
 	}
-	reply, err := t.reply, t.err
+	reply, err = t.reply, t.err
 	t.release()
-	return reply, err
+	return reply, false, err
 }
 
 type leftKey struct{}
 
-// CountLeft returns a context in which Await calls left when it leaves an f that still runs, and
+// CountLeft returns a context in which Do calls left when it leaves an f that still runs, and
 // what left returns when that f has returned.
 func CountLeft(ctx context.Context, left func() (ended func())) context.Context {
 	return context.WithValue(ctx, leftKey{}, left)
 }
 
-// A task runs a function in a goroutine of its own, so that the caller can leave. Both
-// set over when they no longer need the task, and whoever sets it second releases it.
-//
-// Tasks are pooled. Their channels and goroutines are not, because those made in a
-// bubble of testing/synctest can only be used there.
-type task struct {
+// A task is a function that runs. It and its caller set over when they no longer need the task, and whoever sets it
+// second releases it.
+type task[R interface{ Done() }] struct {
+	pool  *Pool[R]
 	start func() // run; kept, because the go statement would allocate it
-	f     func() (Reply, error)
+	f     func() (R, error)
 	done  chan struct{} // closed when f has returned, unless the caller has left
 	over  atomic.Bool
 	ended func() // see CountLeft; nil: nobody counts
-	late  func(Reply, error)
+	late  func(R, error)
 
-	reply Reply
+	reply R
 	err   error
 }
 
-var tasks sync.Pool
-
-func newTask() *task {
-	if t, ok := tasks.Get().(*task); ok {
+func (p *Pool[R]) task() *task[R] {
+	if t, ok := p.tasks.Get().(*task[R]); ok {
 		return t
 	}
-	t := &task{}
+	t := &task[R]{pool: p}
 	t.start = t.run
 	return t
 }
 
-func (t *task) run() {
+func (t *task[R]) run() {
 	GrowStack()
 	returned := false
 	defer func() {
@@ -108,10 +109,11 @@ func (t *task) run() {
 }
 
 // release puts t into the pool. t then refers to nothing of the caller's.
-func (t *task) release() {
-	t.f, t.done, t.ended, t.late, t.reply, t.err = nil, nil, nil, nil, Reply{}, nil
+func (t *task[R]) release() {
+	var none R
+	t.f, t.done, t.ended, t.late, t.reply, t.err = nil, nil, nil, nil, none, nil
 	t.over.Store(false)
-	tasks.Put(t)
+	t.pool.tasks.Put(t)
 }
 
 // ErrGoexit is the error of calls whose goroutine a hook of the client ended.
