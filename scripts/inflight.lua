@@ -104,7 +104,7 @@ if allowed < times then
     leaves = blocking[2] + 0
   end
   if repair then leaves = math.min(leaves, now + longest) end
-  if mark == '' and (last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
+  if mark == '' and (repair or last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
     local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
     for i = 1, #later, 2 do
       local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
