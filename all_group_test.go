@@ -12,6 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 // TestGroupsShareQueues of one client, the same algorithms and one clock, in any order of the claims.
@@ -103,8 +104,8 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 			require.NoError(t, small.Reset(ctx, "{t}"))
 			require.NoError(t, PreloadAll(ctx, ClaimOf(small, "{t}", 1), ClaimOf(windows[0], "{t}", 1)))
 			plans := []*TokenBucket{large, small, large, small, large, small, large}
-			outside := newRelay(client)
-			defer outside.stop()
+			outside := fakes.NewRelay(client)
+			defer outside.Stop()
 			results := make([]AllResult, len(plans))
 			synctest.Test(t, func(t *testing.T) {
 				first := newGate(outside)

@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 func TestAllowAllAndDenyAll(t *testing.T) {
@@ -14,11 +17,11 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 	cancel()
 	for _, c := range []struct {
 		name string
-		l    Limiter
-		want Result
+		l    ratelimit.Limiter
+		want ratelimit.Result
 	}{
-		{"AllowAll", AllowAll(), Result{Allowed: true}},
-		{"DenyAll", DenyAll(), Result{RetryAfter: time.Second, ResetAfter: time.Second}},
+		{"AllowAll", ratelimit.AllowAll(), ratelimit.Result{Allowed: true}},
+		{"DenyAll", ratelimit.DenyAll(), ratelimit.Result{RetryAfter: time.Second, ResetAfter: time.Second}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			for range 3 {
@@ -39,34 +42,34 @@ func TestAllowAllAndDenyAll(t *testing.T) {
 }
 
 func TestUnlimited(t *testing.T) {
-	for name, l := range map[string]Limiter{
-		"AllowAll":                          AllowAll(),
-		"AllowAll in an outage":             newTestFallback(t, always(Result{}, errDown), AllowAll()),
-		"AllowAll at the end of a chain":    newTestFallback(t, always(Result{}, errDown), newTestFallback(t, always(Result{}, errDown), AllowAll())),
-		"AllowAll of a DenyCache":           Must(NewDenyCache(AllowAll())),
-		"AllowAll in an outage, remembered": Must(NewDenyCache(newTestFallback(t, always(Result{}, errDown), AllowAll()))),
+	for name, l := range map[string]ratelimit.Limiter{
+		"AllowAll":                          ratelimit.AllowAll(),
+		"AllowAll in an outage":             newTestFallback(t, always(ratelimit.Result{}, errDown), ratelimit.AllowAll()),
+		"AllowAll at the end of a chain":    newTestFallback(t, always(ratelimit.Result{}, errDown), newTestFallback(t, always(ratelimit.Result{}, errDown), ratelimit.AllowAll())),
+		"AllowAll of a DenyCache":           ratelimit.Must(ratelimit.NewDenyCache(ratelimit.AllowAll())),
+		"AllowAll in an outage, remembered": ratelimit.Must(ratelimit.NewDenyCache(newTestFallback(t, always(ratelimit.Result{}, errDown), ratelimit.AllowAll()))),
 	} {
-		for _, ask := range []func() (Result, error){
-			func() (Result, error) { return l.TryAcquire(t.Context(), "k") },
-			func() (Result, error) { return l.TryAcquireN(t.Context(), "k", math.MaxInt) },
-			func() (Result, error) { return l.Peek(t.Context(), "k") },
+		for _, ask := range []func() (ratelimit.Result, error){
+			func() (ratelimit.Result, error) { return l.TryAcquire(t.Context(), "k") },
+			func() (ratelimit.Result, error) { return l.TryAcquireN(t.Context(), "k", math.MaxInt) },
+			func() (ratelimit.Result, error) { return l.Peek(t.Context(), "k") },
 		} {
 			r, err := ask()
 			require.NoError(t, err, name)
 			require.True(t, r.Unlimited(), name)
 			r.Fallback = false
-			require.Equal(t, Result{Allowed: true}, r, name)
+			require.Equal(t, ratelimit.Result{Allowed: true}, r, name)
 		}
 	}
 
-	require.False(t, must(t)(DenyAll().TryAcquire(t.Context(), "k")).Unlimited(), "a denial is not unlimited")
+	require.False(t, must(t)(ratelimit.DenyAll().TryAcquire(t.Context(), "k")).Unlimited(), "a denial is not unlimited")
 	require.False(t, byPrimary.Unlimited())
 	require.False(t, bySecondary.Unlimited())
-	r, err := AllowAll().TryAcquire(t.Context(), "")
+	r, err := ratelimit.AllowAll().TryAcquire(t.Context(), "")
 	require.Error(t, err)
 	require.False(t, r.Unlimited(), "no decision")
 
-	local := Must(NewLocalTokenBucket(PerSecond(1), 1))
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1))
 	require.False(t, must(t)(local.TryAcquire(t.Context(), "k")).Unlimited(), "the last permit")
 	require.False(t, must(t)(local.TryAcquire(t.Context(), "k")).Unlimited(), "a denial")
 }
@@ -74,13 +77,13 @@ func TestUnlimited(t *testing.T) {
 // A DenyCache around DenyAll repeats its denials: of a limit of 0 there is nothing to
 // compare a number of permits with.
 func TestDenyAllInADenyCache(t *testing.T) {
-	l := &scriptedLimiter{answer: func() (Result, error) { return DenyAll().TryAcquire(ctx, "k") }}
+	l := &limitertest.Stub{Result: must(t)(ratelimit.DenyAll().TryAcquire(ctx, "k"))}
 	c, now := newTestDenyCache(t, l)
 	for _, n := range []int{1, 2} {
-		require.Equal(t, Result{RetryAfter: time.Second, ResetAfter: time.Second}, must(t)(c.TryAcquireN(t.Context(), "k", n)))
+		require.Equal(t, ratelimit.Result{RetryAfter: time.Second, ResetAfter: time.Second}, must(t)(c.TryAcquireN(t.Context(), "k", n)))
 	}
 	*now += 100 * milli
-	want := Result{RetryAfter: 900 * milli, ResetAfter: 900 * milli}
+	want := ratelimit.Result{RetryAfter: 900 * milli, ResetAfter: 900 * milli}
 	require.Equal(t, want, must(t)(c.TryAcquire(t.Context(), "k")))
-	require.Equal(t, []string{"1 of k", "2 of k"}, l.asked)
+	require.Equal(t, []string{"k 1", "k 2"}, l.Asked())
 }

@@ -9,6 +9,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 func TestTheWindowOfAnInstant(t *testing.T) {
@@ -42,15 +44,15 @@ func TestCalendarsThatCannotWork(t *testing.T) {
 		{Monthly(0, time.UTC), "Monthly: the day is 0; it must be 1 to 31"},
 		{Monthly(32, time.UTC), "Monthly: the day is 32"},
 	} {
-		_, err := NewCalendarWindow(offline{t}, 1, test.calendar)
+		_, err := NewCalendarWindow(fakes.Offline(t), 1, test.calendar)
 		require.ErrorIs(t, err, ErrInvalidConfig)
 		require.ErrorContains(t, err, test.says)
 	}
-	_, err := NewCalendarWindow(offline{t}, 0, Daily(time.UTC))
+	_, err := NewCalendarWindow(fakes.Offline(t), 0, Daily(time.UTC))
 	require.ErrorContains(t, err, "the limit is 0; it must be at least 1")
 	_, err = NewCalendarWindow(nil, 1, Daily(time.UTC))
 	require.ErrorContains(t, err, "the client is nil")
-	_, err = NewCalendarWindow(offline{t}, 1, Daily(time.UTC), nil)
+	_, err = NewCalendarWindow(fakes.Offline(t), 1, Daily(time.UTC), nil)
 	require.ErrorContains(t, err, "option 1 is nil")
 
 	require.Equal(t, "daily, UTC", Daily(time.UTC).String())

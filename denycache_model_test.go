@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 )
 
@@ -20,7 +21,7 @@ import (
 // reply, until the test lets it go on. One goroutine runs at a time, so that the
 // order of everything is the test's.
 type steppingLimiter struct {
-	decide func(key string, n int) Result
+	decide func(key string, n int) ratelimit.Result
 	events chan *steppingCall // the call that ran has stopped or is done
 }
 
@@ -28,29 +29,29 @@ type steppingCall struct {
 	run    chan struct{}
 	asked  bool // it reached the limiter
 	done   bool
-	result Result
+	result ratelimit.Result
 	err    error
 
 	// What the limiter replied.
-	reply    Result
+	reply    ratelimit.Result
 	replyErr error
 	fail     func() (before, after error) // nil: neither
 }
 
-func newSteppingLimiter(decide func(key string, n int) Result) *steppingLimiter {
+func newSteppingLimiter(decide func(key string, n int) ratelimit.Result) *steppingLimiter {
 	return &steppingLimiter{decide: decide, events: make(chan *steppingCall)}
 }
 
 type steppingKey struct{}
 
 // start runs f until it stops at the limiter or is done.
-func (s *steppingLimiter) start(f func(context.Context) (Result, error)) *steppingCall {
+func (s *steppingLimiter) start(f func(context.Context) (ratelimit.Result, error)) *steppingCall {
 	call := &steppingCall{run: make(chan struct{})}
 	s.startCall(call, f)
 	return call
 }
 
-func (s *steppingLimiter) startCall(call *steppingCall, f func(context.Context) (Result, error)) {
+func (s *steppingLimiter) startCall(call *steppingCall, f func(context.Context) (ratelimit.Result, error)) {
 	go func() {
 		call.result, call.err = f(context.WithValue(context.Background(), steppingKey{}, call))
 		call.done = true
@@ -66,7 +67,7 @@ func (s *steppingLimiter) resume(call *steppingCall) {
 }
 
 // pass takes a call through both stops, with decide between them.
-func (s *steppingLimiter) pass(ctx context.Context, decide func() (Result, error)) (Result, error) {
+func (s *steppingLimiter) pass(ctx context.Context, decide func() (ratelimit.Result, error)) (ratelimit.Result, error) {
 	call := ctx.Value(steppingKey{}).(*steppingCall)
 	call.asked = true
 	stop := func() {
@@ -81,7 +82,7 @@ func (s *steppingLimiter) pass(ctx context.Context, decide func() (Result, error
 	if before == nil {
 		call.reply, call.replyErr = decide()
 		if after != nil {
-			call.reply, call.replyErr = Result{}, after
+			call.reply, call.replyErr = ratelimit.Result{}, after
 		}
 	} else {
 		call.replyErr = before
@@ -90,27 +91,27 @@ func (s *steppingLimiter) pass(ctx context.Context, decide func() (Result, error
 	return call.reply, call.replyErr
 }
 
-func (s *steppingLimiter) TryAcquire(ctx context.Context, key string) (Result, error) {
+func (s *steppingLimiter) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
 	return s.TryAcquireN(ctx, key, 1)
 }
 
-func (s *steppingLimiter) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return s.pass(ctx, func() (Result, error) { return s.decide(key, n), nil })
+func (s *steppingLimiter) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	return s.pass(ctx, func() (ratelimit.Result, error) { return s.decide(key, n), nil })
 }
 
-func (s *steppingLimiter) Peek(ctx context.Context, key string) (Result, error) {
-	return s.pass(ctx, func() (Result, error) { return s.decide(key, 1), nil })
+func (s *steppingLimiter) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
+	return s.pass(ctx, func() (ratelimit.Result, error) { return s.decide(key, 1), nil })
 }
 
 func (s *steppingLimiter) Reset(ctx context.Context, _ string) error {
-	_, err := s.pass(ctx, func() (Result, error) { return Result{}, nil })
+	_, err := s.pass(ctx, func() (ratelimit.Result, error) { return ratelimit.Result{}, nil })
 	return err
 }
 
 // A trueLimiter is an exact limiter of one key on a clock of its own, which ticks.
 type trueLimiter interface {
 	// decide returns whether n permits can be had, and takes them if take is set.
-	decide(now time.Duration, n int, take bool) (Result, error)
+	decide(now time.Duration, n int, take bool) (ratelimit.Result, error)
 	grain() time.Duration
 }
 
@@ -123,13 +124,13 @@ type trueBucket struct {
 
 func (b *trueBucket) grain() time.Duration { return time.Microsecond }
 
-func (b *trueBucket) decide(now time.Duration, n int, take bool) (Result, error) {
+func (b *trueBucket) decide(now time.Duration, n int, take bool) (ratelimit.Result, error) {
 	if n > b.burst {
-		return Result{}, ErrExceedsLimit
+		return ratelimit.Result{}, ratelimit.ErrExceedsLimit
 	}
 	now = now.Truncate(b.grain())
 	size := time.Duration(b.burst) * b.interval
-	r := Result{Limit: b.burst, Window: size}
+	r := ratelimit.Result{Limit: b.burst, Window: size}
 	full := max(b.full, now)
 	if after := full + time.Duration(n)*b.interval; after <= now+size {
 		full, r.Allowed = after, true
@@ -154,16 +155,16 @@ type trueWindow struct {
 
 func (w *trueWindow) grain() time.Duration { return time.Millisecond }
 
-func (w *trueWindow) decide(now time.Duration, n int, take bool) (Result, error) {
+func (w *trueWindow) decide(now time.Duration, n int, take bool) (ratelimit.Result, error) {
 	if n > w.limit {
-		return Result{}, ErrExceedsLimit
+		return ratelimit.Result{}, ratelimit.ErrExceedsLimit
 	}
 	now = now.Truncate(w.grain())
 	used, ends := w.used, w.ends
 	if now >= ends {
 		used, ends = 0, now+w.window
 	}
-	r := Result{Limit: w.limit, Window: w.window, ResetAfter: ends - now}
+	r := ratelimit.Result{Limit: w.limit, Window: w.window, ResetAfter: ends - now}
 	if used+n <= w.limit {
 		used, r.Allowed = used+n, true
 		if take {
@@ -179,18 +180,18 @@ func (w *trueWindow) decide(now time.Duration, n int, take bool) (Result, error)
 // trueLog allows what every rule allows. The limit of its denials is that of the
 // rule that blocks longest, which may be more than it can allow at once.
 type trueLog struct {
-	rules []Rule
+	rules []ratelimit.Rule
 	log   []time.Duration
 }
 
 func (l *trueLog) grain() time.Duration { return time.Microsecond }
 
-func (l *trueLog) decide(now time.Duration, n int, take bool) (Result, error) {
+func (l *trueLog) decide(now time.Duration, n int, take bool) (ratelimit.Result, error) {
 	now = now.Truncate(l.grain())
-	r := Result{Allowed: true}
+	r := ratelimit.Result{Allowed: true}
 	for _, rule := range l.rules {
 		if n > rule.Limit {
-			return Result{}, ErrExceedsLimit
+			return ratelimit.Result{}, ratelimit.ErrExceedsLimit
 		}
 		first := slices.IndexFunc(l.log, func(at time.Duration) bool { return at > now-rule.Window })
 		if first < 0 {
@@ -232,7 +233,7 @@ type denyModel struct {
 	fresh  func() trueLimiter
 }
 
-func (m *denyModel) ask(key string, n int, take bool) (Result, error) {
+func (m *denyModel) ask(key string, n int, take bool) (ratelimit.Result, error) {
 	k, ok := m.keys[key]
 	if !ok {
 		k = m.fresh()
@@ -241,35 +242,35 @@ func (m *denyModel) ask(key string, n int, take bool) (Result, error) {
 	return k.decide(m.now+m.offset, n, take)
 }
 
-func (m *denyModel) TryAcquire(ctx context.Context, key string) (Result, error) {
+func (m *denyModel) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
 	return m.TryAcquireN(ctx, key, 1)
 }
 
-func (m *denyModel) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return m.pass(ctx, func() (Result, error) { return m.ask(key, n, true) })
+func (m *denyModel) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
+	return m.pass(ctx, func() (ratelimit.Result, error) { return m.ask(key, n, true) })
 }
 
-func (m *denyModel) Peek(ctx context.Context, key string) (Result, error) {
-	return m.pass(ctx, func() (Result, error) { return m.ask(key, 1, false) })
+func (m *denyModel) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
+	return m.pass(ctx, func() (ratelimit.Result, error) { return m.ask(key, 1, false) })
 }
 
 func (m *denyModel) Reset(ctx context.Context, key string) error {
-	_, err := m.pass(ctx, func() (Result, error) {
+	_, err := m.pass(ctx, func() (ratelimit.Result, error) {
 		delete(m.keys, key)
-		return Result{}, nil
+		return ratelimit.Result{}, nil
 	})
 	return err
 }
 
-var errLost = errors.New("connection lost")
+var errUndecided = errors.New("connection lost")
 
 // faults loses some calls before they are decided and some after.
 func (m *denyModel) faults() (before, after error) {
 	switch m.rng.IntN(30) {
 	case 0:
-		return errLost, nil
+		return errUndecided, nil
 	case 1:
-		return nil, errLost
+		return nil, errUndecided
 	}
 	return nil, nil
 }
@@ -300,14 +301,14 @@ func TestDenyCacheModel(t *testing.T) {
 		"fast bucket":  func() trueLimiter { return &trueBucket{burst: 3, interval: 200 * time.Microsecond} },
 		"fixed window": func() trueLimiter { return &trueWindow{limit: 6, window: 5 * ms} },
 		"sliding log": func() trueLimiter {
-			return &trueLog{rules: []Rule{{Limit: 7, Window: 9 * ms}, {Limit: 4, Window: 3 * ms}}}
+			return &trueLog{rules: []ratelimit.Rule{{Limit: 7, Window: 9 * ms}, {Limit: 4, Window: 3 * ms}}}
 		},
 	}
-	options := map[string][]PolicyOption{
-		"plain":       {WithMaxKeys(64)},
-		"small":       {WithMaxKeys(4)},
-		"max denial":  {WithMaxDenial(ms)},
-		"max, 8 keys": {WithMaxDenial(2 * ms), WithMaxKeys(8)},
+	options := map[string][]ratelimit.PolicyOption{
+		"plain":       {ratelimit.WithMaxKeys(64)},
+		"small":       {ratelimit.WithMaxKeys(4)},
+		"max denial":  {ratelimit.WithMaxDenial(ms)},
+		"max, 8 keys": {ratelimit.WithMaxDenial(2 * ms), ratelimit.WithMaxKeys(8)},
 	}
 	for kind, fresh := range truths {
 		for name, opts := range options {
@@ -325,7 +326,7 @@ func TestDenyCacheModel(t *testing.T) {
 	}
 }
 
-func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts []PolicyOption) {
+func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts []ratelimit.PolicyOption) {
 	rng := rand.New(rand.NewPCG(seed, 0))
 	m := &denyModel{
 		steppingLimiter: newSteppingLimiter(nil),
@@ -335,7 +336,7 @@ func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts
 		fresh:           fresh,
 	}
 	c, _ := newTestDenyCache(t, m, opts...)
-	c.table.Now = func() time.Duration { return m.now }
+	c.Table().Now = func() time.Duration { return m.now }
 
 	steps := 30_000
 	if testing.Short() {
@@ -378,13 +379,13 @@ func runDenyCacheModel(t *testing.T, seed uint64, fresh func() trueLimiter, opts
 			switch {
 			case rng.IntN(60) == 0:
 				resets++
-				m.startCall(call, func(ctx context.Context) (Result, error) { return Result{}, c.Reset(ctx, key) })
+				m.startCall(call, func(ctx context.Context) (ratelimit.Result, error) { return ratelimit.Result{}, c.Reset(ctx, key) })
 			case rng.IntN(5) == 0:
 				calls, n = calls+1, 1
-				m.startCall(call, func(ctx context.Context) (Result, error) { return c.Peek(ctx, key) })
+				m.startCall(call, func(ctx context.Context) (ratelimit.Result, error) { return c.Peek(ctx, key) })
 			default:
 				calls++
-				m.startCall(call, func(ctx context.Context) (Result, error) { return c.TryAcquireN(ctx, key, n) })
+				m.startCall(call, func(ctx context.Context) (ratelimit.Result, error) { return c.TryAcquireN(ctx, key, n) })
 			}
 			if !call.done {
 				onTheirWay = append(onTheirWay, call)

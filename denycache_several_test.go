@@ -1,10 +1,13 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestADenialOfSeveralFromMemory: memory denies a call of several limits for as long as the limit that governs, so that
@@ -58,34 +61,34 @@ func TestADenialOfSeveralFromMemory(t *testing.T) {
 	} {
 		for _, order := range []string{"sl", "ls"} {
 			t.Run(test.name+", "+order, func(t *testing.T) {
-				s := onMini(t)
-				client := &holding{Client: s.client}
+				s := limitertest.OnMiniredis(t)
+				client := &keeper{Client: s.Client}
 				now := time.Duration(0)
-				clock := WithClock(func() time.Time { return start.Truncate(time.Hour).Add(now) })
-				limits := map[rune]Limiter{
-					's': Must(NewTokenBucket(client, Per(1, short), 1, clock, WithName("s"))),
-					'l': Must(NewFixedWindow(client, 1, long, clock, WithName("l"))),
+				clock := ratelimit.WithClock(func() time.Time { return limitertest.Start.Truncate(time.Hour).Add(now) })
+				limits := map[rune]ratelimit.Limiter{
+					's': ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.Per(1, short), 1, clock, ratelimit.WithName("s"))),
+					'l': ratelimit.Must(ratelimit.NewFixedWindow(client, 1, long, clock, ratelimit.WithName("l"))),
 				}
 				for _, c := range test.taken {
 					must(t)(limits[c].TryAcquire(t.Context(), "k"))
 				}
 				for _, c := range test.cached {
-					cache := Must(NewDenyCache(limits[c]))
-					cache.table.Now = func() time.Duration { return time.Hour + now }
+					cache := ratelimit.Must(ratelimit.NewDenyCache(limits[c]))
+					cache.SetClock(func() time.Duration { return time.Hour + now })
 					limits[c] = cache
 				}
 				if test.early {
 					require.False(t, must(t)(limits['s'].TryAcquire(t.Context(), "k")).Allowed)
 				}
-				var claims []Claim
+				var claims []ratelimit.Claim
 				for _, c := range order {
-					claims = append(claims, ClaimOf(limits[c], "k", 1))
+					claims = append(claims, ratelimit.ClaimOf(limits[c], "k", 1))
 				}
-				require.NoError(t, Must(NewAll(innermost(limits['s']), innermost(limits['l']))).Preload(t.Context()))
+				require.NoError(t, ratelimit.Must(ratelimit.NewAll(innermost(limits['s']), innermost(limits['l']))).Preload(t.Context()))
 				for i, step := range test.steps {
 					now += step.after
 					sent := client.count()
-					all, err := TryAcquireAll(t.Context(), claims...)
+					all, err := ratelimit.TryAcquireAll(t.Context(), claims...)
 					require.NoError(t, err)
 					got := answer{retryAfter: all.RetryAfter, asked: client.count() - sent}
 					for j, p := range all.Parts {
@@ -103,9 +106,9 @@ func TestADenialOfSeveralFromMemory(t *testing.T) {
 	}
 }
 
-func innermost(l Limiter) Limiter {
-	if c, ok := l.(*DenyCache); ok {
-		return c.limiter
+func innermost(l ratelimit.Limiter) ratelimit.Limiter {
+	if c, ok := l.(*ratelimit.DenyCache); ok {
+		return c.Inside()
 	}
 	return l
 }

@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -12,68 +12,45 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
-// A scriptedLimiter gives the answers that a test sets and records the calls.
-type scriptedLimiter struct {
-	asked  []string
-	answer func() (Result, error)
-}
-
-func (s *scriptedLimiter) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return s.TryAcquireN(ctx, key, 1)
-}
-
-func (s *scriptedLimiter) TryAcquireN(_ context.Context, key string, n int) (Result, error) {
-	s.asked = append(s.asked, fmt.Sprintf("%d of %s", n, key))
-	return s.answer()
-}
-
-func (s *scriptedLimiter) Peek(_ context.Context, key string) (Result, error) {
-	s.asked = append(s.asked, "peek "+key)
-	return s.answer()
-}
-
-func (s *scriptedLimiter) Reset(_ context.Context, key string) error {
-	s.asked = append(s.asked, "reset "+key)
-	_, err := s.answer()
-	return err
-}
-
 // newTestDenyCache returns a cache whose clock the test sets.
-func newTestDenyCache(t testing.TB, l Limiter, opts ...PolicyOption) (*DenyCache, *time.Duration) {
+func newTestDenyCache(t testing.TB, l ratelimit.Limiter, opts ...ratelimit.PolicyOption) (*ratelimit.DenyCache, *time.Duration) {
 	t.Helper()
-	c, err := NewDenyCache(l, opts...)
+	c, err := ratelimit.NewDenyCache(l, opts...)
 	require.NoError(t, err)
 	now := time.Hour
-	c.table.Now = func() time.Duration { return now }
+	c.SetClock(func() time.Duration { return now })
 	return c, &now
 }
 
 // deniedBy10 is a denial as a limiter of 10 would give it.
-func deniedBy10(remaining int, retryAfter, resetAfter time.Duration) Result {
-	return Result{Limit: 10, Window: time.Second, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
+func deniedBy10(remaining int, retryAfter, resetAfter time.Duration) ratelimit.Result {
+	return ratelimit.Result{Limit: 10, Window: time.Second, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
 }
 
 func TestDenyCacheSteps(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
-	allowed := Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
+	allowed := ratelimit.Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 3, ResetAfter: 700 * ms}
 	failure := errors.New("no answer")
 
 	type step struct {
 		at     time.Duration // the call begins
 		call   string        // "peek", "reset", or n permits of key; "ended" with a context that has
 		n      int
-		key    string        // "" for "k"
-		delay  time.Duration // between the call and its decision, and again until its reply
-		answer any           // what the limiter says, Result or error; nil: it must not be asked
-		want   Result        // from memory; else it is the answer
+		key    string           // "" for "k"
+		delay  time.Duration    // between the call and its decision, and again until its reply
+		answer any              // what the limiter says, Result or error; nil: it must not be asked
+		want   ratelimit.Result // from memory; else it is the answer
 	}
 	tests := []struct {
 		name  string
-		opts  []PolicyOption
+		opts  []ratelimit.PolicyOption
 		steps []step
 	}{
 		{"a denial is repeated until its retry-after, counted down", nil, []step{
@@ -107,8 +84,8 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 1, answer: allowed},
 			{at: 0, n: 1, answer: failure},
 			{at: 0, n: 1, answer: allowed},
-			{at: 0, n: 0, answer: ErrInvalidPermits},
-			{at: 0, n: 0, answer: ErrInvalidPermits},
+			{at: 0, n: 0, answer: ratelimit.ErrInvalidPermits},
+			{at: 0, n: 0, answer: ratelimit.ErrInvalidPermits},
 		}},
 		{"a denial without retry-after is not kept", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 0, 0)},
@@ -121,8 +98,8 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 1, answer: allowed},
 			{at: 0, call: "peek", n: 1, answer: allowed},
 			{at: 0, n: 5, want: deniedBy10(4, 500*ms, 900*ms)},
-			{at: 0, n: 0, answer: ErrInvalidPermits},
-			{at: 0, n: -1, answer: ErrInvalidPermits},
+			{at: 0, n: 0, answer: ratelimit.ErrInvalidPermits},
+			{at: 0, n: -1, answer: ratelimit.ErrInvalidPermits},
 		}},
 		{"a denial holds for more permits", nil, []step{
 			{at: 0, n: 9, key: "other", answer: allowed},
@@ -132,17 +109,17 @@ func TestDenyCacheSteps(t *testing.T) {
 		}},
 		{"more permits than were ever decided on may exceed the limit", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 0, n: 7, answer: ErrExceedsLimit},
-			{at: 0, n: 7, answer: ErrExceedsLimit},
+			{at: 0, n: 7, answer: ratelimit.ErrExceedsLimit},
+			{at: 0, n: 7, answer: ratelimit.ErrExceedsLimit},
 			{at: 0, n: 6, key: "other", answer: deniedBy10(5, 500*ms, 900*ms)},
 			{at: 0, n: 6, want: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 0, n: 7, answer: ErrExceedsLimit},
+			{at: 0, n: 7, answer: ratelimit.ErrExceedsLimit},
 		}},
 		{"more permits than the key's limit are asked", nil, []step{
 			{at: 0, n: 11, key: "large", answer: allowed},
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 10, want: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 0, n: 11, answer: ErrExceedsLimit},
+			{at: 0, n: 11, answer: ratelimit.ErrExceedsLimit},
 		}},
 		{"the denial with the longest wait is reported", nil, []step{
 			{at: 0, n: 5, answer: deniedBy10(1, 500*ms, 900*ms)},
@@ -161,7 +138,7 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 4, want: deniedBy10(1, 400*ms, 900*ms)},
 			{at: 0, n: 6, want: deniedBy10(1, 400*ms, 900*ms)},
 		}},
-		{"a denial that says all the others said replaces them", []PolicyOption{WithMaxKeys(4)}, []step{
+		{"a denial that says all the others said replaces them", []ratelimit.PolicyOption{ratelimit.WithMaxKeys(4)}, []step{
 			{at: 0, n: 6, answer: deniedBy10(1, 600*ms, 900*ms)},
 			{at: 0, n: 4, answer: deniedBy10(1, 400*ms, 900*ms)},
 			{at: 0, n: 2, answer: deniedBy10(1, 600*ms, 900*ms)},
@@ -196,25 +173,25 @@ func TestDenyCacheSteps(t *testing.T) {
 			{at: 0, n: 2, want: deniedBy10(0, 200*ms, 900*ms)},
 			{at: 0, n: 2, key: "other", want: deniedBy10(0, 200*ms, 900*ms)},
 		}},
-		{"a denial is trusted no longer than WithMaxDenial, from before the request", []PolicyOption{WithMaxDenial(50 * ms)}, []step{
+		{"a denial is trusted no longer than WithMaxDenial, from before the request", []ratelimit.PolicyOption{ratelimit.WithMaxDenial(50 * ms)}, []step{
 			{at: 0, n: 1, delay: 10 * ms, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 50*ms - 1, n: 1, want: deniedBy10(0, 450*ms+1, 850*ms+1)},
 			{at: 50 * ms, n: 1, answer: deniedBy10(0, 450*ms, 850*ms)},
 			{at: 99 * ms, n: 1, want: deniedBy10(0, 401*ms, 801*ms)},
 			{at: 100 * ms, n: 1, answer: allowed},
 		}},
-		{"a denial that WithMaxDenial ended does not hide another", []PolicyOption{WithMaxDenial(50 * ms)}, []step{
+		{"a denial that WithMaxDenial ended does not hide another", []ratelimit.PolicyOption{ratelimit.WithMaxDenial(50 * ms)}, []step{
 			{at: 0, n: 5, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 20 * ms, n: 1, answer: deniedBy10(0, 100*ms, 900*ms)},
 			{at: 20 * ms, n: 5, want: deniedBy10(0, 480*ms, 880*ms)},
 			{at: 60 * ms, n: 5, want: deniedBy10(0, 60*ms, 860*ms)},
 		}},
 		{"what a secondary said is not kept", nil, []step{
-			{at: 0, n: 1, answer: Result{Limit: 10, Window: time.Second, RetryAfter: time.Second, Fallback: true}},
-			{at: 0, n: 9, answer: Result{Allowed: true, Limit: 10, Window: time.Second, Fallback: true}},
+			{at: 0, n: 1, answer: ratelimit.Result{Limit: 10, Window: time.Second, RetryAfter: time.Second, Fallback: true}},
+			{at: 0, n: 9, answer: ratelimit.Result{Allowed: true, Limit: 10, Window: time.Second, Fallback: true}},
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
 			{at: 0, n: 1, want: deniedBy10(0, 500*ms, 900*ms)},
-			{at: 0, n: 9, answer: ErrExceedsLimit}, // the primary has not decided on nine
+			{at: 0, n: 9, answer: ratelimit.ErrExceedsLimit}, // the primary has not decided on nine
 		}},
 		{"a call whose context has ended is left to the limiter", nil, []step{
 			{at: 0, n: 1, answer: deniedBy10(0, 500*ms, 900*ms)},
@@ -236,7 +213,7 @@ func TestDenyCacheSteps(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			l := &scriptedLimiter{}
+			l := &limitertest.Stub{}
 			c, now := newTestDenyCache(t, l, tt.opts...)
 			for i, s := range tt.steps {
 				key := s.key
@@ -246,20 +223,20 @@ func TestDenyCacheSteps(t *testing.T) {
 				*now = time.Hour + s.at
 				want, wantErr := s.want, error(nil)
 				switch a := s.answer.(type) {
-				case Result:
+				case ratelimit.Result:
 					want = a
 				case error:
-					want, wantErr = Result{}, a
+					want, wantErr = ratelimit.Result{}, a
 				}
-				l.asked = nil
-				l.answer = func() (Result, error) {
+				l.Asked() // forgets those of the steps before
+				l.Answer = func(context.Context, string, int) (ratelimit.Result, error) {
 					*now += 2 * s.delay
 					return want, wantErr
 				}
 
-				var got Result
+				var got ratelimit.Result
 				var err error
-				question := fmt.Sprintf("%d of %s", s.n, key)
+				question := fmt.Sprintf("%s %d", key, s.n)
 				switch {
 				case s.call == "peek":
 					got, err = c.Peek(t.Context(), key)
@@ -283,7 +260,7 @@ func TestDenyCacheSteps(t *testing.T) {
 				if s.answer != nil || s.call == "reset" {
 					questions = []string{question}
 				}
-				require.Equal(t, questions, l.asked, "calls of the limiter in step %d", i+1)
+				require.Equal(t, questions, l.Asked(), "calls of the limiter in step %d", i+1)
 			}
 		})
 	}
@@ -291,66 +268,64 @@ func TestDenyCacheSteps(t *testing.T) {
 
 func TestDenyCacheConfigErrors(t *testing.T) {
 	const ms = time.Millisecond
-	l := &scriptedLimiter{}
+	l := &limitertest.Stub{}
 	tests := []struct {
 		name    string
-		limiter Limiter
-		opts    []PolicyOption
+		limiter ratelimit.Limiter
+		opts    []ratelimit.PolicyOption
 		says    string
 	}{
 		{"no limiter", nil, nil, "the limiter is nil"},
-		{"a limiter that was not built", (*TokenBucket)(nil), nil, "the limiter is nil"},
-		{"nil option", l, []PolicyOption{WithMaxKeys(1), nil}, "option 2 is nil"},
-		{"size of zero", l, []PolicyOption{WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and"},
-		{"negative size", l, []PolicyOption{WithMaxKeys(-1)}, "WithMaxKeys: -1 is not between 1 and"},
-		{"size beyond reason", l, []PolicyOption{WithMaxKeys(math.MaxInt)}, "is not between 1 and 67108864"},
-		{"size twice", l, []PolicyOption{WithMaxKeys(1), WithMaxKeys(1)}, "WithMaxKeys is given twice"},
-		{"maximum of zero", l, []PolicyOption{WithMaxDenial(0)}, "WithMaxDenial: 0s is below 1ms"},
-		{"maximum below a millisecond", l, []PolicyOption{WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is below 1ms"},
-		{"maximum twice", l, []PolicyOption{WithMaxDenial(ms), WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
+		{"a limiter that was not built", (*ratelimit.TokenBucket)(nil), nil, "the limiter is nil"},
+		{"nil option", l, []ratelimit.PolicyOption{ratelimit.WithMaxKeys(1), nil}, "option 2 is nil"},
+		{"size of zero", l, []ratelimit.PolicyOption{ratelimit.WithMaxKeys(0)}, "WithMaxKeys: 0 is not between 1 and"},
+		{"negative size", l, []ratelimit.PolicyOption{ratelimit.WithMaxKeys(-1)}, "WithMaxKeys: -1 is not between 1 and"},
+		{"size beyond reason", l, []ratelimit.PolicyOption{ratelimit.WithMaxKeys(math.MaxInt)}, "is not between 1 and 67108864"},
+		{"size twice", l, []ratelimit.PolicyOption{ratelimit.WithMaxKeys(1), ratelimit.WithMaxKeys(1)}, "WithMaxKeys is given twice"},
+		{"maximum of zero", l, []ratelimit.PolicyOption{ratelimit.WithMaxDenial(0)}, "WithMaxDenial: 0s is below 1ms"},
+		{"maximum below a millisecond", l, []ratelimit.PolicyOption{ratelimit.WithMaxDenial(ms - 1)}, "WithMaxDenial: 999.999µs is below 1ms"},
+		{"maximum twice", l, []ratelimit.PolicyOption{ratelimit.WithMaxDenial(ms), ratelimit.WithMaxDenial(ms)}, "WithMaxDenial is given twice"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c, err := NewDenyCache(tt.limiter, tt.opts...)
+			c, err := ratelimit.NewDenyCache(tt.limiter, tt.opts...)
 			require.Nil(t, c)
-			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 			require.ErrorContains(t, err, tt.says)
 		})
 	}
 }
 
-type noClient struct{}
-
-func (noClient) Process(context.Context, redis.Cmder) error { return errors.New("no client") }
+var noClient = fakes.Failing(errors.New("no client"))
 
 func TestDenyCacheKnowsWhatOneCallCanGet(t *testing.T) {
-	rules := []Rule{{Limit: 50, Window: time.Hour}, {Limit: 7, Window: time.Second}}
+	rules := []ratelimit.Rule{{Limit: 50, Window: time.Hour}, {Limit: 7, Window: time.Second}}
 	tests := map[string]struct {
-		limiter Limiter
+		limiter ratelimit.Limiter
 		want    int
 	}{
-		"token bucket":        {Must(NewTokenBucket(noClient{}, PerSecond(10), 20)), 20},
-		"fixed window":        {Must(NewFixedWindow(noClient{}, 30, time.Second)), 30},
-		"sliding log":         {Must(NewSlidingLog(noClient{}, rules)), 7},
-		"any other: no guess": {&scriptedLimiter{}, 0},
+		"token bucket":        {ratelimit.Must(ratelimit.NewTokenBucket(noClient, ratelimit.PerSecond(10), 20)), 20},
+		"fixed window":        {ratelimit.Must(ratelimit.NewFixedWindow(noClient, 30, time.Second)), 30},
+		"sliding log":         {ratelimit.Must(ratelimit.NewSlidingLog(noClient, rules)), 7},
+		"any other: no guess": {&limitertest.Stub{}, 0},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			c, _ := newTestDenyCache(t, tt.limiter)
-			require.Equal(t, tt.want, c.table.Decided())
+			require.Equal(t, tt.want, c.Table().Decided())
 		})
 	}
 }
 
 func TestDenyCacheKeepsSoManyKeys(t *testing.T) {
-	for keys, opts := range map[int][]PolicyOption{1024: {WithMaxKeys(1000)}, 65_536: nil} {
+	for keys, opts := range map[int][]ratelimit.PolicyOption{1024: {ratelimit.WithMaxKeys(1000)}, 65_536: nil} {
 		c, _ := newTestDenyCache(t, nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
 		for i := range 3 * keys {
 			_, err := c.TryAcquire(t.Context(), fmt.Sprint(i))
 			require.NoError(t, err)
 		}
-		require.LessOrEqual(t, c.table.Len(), keys)
-		require.Greater(t, c.table.Len(), keys*9/10)
+		require.LessOrEqual(t, c.Table().Len(), keys)
+		require.Greater(t, c.Table().Len(), keys*9/10)
 	}
 }
 
@@ -372,15 +347,15 @@ func TestDenyCacheResetRacesWithDenial(t *testing.T) {
 	}
 	for order, kept := range orders {
 		t.Run(order, func(t *testing.T) {
-			l := newSteppingLimiter(func(string, int) Result { return denial })
+			l := newSteppingLimiter(func(string, int) ratelimit.Result { return denial })
 			c, _ := newTestDenyCache(t, l)
 			var call, reset *steppingCall
 			for _, event := range strings.Fields(order) {
 				switch event {
 				case "send":
-					call = l.start(func(ctx context.Context) (Result, error) { return c.TryAcquire(ctx, "k") })
+					call = l.start(func(ctx context.Context) (ratelimit.Result, error) { return c.TryAcquire(ctx, "k") })
 				case "reset":
-					reset = l.start(func(ctx context.Context) (Result, error) { return Result{}, c.Reset(ctx, "k") })
+					reset = l.start(func(ctx context.Context) (ratelimit.Result, error) { return ratelimit.Result{}, c.Reset(ctx, "k") })
 				case "decide", "reply":
 					l.resume(call)
 				case "reset-decide", "reset-reply":
@@ -392,41 +367,41 @@ func TestDenyCacheResetRacesWithDenial(t *testing.T) {
 			require.NoError(t, call.err)
 			require.NoError(t, reset.err)
 			require.Equal(t, denial, call.result)
-			require.Equal(t, kept, c.table.Len() == 1, "the denial is remembered")
+			require.Equal(t, kept, c.Table().Len() == 1, "the denial is remembered")
 		})
 	}
 }
 
 func TestDenyCacheSurvivesAPanicInReset(t *testing.T) {
-	l := &scriptedLimiter{answer: func() (Result, error) { panic("in the limiter") }}
+	l := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) { panic("in the limiter") }}
 	c, _ := newTestDenyCache(t, l)
 	func() {
 		defer func() { _ = recover() }()
 		_ = c.Reset(t.Context(), "k")
 	}()
-	l.answer = func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }
+	l.Answer, l.Result = nil, deniedBy10(0, time.Hour, time.Hour)
 	_, err := c.TryAcquire(t.Context(), "k")
 	require.NoError(t, err)
-	require.Equal(t, 1, c.table.Len(), "denials after a Reset that panicked")
+	require.Equal(t, 1, c.Table().Len(), "denials after a Reset that panicked")
 }
 
 // A gateLimiter denies every key until that key is reset.
 type gateLimiter struct{ open sync.Map }
 
-func (g *gateLimiter) TryAcquire(ctx context.Context, key string) (Result, error) {
+func (g *gateLimiter) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
 	return g.TryAcquireN(ctx, key, 1)
 }
 
-func (g *gateLimiter) TryAcquireN(_ context.Context, key string, n int) (Result, error) {
+func (g *gateLimiter) TryAcquireN(_ context.Context, key string, n int) (ratelimit.Result, error) {
 	_, open := g.open.Load(key)
 	runtime.Gosched() // the reply is on its way
 	if open {
-		return Result{Allowed: true, Limit: 10, Window: time.Hour}, nil
+		return ratelimit.Result{Allowed: true, Limit: 10, Window: time.Hour}, nil
 	}
 	return deniedBy10(n-1, time.Hour, time.Hour), nil
 }
 
-func (g *gateLimiter) Peek(ctx context.Context, key string) (Result, error) {
+func (g *gateLimiter) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
 	return g.TryAcquireN(ctx, key, 1)
 }
 
@@ -439,7 +414,7 @@ func (g *gateLimiter) Reset(_ context.Context, key string) error {
 
 func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 	g := &gateLimiter{}
-	c, err := NewDenyCache(g, WithMaxKeys(64))
+	c, err := ratelimit.NewDenyCache(g, ratelimit.WithMaxKeys(64))
 	require.NoError(t, err)
 	var key atomic.Pointer[string]
 	first := "0"
@@ -483,8 +458,8 @@ func TestDenyCacheResetIsSeenByCallsThatFollow(t *testing.T) {
 }
 
 func TestDenyCacheHitDoesNotAllocate(t *testing.T) {
-	l := &scriptedLimiter{answer: func() (Result, error) { return deniedBy10(0, time.Hour, time.Hour), nil }}
-	c, err := NewDenyCache(l)
+	l := &limitertest.Stub{Result: deniedBy10(0, time.Hour, time.Hour)}
+	c, err := ratelimit.NewDenyCache(l)
 	require.NoError(t, err)
 	ctx := t.Context()
 	allocs := testing.AllocsPerRun(1000, func() {
@@ -493,20 +468,24 @@ func TestDenyCacheHitDoesNotAllocate(t *testing.T) {
 		}
 	})
 	require.Zero(t, allocs, "allocations a call")
-	require.Len(t, l.asked, 1)
+	require.Len(t, l.Asked(), 1)
 }
 
 // A nullLimiter is a limiter that costs nothing.
-type nullLimiter struct{ result Result }
+type nullLimiter struct{ result ratelimit.Result }
 
-func (l nullLimiter) TryAcquire(context.Context, string) (Result, error)       { return l.result, nil }
-func (l nullLimiter) TryAcquireN(context.Context, string, int) (Result, error) { return l.result, nil }
-func (l nullLimiter) Peek(context.Context, string) (Result, error)             { return l.result, nil }
-func (l nullLimiter) Reset(context.Context, string) error                      { return nil }
+func (l nullLimiter) TryAcquire(context.Context, string) (ratelimit.Result, error) {
+	return l.result, nil
+}
+func (l nullLimiter) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
+	return l.result, nil
+}
+func (l nullLimiter) Peek(context.Context, string) (ratelimit.Result, error) { return l.result, nil }
+func (l nullLimiter) Reset(context.Context, string) error                    { return nil }
 
 // fillDenyCache has the denials of so many keys remembered.
-func fillDenyCache(b *testing.B, count int, opts ...PolicyOption) (*DenyCache, []string) {
-	c, err := NewDenyCache(nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
+func fillDenyCache(b *testing.B, count int, opts ...ratelimit.PolicyOption) (*ratelimit.DenyCache, []string) {
+	c, err := ratelimit.NewDenyCache(nullLimiter{deniedBy10(0, time.Hour, time.Hour)}, opts...)
 	require.NoError(b, err)
 	keys := make([]string, count)
 	for i := range keys {
@@ -542,7 +521,7 @@ func BenchmarkDenyCacheHitParallel(b *testing.B) {
 // Many keys, so that the processor's caches miss. Of these some three in a
 // thousand found no room and are misses.
 func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
-	c, keys := fillDenyCache(b, 32_768, WithMaxKeys(131_072))
+	c, keys := fillDenyCache(b, 32_768, ratelimit.WithMaxKeys(131_072))
 	ctx := b.Context()
 	b.ReportAllocs()
 	i := 0
@@ -554,7 +533,7 @@ func BenchmarkDenyCacheHitManyKeys(b *testing.B) {
 
 // What the cache adds to an allowed call.
 func BenchmarkDenyCacheMiss(b *testing.B) {
-	c, err := NewDenyCache(nullLimiter{Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 9}})
+	c, err := ratelimit.NewDenyCache(nullLimiter{ratelimit.Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 9}})
 	require.NoError(b, err)
 	ctx := b.Context()
 	b.ReportAllocs()
@@ -565,7 +544,7 @@ func BenchmarkDenyCacheMiss(b *testing.B) {
 
 // What it adds to a denied call that it then remembers.
 func BenchmarkDenyCacheRemember(b *testing.B) {
-	c, keys := fillDenyCache(b, 100_000, WithMaxKeys(1024))
+	c, keys := fillDenyCache(b, 100_000, ratelimit.WithMaxKeys(1024))
 	ctx := b.Context()
 	b.ReportAllocs()
 	i := 0

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/denials"
+	"github.com/tryacquire/ratelimit/internal/guard"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
@@ -121,6 +123,36 @@ func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
 
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
 func (c *DenyCache) SetClock(now func() time.Duration) { c.table.Now = now }
+
+// Table has the denials of a cache.
+func (c *DenyCache) Table() *denials.Table { return c.table }
+
+// Inside is the limiter that a cache asks.
+func (c *DenyCache) Inside() Limiter { return c.limiter }
+
+// GuardOf asks the primary of f.
+func GuardOf(f *Fallback) *guard.Guard { return &f.guard }
+
+// Begun is what counts the calls of b, which has its defaults.
+func (b *Breaker) Begun() *guard.Breaker { return b.begun() }
+
+// Queued are the changes of b that no observer has got yet.
+func (b *Breaker) Queued() []Observation { return b.changes.queue }
+
+// DefaultFailures open a breaker.
+const DefaultFailures = defaultFailures
+
+// Keys is the number of keys kept.
+func (l *LocalTokenBucket) Keys() int { return l.buckets.Len() }
+
+// Untimed is observations without how long their calls took.
+func Untimed(all []Observation) []Observation {
+	all = slices.Clone(all)
+	for i := range all {
+		all[i].Latency = 0
+	}
+	return all
+}
 
 // AllMerged makes calls of TryAcquireAll in one execution, and returns which of them failed: calls with
 // claims of the same limiters, or of groups that ShareGroups. Equal calls that follow one another are one

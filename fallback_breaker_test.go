@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -15,27 +15,29 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/guard"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // A settablePrimary is a primary whose state a test sets.
 type settablePrimary struct {
-	stub
+	limitertest.Stub
 	err  error         // what it fails with
 	took time.Duration // for each call
 }
 
 func newSettablePrimary() *settablePrimary {
 	p := new(settablePrimary)
-	p.do = func(ctx context.Context, _ string, _ int) (Result, error) {
+	p.Answer = func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
 		err := p.err
 		select {
 		case <-time.After(p.took):
 		case <-ctx.Done():
-			return Result{}, ctx.Err()
+			return ratelimit.Result{}, ctx.Err()
 		}
 		if err != nil {
-			return Result{}, err
+			return ratelimit.Result{}, err
 		}
 		return byPrimary, nil
 	}
@@ -43,10 +45,10 @@ func newSettablePrimary() *settablePrimary {
 }
 
 // states collects the changes of a breaker's state.
-func states(list *[]string) PolicyOption {
+func states(list *[]string) ratelimit.PolicyOption {
 	start := time.Now()
-	return WithObserver(func(_ context.Context, e Observation) {
-		if e.Call == callBreaker {
+	return ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+		if e.Call == "breaker" {
 			*list = append(*list, fmt.Sprintf("%v: %v to %v", time.Since(start), e.From, e.Breaker))
 		}
 	})
@@ -55,10 +57,10 @@ func states(list *[]string) PolicyOption {
 // The breaker decides alike with a budget and without one.
 var breakerModes = []struct {
 	name string
-	opts []PolicyOption
+	opts []ratelimit.PolicyOption
 }{
 	{"no budget", nil},
-	{"budget", []PolicyOption{WithBudget(10 * time.Second)}},
+	{"budget", []ratelimit.PolicyOption{ratelimit.WithBudget(10 * time.Second)}},
 }
 
 func TestBreakerOpensProbesAndCloses(t *testing.T) {
@@ -68,12 +70,12 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 				primary := newSettablePrimary()
 				var changes []string
 				f := newTestFallback(t, primary, always(bySecondary, nil),
-					append(mode.opts, states(&changes), WithBreaker(&Breaker{Failures: 3, ProbeEvery: 100 * milli}))...)
+					append(mode.opts, states(&changes), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 3, ProbeEvery: 100 * milli}))...)
 				start := time.Now()
 				for i, step := range []struct {
 					at    time.Duration
 					err   error // of the primary
-					want  Result
+					want  ratelimit.Result
 					asked bool // the primary was
 				}{
 					{at: 0, want: byPrimary, asked: true},
@@ -96,11 +98,11 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 				} {
 					time.Sleep(time.Until(start.Add(step.at)))
 					primary.err = step.err
-					before := primary.calls.Load()
+					before := primary.Count()
 					r, err := f.TryAcquire(t.Context(), "k")
 					require.NoError(t, err, "step %d", i)
 					require.Equal(t, step.want, r, "step %d", i)
-					require.Equal(t, step.asked, primary.calls.Load() > before, "step %d", i)
+					require.Equal(t, step.asked, primary.Count() > before, "step %d", i)
 				}
 				require.Equal(t, []string{
 					"5ms: closed to open",
@@ -118,43 +120,43 @@ func TestBreakerDefaults(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		primary := newSettablePrimary()
 		primary.err = errDown
-		f := newTestFallback(t, primary, AllowAll(), WithBreaker(&Breaker{}))
+		f := newTestFallback(t, primary, ratelimit.AllowAll(), ratelimit.WithBreaker(&ratelimit.Breaker{}))
 		for range 100 {
 			_, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 		}
-		require.EqualValues(t, 5, primary.calls.Load())
+		require.EqualValues(t, 5, primary.Count())
 		time.Sleep(200*milli - time.Nanosecond)
 		_, _ = f.TryAcquire(t.Context(), "k")
-		require.EqualValues(t, 5, primary.calls.Load())
+		require.EqualValues(t, 5, primary.Count())
 		time.Sleep(time.Nanosecond)
 		_, _ = f.TryAcquire(t.Context(), "k")
-		require.EqualValues(t, 6, primary.calls.Load())
+		require.EqualValues(t, 6, primary.Count())
 	})
 }
 
 func TestBreakerOpenIsToldWhenTheSecondaryFailsToo(t *testing.T) {
 	for _, mode := range breakerModes {
-		var events []Observation
-		f := newTestFallback(t, always(Result{}, errDown), always(Result{}, io.ErrClosedPipe), append(mode.opts,
-			WithBreaker(&Breaker{Failures: 1, ProbeEvery: time.Hour}),
-			WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
+		var events []ratelimit.Observation
+		f := newTestFallback(t, always(ratelimit.Result{}, errDown), always(ratelimit.Result{}, io.ErrClosedPipe), append(mode.opts,
+			ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}),
+			ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) { events = append(events, e) }))...)
 		_, failed := f.TryAcquire(t.Context(), "a")
 		err := failed
 		require.ErrorIs(t, err, errDown)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		r, err := f.TryAcquire(t.Context(), "b")
 		require.Zero(t, r)
-		require.ErrorIs(t, err, ErrBreakerOpen)
+		require.ErrorIs(t, err, ratelimit.ErrBreakerOpen)
 		require.ErrorIs(t, err, io.ErrClosedPipe)
 		require.EqualError(t, err, `ratelimit: fallback for "b": primary: ratelimit: the breaker is open; secondary: io: read/write on closed pipe`)
-		asked := Observation{Limiter: "default", Call: callAcquire, Outcome: OutcomeFailed, Source: SourceFallback, N: 1, Breaker: BreakerOpen}
+		asked := ratelimit.Observation{Limiter: "default", Call: "acquire", Outcome: ratelimit.OutcomeFailed, Source: ratelimit.SourceFallback, N: 1, Breaker: ratelimit.BreakerOpen}
 		first, second := asked, asked
 		first.Key, first.Err, first.Reason = "a", failed, errDown
-		second.Key, second.Err, second.Reason = "b", err, ErrBreakerOpen
-		require.Equal(t, []Observation{
-			{Limiter: "default", Call: callBreaker, Outcome: OutcomeDone, From: BreakerClosed, Breaker: BreakerOpen}, first, second,
-		}, untimed(events))
+		second.Key, second.Err, second.Reason = "b", err, ratelimit.ErrBreakerOpen
+		require.Equal(t, []ratelimit.Observation{
+			{Limiter: "default", Call: "breaker", Outcome: ratelimit.OutcomeDone, From: ratelimit.BreakerClosed, Breaker: ratelimit.BreakerOpen}, first, second,
+		}, ratelimit.Untimed(events))
 	}
 }
 
@@ -168,23 +170,23 @@ func TestBreakerCountsOutagesOnly(t *testing.T) {
 		}{
 			{name: "an outage", err: errDown, between: true, opens: true},
 			{name: "a success", between: false},
-			{name: "a denial returned as an error", err: ErrDenied, between: false},
-			{name: "an empty key", err: ErrInvalidKey, between: true},
-			{name: "a wrong number", err: ErrInvalidPermits, between: true},
-			{name: "too many permits", err: ErrExceedsLimit, between: true},
-			{name: "a corrupt key", err: fmt.Errorf("x: %w", ErrCorruptState), between: true},
+			{name: "a denial returned as an error", err: ratelimit.ErrDenied, between: false},
+			{name: "an empty key", err: ratelimit.ErrInvalidKey, between: true},
+			{name: "a wrong number", err: ratelimit.ErrInvalidPermits, between: true},
+			{name: "too many permits", err: ratelimit.ErrExceedsLimit, between: true},
+			{name: "a corrupt key", err: fmt.Errorf("x: %w", ratelimit.ErrCorruptState), between: true},
 		} {
 			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
-				build := func() (*settablePrimary, *Fallback) {
+				build := func() (*settablePrimary, *ratelimit.Fallback) {
 					p := newSettablePrimary()
 					return p, newTestFallback(t, p, always(bySecondary, nil),
-						append(mode.opts, WithBreaker(&Breaker{Failures: 2, ProbeEvery: time.Hour}))...)
+						append(mode.opts, ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 2, ProbeEvery: time.Hour}))...)
 				}
-				ask := func(p *settablePrimary, f *Fallback, err error) (asked bool) {
+				ask := func(p *settablePrimary, f *ratelimit.Fallback, err error) (asked bool) {
 					p.err = err
-					before := p.calls.Load()
+					before := p.Count()
 					_, _ = f.TryAcquire(t.Context(), "k")
-					return p.calls.Load() > before
+					return p.Count() > before
 				}
 				p, f := build()
 				for range 10 {
@@ -213,14 +215,14 @@ func TestBreakerProbeWithAMistake(t *testing.T) {
 				var changes []string
 				p := newSettablePrimary()
 				f := newTestFallback(t, p, always(bySecondary, nil),
-					append(mode.opts, states(&changes), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}))...)
+					append(mode.opts, states(&changes), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: milli}))...)
 				p.err = errDown
 				_, _ = f.TryAcquire(t.Context(), "k")
 				time.Sleep(2 * milli)
-				p.err = ErrExceedsLimit
+				p.err = ratelimit.ErrExceedsLimit
 				for range 3 {
 					_, err := f.TryAcquireN(t.Context(), "k", 11)
-					require.Equal(t, ErrExceedsLimit, err)
+					require.Equal(t, ratelimit.ErrExceedsLimit, err)
 				}
 				p.err = nil
 				r, err := f.TryAcquire(t.Context(), "k")
@@ -238,7 +240,7 @@ func TestBreakerProbesOneAtATime(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				p := newSettablePrimary()
 				f := newTestFallback(t, p, always(bySecondary, nil),
-					append(mode.opts, WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}))...)
+					append(mode.opts, ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: milli}))...)
 				p.err = errDown
 				_, _ = f.TryAcquire(t.Context(), "k")
 				time.Sleep(2 * milli)
@@ -275,14 +277,14 @@ func TestBreakerCountsCallsOverBudget(t *testing.T) {
 		var changes []string
 		p := newSettablePrimary()
 		p.took = 30 * milli // healthy, but slow
-		f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(10*milli),
-			WithBreaker(&Breaker{Failures: 3, ProbeEvery: 100 * milli}))
+		f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), ratelimit.WithBudget(10*milli),
+			ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 3, ProbeEvery: 100 * milli}))
 		for range 10 {
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
 		}
-		require.EqualValues(t, 3, p.calls.Load())
+		require.EqualValues(t, 3, p.Count())
 		time.Sleep(101 * milli)
 		r, err := f.TryAcquire(t.Context(), "k") // its late success does not close the breaker
 		require.NoError(t, err)
@@ -310,7 +312,7 @@ func TestBreakerCountsCallsOverBudget(t *testing.T) {
 // A service whose requests end before the primary does must still find out that
 // it hangs; and a client that sends tiny deadlines must not open the breaker.
 func TestBreakerWithCallersWhoLeave(t *testing.T) {
-	leave := func(t *testing.T, f *Fallback, after time.Duration) {
+	leave := func(t *testing.T, f *ratelimit.Fallback, after time.Duration) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), after)
 		defer cancel()
@@ -322,7 +324,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = time.Hour
-			f := newTestFallback(t, p, always(bySecondary, nil), WithBreaker(&Breaker{Failures: 3}))
+			f := newTestFallback(t, p, always(bySecondary, nil), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 3}))
 			for range 100 {
 				leave(t, f, guard.FailureAfter-1)
 			}
@@ -333,7 +335,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
-			require.EqualValues(t, 104, p.calls.Load())
+			require.EqualValues(t, 104, p.Count())
 		})
 	})
 	t.Run("before a budget that the primary exceeds", func(t *testing.T) {
@@ -341,7 +343,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = time.Hour
 			var changes []string
-			f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), WithBudget(50*milli), WithBreaker(&Breaker{Failures: 3}))
+			f := newTestFallback(t, p, always(bySecondary, nil), states(&changes), ratelimit.WithBudget(50*milli), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 3}))
 			for range 3 {
 				leave(t, f, 5*milli)
 			}
@@ -357,7 +359,7 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = 20 * milli
-			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli), WithBreaker(&Breaker{Failures: 3}))
+			f := newTestFallback(t, p, always(bySecondary, nil), ratelimit.WithBudget(50*milli), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 3}))
 			for range 100 {
 				leave(t, f, 5*milli)
 			}
@@ -371,8 +373,8 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 		bubble(t, func(t *testing.T) {
 			p := newSettablePrimary()
 			p.took = time.Hour
-			f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
-				WithBreaker(&Breaker{Failures: 1, ProbeEvery: 100 * milli}))
+			f := newTestFallback(t, p, always(bySecondary, nil), ratelimit.WithBudget(50*milli),
+				ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: 100 * milli}))
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
@@ -391,8 +393,8 @@ func TestBreakerWithCallersWhoLeave(t *testing.T) {
 func TestBreakerOpenForACallerWhoHasLeft(t *testing.T) {
 	for _, mode := range breakerModes {
 		secondary := always(bySecondary, nil)
-		f := newTestFallback(t, always(Result{}, errDown), secondary,
-			append(mode.opts, WithBreaker(&Breaker{Failures: 1, ProbeEvery: time.Hour}))...)
+		f := newTestFallback(t, always(ratelimit.Result{}, errDown), secondary,
+			append(mode.opts, ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}))...)
 		_, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -401,7 +403,7 @@ func TestBreakerOpenForACallerWhoHasLeft(t *testing.T) {
 		require.Zero(t, r)
 		require.EqualError(t, err, `ratelimit: fallback for "k": context canceled`)
 		require.ErrorIs(t, err, context.Canceled)
-		require.EqualValues(t, 1, secondary.calls.Load())
+		require.EqualValues(t, 1, secondary.Count())
 	}
 }
 
@@ -410,14 +412,14 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		p := newSettablePrimary()
 		p.err = errDown
-		f := newTestFallback(t, p, always(bySecondary, nil), WithBudget(50*milli),
-			WithBreaker(&Breaker{Failures: 1, ProbeEvery: 100 * milli}))
+		f := newTestFallback(t, p, always(bySecondary, nil), ratelimit.WithBudget(50*milli),
+			ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: 100 * milli}))
 		r, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		require.Equal(t, substituted, r)
 		time.Sleep(101 * milli)
 		for range guard.MaxRunning {
-			f.guard.Bound.Running <- struct{}{}
+			ratelimit.GuardOf(f).Bound.Running <- struct{}{}
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), milli)
 		defer cancel()
@@ -425,40 +427,40 @@ func TestBreakerProbeWhoseTurnDoesNotCome(t *testing.T) {
 		require.Zero(t, r)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		for range guard.MaxRunning {
-			<-f.guard.Bound.Running
+			<-ratelimit.GuardOf(f).Bound.Running
 		}
 		p.err = nil
 		r, err = f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		require.Equal(t, byPrimary, r)
-		require.EqualValues(t, 2, p.calls.Load())
+		require.EqualValues(t, 2, p.Count())
 	})
 }
 
 func TestBreakerNames(t *testing.T) {
 	require.Equal(t, "closed half-open open unknown state",
-		fmt.Sprint(BreakerClosed, " ", BreakerHalfOpen, " ", BreakerOpen, " ", BreakerState(7)))
+		fmt.Sprint(ratelimit.BreakerClosed, " ", ratelimit.BreakerHalfOpen, " ", ratelimit.BreakerOpen, " ", ratelimit.BreakerState(7)))
 }
 
-// counting is a limiter that asks Redis, as small as can be.
-type counting struct{ client *redis.Client }
+// smallest is a limiter that asks Redis, as small as can be.
+type smallest struct{ client *redis.Client }
 
-func (c counting) TryAcquire(ctx context.Context, key string) (Result, error) {
+func (c smallest) TryAcquire(ctx context.Context, key string) (ratelimit.Result, error) {
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-func (c counting) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+func (c smallest) TryAcquireN(ctx context.Context, key string, n int) (ratelimit.Result, error) {
 	if err := c.client.IncrBy(ctx, key, int64(n)).Err(); err != nil {
-		return Result{}, err
+		return ratelimit.Result{}, err
 	}
 	return byPrimary, nil
 }
 
-func (c counting) Peek(ctx context.Context, key string) (Result, error) {
+func (c smallest) Peek(ctx context.Context, key string) (ratelimit.Result, error) {
 	return c.TryAcquireN(ctx, key, 0)
 }
 
-func (c counting) Reset(ctx context.Context, key string) error { return c.client.Del(ctx, key).Err() }
+func (c smallest) Reset(ctx context.Context, key string) error { return c.client.Del(ctx, key).Err() }
 
 // A server that is killed under 1,000 decisions a second, with a client as it
 // comes: every call is allowed, by the secondary during the outage, and the primary decides
@@ -478,8 +480,8 @@ func TestBreakerServerKilledUnderLoad(t *testing.T) {
 	begin := time.Now()
 	var mu sync.Mutex // guards changes
 	var changes []string
-	f := newTestFallback(t, counting{client}, AllowAll(), WithBudget(budget), WithBreaker(&Breaker{}), WithObserver(func(_ context.Context, e Observation) {
-		if e.Call == callBreaker {
+	f := newTestFallback(t, smallest{client}, ratelimit.AllowAll(), ratelimit.WithBudget(budget), ratelimit.WithBreaker(&ratelimit.Breaker{}), ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+		if e.Call == "breaker" {
 			mu.Lock()
 			defer mu.Unlock()
 			changes = append(changes, fmt.Sprintf("%v %v", time.Since(begin).Round(milli), e.Breaker))

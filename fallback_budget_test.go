@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"bytes"
@@ -14,17 +14,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/guard"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // TestFallbackBudgetOfAnyLength: the longest is no outage.
 func TestFallbackBudgetOfAnyLength(t *testing.T) {
-	primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+	primary := &limitertest.Stub{Answer: func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
 		return byPrimary, ctx.Err()
 	}}
-	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(math.MaxInt64))
+	f := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(math.MaxInt64))
 	require.Equal(t, byPrimary, must(t)(f.TryAcquire(ctx, "k")))
-	primary.do = func(ctx context.Context, _ string, _ int) (Result, error) {
+	primary.Answer = func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
 		deadline, ok := ctx.Deadline()
 		require.True(t, ok)
 		require.Greater(t, time.Until(deadline), 24*time.Hour)
@@ -35,10 +37,10 @@ func TestFallbackBudgetOfAnyLength(t *testing.T) {
 
 func TestFallbackBudget(t *testing.T) {
 	const budget = 20 * milli
-	late := func(t *testing.T, primary *stub, took time.Duration, want Result) (events []Observation) {
+	late := func(t *testing.T, primary *limitertest.Stub, took time.Duration, want ratelimit.Result) (events []ratelimit.Observation) {
 		t.Helper()
-		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget),
-			WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))
+		f := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(budget),
+			ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) { events = append(events, e) }))
 		start := time.Now()
 		r, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
@@ -47,13 +49,13 @@ func TestFallbackBudget(t *testing.T) {
 		synctest.Wait()
 		return events
 	}
-	asked := func(why error, took time.Duration) []Observation {
-		return []Observation{{
-			Limiter: "default", Call: callAcquire, Outcome: OutcomeDenied, Source: SourceFallback, Key: "k", N: 1,
+	asked := func(why error, took time.Duration) []ratelimit.Observation {
+		return []ratelimit.Observation{{
+			Limiter: "default", Call: "acquire", Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceFallback, Key: "k", N: 1,
 			Result: substituted, Reason: why, Latency: took,
 		}}
 	}
-	overBudget := asked(ErrOverBudget, budget)
+	overBudget := asked(ratelimit.ErrOverBudget, budget)
 
 	t.Run("an answer a moment before its end counts", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
@@ -67,9 +69,9 @@ func TestFallbackBudget(t *testing.T) {
 	})
 	t.Run("a late error is not reported", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+			primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 				time.Sleep(time.Second)
-				return Result{}, errDown
+				return ratelimit.Result{}, errDown
 			}}
 			events := late(t, primary, budget, substituted)
 			time.Sleep(time.Minute)
@@ -78,9 +80,9 @@ func TestFallbackBudget(t *testing.T) {
 	})
 	t.Run("an error in time is answered at once", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+			primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 				time.Sleep(milli)
-				return Result{}, errDown
+				return ratelimit.Result{}, errDown
 			}}
 			require.Equal(t, asked(errDown, milli),
 				late(t, primary, milli, substituted))
@@ -88,10 +90,10 @@ func TestFallbackBudget(t *testing.T) {
 	})
 	t.Run("both fail", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			r, err := newTestFallback(t, hanging(), always(Result{}, errDown), WithBudget(budget)).TryAcquire(t.Context(), "k")
+			r, err := newTestFallback(t, hanging(), always(ratelimit.Result{}, errDown), ratelimit.WithBudget(budget)).TryAcquire(t.Context(), "k")
 			require.Zero(t, r)
 			require.EqualError(t, err, `ratelimit: fallback for "k": primary: ratelimit: over budget; secondary: connection refused`)
-			require.ErrorIs(t, err, ErrOverBudget)
+			require.ErrorIs(t, err, ratelimit.ErrOverBudget)
 			require.ErrorIs(t, err, errDown)
 		})
 	})
@@ -100,10 +102,10 @@ func TestFallbackBudget(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), budget)
 			defer cancel()
 			secondary := always(bySecondary, nil)
-			r, err := newTestFallback(t, hanging(), secondary, WithBudget(budget)).TryAcquire(ctx, "k")
+			r, err := newTestFallback(t, hanging(), secondary, ratelimit.WithBudget(budget)).TryAcquire(ctx, "k")
 			require.Zero(t, r)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
-			require.Zero(t, secondary.calls.Load())
+			require.Zero(t, secondary.Count())
 		})
 	})
 }
@@ -128,7 +130,7 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 				start := time.Now()
 				var ended atomic.Int64
 				var child atomic.Value
-				primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+				primary := &limitertest.Stub{Answer: func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
 					require.Equal(t, "value", ctx.Value(ctxKey{}))
 					d, ok := ctx.Deadline()
 					require.True(t, ok)
@@ -139,9 +141,9 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 					<-sub.Done()
 					ended.Store(int64(time.Since(start)))
 					child.Store(sub.Err())
-					return Result{}, ctx.Err()
+					return ratelimit.Result{}, ctx.Err()
 				}}
-				f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
+				f := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(budget))
 				r, err := f.TryAcquire(ctx, "k")
 				if c.leave > 0 {
 					require.Zero(t, r)
@@ -154,15 +156,15 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 					require.Equal(t, budget, time.Since(start))
 				}
 				synctest.Wait()
-				require.EqualValues(t, 1, f.guard.Bound.Abandoned.Load(), "the call goes on")
+				require.EqualValues(t, 1, ratelimit.GuardOf(f).Bound.Abandoned.Load(), "the call goes on")
 				require.Zero(t, ended.Load())
 
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				require.EqualValues(t, budget+guard.AbandonedFor, ended.Load(), "the call is given up for good")
 				require.Equal(t, context.Canceled, child.Load())
-				require.Zero(t, f.guard.Bound.Abandoned.Load())
-				require.Empty(t, f.guard.Bound.Running)
+				require.Zero(t, ratelimit.GuardOf(f).Bound.Abandoned.Load())
+				require.Empty(t, ratelimit.GuardOf(f).Bound.Running)
 			})
 		})
 	}
@@ -171,17 +173,17 @@ func TestFallbackBudgetContextOfThePrimary(t *testing.T) {
 func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		opts []PolicyOption
+		opts []ratelimit.PolicyOption
 	}{
 		{"budget", nil},
-		{"budget and breaker", []PolicyOption{WithBreaker(&Breaker{})}},
+		{"budget and breaker", []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{})}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				const callers, each, budget = 1000, 20, 5 * milli
 				release := make(chan struct{}) // the server, which no context impresses
 				var inside, peak atomic.Int64
-				primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 					n := inside.Add(1)
 					for p := peak.Load(); n > p && !peak.CompareAndSwap(p, n); p = peak.Load() {
 					}
@@ -190,9 +192,9 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 					return byPrimary, nil
 				}}
 				var saturated atomic.Int64
-				opts := append(c.opts, WithBudget(budget), WithObserver(func(_ context.Context, e Observation) {
-					if errors.Is(e.Reason, ErrOverBudget) && e.Reason != ErrOverBudget {
-						require.ErrorIs(t, e.Reason, ErrOverBudget)
+				opts := append(c.opts, ratelimit.WithBudget(budget), ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+					if errors.Is(e.Reason, ratelimit.ErrOverBudget) && e.Reason != ratelimit.ErrOverBudget {
+						require.ErrorIs(t, e.Reason, ratelimit.ErrOverBudget)
 						require.EqualError(t, e.Reason, "ratelimit: over budget: 256 abandoned calls are still running")
 						saturated.Add(1)
 					}
@@ -207,7 +209,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 							ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(i+j)%8)*milli)
 							start := time.Now()
 							r, err := f.TryAcquire(ctx, "k")
-							ended := errors.Is(err, context.DeadlineExceeded) && r == Result{}
+							ended := errors.Is(err, context.DeadlineExceeded) && r == ratelimit.Result{}
 							if !ended && (err != nil || r != substituted) {
 								t.Errorf("got %+v, %v; want the secondary's answer, or the ended context", r, err)
 							}
@@ -222,9 +224,9 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 				synctest.Wait()
 				require.LessOrEqual(t, peak.Load(), int64(guard.MaxRunning))
 				require.LessOrEqual(t, asking(), guard.MaxRunning)
-				require.Equal(t, inside.Load(), f.guard.Bound.Abandoned.Load())
+				require.Equal(t, inside.Load(), ratelimit.GuardOf(f).Bound.Abandoned.Load())
 				if c.opts == nil {
-					require.EqualValues(t, guard.MaxRunning, f.guard.Bound.Abandoned.Load())
+					require.EqualValues(t, guard.MaxRunning, ratelimit.GuardOf(f).Bound.Abandoned.Load())
 					start := time.Now()
 					r, err := f.TryAcquire(t.Context(), "k")
 					require.NoError(t, err)
@@ -234,13 +236,13 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 
 				close(release)
 				time.Sleep(time.Second)
-				require.Zero(t, f.guard.Bound.Abandoned.Load())
-				require.Empty(t, f.guard.Bound.Running)
+				require.Zero(t, ratelimit.GuardOf(f).Bound.Abandoned.Load())
+				require.Empty(t, ratelimit.GuardOf(f).Bound.Running)
 				r, err := f.TryAcquire(t.Context(), "k")
 				require.NoError(t, err)
 				require.Equal(t, byPrimary, r, "the primary is back")
 				t.Logf("peak %d of %d, answered at once %d, primary asked %d times for %d calls",
-					peak.Load(), guard.MaxRunning, saturated.Load(), primary.calls.Load(), callers*each)
+					peak.Load(), guard.MaxRunning, saturated.Load(), primary.Count(), callers*each)
 			})
 		})
 	}
@@ -249,7 +251,7 @@ func TestFallbackHungPrimaryHoldsBoundedGoroutines(t *testing.T) {
 func TestFallbackCallersBeyondTheMostThatRunWait(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const callers, rtt, budget = 1000, 10 * milli, 50 * milli
-		f := newTestFallback(t, after(rtt), always(bySecondary, nil), WithBudget(budget), WithBreaker(&Breaker{}))
+		f := newTestFallback(t, after(rtt), always(bySecondary, nil), ratelimit.WithBudget(budget), ratelimit.WithBreaker(&ratelimit.Breaker{}))
 		start := time.Now()
 		var wg sync.WaitGroup
 		for range callers {
@@ -277,7 +279,7 @@ func TestFallbackCallersThatNeverReachThePrimary(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const budget = 50 * milli
 		primary := after(budget - milli)
-		f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(budget))
+		f := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(budget))
 		var wg sync.WaitGroup
 		for range guard.MaxRunning {
 			wg.Go(func() {
@@ -301,10 +303,10 @@ func TestFallbackCallersThatNeverReachThePrimary(t *testing.T) {
 		require.Equal(t, substituted, r)
 		require.Equal(t, budget, time.Since(start))
 		wg.Wait()
-		require.EqualValues(t, guard.MaxRunning+1, primary.calls.Load(), "the primary is not called for a caller that left")
+		require.EqualValues(t, guard.MaxRunning+1, primary.Count(), "the primary is not called for a caller that left")
 		time.Sleep(time.Second)
-		require.Zero(t, f.guard.Bound.Abandoned.Load())
-		require.Empty(t, f.guard.Bound.Running)
+		require.Zero(t, ratelimit.GuardOf(f).Bound.Abandoned.Load())
+		require.Empty(t, ratelimit.GuardOf(f).Bound.Running)
 	})
 }
 
@@ -312,45 +314,45 @@ func TestFallbackPanicOfThePrimary(t *testing.T) {
 	for _, mode := range fallbackModes {
 		t.Run(mode.name, func(t *testing.T) {
 			before := runtime.NumGoroutine()
-			primary := &stub{do: func(context.Context, string, int) (Result, error) { panic("at the caller's") }}
-			f := newTestFallback(t, primary, AllowAll(), mode.opts()...)
+			primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) { panic("at the caller's") }}
+			f := newTestFallback(t, primary, ratelimit.AllowAll(), mode.opts()...)
 			for range 10 {
 				require.PanicsWithValue(t, "at the caller's", func() { _, _ = f.TryAcquire(t.Context(), "k") })
-				if primary.calls.Load() == defaultFailures && f.guard.Breakers != nil {
+				if primary.Count() == ratelimit.DefaultFailures && ratelimit.GuardOf(f).Breakers != nil {
 					break // now it is open
 				}
 			}
-			if f.guard.Breakers != nil {
+			if ratelimit.GuardOf(f).Breakers != nil {
 				r, err := f.TryAcquire(t.Context(), "k")
 				require.NoError(t, err)
 				require.True(t, r.Fallback, "a panic is a failure")
 			}
 			settled(t, before)
-			if f.guard.Bound != nil {
-				require.Zero(t, f.guard.Bound.Abandoned.Load())
-				require.Empty(t, f.guard.Bound.Running)
+			if ratelimit.GuardOf(f).Bound != nil {
+				require.Zero(t, ratelimit.GuardOf(f).Bound.Abandoned.Load())
+				require.Empty(t, ratelimit.GuardOf(f).Bound.Running)
 			}
 		})
 	}
 	t.Run("of an abandoned call", func(t *testing.T) {
 		bubble(t, func(t *testing.T) {
-			primary := &stub{do: func(context.Context, string, int) (Result, error) {
+			primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 				time.Sleep(time.Second)
 				panic("no caller listens")
 			}}
-			f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli))
+			f := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(milli))
 			r, err := f.TryAcquire(t.Context(), "k")
 			require.NoError(t, err)
 			require.Equal(t, substituted, r)
 			time.Sleep(2 * time.Second)
 			synctest.Wait()
-			require.Zero(t, f.guard.Bound.Abandoned.Load())
-			require.Empty(t, f.guard.Bound.Running)
+			require.Zero(t, ratelimit.GuardOf(f).Bound.Abandoned.Load())
+			require.Empty(t, ratelimit.GuardOf(f).Bound.Running)
 		})
 	})
 	t.Run("or the end of its goroutine", func(t *testing.T) {
-		primary := &stub{do: func(context.Context, string, int) (Result, error) { runtime.Goexit(); return byPrimary, nil }}
-		r, err := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(time.Minute)).TryAcquire(t.Context(), "k")
+		primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) { runtime.Goexit(); return byPrimary, nil }}
+		r, err := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(time.Minute)).TryAcquire(t.Context(), "k")
 		require.NoError(t, err)
 		require.Equal(t, substituted, r)
 	})

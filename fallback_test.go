@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -17,72 +17,35 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/guard"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
-// A stub is a limiter made of a function, to which a peek comes as n = 0 and a
-// reset as n = -1000. It counts its calls.
-type stub struct {
-	do    func(ctx context.Context, key string, n int) (Result, error)
-	calls atomic.Int64
-}
-
-const (
-	stubReset = -1000
-	milli     = time.Millisecond
-)
-
-func (s *stub) call(ctx context.Context, key string, n int) (Result, error) {
-	s.calls.Add(1)
-	return s.do(ctx, key, n)
-}
-
-func (s *stub) TryAcquire(ctx context.Context, key string) (Result, error) {
-	return s.call(ctx, key, 1)
-}
-
-func (s *stub) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
-	return s.call(ctx, key, n)
-}
-
-func (s *stub) Peek(ctx context.Context, key string) (Result, error) { return s.call(ctx, key, 0) }
-
-func (s *stub) Reset(ctx context.Context, key string) error {
-	_, err := s.call(ctx, key, stubReset)
-	return err
-}
+const milli = time.Millisecond
 
 var (
 	errDown = errors.New("connection refused")
 
-	byPrimary   = Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 7, ResetAfter: 300 * milli}
-	bySecondary = Result{Limit: 3, Window: time.Minute, Remaining: 1, RetryAfter: 20 * time.Second, ResetAfter: 40 * time.Second}
-	substituted = func() Result { r := bySecondary; r.Fallback = true; return r }()
+	byPrimary   = ratelimit.Result{Allowed: true, Limit: 10, Window: time.Second, Remaining: 7, ResetAfter: 300 * milli}
+	bySecondary = ratelimit.Result{Limit: 3, Window: time.Minute, Remaining: 1, RetryAfter: 20 * time.Second, ResetAfter: 40 * time.Second}
+	substituted = func() ratelimit.Result { r := bySecondary; r.Fallback = true; return r }()
 )
 
-func always(r Result, err error) *stub {
-	return &stub{do: func(context.Context, string, int) (Result, error) { return r, err }}
+func always(r ratelimit.Result, err error) *limitertest.Stub {
+	return &limitertest.Stub{Result: r, Err: err}
 }
 
 // hanging answers when its context ends, as a client does that honours it.
-func hanging() *stub {
-	return &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
-		<-ctx.Done()
-		return Result{}, ctx.Err()
-	}}
-}
+func hanging() *limitertest.Stub { return fakes.Hanging[ratelimit.Result]() }
 
 // after answers byPrimary after d, whatever becomes of the context.
-func after(d time.Duration) *stub {
-	return &stub{do: func(context.Context, string, int) (Result, error) {
-		time.Sleep(d)
-		return byPrimary, nil
-	}}
-}
+func after(d time.Duration) *limitertest.Stub { return fakes.After(d, byPrimary) }
 
-func newTestFallback(t testing.TB, primary, secondary Limiter, opts ...PolicyOption) *Fallback {
+func newTestFallback(t testing.TB, primary, secondary ratelimit.Limiter, opts ...ratelimit.PolicyOption) *ratelimit.Fallback {
 	t.Helper()
-	f, err := NewFallback(primary, secondary, opts...)
+	f, err := ratelimit.NewFallback(primary, secondary, opts...)
 	require.NoError(t, err)
 	return f
 }
@@ -90,13 +53,15 @@ func newTestFallback(t testing.TB, primary, secondary Limiter, opts ...PolicyOpt
 // fallbackModes are the ways in which a Fallback asks its primary.
 var fallbackModes = []struct {
 	name string
-	opts func() []PolicyOption
+	opts func() []ratelimit.PolicyOption
 }{
-	{"plain", func() []PolicyOption { return nil }},
-	{"budget", func() []PolicyOption { return []PolicyOption{WithBudget(time.Minute)} }},
-	{"breaker", func() []PolicyOption { return []PolicyOption{WithBreaker(&Breaker{})} }},
-	{"budget and breaker", func() []PolicyOption {
-		return []PolicyOption{WithBreaker(&Breaker{}), WithBudget(time.Minute)}
+	{"plain", func() []ratelimit.PolicyOption { return nil }},
+	{"budget", func() []ratelimit.PolicyOption { return []ratelimit.PolicyOption{ratelimit.WithBudget(time.Minute)} }},
+	{"breaker", func() []ratelimit.PolicyOption {
+		return []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{})}
+	}},
+	{"budget and breaker", func() []ratelimit.PolicyOption {
+		return []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{}), ratelimit.WithBudget(time.Minute)}
 	}},
 }
 
@@ -125,16 +90,16 @@ func bubble(t *testing.T, test func(*testing.T)) {
 
 func TestFallbackAnswers(t *testing.T) {
 	var (
-		corrupt = fmt.Errorf("ratelimit: x: %w", ErrCorruptState)
-		exceeds = fmt.Errorf("%w: 11 of 10", ErrExceedsLimit)
-		permits = fmt.Errorf("%w: 0", ErrInvalidPermits)
-		config  = fmt.Errorf("%w: the clock reads 1969", ErrInvalidConfig)
-		denial  = &DeniedError{Result: bySecondary}
+		corrupt = fmt.Errorf("ratelimit: x: %w", ratelimit.ErrCorruptState)
+		exceeds = fmt.Errorf("%w: 11 of 10", ratelimit.ErrExceedsLimit)
+		permits = fmt.Errorf("%w: 0", ratelimit.ErrInvalidPermits)
+		config  = fmt.Errorf("%w: the clock reads 1969", ratelimit.ErrInvalidConfig)
+		denial  = &ratelimit.DeniedError{Result: bySecondary}
 		inner   = fmt.Errorf("inner: %w", context.DeadlineExceeded) // not the caller's
 		cases   = []struct {
 			name               string
 			primary, secondary error
-			want               Result
+			want               ratelimit.Result
 			is, isNot          []error // of the error; none: no error
 			same               error   // the error itself
 			asked, reported    bool
@@ -143,7 +108,7 @@ func TestFallbackAnswers(t *testing.T) {
 			{name: "an outage", primary: errDown, want: substituted, asked: true, reported: true},
 			{name: "a corrupt key", primary: corrupt, same: corrupt},
 			{name: "a deadline that is not the caller's", primary: inner, want: substituted, asked: true, reported: true},
-			{name: "an empty key", primary: ErrInvalidKey, same: ErrInvalidKey},
+			{name: "an empty key", primary: ratelimit.ErrInvalidKey, same: ratelimit.ErrInvalidKey},
 			{name: "no permits", primary: permits, same: permits},
 			{name: "too many permits", primary: exceeds, same: exceeds},
 			{name: "a clock that cannot be", primary: config, same: config},
@@ -151,7 +116,7 @@ func TestFallbackAnswers(t *testing.T) {
 			{name: "both fail", primary: errDown, secondary: os.ErrPermission, is: []error{errDown, os.ErrPermission}, asked: true, reported: true},
 			{
 				name: "a secondary out of order", primary: errDown, secondary: config,
-				is: []error{errDown}, isNot: []error{ErrInvalidConfig}, asked: true, reported: true,
+				is: []error{errDown}, isNot: []error{ratelimit.ErrInvalidConfig}, asked: true, reported: true,
 			},
 			{name: "a mistake that only the secondary sees", primary: errDown, secondary: permits, same: permits, asked: true, reported: true},
 		}
@@ -167,23 +132,23 @@ func TestFallbackAnswers(t *testing.T) {
 					}
 					type ctxKey struct{}
 					ctx := context.WithValue(t.Context(), ctxKey{}, "value")
-					ask := func(name string, r Result, err error) *stub {
-						return &stub{do: func(ctx context.Context, key string, got int) (Result, error) {
+					ask := func(name string, r ratelimit.Result, err error) *limitertest.Stub {
+						return &limitertest.Stub{Answer: func(ctx context.Context, key string, got int) (ratelimit.Result, error) {
 							require.Equal(t, "value", ctx.Value(ctxKey{}), name)
 							require.Equal(t, "k", key, name)
 							require.Equal(t, n, got, name)
 							if err != nil {
-								r = Result{}
+								r = ratelimit.Result{}
 							}
 							return r, err
 						}}
 					}
 					primary, secondary := ask("primary", byPrimary, c.primary), ask("secondary", bySecondary, c.secondary)
-					var events []Observation
+					var events []ratelimit.Observation
 					f := newTestFallback(t, primary, secondary,
-						append(mode.opts(), WithObserver(func(_ context.Context, e Observation) { events = append(events, e) }))...)
+						append(mode.opts(), ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) { events = append(events, e) }))...)
 
-					var r Result
+					var r ratelimit.Result
 					var err error
 					if peek {
 						r, err = f.Peek(ctx, "k")
@@ -206,28 +171,28 @@ func TestFallbackAnswers(t *testing.T) {
 							require.NotErrorIs(t, err, isNot)
 						}
 					}
-					require.EqualValues(t, 1, primary.calls.Load())
-					require.Equal(t, c.asked, secondary.calls.Load() == 1)
-					var want []Observation
+					require.EqualValues(t, 1, primary.Count())
+					require.Equal(t, c.asked, secondary.Count() == 1)
+					var want []ratelimit.Observation
 					if c.reported {
-						o := Observation{
-							Limiter: "default", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceFallback,
+						o := ratelimit.Observation{
+							Limiter: "default", Call: "acquire", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceFallback,
 							Key: "k", N: 3, Taken: 3, Result: c.want, Err: err, Reason: c.primary,
 						}
 						if err != nil {
-							o.Outcome, o.Taken = OutcomeFailed, 0
+							o.Outcome, o.Taken = ratelimit.OutcomeFailed, 0
 						} else if !c.want.Allowed {
-							o.Outcome, o.Taken = OutcomeDenied, 0
+							o.Outcome, o.Taken = ratelimit.OutcomeDenied, 0
 						}
 						if peek {
-							o.Call, o.N, o.Taken = callPeek, 1, 0
+							o.Call, o.N, o.Taken = "peek", 1, 0
 							if err == nil {
-								o.Outcome = OutcomeDone
+								o.Outcome = ratelimit.OutcomeDone
 							}
 						}
-						want = []Observation{o}
+						want = []ratelimit.Observation{o}
 					}
-					require.Equal(t, want, untimed(events))
+					require.Equal(t, want, ratelimit.Untimed(events))
 					settled(t, before)
 				})
 			}
@@ -238,10 +203,10 @@ func TestFallbackAnswers(t *testing.T) {
 func TestFallbackTryAcquireTakesOne(t *testing.T) {
 	for _, mode := range fallbackModes {
 		var got int
-		f := newTestFallback(t, &stub{do: func(_ context.Context, _ string, n int) (Result, error) {
+		f := newTestFallback(t, &limitertest.Stub{Answer: func(_ context.Context, _ string, n int) (ratelimit.Result, error) {
 			got = n
 			return byPrimary, nil
-		}}, AllowAll(), mode.opts()...)
+		}}, ratelimit.AllowAll(), mode.opts()...)
 		r, err := f.TryAcquire(t.Context(), "k")
 		require.NoError(t, err, mode.name)
 		require.Equal(t, byPrimary, r, mode.name)
@@ -285,23 +250,23 @@ func TestFallbackReturnsTheCallersEndedContext(t *testing.T) {
 			})
 			t.Run("another error by then", func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				primary := &stub{do: func(context.Context, string, int) (Result, error) {
+				primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 					cancel()
-					return Result{}, errDown
+					return ratelimit.Result{}, errDown
 				}}
 				r, err := newTestFallback(t, primary, never, mode.opts()...).TryAcquire(ctx, "k")
 				require.Zero(t, r)
 				require.ErrorIs(t, err, context.Canceled)
 			})
 			t.Run("the connection's deadline before the context's", func(t *testing.T) {
-				primary := &stub{do: func(context.Context, string, int) (Result, error) { return Result{}, ioTimeout }}
+				primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) { return ratelimit.Result{}, ioTimeout }}
 				r, err := newTestFallback(t, primary, never, mode.opts()...).TryAcquire(pastDeadline{t.Context()}, "k")
 				require.Zero(t, r)
 				require.ErrorIs(t, err, context.DeadlineExceeded)
 			})
 		})
 	}
-	require.Zero(t, never.calls.Load(), "no caller is left for the secondary to decide for")
+	require.Zero(t, never.Count(), "no caller is left for the secondary to decide for")
 }
 
 // pastDeadline is a context in the instant between its deadline and its timer.
@@ -313,8 +278,8 @@ func (pastDeadline) Deadline() (time.Time, bool) { return time.Now(), true }
 func TestFallbackErrorWhereThePrimaryNeverAllows(t *testing.T) {
 	down := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = down.Close() })
-	bucket := Must(NewTokenBucket(down, PerSecond(1), 10))
-	for _, primary := range []Limiter{bucket, Must(NewDenyCache(bucket)), newTestFallback(t, bucket, DenyAll())} {
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(down, ratelimit.PerSecond(1), 10))
+	for _, primary := range []ratelimit.Limiter{bucket, ratelimit.Must(ratelimit.NewDenyCache(bucket)), newTestFallback(t, bucket, ratelimit.DenyAll())} {
 		for _, mode := range fallbackModes {
 			secondary := always(bySecondary, nil)
 			f := newTestFallback(t, primary, secondary, mode.opts()...)
@@ -323,40 +288,40 @@ func TestFallbackErrorWhereThePrimaryNeverAllows(t *testing.T) {
 				require.NoError(t, err, mode.name)
 				require.True(t, r.Fallback)
 			}
-			asked := secondary.calls.Load()
+			asked := secondary.Count()
 			_, err := f.TryAcquireN(ctx, "k", 11)
-			require.ErrorIs(t, err, ErrExceedsLimit, mode.name)
+			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit, mode.name)
 			require.ErrorContains(t, err, "11 permits of token bucket \"default\", which allows 10 at most")
-			require.Equal(t, asked, secondary.calls.Load())
+			require.Equal(t, asked, secondary.Count())
 		}
 	}
-	local := Must(NewLocalTokenBucket(PerSecond(1), 10))
-	_, err := newTestFallback(t, local, AllowAll()).TryAcquireN(ctx, "k", 11)
-	require.ErrorIs(t, err, ErrExceedsLimit)
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 10))
+	_, err := newTestFallback(t, local, ratelimit.AllowAll()).TryAcquireN(ctx, "k", 11)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
 }
 
 // TestFallbackOneBadKeyIsNoOutage: whatever is wrong with it.
 func TestFallbackOneBadKeyIsNoOutage(t *testing.T) {
-	s := onMini(t)
-	require.NoError(t, s.admin.SAdd(ctx, "ratelimit:default:tokenbucket{set}", "x").Err())
-	require.NoError(t, s.admin.Set(ctx, "ratelimit:default:tokenbucket{junk}", "abcdefghijklmnop/1000000", 0).Err())
-	f := newTestFallback(t, Must(NewTokenBucket(s.client, PerSecond(1), 3)), AllowAll(), WithBreaker(&Breaker{}))
+	s := limitertest.OnMiniredis(t)
+	require.NoError(t, s.Admin.SAdd(ctx, "ratelimit:default:tokenbucket{set}", "x").Err())
+	require.NoError(t, s.Admin.Set(ctx, "ratelimit:default:tokenbucket{junk}", "abcdefghijklmnop/1000000", 0).Err())
+	f := newTestFallback(t, ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 3)), ratelimit.AllowAll(), ratelimit.WithBreaker(&ratelimit.Breaker{}))
 	for range 10 {
 		for _, key := range []string{"set", "junk"} {
 			r, err := f.TryAcquire(ctx, key)
-			require.ErrorIs(t, err, ErrCorruptState)
-			require.Equal(t, Result{}, r, "the secondary is not asked")
+			require.ErrorIs(t, err, ratelimit.ErrCorruptState)
+			require.Equal(t, ratelimit.Result{}, r, "the secondary is not asked")
 		}
 	}
-	require.Equal(t, Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second},
+	require.Equal(t, ratelimit.Result{Allowed: true, Limit: 3, Window: 3 * time.Second, Remaining: 2, ResetAfter: time.Second},
 		must(t)(f.TryAcquire(ctx, "good")))
 }
 
 func TestFallbackNested(t *testing.T) {
-	exceeds := fmt.Errorf("%w: 3 of 1", ErrExceedsLimit)
+	exceeds := fmt.Errorf("%w: 3 of 1", ratelimit.ErrExceedsLimit)
 	for _, mode := range fallbackModes {
 		t.Run(mode.name, func(t *testing.T) {
-			nest := func(first, second, third error) (Result, *stub, error) {
+			nest := func(first, second, third error) (ratelimit.Result, *limitertest.Stub, error) {
 				last := always(bySecondary, third)
 				inner := newTestFallback(t, always(byPrimary, first), always(byPrimary, second), mode.opts()...)
 				r, err := newTestFallback(t, inner, last, mode.opts()...).TryAcquireN(t.Context(), "k", 3)
@@ -367,7 +332,7 @@ func TestFallbackNested(t *testing.T) {
 			want := byPrimary
 			want.Fallback = true
 			require.Equal(t, want, r, "the inner secondary answers, and the outer one passes that on")
-			require.Zero(t, last.calls.Load())
+			require.Zero(t, last.Count())
 
 			r, _, err = nest(errDown, os.ErrPermission, nil)
 			require.NoError(t, err)
@@ -377,7 +342,7 @@ func TestFallbackNested(t *testing.T) {
 			require.NoError(t, err)
 			require.False(t, r.Allowed, "the inner denies what its secondary can never allow, and a denial is a decision")
 			require.True(t, r.Fallback)
-			require.Zero(t, last.calls.Load())
+			require.Zero(t, last.Count())
 
 			r, _, err = nest(errDown, os.ErrPermission, os.ErrClosed)
 			require.Zero(t, r)
@@ -388,7 +353,7 @@ func TestFallbackNested(t *testing.T) {
 			r, last, err = nest(exceeds, nil, nil)
 			require.Zero(t, r)
 			require.Equal(t, exceeds, err)
-			require.Zero(t, last.calls.Load())
+			require.Zero(t, last.Count())
 		})
 	}
 }
@@ -406,7 +371,7 @@ func TestFallbackResetReachesBoth(t *testing.T) {
 			{"both are down", errDown, os.ErrClosed, `ratelimit: fallback: reset of "k": primary: connection refused; secondary: file already closed`},
 		} {
 			t.Run(mode.name+"/"+c.name, func(t *testing.T) {
-				primary, secondary := always(Result{}, c.primary), always(Result{}, c.secondary)
+				primary, secondary := always(ratelimit.Result{}, c.primary), always(ratelimit.Result{}, c.secondary)
 				err := newTestFallback(t, primary, secondary, mode.opts()...).Reset(t.Context(), "k")
 				if c.want == "" {
 					require.NoError(t, err)
@@ -418,57 +383,57 @@ func TestFallbackResetReachesBoth(t *testing.T) {
 						require.ErrorIs(t, err, is)
 					}
 				}
-				require.EqualValues(t, 1, primary.calls.Load())
-				require.EqualValues(t, 1, secondary.calls.Load())
+				require.EqualValues(t, 1, primary.Count())
+				require.EqualValues(t, 1, secondary.Count())
 			})
 		}
 	}
-	f := newTestFallback(t, AllowAll(), DenyAll())
+	f := newTestFallback(t, ratelimit.AllowAll(), ratelimit.DenyAll())
 	require.EqualError(t, f.Reset(t.Context(), ""), "ratelimit: invalid key: it is empty")
 }
 
 func TestFallbackResetReachesTheSecondaryOfAHungPrimary(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	primary := hanging()
-	secondary := &stub{do: func(context.Context, string, int) (Result, error) {
+	secondary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 		cancel()
-		return Result{}, nil
+		return ratelimit.Result{}, nil
 	}}
 	err := newTestFallback(t, primary, secondary).Reset(ctx, "k")
 	require.ErrorIs(t, err, context.Canceled)
-	require.EqualValues(t, 1, secondary.calls.Load())
+	require.EqualValues(t, 1, secondary.Count())
 }
 
 func TestFallbackConfigErrors(t *testing.T) {
-	var none *Fallback
-	ok := AllowAll()
+	var none *ratelimit.Fallback
+	ok := ratelimit.AllowAll()
 	above := int64(1 << 31) // as an int of 32 bits it is below 1
 	tooMany := int(above)
 	for _, c := range []struct {
 		name               string
-		primary, secondary Limiter
-		opts               []PolicyOption
+		primary, secondary ratelimit.Limiter
+		opts               []ratelimit.PolicyOption
 		want               string
 	}{
 		{"no primary", nil, ok, nil, "NewFallback: the primary is nil"},
 		{"no secondary", ok, nil, nil, "NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call"},
 		{"a primary that was not built", none, ok, nil, "NewFallback: the primary is nil"},
 		{"a secondary that was not built", ok, none, nil, "NewFallback: the secondary is nil; AllowAll() allows every call in an outage, DenyAll() denies every call"},
-		{"a nil option", ok, ok, []PolicyOption{WithBudget(milli), nil}, "NewFallback: option 2 is nil"},
-		{"no budget", ok, ok, []PolicyOption{WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
-		{"a negative budget", ok, ok, []PolicyOption{WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
-		{"two budgets", ok, ok, []PolicyOption{WithBudget(milli), WithBudget(milli)}, "WithBudget is given twice"},
-		{"two breakers", ok, ok, []PolicyOption{WithBreaker(&Breaker{}), WithBreaker(&Breaker{})}, "WithBreaker is given twice"},
-		{"no observer", ok, ok, []PolicyOption{WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
-		{"two observers", ok, ok, []PolicyOption{WithObserver(func(context.Context, Observation) {}), WithObserver(func(context.Context, Observation) {})}, "WithObserver is given twice"},
-		{"no failures", ok, ok, []PolicyOption{WithBreaker(&Breaker{Failures: -1})}, "WithBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
-		{"too many failures", ok, ok, []PolicyOption{WithBreaker(&Breaker{Failures: tooMany})}, fmt.Sprintf("WithBreaker: %d Failures are not between 1 and 2147483647; leave the field out for 5", tooMany)},
-		{"no pause", ok, ok, []PolicyOption{WithBreaker(&Breaker{ProbeEvery: 999 * time.Microsecond})}, "WithBreaker: a ProbeEvery of 999µs is below 1ms; leave the field out for 200ms"},
+		{"a nil option", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBudget(milli), nil}, "NewFallback: option 2 is nil"},
+		{"no budget", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBudget(0)}, "WithBudget: 0s is not above 0; leave the option out to wait for the primary"},
+		{"a negative budget", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBudget(-milli)}, "WithBudget: -1ms is not above 0; leave the option out to wait for the primary"},
+		{"two budgets", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBudget(milli), ratelimit.WithBudget(milli)}, "WithBudget is given twice"},
+		{"two breakers", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{}), ratelimit.WithBreaker(&ratelimit.Breaker{})}, "WithBreaker is given twice"},
+		{"no observer", ok, ok, []ratelimit.PolicyOption{ratelimit.WithObserver(nil)}, "WithObserver: function 1 is nil; leave it out"},
+		{"two observers", ok, ok, []ratelimit.PolicyOption{ratelimit.WithObserver(func(context.Context, ratelimit.Observation) {}), ratelimit.WithObserver(func(context.Context, ratelimit.Observation) {})}, "WithObserver is given twice"},
+		{"no failures", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{Failures: -1})}, "WithBreaker: -1 Failures are not between 1 and 2147483647; leave the field out for 5"},
+		{"too many failures", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{Failures: tooMany})}, fmt.Sprintf("WithBreaker: %d Failures are not between 1 and 2147483647; leave the field out for 5", tooMany)},
+		{"no pause", ok, ok, []ratelimit.PolicyOption{ratelimit.WithBreaker(&ratelimit.Breaker{ProbeEvery: 999 * time.Microsecond})}, "WithBreaker: a ProbeEvery of 999µs is below 1ms; leave the field out for 200ms"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, err := NewFallback(c.primary, c.secondary, c.opts...)
+			f, err := ratelimit.NewFallback(c.primary, c.secondary, c.opts...)
 			require.Nil(t, f)
-			require.ErrorIs(t, err, ErrInvalidConfig)
+			require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 			require.EqualError(t, err, "ratelimit: invalid configuration: "+c.want)
 		})
 	}
@@ -483,7 +448,7 @@ func TestFallbackAllocations(t *testing.T) {
 		if mode.name == "breaker" {
 			want = 2
 		}
-		f := newTestFallback(t, AllowAll(), DenyAll(), append(mode.opts(), WithObserver(func(context.Context, Observation) {}))...)
+		f := newTestFallback(t, ratelimit.AllowAll(), ratelimit.DenyAll(), append(mode.opts(), ratelimit.WithObserver(func(context.Context, ratelimit.Observation) {}))...)
 		ctx := t.Context()
 		require.EqualValues(t, want, testing.AllocsPerRun(100, func() {
 			if r, err := f.TryAcquire(ctx, "k"); err != nil || r.Fallback {
@@ -498,13 +463,13 @@ func TestFallbackAllocations(t *testing.T) {
 func TestFallbackRaces(t *testing.T) {
 	before := runtime.NumGoroutine()
 	const callers, each = 64, 100
-	primary := &stub{do: func(ctx context.Context, _ string, _ int) (Result, error) {
+	primary := &limitertest.Stub{Answer: func(ctx context.Context, _ string, _ int) (ratelimit.Result, error) {
 		switch d := time.Duration(rand.IntN(1050)) * time.Microsecond; rand.IntN(50) {
 		case 0:
-			return Result{}, errDown
+			return ratelimit.Result{}, errDown
 		case 1:
 			<-ctx.Done()
-			return Result{}, ctx.Err()
+			return ratelimit.Result{}, ctx.Err()
 		case 2, 3, 4, 5, 6, 7, 8, 9:
 			time.Sleep(d)
 			return byPrimary, nil
@@ -513,9 +478,9 @@ func TestFallbackRaces(t *testing.T) {
 		}
 	}}
 	var events, answers, secondaries, ends atomic.Int64
-	f := newTestFallback(t, primary, always(bySecondary, nil), WithBudget(milli),
-		WithBreaker(&Breaker{Failures: 3, ProbeEvery: milli}), WithObserver(func(_ context.Context, e Observation) {
-			if e.Source == SourceFallback {
+	f := newTestFallback(t, primary, always(bySecondary, nil), ratelimit.WithBudget(milli),
+		ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 3, ProbeEvery: milli}), ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+			if e.Source == ratelimit.SourceFallback {
 				events.Add(1)
 			}
 		}))
@@ -527,7 +492,7 @@ func TestFallbackRaces(t *testing.T) {
 				r, err := f.TryAcquire(ctx, "k")
 				switch {
 				case err != nil:
-					if !errors.Is(err, context.DeadlineExceeded) || r != (Result{}) {
+					if !errors.Is(err, context.DeadlineExceeded) || r != (ratelimit.Result{}) {
 						t.Errorf("got %+v, %v; want no result and the ended context", r, err)
 					}
 					ends.Add(1)
@@ -549,18 +514,18 @@ func TestFallbackRaces(t *testing.T) {
 	wg.Wait()
 	require.Equal(t, secondaries.Load(), events.Load())
 	for range guard.MaxRunning {
-		f.guard.Bound.Running <- struct{}{} // waits until all have ended
+		ratelimit.GuardOf(f).Bound.Running <- struct{}{} // waits until all have ended
 	}
 	settled(t, before)
-	require.Zero(t, f.guard.Bound.Abandoned.Load())
+	require.Zero(t, ratelimit.GuardOf(f).Bound.Abandoned.Load())
 	t.Logf("of %d calls: %d by the primary, %d by the secondary, %d ended with their context",
 		callers*each, answers.Load(), secondaries.Load(), ends.Load())
 }
 
 func BenchmarkFallback(b *testing.B) {
-	run := func(name string, primary Limiter, opts ...PolicyOption) {
+	run := func(name string, primary ratelimit.Limiter, opts ...ratelimit.PolicyOption) {
 		b.Run(name, func(b *testing.B) {
-			f := newTestFallback(b, primary, AllowAll(), opts...)
+			f := newTestFallback(b, primary, ratelimit.AllowAll(), opts...)
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			b.ReportAllocs()
@@ -572,13 +537,13 @@ func BenchmarkFallback(b *testing.B) {
 			})
 		})
 	}
-	run("Healthy", AllowAll())
-	run("HealthyBreaker", AllowAll(), WithBreaker(&Breaker{}))
-	run("HealthyBudget", AllowAll(), WithBudget(time.Second))
-	run("HealthyBudgetBreaker", AllowAll(), WithBudget(time.Second), WithBreaker(&Breaker{}))
-	down := always(Result{}, errDown)
-	run("DownBreaker", down, WithBreaker(&Breaker{ProbeEvery: time.Hour}))
-	run("DownBudgetBreaker", down, WithBudget(time.Second), WithBreaker(&Breaker{ProbeEvery: time.Hour}))
+	run("Healthy", ratelimit.AllowAll())
+	run("HealthyBreaker", ratelimit.AllowAll(), ratelimit.WithBreaker(&ratelimit.Breaker{}))
+	run("HealthyBudget", ratelimit.AllowAll(), ratelimit.WithBudget(time.Second))
+	run("HealthyBudgetBreaker", ratelimit.AllowAll(), ratelimit.WithBudget(time.Second), ratelimit.WithBreaker(&ratelimit.Breaker{}))
+	down := always(ratelimit.Result{}, errDown)
+	run("DownBreaker", down, ratelimit.WithBreaker(&ratelimit.Breaker{ProbeEvery: time.Hour}))
+	run("DownBudgetBreaker", down, ratelimit.WithBudget(time.Second), ratelimit.WithBreaker(&ratelimit.Breaker{ProbeEvery: time.Hour}))
 }
 
 // BenchmarkOutage is how long a call takes that has neither a budget nor a
@@ -594,7 +559,7 @@ func BenchmarkOutage(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			client := redis.NewClient(&redis.Options{Addr: addr})
 			b.Cleanup(func() { _ = client.Close() })
-			l := Must(NewTokenBucket(client, PerSecond(1), 1))
+			l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1))
 			for range b.N {
 				_, err := l.TryAcquire(ctx, "k")
 				require.Error(b, err, "a dead server answered")

@@ -15,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 // A turnstile is a client whose first few commands fail when few opens, and whose next command
@@ -53,8 +54,8 @@ func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs
 	window := Must(NewFixedWindow(s.client, 100, time.Minute))
 	g, err := groupOf([]Claim{ClaimOf(window, "k", 1), ClaimHold(f, "k", 1)})
 	require.NoError(t, err)
-	outside := newRelay(s.client)
-	defer outside.stop()
+	outside := fakes.NewRelay(s.client)
+	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
 		exec := *f.core.exec

@@ -102,7 +102,7 @@ func (m *modelRedis) held() int {
 	return len(m.key.Leases)
 }
 
-var errDown = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+var errUnreachable = &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 
 func TestDoExtendsTheLeaseWhileWorkRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -128,8 +128,8 @@ func TestDoExtendsTheLeaseWhileWorkRuns(t *testing.T) {
 // thousandth, and the work's context ends then.
 func TestDoCancelsWorkWhenTheLeaseCannotBeProven(t *testing.T) {
 	const believed = modelLease - modelLease/1000
-	down := func(kind string) (time.Duration, bool, error) { return 0, kind == "extend", errDown }
-	hangs := func(string) (time.Duration, bool, error) { return time.Hour, true, errDown }
+	down := func(kind string) (time.Duration, bool, error) { return 0, kind == "extend", errUnreachable }
+	hangs := func(string) (time.Duration, bool, error) { return time.Hour, true, errUnreachable }
 	unheard := func(string) (time.Duration, bool, error) { return time.Minute, false, io.EOF }
 	for name, fault := range map[string]func(string) (time.Duration, bool, error){"down": down, "hangs": hangs, "replies are lost": unheard} {
 		t.Run(name, func(t *testing.T) {
@@ -176,7 +176,7 @@ func TestDoReportsALeaseThatWasLostWhateverWorkReturns(t *testing.T) {
 			m, f := newModelRedis(t)
 			m.fault = func(kind string) (time.Duration, bool, error) {
 				if kind == "extend" {
-					return 0, true, errDown
+					return 0, true, errUnreachable
 				}
 				return 0, false, nil
 			}
@@ -265,9 +265,9 @@ func TestDoRunsNoWorkWithoutAPermit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, f := newModelRedis(t)
 		require.ErrorIs(t, f.Do(t.Context(), "k", nil), ratelimit.ErrInvalidConfig)
-		m.fault = func(string) (time.Duration, bool, error) { return 0, true, errDown }
+		m.fault = func(string) (time.Duration, bool, error) { return 0, true, errUnreachable }
 		work := func(context.Context) error { t.Error("it ran"); return nil }
-		require.ErrorIs(t, f.Do(t.Context(), "k", work), errDown)
+		require.ErrorIs(t, f.Do(t.Context(), "k", work), errUnreachable)
 		require.ErrorIs(t, f.Do(t.Context(), "", work), ratelimit.ErrInvalidKey)
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
@@ -330,7 +330,7 @@ func TestALostAcquireIsGivenBack(t *testing.T) {
 	}{
 		"the reply is lost":                    {fault: fault{err: io.EOF}, commands: []string{"acquire 0s", "release 0s"}},
 		"the request is lost":                  {fault: fault{lost: true, err: io.EOF}, commands: []string{"acquire 0s", "release 0s", "release 0s"}},
-		"the server cannot be reached":         {fault: fault{lost: true, err: errDown}, commands: []string{"acquire 0s"}},
+		"the server cannot be reached":         {fault: fault{lost: true, err: errUnreachable}, commands: []string{"acquire 0s"}},
 		"there is no connection":               {fault: pool, commands: []string{"acquire 0s"}},
 		"the caller leaves, and it is allowed": {fault: fault{delay: 3 * time.Second}, leaves: time.Second, commands: []string{"acquire 0s", "release 3s"}},
 		"the caller leaves, and it is denied":  {fault: fault{delay: 3 * time.Second}, leaves: time.Second, taken: true, commands: []string{"acquire 0s"}},
@@ -467,7 +467,7 @@ func TestDoDoesNotWaitForAReleaseAfterTheLease(t *testing.T) {
 		var ended time.Time
 		err := f.Do(t.Context(), "k", func(ctx context.Context) error {
 			m.mu.Lock()
-			m.fault = func(string) (time.Duration, bool, error) { return time.Hour, true, errDown }
+			m.fault = func(string) (time.Duration, bool, error) { return time.Hour, true, errUnreachable }
 			m.mu.Unlock()
 			<-ctx.Done()
 			ended = time.Now()

@@ -19,6 +19,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
 
@@ -43,14 +44,6 @@ func onMini(t testing.TB) *stage {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	return &stage{client, client}
-}
-
-// offline is a client that must not be asked.
-type offline struct{ t testing.TB }
-
-func (o offline) Process(context.Context, redis.Cmder) error {
-	o.t.Error("Redis was asked")
-	return errors.New("offline")
 }
 
 func must(t testing.TB) func(Result, error) Result {
@@ -150,8 +143,8 @@ func inOneBatch(t testing.TB, c *core, calls []model.Step, keys []string, gone m
 func callInOneBatch(t testing.TB, c *core, calls []func(ctx context.Context), gone map[int]bool) {
 	t.Helper()
 	require.Less(t, len(calls), 64, "64 calls do not wait")
-	outside := newRelay(c.exec.Client)
-	defer outside.stop()
+	outside := fakes.NewRelay(c.exec.Client)
+	defer outside.Stop()
 	synctest.Test(t.(*testing.T), func(t *testing.T) {
 		first := newGate(outside)
 		exec := *c.exec
@@ -201,33 +194,6 @@ func (g *gate) Process(ctx context.Context, cmd redis.Cmder) error {
 	cmd.SetErr(err)
 	return err
 }
-
-// A relay is a client that can be used in a synctest bubble, though its commands go
-// over a network: another goroutine sends them, one at a time.
-type relay struct {
-	mu   sync.Mutex // guards both channels
-	cmds chan redis.Cmder
-	errs chan error
-}
-
-func newRelay(client redisclient.Client) *relay {
-	r := &relay{cmds: make(chan redis.Cmder), errs: make(chan error)}
-	go func() {
-		for cmd := range r.cmds {
-			r.errs <- client.Process(ctx, cmd)
-		}
-	}()
-	return r
-}
-
-func (r *relay) Process(_ context.Context, cmd redis.Cmder) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.cmds <- cmd
-	return <-r.errs
-}
-
-func (r *relay) stop() { close(r.cmds) }
 
 // ones is so many calls for one permit each.
 func ones(calls int) []model.Step { return slices.Repeat([]model.Step{{N: 1}}, calls) }

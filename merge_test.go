@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -12,7 +12,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/await"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -20,7 +23,7 @@ func BenchmarkMerged(b *testing.B) {
 	for _, keys := range []int{1, 10_000} {
 		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
 			client := redistest.Shared(b).Client(b)
-			l := Must(NewTokenBucket(client, PerSecond(1000), 100))
+			l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), 100))
 			names := make([]string, keys)
 			for i := range names {
 				names[i] = fmt.Sprint("user:", i)
@@ -40,9 +43,9 @@ func BenchmarkMerged(b *testing.B) {
 func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
-	for _, merging := range [][]Option{nil, {WithoutMerging()}} {
-		s := onMini(t)
-		l := Must(NewTokenBucket(s.client, PerSecond(1), 1, append(merging, WithClock(func() time.Time { panic("boom") }))...))
+	for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {
+		s := limitertest.OnMiniredis(t)
+		l := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 1, append(merging, ratelimit.WithClock(func() time.Time { panic("boom") }))...))
 		for range 2 {
 			_, err := l.TryAcquire(cancellable, "k")
 			require.ErrorContains(t, err, `token bucket "default", key "k": the client or the clock panicked: boom`)
@@ -50,30 +53,8 @@ func TestAPanicOfTheClockIsAnError(t *testing.T) {
 	}
 }
 
-// hook is what a client does with commands and pipelines; nil: as it would.
-type hook struct {
-	process  func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error
-	pipeline func(ctx context.Context, cmds []redis.Cmder) error
-}
-
-func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	if h.process == nil {
-		return next
-	}
-	return func(ctx context.Context, cmd redis.Cmder) error { return h.process(ctx, cmd, next) }
-}
-
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	if h.pipeline == nil {
-		return next
-	}
-	return h.pipeline
-}
-
 // exiting ends the goroutine, as FailNow of a test would.
-var exiting = hook{process: func(context.Context, redis.Cmder, redis.ProcessHook) error {
+var exiting = fakes.Hook{Command: func(context.Context, redis.Cmder, redis.ProcessHook) error {
 	runtime.Goexit()
 	return nil
 }}
@@ -81,7 +62,7 @@ var exiting = hook{process: func(context.Context, redis.Cmder, redis.ProcessHook
 func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	client.AddHook(exiting)
-	l := Must(NewTokenBucket(client, PerSecond(1), 1))
+	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 1))
 	cancellable, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for range 40 { // more than may be in flight
@@ -96,12 +77,12 @@ func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 
 // TestACommandThatAHookKeptIsAnError, even if the hook says that all is well.
 func TestACommandThatAHookKeptIsAnError(t *testing.T) {
-	s := onMini(t)
-	silent := hook{
-		process:  func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil },
-		pipeline: func(context.Context, []redis.Cmder) error { return nil },
+	s := limitertest.OnMiniredis(t)
+	silent := fakes.Hook{
+		Command:  func(context.Context, redis.Cmder, redis.ProcessHook) error { return nil },
+		Pipeline: func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return nil },
 	}
-	client := s.client.(*redis.Client)
+	client := s.Client.(*redis.Client)
 	ring := redis.NewRing(&redis.RingOptions{
 		Addrs: map[string]string{"a": client.Options().Addr},
 		NewClient: func(o *redis.Options) *redis.Client {
@@ -112,9 +93,9 @@ func TestACommandThatAHookKeptIsAnError(t *testing.T) {
 	})
 	t.Cleanup(func() { _ = ring.Close() })
 	client.AddHook(silent)
-	for _, c := range []Client{client, ring} {
-		for _, l := range []Limiter{
-			Must(NewTokenBucket(c, PerHour(1), 3)), Must(NewFixedWindow(c, 3, time.Hour)), Must(NewSlidingWindow(c, 3, time.Hour)),
+	for _, c := range []ratelimit.Client{client, ring} {
+		for _, l := range []ratelimit.Limiter{
+			ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerHour(1), 3)), ratelimit.Must(ratelimit.NewFixedWindow(c, 3, time.Hour)), ratelimit.Must(ratelimit.NewSlidingWindow(c, 3, time.Hour)),
 		} {
 			_, err := l.TryAcquire(ctx, "k")
 			require.ErrorContains(t, err, "reply")
@@ -122,7 +103,7 @@ func TestACommandThatAHookKeptIsAnError(t *testing.T) {
 			require.ErrorContains(t, err, "reply")
 		}
 	}
-	require.Zero(t, s.admin.DBSize(ctx).Val())
+	require.Zero(t, s.Admin.DBSize(ctx).Val())
 }
 
 func TestAPlainClientOnAClusterMerges(t *testing.T) {
@@ -131,7 +112,7 @@ func TestAPlainClientOnAClusterMerges(t *testing.T) {
 	client := server.Client(t)
 	require.NoError(t, client.ClusterAddSlotsRange(ctx, 0, 16383).Err())
 	require.Eventually(t, func() bool { return client.Set(ctx, "x", 1, 0).Err() == nil }, 30*time.Second, 10*time.Millisecond)
-	l := Must(NewTokenBucket(client, PerSecond(1000), 1000))
+	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), 1000))
 	var wg sync.WaitGroup
 	for i := range 32 {
 		wg.Go(func() {
@@ -154,7 +135,7 @@ func TestAHungMasterHarmsOnlyItsKeys(t *testing.T) {
 		o.Dialer = redistest.Through(proxy)
 		o.ReadTimeout = 2 * time.Second
 	})
-	l := Must(NewTokenBucket(client, PerSecond(1000), 1000))
+	l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), 1000))
 	var well, ill []string
 	for i := 0; len(well) < 20 || len(ill) < 20; i++ {
 		key := fmt.Sprint("k", i)

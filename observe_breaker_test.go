@@ -1,28 +1,30 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 func TestBreakerObserverMayCallTheFallback(t *testing.T) {
 	for _, mode := range breakerModes {
 		t.Run(mode.name, func(t *testing.T) {
-			var f *Fallback
+			var f *ratelimit.Fallback
 			var seen []string
-			primary := always(Result{}, errDown)
+			primary := always(ratelimit.Result{}, errDown)
 			f = newTestFallback(t, primary, always(bySecondary, nil), append(mode.opts,
-				WithBreaker(&Breaker{Failures: 2, ProbeEvery: time.Hour}), WithObserver(func(_ context.Context, e Observation) {
+				ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 2, ProbeEvery: time.Hour}), ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
 					seen = append(seen, whyAsked(e))
-					if e.Call == callBreaker {
+					if e.Call == "breaker" {
 						r, err := f.TryAcquire(context.Background(), "from the observer")
 						require.NoError(t, err)
 						require.Equal(t, substituted, r)
@@ -42,15 +44,15 @@ func TestBreakerTellsChangesInOrder(t *testing.T) {
 	var list []string
 	var mu sync.Mutex
 	fail := atomic.Bool{}
-	primary := &stub{do: func(context.Context, string, int) (Result, error) {
+	primary := &limitertest.Stub{Answer: func(context.Context, string, int) (ratelimit.Result, error) {
 		if fail.Load() {
-			return Result{}, errDown
+			return ratelimit.Result{}, errDown
 		}
 		return byPrimary, nil
 	}}
-	f := newTestFallback(t, primary, AllowAll(), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}),
-		WithObserver(func(_ context.Context, e Observation) {
-			if e.Call == callBreaker {
+	f := newTestFallback(t, primary, ratelimit.AllowAll(), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: milli}),
+		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+			if e.Call == "breaker" {
 				// No two at a time: the lock is free.
 				require.True(t, mu.TryLock())
 				list = append(list, e.From.String(), e.Breaker.String())
@@ -87,9 +89,9 @@ func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 	slog.SetDefault(slog.New(slog.DiscardHandler))
 	defer slog.SetDefault(before)
 	var kinds []string
-	f := newTestFallback(t, always(Result{}, errDown), AllowAll(), WithBreaker(&Breaker{Failures: 1, ProbeEvery: milli}),
-		WithObserver(func(_ context.Context, e Observation) {
-			if e.Call == callBreaker {
+	f := newTestFallback(t, always(ratelimit.Result{}, errDown), ratelimit.AllowAll(), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: milli}),
+		ratelimit.WithObserver(func(_ context.Context, e ratelimit.Observation) {
+			if e.Call == "breaker" {
 				kinds = append(kinds, e.From.String()+" to "+e.Breaker.String())
 				if len(kinds) == 1 {
 					panic("once")
@@ -103,23 +105,14 @@ func TestBreakerObserverThatPanicsIsCalledAgain(t *testing.T) {
 }
 
 // whyAsked is why a Fallback asked its secondary, or that a breaker's state changed.
-func whyAsked(o Observation) string {
+func whyAsked(o ratelimit.Observation) string {
 	switch {
-	case o.Call == callBreaker:
+	case o.Call == "breaker":
 		return "breaker state"
-	case errors.Is(o.Reason, ErrBreakerOpen):
+	case errors.Is(o.Reason, ratelimit.ErrBreakerOpen):
 		return "breaker open"
-	case errors.Is(o.Reason, ErrOverBudget):
+	case errors.Is(o.Reason, ratelimit.ErrOverBudget):
 		return "over budget"
 	}
 	return "primary failed"
-}
-
-// untimed is observations without how long their calls took.
-func untimed(all []Observation) []Observation {
-	all = slices.Clone(all)
-	for i := range all {
-		all[i].Latency = 0
-	}
-	return all
 }

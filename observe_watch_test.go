@@ -18,6 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/merge"
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
@@ -52,8 +53,8 @@ func inQueueOf(t *testing.T, by *redisexec.Executor, use func(*redisexec.Executo
 	observe *Observer, gone map[string]bool,
 ) map[string]Observation {
 	t.Helper()
-	outside := newRelay(by.Client)
-	defer outside.stop()
+	outside := fakes.NewRelay(by.Client)
+	defer outside.Stop()
 	var mu sync.Mutex
 	seen := map[string]Observation{}
 	synctest.Test(t, func(t *testing.T) {
@@ -63,7 +64,7 @@ func inQueueOf(t *testing.T, by *redisexec.Executor, use func(*redisexec.Executo
 			seen[o.Key] = o
 		}
 		exec := *by
-		exec.Client, exec.Cost = slow{outside, milli}, redisexec.Cost{}
+		exec.Client, exec.Cost = slow{outside, time.Millisecond}, redisexec.Cost{}
 		use(&exec)
 		var called sync.WaitGroup
 		ask := func(key string) {
@@ -103,11 +104,11 @@ func TestMergedCallsReportTheirBatch(t *testing.T) {
 	}
 	whole := Observation{
 		Limiter: "api", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "a", N: 1, Taken: 1, Result: result(99, time.Hour),
-		Latency: milli + 400*time.Microsecond, Waited: 400 * time.Microsecond, Batch: 3,
+		Latency: time.Millisecond + 400*time.Microsecond, Waited: 400 * time.Microsecond, Batch: 3,
 	}
 	require.Equal(t, whole, seen["a"])
 	first := whole
-	first.Key, first.Latency, first.Waited, first.Batch, first.Result = "first", milli, 0, 1, seen["first"].Result
+	first.Key, first.Latency, first.Waited, first.Batch, first.Result = "first", time.Millisecond, 0, 1, seen["first"].Result
 	require.Equal(t, first, seen["first"])
 	require.Equal(t, []any{3, 400 * time.Microsecond}, []any{seen["b"].Batch, seen["b"].Waited})
 }
@@ -150,10 +151,10 @@ func TestMergedOperationsReportTheirBatch(t *testing.T) {
 					mu.Unlock()
 					return ask(ctx, l, key, held)
 				}, &observe, nil)
-			require.Equal(t, []any{call, SourceRedis, milli + 400*time.Microsecond, 400 * time.Microsecond, 3},
+			require.Equal(t, []any{call, SourceRedis, time.Millisecond + 400*time.Microsecond, 400 * time.Microsecond, 3},
 				[]any{seen["a"].Call, seen["a"].Source, seen["a"].Latency, seen["a"].Waited, seen["a"].Batch})
 			require.Equal(t, []any{call, 400 * time.Microsecond, 3}, []any{seen["b"].Call, seen["b"].Waited, seen["b"].Batch})
-			require.Equal(t, []any{call, milli, time.Duration(0), 1}, []any{seen["first"].Call, seen["first"].Latency, seen["first"].Waited, seen["first"].Batch})
+			require.Equal(t, []any{call, time.Millisecond, time.Duration(0), 1}, []any{seen["first"].Call, seen["first"].Latency, seen["first"].Waited, seen["first"].Batch})
 		})
 	}
 }
@@ -206,8 +207,8 @@ func TestCallsThatLeaveTheirBatchReportIt(t *testing.T) {
 	var observe Observer
 	l := Must(NewTokenBucket(onMini(t).client, PerHour(1), 100, WithName("api"),
 		WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
-	outside := newRelay(l.exec.Client)
-	defer outside.stop()
+	outside := fakes.NewRelay(l.exec.Client)
+	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		var all []Observation
 		observe = func(_ context.Context, o Observation) {
@@ -216,7 +217,7 @@ func TestCallsThatLeaveTheirBatchReportIt(t *testing.T) {
 			}
 		}
 		exec := *l.exec
-		exec.Client = slow{outside, milli}
+		exec.Client = slow{outside, time.Millisecond}
 		l.merger = merge.New(&exec, l.head.Of)
 		for range merge.FewCalls {
 			go func() { _, _ = l.TryAcquire(context.Background(), "first") }()
@@ -250,11 +251,11 @@ func TestAPanicOfAnObserverHarmsNoCall(t *testing.T) {
 			defer mu.Unlock()
 			calls++
 		})))
-	outside := newRelay(l.exec.Client)
-	defer outside.stop()
+	outside := fakes.NewRelay(l.exec.Client)
+	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		exec := *l.exec
-		exec.Client = slow{outside, milli}
+		exec.Client = slow{outside, time.Millisecond}
 		l.merger = merge.New(&exec, l.head.Of)
 		remaining := make([]int, 20)
 		var called sync.WaitGroup
@@ -341,7 +342,7 @@ func TestObservedCallsAllocateNothingMore(t *testing.T) {
 		return c
 	}
 	down := func(opts ...PolicyOption) Limiter {
-		return Must(NewFallback(always(Result{}, errDown), AllowAll(), opts...))
+		return Must(NewFallback(&fakes.Limiter[Result]{Err: errors.New("connection refused")}, AllowAll(), opts...))
 	}
 	for _, test := range []struct {
 		name            string

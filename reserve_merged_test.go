@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 // reserveTogether makes four calls for a key of a bucket of one permit a minute and a burst of one,
@@ -20,8 +21,8 @@ func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [
 	s := onMini(t)
 	l := Must(NewTokenBucket(s.client, PerMinute(1), 1))
 	require.NoError(t, l.Preload(context.Background()))
-	outside := newRelay(s.client)
-	defer outside.stop()
+	outside := fakes.NewRelay(s.client)
+	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
 		exec := *l.core.exec

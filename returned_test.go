@@ -1,4 +1,4 @@
-package ratelimit
+package ratelimit_test
 
 import (
 	"context"
@@ -12,11 +12,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/redisclient"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
-// A holding is a client that keeps one reply back, after Redis has executed its command.
-type holding struct {
+// A keeper is a client that keeps one reply back, after Redis has executed its command.
+type keeper struct {
 	redisclient.Client
 
 	mu   sync.Mutex
@@ -25,7 +28,7 @@ type holding struct {
 	open chan struct{} // when the reply may pass
 }
 
-func (h *holding) Process(ctx context.Context, cmd redis.Cmder) error {
+func (h *keeper) Process(ctx context.Context, cmd redis.Cmder) error {
 	err := h.Client.Process(ctx, cmd)
 	h.mu.Lock()
 	h.sent++
@@ -41,7 +44,7 @@ func (h *holding) Process(ctx context.Context, cmd redis.Cmder) error {
 	return err
 }
 
-func (h *holding) about(cmd redis.Cmder) bool {
+func (h *keeper) about(cmd redis.Cmder) bool {
 	if len(cmd.Args()) < 4 {
 		return false
 	}
@@ -54,9 +57,9 @@ func (h *holding) about(cmd redis.Cmder) bool {
 	return false
 }
 
-func (h *holding) keep(of string) { h.of, h.open = of, make(chan struct{}) }
+func (h *keeper) keep(of string) { h.of, h.open = of, make(chan struct{}) }
 
-func (h *holding) count() int {
+func (h *keeper) count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.sent
@@ -65,17 +68,17 @@ func (h *holding) count() int {
 // A nested is a bucket of 10, which no time refills, with policies around it.
 type nested struct {
 	t      *testing.T
-	client *holding
-	bucket *TokenBucket
-	beside *FixedWindow // of 1, which another script decides
-	slots  *InFlight
-	limit  operator
+	client *keeper
+	bucket *ratelimit.TokenBucket
+	beside *ratelimit.FixedWindow // of 1, which another script decides
+	slots  *ratelimit.InFlight
+	limit  reservingOperator
 }
 
-type operator interface {
-	Limiter
-	Settler
-	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*Reservation, error)
+type reservingOperator interface {
+	ratelimit.Limiter
+	ratelimit.Settler
+	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*ratelimit.Reservation, error)
 }
 
 // denied has the policies remember a denial: what is to be given back is taken.
@@ -120,41 +123,41 @@ const nestedBudget = 10 * time.Millisecond
 // TestWhatIsGivenBackIsNotDenied: whatever gives permits back, at once or late, and whichever way its call came, a
 // cache of denials around the limiter denies nothing that the limiter would allow.
 func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
-	cached := func(l Limiter) operator { return Must(NewDenyCache(l)) }
-	chosen := func(l Limiter) operator {
-		return Must(NewChoice(func(context.Context, string) (Limiter, error) { return l, nil }))
+	cached := func(l ratelimit.Limiter) reservingOperator { return ratelimit.Must(ratelimit.NewDenyCache(l)) }
+	chosen := func(l ratelimit.Limiter) reservingOperator {
+		return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))
 	}
-	shadowed := func(l Limiter) operator {
-		return Must(NewShadow(l, Must(NewLocalTokenBucket(PerHour(1), 10)), func(Trial) {}))
+	shadowed := func(l ratelimit.Limiter) reservingOperator {
+		return ratelimit.Must(ratelimit.NewShadow(l, ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 10)), func(ratelimit.Trial) {}))
 	}
 	// A secondary that denies would be remembered nowhere; what it allows gives nothing back.
-	fallback := func(l Limiter) operator {
-		return Must(NewFallback(l, Must(NewLocalTokenBucket(PerHour(1), 100)), WithBudget(nestedBudget)))
+	fallback := func(l ratelimit.Limiter) reservingOperator {
+		return ratelimit.Must(ratelimit.NewFallback(l, ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 100)), ratelimit.WithBudget(nestedBudget)))
 	}
 	nestings := []struct {
 		name   string
 		budget bool
-		around func(l Limiter) operator
+		around func(l ratelimit.Limiter) reservingOperator
 	}{
 		{"cache", false, cached},
-		{"cache, cache", false, func(l Limiter) operator { return cached(cached(l)) }},
-		{"cache, Choice", false, func(l Limiter) operator { return cached(chosen(l)) }},
-		{"Choice, cache", false, func(l Limiter) operator { return chosen(cached(l)) }},
-		{"Shadow, cache", false, func(l Limiter) operator { return shadowed(cached(l)) }},
-		{"cache, Fallback", true, func(l Limiter) operator { return cached(fallback(l)) }},
-		{"Fallback, cache", true, func(l Limiter) operator { return fallback(cached(l)) }},
-		{"Fallback, Shadow, cache", true, func(l Limiter) operator { return fallback(shadowed(cached(l))) }},
-		{"cache, Fallback, cache", true, func(l Limiter) operator { return cached(fallback(cached(l))) }},
-		{"Shadow, Fallback, cache, Choice, cache", true, func(l Limiter) operator { return shadowed(fallback(cached(chosen(cached(l))))) }},
+		{"cache, cache", false, func(l ratelimit.Limiter) reservingOperator { return cached(cached(l)) }},
+		{"cache, Choice", false, func(l ratelimit.Limiter) reservingOperator { return cached(chosen(l)) }},
+		{"Choice, cache", false, func(l ratelimit.Limiter) reservingOperator { return chosen(cached(l)) }},
+		{"Shadow, cache", false, func(l ratelimit.Limiter) reservingOperator { return shadowed(cached(l)) }},
+		{"cache, Fallback", true, func(l ratelimit.Limiter) reservingOperator { return cached(fallback(l)) }},
+		{"Fallback, cache", true, func(l ratelimit.Limiter) reservingOperator { return fallback(cached(l)) }},
+		{"Fallback, Shadow, cache", true, func(l ratelimit.Limiter) reservingOperator { return fallback(shadowed(cached(l))) }},
+		{"cache, Fallback, cache", true, func(l ratelimit.Limiter) reservingOperator { return cached(fallback(cached(l))) }},
+		{"Shadow, Fallback, cache, Choice, cache", true, func(l ratelimit.Limiter) reservingOperator { return shadowed(fallback(cached(chosen(cached(l))))) }},
 	}
-	settled := func(n *nested, ticket *Ticket, r Result, err error) {
+	settled := func(n *nested, ticket *ratelimit.Ticket, r ratelimit.Result, err error) {
 		require.NoError(n.t, err)
 		require.True(n.t, r.Allowed)
 		n.denied()
 		require.NoError(n.t, ticket.Settle(n.t.Context(), 4))
 	}
-	estimates := func(n *nested) []Claim {
-		return []Claim{ClaimOf(n.limit, "k", 10).Estimate(), ClaimHold(n.slots, "k", 1)}
+	estimates := func(n *nested) []ratelimit.Claim {
+		return []ratelimit.Claim{ratelimit.ClaimOf(n.limit, "k", 10).Estimate(), ratelimit.ClaimHold(n.slots, "k", 1)}
 	}
 	type way struct {
 		name   string
@@ -191,53 +194,53 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 			must(n.t)(n.bucket.TryAcquireN(n.t.Context(), "k", 5))
 			within, cancel := context.WithCancel(n.t.Context())
 			var waits sync.WaitGroup
-			waits.Go(func() { _, _ = WaitN(within, n.limit, "k", 10) })
+			waits.Go(func() { _, _ = ratelimit.WaitN(within, n.limit, "k", 10) })
 			synctest.Wait()
 			n.denied()
 			cancel()
 			waits.Wait()
 		}},
 		{"a wait whose caller leaves in flight", 10, false, func(n *nested) {
-			n.kept("bucket", func(ctx context.Context) { _, _ = WaitN(ctx, n.limit, "k", 10) }, true)
+			n.kept("bucket", func(ctx context.Context) { _, _ = ratelimit.WaitN(ctx, n.limit, "k", 10) }, true)
 		}},
 		{"a wait over budget", 10, true, func(n *nested) {
-			n.kept("bucket", func(ctx context.Context) { _, _ = WaitN(ctx, n.limit, "k", 10) }, false)
+			n.kept("bucket", func(ctx context.Context) { _, _ = ratelimit.WaitN(ctx, n.limit, "k", 10) }, false)
 		}},
 		{"an estimate among several, settled for less", 6, false, func(n *nested) {
-			all, err := TryAcquireAll(n.t.Context(), ClaimOf(n.limit, "k", 10).Estimate(), ClaimOf(n.beside, "k", 1))
+			all, err := ratelimit.TryAcquireAll(n.t.Context(), ratelimit.ClaimOf(n.limit, "k", 10).Estimate(), ratelimit.ClaimOf(n.beside, "k", 1))
 			require.NoError(n.t, err)
 			settled(n, all.Parts[0].Ticket, all.Result, nil)
 		}},
 		{"an estimate beside a hold, settled and released", 6, false, func(n *nested) {
-			all, err := TryAcquireAll(n.t.Context(), estimates(n)...)
+			all, err := ratelimit.TryAcquireAll(n.t.Context(), estimates(n)...)
 			require.NoError(n.t, err)
 			require.True(n.t, all.Allowed)
 			n.denied()
-			require.NoError(n.t, all.Finish(n.t.Context(), func(PartResult) int { return 4 }))
+			require.NoError(n.t, all.Finish(n.t.Context(), func(ratelimit.PartResult) int { return 4 }))
 		}},
 		{"an estimate beside a hold, over budget", 10, true, func(n *nested) {
-			n.kept("bucket", func(ctx context.Context) { _, _ = TryAcquireAll(ctx, estimates(n)...) }, false)
+			n.kept("bucket", func(ctx context.Context) { _, _ = ratelimit.TryAcquireAll(ctx, estimates(n)...) }, false)
 		}},
 		{"an estimate beside a hold, whose caller leaves", 10, true, func(n *nested) {
-			n.kept("bucket", func(ctx context.Context) { _, _ = TryAcquireAll(ctx, estimates(n)...) }, true)
+			n.kept("bucket", func(ctx context.Context) { _, _ = ratelimit.TryAcquireAll(ctx, estimates(n)...) }, true)
 		}},
 		{"undone by a denial on another slot", 10, false, func(n *nested) {
 			must(n.t)(n.beside.TryAcquire(n.t.Context(), "k"))
 			// Two claims of one key count together, and have different policies around them.
-			claims := []Claim{ClaimOf(n.bucket, "k", 1), ClaimOf(n.limit, "k", 5), ClaimOf(n.limit, "k", 4), ClaimOf(n.beside, "k", 1)}
+			claims := []ratelimit.Claim{ratelimit.ClaimOf(n.bucket, "k", 1), ratelimit.ClaimOf(n.limit, "k", 5), ratelimit.ClaimOf(n.limit, "k", 4), ratelimit.ClaimOf(n.beside, "k", 1)}
 			n.kept("beside", func(ctx context.Context) {
-				r, err := TryAcquireAcrossSlots(ctx, claims...)
+				r, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
 				if err == nil && r.Allowed && !r.Parts[1].Result.Fallback {
 					n.t.Error("allowed")
 				}
 			}, true)
 		}},
 	}
-	s := onMini(t)
-	byCaller := WithClock(func() time.Time { return start })
+	s := limitertest.OnMiniredis(t)
+	byCaller := ratelimit.WithClock(func() time.Time { return limitertest.Start })
 	for _, l := range []interface{ Preload(context.Context) error }{
-		Must(NewTokenBucket(s.client, PerHour(1), 10)), Must(NewInFlight(s.client, 5, time.Hour)),
-		Must(NewFixedWindow(s.client, 1, time.Hour)), Must(NewFixedWindow(s.client, 1, time.Hour, byCaller)),
+		ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 10)), ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Hour)),
+		ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour)), ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour, byCaller)),
 	} {
 		require.NoError(t, l.Preload(t.Context()))
 	}
@@ -247,18 +250,18 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 				continue
 			}
 			t.Run(way.name+": "+nesting.name, func(t *testing.T) {
-				relay := newRelay(s.client)
-				defer relay.stop()
+				relay := fakes.NewRelay(s.Client)
+				defer relay.Stop()
 				synctest.Test(t, func(t *testing.T) {
-					n := &nested{t: t, client: &holding{Client: relay}}
+					n := &nested{t: t, client: &keeper{Client: relay}}
 					name := fmt.Sprintf("-%d-%d", i, j)
-					n.bucket = Must(NewTokenBucket(n.client, PerHour(1), 10, WithName("bucket"+name)))
-					n.slots = Must(NewInFlight(n.client, 5, time.Hour, WithName("slots"+name)))
-					beside := []Option{WithName("beside" + name)}
+					n.bucket = ratelimit.Must(ratelimit.NewTokenBucket(n.client, ratelimit.PerHour(1), 10, ratelimit.WithName("bucket"+name)))
+					n.slots = ratelimit.Must(ratelimit.NewInFlight(n.client, 5, time.Hour, ratelimit.WithName("slots"+name)))
+					beside := []ratelimit.Option{ratelimit.WithName("beside" + name)}
 					if strings.Contains(way.name, "slot") {
 						beside = append(beside, byCaller) // which no script decides together with the bucket
 					}
-					n.beside = Must(NewFixedWindow(n.client, 1, time.Hour, beside...))
+					n.beside = ratelimit.Must(ratelimit.NewFixedWindow(n.client, 1, time.Hour, beside...))
 					n.limit = nesting.around(n.bucket)
 					way.run(n)
 					synctest.Wait()
@@ -273,27 +276,27 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 
 // TestWhatIsGivenBackInMemoryIsNotDenied: the same of a bucket in this process.
 func TestWhatIsGivenBackInMemoryIsNotDenied(t *testing.T) {
-	for name, take := range map[string]func(t *testing.T, c *DenyCache) (giveBack func() error){
-		"estimate": func(t *testing.T, c *DenyCache) func() error {
+	for name, take := range map[string]func(t *testing.T, c *ratelimit.DenyCache) (giveBack func() error){
+		"estimate": func(t *testing.T, c *ratelimit.DenyCache) func() error {
 			ticket, _, err := c.Estimate(t.Context(), "k", 10)
 			require.NoError(t, err)
 			return func() error { return ticket.Settle(t.Context(), 0) }
 		},
-		"estimate among several": func(t *testing.T, c *DenyCache) func() error {
-			beside := Must(NewLocalTokenBucket(PerHour(1), 1))
-			all, err := TryAcquireAll(t.Context(), ClaimOf(beside, "k", 1), ClaimOf(c, "k", 10).Estimate())
+		"estimate among several": func(t *testing.T, c *ratelimit.DenyCache) func() error {
+			beside := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 1))
+			all, err := ratelimit.TryAcquireAll(t.Context(), ratelimit.ClaimOf(beside, "k", 1), ratelimit.ClaimOf(c, "k", 10).Estimate())
 			require.NoError(t, err)
 			return func() error { return all.Parts[1].Ticket.Settle(t.Context(), 0) }
 		},
-		"reservation": func(t *testing.T, c *DenyCache) func() error {
-			must(t)(c.limiter.TryAcquireN(t.Context(), "k", 1))
+		"reservation": func(t *testing.T, c *ratelimit.DenyCache) func() error {
+			must(t)(c.Inside().TryAcquireN(t.Context(), "k", 1))
 			r, err := c.Reserve(t.Context(), "k", 10, 24*time.Hour)
 			require.NoError(t, err)
 			return func() error { return r.Cancel(t.Context()) }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := Must(NewDenyCache(Must(NewLocalTokenBucket(PerHour(1), 10))))
+			c := ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 10))))
 			giveBack := take(t, c)
 			require.False(t, must(t)(c.TryAcquire(t.Context(), "k")).Allowed)
 			require.NoError(t, giveBack())
@@ -306,8 +309,8 @@ func TestWhatIsGivenBackInMemoryIsNotDenied(t *testing.T) {
 // caller who left.
 func TestATrialHearsOfACancelledReservation(t *testing.T) {
 	const late = 20 * time.Millisecond
-	slow := func(l Limiter) Limiter { // answers after a while
-		return Must(NewChoice(func(context.Context, string) (Limiter, error) {
+	slow := func(l ratelimit.Limiter) ratelimit.Limiter { // answers after a while
+		return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) {
 			time.Sleep(late)
 			return l, nil
 		}))
@@ -316,9 +319,9 @@ func TestATrialHearsOfACancelledReservation(t *testing.T) {
 		name       string
 		slowTrial  bool
 		overBudget bool
-		leave      func(ctx context.Context, cancel func(), l operator) error
+		leave      func(ctx context.Context, cancel func(), l reservingOperator) error
 	}{
-		{"cancelled", false, false, func(ctx context.Context, _ func(), l operator) error {
+		{"cancelled", false, false, func(ctx context.Context, _ func(), l reservingOperator) error {
 			r, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
 			if err != nil {
 				return err
@@ -326,43 +329,43 @@ func TestATrialHearsOfACancelledReservation(t *testing.T) {
 			synctest.Wait()
 			return r.Cancel(ctx)
 		}},
-		{"cancelled before the trial has answered", true, false, func(ctx context.Context, _ func(), l operator) error {
+		{"cancelled before the trial has answered", true, false, func(ctx context.Context, _ func(), l reservingOperator) error {
 			r, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
 			if err != nil {
 				return err
 			}
 			return r.Cancel(ctx)
 		}},
-		{"a wait that is left", false, false, func(ctx context.Context, cancel func(), l operator) error {
+		{"a wait that is left", false, false, func(ctx context.Context, cancel func(), l reservingOperator) error {
 			time.AfterFunc(time.Minute, cancel)
-			_, err := WaitN(ctx, l, "k", 10)
+			_, err := ratelimit.WaitN(ctx, l, "k", 10)
 			return err
 		}},
-		{"over budget", false, true, func(ctx context.Context, _ func(), l operator) error {
+		{"over budget", false, true, func(ctx context.Context, _ func(), l reservingOperator) error {
 			_, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
 			return err
 		}},
-		{"over budget, before the trial has answered", true, true, func(ctx context.Context, _ func(), l operator) error {
+		{"over budget, before the trial has answered", true, true, func(ctx context.Context, _ func(), l reservingOperator) error {
 			_, err := l.Reserve(ctx, "k", 10, 24*time.Hour)
 			return err
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				enforced := Must(NewLocalTokenBucket(PerHour(1), 10))
+				enforced := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 10))
 				must(t)(enforced.TryAcquireN(t.Context(), "k", 5))
-				trial := Must(NewLocalTokenBucket(PerHour(1), 10))
-				var within, asked Limiter = enforced, trial
+				trial := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerHour(1), 10))
+				var within, asked ratelimit.Limiter = enforced, trial
 				if test.overBudget {
 					within = slow(enforced)
 				}
 				if test.slowTrial {
 					asked = slow(trial)
 				}
-				reported := make(chan Trial, 1)
-				limit := operator(Must(NewShadow(within, asked, func(t Trial) { reported <- t })))
+				reported := make(chan ratelimit.Trial, 1)
+				limit := reservingOperator(ratelimit.Must(ratelimit.NewShadow(within, asked, func(t ratelimit.Trial) { reported <- t })))
 				if test.overBudget {
-					limit = Must(NewFallback(limit, AllowAll(), WithBudget(late/2)))
+					limit = ratelimit.Must(ratelimit.NewFallback(limit, ratelimit.AllowAll(), ratelimit.WithBudget(late/2)))
 				}
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

@@ -6,12 +6,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 // ours is every limiter of this package that a decorator can be put around, each of
 // which allows at most 5 permits a call, and its zero pointer.
 func ours(t *testing.T) map[Limiter]Limiter {
-	c := offline{t}
+	c := fakes.Offline(t)
 	bucket := Must(NewTokenBucket(c, PerSecond(1), 5))
 	return map[Limiter]Limiter{
 		Must(NewFixedWindow(c, 5, time.Second)):          (*FixedWindow)(nil),
@@ -53,7 +55,7 @@ func TestDecoratorsKnowTheCeilingOfOurLimiters(t *testing.T) {
 		_, err := f.TryAcquireN(t.Context(), "k", 6)
 		require.ErrorIs(t, err, ErrExceedsLimit, "%T", l)
 	}
-	for _, l := range []Limiter{AllowAll(), DenyAll(), &TokenBucket{}, &LocalTokenBucket{}, struct{ *TokenBucket }{&TokenBucket{}}, &struct{ *TokenBucket }{Must(NewTokenBucket(offline{t}, PerSecond(1), 5))}} {
+	for _, l := range []Limiter{AllowAll(), DenyAll(), &TokenBucket{}, &LocalTokenBucket{}, struct{ *TokenBucket }{&TokenBucket{}}, &struct{ *TokenBucket }{Must(NewTokenBucket(fakes.Offline(t), PerSecond(1), 5))}} {
 		require.Zero(t, kindOf(l).most, "%T", l)
 		require.False(t, kindOf(l).absent, "%T", l)
 	}
@@ -71,7 +73,7 @@ func TestAClientMustBeThere(t *testing.T) {
 		_, err := NewTokenBucket(c, PerSecond(1), 1)
 		require.ErrorContains(t, err, "the client is a pipeline")
 	}
-	for _, c := range []Client{client, client.Conn(), offline{t}} {
+	for _, c := range []Client{client, client.Conn(), fakes.Offline(t)} {
 		_, err := NewTokenBucket(c, PerSecond(1), 1)
 		require.NoError(t, err)
 	}

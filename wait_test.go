@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -33,7 +34,7 @@ func newWaitingRoom(t *testing.T) *waitingRoom {
 	server.SetTime(start)
 	room := &waitingRoom{server: server, client: redis.NewClient(&redis.Options{Addr: server.Addr()}), now: start}
 	t.Cleanup(func() { _ = room.client.Close() })
-	room.client.AddHook(hook{process: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+	room.client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if cmd.Name() == "evalsha" {
 			room.calls++
 		}
@@ -86,7 +87,7 @@ func TestAWaitIsObservedOnce(t *testing.T) {
 		require.Equal(t, []Observation{{
 			Limiter: "api", Call: callWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: n, Taken: n, Result: r,
 			Waited: waited, Batch: 1,
-		}}, untimed(all))
+		}}, Untimed(all))
 	}
 	require.NoError(t, l.Reset(ctx, "k"))
 	_ = must(t)(l.TryAcquireN(ctx, "k", 5))
@@ -100,7 +101,7 @@ func TestAWaitIsObservedOnce(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []Observation{{
 		Limiter: "api", Call: callWait, Outcome: OutcomeCanceled, Source: SourceRedis, Key: "k", N: 4, Err: err, Waited: 2 * time.Second, Batch: 1,
-	}}, untimed(all), "and not the cancel of its reservation")
+	}}, Untimed(all), "and not the cancel of its reservation")
 }
 
 func TestWaitOnABucketReservesOnce(t *testing.T) {
@@ -200,7 +201,7 @@ func TestAReplyThatComesTooLateForTheDeadline(t *testing.T) {
 	w := room.waiter()
 	l := Must(NewTokenBucket(room.client, PerSecond(1), 1))
 	must(t)(w.wait(ctx, l, "k", 1))
-	room.client.AddHook(hook{process: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+	room.client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		err := next(ctx, cmd)
 		room.now = room.now.Add(time.Millisecond)
 		return err
@@ -343,7 +344,7 @@ func TestPermitsAreNotUsedAndGivenBack(t *testing.T) {
 	room.asleep = nil
 	must(t)(l.TryAcquire(ctx, "k"))
 	r = made()
-	room.client.AddHook(hook{process: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+	room.client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		require.EqualError(t, r.Wait(ctx), cancelled)
 		return errors.Join(next(ctx, cmd), errors.New("lost"))
 	}})
@@ -414,7 +415,7 @@ func TestWaitersOfAFallbackKeepTheirOrder(t *testing.T) {
 	require.Equal(t, []Observation{
 		{Limiter: "api", Call: callWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: all[0].Result, Waited: 2 * time.Second, Batch: 1},
 		{Limiter: "api", Call: callWait, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "k", N: 1, Taken: 1, Result: first, Waited: time.Second, Batch: 1},
-	}, untimed(all), "each once")
+	}, Untimed(all), "each once")
 
 	room.server.SetError("LOADING")
 	room.slept, all = nil, nil
@@ -471,7 +472,7 @@ func TestFiftyWaiters(t *testing.T) {
 	require.NoError(t, client.FlushAll(ctx).Err())
 	var mu sync.Mutex
 	calls := 0
-	client.AddHook(hook{process: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
+	client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if strings.HasPrefix(cmd.Name(), "eval") {
 			mu.Lock()
 			calls++

@@ -3,6 +3,7 @@ package fakes
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -107,3 +108,33 @@ func Counting(count func(cmds ...redis.Cmder)) Hook {
 		},
 	}
 }
+
+// A Relay is a client that can be used in a synctest bubble, though its commands go over a network: another goroutine
+// sends them, one at a time.
+type Relay struct {
+	mu   sync.Mutex // guards both channels
+	cmds chan redis.Cmder
+	errs chan error
+}
+
+// NewRelay returns a relay to a client. Stop it.
+func NewRelay(client Processor) *Relay {
+	r := &Relay{cmds: make(chan redis.Cmder), errs: make(chan error)}
+	go func() {
+		for cmd := range r.cmds {
+			r.errs <- client.Process(context.Background(), cmd)
+		}
+	}()
+	return r
+}
+
+// Process has the command sent.
+func (r *Relay) Process(_ context.Context, cmd redis.Cmder) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.cmds <- cmd
+	return <-r.errs
+}
+
+// Stop ends the goroutine.
+func (r *Relay) Stop() { close(r.cmds) }

@@ -21,45 +21,46 @@ type Limiter[R any] struct {
 	count int
 }
 
+// A call is of a key: for n permits, or "peek", or "reset".
+type call struct {
+	what, key string
+	n         int
+}
+
 // These are no numbers of permits.
 const (
 	Peek  = 0
 	Reset = -1000
 )
 
-type call struct {
-	key string
-	n   int
-}
-
 // TryAcquire is TryAcquireN with n = 1.
 func (l *Limiter[R]) TryAcquire(ctx context.Context, key string) (R, error) {
-	return l.answer(ctx, key, 1)
+	return l.answer(ctx, call{"", key, 1})
 }
 
 // TryAcquireN gives the answer.
 func (l *Limiter[R]) TryAcquireN(ctx context.Context, key string, n int) (R, error) {
-	return l.answer(ctx, key, n)
+	return l.answer(ctx, call{"", key, n})
 }
 
 // Peek gives the answer.
 func (l *Limiter[R]) Peek(ctx context.Context, key string) (R, error) {
-	return l.answer(ctx, key, Peek)
+	return l.answer(ctx, call{"peek", key, Peek})
 }
 
 // Reset returns the error of the answer.
 func (l *Limiter[R]) Reset(ctx context.Context, key string) error {
-	_, err := l.answer(ctx, key, Reset)
+	_, err := l.answer(ctx, call{"reset", key, Reset})
 	return err
 }
 
-func (l *Limiter[R]) answer(ctx context.Context, key string, n int) (R, error) {
+func (l *Limiter[R]) answer(ctx context.Context, c call) (R, error) {
 	l.mu.Lock()
-	l.asked = append(l.asked, call{key, n})
+	l.asked = append(l.asked, c)
 	l.count++
 	l.mu.Unlock()
 	if l.Answer != nil {
-		return l.Answer(ctx, key, n)
+		return l.Answer(ctx, c.key, c.n)
 	}
 	return l.Result, l.Err
 }
@@ -69,13 +70,10 @@ func (l *Limiter[R]) Asked() (calls []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.asked {
-		switch c.n {
-		case Peek:
-			calls = append(calls, "peek "+c.key)
-		case Reset:
-			calls = append(calls, "reset "+c.key)
-		default:
+		if c.what == "" {
 			calls = append(calls, fmt.Sprintf("%s %d", c.key, c.n))
+		} else {
+			calls = append(calls, c.what+" "+c.key)
 		}
 	}
 	l.asked = nil
