@@ -1,0 +1,326 @@
+package lease
+
+import (
+	"container/heap"
+	"math"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+var rule = Rule{Limit: 1000, Refill: time.Second}
+
+func at(d time.Duration) Instant { return Instant{d, 1e18 + d} }
+
+// hot is a table that knows k, with a slice of n permits from now on.
+func hot(t testing.TB, now Instant, n int) *Table {
+	table := NewTable(rule, 64)
+	require.Equal(t, Direct, table.Take("k", 1, now).Verdict, "a key that is used once is not kept")
+	for range 100 {
+		a := table.Take("k", 1, now)
+		require.Equal(t, Ask, a.Verdict)
+		if a.Flight.Long > 0 {
+			got, _ := a.Flight.Landed(Reply{Taken: n + 1, Lasts: a.Flight.Long, Left: 900, Ticket: Ticket{0, 7}})
+			require.True(t, got)
+			return table
+		}
+		a.Flight.Landed(Reply{Taken: 1, Left: 900})
+	}
+	require.Fail(t, "no slice was asked for")
+	return nil
+}
+
+// spent is hot, but its slice is spent and the flight for the next one is lost.
+func spent(t testing.TB) *Table {
+	table := hot(t, at(0), 1)
+	a := table.Take("k", 1, at(0))
+	require.Equal(t, Allowed, a.Verdict)
+	require.NotNil(t, a.Flight, "the next slice is asked for ahead")
+	require.Zero(t, a.Flight.Waiting)
+	require.Equal(t, Wait, table.Take("k", 1, at(0)).Verdict)
+	a.Flight.Lost()
+	return table
+}
+
+func TestASliceIsSpentUntilItsEndByEitherClock(t *testing.T) {
+	for name, later := range map[string]Instant{
+		"monotonic": {250 * time.Millisecond, 1e18}, "wall": {0, 1e18 + 250*time.Millisecond}, "both": at(250 * time.Millisecond),
+	} {
+		t.Run(name, func(t *testing.T) {
+			table := hot(t, at(0), 20)
+			require.Equal(t, Answer{Verdict: Allowed, Left: 17}, table.Take("k", 3, at(249*time.Millisecond)))
+			a := table.Take("k", 1, later)
+			require.Equal(t, Ask, a.Verdict, "a thousandth before the end it is over")
+			require.Equal(t, []Unused{{Ticket{0, 7}, 17}}, a.Flight.Back)
+		})
+	}
+}
+
+func TestCallersWaitForAFlight(t *testing.T) {
+	table := spent(t)
+	first := table.Take("k", 1, at(1))
+	require.Equal(t, Ask, first.Verdict)
+	require.Positive(t, first.Flight.Long)
+	second := table.Take("k", 1, at(2))
+	require.Equal(t, Wait, second.Verdict)
+	got, _ := first.Flight.Landed(Reply{Taken: 4, Lasts: first.Flight.Long, Left: 900})
+	require.True(t, got)
+	<-second.Landing
+	require.Equal(t, Allowed, table.Take("k", 1, at(3)).Verdict)
+
+	table = spent(t)
+	lost := table.Take("k", 1, at(1))
+	lost.Flight.Lost()
+	require.Equal(t, Ask, table.Take("k", 1, at(2)).Verdict, "the next call asks again")
+}
+
+func TestDenialsFromMemory(t *testing.T) {
+	table := spent(t)
+	a := table.Take("k", 3, at(1))
+	got, _ := a.Flight.Landed(Reply{Left: 2, RetryAfter: time.Second})
+	require.False(t, got)
+	require.Equal(t, Answer{Verdict: Denied, RetryAfter: 400 * time.Millisecond}, table.Take("k", 3, at(600*time.Millisecond+1)))
+	require.Equal(t, Ask, table.Take("k", 2, at(600*time.Millisecond)).Verdict, "fewer permits may be there")
+	require.NotEqual(t, Denied, table.Take("k", 3, at(time.Second+1)).Verdict)
+}
+
+func TestCloseHandsBackWhatIsLeft(t *testing.T) {
+	table := hot(t, at(0), 20)
+	table.Take("k", 5, at(0))
+	require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 7}, 15}}}, table.Close())
+	require.Equal(t, Direct, table.Take("k", 1, at(0)).Verdict)
+	require.Empty(t, table.Close())
+
+	table = spent(t)
+	a := table.Take("k", 1, at(1))
+	table.Close()
+	got, unused := a.Flight.Landed(Reply{Taken: 9, Lasts: time.Second, Ticket: Ticket{0, 8}})
+	require.True(t, got)
+	require.Equal(t, Unused{Ticket{0, 8}, 8}, unused, "a slice that comes late")
+}
+
+// TestAFloodOfKeys leaves a key that has permits where it is, and needs no more memory.
+func TestAFloodOfKeys(t *testing.T) {
+	table := hot(t, at(0), 100)
+	for i := range 100_000 {
+		table.Take(strconv.Itoa(i), 1, at(1))
+		table.Take(strconv.Itoa(i), 1, at(1))
+	}
+	require.Equal(t, Allowed, table.Take("k", 1, at(2)).Verdict)
+	require.Len(t, table.sets, 8)
+	require.Zero(t, testing.AllocsPerRun(100, func() { table.Take(strconv.Itoa(7), 1, at(1)) }))
+}
+
+// TestNoPermitIsSpentTwice, by many callers who want different numbers, while the slice ends and what is left is returned.
+func TestNoPermitIsSpentTwice(t *testing.T) {
+	for range 20 {
+		table := hot(t, at(0), 10_000)
+		var spent atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for range 1000 {
+					if table.Take("k", 1+i%3, at(0)).Verdict == Allowed {
+						spent.Add(int64(1 + i%3))
+					}
+				}
+			})
+		}
+		var back int
+		wg.Go(func() {
+			for _, u := range table.Close()["k"] {
+				back += u.N
+			}
+		})
+		wg.Wait()
+		require.LessOrEqual(t, spent.Load()+int64(back), int64(10_000))
+	}
+}
+
+func BenchmarkTake(b *testing.B) {
+	table, clock := NewTable(rule, 1024), NewClock()
+	now := clock.Now()
+	table.Take("a hot key", 1, now)
+	a := table.Take("a hot key", 1, now)
+	a.Flight.Long = time.Hour
+	a.Flight.key.flight = make(chan struct{})
+	a.Flight.Landed(Reply{Taken: math.MaxInt32 * 1000, Lasts: time.Hour, Left: 1000})
+	b.Run("alone", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			table.Take("a hot key", 1, clock.Now())
+		}
+	})
+	b.Run("contending", func(b *testing.B) {
+		b.ReportAllocs()
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				table.Take("a hot key", 1, clock.Now())
+			}
+		})
+	})
+	b.Run("a key used once", func(b *testing.B) {
+		names := make([]string, 1<<16)
+		for i := range names {
+			names[i] = strconv.Itoa(i)
+		}
+		b.ReportAllocs()
+		i := 0
+		for b.Loop() {
+			i++
+			table.Take(names[i%len(names)], 1, clock.Now())
+		}
+	})
+}
+
+// A simulation is processes that share a bucket, by their demand, with a round trip of a millisecond.
+type simulation struct {
+	rate, burst, missing    float64
+	at                      time.Duration
+	used, asked, executions int
+	by                      []int
+}
+
+type event struct {
+	at time.Duration
+	do func()
+}
+
+type events []event
+
+func (e events) Len() int           { return len(e) }
+func (e events) Less(i, j int) bool { return e[i].at < e[j].at }
+func (e events) Swap(i, j int)      { e[i], e[j] = e[j], e[i] }
+func (e *events) Push(x any)        { *e = append(*e, x.(event)) }
+func (e *events) Pop() any {
+	old := *e
+	last := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return last
+}
+
+// lease is the rule of the scripts.
+func (s *simulation) lease(now time.Duration, want, waiting int, long time.Duration) Reply {
+	s.executions++
+	s.missing = max(s.missing-s.rate*(now-s.at).Seconds(), 0)
+	s.at = now
+	floor := max(s.missing, s.rate*long.Seconds())
+	room := math.Floor(s.burst - floor)
+	n, lasts := min(float64(want), max(min(room, float64(waiting)), math.Floor(room/4))), long
+	if n < 1 || long == 0 {
+		n, lasts, floor = max(min(float64(waiting), math.Floor(s.burst-s.missing)), 0), 0, s.missing
+	}
+	r := Reply{Taken: int(n), Lasts: lasts}
+	if n > 0 {
+		s.missing = floor + n
+	} else {
+		r.RetryAfter = time.Duration((s.missing + 1 - s.burst) / s.rate * 1e9)
+	}
+	r.Left = max(int(s.burst-s.missing), 0)
+	return r
+}
+
+// simulate runs so many processes whose demand is load times the rate together, and measures after the first part.
+func simulate(rate, burst float64, processes int, load float64, length time.Duration) *simulation {
+	s, queue, rng := &simulation{rate: rate, burst: burst, by: make([]int, processes)}, &events{}, rand.New(rand.NewPCG(1, 2))
+	from := length / 4
+	for p := range processes {
+		table := NewTable(Rule{Limit: int(burst), Refill: time.Duration(burst / rate * 1e9)}, 8)
+		var take func(now time.Duration)
+		fly := func(f *Flight, now time.Duration, waits bool) {
+			heap.Push(queue, event{now + time.Millisecond/2, func() {
+				for _, u := range f.Back { // as if the state had seen enough slack
+					s.missing = max(s.missing-float64(u.N), 0)
+				}
+				r := s.lease(now+time.Millisecond/2, f.Want, f.Waiting, f.Long)
+				heap.Push(queue, event{now + time.Millisecond, func() {
+					if got, _ := f.Landed(r); got && waits && now > from {
+						s.used++
+						s.by[p]++
+					}
+				}})
+			}})
+		}
+		take = func(now time.Duration) {
+			a := table.Take("k", 1, at(now))
+			switch a.Verdict {
+			case Direct:
+				s.lease(now, 1, 1, 0)
+			case Allowed:
+				if now > from {
+					s.used++
+					s.by[p]++
+				}
+				if a.Flight != nil {
+					fly(a.Flight, now, false)
+				}
+			case Ask:
+				fly(a.Flight, now, true)
+			case Wait:
+				heap.Push(queue, event{now + time.Millisecond/10, func() { take(now + time.Millisecond/10) }})
+			}
+		}
+		var arrive func(now time.Duration)
+		arrive = func(now time.Duration) {
+			if now > from {
+				s.asked++
+			}
+			take(now)
+			next := now + time.Duration(rng.ExpFloat64()/(load*rate/float64(processes))*1e9)
+			if next < length {
+				heap.Push(queue, event{next, func() { arrive(next) }})
+			}
+		}
+		first := time.Duration(rng.Float64() * 1e8)
+		heap.Push(queue, event{first, func() { arrive(first) }})
+	}
+	warm := false
+	for queue.Len() > 0 {
+		e := heap.Pop(queue).(event)
+		if e.at > from && !warm {
+			warm, s.executions = true, 0
+		}
+		if e.at > length {
+			break
+		}
+		e.do()
+	}
+	return s
+}
+
+// TestProcessesShareABucket: what 64 processes get of a bucket, and what that costs the server. Unused permits come back in
+// full here, which is more than a bucket gives back.
+func TestProcessesShareABucket(t *testing.T) {
+	for _, test := range []struct {
+		rate, burst, load         float64
+		used, decisions, fairness float64 // at least
+	}{
+		{1000, 1000, 10, 0.99, 100, 0.95},
+		{1000, 1000, 2, 0.96, 1.9, 0.9},
+		{100, 100, 10, 0.97, 8, 0.85},
+		{1000, 1000, 1, 0.95, 0.99, 0.9},
+		{1000, 1000, 0.1, 0.095, 0.99, 0.9},
+	} {
+		length := 40 * time.Second
+		s := simulate(test.rate, test.burst, 64, test.load, length)
+		measured := (length * 3 / 4).Seconds()
+		used := float64(s.used) / (test.rate * measured)
+		decisions := float64(s.asked) / float64(max(s.executions, 1))
+		sum, squares := 0.0, 0.0
+		for _, n := range s.by {
+			sum, squares = sum+float64(n), squares+float64(n*n)
+		}
+		fairness := sum * sum / squares / float64(len(s.by))
+		t.Logf("%v a second, burst %v, %v times the rate: %.1f %% used, %.1f decisions an execution, Jain %.3f",
+			test.rate, test.burst, test.load, 100*used, decisions, fairness)
+		require.GreaterOrEqual(t, used, test.used)
+		require.LessOrEqual(t, float64(s.used), test.burst+test.rate*measured)
+		require.GreaterOrEqual(t, fairness, test.fairness)
+		require.GreaterOrEqual(t, decisions, test.decisions)
+	}
+}
