@@ -10,32 +10,24 @@ import (
 	"github.com/tryacquire/ratelimit/internal/guard"
 )
 
-// A Breaker is the circuit breaker of one Redis. [WithBreaker] gives it to the [Fallback] of each
-// limiter on that Redis, so that an outage is noticed once, not once for each limiter. The zero
-// value is a breaker with the defaults:
-//
-//	limiter, err := ratelimit.NewFallback(primary, secondary, ratelimit.WithBreaker(&ratelimit.Breaker{}))
-//
-// Its fields must not change once a Fallback has it. A Breaker is safe for concurrent use, starts no
-// goroutine, needs no closing, and must not be copied.
+// A Breaker is the circuit breaker of one Redis, which [WithBreaker] gives to the [Fallback] of each limiter there.
+// The zero value has the defaults. Its fields must not change once a Fallback has it. It is safe for concurrent use,
+// starts no goroutine, needs no closing, and must not be copied.
 type Breaker struct {
-	// Failures is how many failures in a row open the breaker; 0 means 5. A success sets the
-	// count to 0. With 1, one call that is over budget opens the breaker, for ProbeEvery.
-	// Failures is at most 2^31 - 1.
+	// Failures is how many failures in a row open the breaker, at most 2^31 - 1; 0 means 5. A success sets the count to
+	// 0.
 	Failures int
 
-	// ProbeEvery is how long the breaker is open before one call tries the primary; 0 means
-	// 200ms. So a primary that works again is used after at most ProbeEvery, plus the time
-	// that its client takes to connect: after as many failed dials as its pool has
-	// connections, go-redis dials only once a second. ProbeEvery is at least 1ms.
+	// ProbeEvery is how long the breaker is open before one call tries the primary, at least 1ms; 0 means 200ms. A
+	// primary that works again is used after at most that, plus the time that its client takes to connect.
 	ProbeEvery time.Duration
 
-	// Observers get each change of the state once, see "breaker". If there are none, those of
-	// the first Fallback that has the breaker and observers get the changes.
+	// Observers get each change of the state once, see "breaker". Without them, those of the first Fallback that has the
+	// breaker and observers get the changes.
 	Observers []Observer
 
-	// Name is the Limiter of what Observers get. If it is empty, that is the name of the Fallback
-	// whose observers they are, or "default".
+	// Name is the Limiter of what Observers get; if empty, the name of the Fallback whose observers they are, or
+	// "default".
 	Name string
 
 	start   sync.Once
@@ -81,9 +73,8 @@ func (b *Breaker) reportTo(w *watch) {
 	}
 }
 
-// State is the breaker's state now. An open breaker becomes half-open with the first call
-// that begins or ends after ProbeEvery, and not at that time itself.
-// It is BreakerClosed for a breaker that nobody uses.
+// State is the breaker's state now, BreakerClosed if nobody uses it. An open breaker becomes half-open with the first
+// call that begins or ends after ProbeEvery.
 func (b *Breaker) State() BreakerState {
 	if of := b.guard.Load(); of != nil {
 		return BreakerState(of.State())

@@ -10,64 +10,31 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
-// A DenyCache is a [Limiter] that denies calls from memory while they can only be
-// denied.
+// A DenyCache is a [Limiter] that denies calls from memory while they can only be denied. A denial of n permits is
+// stored for its RetryAfter. Until that has passed, calls for n or more permits of the key are denied, and the
+// limiter is asked about fewer. No call is ever allowed from memory. Allowed calls and errors of the limiter pass
+// through unchanged.
 //
-// A denial of n permits with a RetryAfter of T holds for T: during that time, the limiter
-// under the cache need not be asked again about n or more permits of that key. The denial
-// says nothing about fewer than n permits; for those the limiter is asked. No call is ever
-// allowed from memory. Allowed calls and errors of the limiter pass through unchanged.
+// A call that memory denies would have been denied by the limiter too, as long as
 //
-// # Never a false denial
+//   - permits are given back only through this cache: by Reset, and by what its calls have taken (a Ticket, a
+//     Reservation, a [Wait], claims). That removes the key's denials. A Reset or a settlement elsewhere, a Reset that
+//     failed and takes effect later, a raised limit, calls by a faster limiter of the same name, and state that Redis
+//     lost are noticed only when the stored denial ends, or after [WithMaxDenial];
+//   - the clock that decides runs no faster than the monotonic clock of this process. If it gets ahead, the cache
+//     notices when the stored denial ends.
 //
-// T is counted from before the request was sent, and so from before it was decided, on the
-// monotonic clock of this process: setting the wall clock has no effect. A call that memory
-// denies would have been denied by the limiter too, as long as
+// Around a [Choice], a denial is forgotten when another limiter is picked for that key than the one that denied.
+// Answers of a [Fallback]'s secondary are not stored.
 //
-//   - permits are given back only through this cache: by Reset, by what its calls have
-//     taken (a Ticket, a Reservation, a [Wait], claims), and by the library, for a call whose
-//     caller has left. That removes the key's denials, and a
-//     denial that was in flight at that time is not stored. A Reset, a settlement or a cancel
-//     elsewhere, a Reset that failed and takes effect later, a raised limit, calls by a
-//     faster limiter of the same name, and state that Redis lost are noticed only when
-//     the stored denial ends;
-//   - the clock that decides runs no faster than this process's clock. If it gets ahead, the
-//     cache notices only when the stored denial ends. A clock gets ahead when it is set forward,
-//     and when it goes on while this machine is suspended. A caller's own ([WithClock]) also
-//     does when a test sets it, and when it moves in steps longer than a microsecond.
+// A denial from memory has the RetryAfter and ResetAfter of the stored one, less the time since then, and its Limit,
+// Window and Remaining. RetryAfter is never too long; for more permits than were denied it is a lower bound. When the
+// context has ended, the limiter is asked, so that the error is the limiter's own.
 //
-// [WithMaxDenial] bounds how long that takes. Around a [Choice], a limit that is raised by
-// picking another limiter is noticed at once: the cache forgets a denial when another
-// limiter is picked for that key than the one that denied. Answers of a [Fallback]'s
-// secondary are not stored; a DenyCache around a Fallback repeats the primary's answers
-// only.
-//
-// # What a denial from memory says
-//
-// Limit and Window are those of the stored denial. RetryAfter and ResetAfter are those of
-// the stored denial, less the time since then. They are smaller than the limiter's own by
-// the time that the request took to be decided, so RetryAfter is never too long. For a
-// call for more permits than were denied, RetryAfter is a lower bound: the call is not
-// allowed earlier, but perhaps later; a call at that time gets the exact answer. Remaining
-// is as it was at the denial. For a denial of one permit it stays 0; for a denial of more,
-// a bucket may have refilled a little since then, or smaller calls may have taken some
-// permits.
-//
-// When the context has ended, the limiter is asked, so that the error is the limiter's own.
-//
-// # Cost
-//
-// A denial from memory takes some 60 ns, and some 200 ns for a key that is not in
-// the processor's caches. It takes no lock, allocates nothing, and does not slow
-// down with the number of cores that ask. Any other call costs some 80 ns on top
-// of the limiter's own time. A call whose denial is stored costs some 300 ns and at
-// most two allocations.
-//
-// Memory is bounded by [WithMaxKeys]: 16 bytes for each key from the start, and
-// 80 bytes and the key itself while a denial is stored. When there is no room, denials
-// that have ended are replaced first, then one of the others, which costs one more
-// request to the limiter, and never an error. For keys of more than 256 bytes the
-// limiter is always asked.
+// Such a denial takes some 60 ns and no lock, and any other call some 80 ns on top of the limiter's own time. Memory
+// is bounded by [WithMaxKeys]: 16 bytes for each key from the start, and 80 bytes and the key while a denial is
+// stored. When there is no room, another denial is dropped. For keys of more than 256 bytes the limiter is always
+// asked. See docs/performance.md and, for the order of decorators, docs/composing.md.
 type DenyCache struct {
 	policied
 	name    string
@@ -82,11 +49,10 @@ func (c *DenyCache) kind() kind { return kindAround(c, c.limiter) }
 
 const maxDenyCacheKey = 256
 
-// NewDenyCache puts a cache of denials in front of l. l may be any limiter whose
-// denials hold until their RetryAfter has passed, and hold for more permits too, as
-// those of this package do. The error wraps ErrInvalidConfig: the limiter or an option
-// is nil, an option's value cannot work, or an option is given twice; or there is a
-// [Shadow] inside, or a [Choice] with another decorator in between.
+// NewDenyCache puts a cache of denials in front of l. The denials of l must hold until their RetryAfter has passed,
+// and for more permits too, as those of this package do. The error wraps ErrInvalidConfig: the limiter or an option
+// is nil, an option's value cannot work or is given twice, or there is a [Shadow] inside, or a [Choice] with another
+// decorator in between.
 func NewDenyCache(l Limiter, opts ...PolicyOption) (*DenyCache, error) {
 	if kindOf(l).absent {
 		return nil, invalidConfig("NewDenyCache: the limiter is nil")
@@ -109,11 +75,9 @@ func NewDenyCache(l Limiter, opts ...PolicyOption) (*DenyCache, error) {
 // Name returns the name of WithName, and without it the limiter's.
 func (c *DenyCache) Name() string { return c.name }
 
-// WithMaxDenial asks the limiter again when a denial is d old, even if its RetryAfter
-// is longer; without this option, only the RetryAfter counts. d bounds how late the
-// cache notices a limit that is raised while the program runs, or a Reset by another
-// process. The price is one request to the limiter every d for each denied key. The
-// option does not shorten the RetryAfter in the Result. d is at least 1ms.
+// WithMaxDenial asks the limiter again when a denial is d old, even if its RetryAfter is longer. So d, at least 1ms,
+// bounds how late the cache notices a raised limit, or a Reset by another process. It costs a request every d for
+// each denied key, and does not shorten the RetryAfter in the Result.
 func WithMaxDenial(d time.Duration) PolicyOption {
 	return policyOption("WithMaxDenial", func(s *settings) {
 		if d < time.Millisecond {
@@ -128,13 +92,9 @@ func (c *DenyCache) TryAcquire(ctx context.Context, key string) (Result, error) 
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN denies a call for n permits from memory when a call for n or fewer
-// permits of key was denied and its RetryAfter has not passed. Otherwise it asks the
-// limiter, and returns the limiter's errors.
-//
-// A call for more permits than the limiter can ever allow gets ErrExceedsLimit, not a
-// denial from memory. The cache knows this bound of this package's limiters. It asks
-// any other limiter about more permits than that limiter has decided on so far.
+// TryAcquireN denies a call for n permits from memory, or asks the limiter and returns its errors. A call for more
+// permits than the limiter can ever allow gets ErrExceedsLimit, not a denial from memory. The cache knows this bound
+// of this package's limiters. It asks any other about more permits than that limiter has decided on so far.
 func (c *DenyCache) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	var picked any
 	if c.table != nil && c.watch == nil && n > 0 && 0 < len(key) && len(key) <= maxDenyCacheKey {
@@ -163,8 +123,7 @@ func (c *DenyCache) take(ctx context.Context, key string, n int, picked any) (Re
 	return o.result, o.err
 }
 
-// Reset resets key and removes its stored denials, even if it returns an error: key may
-// then have been reset all the same.
+// Reset resets key and removes its stored denials, even after an error: key may then have been reset all the same.
 func (c *DenyCache) Reset(ctx context.Context, key string) error {
 	if c.limiter == nil {
 		return errUnmade
