@@ -7,21 +7,13 @@ import (
 	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
-// A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by
-// tenant, or by a setting of an administrator. To change a limit while the program runs,
-// pick another limiter. Build limiters beforehand, not in pick, or take them from
-// [TokenBucket.With]: to build one takes longer than to pick it.
+// A Choice is a [Limiter] that picks the limiter of each call: by the customer's plan, by tenant, or by a setting. To
+// change a limit while the program runs, pick another limiter. Build limiters beforehand, not in pick, or take them
+// from [TokenBucket.With].
 //
-// Give the plans limiters of one algorithm and one name, so that they share the state of
-// each key. After a change of plan, up or down, the number of permits that a customer has
-// used then stays the same, even while instances of the service still pick the old limiter
-// (see [WithName]). Limiters of several algorithms or names have keys of their own: after a
-// change, a customer starts with an unused limit, and Reset resets the state of the picked
-// limiter only.
-//
-// A raised limit counts from the next call on, even with a [DenyCache] around the Choice: the
-// cache forgets a denial when another limiter is picked for the key than the one that denied.
-// So put the DenyCache around the Choice, and a [Fallback] around both.
+// Give the plans limiters of one algorithm and one name: they share the state of each key, so that used permits count
+// after a change of plan (see [WithName]). Others have keys of their own, and Reset resets the state of the picked
+// limiter only. Put a [DenyCache] around the Choice, and a [Fallback] around both; docs/plans.md says why.
 type Choice struct {
 	policied
 	picks
@@ -29,19 +21,15 @@ type Choice struct {
 
 func (c *Choice) kind() kind { return kind{self: c, role: decorator} }
 
-// NewChoice returns a limiter that passes each call to the limiter that pick returns. pick is
-// called once for each call, with its context; once more by a [Fallback] that does not ask its primary,
-// to find the caller's mistakes; and for each answer of the primary where the Choice is the
-// secondary, see [WithLastAnswers]. It is called from many goroutines at once, and should be as fast as reading a map: load plans and
-// settings elsewhere. For a key without a plan, return a limiter for that case, such as
-// [AllowAll] or [DenyAll].
+// NewChoice returns a limiter that passes each call to the limiter that pick returns. pick is called once for each
+// call, with its context; once more by a [Fallback] that does not ask its primary; and for each answer of the primary
+// where the Choice is the secondary, see [WithLastAnswers]. It is called from many goroutines at once, and should be
+// as fast as reading a map. For a key without a plan, return a limiter for that case, such as [AllowAll] or
+// [DenyAll].
 //
-// If pick returns an error, the call returns one that wraps it, and nothing was asked. It is neither
-// a denial nor an outage of Redis, whatever it wraps: a [Fallback] returns it and does not ask its
-// secondary, because the limit of the key is not known, and a breaker does not count it. To go on
-// without a database, return the limiter that was picked last, or one for this case. If pick returns
-// neither a limiter nor an error, the error wraps ErrInvalidConfig. If pick is nil, NewChoice returns
-// such an error.
+// If pick returns an error, the call returns one that wraps it, and nothing was asked. It is neither a denial nor an
+// outage, whatever it wraps: a [Fallback] returns it, and a breaker does not count it. If pick is nil, or returns
+// neither a limiter nor an error, the error wraps ErrInvalidConfig.
 func NewChoice(pick func(ctx context.Context, key string) (Limiter, error)) (*Choice, error) {
 	if pick == nil {
 		return nil, invalidConfig("NewChoice: pick is nil")
@@ -111,8 +99,7 @@ func (p *picks) of(ctx context.Context, key string) (any, error) {
 	return picked, nil
 }
 
-// A HoldChoice is a [Choice] for permits that are held: it picks the Holder of each call, by the
-// customer's plan. Give the plans one name, so that they share the state of each key.
+// A HoldChoice is a [Choice] for permits that are held: it picks the Holder of each call. Give the plans one name.
 type HoldChoice struct {
 	policiedHolds
 	picks

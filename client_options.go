@@ -7,29 +7,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ClientOptions sets in o, the options of a go-redis client, what suits limiters with a budget, and
-// returns o. Give it the budget that you give to [WithBudget].
+// ClientOptions sets in o, the options of a go-redis client, what suits limiters with a budget, and returns o. Give
+// it the budget that you give to [WithBudget].
 //
 //	client := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(
 //		20*time.Millisecond, &redis.Options{Addr: "localhost:6379"})))
 //
-// go-redis's defaults suit commands that must succeed: it dials a dead server five times, and
-// waits five seconds for a server that hangs. With these options
-//
-//   - a call to a dead server fails with its one dial (DialerRetries 1, MaxRetries -1);
-//   - a call to a server that hangs fails after 100 ms, or after five budgets where that is
-//     longer (DialTimeout, ReadTimeout, WriteTimeout), or when its context's deadline has passed
-//     (ContextTimeoutEnabled). A [Fallback] answers after one budget. The rest is for its late
-//     reply, with which holds and estimates are given back and the connection is kept, and for a
-//     new connection, which takes several round trips;
-//   - a call waits for one budget when all connections are in use (PoolTimeout);
-//   - a server that is back is dialled at once, unless 100 dials have failed before, or ten for
-//     each processor if these are more (PoolSize). go-redis then dials once a second. A breaker
-//     that probes every 200 ms makes 100 dials in 20 seconds.
-//
-// Options that are set keep their values. ContextTimeoutEnabled becomes true in any case, because
-// false is also its value when nobody sets it. Use the client for limiters only: other commands may
-// need retries and more time.
+// DialTimeout, ReadTimeout and WriteTimeout become 100 ms, or five budgets where that is longer; PoolTimeout one
+// budget; DialerRetries 1; MaxRetries -1; PoolSize 100, or ten for each processor if these are more;
+// ContextTimeoutEnabled true. Options that are set keep their values, except for ContextTimeoutEnabled. Use the
+// client for limiters only. docs/outages.md says what each of them does in an outage.
 //
 // The error wraps ErrInvalidConfig: o is nil, or budget is not above 0 and at most a minute.
 func ClientOptions[O redis.Options | redis.ClusterOptions | redis.RingOptions | redis.FailoverOptions | redis.UniversalOptions](budget time.Duration, o *O) (*O, error) {

@@ -2,21 +2,15 @@ package ratelimit
 
 import "context"
 
-// Look answers what [TryAcquireAll] of these claims would answer now, and takes nothing: whether so many permits are
-// there, and when they will be, of one limiter or of several at one instant.
+// Look answers what [TryAcquireAll] of these claims would answer now, and takes nothing. Nothing is written, to Redis
+// or to a limiter in memory, and somebody else may take the permits next.
 //
 //	look, err := ratelimit.Look(ctx, ClaimOf(minute, "user:42", 5), ClaimOf(day, "user:42", 5))
 //
-// Nothing is written, to Redis or to a limiter in memory, and no work may rely on the answer: somebody else may take the
-// permits next. Allowed and RetryAfter are those of a call for the claims' permits; Remaining and ResetAfter are as of
-// now, with all permits that the call would take. If the call would be denied, the AllResult is what TryAcquireAll
-// returns. There are no Holds and no Tickets. A claim for one permit is [Limiter.Peek].
-//
-// Policies around the limiters do what they do for Peek: the memory of a [DenyCache] may answer, and learns what is
-// denied; the secondary of a [Fallback] answers in an outage, a [Choice] picks, a [Shadow] asks no trial.
-//
-// The errors are those of TryAcquireAll; after an error, too, nothing was taken. Keys that may be in several slots are
-// looked at by a call of Look for each slot. It is one script, as a Peek, and is not merged with other calls.
+// Allowed and RetryAfter are those of a call for the claims' permits; Remaining and ResetAfter are as of now. There
+// are no Holds and no Tickets. Decorators do what they do for [Limiter.Peek]; a [Shadow] asks no trial. The errors
+// are those of TryAcquireAll. Keys in several slots need a Look for each slot. It is one script, and is not merged
+// with other calls.
 func Look(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, look, claims, false)
 }

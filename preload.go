@@ -12,22 +12,16 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-// PreloadAll loads the scripts that a call with these claims needs, so that the first such call finds them on every
-// server, and a connection to it. Without it, the first call sends its script and may have to connect, which can take
-// longer than a budget (see [WithBudget]); it is never needed otherwise.
+// PreloadAll loads the scripts that a call with these claims needs on every server, and connects. Without it, the
+// first call sends its script and may have to connect, which can take longer than a budget (see [WithBudget]).
 //
 //	err := ratelimit.PreloadAll(ctx, ClaimOf(perUser, "any", 1), ClaimOf(tokens, "any", 1).Estimate())
 //
-// It loads the scripts of all claims together, as [TryAcquireAll] and [TryAcquireAcrossSlots] run them, and those of
-// each limiter alone, which also settle and release. It looks behind policies: for a [Fallback] it also loads what the
-// secondaries need if they are on Redis; a [Choice] is asked for the key of its claim, with ctx. Plans of one algorithm
-// share their scripts, so one key is enough for all of them. The trial of a [Shadow] is left out: nobody waits for it.
-// Limiters in memory need nothing.
-//
-// PreloadAll takes no permits, and has no budget: it waits until the client's timeouts or ctx end it. After an error of
-// Redis or the network the limiters work all the same, so a program can log it and go on. Its other errors are those of
-// TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks [DenyAll], because nothing would be loaded
-// then: give a key and a context for which it picks a limiter.
+// It looks behind decorators: it loads what the secondaries of a [Fallback] need, asks a [Choice] for the key of its
+// claim, and leaves out the trial of a [Shadow]. Plans of one algorithm share their scripts. It takes no permits, and
+// waits until the client's timeouts or ctx end it. After an error of Redis or the network the limiters work all the
+// same. Its other errors are those of TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks
+// [DenyAll].
 func PreloadAll(ctx context.Context, claims ...Claim) error {
 	if len(claims) == 0 {
 		return invalidConfig("PreloadAll: there is no claim")

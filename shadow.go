@@ -12,36 +12,18 @@ import (
 	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
-// A Shadow is a [Limiter] that decides by one limiter and asks another one, on trial, what
-// it would have decided. The trial's answer is only reported. The caller never gets the
-// errors, panics and delays of the trial, because it is asked in the background, after the
-// decision.
+// A Shadow is a [Limiter] that decides by one limiter and asks another one, on trial, what it would have decided. The
+// trial's answer is only reported. Its errors, panics and delays never reach the caller, because it is asked in the
+// background, after the decision. For a dry run, in which every call is allowed, enforce [AllowAll].
 //
-// To try a stricter limit before it is enforced:
+// The trial takes permits of its own: give it another name than the enforced limiter has, if both are of one
+// algorithm. It is asked about each call that the enforced limiter allowed or denied, and not about errors. At most
+// 256 trials are under way at a time, and the context of each ends after a second. While as many are under way, the
+// trial is not asked about further calls; [Shadow.Dropped] counts these. A client that does not honour contexts can
+// keep a trial under way until its timeouts.
 //
-//	limiter, err := ratelimit.NewShadow(perMinute, stricter, func(t ratelimit.Trial) {
-//		if t.Enforced.Allowed && t.Err == nil && !t.Result.Allowed {
-//			wouldDeny.Add(1)
-//		}
-//	})
-//
-// For a dry run, in which the trial takes permits and reports, and every call is allowed,
-// enforce [AllowAll]:
-//
-//	limiter, err := ratelimit.NewShadow(ratelimit.AllowAll(), planned, report)
-//
-// The trial takes its permits from keys of its own: give it another name than the enforced
-// limiter has, if both are of one algorithm. It is asked about each call that the enforced
-// limiter has decided, allowed or denied, and not about a call that got an error. Calls for
-// one key are asked in about the order of their decisions. At most 256 trials are under way at
-// a time, and report gets the answer of each within a second: then its context ends. If the
-// trial's client does not honour contexts, a call that hangs stays under way until the client's
-// timeouts end it; without timeouts, until the connection does. While as many are under way, the
-// trial is not asked about further calls; [Shadow.Dropped] counts these.
-//
-// Put a [DenyCache] around the enforced limiter, not around the Shadow: the trial would not
-// be asked about calls that the cache denies. NewDenyCache refuses that. A call takes some
-// 300 ns more than the enforced limiter alone.
+// A call takes some 300 ns more than the enforced limiter alone. Put a [DenyCache] around the enforced limiter, not
+// around the Shadow. docs/plans.md has an example, docs/composing.md the order of decorators.
 type Shadow struct {
 	policied
 	enforced, trial Limiter
@@ -66,11 +48,9 @@ const (
 	trialTimeout = time.Second
 )
 
-// NewShadow returns a limiter that decides by enforced, and asks trial about the same calls.
-// report gets each of the trial's answers. It is called from several goroutines at once,
-// never from a caller's. It may be slow, but while it runs, its trial counts as under way.
-//
-// The error wraps ErrInvalidConfig: a limiter or report is nil.
+// NewShadow returns a limiter that decides by enforced, and asks trial about the same calls. report gets each answer
+// of the trial. It is called from several goroutines at once, never from a caller's, and its trial counts as under
+// way while it runs. The error wraps ErrInvalidConfig: a limiter or report is nil.
 func NewShadow(enforced, trial Limiter, report func(Trial)) (*Shadow, error) {
 	switch {
 	case kindOf(enforced).absent:
@@ -191,8 +171,7 @@ func (s *Shadow) Reset(ctx context.Context, key string) error {
 	return err
 }
 
-// Dropped is how many calls the trial was not asked about, because too many trials were
-// under way.
+// Dropped is how many calls the trial was not asked about, because too many trials were under way.
 func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
 
 // Panicked is how many calls of report have panicked. If the trial itself panics, report gets

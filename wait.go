@@ -18,30 +18,15 @@ func Wait(ctx context.Context, l Limiter, key string) (Result, error) {
 
 // WaitN waits until l allows n permits of key, and takes them.
 //
-// Where a [TokenBucket], [LeakyBucket] or [LocalTokenBucket] decides, also behind decorators, it
-// makes one reservation and sleeps until the reservation is due. So each waiting caller makes one call to Redis,
-// however many callers wait, and they are served in the order in which Redis decides, in any
-// number of processes, evenly spaced at the rate. A large n waits for its turn and is not
-// overtaken; but calls of TryAcquire are denied while others wait. If ctx ends, the permits
-// are given back as [Reservation.Cancel] does it: none of them if other permits were taken
-// since, so that no bound is exceeded.
+// Where a [TokenBucket], [LeakyBucket] or [LocalTokenBucket] decides, also behind decorators, it makes one
+// reservation and sleeps until that is due: callers are served in the order in which Redis decides. If ctx ends, the
+// permits are given back as by [Reservation.Cancel]. On any other limiter, types of your own included, it asks again
+// after RetryAfter and a random delay of up to a tenth of it, in no order. docs/waiting.md compares them.
 //
-// On any other limiter it asks, sleeps for RetryAfter and a random delay of up to a tenth of
-// RetryAfter, at most 100 ms, so that not all waiting callers ask at once, and asks again. It
-// asks at most once a millisecond. Callers are not served in order: the first caller that
-// asks when permits are available gets them, and a call with a large n may never get its
-// permits beside calls with a smaller n. These limiters are windows and logs, [All], and
-// decorators around them. Types of your own belong here too, even if they embed a bucket,
-// because their TryAcquireN may do more.
-//
-// A turn that the primary of a [Fallback] has promised is kept in an outage; calls that begin
-// in the outage wait for the secondary.
-//
-// The Result is that of the allowed call. If the limiter cannot allow n permits before the
-// deadline of ctx, WaitN returns at once, with a *[WaitError], which matches ErrWaitTooLong
-// and says how long the wait would have been. If ctx ends, the error wraps the error of ctx.
-// Other errors are those of TryAcquireN; an outage ends the wait. With an error, the caller
-// has no permits, but some may have been taken, as TryAcquireN and Reserve say.
+// The Result is that of the allowed call. If the limiter cannot allow n permits before the deadline of ctx, WaitN
+// returns at once, with a *[WaitError], which matches ErrWaitTooLong. If ctx ends, the error wraps the error of ctx.
+// Other errors are those of TryAcquireN; an outage ends the wait. With an error the caller has no permits, but some
+// may have been taken.
 func WaitN(ctx context.Context, l Limiter, key string, n int) (Result, error) {
 	return realWaiter.wait(ctx, l, key, n)
 }
