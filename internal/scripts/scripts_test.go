@@ -156,7 +156,7 @@ func TestWideWindowsAnswerInWords(t *testing.T) {
 
 func TestGroupsThatThereAreNot(t *testing.T) {
 	for limiter, problem := range map[string]string{
-		"bukket":       `"bukket" is no file of a limiter; those are fixedwindow, datedwindow, calendarwindow, slidingwindow_hash, slidingwindow_list, slidingwindow_zset, slidinglog, bucket, steppedbucket, inflight`,
+		"bukket":       `"bukket" is no file of a limiter; those are ` + strings.Join(Names(), ", "),
 		"bucket,2":     `"2" of bucket is not known; an estimate is bucket,estimate`,
 		"slidinglog,x": `"x" is no number of rules that a sliding log's own script has; such as slidinglog,2. A log of one rule runs slidingwindow_list`,
 		"slidinglog":   `"1" is no number of rules that a sliding log's own script has; such as slidinglog,2. A log of one rule runs slidingwindow_list`,
