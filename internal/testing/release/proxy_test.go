@@ -21,19 +21,19 @@ import (
 // A user is somebody with an empty folder and the proxy.
 type user struct{ proxy, version, cache string }
 
-// TestEveryModuleCanBeHad: a new module gets each module of the repository from a proxy, and builds what
-// a service would import. It uses the module cache, for what the modules need, and leaves there
+// TestEveryModuleCanBeHad: .ci/tag cuts a release candidate, and a new module gets each module of the repository at it from
+// a proxy, and builds what a service would import. It uses the module cache, for what the modules need, and leaves there
 // nothing of its own.
 func TestEveryModuleCanBeHad(t *testing.T) {
 	if testing.Short() {
 		t.Skip("left out with -short: it resolves and builds every module")
 	}
 	root := repository(t)
-	u := user{t.TempDir(), fmt.Sprintf("v0.0.0-check.%d", time.Now().UnixNano()), strings.TrimSpace(output(t, root, "go", "env", "GOMODCACHE"))}
+	u := user{t.TempDir(), fmt.Sprintf("v0.1.0-rc.%d", time.Now().UnixNano()), strings.TrimSpace(output(t, root, "go", "env", "GOMODCACHE"))}
 	modules, err := Modules(root)
 	require.NoError(t, err)
 	require.Equal(t, Module{".", rootPath}, modules[0])
-	require.NoError(t, WriteProxy(u.proxy, root, u.version))
+	require.NoError(t, WriteProxy(u.proxy, tagged(t, root, u.version), u.version))
 	t.Cleanup(func() { u.forget(t, modules) })
 
 	for _, m := range modules {
@@ -55,6 +55,40 @@ func TestEveryModuleCanBeHad(t *testing.T) {
 	}
 	t.Run("the README's lines", func(t *testing.T) { u.runsInstallLines(t, root, modules) })
 	t.Run("the README's first program", func(t *testing.T) { u.runsFirstProgram(t, root) })
+}
+
+// tagged is a clone of the repository in which .ci/tag has made the tags of version, at the commit of all modules but the root.
+func tagged(t *testing.T, root, version string) string {
+	for _, name := range []string{"AUTHOR", "COMMITTER"} {
+		t.Setenv("GIT_"+name+"_NAME", "release")
+		t.Setenv("GIT_"+name+"_EMAIL", "release@localhost")
+	}
+	clone := filepath.Join(t.TempDir(), "clone")
+	output(t, root, "git", "clone", "--quiet", "--no-hardlinks", root, clone)
+	output(t, clone, ".ci/tag", version)
+	tags := strings.Fields(output(t, clone, "git", "tag", "--list", "*"+version))
+	modules, err := Modules(clone)
+	require.NoError(t, err)
+	var want []string
+	for _, m := range modules {
+		if published(m.Dir) {
+			want = append(want, strings.TrimPrefix(m.Dir+"/"+version, "./"))
+		}
+	}
+	require.ElementsMatch(t, want, tags)
+	require.Empty(t, output(t, clone, "git", "status", "--porcelain"))
+	require.Equal(t, output(t, clone, "git", "rev-parse", "HEAD"), output(t, clone, "git", "rev-parse", version+"^{commit}"), "the branch stays where it was")
+	output(t, clone, "git", "checkout", "--quiet", "grpclimit/"+version)
+	for _, m := range modules {
+		if m.Dir == "." || !published(m.Dir) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(clone, m.Dir, "go.mod"))
+		require.NoError(t, err)
+		require.Contains(t, string(text), rootPath+" "+version)
+		require.NotContains(t, string(text), "replace")
+	}
+	return clone
 }
 
 // imported are the packages of a published module that a service imports.
