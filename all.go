@@ -14,8 +14,8 @@ import (
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
-// All is several limiters on one key, as one [Limiter]: a call takes its permits from
-// every limiter, or from none. "100 a second with a burst of 20, and 5,000 an hour":
+// All is several limiters on one key, as one [Limiter]: a call takes its permits from every limiter, or from none, by
+// one script in one round trip. "100 a second with a burst of 20, and 5,000 an hour":
 //
 //	second := ratelimit.Must(ratelimit.NewTokenBucket(
 //		client, ratelimit.PerSecond(100), 20, ratelimit.WithName("second")))
@@ -23,24 +23,14 @@ import (
 //		client, 5000, time.Hour, ratelimit.WithName("hour")))
 //	both, err := ratelimit.NewAll(second, hour)
 //
-// One script decides, in one round trip, so that no limiter is charged for a call that
-// another one denies. Each limiter keeps its own state, so calls to it outside of the All
-// count too. For limits with different keys, "per user and per address", see
-// [TryAcquireAll].
+// The Result is that of the limiter that governs: if the call is denied, the one with the longest RetryAfter,
+// otherwise the one with the fewest permits left. ResetAfter is the longest of all. [TryAcquireAll] gives the Result
+// of each limiter, and takes keys of its own for each.
 //
-// The Result is that of the limiter that governs: if the call is denied, the one with
-// the longest RetryAfter, otherwise the one with the fewest permits left. So RetryAfter
-// is exact: a retry any earlier is denied, and one at that instant is allowed, if nobody
-// else takes permits. ResetAfter is the longest of all. [All.Claims] and [TryAcquireAll]
-// give the Result of each limiter.
-//
-// The limiters are those of this package that decide on Redis, at most eight, of any kind; on
-// one client, and by one clock: the server's, or that of the first limiter if all have
-// [WithClock]. Put decorators ([DenyCache], [Fallback]) around the All. On a Cluster or a Ring
-// the states of one key are in one slot, on one shard, so an All works there with every key.
-//
-// Limiters in memory ([LocalTokenBucket], AllowAll, DenyAll) can be an All too: the secondary of
-// a Fallback around another one.
+// The limiters are those of this package that decide on Redis, at most eight, on one client and by one clock: the
+// server's, or that of the first limiter if all have [WithClock]. Each keeps its own state, so calls to it outside of
+// the All count too. Limiters in memory can be an All of their own. Put decorators around the All; see
+// docs/composing.md.
 type All struct {
 	group    *group // on Redis
 	limiters []*core
@@ -57,10 +47,9 @@ func (a *All) kind() kind {
 	return k
 }
 
-// NewAll returns a limiter that allows a call if all limiters allow it. The error wraps
-// ErrInvalidConfig: no limiter, more than eight, some on Redis and some in memory, a decorator, one
-// that is given twice or has the name and the algorithm of another, limiters on several
-// clients, or some with WithClock and some without. Redis is not asked.
+// NewAll returns a limiter that allows a call if all limiters allow it. The error wraps ErrInvalidConfig: no limiter,
+// more than eight, some on Redis and some in memory, a decorator, one that is given twice or has the name and the
+// algorithm of another, limiters on several clients, or some with WithClock and some without. Redis is not asked.
 func NewAll(limiters ...Limiter) (*All, error) {
 	if len(limiters) > 0 && len(limiters) <= maxGroup && !slices.ContainsFunc(limiters, func(l Limiter) bool { return !isInMemory(l) }) {
 		return allInMemory(limiters)
@@ -152,9 +141,9 @@ func (a *All) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return a.decide(ctx, acquire, key, 1)
 }
 
-// TryAcquireN takes n permits of key from every limiter, or from none. Its errors are
-// those of [Limiter]; ErrExceedsLimit if n is more than one of the limiters can ever allow, or
-// than 10,000 divided by the number of sliding windows with [StorageZSet] among them.
+// TryAcquireN takes n permits of key from every limiter, or from none. Its errors are those of [Limiter];
+// ErrExceedsLimit if n is more than one of them can ever allow, or than 10,000 divided by the number of sliding
+// windows with [StorageZSet].
 func (a *All) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return a.decide(ctx, acquire, key, n)
 }
@@ -181,8 +170,7 @@ func (a *All) decide(ctx context.Context, op *operation, key string, n int) (Res
 	return o.result, o.err
 }
 
-// Reset deletes the state of key in every limiter. If it returns an error, the states in
-// some limiters may have been deleted all the same.
+// Reset deletes the state of key in every limiter; after an error, perhaps in some of them.
 func (a *All) Reset(ctx context.Context, key string) error {
 	if !a.made() {
 		return errUnmade
@@ -197,8 +185,7 @@ func (a *All) Reset(ctx context.Context, key string) error {
 	return a.group.reset(ctx, a.claims(nil, key, 1))
 }
 
-// Claims returns a claim for n permits of key from each limiter, in the order of NewAll's
-// arguments, for [TryAcquireAll], which returns the Result of each.
+// Claims returns a claim for n permits of key from each limiter, in the order of NewAll's arguments.
 func (a *All) Claims(key string, n int) []Claim {
 	if !a.made() {
 		return []Claim{{}}
@@ -267,10 +254,9 @@ func (c *Claim) most() int {
 	return kindOf(c.outer).most
 }
 
-// ClaimOf is a claim for n permits of key from l, which is any limiter or policy of this package. For
-// a claim that cannot work, such as one on a type of your own or with n below 1, [TryAcquireAll]
-// returns an error. Claims on limiters in memory stand beside each other, and not beside claims on
-// Redis, except as the secondaries of a [Fallback].
+// ClaimOf is a claim for n permits of key from l, any limiter or decorator of this package. [TryAcquireAll] returns
+// an error for others, and for limiters in memory beside limiters on Redis, except as the secondaries of a
+// [Fallback].
 func ClaimOf(l Limiter, key string, n int) Claim { return claimOn(l, key, n) }
 
 // ClaimHold is ClaimOf for permits that are held: the [PartResult] then has a [Hold].
@@ -310,17 +296,12 @@ type PartResult struct {
 	Unknown bool
 }
 
-// Release gives back the permits of all Holds, and not the permits of the other limiters. It
-// does nothing if there is no Hold, so that it can be deferred at once. Its errors are those
-// of [Hold.Release].
+// Release gives back the permits of all Holds, if there are any. Its errors are those of [Hold.Release].
 func (r AllResult) Release(ctx context.Context) error { return r.Finish(ctx, nil) }
 
-// Finish ends a call whose work is done: it settles the Ticket of each part by what used says the
-// work has cost that limiter, and releases all Holds, at the same time: where Redis does not
-// answer, the caller waits once; what is sent at the same time is merged. used is called for parts
-// with a Ticket only; if it is nil, estimates stay as they are. Like [Hold.Release], Finish does
-// its work even if ctx has ended, and then waits for a second at most. The error joins those of
-// [Ticket.Settle] and Hold.Release. A panic of used goes on when everything else is done.
+// Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost, and
+// releases all Holds, at the same time. If used is nil, estimates stay as they are. It does its work even if ctx has
+// ended, and then waits for a second at most. The error joins those of [Ticket.Settle] and [Hold.Release].
 func (r AllResult) Finish(ctx context.Context, used func(PartResult) int) error {
 	settled, released := r.finish(ctx, used, r.holds(nil))
 	return errors.Join(settled, released)
@@ -367,20 +348,15 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 	return nil, nil
 }
 
-// Do runs work, and then releases all Holds at the same time, even if ctx has ended or work
-// panics. While work runs, it extends their leases, and cancels the context of work if one of them
-// is lost, see [InFlight.Do]. Do returns what work returns, joined with an error that wraps
-// ErrLeaseLost if a lease was lost. If a lease may have ended before, work does not run, and that
-// error is all; the other Holds are released. Without a Hold it is work(ctx). If the call was
-// denied, work does not run, and Do returns a *[DeniedError].
+// Do runs work as [InFlight.Do] does, for all Holds at the same time, and releases them even if work panics. The
+// error joins what work returns with one that wraps ErrLeaseLost if a lease was lost. If a lease may have ended
+// before, or the call was denied (a *[DeniedError]), work does not run. Without a Hold it is work(ctx).
 func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
 	return r.DoAndSettle(ctx, work, nil)
 }
 
-// DoAndSettle is Do for a call with Tickets: when work has returned or panicked, they are settled
-// by what used says it has cost, while the Holds are released, see [AllResult.Finish]. If work
-// does not run, they are settled by 0. The error joins those of [Ticket.Settle] too; what
-// [Hold.Release] returns is left out, as the permits are free when the lease ends.
+// DoAndSettle is Do for a call with Tickets, which are settled by what used says, or by 0 if work does not run, see
+// [AllResult.Finish]. The error joins those of [Ticket.Settle] too, and not those of [Hold.Release].
 func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Context) error, used func(PartResult) int) (err error) {
 	if work == nil {
 		return errNoWork
@@ -433,50 +409,33 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 	return work(inner)
 }
 
-// TryAcquireAll takes the permits of all claims, or none: "requests per user and per address,
-// and tokens per user", each with a key and a number of permits of its own:
+// TryAcquireAll takes the permits of all claims, or none: "requests per user and per address, and tokens per user",
+// each with a key and a number of permits of its own:
 //
 //	r, err := ratelimit.TryAcquireAll(ctx,
 //		ClaimOf(perUser, user, 1), ClaimOf(perAddress, addr, 1), ClaimOf(tokens, user, 730))
 //
-// One script decides, in one round trip. What holds for [All] holds here too; claims of
-// one limiter for several keys are allowed, and several claims for one key count
-// together. Different keys must be in one slot of a Cluster and on one shard of a Ring, which
-// they are if they have one hash tag: {user:42}:search and {user:42}:export, or user:42 (a key
-// without braces is its own tag). Otherwise the call returns ErrCrossSlot, and nothing is
-// sent. A Ring behind a client of another type, such as its AutoPipeliner, is not recognized:
-// there, a call without a common tag takes all its permits on the shard of one of the keys.
+// One script decides, in one round trip, as for [All]; at most eight limits, of any kind. Several claims of one
+// limiter for one key count together. Different keys need one hash tag on a Cluster or a Ring, such as
+// {user:42}:search and {user:42}:export; otherwise the call returns ErrCrossSlot, and nothing is sent
+// (docs/cluster.md).
 //
-// At most eight limits can be claimed at once, of any kind. The first call with a list of
-// algorithms makes their script; keep limiters, rather than building them for each call.
+// If the call is allowed, the part of each claim of an [InFlight] has a Hold, and the part of each [Claim.Estimate] a
+// Ticket; [AllResult.Release] and [AllResult.Finish] end them. After an error, permits in flight are given back in
+// the background; those of the other limiters may have been taken. After ErrCorruptState nothing was taken. If Redis
+// refuses one of the writes, the limiters written before it keep what they took.
 //
-// Sliding windows with [StorageZSet] and in-flight limiters store each permit, some 2 µs of Redis's
-// time in which it serves nothing else. So one call takes at most 10,000 permits from all such
-// limiters together, some 20 ms as for a single one of them, and 2 ms more for each window whose
-// 10,000 permits have left it since; more is ErrExceedsLimit, and nothing is sent. Other
-// limiters count permits, at the same cost for any n.
-//
-// If the call is allowed, the part of each claim of an [InFlight] has a Hold, which
-// [AllResult.Release] releases, and the part of each [Claim.Estimate] has a Ticket, which
-// settles what the work has cost. Calls with limiters of the same algorithms are merged, such as those of
-// several plans, see [WithoutMerging].
-// After an error, the permits in flight are given back in the background, as those of
-// [InFlight.TryAcquireN] are; the permits of the other limiters may have been taken. After
-// ErrCorruptState nothing was taken from any of them. If Redis refuses one of the writes (a key
-// that its user may not write), the limiters written before it keep what they took.
-//
-// The errors are those of [Limiter]; ErrExceedsLimit also for more than 10,000 permits that are
-// stored one by one; ErrCrossSlot if the client is a Cluster or a Ring and the keys do not have
-// the same hash tag; ErrInvalidConfig if there is no claim, if the limiters cannot be decided
-// together (see [NewAll]), or if two limiters have the same name, algorithm and key.
+// The errors are those of [Limiter]; ErrCrossSlot; ErrInvalidConfig if there is no claim, if the limiters cannot be
+// decided together (see [NewAll]), or if two limiters have the same name, algorithm and key; and ErrExceedsLimit also
+// for more than 10,000 permits from all sliding windows with [StorageZSet] and in-flight limiters together, which
+// store each permit, at some 2 µs of Redis's time.
 func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, acquire, claims, false)
 }
 
-// CheckClaims returns the error that [TryAcquireAll] returns for these claims before it asks Redis, or nil
-// if there is none. It is for the start of a program: limiters that can decide together once can always
-// do so, except that other keys may be in several slots ([ErrCrossSlot]). It asks no [Choice], so the
-// limiters that one picks are not checked.
+// CheckClaims returns the error that [TryAcquireAll] returns for these claims before it asks Redis, or nil. It is for
+// the start of a program: limiters that can decide together once always can, except that other keys may be in several
+// slots ([ErrCrossSlot]). The limiters that a [Choice] picks are not checked.
 func CheckClaims(claims ...Claim) error {
 	switch {
 	case len(claims) == 0:

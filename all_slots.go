@@ -10,34 +10,18 @@ import (
 	"github.com/tryacquire/ratelimit/internal/identity"
 )
 
-// TryAcquireAcrossSlots is [TryAcquireAll] for keys that are in several slots of a Cluster, or on
-// several shards of a Ring, such as keys per user, per address and for all callers together.
-// No script reaches several slots, so the decision is not atomic: TryAcquireAcrossSlots takes
-// the permits of all claims at the same time, with one script each, and if one claim is
-// denied it gives the permits of the others back. Where one script can decide, it calls
-// TryAcquireAll: on a single server, or if all keys are one or have the same hash tag, and if the
-// limiters can be decided together.
+// TryAcquireAcrossSlots is [TryAcquireAll] for keys that are in several slots of a Cluster, or on several shards of a
+// Ring. It is not atomic: it takes the permits of all claims at the same time, with one script each, and if one claim
+// is denied it gives the permits of the others back. Where one script can decide, it calls TryAcquireAll.
 //
-// No limit is ever exceeded, in any interval: permits are taken before the call is allowed,
-// and a limiter gets back only what cannot have been refilled since (a bucket gets back as
-// much as with [WithExactReturns]; the other limiters get everything back, see
-// [Ticket.Settle]). The price:
+// No limit is ever exceeded. A denied call takes two round trips, between which other calls may be denied because the
+// permits have not come back yet. If the second fails, the permits stay taken. RetryAfter is the longest of the
+// denials; a call at that time may be denied once more. docs/cluster.md has the comparison.
 //
-//   - A denied call takes two round trips. Until the second has arrived, other calls may be
-//     denied because the permits have not come back yet. A [DenyCache] around a claim forgets
-//     such denials then; one that the claims do not go through keeps them until their
-//     RetryAfter has passed.
-//   - If the process ends in between, or an outage prevents the second round trip, the
-//     permits stay taken, as if the call had been allowed. After an error, the permits of
-//     the other claims are given back, but those of the claim that failed may stay taken. If
-//     ctx ends before that, they are given back in the background.
-//   - RetryAfter is the longest of the denials. A call at that time may be denied once more,
-//     because a bucket does not always get everything back.
-//
-// In the parts of a denied call, Remaining includes the permits that are given back. The
-// errors are those of TryAcquireAll, without ErrCrossSlot; claims that cannot work, or that are
-// of several clients, are refused before anything is sent. Calls are merged with others only
-// where TryAcquireAll decides.
+// In the parts of a denied call, Remaining includes the permits that are given back. After an error, the permits of
+// the other claims are given back, in the background if ctx ends; those of the claim that failed may stay taken. The
+// errors are those of TryAcquireAll, without ErrCrossSlot; claims that cannot work, or that are of several clients,
+// are refused before anything is sent.
 func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
 	return decideAll(ctx, acquire, claims, true)
 }
