@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,8 +14,10 @@ import (
 	"github.com/tryacquire/ratelimit/internal/denials"
 	"github.com/tryacquire/ratelimit/internal/guard"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/scripts"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
+	lua "github.com/tryacquire/ratelimit/scripts"
 )
 
 // What tests of package ratelimit_test need of the engine.
@@ -272,11 +275,13 @@ func NameOf(l Limiter, key string) string {
 	return c.head.Of(key)
 }
 
-// DecideHolds decides a list of holds and releases on a key in one execution, and returns the words
-// of the reply.
-func DecideHolds(f *InFlight, key string, list []byte) ([]int64, error) {
-	name := f.core.head.Of(key)
-	return f.core.exec.DoMany(ctx, f.core.exec.Operations, 1, func(int) (*string, any) { return &name, list })
+// DecideHolds decides a list of holds and releases on each of the keys in one execution, and returns
+// the words of the reply.
+func DecideHolds(f *InFlight, list []byte, keys ...string) ([]int64, error) {
+	return f.core.exec.DoMany(ctx, f.core.exec.Operations, len(keys), func(i int) (*string, any) {
+		name := f.core.head.Of(keys[i])
+		return &name, list
+	})
 }
 
 // NameOfHolds is what a key of f is named in Redis.
@@ -333,4 +338,40 @@ func ShareExecutions(a, b Limiter) bool {
 func Operate(l *TokenBucket, key string, o redisexec.Operation) ([]int64, error) {
 	reply, err := l.exec.Operate(context.Background(), l.head.Of(key), o)
 	return reply.Keep(), err
+}
+
+// RemoveFew lets a sliding window or log remove few entries that have left the windows in one
+// execution: one, and of a sorted set two for each permit that is taken. It reports whether l is one.
+// It has not been called yet.
+func RemoveFew(t testing.TB, l Limiter) bool {
+	t.Helper()
+	c, err := redisCore(l)
+	require.NoError(t, err)
+	read := func(name string) string {
+		text, err := lua.Texts.ReadFile(name + ".lua")
+		require.NoError(t, err)
+		return string(text)
+	}
+	name, few := c.scripts.Name, []string{"forget > 1000 then", "forget > 1 then", "math.min(forget, 200000)", "1"}
+	switch name {
+	case "slidingwindow_zset":
+		few = []string{"left > 100 then", "left > 0 then", "500 + 2 * missing", "2 * missing"}
+	case "slidingwindow_hash":
+		few = []string{"forget > 256 then", "forget > 1 then", "first + 256)", "first + 1)", "first + 257)", "first + 2)", "forget = 256", "forget = 1"}
+	case "slidingwindow_list", "slidinglog":
+	default:
+		return false
+	}
+	text := script.Include(read(name), script.Parse("sliding.lua", read("sliding")))
+	for i := 0; i < len(few); i += 2 {
+		require.Equal(t, 1, strings.Count(text, few[i]), few[i])
+		text = strings.Replace(text, few[i], few[i+1], 1)
+	}
+	file := script.Parse(name+".lua", text)
+	if c.clock != nil {
+		file = file.With(script.Parse("callersclock.lua", read("callersclock")))
+	}
+	set := scripts.Assemble(file)
+	c.exec.One, c.exec.Peek, c.exec.Many, c.exec.Operations, c.exec.Alone = set.One, set.Peek, set.Many, set.Operations, set.Alone
+	return true
 }

@@ -81,17 +81,17 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 						list = op.Append(list)
 						kinds = append(kinds, op.Op)
 					}
-					together, err := ratelimit.DecideHolds(f, "together", list)
+					together, err := ratelimit.DecideHolds(f, list, "together")
 					require.NoError(t, err)
 					for _, op := range first {
-						words, err := ratelimit.DecideHolds(f, "one by one", op.Append(nil))
+						words, err := ratelimit.DecideHolds(f, op.Append(nil), "one by one")
 						require.NoError(t, err)
 						require.Equal(t, []int64{1}, words)
 						released++
 					}
 					var words []int64
 					for _, op := range then {
-						one, err := ratelimit.DecideHolds(f, "one by one", op.Append(nil))
+						one, err := ratelimit.DecideHolds(f, op.Append(nil), "one by one")
 						require.NoError(t, err)
 						words = append(words, one...)
 						if one[0] == 1 {

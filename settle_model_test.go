@@ -36,7 +36,10 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 		require.NoError(t, err)
 		m, l := p.Model().(model.Settler), p.Limiter.(settling)
 		callers := r.opts != nil
-		scenario := model.NewScenario(rng, model.ShapeOf(m, true))
+		// With entries that have left the windows and are not removed yet, the model differs after a
+		// step of the server's clock: they count again.
+		few := rng.IntN(2) == 0 && ratelimit.RemoveFew(t, l)
+		scenario := model.NewScenario(rng, model.ShapeOf(m, callers || !few))
 		var tickets []heldTicket
 		var want model.Answer
 		var before int64
@@ -71,7 +74,7 @@ func TestSettlingDecidesAsTheModels(t *testing.T) {
 			if !r.keys() {
 				m.Reset()
 			}
-			at = fmt.Sprintf("%s: step %d: %+v", p.About, i, step)
+			at = fmt.Sprintf("%s: step %d: %+v, few %v", p.About, i, step, few)
 			if step.Op == model.Reset {
 				require.NoError(t, l.Reset(ctx, "k"))
 				m.Reset()

@@ -60,8 +60,7 @@ func checkSpan(name string, d time.Duration) error {
 }
 
 // maxStored is how many permits one call can take, from all its limiters together, of those
-// that store each permit. All is done in one execution: to add as many members takes 20 ms, to
-// remove them 2 ms.
+// that store each permit. All is done in one execution: to add as many members takes 20 ms.
 const maxStored = 10_000
 
 // maxLimits is how many limits of [TokenBucket.With] are kept: as many as are usually in use at once,

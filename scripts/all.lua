@@ -11,13 +11,15 @@
 --        of the equal requests this limiter alone would allow, then its words of a run,
 --        whose first one is the number that all limiters allow. For a request that
 --        failed there is one -1 instead, and its keys were left as they were (unless Redis
---        refused a command that comes after the first command that writes)
+--        refused a command that comes after the first command that writes). There is one -2
+--        for a request for which there was no time, see many.lua
 -- <if several>
 -- These requests are of several groups of limiters, which differ in their arguments only. So
 -- ARGV begins with those of each group, once; and behind the permits of a request is how many
 -- arguments are in front of those of its group.
 -- </if several>
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0
@@ -27,6 +29,7 @@ local ahead = #ARGV - #KEYS / limiters * (limiters + 2) -- ARGV in front of the 
 -- </if several>
 
 local function decide(skipped, request)
+  if budget < 0 then return late end
   -- <if several>
   local front = ARGV[request + limiters + 1] + 0
   -- </if several>
@@ -50,6 +53,7 @@ for i = 0, #KEYS / limiters - 1 do
     end
     size = before + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
   end
 end
 return out

@@ -5,6 +5,7 @@
 -- All requests have equal arguments of that limiter.
 -- </if several>
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0
@@ -32,6 +33,7 @@ local function decide()
   local change = repair
   -- A request that fails returns before it has taken anything.
   local function answer(i)
+    if i > 0 and budget < 0 then return late end
     -- <unless several>
     local request = configured + 1 + i * (limiters + 1)
     -- </unless several>
@@ -65,6 +67,7 @@ local function decide()
       end
       size = sized + 1
       out[size] = -1
+      if failed == late then out[size] = -2 end
     end
   end
   if change then

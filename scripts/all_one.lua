@@ -1,6 +1,7 @@
 -- Equal requests to several limiters at once: all.lua for one line of requests, which replies
 -- with an error if they failed.
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests
 -- <clock?/>
 -- <shape/>
 local out, size = {}, 0

@@ -8,13 +8,15 @@
 -- Reply  for each hold its words, for each release 1. If a key fails there is one -1 instead:
 --        its permits were released, and none was taken (unless the user may not run a command
 --        that comes after the first command that writes). The error of a lone operation is
---        replied as an error
+--        replied as an error. There is one -2 for a key for which there was no time, see many.lua
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock/>
 -- <config/>
 local out, size = {}, 0
 
 local function decide(key, operations)
+  if budget < 0 then return late end
   local permits, kind, id, stop = string.match(operations, '^(%d+)([hr])(%w+),?()')
   if permits == '1' and kind == 'r' and stop > #operations then -- as most are
     size = size + 1
@@ -81,6 +83,7 @@ for i = 1, #KEYS do
     end
     size = before + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
   end
 end
 return out

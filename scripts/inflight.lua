@@ -16,6 +16,7 @@
 --          is extended
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests, see many.lua
 
 -- <clock>
 -- needs:
@@ -89,8 +90,8 @@ if not held and used + n * times > limit then allowed = 0 end -- held: the same 
 -- The lease that ends last does not say whether the server's clock has stepped back since a
 -- shorter one began. So where there are leases of several lengths, each is looked at: the
 -- thousand that end last.
--- needs: allowed call edge ends key last lease limit longest margin mark n now repair rule stored times used
--- sets: ends repair wait
+-- needs: allowed budget call edge ends key last lease limit longest margin mark n now repair rule stored times used
+-- sets: budget ends repair wait
 local wait = 0
 if allowed < times then
   local rank = used + n * times - limit - 1 -- of the last lease that has to end
@@ -104,8 +105,9 @@ if allowed < times then
     leaves = blocking[2] + 0
   end
   if repair then leaves = math.min(leaves, now + longest) end
-  if mark == '' and (repair or last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
+  if mark == '' and (last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
     local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
+    budget = budget - #later
     for i = 1, #later, 2 do
       local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
       if theirs and stops > now + theirs then
@@ -143,12 +145,13 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: ends key last lease limit members now repair spare used
-  -- sets:
+  -- needs: budget ends key last lease limit members now repair spare used
+  -- sets: budget
   local left, kept, ttl = -2, used, lease / 1000 + spare
   if last[1] then left = redis.call('PTTL', key) end -- otherwise there is no key
   if repair then
     local later = redis.call('ZRANGE', key, '-1000', '-1', 'WITHSCORES') -- the next call goes on
+    budget = budget - #later
     for i = 1, #later, 2 do
       local theirs = string.match(later[i], '/(%d+)$') -- none of a caller's clock
       if theirs and later[i + 1] + 0 > now + theirs then
@@ -165,6 +168,7 @@ if allowed > 0 or repair then
     if last[1] then kept = redis.call('ZCARD', key) end
     if kept > limit and kept > used then
       redis.call('ZREMRANGEBYRANK', key, '0', math.min(kept - used, 1000) - 1)
+      budget = budget - math.min(kept - used, 1000) / 2
     end
   end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000

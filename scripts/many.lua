@@ -10,7 +10,16 @@
 --        requests allowed; these are the first ones of the run. For a key that failed
 --        there is one -1 instead, and the key was left as it was (unless Redis refused
 --        a command that comes after the first command that writes).
+-- <if seek>
+--        There is one -2 for a key that was not decided, because those before it took too long:
+--        Redis serves nothing else until this script returns. Never for the first one.
+-- </if seek>
 local call = redis.pcall
+-- <if seek>
+-- What blocks may do beyond the usual, in commands of half a microsecond. A key that is decided
+-- takes the time that it needs.
+local budget, late = 500, {}
+-- </if seek>
 -- <clock?/>
 -- <config?/>
 local out, size = {}, 0
@@ -22,6 +31,9 @@ local function decide(key, requests)
 local function decide(key, requests, front)
   -- <own/>
 -- </if own>
+  -- <if seek>
+  if budget < 0 then return late end
+  -- </if seek>
   -- <load/>
   local change, begin = repair, 1
   repeat
@@ -62,6 +74,9 @@ for i = 1, #KEYS do
     end
     size = before + 1
     out[size] = -1
+    -- <if seek>
+    if failed == late then out[size] = -2 end
+    -- </if seek>
   end
 end
 return out

@@ -45,7 +45,13 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
 --        without the function and the loops around it, the error is the reply.
+-- <if seek>
+--        One -2 comes in place of what was not done because there was no time left, see many.lua.
+-- </if seek>
 local call = redis.pcall
+-- <if seek>
+local budget, late = 500, {}
+-- </if seek>
 -- <clock?/>
 -- <config?/>
 local out, size = {}, 0
@@ -73,6 +79,11 @@ local function decide(key, operations, front)
   local begin = 1
   local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
+    -- <unless alone>
+    -- <if seek>
+    if budget < 0 then return late end
+    -- </if seek>
+    -- </unless alone>
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
     -- <if receipt>
@@ -227,6 +238,9 @@ for i = 1, #KEYS do
     end
     size = done + 1
     out[size] = -1
+    -- <if seek>
+    if failed == late then out[size] = -2 end
+    -- </if seek>
     done = size
   end
 end

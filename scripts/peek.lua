@@ -3,6 +3,7 @@
 -- lines. The reply is the words of a run of one request, before it has taken anything.
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests
 -- <clock?/>
 -- <config/>
 -- <hold?/>

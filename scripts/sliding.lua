@@ -41,8 +41,8 @@ end
 -- <rewind>
 -- The server's clock stepped back before the slot of the last entry: permits taken after
 -- that slot's present one count as taken in it.
--- needs: call key now mark coarse signed instant oldest last corrupt kept repair
--- sets: instant oldest last kept repair
+-- needs: budget call coarse corrupt instant kept key last mark now oldest repair signed
+-- sets: budget instant kept last oldest repair
 if instant - coarse >= now and mark == '' and signed == '' then
   local length = call('LLEN', key)
   if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -54,6 +54,7 @@ if instant - coarse >= now and mark == '' and signed == '' then
     while high - kept > 1 do
       local middle = math.floor((kept + high) / 2)
       local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
+      budget = budget - 8
       if not at then return {err = corrupt} end
       if at < instant then kept = middle else high = middle end
     end
@@ -111,8 +112,8 @@ newest = math.min(instant, gone - longest) -- the full limit is back when the st
 -- after the entry from, whose next entry is at alive. Each reading of two or three
 -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
 -- that takes too long, by halves.
--- needs: call key edge instant last corrupt from guess upto alive width
--- sets: alive from last upto
+-- needs: alive budget call corrupt edge from guess instant key last upto width
+-- sets: alive budget from last upto
 local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
 while true do
   local near = call('LRANGE', key, 2 * guess, 2 * guess + width)
@@ -145,7 +146,7 @@ while true do
   if low >= high then return {err = corrupt} end -- the entries are not in order
   readings = readings + 1
   local share = 1 / 2
-  if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+  if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) else budget = budget - 8 end
   guess = low + math.floor((high - low) * share)
 end
 from = guess
@@ -154,8 +155,8 @@ from = guess
 -- <reach>
 -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
 -- comes after the entry below, whose total is belowSum.
--- needs: call key last corrupt stored recent goal leaves below belowSum
--- sets: leaves
+-- needs: below belowSum budget call corrupt goal key last leaves recent stored
+-- sets: budget leaves
 local above = last
 if not above then
   local length = call('LLEN', key)
@@ -186,14 +187,14 @@ while true do
   if below >= above then return {err = corrupt} end -- the entries are not in order
   readings = readings + 1
   local share = 1 / 2
-  if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
+  if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) else budget = budget - 8 end
   guess = below + math.floor((above - below) * share)
 end
 -- </reach>
 
 -- <store>
--- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
--- sets: exists renew total
+-- needs: base budget exists forget gone instant kept key present recent renew repair said slack slot stored text total
+-- sets: budget exists forget renew total
 if repair then
   redis.call('LTRIM', key, '0', 2 * kept + 1)
   redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
@@ -221,6 +222,10 @@ if total > stored then -- a call is allowed
       redis.call('LSET', key, '-1', sum)
     else
       redis.call('RPUSH', key, string.format('%d', slot), sum)
+    end
+    if forget > 1000 then
+      forget = math.min(forget, 200000) -- the rest is for the next calls
+      budget = budget - forget / 500
     end
     if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
     if forget > 0 or text ~= said then redis.call('LSET', key, '0', text) end
@@ -256,8 +261,8 @@ out[size + 2] = 0
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.
 -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- needs: key call present exists said rule instant gone slack corrupt back where
--- sets: given
+-- needs: back budget call corrupt exists gone instant key present rule said slack where
+-- sets: budget given
 local given = 0
 if exists then
   local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
@@ -276,6 +281,7 @@ if exists then
   while latest[found] and tonumber(latest[found]) < where + 0 do
     found = found + 2
   end
+  budget = budget - #latest / 2
   local own = 0
   if latest[found] and tonumber(latest[found]) == where + 0 then own = latest[found + 1] - latest[found - 1] end
   given = math.min(back, own)

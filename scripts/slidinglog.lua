@@ -27,6 +27,7 @@
 --          the rule that blocks longest, from 1, or 0
 local key, n, times = KEYS[1], ARGV[1] + 0, 1
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests, see many.lua
 
 -- <clock>
 -- needs:
@@ -64,8 +65,8 @@ local corrupt = 'CORRUPT no state of a log in a list'
 --   text            the rule that an allowed call writes; said is the stored one
 --   gone, others    the instants at which the state is no longer needed, and at which
 --                   nobody else needs it
--- needs: call corrupt grain key limits longest mark now rule rules spare windows
--- sets: alives base bases exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total
+-- needs: budget call corrupt grain key limits longest mark now rule rules spare windows
+-- sets: alives base bases budget exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total
 
 -- <open/>
 
@@ -153,8 +154,8 @@ end
 -- Computes, for each rule that blocks the first denied request, when the entry leaves its
 -- window that makes room. It is an entry of this execution if the stored ones are not
 -- enough.
--- needs: alives allowed bases call corrupt gone key last left limits n now recent rules slot stored times total windows
--- sets: blocking wait
+-- needs: alives allowed bases budget call corrupt gone key last left limits n now recent rules slot stored times total windows
+-- sets: blocking budget wait
 local wait, blocking = 0, 0
 if allowed < times then
   for r = 1, rules do

@@ -28,6 +28,7 @@
 --          request fits; permits used before the run
 local key, n, times = KEYS[1], ARGV[1] + 0, 1
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests, see many.lua
 
 -- <clock>
 -- needs:
@@ -70,8 +71,8 @@ end
 --                   nobody else needs it
 --   left, under     the last entry that has left the window: its number, its total
 --   alive           the instant of the entry after it
--- needs: bounds call corrupt grain key longest mark now rule spare window
--- sets: alive base exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
+-- needs: bounds budget call corrupt grain key longest mark now rule spare window
+-- sets: alive base budget exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
 
 -- <open>
 -- The rule (said), the last entry (instant, total), the total of entry 0 (base) and the
@@ -105,8 +106,8 @@ if said ~= rule or instant > slot then
   -- <rewind>
   -- The server's clock stepped back before the slot of the last entry: permits taken after
   -- that slot's present one count as taken in it.
-  -- needs: bounds call coarse corrupt first instant kept key last mark now oldest repair signed
-  -- sets: first instant last oldest repair
+  -- needs: bounds budget call coarse corrupt first instant kept key last mark now oldest repair signed
+  -- sets: budget first instant last oldest repair
   if instant - coarse >= now and mark == '' and signed == '' then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
@@ -118,6 +119,7 @@ if said ~= rule or instant > slot then
         local middle = math.floor((kept + high) / 2)
         local entry = call('HMGET', key, string.format('%d', first + middle))[1]
         local at = tonumber((string.match(entry or '', '^(%d+)/')))
+        budget = budget - 4
         if not at then return {err = corrupt} end
         if at < instant then kept = middle else high = middle end
       end
@@ -157,8 +159,8 @@ if exists and alive <= present - window then -- more entries have left the windo
       -- total (upto), and the instant of the entry after it (alive). The search starts
       -- after the entry from, whose next entry is at alive. Each reading of two neighbours
       -- shows where to go on: first in proportion, then, if that takes too long, by halves.
-      -- needs: call key edge instant last corrupt from guess upto alive first
-      -- sets: from upto alive
+      -- needs: alive budget call corrupt edge first from guess instant key last upto
+      -- sets: alive budget from upto
       local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
       while true do
         local number = first + guess
@@ -181,7 +183,7 @@ if exists and alive <= present - window then -- more entries have left the windo
         if low >= high then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
-        if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+        if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) else budget = budget - 4 end
         guess = low + math.floor((high - low) * share)
       end
       from = guess
@@ -216,8 +218,8 @@ end
 -- Computes when the entry leaves the window that makes room. It is an entry of this
 -- execution if the stored ones are not enough. Reads what the store needs too: after
 -- this block nothing is found to be corrupt.
--- needs: alive allowed base bounds call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
--- sets: base first forget last oldest wait
+-- needs: alive allowed base bounds budget call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
+-- sets: base budget first forget last oldest wait
 local wait = 0
 if allowed < times then
   local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
@@ -228,8 +230,8 @@ if allowed < times then
       -- <reach>
       -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
       -- comes after the entry below, whose total is belowSum.
-      -- needs: below belowSum bounds call corrupt first goal key last leaves recent stored
-      -- sets: first last leaves
+      -- needs: below belowSum bounds budget call corrupt first goal key last leaves recent stored
+      -- sets: budget first last leaves
       if not last then
         first, last = bounds(key)
         if not last then return {err = corrupt} end
@@ -261,7 +263,7 @@ if allowed < times then
         if below >= above then return {err = corrupt} end -- the entries are not in order
         readings = readings + 1
         local share = 1 / 2
-        if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
+        if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) else budget = budget - 4 end
         guess = below + math.floor((above - below) * share)
       end
       -- </reach>
@@ -276,9 +278,9 @@ if allowed > 0 and exists then
     first, last = bounds(key)
     if not last then return {err = corrupt} end
   end
-  if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
-    local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
-    forget = 1000
+  if forget > 256 then -- the rest is for the next calls: so many fields take 60 µs
+    local pair = call('HMGET', key, string.format('%d', first + 256), string.format('%d', first + 257))
+    forget = 256
     base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
     oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
     if not (base and oldest) then return {err = corrupt} end
@@ -300,8 +302,8 @@ end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-  -- sets: exists oldest renew total
+  -- needs: base budget exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
+  -- sets: budget exists oldest renew total
   if repair then
     redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
       'last', string.format('%d', first + last))
@@ -358,6 +360,7 @@ if allowed > 0 or repair then
           number = number + 16
         end
         if numbers[1] then redis.call('HDEL', key, unpack(numbers)) end
+        budget = budget - #numbers / 2
       end
     end
   end
@@ -403,8 +406,8 @@ if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
 -- its instant, a clock that is behind would find the windows of that time unused again.
 -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
--- needs: key call bounds present exists said rule gone slack corrupt back where
--- sets: given
+-- needs: back bounds budget call corrupt exists gone key present rule said slack where
+-- sets: budget given
 local given = 0
 if exists then
   local zero, number = bounds(key)
@@ -419,6 +422,7 @@ if exists then
     place = place - 1
     read = read + 1
     local entry = call('HMGET', key, string.format('%d', zero + place))[1]
+    budget = budget - 3
     at, sum = string.match(entry or '', '^(%d+)/(%d+)$')
     at = tonumber(at)
     sum = tonumber(sum)

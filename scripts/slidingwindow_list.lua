@@ -25,6 +25,7 @@
 --          request fits; permits used before the run
 local key, n, times = KEYS[1], ARGV[1] + 0, 1
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests, see many.lua
 
 -- <clock>
 -- needs:
@@ -58,8 +59,8 @@ local corrupt = 'CORRUPT no state of a log in a list'
 --                   nobody else needs it
 --   left, under     the last entry that has left the window: its number, its total
 --   alive           the instant of the entry after it
--- needs: call corrupt grain key longest mark now rule spare window
--- sets: alive base exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
+-- needs: budget call corrupt grain key longest mark now rule spare window
+-- sets: alive base budget exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
 
 -- <open/>
 
@@ -119,8 +120,8 @@ end
 -- <seek>
 -- Computes when the entry leaves the window that makes room. It is an entry of this
 -- execution if the stored ones are not enough.
--- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
--- sets: wait
+-- needs: alive allowed budget call corrupt gone key last left limit n now recent slot stored times under used window
+-- sets: budget wait
 local wait = 0
 if allowed < times then
   local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave

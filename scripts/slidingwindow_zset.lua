@@ -21,6 +21,7 @@
 --          request fits; permits used before the run
 local key, n, times = KEYS[1], ARGV[1], 1
 local call = redis.pcall
+local budget = 0 -- of an execution for many requests, see many.lua
 
 -- <clock>
 -- needs:
@@ -43,12 +44,13 @@ local limit, window = ARGV[2] + 0, ARGV[3] + 0
 --   newest          instant at which the last permit counts as taken
 --   number, rule    the last permit's number; the rest of a name
 --   longest, ends   the longest window that has to be kept; until when the key is needed
+--   ended           nobody needs the permits that are in the key any more
 --   foreign         the last permit is of another rule, or of a clock that is ahead
 --   repair          the server's clock stepped back
 --   returned        1 if the last permit was given back
 -- needs: call key mark now window
--- sets: at edge used stored newest number rule longest ends foreign repair returned last
-local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
+-- sets: at ends foreign last longest newest number ended repair returned rule stored used
+local at, used, newest, ends, repair, returned, ended = now, 0, 0, 0, false, 0, false
 local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
 local edge = string.format('%d', now - window)
 local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -94,6 +96,7 @@ if last[1] then
     edge = string.format('%d', ends > at and at - window or recent)
     if string.sub(last[1], -1) == '!' then returned = 1 end
   end
+  ended = ends <= at
   -- The numbers begin again before they have another digit, and at an instant of their own.
   if number >= 5000000000 and recent < at then number = 1000000000 end
   used = call('ZCOUNT', key, '(' .. edge, '+inf')
@@ -138,13 +141,20 @@ if allowed > 0 then newest = at end
 
 if allowed > 0 or repair then
   -- <store>
-  -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
-  -- sets: edge number
+  -- needs: at budget ended ends foreign key longest now number repair returned rule spare stored used window
+  -- sets: budget number
   local score, missing = string.format('%d', at), used - stored
+  if ended then redis.call('UNLINK', key) end
   if repair then
     local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')
-    for i = 1, #later do
-      redis.call('ZADD', key, score, later[i])
+    budget = budget - #later
+    for first = 1, #later, 1000 do
+      local members = {}
+      for i = first, math.min(first + 999, #later) do
+        members[#members + 1] = score
+        members[#members + 1] = later[i]
+      end
+      redis.call('ZADD', key, unpack(members))
     end
     missing = missing + 1 -- the last permit gets another name
   end
@@ -157,20 +167,29 @@ if allowed > 0 or repair then
     end
     redis.call('ZADD', key, unpack(members))
   end
-  if repair or returned == 1 then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
-  if longest > window then
-    edge = string.format('%d', at - longest)
-    redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000
+  if repair or returned == 1 and not ended then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+  -- What has left the windows is removed: at most 500 permits, and two for each one that
+  -- is taken, so that what remains for the next calls does not grow.
+  local kept = used
+  if longest > window then -- no limit is above 10,000
+    kept = math.min(redis.call('ZCOUNT', key, '(' .. string.format('%d', at - longest), '+inf'), 10000)
   end
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
+  local left = redis.call('ZCARD', key) - kept
+  if left > 0 then
+    if left > 100 then
+      left = math.min(left, 500 + 2 * missing)
+      budget = budget - left / 2
+    end
+    redis.call('ZREMRANGEBYRANK', key, '0', left - 1)
+  end
   -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
   -- as 1e+8.
-  local ttl, left = window / 1000, -1
+  local ttl, old = window / 1000, -1
   if foreign then
     ttl = (math.max(ends, at + window) - now) / 1000
-    if not repair then left = redis.call('PTTL', key) end
+    if not repair then old = redis.call('PTTL', key) end
   end
-  if left < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
+  if old < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
   -- </store>
 else
   -- <expire>
@@ -199,8 +218,7 @@ out[size + 4] = before
 size = size + 4
 -- </words>
 -- <charge>
--- After fit: as many requests as the debt has room for. A member is a permit: to remove more
--- at once would take too long.
+-- After fit: as many requests as the debt has room for. A member is a permit, and takes memory.
 -- needs: allowed n room times used
 -- sets: allowed
 room = 20000 - used
@@ -216,33 +234,41 @@ out[size + 2] = number + used - stored
 if repair then out[size + 2] = out[size + 2] + 1 end -- the last permit gets another name
 -- </ticket>
 -- <giveback>
--- which is the number of the ticket's first member. Its members have neighbouring ranks.
+-- which is the number of the ticket's first member. Members of one instant are in the order of
+-- their numbers, so two searches find the ticket's.
 -- The name of the last permit stays for as long as callers' clocks may be apart: without its
 -- instant, a clock that is behind would find the window of that time unused again.
--- needs: key call now mark spare window at last returned back where which
--- sets: given
-local given, rank, final = 0, nil, nil
-local members = call('ZRANGEBYSCORE', key, where, where)
-for i = 1, #members do
-  local name = tonumber(string.match(members[i], '^(%d+)/.*[^!]$') or '')
-  if name and name >= which + 0 and name < which + back then
-    if given == 0 then rank = call('ZCOUNT', key, '-inf', '(' .. where) + i - 1 end
-    given = given + 1
-    final = members[i]
+-- needs: at back budget call key last longest mark now returned spare where which window
+-- sets: budget given
+local rank, low = nil, call('ZCOUNT', key, '-inf', '(' .. where)
+local behind = low + call('ZCOUNT', key, where, where)
+for goal = which + 0, which + back, back do -- the rank of the first one, and that behind the last
+  local high = behind
+  rank = low
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local number = tonumber(string.sub(call('ZRANGE', key, middle, middle)[1], 1, 10))
+    if number and number < goal then low = middle + 1 else high = middle end
   end
 end
+local given, latest = low - rank, false
 if given > 0 then
-  local stays = final == last[1] and string.find(final, '@', 1, true)
-  if stays then redis.call('ZADD', key, where, final .. '!') end
+  latest = call('ZRANGE', key, low - 1, low - 1)[1] == last[1]
+  if latest then given = given - returned end -- which is the last one
+end
+if given > 0 then
+  local stays = latest and returned == 0 and string.find(last[1], '@', 1, true)
+  if stays then redis.call('ZADD', key, where, last[1] .. '!') end
   redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
+  budget = budget - given / 2
   -- An instant that stays before other permits keeps its TTL: other rules count from it when
   -- the state ends.
   local ttl
   if stays or returned == 1 then
-    if call('ZCOUNT', key, '-inf', '+inf') == 1 then ttl = (at - now) / 1000 end
+    if call('ZCOUNT', key, '(' .. string.format('%d', at - longest), '+inf') == 1 then ttl = (at - now) / 1000 end
   else
     local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-    if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+    if top[1] and top[2] + 0 < where + 0 and (string.sub(top[1], 11) == '/' .. ARGV[3] .. mark or top[2] + longest <= at) then
       ttl = math.max(top[2] + window - now, 0) / 1000
     end
   end

@@ -3,6 +3,7 @@ package merge
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -48,6 +49,7 @@ type server struct {
 	scripts  []string          // the sources of theirs
 	contexts []context.Context // theirs
 	broken   map[string][]int  // executions for many requests that will fail for a key, after so many of its runs
+	late     []int             // runs for which the next executions for many requests have time
 	errs     map[string]error  // of the executions for one run of a key
 }
 
@@ -104,6 +106,10 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var words []int64
+	time := math.MaxInt
+	if !alone && len(s.late) > 0 {
+		time, s.late = s.late[0], s.late[1:]
+	}
 	for i, key := range keys {
 		if alone && s.errs[key] != nil {
 			return s.errs[key]
@@ -114,10 +120,15 @@ func (s *server) answer(ctx context.Context, cmd *redis.IntSliceCmd) error {
 			runs = runs[:s.broken[key][0]]
 			s.broken[key] = s.broken[key][1:]
 		}
+		enough := len(runs) <= time
+		runs = runs[:min(len(runs), time)]
+		time -= len(runs)
 		for _, run := range runs {
 			words = append(words, s.decide(key, run)...)
 		}
-		if fails {
+		if !enough {
+			words = append(words, -2)
+		} else if fails {
 			words = append(words, -1)
 		}
 	}

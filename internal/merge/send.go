@@ -2,6 +2,7 @@ package merge
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
@@ -69,13 +70,23 @@ func (s *sender) settle(ctx context.Context, b *batch, keys []int, words []int64
 		b.fail(err)
 		return
 	}
-	var failed []int
+	var failed, later []int
+	first := b.firstOf(keys[0])
 	for _, key := range keys {
-		if words, err = s.answer(b, key, words, nil); err != nil {
+		words, err = s.answer(b, key, words, nil)
+		switch {
+		case err == errLate && b.firstOf(keys[0]) != first: // the execution has done something
+			later = append(later, key)
+		case err != nil:
 			failed = append(failed, key)
 		}
 	}
 	s.askAgain(ctx, b, failed)
+	later = slices.DeleteFunc(later, func(key int) bool { return b.firstOf(key) == nil }) // they failed with the others
+	if len(later) > 0 {
+		words, err := s.askMany(ctx, b, later)
+		s.settle(ctx, b, later, words, err)
+	}
 }
 
 // askAgain handles keys that an execution could not read or write, and left as they
@@ -111,7 +122,7 @@ func (s *sender) askRest(ctx context.Context, b *batch, key int) {
 
 // answer gives the pending calls for a key their words of the reply, or the error, and
 // returns the rest of the reply. It returns errKey, and leaves calls pending, if the reply
-// says that the key failed before they were decided.
+// says that the key failed before they were decided, and errLate if the execution had no time for them.
 func (s *sender) answer(b *batch, key int, reply []int64, err error) (rest []int64, failed error) {
 	s.learn(err)
 	exec := b.limitOf(key).Exec
@@ -120,6 +131,8 @@ func (s *sender) answer(b *batch, key int, reply []int64, err error) (rest []int
 		switch {
 		case err != nil:
 			r.except().err = err
+		case len(reply) > 0 && reply[0] == late:
+			return reply[1:], errLate
 		case len(reply) > 0 && reply[0] < 0:
 			return reply[1:], errKey
 		case len(reply) < words:
@@ -133,6 +146,11 @@ func (s *sender) answer(b *batch, key int, reply []int64, err error) (rest []int
 
 // errKey stands for an error that one run on its own replies.
 const errKey = redisexec.ReplyError("the key failed")
+
+// late is in place of a key's words if the keys before it took too long.
+const late = -2
+
+const errLate = redisexec.ReplyError("no time was left for the key")
 
 const errShortReply = redisexec.ReplyError("a reply that ends too soon")
 

@@ -115,6 +115,54 @@ func TestAKeyThatFailsNowAndThen(t *testing.T) {
 	})
 }
 
+// TestWhatAnExecutionHasNoTimeFor goes in another one, in its order.
+func TestWhatAnExecutionHasNoTimeFor(t *testing.T) {
+	all := "a 1, b 1x1,2x1, c 1, d 1"
+	decided := []call{allowed(9), allowed(9), allowed(7), allowed(9), allowed(9)}
+	down, corrupt := serverError("LOADING"), serverError("WRONGTYPE")
+	for _, test := range []struct {
+		late   []int
+		broken string
+		err    error // of the last command
+		sent   []string
+		want   []call // of a, b, b, c, d
+	}{
+		{[]int{1}, "", nil, []string{all, "b 1x1,2x1, c 1, d 1"}, decided},
+		{[]int{2}, "", nil, []string{all, "b 2x1, c 1, d 1"}, decided},
+		{[]int{3, 1}, "", nil, []string{all, "c 1, d 1", "d 1"}, decided},
+		{[]int{0}, "", nil, []string{all, "a 1", "b 1", "b 2x1", "c 1", "d 1"}, decided}, // no script does that
+		{[]int{2}, "b", nil, []string{all, "b 1", "b 2x1", "d 1"}, decided},
+		{[]int{3}, "a", nil, []string{all, "a 1", "d 1"}, decided},
+		{[]int{2}, "", down, []string{all, "b 2x1, c 1, d 1"}, []call{decided[0], decided[1], failed(down), failed(down), failed(down)}},
+		{[]int{3}, "a", down, []string{all, "a 1"}, []call{failed(down), decided[1], decided[2], decided[3], failed(down)}},
+		{[]int{3}, "a", corrupt, []string{all, "a 1", "d 1"}, []call{failed(corrupt), decided[1], decided[2], decided[3], decided[4]}},
+	} {
+		t.Run(fmt.Sprint(test.late, test.broken, test.err), func(t *testing.T) {
+			held(t, 10, func(t *testing.T, s *server, m *Merger) {
+				calls := waitingFor(t, s, m, "a", "b")
+				calls = append(calls, acquire(ctx, m, "b", 2), acquire(ctx, m, "c", 1), acquire(ctx, m, "d", 1))
+				s.answerFew()
+				s.late = test.late
+				if test.broken != "" {
+					s.broken[test.broken] = []int{0}
+				}
+				if test.err == corrupt {
+					s.errs[test.broken] = corrupt
+				}
+				for i := range test.sent {
+					if i == len(test.sent)-1 && test.err == down {
+						s.answerNext(down)
+					} else {
+						s.answerNext(nil)
+					}
+				}
+				require.Equal(t, test.sent, s.take())
+				requireCalls(t, calls, test.want...)
+			})
+		})
+	}
+}
+
 // short is a server that leaves out the end of every reply to many requests.
 type short struct{ *server }
 

@@ -21,8 +21,8 @@ type Several struct {
 }
 
 // maxLocals is how many local variables a function of a script may have. Lua allows 200;
-// miniredis counts among them up to eight values that an expression needs.
-const maxLocals = 200 - 8
+// miniredis counts among them up to nine values that an expression needs.
+const maxLocals = 200 - 9
 
 // Together makes the scripts of limiters that decide together. args are the numbers
 // of their arguments; tickets says which of them also say where their permits are, so that

@@ -11,8 +11,10 @@
 --        of the equal requests this limiter alone would allow, then its words of a run,
 --        whose first one is the number that all limiters allow. For a request that
 --        failed there is one -1 instead, and its keys were left as they were (unless Redis
---        refused a command that comes after the first command that writes)
+--        refused a command that comes after the first command that writes). There is one -2
+--        for a request for which there was no time, see many.lua
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock>
 -- needs:
 -- sets: now mark spare
@@ -23,6 +25,7 @@ local limiters, configured = 2, 6
 local out, size = {}, 0
 
 local function decide(skipped, request)
+  if budget < 0 then return late end
   local times = ARGV[request] + 0
   local all = times
   -- <limiters>
@@ -468,6 +471,7 @@ for i = 0, #KEYS / limiters - 1 do
     end
     size = before + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
   end
 end
 return out

@@ -8,8 +8,9 @@
 -- Reply  for each hold its words, for each release 1. If a key fails there is one -1 instead:
 --        its permits were released, and none was taken (unless the user may not run a command
 --        that comes after the first command that writes). The error of a lone operation is
---        replied as an error
+--        replied as an error. There is one -2 for a key for which there was no time, see many.lua
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock>
 -- needs:
 -- sets: now mark spare
@@ -22,6 +23,7 @@ local limit, lease, rule = ARGV[2] + 0, ARGV[3] + 0, ARGV[4]
 local out, size = {}, 0
 
 local function decide(key, operations)
+  if budget < 0 then return late end
   local permits, kind, id, stop = string.match(operations, '^(%d+)([hr])(%w+),?()')
   if permits == '1' and kind == 'r' and stop > #operations then -- as most are
     size = size + 1
@@ -107,8 +109,8 @@ local function decide(key, operations)
       -- The lease that ends last does not say whether the server's clock has stepped back since a
       -- shorter one began. So where there are leases of several lengths, each is looked at: the
       -- thousand that end last.
-      -- needs: allowed call edge ends key last lease limit longest margin mark n now repair rule stored times used
-      -- sets: ends repair wait
+      -- needs: allowed budget call edge ends key last lease limit longest margin mark n now repair rule stored times used
+      -- sets: budget ends repair wait
       local wait = 0
       if allowed < times then
         local rank = used + n * times - limit - 1 -- of the last lease that has to end
@@ -122,8 +124,9 @@ local function decide(key, operations)
           leaves = blocking[2] + 0
         end
         if repair then leaves = math.min(leaves, now + longest) end
-        if mark == '' and (repair or last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
+        if mark == '' and (last[1] and string.sub(last[1], -#rule) ~= rule or string.sub(name, -#rule) ~= rule) then
           local later, final = call('ZRANGE', key, '-1000', '-1', 'WITHSCORES'), {}
+          budget = budget - #later
           for i = 1, #later, 2 do
             local stops, theirs = later[i + 1] + 0, string.match(later[i], '/(%d+)$') -- none of a caller's clock
             if theirs and stops > now + theirs then
@@ -169,12 +172,13 @@ local function decide(key, operations)
   until not kind
   if change then
     -- <store>
-      -- needs: ends key last lease limit members now repair spare used
-      -- sets:
+      -- needs: budget ends key last lease limit members now repair spare used
+      -- sets: budget
       local left, kept, ttl = -2, used, lease / 1000 + spare
       if last[1] then left = redis.call('PTTL', key) end -- otherwise there is no key
       if repair then
         local later = redis.call('ZRANGE', key, '-1000', '-1', 'WITHSCORES') -- the next call goes on
+        budget = budget - #later
         for i = 1, #later, 2 do
           local theirs = string.match(later[i], '/(%d+)$') -- none of a caller's clock
           if theirs and later[i + 1] + 0 > now + theirs then
@@ -191,6 +195,7 @@ local function decide(key, operations)
         if last[1] then kept = redis.call('ZCARD', key) end
         if kept > limit and kept > used then
           redis.call('ZREMRANGEBYRANK', key, '0', math.min(kept - used, 1000) - 1)
+          budget = budget - math.min(kept - used, 1000) / 2
         end
       end
       -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
@@ -222,6 +227,7 @@ for i = 1, #KEYS do
     end
     size = before + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
   end
 end
 return out

@@ -19,7 +19,9 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
 --        without the function and the loops around it, the error is the reply.
+--        One -2 comes in place of what was not done because there was no time left, see many.lua.
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock>
 -- needs:
 -- sets: now mark spare
@@ -49,6 +51,7 @@ local function decide(key, operations)
   local begin = 1
   local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
+    if budget < 0 then return late end
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
     -- <load>
@@ -68,8 +71,8 @@ local function decide(key, operations)
     --                   nobody else needs it
     --   left, under     the last entry that has left the window: its number, its total
     --   alive           the instant of the entry after it
-    -- needs: bounds call corrupt grain key longest mark now rule spare window
-    -- sets: alive base exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
+    -- needs: bounds budget call corrupt grain key longest mark now rule spare window
+    -- sets: alive base budget exists first forget gone instant last left newest oldest others present recent renew repair said slack slot stored text total under used
 
     -- <open>
     -- The rule (said), the last entry (instant, total), the total of entry 0 (base) and the
@@ -115,8 +118,8 @@ local function decide(key, operations)
     if not back then -- giving back repairs nothing
         -- The server's clock stepped back before the slot of the last entry: permits taken after
         -- that slot's present one count as taken in it.
-        -- needs: bounds call coarse corrupt first instant kept key last mark now oldest repair signed
-        -- sets: first instant last oldest repair
+        -- needs: bounds budget call coarse corrupt first instant kept key last mark now oldest repair signed
+        -- sets: budget first instant last oldest repair
         if instant - coarse >= now and mark == '' and signed == '' then
           first, last = bounds(key)
           if not last then return {err = corrupt} end
@@ -128,6 +131,7 @@ local function decide(key, operations)
               local middle = math.floor((kept + high) / 2)
               local entry = call('HMGET', key, string.format('%d', first + middle))[1]
               local at = tonumber((string.match(entry or '', '^(%d+)/')))
+              budget = budget - 4
               if not at then return {err = corrupt} end
               if at < instant then kept = middle else high = middle end
             end
@@ -206,8 +210,8 @@ local function decide(key, operations)
           -- total (upto), and the instant of the entry after it (alive). The search starts
           -- after the entry from, whose next entry is at alive. Each reading of two neighbours
           -- shows where to go on: first in proportion, then, if that takes too long, by halves.
-          -- needs: call key edge instant last corrupt from guess upto alive first
-          -- sets: from upto alive
+          -- needs: alive budget call corrupt edge first from guess instant key last upto
+          -- sets: alive budget from upto
           local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
           while true do
             local number = first + guess
@@ -230,7 +234,7 @@ local function decide(key, operations)
             if low >= high then return {err = corrupt} end -- the entries are not in order
             readings = readings + 1
             local share = 1 / 2
-            if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+            if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) else budget = budget - 4 end
             guess = low + math.floor((high - low) * share)
           end
           from = guess
@@ -256,8 +260,8 @@ local function decide(key, operations)
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
       -- its instant, a clock that is behind would find the windows of that time unused again.
       -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
-      -- needs: key call bounds present exists said rule gone slack corrupt back where
-      -- sets: given
+      -- needs: back bounds budget call corrupt exists gone key present rule said slack where
+      -- sets: budget given
       local given = 0
       if exists then
         local zero, number = bounds(key)
@@ -272,6 +276,7 @@ local function decide(key, operations)
           place = place - 1
           read = read + 1
           local entry = call('HMGET', key, string.format('%d', zero + place))[1]
+          budget = budget - 3
           at, sum = string.match(entry or '', '^(%d+)/(%d+)$')
           at = tonumber(at)
           sum = tonumber(sum)
@@ -356,8 +361,8 @@ local function decide(key, operations)
         -- Computes when the entry leaves the window that makes room. It is an entry of this
         -- execution if the stored ones are not enough. Reads what the store needs too: after
         -- this block nothing is found to be corrupt.
-        -- needs: alive allowed base bounds call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
-        -- sets: base first forget last oldest wait
+        -- needs: alive allowed base bounds budget call corrupt exists first forget gone key last left limit n now oldest recent slot stored times under used window
+        -- sets: base budget first forget last oldest wait
         local wait = 0
         if allowed < times then
           local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
@@ -368,8 +373,8 @@ local function decide(key, operations)
               -- <reach>
               -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
               -- comes after the entry below, whose total is belowSum.
-              -- needs: below belowSum bounds call corrupt first goal key last leaves recent stored
-              -- sets: first last leaves
+              -- needs: below belowSum bounds budget call corrupt first goal key last leaves recent stored
+              -- sets: budget first last leaves
               if not last then
                 first, last = bounds(key)
                 if not last then return {err = corrupt} end
@@ -401,7 +406,7 @@ local function decide(key, operations)
                 if below >= above then return {err = corrupt} end -- the entries are not in order
                 readings = readings + 1
                 local share = 1 / 2
-                if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
+                if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) else budget = budget - 4 end
                 guess = below + math.floor((above - below) * share)
               end
               -- </reach>
@@ -416,9 +421,9 @@ local function decide(key, operations)
             first, last = bounds(key)
             if not last then return {err = corrupt} end
           end
-          if forget > 1000 then -- the rest is for the next calls: a thousand fields take a tenth of a millisecond
-            local pair = call('HMGET', key, string.format('%d', first + 1000), string.format('%d', first + 1001))
-            forget = 1000
+          if forget > 256 then -- the rest is for the next calls: so many fields take 60 µs
+            local pair = call('HMGET', key, string.format('%d', first + 256), string.format('%d', first + 257))
+            forget = 256
             base = tonumber((string.match(pair[1] or '', '/(%d+)$')))
             oldest = tonumber((string.match(pair[2] or '', '^(%d+)/')))
             if not (base and oldest) then return {err = corrupt} end
@@ -457,8 +462,8 @@ local function decide(key, operations)
       until not kind
       if change then
         -- <store>
-          -- needs: base exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
-          -- sets: exists oldest renew total
+          -- needs: base budget exists first forget gone instant key last oldest present recent renew repair said slack slot stored text total
+          -- sets: budget exists oldest renew total
           if repair then
             redis.call('HSET', key, 'instant', string.format('%d', instant), 'oldest', string.format('%d', oldest),
               'last', string.format('%d', first + last))
@@ -515,6 +520,7 @@ local function decide(key, operations)
                   number = number + 16
                 end
                 if numbers[1] then redis.call('HDEL', key, unpack(numbers)) end
+                budget = budget - #numbers / 2
               end
             end
           end
@@ -552,6 +558,7 @@ for i = 1, #KEYS do
     end
     size = done + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
     done = size
   end
 end

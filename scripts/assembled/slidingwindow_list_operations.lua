@@ -19,7 +19,9 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
 --        without the function and the loops around it, the error is the reply.
+--        One -2 comes in place of what was not done because there was no time left, see many.lua.
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock>
 -- needs:
 -- sets: now mark spare
@@ -40,6 +42,7 @@ local function decide(key, operations)
   local begin = 1
   local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
+    if budget < 0 then return late end
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
     -- <load>
@@ -59,8 +62,8 @@ local function decide(key, operations)
     --                   nobody else needs it
     --   left, under     the last entry that has left the window: its number, its total
     --   alive           the instant of the entry after it
-    -- needs: call corrupt grain key longest mark now rule spare window
-    -- sets: alive base exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
+    -- needs: budget call corrupt grain key longest mark now rule spare window
+    -- sets: alive base budget exists forget gone instant kept last left newest others present recent renew repair said slack slot stored text total under used
 
     -- <open>
     -- The last entry (instant, total), the rule (said), the total of entry 0 (base) and the
@@ -107,8 +110,8 @@ local function decide(key, operations)
     if not back then -- giving back repairs nothing
         -- The server's clock stepped back before the slot of the last entry: permits taken after
         -- that slot's present one count as taken in it.
-        -- needs: call key now mark coarse signed instant oldest last corrupt kept repair
-        -- sets: instant oldest last kept repair
+        -- needs: budget call coarse corrupt instant kept key last mark now oldest repair signed
+        -- sets: budget instant kept last oldest repair
         if instant - coarse >= now and mark == '' and signed == '' then
           local length = call('LLEN', key)
           if length < 4 or length % 2 == 1 then return {err = corrupt} end
@@ -120,6 +123,7 @@ local function decide(key, operations)
             while high - kept > 1 do
               local middle = math.floor((kept + high) / 2)
               local at = tonumber(call('LRANGE', key, 2 * middle, 2 * middle)[1])
+              budget = budget - 8
               if not at then return {err = corrupt} end
               if at < instant then kept = middle else high = middle end
             end
@@ -194,8 +198,8 @@ local function decide(key, operations)
           -- after the entry from, whose next entry is at alive. Each reading of two or three
           -- neighbours (width 2 or 4) shows where to go on: first in proportion, then, if
           -- that takes too long, by halves.
-          -- needs: call key edge instant last corrupt from guess upto alive width
-          -- sets: alive from last upto
+          -- needs: alive budget call corrupt edge from guess instant key last upto width
+          -- sets: alive budget from last upto
           local low, lowAt, high, highAt, readings = from + 1, alive, last, instant, 0
           while true do
             local near = call('LRANGE', key, 2 * guess, 2 * guess + width)
@@ -228,7 +232,7 @@ local function decide(key, operations)
             if low >= high then return {err = corrupt} end -- the entries are not in order
             readings = readings + 1
             local share = 1 / 2
-            if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) end
+            if readings < 4 then share = (edge - lowAt) / (highAt - lowAt) else budget = budget - 8 end
             guess = low + math.floor((high - low) * share)
           end
           from = guess
@@ -253,8 +257,8 @@ local function decide(key, operations)
       -- Only the last entry of a caller's clock stays as long as the clocks may be apart: without
       -- its instant, a clock that is behind would find the windows of that time unused again.
       -- If 512 entries or more came after the ticket's, nothing is given back: each takes 1 to 2 µs.
-      -- needs: key call present exists said rule instant gone slack corrupt back where
-      -- sets: given
+      -- needs: back budget call corrupt exists gone instant key present rule said slack where
+      -- sets: budget given
       local given = 0
       if exists then
         local entries, count, latest = 512, 3, nil -- entries is exact if there are one or two
@@ -273,6 +277,7 @@ local function decide(key, operations)
         while latest[found] and tonumber(latest[found]) < where + 0 do
           found = found + 2
         end
+        budget = budget - #latest / 2
         local own = 0
         if latest[found] and tonumber(latest[found]) == where + 0 then own = latest[found + 1] - latest[found - 1] end
         given = math.min(back, own)
@@ -335,8 +340,8 @@ local function decide(key, operations)
         -- <seek>
         -- Computes when the entry leaves the window that makes room. It is an entry of this
         -- execution if the stored ones are not enough.
-        -- needs: alive allowed call corrupt gone key last left limit n now recent slot stored times under used window
-        -- sets: wait
+        -- needs: alive allowed budget call corrupt gone key last left limit n now recent slot stored times under used window
+        -- sets: budget wait
         local wait = 0
         if allowed < times then
           local over, leaves = used + (allowed + 1) * n - limit, slot -- so many permits have to leave
@@ -347,8 +352,8 @@ local function decide(key, operations)
               -- <reach>
               -- Finds the instant (leaves) of the first entry whose total reaches the goal. It
               -- comes after the entry below, whose total is belowSum.
-              -- needs: call key last corrupt stored recent goal leaves below belowSum
-              -- sets: leaves
+              -- needs: below belowSum budget call corrupt goal key last leaves recent stored
+              -- sets: budget leaves
               local above = last
               if not above then
                 local length = call('LLEN', key)
@@ -379,7 +384,7 @@ local function decide(key, operations)
                 if below >= above then return {err = corrupt} end -- the entries are not in order
                 readings = readings + 1
                 local share = 1 / 2
-                if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) end
+                if readings < 4 then share = (goal - 1 - belowSum) / (aboveSum - belowSum) else budget = budget - 8 end
                 guess = below + math.floor((above - below) * share)
               end
               -- </reach>
@@ -422,8 +427,8 @@ local function decide(key, operations)
       until not kind
       if change then
         -- <store>
-          -- needs: key present slot exists said text instant base total renew kept repair forget stored recent gone slack
-          -- sets: exists renew total
+          -- needs: base budget exists forget gone instant kept key present recent renew repair said slack slot stored text total
+          -- sets: budget exists forget renew total
           if repair then
             redis.call('LTRIM', key, '0', 2 * kept + 1)
             redis.call('RPUSH', key, string.format('%d', instant), string.format('%d', stored))
@@ -451,6 +456,10 @@ local function decide(key, operations)
                 redis.call('LSET', key, '-1', sum)
               else
                 redis.call('RPUSH', key, string.format('%d', slot), sum)
+              end
+              if forget > 1000 then
+                forget = math.min(forget, 200000) -- the rest is for the next calls
+                budget = budget - forget / 500
               end
               if forget > 0 then redis.call('LTRIM', key, 2 * forget, '-1') end
               if forget > 0 or text ~= said then redis.call('LSET', key, '0', text) end
@@ -490,6 +499,7 @@ for i = 1, #KEYS do
     end
     size = done + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
     done = size
   end
 end

@@ -19,7 +19,9 @@
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
 --        without the function and the loops around it, the error is the reply.
+--        One -2 comes in place of what was not done because there was no time left, see many.lua.
 local call = redis.pcall
+local budget, late = 500, {}
 -- <clock>
 -- needs:
 -- sets: now mark spare
@@ -38,6 +40,7 @@ local function decide(key, operations)
   local begin = 1
   local permits, kind, amount, which, stop = string.match(operations, '^(%d+)(%a)(%d*)/?(%d*),?()')
   repeat
+    if budget < 0 then return late end
     if not kind then return {err = 'ERR no operation'} end
     local back = kind == 'g' and permits + 0
     -- <load>
@@ -48,12 +51,13 @@ local function decide(key, operations)
     --   newest          instant at which the last permit counts as taken
     --   number, rule    the last permit's number; the rest of a name
     --   longest, ends   the longest window that has to be kept; until when the key is needed
+    --   ended           nobody needs the permits that are in the key any more
     --   foreign         the last permit is of another rule, or of a clock that is ahead
     --   repair          the server's clock stepped back
     --   returned        1 if the last permit was given back
     -- needs: call key mark now window
-    -- sets: at edge used stored newest number rule longest ends foreign repair returned last
-    local at, used, newest, ends, repair, returned = now, 0, 0, 0, false, 0
+    -- sets: at ends foreign last longest newest number ended repair returned rule stored used
+    local at, used, newest, ends, repair, returned, ended = now, 0, 0, 0, false, 0, false
     local rule, longest, number, foreign = '/' .. ARGV[3] .. mark, window, 1000000000, false
     local edge = string.format('%d', now - window)
     local last = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
@@ -101,6 +105,7 @@ local function decide(key, operations)
         edge = string.format('%d', ends > at and at - window or recent)
         if string.sub(last[1], -1) == '!' then returned = 1 end
       end
+      ended = ends <= at
       -- The numbers begin again before they have another digit, and at an instant of their own.
       if number >= 5000000000 and recent < at then number = 1000000000 end
       used = call('ZCOUNT', key, '(' .. edge, '+inf')
@@ -110,33 +115,41 @@ local function decide(key, operations)
     if back then
       local where = amount
       -- <giveback>
-      -- which is the number of the ticket's first member. Its members have neighbouring ranks.
+      -- which is the number of the ticket's first member. Members of one instant are in the order of
+      -- their numbers, so two searches find the ticket's.
       -- The name of the last permit stays for as long as callers' clocks may be apart: without its
       -- instant, a clock that is behind would find the window of that time unused again.
-      -- needs: key call now mark spare window at last returned back where which
-      -- sets: given
-      local given, rank, final = 0, nil, nil
-      local members = call('ZRANGEBYSCORE', key, where, where)
-      for i = 1, #members do
-        local name = tonumber(string.match(members[i], '^(%d+)/.*[^!]$') or '')
-        if name and name >= which + 0 and name < which + back then
-          if given == 0 then rank = call('ZCOUNT', key, '-inf', '(' .. where) + i - 1 end
-          given = given + 1
-          final = members[i]
+      -- needs: at back budget call key last longest mark now returned spare where which window
+      -- sets: budget given
+      local rank, low = nil, call('ZCOUNT', key, '-inf', '(' .. where)
+      local behind = low + call('ZCOUNT', key, where, where)
+      for goal = which + 0, which + back, back do -- the rank of the first one, and that behind the last
+        local high = behind
+        rank = low
+        while low < high do
+          local middle = math.floor((low + high) / 2)
+          local number = tonumber(string.sub(call('ZRANGE', key, middle, middle)[1], 1, 10))
+          if number and number < goal then low = middle + 1 else high = middle end
         end
       end
+      local given, latest = low - rank, false
       if given > 0 then
-        local stays = final == last[1] and string.find(final, '@', 1, true)
-        if stays then redis.call('ZADD', key, where, final .. '!') end
+        latest = call('ZRANGE', key, low - 1, low - 1)[1] == last[1]
+        if latest then given = given - returned end -- which is the last one
+      end
+      if given > 0 then
+        local stays = latest and returned == 0 and string.find(last[1], '@', 1, true)
+        if stays then redis.call('ZADD', key, where, last[1] .. '!') end
         redis.call('ZREMRANGEBYRANK', key, rank, rank + given - 1)
+        budget = budget - given / 2
         -- An instant that stays before other permits keeps its TTL: other rules count from it when
         -- the state ends.
         local ttl
         if stays or returned == 1 then
-          if call('ZCOUNT', key, '-inf', '+inf') == 1 then ttl = (at - now) / 1000 end
+          if call('ZCOUNT', key, '(' .. string.format('%d', at - longest), '+inf') == 1 then ttl = (at - now) / 1000 end
         else
           local top = call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-          if top[1] and top[2] + 0 < where + 0 and string.sub(top[1], 11) == '/' .. ARGV[3] .. mark then
+          if top[1] and top[2] + 0 < where + 0 and (string.sub(top[1], 11) == '/' .. ARGV[3] .. mark or top[2] + longest <= at) then
             ttl = math.max(top[2] + window - now, 0) / 1000
           end
         end
@@ -158,8 +171,7 @@ local function decide(key, operations)
         end
         if kind == 'c' then
           -- <charge>
-          -- After fit: as many requests as the debt has room for. A member is a permit: to remove more
-          -- at once would take too long.
+          -- After fit: as many requests as the debt has room for. A member is a permit, and takes memory.
           -- needs: allowed n room times used
           -- sets: allowed
           room = 20000 - used
@@ -210,13 +222,20 @@ local function decide(key, operations)
       until not kind
       if change then
         -- <store>
-          -- needs: key now spare window at edge used stored number rule longest ends foreign repair returned
-          -- sets: edge number
+          -- needs: at budget ended ends foreign key longest now number repair returned rule spare stored used window
+          -- sets: budget number
           local score, missing = string.format('%d', at), used - stored
+          if ended then redis.call('UNLINK', key) end
           if repair then
             local later = redis.call('ZRANGEBYSCORE', key, '(' .. score, '+inf')
-            for i = 1, #later do
-              redis.call('ZADD', key, score, later[i])
+            budget = budget - #later
+            for first = 1, #later, 1000 do
+              local members = {}
+              for i = first, math.min(first + 999, #later) do
+                members[#members + 1] = score
+                members[#members + 1] = later[i]
+              end
+              redis.call('ZADD', key, unpack(members))
             end
             missing = missing + 1 -- the last permit gets another name
           end
@@ -229,20 +248,29 @@ local function decide(key, operations)
             end
             redis.call('ZADD', key, unpack(members))
           end
-          if repair or returned == 1 then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
-          if longest > window then
-            edge = string.format('%d', at - longest)
-            redis.call('ZREMRANGEBYRANK', key, '0', '-10001') -- no limit is above 10,000
+          if repair or returned == 1 and not ended then redis.call('ZREMRANGEBYRANK', key, -missing - 1, -missing - 1) end
+          -- What has left the windows is removed: at most 500 permits, and two for each one that
+          -- is taken, so that what remains for the next calls does not grow.
+          local kept = used
+          if longest > window then -- no limit is above 10,000
+            kept = math.min(redis.call('ZCOUNT', key, '(' .. string.format('%d', at - longest), '+inf'), 10000)
           end
-          redis.call('ZREMRANGEBYSCORE', key, '-inf', edge)
+          local left = redis.call('ZCARD', key) - kept
+          if left > 0 then
+            if left > 100 then
+              left = math.min(left, 500 + 2 * missing)
+              budget = budget - left / 2
+            end
+            redis.call('ZREMRANGEBYRANK', key, '0', left - 1)
+          end
           -- The TTL is a little longer than needed, and odd: Redis 7.2.0 writes 100000000
           -- as 1e+8.
-          local ttl, left = window / 1000, -1
+          local ttl, old = window / 1000, -1
           if foreign then
             ttl = (math.max(ends, at + window) - now) / 1000
-            if not repair then left = redis.call('PTTL', key) end
+            if not repair then old = redis.call('PTTL', key) end
           end
-          if left < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
+          if old < ttl + spare then redis.call('PEXPIRE', key, ttl - ttl % 2 + 101 + spare) end
       else
         -- <expire>
           -- A key that has lost its TTL gets one.
@@ -270,6 +298,7 @@ for i = 1, #KEYS do
     end
     size = done + 1
     out[size] = -1
+    if failed == late then out[size] = -2 end
     done = size
   end
 end

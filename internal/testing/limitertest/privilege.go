@@ -54,7 +54,7 @@ var Privileges = []struct {
 	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageList))...))
 	}},
-	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zremrangebyrank +zremrangebyscore +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zcard +zremrangebyrank +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...))
 	}},
 	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {

@@ -227,7 +227,7 @@ func (f *InFlight) wait(c Call, live []Lease, over int, repair bool, longest, en
 		leaves = min(leaves, c.Now+longest)
 	}
 	other := func(l Lease) bool { return l.Length != c.Lease || l.ByCaller }
-	if latest, _ := f.latest(); !c.ByCaller && (repair || other(latest) || other(blocking)) {
+	if latest, _ := f.latest(); !c.ByCaller && (other(latest) || other(blocking)) {
 		var final []int64 // of each permit
 		for _, l := range f.Leases {
 			stops := l.Ends
