@@ -8,77 +8,43 @@ import (
 	"github.com/tryacquire/ratelimit/internal/errclass"
 )
 
-// The errors that a caller can match with errors.Is. Any other error means that there is no
-// decision; if a reply was lost, the permits may have been taken. Such an error wraps its cause,
-// names the limiter and the key, and is joined with the context's error if the context had ended.
-// Errors of the server keep their code: redis.HasErrorPrefix(err, "OOM") is true if the server is
-// out of memory. One table, in internal/errclass, has what each of them means to a Fallback, a
-// breaker, an observer and an integration.
+// The errors that a caller can match with errors.Is. Any other error means that there is no decision; if a reply was lost,
+// the permits may have been taken. Such an error wraps its cause, names the limiter and the key, and is joined with the
+// context's error if the context had ended. redis.HasErrorPrefix finds the codes of the server's errors.
 var (
-	// ErrInvalidConfig: a constructor got a value that cannot work. The error
-	// names the value and what would be right. Methods return it for a limiter
-	// that its constructor did not make, when the clock of WithClock is out of
-	// range, for a maxWait below 0, for a Choice that picked nil, for claims that
-	// cannot be decided together, and if the server is configured so that it cannot decide:
-	// it cannot compile the script, lacks a command or forbids one.
+	// ErrInvalidConfig: a constructor got a value that cannot work; the error names it and what would be right. Methods
+	// return it for a limiter that no constructor made, for a clock out of range, a maxWait below 0, a Choice that
+	// picked nil, claims that cannot be decided together, and a server that cannot run the scripts as configured.
 	ErrInvalidConfig = errclass.ErrInvalidConfig
-
-	// ErrInvalidKey: the key is empty, or longer than 4,096 bytes. Use a hash of
-	// longer keys, such as SHA-256 in hexadecimal. The error has the key's length, not
-	// the key.
+	// ErrInvalidKey: the key is empty, or longer than 4,096 bytes; use a hash of longer keys.
 	ErrInvalidKey = errclass.ErrInvalidKey
-
-	// ErrInvalidPermits: fewer than one permit was asked for, or Settle got a number
-	// below 0.
+	// ErrInvalidPermits: fewer than one permit was asked for, or Settle got a number below 0.
 	ErrInvalidPermits = errclass.ErrInvalidPermits
-
-	// ErrExceedsLimit: more permits were asked for than the limiter can ever
-	// allow, so that waiting does not help.
+	// ErrExceedsLimit: more permits were asked for than the limiter can ever allow, so that waiting does not help.
 	ErrExceedsLimit = errclass.ErrExceedsLimit
-
-	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of
-	// a cluster, or on several shards of a ring. It is a mistake of the caller, never an
-	// outage: nothing was sent, or nothing was executed.
+	// ErrCrossSlot: the keys of limiters that decide together may be in several slots of a cluster, or on several shards
+	// of a ring. It is a mistake of the caller, never an outage: nothing was executed.
 	ErrCrossSlot = errclass.ErrCrossSlot
-
-	// ErrTooMuchDebt: a charge was refused, because the state of the key cannot hold so
-	// large a debt. Nothing was charged.
+	// ErrTooMuchDebt: nothing was charged, because the state of the key cannot hold so large a debt.
 	ErrTooMuchDebt = errclass.ErrTooMuchDebt
-
-	// ErrSettled: the ticket has been settled before, or an earlier Settle returned an
-	// error after which it may have been settled.
+	// ErrSettled: the ticket has been settled before, or an earlier Settle failed after it may have been settled.
 	ErrSettled = errclass.ErrSettled
-
-	// ErrDenied: the call was denied. errors.Is(err, ErrDenied) is true for every
-	// *DeniedError, and for no other error of this package.
+	// ErrDenied: the call was denied. It matches every *DeniedError.
 	ErrDenied = errclass.ErrDenied
-
-	// ErrWaitTooLong: the permits would come later than the context's deadline, or than
-	// maxWait. errors.Is(err, ErrWaitTooLong) is true for every *WaitError.
+	// ErrWaitTooLong: the permits would come later than the context's deadline, or than maxWait. It matches every
+	// *WaitError.
 	ErrWaitTooLong = errclass.ErrWaitTooLong
-
-	// ErrCorruptState: the key holds something that no limiter of this kind wrote,
-	// of another type (WRONGTYPE) or not a state. Nothing was changed; Reset
-	// deletes it. It is about one key, and neither a mistake nor an outage: a [Fallback]
-	// returns it. Detection is incomplete, because a call checks only what it reads: of a
-	// sorted set the last member, of a log its ends and the entries that decide. A hash
-	// without the fields instant and total counts as an unused key.
+	// ErrCorruptState: the key holds something that no limiter of this kind wrote. Nothing was changed; Reset deletes it.
+	// It is about one key, and neither a mistake nor an outage: a [Fallback] returns it.
 	ErrCorruptState = errclass.ErrCorruptState
-
-	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold
-	// needed the place, it was released, the key was reset, or Redis has forgotten it, as
-	// after a failover before the hold was replicated. [InFlight.Do] also cancels the
-	// work's context, with this error as its cause, when the lease may have ended and
-	// Redis cannot be reached.
+	// ErrLeaseLost: a [Hold] no longer has its permits. Its lease ended and another hold needed the place, it was
+	// released, the key was reset, or Redis has forgotten it. It is also the cause with which Do cancels the work.
 	ErrLeaseLost = errclass.ErrLeaseLost
-
-	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took
-	// longer than the budget, or as many abandoned calls as a Fallback allows are still
-	// running.
+	// ErrOverBudget is why a [Fallback] did not wait for its primary: the call took longer than the budget, or as many
+	// abandoned calls as a Fallback allows are still running.
 	ErrOverBudget = errclass.ErrOverBudget
-
-	// ErrBreakerOpen is why a [Fallback] did not ask its primary: the last calls
-	// failed, and it is not yet time to try again, or another call is trying.
+	// ErrBreakerOpen is why a [Fallback] did not ask its primary: the last calls failed, and it is not yet time to try
+	// again, or another call is trying.
 	ErrBreakerOpen = errclass.ErrBreakerOpen
 )
 

@@ -28,13 +28,9 @@ type Limiter interface {
 	// more than the limiter can ever allow, all three without asking Redis.
 	TryAcquireN(ctx context.Context, key string, n int) (Result, error)
 
-	// Peek returns the state now, and takes and changes nothing: Remaining is the
-	// number of permits left, ResetAfter the time until the full limit is available,
-	// and Allowed and RetryAfter are those of a call for one permit. On an unused key
-	// of a limit of 10 it returns Allowed, 10 Remaining and a ResetAfter of 0.
-	// RetryAfter is as exact as that of a denial, and is what a denied call would answer at
-	// that instant, even after the server's clock has stepped back. Its errors are those of
-	// TryAcquire; after an error, too, nothing was taken.
+	// Peek returns the state now, and takes and changes nothing: Remaining is the number of permits left, ResetAfter
+	// the time until the full limit is available, and Allowed and RetryAfter are those of a call for one permit. Its
+	// errors are those of TryAcquire.
 	Peek(ctx context.Context, key string) (Result, error)
 
 	// Reset deletes the key's state: the full limit is available again. If it
@@ -51,41 +47,24 @@ type Limiter interface {
 //
 //	Allowed: true, Limit: 20, Window: 2s, Remaining: 17, RetryAfter: 0, ResetAfter: 300ms
 type Result struct {
-	// Allowed reports whether the permits were taken.
-	Allowed bool
+	Allowed bool // the permits were taken
 
-	// Limit is the limit, burst or capacity of the rule that governs this
-	// answer. Of a sliding log's rules, that is the rule with the fewest permits left
-	// when the call is allowed, and the rule that blocks longest when it is denied.
-	// Limit is at least 1, with three exceptions. It is 0 in answers that no rule
-	// governs: those of AllowAll (see Unlimited), those of DenyAll, and the denial of a
-	// Fallback whose secondary can never allow so many permits, if the secondary's
-	// limit is unknown.
+	// Limit is the limit, burst or capacity of the rule that governs this answer, at least 1. It is 0 where no rule
+	// governs: in answers of AllowAll and DenyAll, and where a Fallback's secondary can never allow so many permits.
 	Limit int
 
-	// Window is that rule's window, 0 where Limit is 0; for a bucket, the time to
-	// refill or drain completely, rounded up to a microsecond.
+	// Window is that rule's window, 0 where Limit is 0; for a bucket, the time to refill or drain completely.
 	Window time.Duration
 
-	// Remaining is the number of permits left after this decision, 0 to Limit.
-	Remaining int
+	Remaining int // the permits left after this decision, 0 to Limit
 
-	// RetryAfter is 0 when the call is allowed, except for a call that took only a
-	// part, see [TokenBucket.TryAcquireUpTo]. Otherwise it is the time until the same call would be
-	// allowed, if no other call takes permits: a retry a microsecond earlier (for a
-	// fixed window, a millisecond earlier) is denied. Where permits are counted by
-	// sub-windows or at a resolution, it can be longer than Window by one sub-window or
-	// one resolution.
+	// RetryAfter is 0 when the call is allowed, except for a call that took only a part. Otherwise it is the time until
+	// the same call would be allowed, if no other call takes permits: a retry a microsecond earlier (for a fixed
+	// window, a millisecond) is denied.
 	RetryAfter time.Duration
 
-	// ResetAfter is the time until the full limit is available again, with the
-	// precision of RetryAfter.
-	ResetAfter time.Duration
-
-	// Fallback reports whether the answer is that of a [Fallback]'s secondary,
-	// because the primary could not decide. See [Fallback.TryAcquireN] for the
-	// RetryAfter of a call for more permits than the secondary can ever allow.
-	Fallback bool
+	ResetAfter time.Duration // the time until the full limit is available again, as precise as RetryAfter
+	Fallback   bool          // the answer is that of a [Fallback]'s secondary, because the primary could not decide
 }
 
 // Err returns nil when the call was allowed, else a *[DeniedError], which

@@ -11,39 +11,17 @@ import (
 	"github.com/tryacquire/ratelimit/internal/recent"
 )
 
-// A LocalTokenBucket is a token bucket for each key in the memory of this process. It
-// is made to be the secondary of a [Fallback]: it asks no server, so it cannot fail. It
-// decides exactly as a [TokenBucket] of the same rate and burst, but shares nothing
-// with other processes.
+// A LocalTokenBucket is a token bucket for each key in the memory of this process, made to be the secondary of a
+// [Fallback]: it asks no server, so it cannot fail. It decides exactly as a [TokenBucket] of the same rate and
+// burst, but shares nothing with other processes. docs/outages.md says how to divide a limit by the instances of a
+// service.
 //
-// To keep a limit over all instances of a service, divide rate and burst by the number
-// of instances, rounded down, but to no less than 1: a limit of 100 per second with a
-// burst of 200 over 8 instances becomes PerSecond(12) and 25. Because of the rounding,
-// the instances together allow at most the limit while traffic is spread evenly, and
-// less otherwise: a key whose calls all reach one instance gets an eighth. If the limit
-// is smaller than the number of instances, each instance gets 1, and together they
-// allow more. Then state the rate per minute, because PerMinute divides further than
-// PerSecond; the burst is at least 1. Because buckets start full, a key can have the
-// burst once more when an outage begins.
+// It keeps at most 65,536 keys, or as many as [WithMaxKeys] says, at about 150 bytes each plus the key. When there
+// is no room for a new key, the key whose bucket is the nearest to full is dropped, and its next bucket starts
+// full. So a flood of new keys does not free the keys that are denied.
 //
-// It keeps at most 65,536 keys, or as many as [WithMaxKeys] says, at about 150
-// bytes each plus the key. When there is no room for a new key, the key whose bucket is
-// the nearest to full is dropped, and its next bucket starts full. Keys with a full bucket
-// are dropped first, which makes no difference for them, and then those with the fewest
-// permits missing. A key gets more than its rate only if there is not enough room for all
-// keys whose buckets are not full. New keys evict other new keys first, so a flood of new
-// keys does not free the keys that are denied.
-//
-// With [WithEmptyStart] or [WithLastAnswers] an outage does not begin with a second burst for every key,
-// as long as there is room for all keys whose buckets are not full. When one of them was dropped, as in a
-// flood of new keys, keys that are not there begin full for as long as a bucket takes to refill: otherwise
-// the flood would deny everybody else.
-//
-// Its clock is monotonic, and does not follow changes of the wall clock. With [WithClock],
-// a clock that steps back stands still for the keys in use until it has caught up.
-//
-// A call takes less than a microsecond and allocates only for a new key. It is
-// safe for concurrent use, starts no goroutine and needs no closing.
+// Its clock is monotonic, and does not follow changes of the wall clock. A call takes less than a microsecond and
+// allocates only for a new key. It is safe for concurrent use, starts no goroutine and needs no closing.
 type LocalTokenBucket struct {
 	local
 	buckets *memory.Buckets
@@ -61,33 +39,20 @@ func (l *LocalTokenBucket) kind() kind {
 	return k
 }
 
-// WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the
-// secondary of a [Fallback], it allows at most rate × T of a key in an outage of length T, if the
-// key is new to it, where a bucket that begins full allows burst + rate × T. Nothing is paid for
-// while the primary answers. The price is false denials: the first calls of each key are denied,
-// until its rate has brought a permit. See [LocalTokenBucket] for what a flood of new keys does.
-//
-// Beside a primary of the same rate and burst in all, an interval t with one outage in it then has
-// at most burst + rate × t + min(burst, rate × T) permits, and what was in flight when the outage
-// began. Without this option it has another burst. Each further outage in the interval adds as
-// much, and up to a burst, because a key that an earlier outage has left begins with what it has
-// refilled since.
+// WithEmptyStart begins with an empty bucket for each new key, instead of a full one. As the secondary of a
+// [Fallback], it allows at most rate × T of a key that is new to it in an outage of length T, where a bucket that
+// begins full allows a burst more. The price is false denials: the first calls of each key are denied. While keys
+// were dropped that were not full, new keys begin full, so that a flood of keys denies nobody. docs/outages.md
+// compares the ways to begin.
 func WithEmptyStart() Option {
 	return limiterOption("WithEmptyStart", func(s *settings) { s.empty = true })
 }
 
-// WithLastAnswers is for the secondary of a [Fallback]: while the primary answers, it notes how
-// much of the limit each answer has left, and begins an outage with the same share of its own
-// burst. What comes back to the primary by [Ticket.Settle] and [Reservation.Cancel] counts too. The
-// bucket may be inside a [Choice], or the secondary of the secondary. A key without such an answer
-// begins empty, see [WithEmptyStart]. It denies fewer calls
-// wrongly than WithEmptyStart does, and allows more: with three instances of burst 10 and a limit
-// of 30 in all, one may just have used up all 30, while the last answers of the other two say that
-// everything is left; they then allow 20 more. With n instances that is at most burst × (n − 1)/n
-// more than with WithEmptyStart. What the secondary has allowed itself stays counted, so flapping
-// brings no further burst.
-//
-// Each answer of the primary costs about 150 ns, and the memory of a key.
+// WithLastAnswers is for the secondary of a [Fallback]: it begins an outage with the share of its burst that the
+// primary's last answer had left, and with what has come back since. A key without such an answer begins empty,
+// see [WithEmptyStart]. The bucket may be inside a [Choice], or the secondary of the secondary. With n instances
+// it allows at most burst × (n − 1)/n more than with WithEmptyStart. Each answer of the primary costs about 150
+// ns, and the memory of a key.
 func WithLastAnswers() Option {
 	return limiterOption("WithLastAnswers", func(s *settings) { s.empty, s.follow = true, true })
 }

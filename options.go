@@ -116,25 +116,13 @@ func policyOption(name string, apply func(*settings)) PolicyOption {
 	return optionOfPolicies{name, apply}
 }
 
-// WithName gives the limiter a name; without it the name is "default". The name is
-// part of the limiter's keys and of its errors. It must not be empty, must hold no
-// colon and no brace, and must not be the id of an algorithm, such as "tokenbucket".
+// WithName gives the limiter a name; without it the name is "default", and of a decorator that of the limiter
+// inside. It is part of the keys and of errors. It must not be empty, must hold no colon and no brace, and must
+// not be the id of an algorithm, such as "tokenbucket".
 //
-// The name identifies state. Limiters of one algorithm with the same name and prefix share
-// the state of their keys. Use the same name in all instances of a service, and for a
-// limiter whose rule has changed. Two rules that must hold at the same time, such as 5 a
-// second and 100 an hour, need two names; with one name, each reads the other's state as
-// its own, from an older rule. That is right while a changed rule is rolled out: the old
-// and the new rule together allow at most the largest burst + the fastest rate × t in any
-// interval t. With sliding windows and logs, a call is allowed only if its own rule holds
-// over all permits that any of the rules still needs. A fixed window has one counter:
-// there the rules together allow at most the largest limit in each shortest window, and a
-// longer window is forgotten when a shorter one begins. Windows with WithAlignment also
-// end at each other's boundaries.
-//
-// A [DenyCache], a [Fallback], a [Breaker] and a [LocalTokenBucket] keep nothing in Redis:
-// their names are only for [WithObserver]. Without the option, a DenyCache and a Fallback have
-// the name of the limiter inside them.
+// The name identifies state: limiters of one algorithm with the same name and prefix share the state of their
+// keys. Use the same name in all instances of a service, and for a limiter whose rule has changed. Two rules that
+// must hold at the same time need two names. docs/plans.md says what rules of one name allow together.
 func WithName(name string) Option {
 	return limiterOption("WithName", func(s *settings) {
 		if strings.Contains(name, ":") {
@@ -145,11 +133,9 @@ func WithName(name string) Option {
 	})
 }
 
-// WithPrefix puts the limiter's keys under prefix instead of "ratelimit". The name of a
-// key in Redis is prefix:name:algorithm{key}, or prefix:name:algorithm:key if the key has a
-// hash tag. Use a prefix to separate services, environments or tests that share one Redis.
-// It may hold colons, but no brace, and none of its segments may be the id of an algorithm,
-// such as "tokenbucket".
+// WithPrefix puts the limiter's keys under prefix instead of "ratelimit": prefix:name:algorithm{key}, or
+// prefix:name:algorithm:key if the key has a hash tag. It separates services, environments or tests that share one
+// Redis. It may hold colons, but no brace, and no segment may be the id of an algorithm.
 func WithPrefix(prefix string) Option {
 	return limiterOption("WithPrefix", func(s *settings) {
 		s.checkKeyPart("WithPrefix", "prefix", prefix, defaultPrefix)
@@ -157,23 +143,14 @@ func WithPrefix(prefix string) Option {
 	})
 }
 
-// WithClock decides by the caller's clock instead of the server's, for services
-// whose Redis forbids TIME in scripts, and for tests. The clock is read to the
-// microsecond, once for each execution and from any goroutine. It must read a time
-// between 1970 and 2112; otherwise the call returns ErrInvalidConfig.
+// WithClock decides by the caller's clock instead of the server's, for services whose Redis forbids TIME in
+// scripts, and for tests. The clock is read to the microsecond, from any goroutine. It must read a time between
+// 1970 and 2112; otherwise the call returns ErrInvalidConfig.
 //
-// The clocks of the processes that share a key may differ, and calls may arrive in
-// another order than that in which they read their clocks. No call moves the state of a
-// key back in time: a call whose clock is behind the state is decided at the state's
-// instant. So a process whose clock is ahead refills the key for all of them, and a
-// process whose clock is behind waits for the rule and for its lag. [WithMaxSkew] says
-// how far the clocks may be apart.
-//
-// Keys still expire by the server's clock, which counts the time for which they are
-// needed even while the caller's clock stands still, as in a test on a real server.
-//
-// Calls of several limiters with different limits are merged only if the option of the first of them is
-// one value, as it is for the limiters of [TokenBucket.With].
+// No call moves the state of a key back in time, whatever the clocks of the processes read; [WithMaxSkew] says how
+// far they may be apart. Keys still expire by the server's clock. Calls of several limiters with different limits
+// are merged only if the option of the first of them is one value, as it is for the limiters of
+// [TokenBucket.With].
 func WithClock(now func() time.Time) Option {
 	clock := &callerClock{now}
 	return limiterOption("WithClock", func(s *settings) {
@@ -188,19 +165,10 @@ func WithClock(now func() time.Time) Option {
 // A callerClock is the clock of one WithClock. Functions cannot be compared, and pointers to it can.
 type callerClock struct{ now func() time.Time }
 
-// WithMaxSkew goes with [WithClock]. d is how far the clocks of the processes that share a key may
-// be apart, plus the time that a call takes to arrive. It is 0 to 24h, and 1s without this option.
-//
-// Every key lives longer by d. In return, processes within d of each other together get at most
-// what the rule allows in t + d, in any interval t. If the clocks are further apart, what they differ by
-// beyond d can be used again each time that the key has expired. A Reset deletes the state's
-// instant too: after it, the whole difference can be used again.
-//
-// Let all limiters of a key have WithClock, or none, except while a change is rolled out. A limiter
-// without it makes no allowance for skew: its writes keep the longer lifetime of a bucket and of a
-// window that a caller's clock began, and of nothing else. So a process whose clock is behind the
-// server's can use that difference again each time that the key expires, and each time that this
-// limiter gives back the last permits of a window or a log. Its decisions cost Redis a little more.
+// WithMaxSkew goes with [WithClock]. d is how far the clocks of the processes that share a key may be apart, plus
+// the time that a call takes to arrive. It is 0 to 24h, and 1s without this option. Every key lives longer by d.
+// In return, processes within d of each other together get at most what the rule allows in t + d, in any interval
+// t. Let all limiters of a key have WithClock, or none, except while a change is rolled out.
 func WithMaxSkew(d time.Duration) Option {
 	return limiterOption("WithMaxSkew", func(s *settings) {
 		if d < 0 || d > mostMaxSkew {
@@ -210,30 +178,19 @@ func WithMaxSkew(d time.Duration) Option {
 	})
 }
 
-// WithoutMerging sends every call on its own. Without this option, a call is sent on its
-// own while fewer than eight calls of limiters of this algorithm and client are in flight to
-// the same server. Calls that arrive while more are in flight wait, and are sent together:
-// when others return, when 64 calls wait, or after half a millisecond. docs/performance.md
-// says which calls are merged with which.
-//
-// Use it for a Redis behind a proxy that routes a script by its first key, and for services
-// that do not want calls to share an execution's error. Use it also for hooks of the client
-// that need a caller's context: an execution for several calls has a context of its own,
-// without the callers' values.
+// WithoutMerging sends every call on its own. Use it for a Redis behind a proxy that routes a script by its first
+// key, for services that do not want calls to share an execution's error, and for hooks of the client that need a
+// caller's context. docs/performance.md says when calls are sent together, and which.
 func WithoutMerging() Option {
 	return limiterOption("WithoutMerging", func(s *settings) {
 		s.unmerged = true
 	})
 }
 
-// WithAlignment starts fixed windows at multiples of the window since the Unix
-// epoch plus offset, in UTC, rather than at the first permit. With a window of a day
-// and an offset of -2h, windows start at midnight of UTC+2. offset is a whole number of
-// microseconds.
-//
-// After the clock steps back over the start of a window, the permits taken in that
-// window still count: nothing is allowed twice, and a denial may last longer than the
-// window by as much as the clock stepped back.
+// WithAlignment starts fixed windows at multiples of the window since the Unix epoch plus offset, in UTC, rather
+// than at the first permit. With a window of a day and an offset of -2h, windows start at midnight of UTC+2.
+// offset is a whole number of microseconds. When the clock steps back over the start of a window, that window goes
+// on.
 func WithAlignment(offset time.Duration) Option {
 	return limiterOption("WithAlignment", func(s *settings) {
 		s.aligned, s.offset = true, offset
@@ -273,13 +230,10 @@ func WithStorage(storage Storage) Option {
 	})
 }
 
-// WithSubWindows divides a sliding window into n sub-windows; without it there are 40. n is 1
-// to 100,000, and each sub-window a whole number of microseconds. With more
-// sub-windows, permits become available more evenly, and a key takes more memory, but a
-// decision takes no more time. Under a steady demand of twice a limit of 50 or more, 40
-// sub-windows allow 97 % of the limit, and 10 allow 91 %. A key with all sub-windows in use
-// takes up to about 1.6 kB with 40, and 0.9 kB with 10 (List: 1 kB and 0.4 kB). ZSet is exact
-// and does not accept this option.
+// WithSubWindows divides a sliding window into n sub-windows, 1 to 100,000; without it there are 40. Each must be
+// a whole number of microseconds. With more, permits become available more evenly, and a key takes more memory:
+// List up to 1 kB with 40 and 0.4 kB with 10, Hash 1.6 and 0.9. Under a steady demand of twice a limit of 50 or
+// more, 40 allow 97 % of the limit, 10 allow 91 %. ZSet does not accept this option.
 func WithSubWindows(n int) Option {
 	return limiterOption("WithSubWindows", func(s *settings) {
 		if n < 1 || n > maxSubWindows {
@@ -289,11 +243,9 @@ func WithSubWindows(n int) Option {
 	})
 }
 
-// WithResolution merges the entries of a sliding log that fall into the same interval
-// of d, so that its memory is at most one entry for each d of the longest window. d is a whole
-// number of microseconds, at most the shortest window. A merged entry counts until the
-// last instant of its interval has left the window, so that the log never allows more, and
-// may allow less for at most d.
+// WithResolution merges the entries of a sliding log that fall into the same interval of d, so that it has at most
+// one for each d of the longest window. d is a whole number of microseconds, at most the shortest window. A merged
+// entry counts until the last instant of its interval has left the window: the log never allows more.
 func WithResolution(d time.Duration) Option {
 	return limiterOption("WithResolution", func(s *settings) {
 		if d < time.Microsecond || d%time.Microsecond != 0 {
@@ -303,9 +255,9 @@ func WithResolution(d time.Duration) Option {
 	})
 }
 
-// WithRefillEvery adds tokens in steps, every d, rather than continuously. Each step
-// adds what the rate yields in d. The steps count from the first permit that left the
-// bucket less than full. d is a whole number of microseconds, from 1ms up.
+// WithRefillEvery adds tokens in steps, every d, rather than continuously. Each adds what the rate yields in d.
+// They count from the first permit that left the bucket less than full. d is a whole number of microseconds, from
+// 1ms up.
 func WithRefillEvery(d time.Duration) Option {
 	return limiterOption("WithRefillEvery", func(s *settings) {
 		if d < time.Millisecond || d%time.Microsecond != 0 {
@@ -315,15 +267,9 @@ func WithRefillEvery(d time.Duration) Option {
 	})
 }
 
-// WithMaxKeys bounds the memory of a [LocalTokenBucket] or a [DenyCache]; without it, they have
-// room for 65,536 keys. n is 1 to 2^26.
-//
-// A LocalTokenBucket keeps at most n keys, divided by their hash into up to 64 shards of equal
-// size. Some keys are dropped a little before n keys are in use, because one shard is full
-// before the others.
-//
-// A DenyCache has room for the denials of n keys, rounded up to a power of two, which is at
-// least 4. Choose n for the number of keys that are denied at one time, not for all keys.
+// WithMaxKeys bounds the memory of a [LocalTokenBucket] or a [DenyCache]: n is 1 to 2^26, and 65,536 without it. A
+// LocalTokenBucket keeps at most n keys, and drops some a little before. A DenyCache has room for the denials of n
+// keys at one time, rounded up to a power of two.
 func WithMaxKeys(n int) Option {
 	return limiterOption("WithMaxKeys", func(s *settings) {
 		if n < 1 || n > mostMaxKeys {
@@ -431,24 +377,13 @@ func collect[O PolicyOption](by constructors, opts []O) (settings, error) {
 	return s, s.err
 }
 
-// WithHeadroom leaves the last x permits of each key to the other limiters of the same
-// algorithm, name and prefix: this limiter allows a call only if x permits are left after
-// it. Give callers of low priority a limiter with this option, and more important callers a
-// limiter with a smaller x or without the option:
+// WithHeadroom leaves the last x permits of each key to the other limiters of the same algorithm, name and prefix:
+// this limiter allows a call only if x permits are left after it. Give callers of low priority a limiter with this
+// option, and more important callers one with a smaller x or without it. x is 0 or more, and less than the limit
+// (of a [SlidingLog], of every rule).
 //
-//	rate, name := ratelimit.PerSecond(100), ratelimit.WithName("api")
-//	online := ratelimit.Must(ratelimit.NewTokenBucket(client, rate, 200, name))
-//	batch := ratelimit.Must(ratelimit.NewTokenBucket(
-//		client, rate, 200, name, ratelimit.WithHeadroom(50)))
-//
-// All these limiters take from one limit, and permits that one of them takes count for all.
-// Limit in the Result is that limit, Remaining what is left for this limiter, at most Limit −
-// x, and RetryAfter when it allows the same call. A call for more than Limit − x permits
-// returns ErrExceedsLimit. x is 0 or more, and less than the limit: for a [SlidingLog], less
-// than the limit of every rule, because each rule's last x permits are left.
-//
-// The option makes no call more expensive, of this limiter or of the others. For an [InFlight], use
-// the same name and a limit that is lower by x instead.
+// Limit in the Result is the whole limit, Remaining what is left for this limiter, and RetryAfter when it allows
+// the same call. A call for more than Limit − x permits returns ErrExceedsLimit.
 func WithHeadroom(x int) Option {
 	return limiterOption("WithHeadroom", func(s *settings) {
 		if x < 0 {
