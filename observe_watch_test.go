@@ -16,22 +16,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
-	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
-// slow is a client whose commands each take a while longer.
-type slow struct {
-	redisclient.Client
-	by time.Duration
-}
-
-func (s slow) Process(ctx context.Context, cmd redis.Cmder) error {
-	time.Sleep(s.by)
-	return s.Client.Process(ctx, cmd)
+// slow is a client whose commands each take a millisecond longer.
+func slow(client fakes.Processor) *fakes.Client {
+	return fakes.Before(client, func(context.Context, redis.Cmder) error {
+		time.Sleep(time.Millisecond)
+		return nil
+	})
 }
 
 // inQueue makes three calls for one permit of keys while FewCalls others are in flight, 100 µs
@@ -64,7 +60,7 @@ func inQueueOf(t *testing.T, by *redisexec.Executor, use func(*redisexec.Executo
 			seen[o.Key] = o
 		}
 		exec := *by
-		exec.Client, exec.Cost = slow{outside, time.Millisecond}, redisexec.Cost{}
+		exec.Client, exec.Cost = slow(outside), redisexec.Cost{}
 		use(&exec)
 		var called sync.WaitGroup
 		ask := func(key string) {
@@ -217,7 +213,7 @@ func TestCallsThatLeaveTheirBatchReportIt(t *testing.T) {
 			}
 		}
 		exec := *l.exec
-		exec.Client = slow{outside, time.Millisecond}
+		exec.Client = slow(outside)
 		l.merger = merge.New(&exec, l.head.Of)
 		for range merge.FewCalls {
 			go func() { _, _ = l.TryAcquire(context.Background(), "first") }()
@@ -255,7 +251,7 @@ func TestAPanicOfAnObserverHarmsNoCall(t *testing.T) {
 	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
 		exec := *l.exec
-		exec.Client = slow{outside, time.Millisecond}
+		exec.Client = slow(outside)
 		l.merger = merge.New(&exec, l.head.Of)
 		remaining := make([]int, 20)
 		var called sync.WaitGroup

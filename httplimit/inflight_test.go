@@ -18,6 +18,7 @@ import (
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/scripts"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/ratelimittest"
 )
@@ -156,26 +157,26 @@ func extends() string {
 }
 
 // slowRedis allows everything, and replies late.
-type slowRedis struct{ late time.Duration }
-
-func (s slowRedis) Process(_ context.Context, cmd redis.Cmder) error {
-	time.Sleep(s.late)
-	if once, ok := cmd.(*redisexec.Once); ok {
-		cmd = once.Cmder
-	}
-	if words, ok := cmd.(interface{ SetVal([]int64) }); ok {
-		words.SetVal([]int64{1, 1, 0, 0}) // it is allowed
-		if cmd.Args()[1] == extends() {
-			words.SetVal([]int64{1})
+func slowRedis(late time.Duration) ratelimit.Client {
+	return fakes.NewClient(func(_ context.Context, cmd redis.Cmder) error {
+		time.Sleep(late)
+		if once, ok := cmd.(*redisexec.Once); ok {
+			cmd = once.Cmder
 		}
-	}
-	return nil
+		if words, ok := cmd.(interface{ SetVal([]int64) }); ok {
+			words.SetVal([]int64{1, 1, 0, 0}) // it is allowed
+			if cmd.Args()[1] == extends() {
+				words.SetVal([]int64{1})
+			}
+		}
+		return nil
+	})
 }
 
 // TestALeaseThatIsOverBeforeTheHandlerRuns is an error, and the handler does not run.
 func TestALeaseThatIsOverBeforeTheHandlerRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reports := ratelimit.Must(ratelimit.NewInFlight(slowRedis{time.Second}, 1, time.Second))
+		reports := ratelimit.Must(ratelimit.NewInFlight(slowRedis(time.Second), 1, time.Second))
 		failed := httplimit.WithErrorHandler(func(w http.ResponseWriter, r *http.Request, err error, next http.Handler) {
 			require.ErrorContains(t, err, "the reply came when the lease could have ended")
 			httplimit.DefaultErrorHandler(w, r, err, next)
@@ -214,7 +215,7 @@ func TestALeaseThatIsOverBeforeTheHandlerRunsGivesTheEstimateBack(t *testing.T) 
 // TestInFlightExtendsTheLease for as long as the handler runs.
 func TestInFlightExtendsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		reports := ratelimit.Must(ratelimit.NewInFlight(slowRedis{}, 1, time.Minute))
+		reports := ratelimit.Must(ratelimit.NewInFlight(slowRedis(0), 1, time.Minute))
 		ran := false
 		failed := httplimit.WithErrorHandler(func(_ http.ResponseWriter, _ *http.Request, err error, _ http.Handler) { t.Error(err) })
 		w := do(inFlight(t, reports, failed)(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -326,26 +327,19 @@ func TestEverySettlerSettles(t *testing.T) {
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 }
 
-// failing refuses all commands once it is down.
-type failing struct {
-	ratelimit.Client
-	down bool
-}
-
-func (f *failing) Process(ctx context.Context, cmd redis.Cmder) error {
-	if f.down {
-		return errors.New("down")
-	}
-	return f.Client.Process(ctx, cmd)
-}
-
 func TestAnOutageBeforeTheSettlement(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
-	client := &failing{Client: s.Client}
+	down := false
+	client := fakes.Before(s.Client, func(context.Context, redis.Cmder) error {
+		if down {
+			return errors.New("down")
+		}
+		return nil
+	})
 	c := newCosting(t, s)
 	c.limiter = ratelimit.Must(ratelimit.NewFixedWindow(client, 1000, time.Minute))
 	h := c.around(func(w http.ResponseWriter, r *http.Request) {
-		client.down = true
+		down = true
 		httplimit.ReportCost(r.Context(), 1)
 		w.WriteHeader(http.StatusAccepted)
 	}, nil)

@@ -31,6 +31,7 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/metric"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/otellimit"
 )
@@ -322,16 +323,12 @@ func checkDashboard(t *testing.T, families map[string]*dto.MetricFamily) {
 	require.Empty(t, slices.Sorted(slices.Values(unused)), "the dashboard shows all metrics")
 }
 
-// A primary that returns an error without a type that is known.
-type down struct{ ratelimit.Limiter }
-
-func (down) TryAcquireN(_ context.Context, key string, _ int) (ratelimit.Result, error) {
-	return ratelimit.Result{}, errors.New("secret: " + key)
-}
-
 func TestTheTextOfAnErrorIsNoLabel(t *testing.T) {
 	s := newService(t)
-	f := ratelimit.Must(ratelimit.NewFallback(down{ratelimit.DenyAll()}, down{ratelimit.DenyAll()}, ratelimit.WithObserver(s.Observe)))
+	down := &limitertest.Stub{Answer: func(_ context.Context, key string, _ int) (r ratelimit.Result, _ error) {
+		return r, errors.New("secret: " + key) // without a type that is known
+	}}
+	f := ratelimit.Must(ratelimit.NewFallback(down, down, ratelimit.WithObserver(s.Observe)))
 	for i := range 100 {
 		_, err := f.TryAcquire(ctx, fmt.Sprint("user:", i))
 		require.ErrorContains(t, err, "secret")

@@ -1,7 +1,6 @@
 package adapters
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -20,23 +19,10 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/httplimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
 // The fields of httplimit, read by a parser of structured fields that others have written.
-
-// answers is a limiter that always gives one answer.
-type answers ratelimit.Result
-
-func (a answers) TryAcquire(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result(a), nil
-}
-func (a answers) TryAcquireN(context.Context, string, int) (ratelimit.Result, error) {
-	return ratelimit.Result(a), nil
-}
-func (a answers) Peek(context.Context, string) (ratelimit.Result, error) {
-	return ratelimit.Result(a), nil
-}
-func (answers) Reset(context.Context, string) error { return nil }
 
 // A policy is a limit of an example.
 type policy struct {
@@ -54,7 +40,7 @@ func serve(t *testing.T, policies ...policy) *httptest.ResponseRecorder {
 		if p.unit != "" {
 			opts = append(opts, httplimit.WithUnit(p.unit))
 		}
-		h = ratelimit.Must(httplimit.New(answers(p.result), httplimit.Everyone(), opts...))(h)
+		h = ratelimit.Must(httplimit.New(&limitertest.Stub{Result: p.result}, httplimit.Everyone(), opts...))(h)
 	}
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))

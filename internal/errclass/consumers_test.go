@@ -17,6 +17,7 @@ import (
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/rpclimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/observe"
 )
@@ -26,14 +27,6 @@ type reply string
 
 func (r reply) Error() string { return string(r) }
 func (reply) RedisError()     {}
-
-// replies is a client whose server gives one reply to every command.
-type replies struct{ err error }
-
-func (r replies) Process(_ context.Context, cmd redis.Cmder) error {
-	cmd.SetErr(r.err)
-	return r.err
-}
 
 // A meaning is what every consumer makes of an error.
 type meaning struct {
@@ -195,7 +188,7 @@ func TestRepliesOfServersMatchAndAreObserved(t *testing.T) {
 	} {
 		var seen []ratelimit.Observation
 		watch := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { seen = append(seen, o) })
-		l := ratelimit.Must(ratelimit.NewFixedWindow(replies{prefix}, 10, time.Minute, watch))
+		l := ratelimit.Must(ratelimit.NewFixedWindow(fakes.Failing(prefix), 10, time.Minute, watch))
 		_, err := l.TryAcquire(t.Context(), "k")
 		require.ErrorAs(t, err, new(redis.Error), "the server's own words stay")
 		for _, s := range []error{ratelimit.ErrCrossSlot, ratelimit.ErrInvalidConfig, ratelimit.ErrCorruptState, ratelimit.ErrTooMuchDebt} {

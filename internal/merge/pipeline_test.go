@@ -13,6 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
@@ -73,33 +74,6 @@ func TestUnknownScriptsGoToEachServerOnce(t *testing.T) {
 	}
 }
 
-// A hook sees commands before the client sends them, and pipelines in its place.
-type hook struct {
-	process  func(cmd redis.Cmder) error
-	pipeline func(cmds []redis.Cmder) error
-}
-
-func (hook) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (h hook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	if h.process == nil {
-		return next
-	}
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if err := h.process(cmd); err != nil {
-			return err
-		}
-		return next(ctx, cmd)
-	}
-}
-
-func (h hook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	if h.pipeline == nil {
-		return next
-	}
-	return func(_ context.Context, cmds []redis.Cmder) error { return h.pipeline(cmds) }
-}
-
 func ringOn(t *testing.T, server *miniredis.Miniredis) *redis.Ring {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": server.Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })
@@ -114,7 +88,7 @@ func TestAPipelineThatWasNotSentIsAnError(t *testing.T) {
 		for _, packed := range []bool{true, false} {
 			server := miniredis.RunT(t)
 			ring := ringOn(t, server)
-			ring.AddHook(hook{pipeline: func([]redis.Cmder) error { return hooked }})
+			ring.AddHook(fakes.Hook{Pipeline: func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return hooked }})
 			exec := counting(ring)
 			if packed {
 				exec.Unpack = func(int64, []int64) {}
@@ -136,7 +110,7 @@ func TestAPipelineThatWasNotSentIsAnError(t *testing.T) {
 // for ever.
 func TestAScriptThatStaysUnknownIsAnError(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	client.AddHook(hook{pipeline: func(cmds []redis.Cmder) error { // as a proxy may
+	client.AddHook(fakes.Hook{Pipeline: func(_ context.Context, cmds []redis.Cmder, _ redis.ProcessPipelineHook) error { // as a proxy may
 		for _, cmd := range cmds {
 			cmd.SetErr(redis.ErrNoScript)
 		}
@@ -157,9 +131,9 @@ func TestAServerOfAClusterIsSentAPipeline(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	t.Cleanup(func() { _ = client.Close() })
 	refusals := 0
-	client.AddHook(hook{process: func(cmd redis.Cmder) error {
+	client.AddHook(fakes.Hook{Command: func(ctx context.Context, cmd redis.Cmder, next redis.ProcessHook) error {
 		if cmd.Name() != "evalsha" {
-			return nil
+			return next(ctx, cmd)
 		}
 		refusals++
 		return serverError("CROSSSLOT Keys in request don't hash to the same slot")

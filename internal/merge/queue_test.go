@@ -475,7 +475,7 @@ func TestGoroutinesEndWithTheirCalls(t *testing.T) {
 // TestAPanicInACallersGoroutineLeavesTheQueueAsItWas.
 func TestAPanicInACallersGoroutineLeavesTheQueueAsItWas(t *testing.T) {
 	s := newServer(10)
-	s.Client = panicking{}
+	s.Client = panicking
 	m := New(s.Executor, asGiven)
 	for range 2 * maxInFlight {
 		require.Panics(t, func() { _, _ = m.Acquire(ctx, "k", 1) })

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
 type serverError string
@@ -20,13 +21,10 @@ type serverError string
 func (e serverError) Error() string { return string(e) }
 func (serverError) RedisError()     {}
 
-type panicking struct{}
-
-func (panicking) Process(context.Context, redis.Cmder) error { panic("boom") }
-
-type exiting struct{}
-
-func (exiting) Process(context.Context, redis.Cmder) error { runtime.Goexit(); return nil }
+var (
+	panicking = fakes.NewClient(func(context.Context, redis.Cmder) error { panic("boom") })
+	exiting   = fakes.NewClient(func(context.Context, redis.Cmder) error { runtime.Goexit(); return nil })
+)
 
 // waitingFor has calls wait until few others are answered. They are then sent together,
 // and are the only ones in flight.
@@ -163,22 +161,14 @@ func TestWhatAnExecutionHasNoTimeFor(t *testing.T) {
 	}
 }
 
-// short is a server that leaves out the end of every reply to many requests.
-type short struct{ *server }
-
-func (s short) Process(ctx context.Context, cmd redis.Cmder) error {
-	if err := s.server.Process(ctx, cmd); err != nil {
-		return err
-	}
-	if reply := cmd.(*redisexec.Once).Cmder.(*redis.IntSliceCmd); len(reply.Val()) > 2 {
-		reply.SetVal(reply.Val()[:3])
-	}
-	return nil
-}
-
 func TestAReplyThatEndsTooSoonIsAnError(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
-		s.Client = short{s}
+		s.Client = fakes.Losing(s, func(cmd redis.Cmder) error { // the end of every reply to many requests
+			if reply := cmd.(*redisexec.Once).Cmder.(*redis.IntSliceCmd); len(reply.Val()) > 2 {
+				reply.SetVal(reply.Val()[:3])
+			}
+			return nil
+		})
 		calls := waitingFor(t, s, m, "a", "b", "c")
 		s.answerFew()
 		s.answerNext(nil)
@@ -186,15 +176,10 @@ func TestAReplyThatEndsTooSoonIsAnError(t *testing.T) {
 	})
 }
 
-// silent returns no error and sends nothing.
-type silent struct{ *server }
-
-func (s silent) Process(context.Context, redis.Cmder) error { return <-s.hold }
-
 func TestAClientThatKeepsACommandIsAnError(t *testing.T) {
 	held(t, 10, func(t *testing.T, s *server, m *Merger) {
 		calls := waitingFor(t, s, m, "a", "b", "c")
-		s.Client = silent{s}
+		s.Client = fakes.NewClient(func(context.Context, redis.Cmder) error { return <-s.hold }) // sends nothing
 		s.answerFew()
 		s.answerNext(nil)
 		for _, c := range calls {
@@ -207,8 +192,8 @@ func TestAClientThatKeepsACommandIsAnError(t *testing.T) {
 // was sent directly if its caller can leave; and the queue goes on.
 func TestAClientThatDoesNotReturnIsAnError(t *testing.T) {
 	for want, client := range map[string]redisclient.Client{
-		"the client or the clock panicked: boom":          panicking{},
-		"the client ended the goroutine (runtime.Goexit)": exiting{},
+		"the client or the clock panicked: boom":          panicking,
+		"the client ended the goroutine (runtime.Goexit)": exiting,
 	} {
 		held(t, 10, func(t *testing.T, s *server, m *Merger) {
 			within, cancel := context.WithCancel(ctx)
