@@ -22,7 +22,10 @@ func TestScriptsLeaseAsTheSearchedModel(t *testing.T) {
 	for name, b := range map[string]quotaslices.Bucket{
 		"one bucket": {Permit: 2, Rules: one, Longs: []int8{2, 5}, Steps: []int8{-1, -3}},
 		"two rates":  {Permit: 2, Rules: two, Longs: []int8{1, 3}},
-		"returns":    {Permit: 1, Rules: one, Longs: []int8{2, 3}, Returns: true, Steps: []int8{-2}},
+		"a short slice after a long one": {
+			Permit: 1, Rules: []quotaslices.Rule{{Limit: 5, Flow: 1}, {Limit: 5, Flow: 2}}, Longs: []int8{1, 4},
+		},
+		"returns": {Permit: 1, Rules: one, Longs: []int8{2, 3}, Returns: true, Steps: []int8{-2}},
 		"two rates, returns and the clock": {
 			Permit: 1, Rules: two, Longs: []int8{1, 2}, Returns: true, Steps: []int8{-2},
 		},
