@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,9 +40,7 @@ func readers(t *testing.T, s *limitertest.Stage) []ratelimit.Limiter {
 		{ratelimit.Per(1_000_000_000, time.Millisecond), 1_000_000_000, 0},
 	} {
 		var opts []ratelimit.Option
-		for _, o := range s.Opts {
-			opts = append(opts, o)
-		}
+		opts = append(opts, s.Opts...)
 		if b.every > 0 {
 			opts = append(opts, ratelimit.WithRefillEvery(b.every))
 		}
@@ -129,10 +128,7 @@ func TestBucketsReadStatesWithAWrongByte(t *testing.T) {
 func TestBucketReadsOfFarMoreThanItHolds(t *testing.T) {
 	for _, stage := range []func(testing.TB) *limitertest.Stage{limitertest.OnMiniredis, limitertest.OnRedis} {
 		s := stage(t)
-		opts := make([]ratelimit.Option, len(s.Opts))
-		for i, o := range s.Opts {
-			opts[i] = o
-		}
+		opts := slices.Clone(s.Opts)
 		large := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1_000_000), 1_000_000_000, opts...))
 		small := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, 365*24*time.Hour), 1, opts...))
 		s.Wipe(t)
