@@ -309,13 +309,13 @@ func TestWhatALocalBucketReports(t *testing.T) {
 		require.NoError(t, err)
 		saw(local("estimate", ratelimit.OutcomeAllowed, 4, 4))
 		refused := local("settle", ratelimit.OutcomeFailed, 2_000_000_000, 0)
-		refused.Source, refused.Err = ratelimit.SourceNone, ticket.Settle(ctx, 2_000_000_000)
+		refused.Source, refused.Err = ratelimit.Source(0), ticket.Settle(ctx, 2_000_000_000)
 		require.ErrorIs(t, refused.Err, ratelimit.ErrTooMuchDebt)
 		saw(refused)
 		require.NoError(t, ticket.Settle(ctx, actual), "it could still be settled")
 		settled := local("settle", ratelimit.OutcomeDone, actual, 0)
 		if actual == 4 {
-			settled.Source = ratelimit.SourceNone // there was nothing to do
+			settled.Source = ratelimit.Source(0) // there was nothing to do
 		}
 		saw(settled)
 		require.NoError(t, l.Reset(ctx, "k"))

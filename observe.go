@@ -142,15 +142,13 @@ func (o Outcome) String() string {
 	return named(int(o), "outcome", "allowed", "denied", "untaken", "done", "failed", "canceled")
 }
 
-// A Source says what answered a call, or failed to answer it.
+// A Source says what answered a call, or failed to answer it. It is 0 if nobody was asked, because of a caller's mistake
+// or because the context had ended.
 type Source int
 
 const (
-	// SourceNone: nobody was asked, because of a caller's mistake or because the context had
-	// ended.
-	SourceNone Source = iota
 	// SourceRedis: Redis.
-	SourceRedis
+	SourceRedis Source = iota + 1
 	// SourceMemory: the memory of a [DenyCache].
 	SourceMemory
 	// SourceFallback: the secondary of a [Fallback].

@@ -57,7 +57,7 @@ func saw(call ratelimit.Call, outcome ratelimit.Outcome, n, taken int, r ratelim
 // unasked is saw of a call about which nobody was asked.
 func unasked(call ratelimit.Call, n int, err error) ratelimit.Observation {
 	o := saw(call, ratelimit.OutcomeFailed, n, 0, ratelimit.Result{}, err)
-	o.Source, o.Batch = ratelimit.SourceNone, 0
+	o.Source, o.Batch = ratelimit.Source(0), 0
 	if errors.Is(err, context.Canceled) {
 		o.Outcome = ratelimit.OutcomeCanceled
 	}
@@ -141,7 +141,7 @@ func TestEveryCallIsObservedOnce(t *testing.T) {
 				want(saw("settle", ratelimit.OutcomeDone, 0, 0, ratelimit.Result{}, nil))
 				require.NoError(t, tickets[1].Settle(ctx, 1))
 				nothing := saw("settle", ratelimit.OutcomeDone, 1, 0, ratelimit.Result{}, nil)
-				nothing.Source, nothing.Batch = ratelimit.SourceNone, 0
+				nothing.Source, nothing.Batch = ratelimit.Source(0), 0
 				want(nothing)
 				require.NoError(t, tickets[2].Settle(ctx, 3))
 				got := rec.took(t)

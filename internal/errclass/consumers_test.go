@@ -39,12 +39,12 @@ type meaning struct {
 }
 
 var (
-	mistake  = meaning{source: ratelimit.SourceNone, status: 500, code: 13}
-	noKey    = meaning{source: ratelimit.SourceNone, status: 400, code: 3}
+	mistake  = meaning{source: ratelimit.Source(0), status: 500, code: 13}
+	noKey    = meaning{source: ratelimit.Source(0), status: 400, code: 3}
 	decision = meaning{success: true, source: ratelimit.SourceRedis, status: 429, code: 8}
 	lost     = meaning{success: true, source: ratelimit.SourceRedis, status: 503, code: 14}
 	damaged  = meaning{source: ratelimit.SourceRedis, status: 500, code: 13}
-	unpicked = meaning{source: ratelimit.SourceNone, status: 503, code: 14}
+	unpicked = meaning{source: ratelimit.Source(0), status: 503, code: 14}
 	outage   = meaning{secondary: true, source: ratelimit.SourceRedis, status: 503, code: 14, open: true}
 )
 
@@ -198,7 +198,7 @@ func TestRepliesOfServersMatchAndAreObserved(t *testing.T) {
 		require.Equal(t, ratelimit.OutcomeFailed, seen[0].Outcome)
 		want := ratelimit.SourceRedis
 		if is == ratelimit.ErrCrossSlot || is == ratelimit.ErrInvalidConfig {
-			want = ratelimit.SourceNone
+			want = ratelimit.Source(0)
 		}
 		require.Equal(t, want, seen[0].Source, "%v", prefix)
 	}
