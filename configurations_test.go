@@ -302,6 +302,7 @@ func drawConfigurations(t *testing.T, s *limitertest.Stage, rng *rand.Rand, fami
 	}
 	var all []*configuration
 	timeless, dated, servers := false, false, 0
+	few := rng.IntN(2) == 0 // entries that have left the windows stay for longer
 	for range 2 + rng.IntN(2) {
 		r := &configuration{}
 		var opts []ratelimit.Option
@@ -322,6 +323,9 @@ func drawConfigurations(t *testing.T, s *limitertest.Stage, rng *rand.Rand, fami
 			if r.bound.Window <= 1000*first && first <= 1000*r.bound.Window { // else one never meets what the other does
 				break
 			}
+		}
+		if few && ratelimit.RemoveFew(t, r.limiter) {
+			r.about += ", few are removed"
 		}
 		timeless = timeless || f.Timeless && !r.byCaller
 		dated = dated || !f.Timeless || r.byCaller

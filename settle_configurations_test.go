@@ -89,6 +89,9 @@ func TestSettlingBesideOtherRules(t *testing.T) {
 				for range 2 + rng.IntN(2) {
 					p, err := f.Draw(rng, s.Client, s.Opts...)
 					require.NoError(t, err)
+					if rng.IntN(2) == 0 {
+						ratelimit.RemoveFew(t, p.Limiter)
+					}
 					pairs, bounds = append(pairs, p), append(bounds, p.Bound)
 				}
 				span := bounds[rng.IntN(len(bounds))].Window
