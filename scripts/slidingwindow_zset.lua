@@ -249,6 +249,7 @@ for goal = which + 0, which + back, back do -- the rank of the first one, and th
     local middle = math.floor((low + high) / 2)
     local number = tonumber(string.sub(call('ZRANGE', key, middle, middle)[1], 1, 10))
     if number and number < goal then low = middle + 1 else high = middle end
+    budget = budget - 1
   end
 end
 local given, latest = low - rank, false

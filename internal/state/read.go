@@ -16,7 +16,7 @@ import (
 
 // Read reads the states of keys, of which each is named as package keyname names them, by one
 // pipeline, and a second one for logs of which entries have left the window: so many entries of each
-// are read. (They are removed when permits are taken, so only a key that is not used any more has many.) What
+// are read. (They are removed when permits are taken, a bounded number at a time, so few keys have many.) What
 // is wrong with a single key is in its State; the error is for what is wrong with the server.
 func Read(ctx context.Context, c redis.Cmdable, names []string, entries int) ([]State, error) {
 	p := c.Pipeline()

@@ -130,6 +130,7 @@ local function decide(key, operations)
           local middle = math.floor((low + high) / 2)
           local number = tonumber(string.sub(call('ZRANGE', key, middle, middle)[1], 1, 10))
           if number and number < goal then low = middle + 1 else high = middle end
+          budget = budget - 1
         end
       end
       local given, latest = low - rank, false
