@@ -38,22 +38,19 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 	keys := joined(append(segments, "{", "}", "{x}"), 3)
 	owners := map[string]string{}
 	limiters := 0
+	algorithms := map[string]limitertest.Variant{} // by their keys
+	for _, v := range limitertest.Variants() {
+		algorithms[v.Key] = v
+	}
 	for _, prefix := range joined(segments, 2) {
 		for _, name := range joined(segments, 2) {
-			for _, build := range []func(ratelimit.Client, ...ratelimit.Option) (ratelimit.Limiter, error){
-				func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-					return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, o...)
-				},
-				func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-					return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 1, o...)
-				},
-			} {
+			for _, v := range algorithms {
 				var sent string // the key of the last script
 				client := fakes.NewClient(func(_ context.Context, cmd redis.Cmder) error {
 					sent = limitertest.Text(cmd.Args()[3])
 					return redis.Nil
 				})
-				l, err := build(client, ratelimit.WithPrefix(prefix), ratelimit.WithName(name))
+				l, err := v.Build(client, ratelimit.WithPrefix(prefix), ratelimit.WithName(name))
 				if err != nil {
 					require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 					continue
@@ -72,7 +69,7 @@ func TestKeysOfTwoLimitersNeverMeet(t *testing.T) {
 			}
 		}
 	}
-	require.Equal(t, (2+9)*2*2, limiters, "two prefixes of one segment, nine of two, two names and two algorithms")
+	require.Equal(t, (2+9)*2*len(algorithms), limiters, "two prefixes of one segment, nine of two, and two names")
 }
 
 func TestPrefixAndNameAreErrorsWhereKeysCouldMeet(t *testing.T) {
