@@ -290,7 +290,8 @@ func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }
 // Reserves reports whether l can reserve.
 func Reserves(l Limiter) bool {
 	c, _ := redisCore(l)
-	return c.isBucket()
+	_, ok := c.decider.(*bucketCore)
+	return ok
 }
 
 // ReceiptOf is what the key holds since a reservation with this reply, and what it held before. ok is
