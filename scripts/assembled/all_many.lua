@@ -229,8 +229,8 @@ local function decide(skipped, request)
           local old
           slices.epochs = ''
           if same then
-            for id, since, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
-              old = since + counted - slices.from
+            for id, began, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
+              old = began + counted - slices.from
               slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
             end
           end

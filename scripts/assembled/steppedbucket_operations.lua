@@ -313,8 +313,8 @@ local function decide(key, operations)
           local old
           slices.epochs = ''
           if same then
-            for id, since, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
-              old = since + counted - slices.from
+            for id, began, slack in string.gmatch(epochs, ',(%d+),(%d+),(%d+)') do
+              old = began + counted - slices.from
               slices.epochs = string.format('%s,%s,%d,%d', slices.epochs, id, old, math.min(slack, whole))
             end
           end
@@ -543,10 +543,10 @@ local function decide(key, operations)
         local ends, older, newer = present + lasts, ''
         if slices then
           ends = math.max(ends, slices.ends)
-          for of, since, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
+          for of, began, slack in string.gmatch(slices.epochs, ',(%d+),(%d+),(%d+)') do
             older = newer or ''
-            newer = string.format(',%s,%s,%d', of, since, math.max(math.min(slack, spared), 0))
-            epoch = since + 0 < turn and of or 0
+            newer = string.format(',%s,%s,%d', of, began, math.max(math.min(slack, spared), 0))
+            epoch = began + 0 < turn and of or 0
           end
         end
         if epoch == 0 then
