@@ -82,8 +82,10 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 		}
 	}
 	for i, c := range joined {
-		o := Observation{Call: c.op().call, Source: SourceRedis, Batch: 1, Result: taken[i].result, Err: taken[i].err}
-		c.report(ctx, began, o, err == nil && whole.Allowed)
+		if c.limiter.watch != nil {
+			o := Observation{Call: c.op().call, Source: SourceRedis, Batch: 1, Key: c.key, N: c.n, Result: taken[i].result, Err: taken[i].err}
+			c.report(ctx, began, o, err == nil && whole.Allowed)
+		}
 	}
 	if err != nil {
 		return AllResult{}, &slotErrors{err, failed.of(places)}
@@ -127,7 +129,9 @@ func (s claimSet) of(places []int) (claims claimSet) {
 // reportRefused reports a call that failed before Redis was asked, to every limiter.
 func reportRefused(ctx context.Context, began time.Time, claims []Claim, err error) {
 	for _, c := range claims {
-		c.report(ctx, began, Observation{Call: c.op().call, Err: err}, false)
+		if w := c.limiter.watch; w != nil {
+			w.end(ctx, began, Observation{Call: c.op().call, Key: c.key, N: c.n, Err: err})
+		}
 	}
 }
 

@@ -25,6 +25,12 @@ type decidesTogether interface {
 // decideInMemory decides claims on limiters in memory, all or nothing.
 func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult, error) {
 	began := time.Now()
+	tell := func(c Claim, o Observation) {
+		if w := c.outer.(decidesTogether).observers(); w != nil {
+			o.Call, o.Key, o.N = c.opOr(looks).call, c.key, c.n
+			w.end(ctx, began, o)
+		}
+	}
 	joined, places, err := joinInMemory(claims)
 	if err == nil {
 		for _, c := range joined {
@@ -35,7 +41,7 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 	}
 	if err != nil {
 		for _, c := range claims {
-			c.report(ctx, began, Observation{Call: c.opOr(looks).call, Err: err}, false)
+			tell(c, Observation{Err: err})
 		}
 		return AllResult{}, err
 	}
@@ -54,10 +60,18 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 		} else {
 			r.Result = governs(r.Result, p.Result)
 		}
-		if allowed && !looks {
+		o := Observation{Source: SourceLocal, Result: p.Result}
+		switch {
+		case looks:
+		case allowed:
 			c.outer.(decidesTogether).give(c, p)
+			if c.holds() {
+				o.HeldChange = c.n
+			}
+		case p.Result.Allowed:
+			o.Outcome = OutcomeUntaken
 		}
-		c.report(ctx, began, Observation{Call: c.opOr(looks).call, Source: SourceLocal, Result: p.Result}, allowed)
+		tell(c, o)
 	}
 	r.Parts = spread(answers, places)
 	return r, nil
