@@ -447,7 +447,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts
 	for i, c := range claims {
 		part := g.part(reply, i, c, looks)
 		if parts != nil {
-			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.isBucket()}
 			if c.settle && !looks {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.decider.(charger).newTicket(c.key, c.n, reply.Index, words)

@@ -95,7 +95,7 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 		if places != nil {
 			place = places[i]
 		}
-		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold}
+		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.isBucket()}
 		if c.settle && whole.Allowed {
 			r.Parts[i].Ticket = taken[place].ticket
 		}
@@ -153,7 +153,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 			*a = slotAnswer{err: c.limiter.failed(ctx, c.key, await.Unfinished(recover()))}
 		}
 	}()
-	_, a.bucket = c.limiter.decider.(*bucketCore)
+	a.bucket = c.limiter.isBucket()
 	o := Observation{Key: c.key, N: c.n}
 	if f, ok := c.limiter.decider.(*InFlight); ok {
 		a.hold, _ = f.take(ctx, &o)

@@ -303,6 +303,12 @@ func (c *core) now() (int64, error) {
 	return 0, fmt.Errorf("%w: WithClock: the clock reads %v, outside 1970 to 2112", ErrInvalidConfig, t)
 }
 
+// isBucket reports whether c is that of a token or leaky bucket.
+func (c *core) isBucket() bool {
+	_, ok := c.decider.(*bucketCore)
+	return ok
+}
+
 // holds reports whether c is that of an InFlight.
 func (c *core) holds() bool {
 	_, ok := c.decider.(*InFlight)

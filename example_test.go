@@ -143,7 +143,7 @@ func ExampleClaim_Estimate() {
 		if err != nil {
 			return err // no decision was made
 		}
-		defer all.Finish(ctx, nil)
+		defer all.Release(ctx)
 		if err := all.Err(); err != nil {
 			return err // denied
 		}

@@ -290,8 +290,7 @@ func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }
 // Reserves reports whether l can reserve.
 func Reserves(l Limiter) bool {
 	c, _ := redisCore(l)
-	_, ok := c.decider.(*bucketCore)
-	return ok
+	return c.isBucket()
 }
 
 // ReceiptOf is what the key holds since a reservation with this reply, and what it held before. ok is

@@ -10,6 +10,7 @@ type kind struct {
 	most   int    // permits that one call can get; 0: not known
 	inside any    // what a decorator asks; nil also of a Choice, which asks another one for each call
 	client Client // of one that decides on Redis, or of an All; nil if there is none
+	bucket bool   // permits come back one by one; not known of what is inside a decorator
 	role   role
 }
 
@@ -48,7 +49,7 @@ func kindOnRedis(self any, c *core) kind {
 	if !c.made() {
 		return kind{self: self, role: onRedis}
 	}
-	return kind{self: self, role: onRedis, core: c, most: c.most, client: c.exec.Client}
+	return kind{self: self, role: onRedis, core: c, most: c.most, client: c.exec.Client, bucket: c.isBucket()}
 }
 
 // kindAround is the kind of a decorator around a limiter.

@@ -54,7 +54,7 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 	var r AllResult
 	for i, c := range joined {
 		p := &answers[i]
-		p.Result = Result(questions[i].Answer)
+		p.Result, p.Bucket = Result(questions[i].Answer), kindOf(c.outer).bucket
 		if i == 0 {
 			r.Result = p.Result
 		} else {

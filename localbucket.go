@@ -32,7 +32,7 @@ type LocalTokenBucket struct {
 }
 
 func (l *LocalTokenBucket) kind() kind {
-	k := kind{self: l, role: inMemory}
+	k := kind{self: l, role: inMemory, bucket: true}
 	if l.buckets != nil {
 		k.most = int(l.buckets.Rule.Size)
 	}

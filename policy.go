@@ -55,6 +55,7 @@ type outcome struct {
 	ticket      *Ticket
 	hold        *Hold
 	reservation *Reservation
+	bucket      bool         // see PartResult
 	parts       []PartResult // of several claims; with them they have the tickets and the holds
 	joined      claimSet     // claims that count together with another one: their answers are about the sum
 }
@@ -84,7 +85,7 @@ func (o *outcome) all(c *call) (AllResult, error) {
 		return AllResult{}, o.err
 	}
 	if o.parts == nil {
-		o.parts = []PartResult{{Result: o.result, Ticket: o.ticket, Hold: o.hold}}
+		o.parts = []PartResult{{Result: o.result, Ticket: o.ticket, Hold: o.hold, Bucket: o.bucket}}
 	}
 	for i, claim := range c.claims {
 		name := cmp.Or(claim.name, o.parts[i].Name)
@@ -195,7 +196,9 @@ func (c *call) decideOne(ctx context.Context) outcome {
 		return failedWith(err)
 	}
 	claim := &c.claims[0]
-	return c.opOf(0).decide(ctx, claim.decider(), c, claim)
+	o := c.opOf(0).decide(ctx, claim.decider(), c, claim)
+	o.bucket = claim.isBucket()
+	return o
 }
 
 // decider is what decides the claim once its policies are taken off, a Limiter or a Holder; nil if it was not made.
@@ -207,6 +210,13 @@ func (c *Claim) decider() any {
 		return c.outer
 	}
 	return c.limiter.decider
+}
+
+func (c *Claim) isBucket() bool {
+	if c.limiter != nil {
+		return c.limiter.isBucket()
+	}
+	return kindOf(c.outer).bucket
 }
 
 // decideTogether has several limiters decide, all or nothing: all on Redis, or all in memory.

@@ -96,7 +96,7 @@ func checkPrintable(what, name string) error {
 
 // WithBucket says that the limiter's answers are those of a token or leaky bucket, for
 // [Decision.EffectiveWindow]. A bucket inside a decorator (DenyCache, Fallback, Choice) needs it;
-// one that is given to New or Limit itself is known as such. Without it, clients that spread their requests
+// one that is given to New itself is known as such. Without it, clients that spread their requests
 // evenly are slower than they have to be, and never denied. It is about one limit.
 func WithBucket() Option {
 	return aboutLimit("WithBucket", func(l *limit) error {

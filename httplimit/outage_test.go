@@ -32,9 +32,9 @@ func TestSeveralLimitsThroughAnOutage(t *testing.T) {
 	tokens := local(20)
 	held := ratelimit.Must(ratelimit.NewLocalInFlight(1))
 	h := all(t,
-		httplimit.Limit(ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket("address", 9))), local(3), policy)), clientIP(t, nil), httplimit.WithBucket()),
+		httplimit.Limit(ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewDenyCache(bucket("address", 9))), local(3), policy)), clientIP(t, nil)),
 		httplimit.Limit(ratelimit.Must(ratelimit.NewFallback(bucket("tokens", 100), tokens, policy)), customer,
-			httplimit.WithCost(func(*http.Request) int { return 10 }), httplimit.WithReportedCost(), httplimit.WithBucket()),
+			httplimit.WithCost(func(*http.Request) int { return 10 }), httplimit.WithReportedCost()),
 		httplimit.InFlight(ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.Must(ratelimit.NewInFlight(client, 5, time.Hour, ratelimit.WithName("running"))), held, policy)), httplimit.Everyone()),
 	)
 	var inside func(w http.ResponseWriter, r *http.Request)

@@ -215,6 +215,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		}
 		d := q.decision
 		d.Result = p.Result
+		d.Bucket = d.Bucket || p.Bucket
 		if d.InFlight && !p.Result.Allowed {
 			d.Result.RetryAfter = q.limit.retryAfter
 		}

@@ -240,7 +240,7 @@ func TestPlansAmongSeveralLimits(t *testing.T) {
 	var plan ratelimit.Limiter = free
 	plans := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return plan, nil }))
 	h := all(t, httplimit.Limit(address, clientIP(t, nil)),
-		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan"), httplimit.WithBucket()))(served)
+		httplimit.Limit(plans, ratelimit.Must(httplimit.APIKey("X-Api-Key")), httplimit.WithPolicy("plan")))(served)
 	ask := func() *httptest.ResponseRecorder { return do(h, from("192.0.2.1", "a")) }
 	for _, want := range []string{`"plan";r=1;t=60`, `"plan";r=0;t=1`} {
 		require.Equal(t, want, ask().Header().Values("RateLimit")[1], "of a bucket")

@@ -125,13 +125,13 @@ func (s *service) public(l limits, proxies []netip.Prefix) (handler http.Handler
 	perAddress := httplimit.Limit(l.address, address)
 	limits := []httplimit.Option{
 		perAddress,
-		httplimit.Limit(l.everybody, httplimit.Everyone(), httplimit.WithBucket(), httplimit.WithServiceUnavailable()),
+		httplimit.Limit(l.everybody, httplimit.Everyone(), httplimit.WithServiceUnavailable()),
 		httplimit.Limit(l.customer, customer, httplimit.WithPolicy("customer"), httplimit.WithBucket()),
 	}
 	cheap := ratelimit.Must(httplimit.NewAll(limits...))
 	expensive := ratelimit.Must(httplimit.NewAll(append(limits,
 		httplimit.InFlight(l.running, customer),
-		httplimit.Limit(l.tokens, customer, httplimit.WithCost(func(*http.Request) int { return 500 }), httplimit.WithReportedCost(), httplimit.WithBucket()))...))
+		httplimit.Limit(l.tokens, customer, httplimit.WithCost(func(*http.Request) int { return 500 }), httplimit.WithReportedCost()))...))
 	tries := ratelimit.Must(httplimit.NewAll(httplimit.Limit(l.loginAddress, address), httplimit.Limit(l.loginUser, user)))
 
 	// What the authentication turns away counts by address too.
