@@ -28,6 +28,15 @@ func allowedBy(limit int, window time.Duration, remaining int, resetAfter time.D
 	return ratelimit.Result{Allowed: true, Limit: limit, Window: window, Remaining: remaining, ResetAfter: resetAfter}
 }
 
+// isBucket reports whether the permits of l come back one by one.
+func isBucket(l ratelimit.Limiter) bool {
+	switch l.(type) {
+	case *ratelimit.TokenBucket, *ratelimit.LeakyBucket:
+		return true
+	}
+	return false
+}
+
 func deniedBy(limit int, window time.Duration, remaining int, retryAfter, resetAfter time.Duration) ratelimit.Result {
 	return ratelimit.Result{Limit: limit, Window: window, Remaining: remaining, RetryAfter: retryAfter, ResetAfter: resetAfter}
 }
