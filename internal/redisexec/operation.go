@@ -55,7 +55,7 @@ type Detail struct {
 	Late func(Reply, error)
 }
 
-// IfLate is Late, nil also if there is no Detail.
+// IfLate is the Late of the Detail. It is nil if the operation has no Detail.
 func (o Operation) IfLate() func(Reply, error) {
 	if o.Detail == nil {
 		return nil
