@@ -16,6 +16,13 @@ import (
 
 const root = "../../.."
 
+// A capability that came after the redesign may add to the root package, to its documentation and to the guides; each
+// line says how much. All together add at most 35 names.
+var capabilities = []struct {
+	name                                               string
+	files, lines, names, methods, doc, guides, scripts int
+}{}
+
 // TestTheRootPackageStaysSmall: what these numbers bound is what a newcomer has to read, and what a maintainer has to keep in
 // mind. A change that passes one of them is a reason to look for a simpler one.
 func TestTheRootPackageStaysSmall(t *testing.T) {
@@ -23,25 +30,34 @@ func TestTheRootPackageStaysSmall(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d files, %d lines, %d exported names, %d methods, a knot of %d files: %s",
 		p.Files, p.Lines, p.Names, p.Methods, len(p.Knot), strings.ReplaceAll(strings.Join(p.Knot, " "), root+"/", ""))
-	require.LessOrEqual(t, p.Files, 40, "files")
-	require.LessOrEqual(t, p.Lines, 9_000, "lines")
-	require.LessOrEqual(t, p.Names, 130, "exported names")
-	require.LessOrEqual(t, p.Methods, 125, "methods")
+	files, lines, names, methods, docLines := 40, 9_000, 130, 125, 2_110 // of the doc, 2,000 are aimed at
+	for _, c := range capabilities {
+		files, lines, names, methods, docLines = files+c.files, lines+c.lines, names+c.names, methods+c.methods, docLines+c.doc
+	}
+	require.LessOrEqual(t, names, 165, "names of all capabilities")
+	require.LessOrEqual(t, p.Files, files, "files")
+	require.LessOrEqual(t, p.Lines, lines, "lines")
+	require.LessOrEqual(t, p.Names, names, "exported names")
+	require.LessOrEqual(t, p.Methods, methods, "methods")
 	require.LessOrEqual(t, len(p.Knot), 25, "files of which each needs all others: %v", p.Knot)
 
 	doc := exec.Command("go", "doc", "-all", ".")
 	doc.Dir = root
 	text, err := doc.Output()
 	require.NoError(t, err)
-	lines := bytes.Count(text, []byte("\n"))
-	t.Logf("go doc -all: %d lines", lines)
-	require.LessOrEqual(t, lines, 2_110, "lines of go doc -all: 2,000 are aimed at")
+	got := bytes.Count(text, []byte("\n"))
+	t.Logf("go doc -all: %d lines", got)
+	require.LessOrEqual(t, got, docLines, "lines of go doc -all")
 }
 
 // TestTheDocsStayShort counts the guides, and the scripts that are checked in as Redis runs them.
 func TestTheDocsStayShort(t *testing.T) {
-	require.LessOrEqual(t, linesBelow(t, "docs", ".md"), 3_480, "3,400 are aimed at")
-	require.LessOrEqual(t, linesBelow(t, "scripts/assembled", ".lua"), 5_345, "5,000 are aimed at")
+	guides, scripts := 3_480, 5_345 // 3,400 and 5,000 are aimed at
+	for _, c := range capabilities {
+		guides, scripts = guides+c.guides, scripts+c.scripts
+	}
+	require.LessOrEqual(t, linesBelow(t, "docs", ".md"), guides)
+	require.LessOrEqual(t, linesBelow(t, "scripts/assembled", ".lua"), scripts)
 }
 
 // linesBelow counts the lines of the files below a folder with this ending.
