@@ -20,8 +20,9 @@ import (
 // connection (r.RemoteAddr), and no header counts. With them, and if the connection comes from
 // one, X-Forwarded-For is read from the right, through all its lines: each trusted proxy has appended the
 // address from which it was called, and the first address that is not trusted is the client's. The client
-// itself may have written anything to the left of that, which is not even parsed. For proxies that write
-// Forwarded (RFC 7239), see [WithForwarded]. If all addresses are trusted, the leftmost is the client.
+// itself may have written anything to the left of that, which is not even parsed. If all addresses are trusted,
+// the leftmost is the client. Proxies that write Forwarded (RFC 7239) need [WithForwarded], those that write one
+// address into a header of their own [WithClientHeader].
 //
 // [ErrBadKey] is the error for anything but an address where a trusted proxy should have written
 // one, such as "unknown", an obfuscated name, or nothing. An r.RemoteAddr that is no address, as on a Unix
@@ -31,7 +32,7 @@ import (
 // ClientIP's own error wraps ratelimit.ErrInvalidConfig: a prefix that is not valid, or that
 // trusts every address, or an option that cannot work.
 func ClientIP(trusted []netip.Prefix, opts ...ClientIPOption) (KeyFunc, error) {
-	c := &clientIP{ipv6Bits: 64}
+	c := &clientIP{ipv4Bits: 32, ipv6Bits: 64}
 	for i, p := range trusted {
 		folded, err := foldPrefix(p)
 		if err != nil {
@@ -47,13 +48,21 @@ func ClientIP(trusted []netip.Prefix, opts ...ClientIPOption) (KeyFunc, error) {
 			return nil, err
 		}
 	}
-	if c.forwarded && len(c.trusted) == 0 {
-		return nil, invalidConfig("WithForwarded: no network is trusted, so that no header counts; give ClientIP the networks of the proxies")
+	switch {
+	case c.forwarded && c.header != "":
+		return nil, invalidConfig("WithForwarded and WithClientHeader: only one header is read; give one of them")
+	case len(c.trusted) > 0:
+	case c.forwarded:
+		return nil, invalidConfig("WithForwarded: %s", nobodyTrusted)
+	case c.header != "":
+		return nil, invalidConfig("WithClientHeader: %s", nobodyTrusted)
 	}
 	return c.key, nil
 }
 
-// A ClientIPOption is [WithForwarded] or [WithIPv6Prefix].
+const nobodyTrusted = "no network is trusted, so that no header counts; give ClientIP the networks of the proxies"
+
+// A ClientIPOption is [WithForwarded], [WithClientHeader], [WithIPv4Prefix] or [WithIPv6Prefix].
 type ClientIPOption func(*clientIP) error
 
 // WithForwarded reads the header Forwarded (RFC 7239) instead of X-Forwarded-For. Only one of
@@ -61,6 +70,41 @@ type ClientIPOption func(*clientIP) error
 func WithForwarded() ClientIPOption {
 	return func(c *clientIP) error {
 		c.forwarded = true
+		return nil
+	}
+}
+
+// WithClientHeader reads the client's address from a header that the proxy in front of the service sets itself, such as
+// CF-Connecting-IP, True-Client-IP or X-Real-IP, instead of X-Forwarded-For. It counts only if the connection
+// comes from a trusted network; it has one line with one address, otherwise the error is [ErrBadKey]. The proxy must
+// replace what a client has sent under this name, and no client may reach a trusted network around the proxy:
+// otherwise it chooses its key. Where a second proxy stands between, that one is what has to be trusted.
+func WithClientHeader(name string) ClientIPOption {
+	return func(c *clientIP) error {
+		canonical, err := headerName("WithClientHeader", name)
+		if err != nil {
+			return err
+		}
+		switch canonical {
+		case "X-Forwarded-For":
+			return invalidConfig("WithClientHeader: %s is a list that each proxy appends to, and read without this option", name)
+		case "Forwarded":
+			return invalidConfig("WithClientHeader: Forwarded is a list that each proxy appends to; give WithForwarded")
+		}
+		c.header = canonical
+		return nil
+	}
+}
+
+// WithIPv4Prefix groups IPv4 clients by the first bits of their address; each address is one client if not given. A
+// company or a mobile network has many people behind one address, so a shorter prefix limits strangers together: it is for
+// clients that change their address within a network. bits is 1 to 32.
+func WithIPv4Prefix(bits int) ClientIPOption {
+	return func(c *clientIP) error {
+		if bits < 1 || bits > 32 {
+			return invalidConfig("WithIPv4Prefix: %d is not between 1 and 32", bits)
+		}
+		c.ipv4Bits = bits
 		return nil
 	}
 }
@@ -81,6 +125,8 @@ func WithIPv6Prefix(bits int) ClientIPOption {
 type clientIP struct {
 	trusted   []netip.Prefix
 	forwarded bool
+	header    string // canonical; "": none
+	ipv4Bits  int
 	ipv6Bits  int
 }
 
@@ -109,9 +155,12 @@ func (c *clientIP) key(r *http.Request) (string, error) {
 	client := peer
 	if c.trusts(peer) {
 		var err error
-		if c.forwarded {
+		switch {
+		case c.header != "":
+			client, err = c.single(peer, r.Header[c.header])
+		case c.forwarded:
 			client, err = c.walk(peer, r.Header["Forwarded"], "Forwarded", cutForwarded, parseForwarded)
-		} else {
+		default:
 			client, err = c.walk(peer, r.Header["X-Forwarded-For"], "X-Forwarded-For", cutList, parseHost)
 		}
 		if err != nil {
@@ -154,14 +203,34 @@ func (c *clientIP) walk(
 	return client, nil
 }
 
+// single reads the one address of the proxy's own header.
+func (c *clientIP) single(peer netip.Addr, lines []string) (netip.Addr, error) {
+	if len(lines) != 1 {
+		return netip.Addr{}, badKey("%s has %d lines where the proxy %v should have written one", c.header, len(lines), peer)
+	}
+	value := strings.Trim(lines[0], " \t")
+	client, ok := parseHost(value)
+	if !ok {
+		return netip.Addr{}, badKey("%s has %q where the proxy %v should have written an IP address", c.header, shorten(value), peer)
+	}
+	return client, nil
+}
+
 func (c *clientIP) keyOf(a netip.Addr) string {
 	var space [64]byte
 	b := append(space[:0], "ip:"...)
 	a = embedded(a)
-	if a.Is4() || c.ipv6Bits == 128 || localNAT64.Contains(a) {
+	bits := c.ipv6Bits
+	switch {
+	case a.Is4():
+		bits = c.ipv4Bits
+	case localNAT64.Contains(a):
+		bits = 128
+	}
+	if bits == a.BitLen() {
 		return string(a.AppendTo(b))
 	}
-	p, _ := a.Prefix(c.ipv6Bits) // the bits were checked
+	p, _ := a.Prefix(bits) // the bits were checked
 	return string(p.AppendTo(b))
 }
 

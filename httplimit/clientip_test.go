@@ -209,6 +209,59 @@ func TestAnIPv4AddressInside(t *testing.T) {
 	require.Equal(t, "ip:203.0.113.7", got)
 }
 
+// TestTheProxysOwnHeader: one address in one line, and only from a proxy that is trusted.
+func TestTheProxysOwnHeader(t *testing.T) {
+	key := clientIP(t, proxies, httplimit.WithClientHeader("cf-connecting-ip"))
+	for name, c := range map[string]struct {
+		peer  string
+		lines []string
+		want  string // "": ErrBadKey
+	}{
+		"IPv4":                       {"10.0.0.1:1", []string{"203.0.113.7"}, "ip:203.0.113.7"},
+		"with a port, and spaces":    {"10.0.0.1:1", []string{" 203.0.113.7:443\t"}, "ip:203.0.113.7"},
+		"IPv6":                       {"[2001:db8:ffff::1]:1", []string{"2001:db8:1:2:3:4:5:6"}, "ip:2001:db8:1:2::/64"},
+		"NAT64":                      {"10.0.0.1:1", []string{"64:ff9b::203.0.113.7"}, "ip:203.0.113.7"},
+		"an address that is trusted": {"10.0.0.1:1", []string{"10.9.9.9"}, "ip:10.9.9.9"},
+		"not from a proxy":           {"203.0.113.9:1", []string{"192.0.2.1"}, "ip:203.0.113.9"},
+		"no header":                  {"10.0.0.1:1", nil, ""},
+		"two lines":                  {"10.0.0.1:1", []string{"192.0.2.1", "203.0.113.7"}, ""},
+		"a list":                     {"10.0.0.1:1", []string{"192.0.2.1, 203.0.113.7"}, ""},
+		"empty":                      {"10.0.0.1:1", []string{""}, ""},
+		"no address":                 {"10.0.0.1:1", []string{"unknown"}, ""},
+	} {
+		r := newRequest("GET", "/")
+		r.RemoteAddr = c.peer
+		r.Header["X-Forwarded-For"], r.Header["Forwarded"] = []string{"192.0.2.99"}, []string{"for=192.0.2.99"}
+		if c.lines != nil {
+			r.Header["Cf-Connecting-Ip"] = c.lines
+		}
+		got, err := key(r)
+		require.Equal(t, c.want, got, name)
+		if c.want != "" {
+			require.NoError(t, err, name)
+			continue
+		}
+		require.ErrorIs(t, err, httplimit.ErrBadKey, name)
+		require.ErrorContains(t, err, "Cf-Connecting-Ip has", name)
+		require.ErrorContains(t, err, "10.0.0.1 should have written", name)
+	}
+}
+
+func TestIPv4Prefixes(t *testing.T) {
+	for bits, want := range map[int]string{1: "ip:128.0.0.0/1", 8: "ip:203.0.0.0/8", 24: "ip:203.0.113.0/24", 31: "ip:203.0.113.6/31", 32: "ip:203.0.113.7"} {
+		key := clientIP(t, nil, httplimit.WithIPv4Prefix(bits), httplimit.WithIPv6Prefix(128))
+		for peer, want := range map[string]string{
+			"203.0.113.7:1": want, "[::ffff:203.0.113.7]:1": want, "[64:ff9b::203.0.113.7]:1": want, "[2001:db8::1]:1": "ip:2001:db8::1",
+		} {
+			r := newRequest("GET", "/")
+			r.RemoteAddr = peer
+			got, err := key(r)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+	}
+}
+
 func TestIPv6Prefixes(t *testing.T) {
 	for bits, want := range map[int]string{
 		1: "ip:::/1", 48: "ip:2001:db8:1::/48", 56: "ip:2001:db8:1:200::/56", 64: "ip:2001:db8:1:203::/64", 127: "ip:2001:db8:1:203::4/127", 128: "ip:2001:db8:1:203::5",
@@ -237,6 +290,13 @@ func TestClientIPRefusesWhatCannotWork(t *testing.T) {
 		"more than mapped":            {trusted: prefixes("::ffff:10.0.0.0/95"), message: "is partly IPv4 in IPv6 form"},
 		"no bits":                     {opts: []httplimit.ClientIPOption{httplimit.WithIPv6Prefix(0)}, message: "WithIPv6Prefix: 0 is not between 1 and 128"},
 		"too many bits":               {opts: []httplimit.ClientIPOption{httplimit.WithIPv6Prefix(129)}, message: "WithIPv6Prefix: 129 is not between 1 and 128"},
+		"no IPv4 bits":                {opts: []httplimit.ClientIPOption{httplimit.WithIPv4Prefix(0)}, message: "WithIPv4Prefix: 0 is not between 1 and 32"},
+		"too many IPv4 bits":          {opts: []httplimit.ClientIPOption{httplimit.WithIPv4Prefix(33)}, message: "WithIPv4Prefix: 33 is not between 1 and 32"},
+		"no name of a header":         {trusted: proxies, opts: []httplimit.ClientIPOption{httplimit.WithClientHeader("a b")}, message: `WithClientHeader: "a b" is not the name of a header`},
+		"a list as a header":          {trusted: proxies, opts: []httplimit.ClientIPOption{httplimit.WithClientHeader("x-forwarded-for")}, message: "x-forwarded-for is a list"},
+		"another list as a header":    {trusted: proxies, opts: []httplimit.ClientIPOption{httplimit.WithClientHeader("Forwarded")}, message: "give WithForwarded"},
+		"two headers":                 {trusted: proxies, opts: []httplimit.ClientIPOption{httplimit.WithClientHeader("X-Real-IP"), httplimit.WithForwarded()}, message: "only one header is read"},
+		"a header from nobody":        {opts: []httplimit.ClientIPOption{httplimit.WithClientHeader("X-Real-IP")}, message: "WithClientHeader: no network is trusted"},
 		"no option":                   {opts: []httplimit.ClientIPOption{nil}, message: "option 1 is nil"},
 		"a header that is never read": {opts: []httplimit.ClientIPOption{httplimit.WithForwarded()}, message: "no network is trusted"},
 	} {
