@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 
@@ -56,8 +55,8 @@ func (l *login) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !tries.Allowed {
-		w.Header().Set("Retry-After", strconv.Itoa(httplimit.Decision{Result: tries.Result}.RetryAfter()))
-		http.Error(w, "too many tries", http.StatusTooManyRequests)
+		// Only the time: the rest of the result would say which limit denied.
+		httplimit.Deny(w, r, httplimit.Decision{Policy: "login", Result: ratelimit.Result{RetryAfter: tries.RetryAfter}})
 		return
 	}
 	ok, err := l.check(ctx, user, r.PostFormValue("password"))

@@ -63,7 +63,10 @@ const (
 	later   = "503  try again later"
 )
 
-func denied(seconds int) string { return fmt.Sprintf("429 %d too many tries", seconds) }
+func denied(seconds int) string {
+	return fmt.Sprintf(`429 %d {"type":"https://iana.org/assignments/http-problem-types#quota-exceeded",`+
+		`"title":"Request cannot be satisfied as assigned quota has been exceeded","status":429,"violated-policies":["login"]}`, seconds)
+}
 
 // The sixth try is denied, with the right password too, and from every address; a quarter of an
 // hour after the first the next one is free.
