@@ -147,6 +147,7 @@ func (m *middleware) acquire(r *http.Request, l *limit, key string, cost int) (r
 }
 
 func (m *middleware) setHeaders(h http.Header, r *http.Request, d Decision) {
+	keep(r.Context(), d)
 	if !d.Result.Allowed {
 		forgetAnswer(h) // before the fields, which users can write too
 	}
