@@ -118,10 +118,10 @@ func (m *middleware) together() (func(http.Handler) http.Handler, error) {
 	switch {
 	case len(m.limits) < 1 || len(m.limits) > mostLimits:
 		return nil, invalidConfig("NewAll: %d limits; give 1 to %d", len(m.limits), mostLimits)
-	case m.maxWait > 0:
-		return nil, invalidConfig("WithMaxWait: several limits and permits in flight are not waited for; give it to New")
+	case m.maxWait > 0 && m.holds():
+		return nil, invalidConfig("WithMaxWait: nobody knows when a request ends, so that permits in flight are not waited for; put a NewInFlight around the limits that are")
 	}
-	if m.readFirst > 0 {
+	if m.readFirst > 0 && m.maxWait == 0 {
 		return nil, errNoWait
 	}
 	if err := m.check(); err != nil {
@@ -179,7 +179,6 @@ func (l *limit) claim(key string, n int) ratelimit.Claim {
 }
 
 func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next http.Handler) {
-	ctx := r.Context()
 	var space [mostLimits]ratelimit.Claim
 	all := space[:0]
 	var asked [mostLimits]question // one for each claim
@@ -198,7 +197,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		next.ServeHTTP(w, r)
 		return
 	}
-	answer, err := ratelimit.TryAcquireAcrossSlots(ctx, all...)
+	answer, err := integration.AcquireAll(r.Context(), all, m.maxWait, func() bool { return m.readFirst == 0 || readBody(r, m.readFirst) })
 	if err != nil {
 		m.fail(w, r, err, next)
 		return

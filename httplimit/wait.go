@@ -23,8 +23,11 @@ import (
 //
 // Each request that waits keeps its goroutine and its connection: if many clients may wait, limit
 // their number outside, with [NewInFlight] for example. A request that is allowed at once costs as
-// much as without this option; one that waits asks Redis at least once more. The option is for
-// [New], and not together with WithSettle or WithReportedCost.
+// much as without this option; one that waits asks Redis at least once more.
+//
+// The limits of [NewAll] promise no turn: a request that several limits decide asks again when the denial says, and the
+// longest Retry-After of those that deny must be shorter than d. The option is not for permits in flight, and in [New] not
+// together with WithSettle or WithReportedCost.
 func WithMaxWait(d time.Duration) Option {
 	return aboutWhole("WithMaxWait", func(m *middleware) error {
 		if d < integration.LeastWait {

@@ -15,6 +15,7 @@ import (
 	"github.com/tryacquire/ratelimit/httplimit"
 	"github.com/tryacquire/ratelimit/internal/testing/integrationtest"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/ratelimittest"
 )
 
 // TestARequestWaits for less than the bound, and is denied at once if it would have to wait longer.
@@ -52,6 +53,42 @@ func TestARequestWaits(t *testing.T) {
 		w, at = ask()
 		require.Equal(t, 204, w.Code, "a microsecond less")
 		require.Equal(t, 1500*time.Millisecond, at, "no room for a random delay")
+	})
+}
+
+// TestARequestWaitsForSeveralLimits, with a cost that is settled: the limit that denies says when it asks again.
+func TestARequestWaitsForSeveralLimits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		requests := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerSecond(1), 1, ratelimit.WithName("requests")))
+		bytes := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 10, 5*time.Second, ratelimit.WithName("bytes")))
+		h := all(t, httplimit.WithMaxWait(3*time.Second),
+			httplimit.Limit(requests, httplimit.Everyone()),
+			httplimit.Limit(bytes, httplimit.Everyone(), httplimit.WithCost(func(*http.Request) int { return 4 }),
+				httplimit.WithSettle(func(_ *http.Request, o httplimit.Outcome) int { return 5 })))(served)
+		began := time.Now()
+		for i, c := range []struct {
+			code     int
+			from, to time.Duration
+		}{
+			{204, 0, 0},
+			{204, time.Second, 1100 * time.Millisecond},             // for the bucket
+			{429, time.Second, 1100 * time.Millisecond},             // the window is full for almost 4 s
+			{204, 4990 * time.Millisecond, 5100 * time.Millisecond}, // for the window
+		} {
+			if i == 3 {
+				time.Sleep(time.Second)
+			}
+			w := do(h, newRequest("GET", "/"))
+			require.Equal(t, c.code, w.Code, i)
+			require.GreaterOrEqual(t, time.Since(began), c.from, i)
+			require.LessOrEqual(t, time.Since(began), c.to, i)
+			if c.code == 429 {
+				require.Equal(t, problemOf("requests", "bytes"), w.Body.String())
+				require.Equal(t, "4", w.Header().Get("Retry-After"))
+			}
+		}
+		require.Equal(t, 5, peek(t, bytes, "all").Remaining, "settled")
 	})
 }
 

@@ -77,3 +77,70 @@ func TestRequestsThatWaitAreObservedOnce(t *testing.T) {
 		})
 	}
 }
+
+// TestSeveralLimitsAreWaitedFor: 20 calls at once are all served, as two limits allow, each is observed once by each limit,
+// and a denial that no wait in time would help is told at once.
+func TestSeveralLimitsAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		env := ratelimittest.New(t)
+		var mu sync.Mutex
+		seen := map[string][]ratelimit.Observation{}
+		observer := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[o.Limiter] = append(seen[o.Limiter], o)
+		})
+		window := ratelimit.Must(ratelimit.NewFixedWindow(env.Client(), 5, time.Second, ratelimit.WithName("window"), observer))
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerSecond(4), 4, ratelimit.WithName("bucket"), observer))
+		claims := []ratelimit.Claim{ratelimit.ClaimOf(window, "k", 1), ratelimit.ClaimOf(bucket, "k", 1)}
+		ready := func() bool { return true }
+		began := time.Now()
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				answer, err := integration.AcquireAll(t.Context(), claims, time.Hour, ready)
+				require.NoError(t, err)
+				require.True(t, answer.Allowed)
+			})
+		}
+		all.Wait()
+		require.GreaterOrEqual(t, time.Since(began), 4*time.Second, "(20 - 4) / 4 a second")
+		for _, name := range []string{"window", "bucket"} {
+			require.Len(t, seen[name], 20, name)
+			waited := 0
+			for _, o := range seen[name] {
+				require.Equal(t, ratelimit.OutcomeAllowed, o.Outcome)
+				if o.Waited > 0 {
+					waited++
+				}
+			}
+			require.Equal(t, 16, waited, name)
+		}
+
+		clear(seen)
+		at := time.Now()
+		answer, err := integration.AcquireAll(t.Context(), claims, time.Millisecond, ready)
+		require.NoError(t, err)
+		require.False(t, answer.Allowed)
+		require.Zero(t, time.Since(at), "longer than it may wait")
+		require.Len(t, seen["bucket"], 1, "a denial is reported, once")
+		require.Equal(t, ratelimit.OutcomeDenied, seen["bucket"][0].Outcome)
+
+		short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		answer, err = integration.AcquireAll(short, claims, time.Hour, ready)
+		require.NoError(t, err)
+		require.False(t, answer.Allowed)
+		require.Zero(t, time.Since(at), "longer than its deadline")
+
+		gone, leave := context.WithCancel(t.Context())
+		time.AfterFunc(100*time.Millisecond, leave)
+		_, err = integration.AcquireAll(gone, claims, time.Hour, ready)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, 100*time.Millisecond, time.Since(at))
+
+		answer, err = integration.AcquireAll(t.Context(), claims, time.Hour, func() bool { return false })
+		require.NoError(t, err)
+		require.False(t, answer.Allowed, "not ready to wait")
+	})
+}
