@@ -1,7 +1,14 @@
 // Package httplimit puts a rate limit in front of an http.Handler. It needs nothing but the
 // standard library and package ratelimit.
 //
-//	key, err := httplimit.ClientIP(nil) // no proxy in front of the service
+//	limit, err := httplimit.PerClient(client, "100/m", nil) // no proxy in front of the service
+//	...
+//	http.Handle("/", limit(handler))
+//
+// PerClient limits each client by its address, and decides in memory while Redis is down. It is a few lines
+// of this package and of package ratelimit; most services write their own:
+//
+//	key, err := httplimit.ClientIP(nil)
 //	...
 //	limit, err := httplimit.New(limiter, key, httplimit.WithPolicy("api"))
 //	...

@@ -58,6 +58,7 @@ var packages = map[string]string{
 	"context":       "context",
 	"errors":        "errors",
 	"fmt":           "fmt",
+	"fnv":           "hash/fnv",
 	"http":          "net/http",
 	"httplimit":     "github.com/tryacquire/ratelimit/httplimit",
 	"httptest":      "net/http/httptest",
