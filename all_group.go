@@ -281,7 +281,7 @@ func checkStored(claims []Claim) error {
 	}
 	if stored > maxStored {
 		return fmt.Errorf("%w: %d permits in one call of limiters that store each of them (the storage ZSet, in flight), which are %d together at most; "+
-			"take fewer in a call, or use the storage Hash or List, or a sliding log", ErrExceedsLimit, stored, maxStored)
+			"take fewer in a call, or use the storage List or Hash, or a sliding log", ErrExceedsLimit, stored, maxStored)
 	}
 	return nil
 }

@@ -344,7 +344,7 @@ func TestOneCallStoresAtMostSoManyPermits(t *testing.T) {
 	a, b, hash := window("a", ratelimit.StorageZSet), window("b", ratelimit.StorageZSet), window("hash", ratelimit.StorageHash)
 	flights := ratelimit.Must(ratelimit.NewInFlight(s.Client, 1000, time.Minute, s.Opts...))
 	const message = "ratelimit: more permits than the limit: 10001 permits in one call of limiters that store each of them (the storage ZSet, in flight), " +
-		"which are 10000 together at most; take fewer in a call, or use the storage Hash or List, or a sliding log"
+		"which are 10000 together at most; take fewer in a call, or use the storage List or Hash, or a sliding log"
 	for _, claims := range [][]ratelimit.Claim{
 		{ratelimit.ClaimOf(a, "k", 5000), ratelimit.ClaimOf(b, "k", 5001)},
 		{ratelimit.ClaimOf(a, "k", 5000), ratelimit.ClaimOf(a, "other", 5001)},
@@ -481,7 +481,7 @@ func TestMergedClaimsNeverExceedALimit(t *testing.T) {
 // that all have in common.
 func TestMergedClaimsOfACorruptKey(t *testing.T) {
 	client := redistest.Shared(t).Client(t)
-	for _, corrupt := range []string{"ratelimit:user:tokenbucket{7}", "ratelimit:global:slidingwindow-hash{all}"} {
+	for _, corrupt := range []string{"ratelimit:user:tokenbucket{7}", "ratelimit:global:slidingwindow-list{all}"} {
 		require.NoError(t, client.FlushAll(ctx).Err())
 		require.NoError(t, client.SAdd(ctx, corrupt, "x").Err())
 		perUser := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 50, ratelimit.WithName("user")))

@@ -466,5 +466,5 @@ func TestRates(t *testing.T) {
 	require.Equal(t, ratelimit.Rate{5, time.Minute}, ratelimit.PerMinute(5))
 	require.Equal(t, ratelimit.Rate{5, time.Hour}, ratelimit.PerHour(5))
 	require.Equal(t, ratelimit.Rate{5, 90 * time.Second}, ratelimit.Per(5, 90*time.Second))
-	require.Equal(t, []string{"Hash", "List", "ZSet", "unknown storage"}, []string{ratelimit.StorageHash.String(), ratelimit.StorageList.String(), ratelimit.StorageZSet.String(), ratelimit.Storage(9).String()})
+	require.Equal(t, []string{"List", "Hash", "ZSet", "unknown storage"}, []string{ratelimit.StorageList.String(), ratelimit.StorageHash.String(), ratelimit.StorageZSet.String(), ratelimit.Storage(9).String()})
 }

@@ -77,8 +77,8 @@ func observed(client ratelimit.Client, rec *recorder, opts ...ratelimit.Option) 
 	return map[string]aRedisLimiter{
 		"fixed window":    ratelimit.Must(ratelimit.NewFixedWindow(client, 3, time.Hour, o...)),
 		"calendar window": ratelimit.Must(ratelimit.NewCalendarWindow(client, 3, ratelimit.Daily(time.UTC), o...)),
-		"hash":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o...)),
-		"list":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, append(o, ratelimit.WithStorage(ratelimit.StorageList))...)),
+		"hash":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, append(o, ratelimit.WithStorage(ratelimit.StorageHash))...)),
+		"list":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, o...)),
 		"zset":            ratelimit.Must(ratelimit.NewSlidingWindow(client, 3, time.Hour, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...)),
 		"log":             ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}}, o...)),
 		"token bucket":    ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 3, o...)),

@@ -201,10 +201,11 @@ func WithAlignment(offset time.Duration) Option {
 type Storage int // the place in algorithms.Storages
 
 const (
-	// StorageHash keeps the running totals of sub-windows in a hash.
-	StorageHash Storage = iota
-	// StorageList keeps the running totals in a list. It decides exactly as StorageHash does.
-	StorageList
+	// StorageList keeps the running totals of sub-windows in a list.
+	StorageList Storage = iota
+	// StorageHash keeps the running totals in a hash. It decides exactly as StorageList does. A denial costs Redis a
+	// little less, everything else more.
+	StorageHash
 	// StorageZSet keeps every permit in a sorted set. It is exact, at about 120 bytes
 	// a permit.
 	StorageZSet
@@ -218,8 +219,8 @@ func (s Storage) String() string {
 	return "unknown storage"
 }
 
-// WithStorage chooses how a sliding window is kept: [StorageHash] (the default),
-// [StorageList] or [StorageZSet]. Each storage has keys of its own, so that after a change of the storage all
+// WithStorage chooses how a sliding window is kept: [StorageList] (the default),
+// [StorageHash] or [StorageZSet]. Each storage has keys of its own, so that after a change of the storage all
 // keys are unused.
 func WithStorage(storage Storage) Option {
 	return limiterOption("WithStorage", func(s *settings) {

@@ -18,7 +18,7 @@ func TestScriptsOfAGroupAreFound(t *testing.T) {
 	held := &Must(NewInFlight(client, 1, time.Second)).core
 	dated := &Must(NewFixedWindow(client, 1, time.Second, WithAlignment(0))).core
 	calendar := &Must(NewCalendarWindow(client, 1, Daily(time.UTC))).core
-	hash, list := &Must(NewSlidingWindow(client, 1, time.Second)).core, &Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageList))).core
+	list, hash := &Must(NewSlidingWindow(client, 1, time.Second)).core, &Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageHash))).core
 	zset := &Must(NewSlidingWindow(client, 1, time.Second, WithStorage(StorageZSet))).core
 	stepped := &Must(NewTokenBucket(client, PerSecond(1), 1, WithRefillEvery(time.Second))).core
 	for _, test := range []struct {

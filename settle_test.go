@@ -147,8 +147,8 @@ func TestAReturnAfterTheClockSteppedBack(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	for name, l := range map[string]settling{
 		"log":  ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: 100, Window: window}}, ratelimit.WithResolution(window/10))),
-		"Hash": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10))),
-		"List": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10), ratelimit.WithStorage(ratelimit.StorageList))),
+		"Hash": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10), ratelimit.WithStorage(ratelimit.StorageHash))),
+		"List": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 100, window, ratelimit.WithSubWindows(10))),
 	} {
 		s.Wipe(t)
 		must(t)(l.TryAcquire(ctx, "k"))
@@ -308,10 +308,10 @@ func TestTheLargestDebt(t *testing.T) {
 		{"aligned", func() settling {
 			return ratelimit.Must(ratelimit.NewFixedWindow(clients.Client, 3, time.Hour, ratelimit.WithAlignment(0)))
 		}, 4_000_000_000},
-		{"Hash", func() settling { return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour)) }, 4_000_000_000},
-		{"List", func() settling {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.StorageList)))
+		{"Hash", func() settling {
+			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.StorageHash)))
 		}, 4_000_000_000},
+		{"List", func() settling { return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour)) }, 4_000_000_000},
 		{"log of two rules", func() settling {
 			return ratelimit.Must(ratelimit.NewSlidingLog(clients.Client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}, {Limit: 5, Window: 2 * time.Hour}}))
 		}, 4_000_000_000},

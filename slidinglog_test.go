@@ -531,7 +531,7 @@ func TestTotalsOfALogStayExact(t *testing.T) {
 			return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{5, window}, {6, 2 * window}}, o...))
 		},
 		"Hash": func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
-			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, append(o, ratelimit.WithSubWindows(3600))...))
+			return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, window, append(o, ratelimit.WithStorage(ratelimit.StorageHash), ratelimit.WithSubWindows(3600))...))
 		},
 	} {
 		for _, merging := range [][]ratelimit.Option{nil, {ratelimit.WithoutMerging()}} {

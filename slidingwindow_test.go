@@ -37,6 +37,26 @@ func TestASlidingWindowAllowsNearlyItsLimit(t *testing.T) {
 	}
 }
 
+// TestASlidingWindowIsKeptInAListByDefault. The keys of each storage have its id.
+func TestASlidingWindowIsKeptInAListByDefault(t *testing.T) {
+	require.Equal(t, ratelimit.StorageList, ratelimit.Storage(0))
+	s := limitertest.OnMiniredis(t)
+	for _, test := range []struct {
+		opts []ratelimit.Option
+		key  string
+	}{
+		{nil, "ratelimit:default:slidingwindow-list{k}"},
+		{[]ratelimit.Option{ratelimit.WithStorage(0)}, "ratelimit:default:slidingwindow-list{k}"},
+		{[]ratelimit.Option{ratelimit.WithStorage(ratelimit.StorageList)}, "ratelimit:default:slidingwindow-list{k}"},
+		{[]ratelimit.Option{ratelimit.WithStorage(ratelimit.StorageHash)}, "ratelimit:default:slidingwindow-hash{k}"},
+		{[]ratelimit.Option{ratelimit.WithStorage(ratelimit.StorageZSet)}, "ratelimit:default:slidingwindow-zset{k}"},
+	} {
+		s.Wipe(t)
+		must(t)(ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, 5, time.Minute, test.opts...)).TryAcquire(ctx, "k"))
+		require.Equal(t, []string{test.key}, s.Admin.Keys(ctx, "*").Val())
+	}
+}
+
 // TestASlidingWindowIsDividedByDefault whatever the whole milliseconds of its window.
 func TestASlidingWindowIsDividedByDefault(t *testing.T) {
 	for ms := range 1000 {

@@ -116,7 +116,7 @@ func limitsOf(b *testbed, tag string) (user *ratelimit.TokenBucket, address *rat
 	if address, err = ratelimit.NewFixedWindow(b.client, plenty, plentyWindow, prefix); err != nil {
 		return
 	}
-	all, err = ratelimit.NewSlidingWindow(b.client, plenty, logWindow, prefix)
+	all, err = ratelimit.NewSlidingWindow(b.client, plenty, logWindow, prefix, ratelimit.WithStorage(ratelimit.StorageHash))
 	return
 }
 
@@ -204,7 +204,7 @@ func openSettling(b *testbed, _ verdict, tag string) (decide, error) {
 
 // openSettlingHash settles each estimate of a sliding window.
 func openSettlingHash(b *testbed, _ verdict, tag string) (decide, error) {
-	l, err := ratelimit.NewSlidingWindow(b.client, plenty, logWindow, ratelimit.WithPrefix(tag))
+	l, err := ratelimit.NewSlidingWindow(b.client, plenty, logWindow, ratelimit.WithPrefix(tag), ratelimit.WithStorage(ratelimit.StorageHash))
 	return settled(l), err
 }
 

@@ -30,7 +30,7 @@ func growLimit(ctx context.Context, b *testbed, o options) ([]chart.Plot, error)
 				return ratelimit.NewLeakyBucket(b.client, ratelimit.PerHour(1), limit, prefix)
 			}},
 			{"sliding window, Hash", func(limit int, prefix ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(b.client, limit, plentyWindow, prefix)
+				return ratelimit.NewSlidingWindow(b.client, limit, plentyWindow, prefix, ratelimit.WithStorage(ratelimit.StorageHash))
 			}},
 			{"sliding window, ZSet", func(limit int, prefix ratelimit.Option) (ratelimit.Limiter, error) {
 				return ratelimit.NewSlidingWindow(b.client, limit, plentyWindow, prefix, ratelimit.WithStorage(ratelimit.StorageZSet))

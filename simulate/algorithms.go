@@ -73,7 +73,7 @@ type SlidingWindow struct {
 	// limiter's own default.
 	SubWindows int
 
-	// Storage is where the limiter keeps what it counts. Hash, the default, and List decide
+	// Storage is where the limiter keeps what it counts. List, the default, and Hash decide
 	// alike; ZSet is exact and has no sub-windows.
 	Storage ratelimit.Storage
 }

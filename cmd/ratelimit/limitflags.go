@@ -37,8 +37,8 @@ var limitFlags = []struct {
 	{"every", "time", tokenBucket, "refill in steps of this time (continuously)"},
 	{"capacity", "n", leakyBucket, "most requests in the bucket (the rate's count)"},
 	{"align", "time", fixedWindow, "windows start at fixed times (UTC), shifted by this: 0, -2h\n(with the first request)"},
-	{"storage", "kind", slidingWindow, "one of " + strings.Join(storageNames(), ", ") + " (hash)"},
-	{"buckets", "n", slidingWindow, "sub-windows, for hash and list (40)"},
+	{"storage", "kind", slidingWindow, "one of " + strings.Join(storageNames(), ", ") + " (" + storageNames()[0] + ")"},
+	{"buckets", "n", slidingWindow, "sub-windows, for list and hash (40)"},
 	{"rule", "n/period", slidingLog, "several limits, instead of --rate: 10/s,100/m"},
 	{"resolution", "time", slidingLog, "merge requests this close together (exact)"},
 }

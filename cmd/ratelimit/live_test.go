@@ -92,28 +92,25 @@ user:1: no limiter "api" with the prefix "ratelimit" has such a key: nothing is 
 			live(t, addr, "inspect", "ratelimit:api:tokenbucket{user:1}"))
 		require.Equal(t, result{exitDone, `[
   {
-    "name": "ratelimit:login:slidingwindow-hash{user:42}",
+    "name": "ratelimit:login:slidingwindow-list{user:42}",
     "prefix": "ratelimit",
     "limiter": "login",
-    "algorithm": "slidingwindow-hash",
+    "algorithm": "slidingwindow-list",
     "key": "user:42",
     "used": 2,
     "seconds_until_nothing_is_used": 3659.999999,
     "seconds_until_it_expires": 3660.899,
     "words": "2 permits are used in the window; all have left it in 1h1m. The rule that wrote it: a window of 1h, in parts of 1m30s.",
-    "type": "hash",
+    "type": "list",
     "elements": [
-      "base=0",
-      "first=0",
-      "instant=1763670059999999",
-      "last=1",
-      "oldest=1763670059999999",
-      "rule=3600000000/90000000",
-      "total=2"
+      "3600000000/90000000",
+      "0",
+      "1763670059999999",
+      "2"
     ]
   }
 ]
-`, ""}, live(t, addr, "inspect", "--json", "--name", "login", "--algorithm", "slidingwindow-hash", "user:42"))
+`, ""}, live(t, addr, "inspect", "--json", "--name", "login", "--algorithm", "slidingwindow-list", "user:42"))
 
 		require.NoError(t, s.Admin.Set(t.Context(), "ratelimit:api:leakybucket{user:42}", "\x1b[2J", 0).Err())
 		got := live(t, addr, "inspect", "--name", "api", "--algorithm", "leakybucket", "user:42")
@@ -204,7 +201,7 @@ func TestReset(t *testing.T) {
 
 		left := s.Admin.Keys(t.Context(), "*").Val()
 		slices.Sort(left)
-		require.Equal(t, []string{"ratelimit:api:tokenbucket{user:7}", "ratelimit:default:fixedwindow:" + evil, "ratelimit:login:slidingwindow-hash{user:42}", "session:42"}, left)
+		require.Equal(t, []string{"ratelimit:api:tokenbucket{user:7}", "ratelimit:default:fixedwindow:" + evil, "ratelimit:login:slidingwindow-list{user:42}", "session:42"}, left)
 	})
 }
 
@@ -245,9 +242,9 @@ func TestCompletion(t *testing.T) {
 	}{
 		{[]string{"replay", "--algorithm", ""}, "token-bucket\nleaky-bucket\nfixed-window\nsliding-window\nsliding-log\n"},
 		{[]string{"replay", "--key", ""}, "ip\nip+path\npath\nuser-agent\n"},
-		{[]string{"replay", "--storage", ""}, "hash\nlist\nzset\n"},
+		{[]string{"replay", "--storage", ""}, "list\nhash\nzset\n"},
 		{[]string{"peek", "--algorithm", ""}, "token-bucket\nleaky-bucket\nfixed-window\nsliding-window\nsliding-log\n"},
-		{[]string{"peek", "--storage", ""}, "hash\nlist\nzset\n"},
+		{[]string{"peek", "--storage", ""}, "list\nhash\nzset\n"},
 		{[]string{"top", "--algorithm", ""}, strings.Join(algorithms.IDs(), "\n") + "\n"},
 		{[]string{"inspect", "--algorithm", ""}, strings.Join(algorithms.IDs(), "\n") + "\n"},
 		{[]string{"reset", "--algorithm", ""}, strings.Join(algorithms.IDs(), "\n") + "\n"},

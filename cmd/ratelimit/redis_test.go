@@ -67,7 +67,7 @@ func TestWhoeverLooksNeedsFewPermissions(t *testing.T) {
 	look := func() (codes []int) {
 		for _, args := range [][]string{
 			{"top"}, {"inspect", "--name", "api", "user:42"}, {"inspect", "--name", "login", "user:42"}, {"inspect", "--name", "jobs", "batch"},
-			{"inspect", "--name", "list", "k"},
+			{"inspect", "--name", "hash", "k"},
 		} {
 			got := liveWith(t, map[string]string{"REDIS_PASSWORD": "secret"}, append(args, "--addr", server.Addr(), "--user", "operator")...)
 			codes = append(codes, got.code)
@@ -75,8 +75,8 @@ func TestWhoeverLooksNeedsFewPermissions(t *testing.T) {
 		return codes
 	}
 	used(t, &limitertest.Stage{Client: client, Admin: client})
-	list := ratelimit.Must(ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 5, Window: time.Hour}}, ratelimit.WithName("list")))
-	_, err := list.TryAcquire(t.Context(), "k")
+	hash := ratelimit.Must(ratelimit.NewSlidingWindow(client, 5, time.Hour, ratelimit.WithStorage(ratelimit.StorageHash), ratelimit.WithName("hash")))
+	_, err := hash.TryAcquire(t.Context(), "k")
 	require.NoError(t, err)
 	require.Equal(t, make([]int, 5), look())
 	for _, rule := range rules {

@@ -31,7 +31,7 @@ func TestTop(t *testing.T) {
   jobs     inflight            batch                           3      3  100.0 %  LIMITED             1m
   default  fixedwindow         \x1b[2J\u202eevil\n{user:7}   900  1,000   90.0 %                      1m
   api      tokenbucket         user:7                          5     20   25.0 %                    30 s
-  login    slidingwindow-hash  user:42                         2      ?                             1h1m
+  login    slidingwindow-list  user:42                         2      ?                             1h1m
 Limits that are not known: --limit name=permits
 `, ""}, live(t, addr, "top", "--limit", "api=20,jobs=3", "--limit", "default=1000"))
 		require.Equal(t, result{exitDone, "Redis at " + addr + `: 6 keys, 2 of limiters, 2 in use
@@ -45,7 +45,7 @@ Limits that are not known: --limit name=permits
 
   limiter  algorithm           key      used  limit  share    free again in
   api      tokenbucket         user:42    20      ?                      2m
-  login    slidingwindow-hash  user:42     2      ?                    1h1m
+  login    slidingwindow-list  user:42     2      ?                    1h1m
 Limits that are not known: --limit name=permits
 `, ""}, live(t, addr, "top", "--key", "user:42"))
 		require.Equal(t, result{exitDone, `{"server":"` + addr + `","masters":1,"keys_looked_at":6,"keys_of_limiters":1,"keys_in_use":1,"keys_limited":1,"keys_damaged":0,"cut_short":false,` +

@@ -30,7 +30,7 @@ var formats = map[string]format{
 	"token-bucket":   {algorithms.TokenBucket, "an instant / how much was missing then / the rule that wrote it, as units a permit / units a microsecond"},
 	"leaky-bucket":   {algorithms.LeakyBucket, "an instant / how much was in the bucket then / the rule that wrote it, as units a permit / units a microsecond"},
 	"fixed-window":   {algorithms.FixedWindow, "the permits used, and in the last six digits the length of the window; the window ends when the key expires"},
-	"sliding-window": {algorithms.SlidingWindowHash, "for each sub-window that was used a field with its last instant / all permits until then"},
+	"sliding-window": {algorithms.SlidingWindowList, "the rule, and then in turn the last instant of a sub-window and all permits until then"},
 	"sliding-log":    {algorithms.SlidingLog, "the rule, and then in turn an instant and all permits until then"},
 }
 

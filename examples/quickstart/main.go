@@ -67,16 +67,16 @@ func limiters(client ratelimit.Client, prefix string) ([]show, error) {
 	const second = time.Second
 	own := ratelimit.WithPrefix(prefix)
 	fixed, err1 := ratelimit.NewFixedWindow(client, 3, second/2, own)
-	hash, err2 := ratelimit.NewSlidingWindow(client, 3, second/2, own)
-	list, err3 := ratelimit.NewSlidingWindow(client, 3, second/2, own, ratelimit.WithStorage(ratelimit.StorageList))
+	list, err2 := ratelimit.NewSlidingWindow(client, 3, second/2, own)
+	hash, err3 := ratelimit.NewSlidingWindow(client, 3, second/2, own, ratelimit.WithStorage(ratelimit.StorageHash))
 	zset, err4 := ratelimit.NewSlidingWindow(client, 3, second/2, own, ratelimit.WithStorage(ratelimit.StorageZSet))
 	log, err5 := ratelimit.NewSlidingLog(client, []ratelimit.Rule{{Limit: 3, Window: second / 2}, {Limit: 100, Window: time.Minute}}, own)
 	token, err6 := ratelimit.NewTokenBucket(client, ratelimit.PerSecond(4), 3, own)
 	leaky, err7 := ratelimit.NewLeakyBucket(client, ratelimit.PerSecond(4), 3, own)
 	return []show{
 		{"Fixed window", "3 requests per half second, counted from the first", fixed},
-		{"Sliding window, in a hash", "3 in any half second, counted by tenths of it", hash},
-		{"Sliding window, in a list", "the same, kept in a list", list},
+		{"Sliding window", "3 in any half second, counted by fortieths of it", list},
+		{"Sliding window, in a hash", "the same, kept in a hash", hash},
 		{"Sliding window, in a sorted set", "3 in any half second, exactly", zset},
 		{"Sliding log", "3 in any half second and 100 in any minute, exactly", log},
 		{"Token bucket", "a burst of 3, then 4 a second", token},

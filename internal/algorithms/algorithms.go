@@ -12,8 +12,8 @@ import (
 const (
 	FixedWindow       = "fixedwindow"
 	CalendarWindow    = "calendarwindow"
-	SlidingWindowHash = "slidingwindow-hash"
 	SlidingWindowList = "slidingwindow-list"
+	SlidingWindowHash = "slidingwindow-hash"
 	SlidingWindowZSet = "slidingwindow-zset"
 	SlidingLog        = "slidinglog"
 	TokenBucket       = "tokenbucket"
@@ -56,8 +56,8 @@ var (
 	table = []Algorithm{
 		{ID: FixedWindow, Title: "fixed window", State: Text, Files: []File{{Name: "fixedwindow", Args: 2, Words: 3}, {Name: "datedwindow", Args: 3, Words: 3}}},
 		{ID: CalendarWindow, Title: "calendar window", State: Text, Files: []File{{Name: "calendarwindow", Args: 6, Words: 4}}},
-		{ID: SlidingWindowHash, Title: "sliding window", Storage: "Hash", State: Hash, Files: []File{{Name: "slidingwindow_hash", Args: 4, Words: 4}}},
 		{ID: SlidingWindowList, Title: "sliding window", Storage: "List", State: List, Files: []File{{Name: "slidingwindow_list", Args: 4, Words: 4}}},
+		{ID: SlidingWindowHash, Title: "sliding window", Storage: "Hash", State: Hash, Files: []File{{Name: "slidingwindow_hash", Args: 4, Words: 4}}},
 		{ID: SlidingWindowZSet, Title: "sliding window", Storage: "ZSet", State: SortedSet, Files: []File{{Name: "slidingwindow_zset", Args: 2, Words: 4}}},
 		{ID: SlidingLog, Title: "sliding log", State: List, Files: []File{{Name: "slidinglog", Args: 3, Words: 4, ArgsOfRule: 2, WordsOfRule: 1}}},
 		{ID: TokenBucket, Title: "token bucket", State: Text, Files: bucketFiles},

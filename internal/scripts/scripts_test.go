@@ -26,9 +26,9 @@ func algorithmNames() []string {
 
 // documentedGroups are limiters that decide together in README, docs and examples.
 var documentedGroups = [][]string{
-	{"bucket", "bucket"}, {"bucket", "fixedwindow"}, {"fixedwindow", "fixedwindow"}, {"bucket", "slidingwindow_hash"},
+	{"bucket", "bucket"}, {"bucket", "fixedwindow"}, {"fixedwindow", "fixedwindow"}, {"bucket", "slidingwindow_list"},
 	{"bucket,estimate", "inflight"}, {"bucket", "bucket,estimate"}, {"bucket", "inflight"}, {"bucket", "bucket,estimate", "inflight"},
-	{"bucket", "bucket", "inflight"}, {"bucket", "fixedwindow", "slidingwindow_hash"},
+	{"bucket", "bucket", "inflight"}, {"bucket", "fixedwindow", "slidingwindow_list"},
 }
 
 // A change of a script shows in a review as what Redis runs: the script of each algorithm that decides

@@ -173,8 +173,8 @@ func TestReadsPartsOfLogs(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
 	for name, l := range map[string]ratelimit.Limiter{
 		"slidinglog":         ratelimit.Must(ratelimit.NewSlidingLog(s.Client, []ratelimit.Rule{{Limit: entries, Window: entries * apart}})),
-		"slidingwindow-list": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, entries, entries*apart, ratelimit.WithSubWindows(entries), ratelimit.WithStorage(ratelimit.StorageList))),
-		"slidingwindow-hash": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, entries, entries*apart, ratelimit.WithSubWindows(entries))),
+		"slidingwindow-list": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, entries, entries*apart, ratelimit.WithSubWindows(entries))),
+		"slidingwindow-hash": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, entries, entries*apart, ratelimit.WithSubWindows(entries), ratelimit.WithStorage(ratelimit.StorageHash))),
 		"slidingwindow-zset": ratelimit.Must(ratelimit.NewSlidingWindow(s.Client, entries, entries*apart, ratelimit.WithStorage(ratelimit.StorageZSet))),
 	} {
 		s.Wipe(t)

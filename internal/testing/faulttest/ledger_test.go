@@ -64,7 +64,7 @@ func quotas() []quota {
 			}
 			return ratelimit.NewFixedWindow(c, limit, window, append(opts, ratelimit.WithAlignment(offset))...)
 		}},
-		{"SlidingWindow of one sub-window", anyWindow, window(ratelimit.WithSubWindows(1))},
+		{"SlidingWindow of one sub-window", anyWindow, window(ratelimit.WithStorage(ratelimit.StorageHash), ratelimit.WithSubWindows(1))},
 		{"SlidingLog", anyWindow, func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 			return ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: limit, Window: window}}, opts...)
 		}},

@@ -49,10 +49,10 @@ var Privileges = []struct {
 		return ratelimit.Must(ratelimit.NewCalendarWindow(c, 5, ratelimit.Daily(time.UTC), o...))
 	}},
 	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, o...))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageHash))...))
 	}},
 	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
-		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageList))...))
+		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, o...))
 	}},
 	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zcard +zremrangebyrank +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...))

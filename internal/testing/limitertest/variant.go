@@ -77,7 +77,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow Hash", Key: "ratelimit:default:slidingwindow-hash{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, o...)
+				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithStorage(ratelimit.StorageHash))...)
 			},
 			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.HSet(ctx, key, "instant", "1").Err() },
@@ -85,7 +85,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow List", Key: "ratelimit:default:slidingwindow-list{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithStorage(ratelimit.StorageList))...)
+				return ratelimit.NewSlidingWindow(c, 3, s, o...)
 			},
 			Resets: [3]time.Duration{1_024_999 * us, 1_024_999 * us, 1_024_999 * us}, Retry: 1_024_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error { return c.RPush(ctx, key, "7").Err() },
@@ -93,7 +93,7 @@ func Variants() []Variant {
 		{
 			Name: "SlidingWindow of one sub-window", Key: "ratelimit:default:slidingwindow-hash{k}",
 			Build: func(c ratelimit.Client, o ...ratelimit.Option) (ratelimit.Limiter, error) {
-				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithSubWindows(1))...)
+				return ratelimit.NewSlidingWindow(c, 3, s, append(o, ratelimit.WithStorage(ratelimit.StorageHash), ratelimit.WithSubWindows(1))...)
 			},
 			Resets: [3]time.Duration{1_999_999 * us, 1_999_999 * us, 1_999_999 * us}, Retry: 1_999_999 * us, Grain: us,
 			Corrupt: func(c redis.UniversalClient, key string) error {

@@ -1,7 +1,7 @@
 package quotaslices
 
 // A Log is the sliding windows of one key whose permits are dated at the last instant of a slot: those of the storages
-// Hash and List, and a log with a resolution.
+// List and Hash, and a log with a resolution.
 type Log struct {
 	Rules   []Rule
 	Steps   []int8 // of the server's clock
