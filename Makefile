@@ -49,8 +49,9 @@ lint: platforms ## gofmt, vet and staticcheck on every module, platforms, luache
 	echo "== $$m"; (cd $$m; [ $$m = ./ ] || go vet ./...; $$bin/staticcheck ./...); done; rm -r $$bin
 	luacheck --quiet scripts
 	@set -e; bin=$$(mktemp -d); go -C cmd/ratelimit build -o $$bin/ratelimit .; \
-	for of in $$($$bin/ratelimit __complete scripts "" 2>/dev/null | grep -v :); do echo "== $$of,one"; \
-	$$bin/ratelimit scripts --print $$of,one | tail -n +2 | luacheck --quiet --filename scripts/$$of,one -; done; rm -r $$bin
+	for of in $$($$bin/ratelimit __complete scripts "" 2>/dev/null | grep -v :); do for what in one operations; do \
+	[ $$of,$$what != inflight,operations ] || continue; echo "== $$of,$$what"; \
+	$$bin/ratelimit scripts --print $$of,$$what | tail -n +2 | luacheck --quiet --filename scripts/$$of,$$what -; done; done; rm -r $$bin
 
 platforms: ## check that every package and test compiles for windows, darwin and 32 bits
 	go run ./internal/testing/platforms $(MODULES)
