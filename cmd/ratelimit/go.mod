@@ -8,6 +8,7 @@ require (
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.11.1
 	github.com/tryacquire/ratelimit v0.0.0
+	github.com/tryacquire/ratelimit/limits v0.0.0
 	golang.org/x/term v0.40.0
 )
 
@@ -20,6 +21,7 @@ require (
 	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/yuin/gopher-lua v1.1.1 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
+	go.yaml.in/yaml/v4 v4.0.0 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
 )
 
@@ -30,4 +32,7 @@ require (
 	golang.org/x/sys v0.41.0 // indirect
 )
 
-replace github.com/tryacquire/ratelimit => ../..
+replace (
+	github.com/tryacquire/ratelimit => ../..
+	github.com/tryacquire/ratelimit/limits => ../../limits
+)

@@ -4,6 +4,7 @@
 //	ratelimit inspect user:42            what a key holds, in words
 //	ratelimit replay access.log          what would this limit have done to that traffic?
 //	ratelimit scripts --find 0221dd      the script that SLOWLOG or an error names
+//	ratelimit check limits.yaml          the mistakes in a file of limits
 //
 // Each command explains its flags with --help.
 package main

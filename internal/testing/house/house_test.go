@@ -21,7 +21,9 @@ const root = "../../.."
 var capabilities = []struct {
 	name                                               string
 	files, lines, names, methods, doc, guides, scripts int
-}{}
+}{
+	{name: "limits in a file", guides: 89},
+}
 
 // TestTheRootPackageStaysSmall: what these numbers bound is what a newcomer has to read, and what a maintainer has to keep in
 // mind. A change that passes one of them is a reason to look for a simpler one.
