@@ -204,21 +204,6 @@ func (a *All) claims(to []Claim, key string, n int) []Claim {
 	return to
 }
 
-// Preload loads the scripts of the All's own methods, see [FixedWindow.Preload]. What [All.Claims] need beside, such as
-// settlements, [PreloadAll] loads.
-func (a *All) Preload(ctx context.Context) error {
-	if !a.made() {
-		return errUnmade
-	}
-	if a.memory != nil {
-		return nil
-	}
-	if err := a.group.exec.Load(ctx); err != nil {
-		return fmt.Errorf("ratelimit: all of several limiters: preload: %w", ended(ctx, err))
-	}
-	return nil
-}
-
 // Name is the names of the limiters, joined by "+".
 func (a *All) Name() string {
 	if a == nil {

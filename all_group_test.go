@@ -102,7 +102,7 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 				windows[i] = Must(NewFixedWindow(client, limit, time.Hour, WithName(fmt.Sprint(common))))
 			}
 			require.NoError(t, small.Reset(ctx, "{t}"))
-			require.NoError(t, PreloadAll(ctx, ClaimOf(small, "{t}", 1), ClaimOf(windows[0], "{t}", 1)))
+			require.NoError(t, Preload(ctx, ClaimOf(small, "{t}", 1), ClaimOf(windows[0], "{t}", 1)))
 			plans := []*TokenBucket{large, small, large, small, large, small, large}
 			outside := fakes.NewRelay(client)
 			defer outside.Stop()

@@ -123,7 +123,7 @@ func TestPlansBesideALimitForAllAreMerged(t *testing.T) {
 			claims := func(plan int, user string) []ratelimit.Claim {
 				return []ratelimit.Claim{ratelimit.ClaimOf(c.plans[plan], user, 1), ratelimit.ClaimOf(c.all, "{t}", 1)}
 			}
-			require.NoError(t, ratelimit.PreloadAll(ctx, claims(0, "k")...))
+			require.NoError(t, ratelimit.Preload(ctx, claims(0, "k")...))
 			require.NoError(t, c.client.ConfigResetStat(ctx).Err())
 			c.scripts.all()
 			allowed := c.run(t, func(plan int, user string) (bool, error) {
@@ -199,7 +199,7 @@ func TestADamagedKeyOfOnePlanFailsItsCallsOnly(t *testing.T) {
 func TestLimitsThatComeWithEachCallAreMergedWithOthers(t *testing.T) {
 	c := newCrowdOfPlans(t)
 	tenants := ratelimit.Must(ratelimit.NewTokenBucket(c.client, ratelimit.PerSecond(10), 20, ratelimit.WithName("tenant")))
-	require.NoError(t, ratelimit.PreloadAll(ctx, ratelimit.ClaimOf(c.all, "{t}", 1), ratelimit.ClaimOf(ratelimit.Must(tenants.With(ratelimit.PerHour(1), 1)), "{t}", 1)))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(c.all, "{t}", 1), ratelimit.ClaimOf(ratelimit.Must(tenants.With(ratelimit.PerHour(1), 1)), "{t}", 1)))
 	c.scripts.all()
 	var next atomic.Int64
 	c.run(t, func(int, string) (bool, error) {

@@ -183,7 +183,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		_, err = all.Peek(ctx, "k")
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorIs(t, all.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
-		require.ErrorIs(t, all.Preload(ctx), ratelimit.ErrInvalidConfig)
+		require.ErrorIs(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(all, "k", 1)), ratelimit.ErrInvalidConfig)
 		_, err = ratelimit.TryAcquireAll(ctx, all.Claims("k", 1)...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	}
@@ -239,7 +239,7 @@ func TestTheLargestScriptsOfSeveralLimitersRun(t *testing.T) {
 					break
 				}
 				require.NoError(t, err, "%d of %s", i+1, v.Name)
-				require.NoError(t, all.Preload(ctx), "%d of %s", i+1, v.Name)
+				require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(all, "k", 1)), "%d of %s", i+1, v.Name)
 				require.Equal(t, 2, must(t)(all.TryAcquire(ctx, fmt.Sprint(i))).Remaining, v.Name)
 			}
 		}

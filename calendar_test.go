@@ -77,7 +77,7 @@ func TestAHostsClockMayBeWrong(t *testing.T) {
 			asked := 0
 			count := fakes.Before(s.client, func(context.Context, redis.Cmder) error { asked++; return nil })
 			l := Must(NewCalendarWindow(s.client, 5, Daily(time.UTC)))
-			require.NoError(t, l.Preload(ctx))
+			require.NoError(t, Preload(ctx, ClaimOf(l, "k", 1)))
 			l.exec.Client = count
 			l.exec.Instants.Here = func() int64 { return start.Add(test.wrong).UnixMicro() } // the server reads start, 20:20
 			if !merged {
@@ -105,7 +105,7 @@ func TestAPipelineAsksAgain(t *testing.T) {
 		ring := redisRing(t, s)
 		l := Must(NewCalendarWindow(ring, 100, Daily(time.UTC)))
 		if known {
-			require.NoError(t, l.Preload(ctx))
+			require.NoError(t, Preload(ctx, ClaimOf(l, "k", 1)))
 		}
 		l.exec.Instants.Here = func() int64 { return 0 }
 		results, errs := together(t, l, "a", "b", "a", "c")

@@ -239,20 +239,6 @@ func (c *core) Reset(ctx context.Context, key string) error {
 	return o.Err
 }
 
-// Preload loads the limiter's scripts, on every master of a ClusterClient and every shard of a Ring,
-// so that the first request finds them there. It is never needed: if Redis does not know the script
-// of a call, the call is sent again with the script. After an error some of the scripts may have
-// been loaded.
-func (c *core) Preload(ctx context.Context) error {
-	if err := c.check(ctx, "preload", 1); err != nil {
-		return err
-	}
-	if err := c.exec.Load(ctx); err != nil {
-		return fmt.Errorf("ratelimit: %s: preload: %w", c.title, ended(ctx, err))
-	}
-	return nil
-}
-
 // check returns an error for a caller's mistake, and for a context that has ended.
 func (c *core) check(ctx context.Context, key string, n int) error {
 	if !c.made() {

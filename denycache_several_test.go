@@ -84,7 +84,7 @@ func TestADenialOfSeveralFromMemory(t *testing.T) {
 				for _, c := range order {
 					claims = append(claims, ratelimit.ClaimOf(limits[c], "k", 1))
 				}
-				require.NoError(t, ratelimit.Must(ratelimit.NewAll(innermost(limits['s']), innermost(limits['l']))).Preload(t.Context()))
+				require.NoError(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewAll(innermost(limits['s']), innermost(limits['l']))), "k", 1)))
 				for i, step := range test.steps {
 					now += step.after
 					sent := client.count()

@@ -94,7 +94,7 @@ func (f *Fallback) Reset(ctx context.Context, key string) error {
 //
 // At most 256 calls of one client's Fallbacks ask their primaries at a time. Further calls wait for their turn within
 // their budget, or the secondary answers at once when all 256 are over theirs. The first call to a Redis connects and
-// sends its script, which can be over budget: see [PreloadAll].
+// sends its script, which can be over budget: see [Preload].
 //
 // A budget costs a goroutine for each call, about two microseconds, and 9 allocations of 600 bytes in all. A panic of
 // the primary is passed on to the caller; the panic of an abandoned call is lost.

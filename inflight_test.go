@@ -354,7 +354,7 @@ func TestInFlightRefusesWhatCannotWork(t *testing.T) {
 	_, err = unmade.Peek(ctx, "k")
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.ErrorIs(t, unmade.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
-	require.ErrorIs(t, unmade.Preload(ctx), ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, ratelimit.Preload(ctx, ratelimit.ClaimHold(unmade, "k", 1)), ratelimit.ErrInvalidConfig)
 	require.ErrorIs(t, unmade.Do(ctx, "k", func(context.Context) error { return nil }), ratelimit.ErrInvalidConfig)
 	for _, none := range []*ratelimit.Hold{nil, {}} {
 		require.NoError(t, none.Release(ctx))
@@ -453,7 +453,7 @@ func TestInFlightOnACluster(t *testing.T) {
 	cluster := redistest.StartCluster(t)
 	f, err := ratelimit.NewInFlight(cluster.Client(t), 2, time.Minute)
 	require.NoError(t, err)
-	require.NoError(t, f.Preload(ctx))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimHold(f, "k", 1)))
 	for _, key := range []string{"a", "b", "{user:42}"} { // of several masters
 		hold, r, err := f.TryAcquireN(ctx, key, 2)
 		require.NoError(t, err)

@@ -353,11 +353,11 @@ func TestPreload(t *testing.T) {
 		for _, v := range limitertest.Variants() {
 			l, err := v.Build(s.Client, s.Opts...)
 			require.NoError(t, err)
-			require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx), v.Name)
+			require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)), v.Name)
 		}
 	})
 	l := ratelimit.Must(ratelimit.NewTokenBucket(redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1, DialerRetries: 1}), ratelimit.PerSecond(1), 1))
-	require.ErrorContains(t, l.Preload(ctx), "token bucket \"default\": preload")
+	require.ErrorContains(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)), "ratelimit: preload: dial tcp")
 }
 
 func TestZeroValueIsAnError(t *testing.T) {
@@ -374,8 +374,8 @@ func TestZeroValueIsAnError(t *testing.T) {
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorIs(t, l.Reset(ctx, "k"), ratelimit.ErrInvalidConfig)
 	}
-	for _, l := range []limitertest.Preloader{&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{}} {
-		require.ErrorIs(t, l.Preload(ctx), ratelimit.ErrInvalidConfig)
+	for _, l := range []ratelimit.Limiter{&ratelimit.FixedWindow{}, &ratelimit.SlidingWindow{}, &ratelimit.SlidingLog{}, &ratelimit.TokenBucket{}, &ratelimit.LeakyBucket{}} {
+		require.ErrorIs(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)), ratelimit.ErrInvalidConfig)
 	}
 }
 

@@ -71,7 +71,7 @@ func TestAHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 		_, err = l.Peek(cancellable, "k")
 		require.ErrorIs(t, err, await.ErrGoexit)
 		require.ErrorIs(t, l.Reset(cancellable, "k"), await.ErrGoexit)
-		require.ErrorIs(t, l.Preload(cancellable), await.ErrGoexit)
+		require.ErrorIs(t, ratelimit.Preload(cancellable, ratelimit.ClaimOf(l, "k", 1)), await.ErrGoexit)
 	}
 }
 

@@ -32,7 +32,7 @@ func TestPlansAreMerged(t *testing.T) {
 	var limiters []*ratelimit.TokenBucket
 	for i := range plans {
 		l := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerHour(1), 5+i, ratelimit.WithPrefix(t.Name())))
-		require.NoError(t, l.Preload(ctx))
+		require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)))
 		limiters = append(limiters, l)
 	}
 	scripts.Store(0)

@@ -35,7 +35,7 @@ func slow(client fakes.Processor) *fakes.Client {
 // a millisecond. It returns what was observed, by key.
 func inQueue(t *testing.T, l *TokenBucket, observe *Observer, gone map[string]bool) map[string]Observation {
 	t.Helper()
-	require.NoError(t, l.Preload(ctx))
+	require.NoError(t, Preload(ctx, ClaimOf(l, "k", 1)))
 	return inQueueOf(t, l.exec, func(exec *redisexec.Executor) { l.merger = merge.New(exec, l.head.Of) },
 		func(ctx context.Context, key string) error {
 			_, err := l.TryAcquire(ctx, key)
@@ -129,7 +129,7 @@ func TestMergedOperationsReportTheirBatch(t *testing.T) {
 		t.Run(string(call), func(t *testing.T) {
 			observe := Observer(func(context.Context, Observation) {})
 			l := Must(NewTokenBucket(onMini(t).client, PerHour(1), 100, WithObserver(func(ctx context.Context, o Observation) { observe(ctx, o) })))
-			require.NoError(t, l.Preload(ctx))
+			require.NoError(t, Preload(ctx, ClaimOf(l, "k", 1)))
 			var mu sync.Mutex
 			tickets := map[string][]*Ticket{}
 			for key, n := range map[string]int{"first": merge.FewCalls, "a": 1, "b": 2} {

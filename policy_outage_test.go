@@ -697,7 +697,7 @@ func TestAllOfLimitersInMemory(t *testing.T) {
 	require.Equal(t, ratelimit.Result{Limit: 2, Window: 2 * time.Hour, RetryAfter: time.Second, Fallback: true}, withoutReset(r))
 	require.NoError(t, local.Reset(ctx, "k"))
 	require.Equal(t, []bool{true, true}, verdicts(acquire(t, local.Claims("k", 2)[:2]...)))
-	require.NoError(t, local.Preload(ctx))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(local, "k", 1)))
 	_, err := ratelimit.NewAll(few, few)
 	require.ErrorContains(t, err, "NewAll: limiters 1 and 2 are one")
 	_, err = ratelimit.NewAll(few, bucket("a", 1))

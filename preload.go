@@ -12,19 +12,19 @@ import (
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
-// PreloadAll loads the scripts that a call with these claims needs on every server, and connects. Without it, the
-// first call sends its script and may have to connect, which can take longer than a budget (see [WithBudget]).
+// Preload loads the scripts that a call with these claims needs on every server, and connects. Without it, the first
+// call sends its script and may have to connect, which can take longer than a budget (see [WithBudget]).
 //
-//	err := ratelimit.PreloadAll(ctx, ClaimOf(perUser, "any", 1), ClaimOf(tokens, "any", 1).Estimate())
+//	err := ratelimit.Preload(ctx, ClaimOf(perUser, "any", 1), ClaimOf(tokens, "any", 1).Estimate())
 //
-// It looks behind decorators: it loads what the secondaries of a [Fallback] need, asks a [Choice] for the key of its
-// claim, and leaves out the trial of a [Shadow]. Plans of one algorithm share their scripts. It takes no permits, and
-// waits until the client's timeouts or ctx end it. After an error of Redis or the network the limiters work all the
-// same. Its other errors are those of TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks
-// [DenyAll].
-func PreloadAll(ctx context.Context, claims ...Claim) error {
+// It loads what each limiter needs alone, and what all need together. It looks behind decorators, but not into types of
+// your own: it loads what the secondaries of a [Fallback] need, asks a [Choice] for the key of its claim, and leaves
+// out the trial of a [Shadow]. Plans of one algorithm share their scripts. It takes no permits, and waits until the
+// client's timeouts or ctx end it. After an error of Redis or the network the limiters work all the same. Its other
+// errors are those of TryAcquireAll before it asks Redis, and ErrInvalidConfig if a Choice picks [DenyAll].
+func Preload(ctx context.Context, claims ...Claim) error {
 	if len(claims) == 0 {
-		return invalidConfig("PreloadAll: there is no claim")
+		return invalidConfig("Preload: there is no claim")
 	}
 	var p preloads
 	if err := p.add(ctx, &call{op: acquire, claims: slices.Clone(claims), split: true}); err != nil {
@@ -37,12 +37,6 @@ func PreloadAll(ctx context.Context, claims ...Claim) error {
 type preloads struct {
 	clients []redisclient.Client
 	scripts [][]*script.Script // of each client, each once
-	others  []preloader
-}
-
-// A preloader loads its own scripts: an All, or a limiter of a user's type.
-type preloader interface {
-	Preload(ctx context.Context) error
 }
 
 // add adds what c needs.
@@ -51,7 +45,7 @@ func (p *preloads) add(ctx context.Context, c *call) error {
 		key := c.claims[at].key
 		picked, err := choice.of(ctx, key)
 		if err == nil && deniesAll(picked) {
-			err = invalidConfig("PreloadAll: the plan of %s, the key of claim %d, is to deny all, which needs no script; give a key and a context that have another plan",
+			err = invalidConfig("Preload: the plan of %s, the key of claim %d, is to deny all, which needs no script; give a key and a context that have another plan",
 				shortKey(key), at+1)
 		}
 		return picked, err
@@ -83,8 +77,8 @@ func (p *preloads) addLimiters(c *call) error {
 		if claim.limiter != nil {
 			onRedis = append(onRedis, claim)
 			p.addScripts(claim.limiter.exec)
-		} else if own, ok := claim.outer.(preloader); ok {
-			p.others = append(p.others, own)
+		} else if a, ok := claim.outer.(*All); ok && a.group != nil {
+			p.addScripts(a.group.exec)
 		}
 	}
 	if len(onRedis) == 0 {
@@ -121,11 +115,6 @@ func (p *preloads) load(ctx context.Context) error {
 	for i, client := range p.clients {
 		if err := redisexec.Load(ctx, client, p.scripts[i]...); err != nil {
 			errs = append(errs, fmt.Errorf("ratelimit: preload: %w", ended(ctx, err)))
-		}
-	}
-	for _, other := range p.others {
-		if err := other.Preload(ctx); err != nil {
-			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)

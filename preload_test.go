@@ -79,12 +79,12 @@ func (s *preloadStage) service(t *testing.T) func() []ratelimit.Claim {
 	}
 }
 
-// TestPreloadAllOfAService: no call sends a script or connects, with all policies, while Redis answers, when it is
+// TestPreloadOfAService: no call sends a script or connects, with all policies, while Redis answers, when it is
 // down, and when the work is done.
-func TestPreloadAllOfAService(t *testing.T) {
+func TestPreloadOfAService(t *testing.T) {
 	s := newPreloadStage(t)
 	claims := s.service(t)
-	require.NoError(t, ratelimit.PreloadAll(s.customer, claims()...))
+	require.NoError(t, ratelimit.Preload(s.customer, claims()...))
 	connected := s.proxy.Accepted()
 	require.Equal(t, 1, connected)
 	call := func(fallback bool) ratelimit.AllResult {
@@ -109,12 +109,12 @@ func TestPreloadAllOfAService(t *testing.T) {
 	})
 }
 
-func TestPreloadAllOfOneClaim(t *testing.T) {
+func TestPreloadOfOneClaim(t *testing.T) {
 	s := newPreloadStage(t)
 	window := ratelimit.Must(ratelimit.NewFixedWindow(s.main, 10, time.Hour, ratelimit.WithName("hour")))
 	all := ratelimit.Must(ratelimit.NewAll(s.bucket(t, s.main, "second"), window))
 	guarded := ratelimit.Must(ratelimit.NewFallback(all, s.bucket(t, s.standby, "second")))
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(guarded, "k", 1)))
+	require.NoError(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(guarded, "k", 1)))
 	s.requireLoaded(t, func() {
 		for _, fallback := range []bool{false, true} {
 			r, err := guarded.TryAcquire(t.Context(), "k")
@@ -126,14 +126,14 @@ func TestPreloadAllOfOneClaim(t *testing.T) {
 	})
 }
 
-// TestPreloadAllOfOneClaimThatIsLeft: one limiter alone has a script of several too, where others need no Redis.
-func TestPreloadAllOfOneClaimThatIsLeft(t *testing.T) {
+// TestPreloadOfOneClaimThatIsLeft: one limiter alone has a script of several too, where others need no Redis.
+func TestPreloadOfOneClaimThatIsLeft(t *testing.T) {
 	s := newPreloadStage(t)
 	for _, claims := range [][]ratelimit.Claim{
 		{ratelimit.ClaimOf(s.bucket(t, s.main, "a"), "k", 1)},
 		{ratelimit.ClaimOf(s.bucket(t, s.main, "b"), "k", 1).Estimate(), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1)},
 	} {
-		require.NoError(t, ratelimit.PreloadAll(t.Context(), claims...))
+		require.NoError(t, ratelimit.Preload(t.Context(), claims...))
 		s.requireLoaded(t, func() {
 			r, err := ratelimit.TryAcquireAll(t.Context(), claims...)
 			require.NoError(t, err)
@@ -142,13 +142,13 @@ func TestPreloadAllOfOneClaimThatIsLeft(t *testing.T) {
 	}
 }
 
-// TestPreloadAllOfSeveralSlots: keys on two shards are one script for each.
-func TestPreloadAllOfSeveralSlots(t *testing.T) {
+// TestPreloadOfSeveralSlots: keys on two shards are one script for each.
+func TestPreloadOfSeveralSlots(t *testing.T) {
 	s := newPreloadStage(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": s.admins[0].Options().Addr, "two": s.admins[1].Options().Addr}})
 	t.Cleanup(func() { _ = ring.Close() })
 	address, user := s.bucket(t, ring, "address"), s.bucket(t, ring, "user")
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(address, "any", 1), ratelimit.ClaimOf(user, "any", 1)))
+	require.NoError(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(address, "any", 1), ratelimit.ClaimOf(user, "any", 1)))
 	s.requireLoaded(t, func() {
 		for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h"} { // on either shard
 			r, err := ratelimit.TryAcquireAcrossSlots(t.Context(), ratelimit.ClaimOf(address, key, 1), ratelimit.ClaimOf(user, "u", 20))
@@ -158,12 +158,12 @@ func TestPreloadAllOfSeveralSlots(t *testing.T) {
 	})
 }
 
-// TestPreloadAllGoesOnAfterAnError: a Redis that is down is no reason not to prepare the standby.
-func TestPreloadAllGoesOnAfterAnError(t *testing.T) {
+// TestPreloadGoesOnAfterAnError: a Redis that is down is no reason not to prepare the standby.
+func TestPreloadGoesOnAfterAnError(t *testing.T) {
 	s := newPreloadStage(t)
 	guarded := ratelimit.Must(ratelimit.NewFallback(s.bucket(t, s.main, "api"), s.bucket(t, s.standby, "api")))
 	s.proxy.Refuse()
-	err := ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(guarded, "k", 1))
+	err := ratelimit.Preload(t.Context(), ratelimit.ClaimOf(guarded, "k", 1))
 	require.ErrorContains(t, err, "ratelimit: preload: dial tcp")
 	s.requireLoaded(t, func() {
 		r, err := guarded.TryAcquire(t.Context(), "k")
@@ -172,23 +172,15 @@ func TestPreloadAllGoesOnAfterAnError(t *testing.T) {
 	})
 }
 
-// A preloadable is a limiter of a user's type.
-type preloadable struct {
-	ratelimit.Limiter
-	loaded *int
-}
-
-func (p preloadable) Preload(context.Context) error { *p.loaded++; return nil }
-
-func TestPreloadAllOfWhatNeedsNoScript(t *testing.T) {
+func TestPreloadOfWhatNeedsNoScript(t *testing.T) {
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5))
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(local, "k", 1), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1), ratelimit.ClaimHold(ratelimit.AllowHolds(), "k", 1)))
-	loaded := 0
-	require.NoError(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(preloadable{local, &loaded}, "k", 1)))
-	require.Equal(t, 1, loaded)
+	require.NoError(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(local, "k", 1), ratelimit.ClaimOf(ratelimit.AllowAll(), "k", 1), ratelimit.ClaimHold(ratelimit.AllowHolds(), "k", 1)))
+	require.NoError(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewAll(local)), "k", 1)))
+	own := struct{ ratelimit.Limiter }{local} // a limiter of a user's type
+	require.NoError(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(own, "k", 1)))
 }
 
-func TestPreloadAllRefusesWhatWouldLoadNothing(t *testing.T) {
+func TestPreloadRefusesWhatWouldLoadNothing(t *testing.T) {
 	s := newPreloadStage(t)
 	claims := s.service(t)
 	for name, given := range map[string][]ratelimit.Claim{
@@ -198,13 +190,13 @@ func TestPreloadAllRefusesWhatWouldLoadNothing(t *testing.T) {
 		"have different clients": {ratelimit.ClaimOf(s.bucket(t, s.main, "a"), "k", 1), ratelimit.ClaimOf(s.bucket(t, s.standby, "b"), "k", 1)},
 		"some in memory":         {ratelimit.ClaimOf(s.bucket(t, s.main, "a"), "k", 1), ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)), "k", 1)},
 	} {
-		err := ratelimit.PreloadAll(t.Context(), given...)
+		err := ratelimit.Preload(t.Context(), given...)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 		require.ErrorContains(t, err, name)
 	}
 	none := ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return nil, nil }))
-	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimOf(none, "k", 1)), `pick returned nil for "k"`)
+	require.ErrorContains(t, ratelimit.Preload(t.Context(), ratelimit.ClaimOf(none, "k", 1)), `pick returned nil for "k"`)
 	holds := ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return ratelimit.DenyHolds(), nil }))
-	require.ErrorContains(t, ratelimit.PreloadAll(t.Context(), ratelimit.ClaimHold(holds, "k", 1)), "is to deny all")
+	require.ErrorContains(t, ratelimit.Preload(t.Context(), ratelimit.ClaimHold(holds, "k", 1)), "is to deny all")
 	require.Zero(t, s.proxy.Accepted(), "nothing was sent")
 }

@@ -20,7 +20,7 @@ import (
 func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [4]error, state string) {
 	s := onMini(t)
 	l := Must(NewTokenBucket(s.client, PerMinute(1), 1))
-	require.NoError(t, l.Preload(context.Background()))
+	require.NoError(t, Preload(context.Background(), ClaimOf(l, "k", 1)))
 	outside := fakes.NewRelay(s.client)
 	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {

@@ -491,7 +491,7 @@ func TestACallerWhoLeavesReservesNothing(t *testing.T) {
 		}
 		return nil
 	}), ratelimit.PerSecond(1), 1))
-	require.NoError(t, ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 1)).Preload(ctx))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 1)), "k", 1)))
 	r, err := l.Reserve(within, "k", 1, time.Hour)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Nil(t, r)
@@ -505,7 +505,7 @@ func TestLostRepliesOfReservations(t *testing.T) {
 	lost := errors.New("lost")
 	var reply error
 	l := ratelimit.Must(ratelimit.NewTokenBucket(fakes.Losing(s.Client, func(redis.Cmder) error { return reply }), ratelimit.PerSecond(1), 3))
-	require.NoError(t, l.Preload(ctx))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)))
 	reply = lost
 	_, err := l.Reserve(ctx, "k", 1, time.Hour)
 	require.ErrorIs(t, err, lost)
@@ -539,7 +539,7 @@ func TestACancelIsSentOnce(t *testing.T) {
 			"behind":  ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerMinute(1), 3, clock(limitertest.Start))),
 		} {
 			s.Wipe(t)
-			require.NoError(t, l.Preload(ctx))
+			require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)))
 			if name == "behind" {
 				must(t)(ahead.TryAcquire(ctx, "k"))
 			} else {

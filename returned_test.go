@@ -238,11 +238,13 @@ func TestWhatIsGivenBackIsNotDenied(t *testing.T) {
 	}
 	s := limitertest.OnMiniredis(t)
 	byCaller := ratelimit.WithClock(func() time.Time { return limitertest.Start })
-	for _, l := range []interface{ Preload(context.Context) error }{
-		ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 10)), ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Hour)),
-		ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour)), ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour, byCaller)),
+	for _, claim := range []ratelimit.Claim{
+		ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 10)), "k", 1),
+		ratelimit.ClaimHold(ratelimit.Must(ratelimit.NewInFlight(s.Client, 5, time.Hour)), "k", 1),
+		ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour)), "k", 1),
+		ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 1, time.Hour, byCaller)), "k", 1),
 	} {
-		require.NoError(t, l.Preload(t.Context()))
+		require.NoError(t, ratelimit.Preload(t.Context(), claim))
 	}
 	for i, nesting := range nestings {
 		for j, way := range ways {

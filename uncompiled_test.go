@@ -41,7 +41,7 @@ func TestAScriptThatRedisCannotCompileIsNoOutage(t *testing.T) {
 			}
 			check(f.TryAcquire(ctx, "k"))
 			check(f.Peek(ctx, "k"))
-			check(Result{}, w.Preload(ctx))
+			check(Result{}, Preload(ctx, ClaimOf(w, "k", 1)))
 			require.Empty(t, client.Keys(ctx, "ratelimit:uncompiled:*").Val())
 		})
 	}

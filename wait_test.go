@@ -116,7 +116,7 @@ func TestWaitOnABucketReservesOnce(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			room := newWaitingRoom(t)
 			l, w := build(room.client), room.waiter()
-			require.NoError(t, Must(NewTokenBucket(room.client, PerSecond(10), 2)).Preload(ctx))
+			require.NoError(t, Preload(ctx, ClaimOf(Must(NewTokenBucket(room.client, PerSecond(10), 2)), "k", 1)))
 			require.Equal(t, Result{Allowed: true, Limit: 2, Window: 200 * ms, ResetAfter: 200 * ms}, must(t)(w.wait(ctx, l, "k", 2)))
 			require.Empty(t, room.slept)
 			require.Equal(t, Result{Allowed: true, Limit: 2, Window: 200 * ms, ResetAfter: 300 * ms}, must(t)(w.wait(ctx, l, "k", 1)))
@@ -481,7 +481,7 @@ func TestFiftyWaiters(t *testing.T) {
 		return next(ctx, cmd)
 	}})
 	l := Must(NewTokenBucket(client, PerSecond(50), 1))
-	require.NoError(t, l.Preload(ctx))
+	require.NoError(t, Preload(ctx, ClaimOf(l, "k", 1)))
 	calls = 0
 	type promise struct{ decided, due int64 } // by the server's clock, µs
 	var all []promise

@@ -46,7 +46,7 @@ func newInterceptor(side rpclimit.Side, limiter ratelimit.Limiter, key KeyFunc, 
 
 // Preload loads the scripts that calls need, so that the first call finds them in Redis, and a connection, and does not
 // miss the limit's budget. Call it before the server listens; after an error, as while Redis is down, the limit works
-// all the same. [ratelimit.PreloadAll] says what is loaded. A [ratelimit.Choice] is asked for the key "preload" with
+// all the same. [ratelimit.Preload] says what is loaded. A [ratelimit.Choice] is asked for the key "preload" with
 // ctx; if it has no plan for these, the error says so.
 //
 // The error wraps ratelimit.ErrInvalidConfig if limit is not what [NewServer] or [NewClient] returned.

@@ -37,7 +37,7 @@ func (s *Server) Options() []grpc.ServerOption {
 
 // Preload loads the scripts that calls need, so that the first call finds them in Redis, and a connection, and does not
 // miss the limit's budget. Call it before the server listens; after an error, as while Redis is down, the limit works
-// all the same. [ratelimit.PreloadAll] says what is loaded. A [ratelimit.Choice] is asked for the key "preload" with
+// all the same. [ratelimit.Preload] says what is loaded. A [ratelimit.Choice] is asked for the key "preload" with
 // ctx; if it has no plan for these, the error says so.
 func (s *Server) Preload(ctx context.Context) error {
 	if s == nil || s.limit == nil {

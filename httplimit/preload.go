@@ -15,9 +15,9 @@ import (
 //		log.Print(err) // Redis is down, for example: the service can start all the same
 //	}
 //
-// limit is what [New], [NewAll] or [NewInFlight] returned. [ratelimit.PreloadAll] says what is loaded. A
+// limit is what [New], [NewAll] or [NewInFlight] returned. [ratelimit.Preload] says what is loaded. A
 // [ratelimit.Choice] is asked with ctx, and a key that begins with "{preload}"; if it has no plan for these, the error
-// says so: give a context with a plan, or the claims to PreloadAll yourself. Requests that cost nothing of one of
+// says so: give a context with a plan, or the claims to Preload yourself. Requests that cost nothing of one of
 // several limits (see [WithCost]) are decided by a script of the others alone, which is not loaded.
 //
 // The error wraps ratelimit.ErrInvalidConfig if limit is of another package, or wrapped in a function of your own.
@@ -30,7 +30,7 @@ func Preload(ctx context.Context, limit func(http.Handler) http.Handler) error {
 		return invalidConfig("Preload: this is no limit of package httplimit; give what New, NewAll or NewInFlight returned, not a function around it")
 	}
 	claims := l.claims("{preload}")
-	if err := ratelimit.PreloadAll(ctx, claims...); err != nil {
+	if err := ratelimit.Preload(ctx, claims...); err != nil {
 		return fmt.Errorf("%w (httplimit.Preload)", err)
 	}
 	return nil

@@ -211,7 +211,7 @@ func run(ctx context.Context) error {
 	s.plans.Store("umbrella", "free")
 	l := newLimits(client, instances, s.planOf, metrics.Observe, denials.Observe, s.top.Observe)
 	handler, all := s.public(l, proxies)
-	failed := ratelimit.PreloadAll(ctx, ratelimit.ClaimOf(l.mail, "mail", 1))
+	failed := ratelimit.Preload(ctx, ratelimit.ClaimOf(l.mail, "mail", 1))
 	for _, limit := range all { // the plans share their scripts, so those of one customer are enough
 		failed = errors.Join(failed, httplimit.Preload(context.WithValue(ctx, customerKey{}, "acme"), limit))
 	}

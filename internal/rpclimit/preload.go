@@ -14,11 +14,11 @@ func (l *Limit[C]) Preload(ctx context.Context) error {
 	var errs []error
 	for _, limiter := range []ratelimit.Limiter{l.call.limiter, l.received.limiter, l.sent.limiter} {
 		if limiter != nil {
-			errs = append(errs, ratelimit.PreloadAll(ctx, ratelimit.ClaimOf(limiter, key, 1)))
+			errs = append(errs, ratelimit.Preload(ctx, ratelimit.ClaimOf(limiter, key, 1)))
 		}
 	}
 	if l.inFlight != nil {
-		errs = append(errs, ratelimit.PreloadAll(ctx, ratelimit.ClaimHold(l.inFlight, key, 1)))
+		errs = append(errs, ratelimit.Preload(ctx, ratelimit.ClaimHold(l.inFlight, key, 1)))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("%w (%s.Preload)", err, l.Package)

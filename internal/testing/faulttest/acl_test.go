@@ -22,7 +22,7 @@ import (
 // error.
 func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, which ...int) error {
 	h := limitertest.NewClock()
-	var limiters []limitertest.Preloader
+	var limiters []ratelimit.Limiter
 	for i, p := range limitertest.Privileges {
 		if len(which) == 0 || slices.Contains(which, i) {
 			limiters = append(limiters, p.Build(client), p.Build(client, ratelimit.WithoutMerging()))
@@ -66,7 +66,7 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 				h.Set(h.Now().Add(3 * time.Second))
 			}
 		}
-		if err := l.Preload(ctx); err != nil {
+		if err := ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)); err != nil {
 			return err
 		}
 		// A permit of a server's clock that has stepped back since.
@@ -115,7 +115,7 @@ func exerciseInFlight(client ratelimit.Client, key string) error {
 		if err := hold.Release(ctx); err != nil {
 			return err
 		}
-		if err := f.Preload(ctx); err != nil {
+		if err := ratelimit.Preload(ctx, ratelimit.ClaimHold(f, "k", 1)); err != nil {
 			return err
 		}
 	}

@@ -261,7 +261,7 @@ func TestALostReplyLeavesNoHold(t *testing.T) {
 	client := redis.NewClient(&redis.Options{Addr: proxy.Addr()})
 	defer client.Close()
 	f := ratelimit.Must(ratelimit.NewInFlight(client, 3, time.Minute, ratelimit.WithPrefix("lostholds")))
-	require.NoError(t, f.Preload(ctx))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimHold(f, "k", 1)))
 	kept, _, err := f.TryAcquire(ctx, "k")
 	require.NoError(t, err)
 	bounded, cancel := context.WithCancel(ctx)

@@ -47,7 +47,7 @@ func TestSeveralLimitsWithPoliciesThroughKillsAndHangs(t *testing.T) {
 	perRequest := ratelimit.Must(ratelimit.NewFallback(requests, localRequests, append(policy, watched)...))
 	perToken := ratelimit.Must(ratelimit.NewFallback(tokens, localTokens, policy...))
 	perRun := ratelimit.Must(ratelimit.NewHoldFallback(held, localHeld, policy...))
-	require.NoError(t, held.Preload(ctx))
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimHold(held, "k", 1)))
 
 	type book struct{ calls, used, unsettled, now, most atomic.Int64 } // of Redis, and of memory
 	var redisBook, memory book

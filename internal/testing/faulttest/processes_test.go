@@ -3,7 +3,6 @@ package faulttest
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -407,7 +406,7 @@ func TestEveryAnswerFitsOneOrderThoughRepliesAreLost(t *testing.T) {
 				l, err := q.build(client, limit, window, append(opts, ratelimit.WithPrefix("lossy "+name),
 					ratelimit.WithClock(func() time.Time { return limitertest.Start }))...)
 				require.NoError(t, err)
-				require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx))
+				require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)))
 				var mu sync.Mutex
 				var faults []*redistest.Fault
 				var h history

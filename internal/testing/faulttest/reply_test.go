@@ -188,7 +188,7 @@ func TestACallWhoseReplyIsLostIsExecutedOnce(t *testing.T) {
 				truth, err := a.build(r.admin)
 				require.NoError(t, err)
 				// A cut answer that the script is not known would be one of a call that did not run.
-				require.NoError(t, l.(interface{ Preload(context.Context) error }).Preload(ctx))
+				require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(l, "k", 1)))
 				var f figures
 				before := redistest.Executions(t, r.admin)
 				for cut := 0; ; cut++ {

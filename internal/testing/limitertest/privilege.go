@@ -1,7 +1,6 @@
 package limitertest
 
 import (
-	"context"
 	"slices"
 	"strings"
 	"time"
@@ -37,44 +36,38 @@ const InFlightPrivilege = "+zrange +zcount +zscore +zrangebyscore +zadd +zcard +
 var Privileges = []struct {
 	Limiter, Commands string
 	ReadsTime         bool
-	Build             func(c ratelimit.Client, o ...ratelimit.Option) Preloader
+	Build             func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter
 }{
-	{"FixedWindow", "+get +set +incrby +pttl", false, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"FixedWindow", "+get +set +incrby +pttl", false, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, o...))
 	}},
-	{"FixedWindow aligned", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"FixedWindow aligned", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewFixedWindow(c, 5, time.Second, append(o, ratelimit.WithAlignment(0))...))
 	}},
-	{"CalendarWindow", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"CalendarWindow", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewCalendarWindow(c, 5, ratelimit.Daily(time.UTC), o...))
 	}},
-	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageHash))...))
 	}},
-	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingWindow List", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, o...))
 	}},
-	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zcard +zremrangebyrank +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingWindow ZSet", "+zcount +zrange +zadd +zrangebyscore +zcard +zremrangebyrank +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageZSet))...))
 	}},
-	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"SlidingLog", "+llen +lrange +lset +ltrim +rpush +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 5, Window: time.Second}}, o...))
 	}},
-	{"TokenBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"TokenBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, o...))
 	}},
-	{"TokenBucket stepped", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"TokenBucket stepped", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(5), 5, append(o, ratelimit.WithRefillEvery(time.Second))...))
 	}},
-	{"LeakyBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) Preloader {
+	{"LeakyBucket", "+get +set", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(5), 5, o...))
 	}},
-}
-
-// A Preloader is a limiter whose scripts can be loaded before the first call.
-type Preloader interface {
-	ratelimit.Limiter
-	Preload(ctx context.Context) error
 }
 
 // LeastPrivilege returns the ACL rules of a user for all limiters and Preload. The name,
