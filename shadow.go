@@ -37,7 +37,8 @@ func (s *Shadow) kind() kind { return kindAround(s, s.enforced) }
 // A Trial holds the answer of a [Shadow]'s trial to one call.
 type Trial struct {
 	Key      string
-	N        int    // permits asked for; 0 for a Reset that failed
+	Reset    bool   // it is no call but a Reset that failed; N, Enforced and Result are zero
+	N        int    // permits asked for
 	Enforced Result // what the caller got
 	Result   Result // what the trial answered; zero if Err is not nil
 	Err      error  // why the trial made no decision; ErrExceedsLimit if it can never allow N
@@ -159,14 +160,14 @@ func (t *trialTaken) took(ctx context.Context, settle settlement) {
 
 // Reset resets key in the enforced limiter, and then in the trial, in the background. It
 // returns the enforced limiter's error. If the trial fails to reset the key, report gets a
-// Trial whose N is 0 and whose Err is the error.
+// Trial with Reset set, and the error.
 func (s *Shadow) Reset(ctx context.Context, key string) error {
 	if s.enforced == nil {
 		return errUnmade
 	}
 	err := s.enforced.Reset(ctx, key)
 	if checkKey(key) == nil {
-		s.try(ctx, trialCall{Trial: Trial{Key: key}})
+		s.try(ctx, trialCall{Trial: Trial{Key: key, Reset: true}})
 	}
 	return err
 }
@@ -215,7 +216,7 @@ func (s *Shadow) run(ctx context.Context, t trialCall) {
 // ask asks the trial, and reports its answer.
 func (s *Shadow) ask(ctx context.Context, t *trialCall) {
 	s.answer(ctx, t)
-	if t.settle != nil || t.op == nil && t.Err == nil {
+	if t.settle != nil || t.Reset && t.Err == nil {
 		return
 	}
 	defer func() {
@@ -239,7 +240,7 @@ func (s *Shadow) answer(ctx context.Context, t *trialCall) {
 	case t.settle != nil:
 		t.Err = t.settle(ctx, t.actual)
 		return
-	case t.op == nil:
+	case t.Reset:
 		t.Err = s.trial.Reset(ctx, t.Key)
 		return
 	}

@@ -144,7 +144,7 @@ func TestPanicsOfATrialAndOfAReport(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, got, 3)
 		require.EqualError(t, got[1].Err, "ratelimit: shadow: the trial panicked: no trial")
-		require.Equal(t, ratelimit.Trial{Key: "k", Err: got[2].Err}, got[2])
+		require.Equal(t, ratelimit.Trial{Key: "k", Reset: true, Err: got[2].Err}, got[2])
 		require.EqualError(t, got[2].Err, "ratelimit: shadow: the trial panicked: no reset")
 		require.Equal(t, int64(3), s.Panicked())
 		require.Zero(t, s.Dropped())
@@ -181,7 +181,7 @@ func TestResetOfAShadowResetsBoth(t *testing.T) {
 		require.Equal(t, failure, s.Reset(ctx, "l"))
 		synctest.Wait()
 		require.Equal(t, []string{"enforced k", "trial k", "enforced l", "trial l"}, reset)
-		require.Equal(t, []ratelimit.Trial{{Key: "l", Err: failure}}, got)
+		require.Equal(t, []ratelimit.Trial{{Key: "l", Reset: true, Err: failure}}, got)
 	})
 }
 
