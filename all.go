@@ -271,22 +271,18 @@ type PartResult struct {
 	Hold   *Hold   // of an [InFlight], if all limiters allowed the call; otherwise nil
 	Ticket *Ticket // of a [Claim.Estimate], if all limiters allowed the call; otherwise nil
 
-	// Bucket reports whether a token or leaky bucket answered. Its permits come back one by one, at
-	// its rate, and the last of them after ResetAfter.
-	Bucket bool
-
 	// Unknown reports that this limiter was not asked, because other claims denied the
 	// call, from the memory of a [DenyCache] or by [DenyAll]. Result is then zero, and the RetryAfter
 	// of the call may be too short: it is the longest of those claims.
 	Unknown bool
+
+	bucket bool // a token or leaky bucket answered; package integration reads it
 }
 
-// Release gives back the permits of all Holds, if there are any. Its errors are those of [Hold.Release].
-func (r AllResult) Release(ctx context.Context) error { return r.Finish(ctx, nil) }
-
 // Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost, and
-// releases all Holds, at the same time. If used is nil, estimates stay as they are. It does its work even if ctx has
-// ended, and then waits for a second at most. The error joins those of [Ticket.Settle] and [Hold.Release].
+// releases all Holds, at the same time. If used is nil, estimates stay as they are. It does nothing after a denial, and
+// does its work even if ctx has ended; then it waits for a second at most. The error joins those of [Ticket.Settle] and
+// [Hold.Release].
 func (r AllResult) Finish(ctx context.Context, used func(PartResult) int) error {
 	settled, released := r.finish(ctx, used, r.holds(nil))
 	return errors.Join(settled, released)
@@ -333,16 +329,11 @@ func (r AllResult) finish(ctx context.Context, used func(PartResult) int, holds 
 	return nil, nil
 }
 
-// Do runs work as [InFlight.Do] does, for all Holds at the same time, and releases them even if work panics. The
-// error joins what work returns with one that wraps ErrLeaseLost if a lease was lost. If a lease may have ended
-// before, or the call was denied (a *[DeniedError]), work does not run. Without a Hold it is work(ctx).
-func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error) error {
-	return r.DoAndSettle(ctx, work, nil)
-}
-
-// DoAndSettle is Do for a call with Tickets, which are settled by what used says, or by 0 if work does not run, see
-// [AllResult.Finish]. The error joins those of [Ticket.Settle] too, and not those of [Hold.Release].
-func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Context) error, used func(PartResult) int) (err error) {
+// Do runs work as [InFlight.Do] does, for all Holds at the same time, and then does what [AllResult.Finish] does, even if
+// work panics. If a lease may have ended before, or the call was denied (a *[DeniedError]), work does not run, and Tickets
+// are settled by 0 unless used is nil. Without a Hold it is work(ctx). The error joins what work returns with one that wraps
+// ErrLeaseLost if a lease was lost, and with those of [Ticket.Settle], and not those of [Hold.Release].
+func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error, used func(PartResult) int) (err error) {
 	if work == nil {
 		return errNoWork
 	}
@@ -406,7 +397,7 @@ func (r AllResult) DoAndSettle(ctx context.Context, work func(ctx context.Contex
 // (docs/cluster.md).
 //
 // If the call is allowed, the part of each claim of an [InFlight] has a Hold, and the part of each [Claim.Estimate] a
-// Ticket; [AllResult.Release] and [AllResult.Finish] end them. After an error, permits in flight are given back in
+// Ticket; [AllResult.Finish] ends them. After an error, permits in flight are given back in
 // the background; those of the other limiters may have been taken. After ErrCorruptState nothing was taken. If Redis
 // refuses one of the writes, the limiters written before it keep what they took.
 //

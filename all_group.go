@@ -333,7 +333,7 @@ func (g *group) report(ctx context.Context, began time.Time, claims []Claim, loo
 		if c.limiter.watch == nil {
 			continue
 		}
-		o := Observation{Call: c.opOr(looks).call, Key: c.key, N: c.n, Err: err}
+		o := Observation{Call: c.opOr(looks).call, Err: err}
 		o.sent(began, reply.Batch)
 		if err == nil {
 			o.Result = g.part(reply, i, c, looks)
@@ -342,15 +342,28 @@ func (g *group) report(ctx context.Context, began time.Time, claims []Claim, loo
 	}
 }
 
-// report reports the answer to one claim of several. allowed is about the whole.
-func (c Claim) report(ctx context.Context, began time.Time, o Observation, allowed bool) {
-	if o.Err == nil && o.Call.takes() && !allowed && o.Result.Allowed {
-		o.Outcome = OutcomeUntaken
+// report reports the answer to one claim of several, whose policies have been taken off. allowed is about the whole.
+func (c *Claim) report(ctx context.Context, began time.Time, o Observation, allowed bool) {
+	w := c.observers()
+	if w == nil {
+		return
 	}
-	if o.Err == nil && o.Call == callHold && allowed {
+	o.Key, o.N = c.key, c.n
+	switch {
+	case o.Err != nil || !o.Call.takes():
+	case !allowed && o.Result.Allowed:
+		o.Outcome = OutcomeUntaken
+	case allowed && o.Call == callHold:
 		o.HeldChange = c.n
 	}
-	c.limiter.watch.end(ctx, began, o)
+	w.end(ctx, began, o)
+}
+
+func (c *Claim) observers() *watch {
+	if c.limiter != nil {
+		return c.limiter.watch
+	}
+	return c.outer.(origin).observers()
 }
 
 // newHolds are holds for the claims of permits in flight.
@@ -447,7 +460,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts
 	for i, c := range claims {
 		part := g.part(reply, i, c, looks)
 		if parts != nil {
-			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, Bucket: c.limiter.isBucket()}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, bucket: c.limiter.isBucket()}
 			if c.settle && !looks {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.decider.(charger).newTicket(c.key, c.n, reply.Index, words)

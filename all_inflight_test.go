@@ -43,7 +43,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Equal(t, ratelimit.AllResult{
 					Result: allowedBy(2, 10*time.Second, 1, time.Minute),
 					Parts: []ratelimit.PartResult{
-						{Name: "default", Key: "k", Bucket: true, Result: allowedBy(3, 3*time.Second, 2, time.Second)},
+						ratelimit.OfBucket(true, ratelimit.PartResult{Name: "default", Key: "k", Result: allowedBy(3, 3*time.Second, 2, time.Second)}),
 						{Name: "default", Key: "k", Result: allowedBy(2, 10*time.Second, 1, ends), Hold: first.Parts[1].Hold},
 						{Name: "default", Key: "k", Result: allowedBy(1000, time.Minute, 600, time.Minute)},
 					},
@@ -56,7 +56,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.Nil(t, denied.Parts[1].Hold)
 				require.Equal(t, []bool{true, true, false}, verdicts(denied))
 				require.Equal(t, 1, must(t)(running.Peek(ctx, "k")).Remaining)
-				require.NoError(t, denied.Release(ctx), "there is nothing to release")
+				require.NoError(t, denied.Finish(ctx, nil), "there is nothing to release")
 
 				second := call(1)
 				require.True(t, second.Allowed)
@@ -69,12 +69,12 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, denied, peeked)
 
-				require.NoError(t, first.Release(ctx))
-				require.NoError(t, first.Release(ctx))
+				require.NoError(t, first.Finish(ctx, nil))
+				require.NoError(t, first.Finish(ctx, nil))
 				require.Zero(t, first.Parts[1].Hold.Left())
 				third := call(1)
 				require.True(t, third.Allowed)
-				require.NoError(t, errors.Join(second.Release(ctx), third.Release(ctx)))
+				require.NoError(t, errors.Join(second.Finish(ctx, nil), third.Finish(ctx, nil)))
 				require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
 
 				// Claims for one key are one hold.
@@ -82,7 +82,7 @@ func TestAllWithPermitsInFlight(t *testing.T) {
 				require.NoError(t, err)
 				require.Same(t, both.Parts[0].Hold, both.Parts[1].Hold)
 				require.Zero(t, must(t)(running.Peek(ctx, "k")).Remaining)
-				require.NoError(t, both.Release(ctx))
+				require.NoError(t, both.Finish(ctx, nil))
 				require.Equal(t, 2, must(t)(running.Peek(ctx, "k")).Remaining)
 			}
 		})
@@ -119,7 +119,7 @@ func TestTheLargestScriptsWithPermitsInFlightRun(t *testing.T) {
 					break
 				}
 				require.NoError(t, err, "%s and %d in flight", v.Name, i+1)
-				require.NoError(t, r.Release(ctx))
+				require.NoError(t, r.Finish(ctx, nil))
 				require.NoError(t, l.Reset(ctx, "k"))
 			}
 		}
@@ -166,23 +166,23 @@ func TestAllDoesItsWork(t *testing.T) {
 	}
 	failure := errors.New("of the work")
 	r := call()
-	require.ErrorIs(t, r.Do(ctx, nil), ratelimit.ErrInvalidConfig)
+	require.ErrorIs(t, r.Do(ctx, nil, nil), ratelimit.ErrInvalidConfig)
 	require.Equal(t, failure, r.Do(ctx, func(context.Context) error {
 		require.Equal(t, []int{1, 8}, free())
 		return failure
-	}))
+	}, nil))
 	require.Equal(t, []int{2, 9}, free())
-	require.PanicsWithValue(t, "boom", func() { _ = call().Do(ctx, func(context.Context) error { panic("boom") }) })
+	require.PanicsWithValue(t, "boom", func() { _ = call().Do(ctx, func(context.Context) error { panic("boom") }, nil) })
 	require.Equal(t, []int{2, 9}, free())
 
 	work := func(context.Context) error { t.Error("it ran"); return nil }
-	require.ErrorIs(t, call().Do(ctx, work), ratelimit.ErrDenied)
-	require.ErrorIs(t, r.Do(ctx, work), ratelimit.ErrLeaseLost, "it was released")
+	require.ErrorIs(t, call().Do(ctx, work, nil), ratelimit.ErrDenied)
+	require.ErrorIs(t, r.Do(ctx, work, nil), ratelimit.ErrLeaseLost, "it was released")
 
 	other := ratelimit.Must(ratelimit.NewFixedWindow(s.Client, 2, time.Hour, ratelimit.WithName("other")))
 	r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(other, "k", 1))
 	require.NoError(t, err)
-	require.Equal(t, failure, r.Do(ctx, func(context.Context) error { return failure }), "nothing is held")
+	require.Equal(t, failure, r.Do(ctx, func(context.Context) error { return failure }, nil), "nothing is held")
 }
 
 // TestAllDoesItsWorkWithTwoClaimsOfAKey: they have one Hold together, which is not lost when it is
@@ -196,7 +196,7 @@ func TestAllDoesItsWorkWithTwoClaimsOfAKey(t *testing.T) {
 		require.Equal(t, 2, must(t)(f.Peek(ctx, "k")).Remaining)
 		require.Equal(t, 4, must(t)(f.Peek(ctx, "other")).Remaining)
 		return nil
-	}))
+	}, nil))
 	require.Equal(t, 5, must(t)(f.Peek(ctx, "k")).Remaining)
 	require.Equal(t, 5, must(t)(f.Peek(ctx, "other")).Remaining)
 }
@@ -216,7 +216,7 @@ func TestAllReleasesEveryHoldIfALeaseIsOver(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			env.Advance(time.Second)
-			err = r.Do(ctx, func(context.Context) error { t.Error("it ran"); return nil })
+			err = r.Do(ctx, func(context.Context) error { t.Error("it ran"); return nil }, nil)
 			require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
 			require.Equal(t, 1, must(t)(short.Peek(ctx, "k")).Remaining)
 			require.Equal(t, 1, must(t)(long.Peek(ctx, "k")).Remaining)
@@ -239,6 +239,6 @@ func TestAcrossSlotsWithPermitsInFlight(t *testing.T) {
 	require.Nil(t, denied.Parts[0].Hold)
 	require.Equal(t, 1, denied.Parts[0].Result.Remaining)
 	require.Equal(t, 1, must(t)(running.Peek(ctx, "a")).Remaining)
-	require.NoError(t, r.Release(ctx))
+	require.NoError(t, r.Finish(ctx, nil))
 	require.Equal(t, 2, must(t)(running.Peek(ctx, "a")).Remaining)
 }

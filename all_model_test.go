@@ -128,7 +128,7 @@ func (p *party) answer(now int64, d demand, peek bool, got ratelimit.AllResult) 
 	allowed := true
 	for i, c := range d {
 		if c.n > 0 {
-			all.Parts = append(all.Parts, ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key), Bucket: isBucket(p.plans[i][0].Limiter)})
+			all.Parts = append(all.Parts, ratelimit.OfBucket(isBucket(p.plans[i][0].Limiter), ratelimit.PartResult{Name: "default", Key: keyOf(i, c.key)}))
 			part := &all.Parts[len(all.Parts)-1]
 			if p.isDamaged(i, c.key) {
 				part.Result = got.Parts[len(all.Parts)-1].Result

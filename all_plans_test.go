@@ -159,7 +159,7 @@ func TestEstimatesAndHoldsOfPlansAreMerged(t *testing.T) {
 		if plan == 0 && settled.Add(1) == 1 { // this permit can be taken once more
 			err = r.Finish(ctx, func(ratelimit.PartResult) int { return 0 })
 		} else {
-			err = r.Release(ctx)
+			err = r.Finish(ctx, nil)
 		}
 		return true, err
 	})

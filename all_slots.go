@@ -82,10 +82,8 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 		}
 	}
 	for i, c := range joined {
-		if c.limiter.watch != nil {
-			o := Observation{Call: c.op().call, Source: SourceRedis, Batch: 1, Key: c.key, N: c.n, Result: taken[i].result, Err: taken[i].err}
-			c.report(ctx, began, o, err == nil && whole.Allowed)
-		}
+		o := Observation{Call: c.op().call, Source: SourceRedis, Batch: 1, Result: taken[i].result, Err: taken[i].err}
+		c.report(ctx, began, o, err == nil && whole.Allowed)
 	}
 	if err != nil {
 		return AllResult{}, &slotErrors{err, failed.of(places)}
@@ -95,7 +93,7 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 		if places != nil {
 			place = places[i]
 		}
-		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, Bucket: c.limiter.isBucket()}
+		r.Parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: taken[place].result, Hold: taken[place].hold, bucket: c.limiter.isBucket()}
 		if c.settle && whole.Allowed {
 			r.Parts[i].Ticket = taken[place].ticket
 		}
@@ -129,9 +127,7 @@ func (s claimSet) of(places []int) (claims claimSet) {
 // reportRefused reports a call that failed before Redis was asked, to every limiter.
 func reportRefused(ctx context.Context, began time.Time, claims []Claim, err error) {
 	for _, c := range claims {
-		if w := c.limiter.watch; w != nil {
-			w.end(ctx, began, Observation{Call: c.op().call, Key: c.key, N: c.n, Err: err})
-		}
+		c.report(ctx, began, Observation{Call: c.op().call, Err: err}, false)
 	}
 }
 

@@ -47,7 +47,7 @@ func TestAcrossSlotsGivesBackWhatAnotherSlotDenies(t *testing.T) {
 		first := ratelimit.Result{Allowed: true, Limit: v.Limit, Window: limits.Window, Remaining: 1, ResetAfter: v.Resets[1]}
 		require.Equal(t, ratelimit.AllResult{
 			Result: allowedBy(1, time.Hour, 0, time.Hour),
-			Parts:  []ratelimit.PartResult{{Name: "default", Key: "k", Result: first, Bucket: isBucket(l)}, {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
+			Parts:  []ratelimit.PartResult{ratelimit.OfBucket(isBucket(l), ratelimit.PartResult{Name: "default", Key: "k", Result: first}), {Name: "gate", Key: "all", Result: allowedBy(1, time.Hour, 0, time.Hour)}},
 		}, r, v.Name)
 		r, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(l, "k", 1), ratelimit.ClaimOf(gate, "all", 1))
 		require.NoError(t, err)
@@ -247,7 +247,7 @@ func TestAcrossSlotsOfAWrappedCluster(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, r.Allowed)
 			require.Zero(t, must(t)(running.Peek(ctx, "c")).Remaining)
-			require.NoError(t, r.Release(ctx))
+			require.NoError(t, r.Finish(ctx, nil))
 			r, err = ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(bucket, "a", 1), ratelimit.ClaimOf(window, "b", 1), ratelimit.ClaimHold(running, "c", 1))
 			require.NoError(t, err)
 			require.False(t, r.Allowed)

@@ -61,7 +61,7 @@ func TestAllTakesFromEveryLimiterOrFromNone(t *testing.T) {
 			require.Equal(t, ratelimit.AllResult{
 				Result: deniedBy(3, time.Hour, 1, time.Hour, time.Hour),
 				Parts: []ratelimit.PartResult{
-					{Name: "second", Key: "k", Bucket: true, Result: deniedBy(2, time.Second, 0, time.Second, time.Second)},
+					ratelimit.OfBucket(true, ratelimit.PartResult{Name: "second", Key: "k", Result: deniedBy(2, time.Second, 0, time.Second, time.Second)}),
 					{Name: "hour", Key: "k", Result: deniedBy(3, time.Hour, 1, time.Hour, time.Hour)},
 				},
 			}, claim(2))
@@ -70,7 +70,7 @@ func TestAllTakesFromEveryLimiterOrFromNone(t *testing.T) {
 			require.Equal(t, ratelimit.AllResult{
 				Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Hour),
 				Parts: []ratelimit.PartResult{
-					{Name: "second", Key: "k", Bucket: true, Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Second)},
+					ratelimit.OfBucket(true, ratelimit.PartResult{Name: "second", Key: "k", Result: deniedBy(2, time.Second, 0, 500*time.Millisecond, time.Second)}),
 					{Name: "hour", Key: "k", Result: allowedBy(3, time.Hour, 1, time.Hour)},
 				},
 			}, denied)
@@ -558,7 +558,7 @@ func TestAllInOneSlot(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, held.Allowed)
 			require.Equal(t, 1, must(t)(running.Peek(ctx, "user:9")).Remaining)
-			require.NoError(t, held.Release(ctx))
+			require.NoError(t, held.Finish(ctx, nil))
 			require.Equal(t, 2, must(t)(running.Peek(ctx, "user:9")).Remaining)
 			var callers sync.WaitGroup
 			for caller := range 32 {

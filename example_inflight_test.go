@@ -83,7 +83,7 @@ func ExampleAllResult_Do() {
 		r, err := running.Peek(ctx, "tenant:42")
 		fmt.Println("places left while it runs:", r.Remaining)
 		return err // ctx is cancelled if the place is lost
-	})
+	}, nil)
 	r, _ := running.Peek(ctx, "tenant:42")
 	fmt.Println("and then:", r.Remaining, err)
 	// Output:

@@ -143,7 +143,7 @@ func ExampleClaim_Estimate() {
 		if err != nil {
 			return err // no decision was made
 		}
-		defer all.Release(ctx)
+		defer all.Finish(ctx, nil)
 		if err := all.Err(); err != nil {
 			return err // denied
 		}

@@ -287,6 +287,12 @@ func DecideHolds(f *InFlight, list []byte, keys ...string) ([]int64, error) {
 // NameOfHolds is what a key of f is named in Redis.
 func NameOfHolds(f *InFlight, key string) string { return f.core.head.Of(key) }
 
+// OfBucket is p as the answer of a token or leaky bucket, or as that of another limiter.
+func OfBucket(is bool, p PartResult) PartResult {
+	p.bucket = is
+	return p
+}
+
 // Reserves reports whether l can reserve.
 func Reserves(l Limiter) bool {
 	c, _ := redisCore(l)

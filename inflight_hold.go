@@ -190,7 +190,7 @@ func (h *Hold) Do(ctx context.Context, work func(ctx context.Context) error) err
 		return ErrLeaseLost
 	}
 	one := AllResult{Result: Result{Allowed: true}, Parts: []PartResult{{Hold: h}}}
-	return one.Do(ctx, work)
+	return one.Do(ctx, work, nil)
 }
 
 // leave is Release, for a second at most, whatever has become of ctx.

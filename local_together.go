@@ -25,12 +25,6 @@ type decidesTogether interface {
 // decideInMemory decides claims on limiters in memory, all or nothing.
 func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult, error) {
 	began := time.Now()
-	tell := func(c Claim, o Observation) {
-		if w := c.outer.(decidesTogether).observers(); w != nil {
-			o.Call, o.Key, o.N = c.opOr(looks).call, c.key, c.n
-			w.end(ctx, began, o)
-		}
-	}
 	joined, places, err := joinInMemory(claims)
 	if err == nil {
 		for _, c := range joined {
@@ -41,7 +35,7 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 	}
 	if err != nil {
 		for _, c := range claims {
-			tell(c, Observation{Err: err})
+			c.report(ctx, began, Observation{Call: c.opOr(looks).call, Err: err}, false)
 		}
 		return AllResult{}, err
 	}
@@ -54,24 +48,16 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 	var r AllResult
 	for i, c := range joined {
 		p := &answers[i]
-		p.Result, p.Bucket = Result(questions[i].Answer), kindOf(c.outer).bucket
+		p.Result, p.bucket = Result(questions[i].Answer), kindOf(c.outer).bucket
 		if i == 0 {
 			r.Result = p.Result
 		} else {
 			r.Result = governs(r.Result, p.Result)
 		}
-		o := Observation{Source: SourceLocal, Result: p.Result}
-		switch {
-		case looks:
-		case allowed:
+		if allowed && !looks {
 			c.outer.(decidesTogether).give(c, p)
-			if c.holds() {
-				o.HeldChange = c.n
-			}
-		case p.Result.Allowed:
-			o.Outcome = OutcomeUntaken
 		}
-		tell(c, o)
+		c.report(ctx, began, Observation{Call: c.opOr(looks).call, Source: SourceLocal, Result: p.Result}, allowed)
 	}
 	r.Parts = spread(answers, places)
 	return r, nil

@@ -352,7 +352,7 @@ func TestTogetherEachLimiterReports(t *testing.T) {
 	require.Equal(t, []ratelimit.Observation{
 		held, of("large", saw("estimate", ratelimit.OutcomeAllowed, 3, 3, r.Parts[1].Result, nil)),
 	}, rec.took(t))
-	require.NoError(t, r.Release(ctx))
+	require.NoError(t, r.Finish(ctx, nil))
 	released := of("flights", saw("release", ratelimit.OutcomeDone, 2, 0, ratelimit.Result{}, nil))
 	released.HeldChange = -2
 	require.Equal(t, []ratelimit.Observation{released}, rec.took(t))

@@ -85,7 +85,7 @@ func (o *outcome) all(c *call) (AllResult, error) {
 		return AllResult{}, o.err
 	}
 	if o.parts == nil {
-		o.parts = []PartResult{{Result: o.result, Ticket: o.ticket, Hold: o.hold, Bucket: o.bucket}}
+		o.parts = []PartResult{{Result: o.result, Ticket: o.ticket, Hold: o.hold, bucket: o.bucket}}
 	}
 	for i, claim := range c.claims {
 		name := cmp.Or(claim.name, o.parts[i].Name)

@@ -75,9 +75,9 @@ func TestSeveralLimitsInAnOutage(t *testing.T) {
 	}
 	hour := func(limit int) time.Duration { return time.Duration(limit) * time.Hour }
 	part := func(name, key string, limit, left int, fallback bool) ratelimit.PartResult {
-		return ratelimit.PartResult{Name: name, Key: key, Bucket: true, Result: ratelimit.Result{
+		return ratelimit.OfBucket(true, ratelimit.PartResult{Name: name, Key: key, Result: ratelimit.Result{
 			Allowed: true, Limit: limit, Window: hour(limit), Remaining: left, ResetAfter: hour(limit - left), Fallback: fallback,
-		}}
+		}})
 	}
 	acquire(t, claims()...)
 	o.sent.Store(0)
@@ -98,11 +98,10 @@ func TestSeveralLimitsInAnOutage(t *testing.T) {
 	require.Equal(t, part("user", "u", 5, 2, true), frozen(r.Parts[0]))
 	require.Equal(t, part("address", "a", 2, 1, true), frozen(r.Parts[1]))
 	r = acquire(t, claims()...)
-	require.Equal(t, ratelimit.PartResult{Name: "user", Key: "u", Bucket: true, Result: ratelimit.Result{
+	require.Equal(t, ratelimit.OfBucket(true, ratelimit.PartResult{Name: "user", Key: "u", Result: ratelimit.Result{
 		Limit: 5, Window: hour(5), Remaining: 2, RetryAfter: time.Hour, ResetAfter: hour(3), Fallback: true,
-	}}, frozen(r.Parts[0]))
+	}}), frozen(r.Parts[0]))
 	require.True(t, r.Parts[1].Result.Allowed)
-	require.True(t, r.Parts[1].Bucket, "in a denial too")
 	require.Equal(t, 1, r.Parts[1].Result.Remaining, "nothing was taken from the address")
 	require.Equal(t, 1, acquire(t, ratelimit.ClaimOf(user, "u", 1), ratelimit.ClaimOf(address, "a", 1)).Parts[0].Result.Remaining)
 
@@ -203,7 +202,7 @@ func TestTheSmallestBudgetOfSeveral(t *testing.T) {
 	require.Equal(t, 4, must(t)(holds.Peek(ctx, "k")).Remaining, "and so did the hold")
 	<-returned
 	require.NoError(t, late.Parts[0].Ticket.Settle(ctx, 0), "in memory")
-	require.NoError(t, late.Release(ctx))
+	require.NoError(t, late.Finish(ctx, nil))
 	require.ErrorIs(t, late.Parts[2].Hold.Extend(ctx), ratelimit.ErrLeaseLost, "released")
 	require.Empty(t, returned)
 }
@@ -226,8 +225,8 @@ func TestSecondariesSettleAndRelease(t *testing.T) {
 	require.ErrorIs(t, r.Parts[0].Ticket.Settle(ctx, 1), ratelimit.ErrSettled)
 	require.Equal(t, []int{9, 1}, left())
 	require.Positive(t, r.Parts[1].Hold.Left())
-	require.NoError(t, r.Release(ctx))
-	require.NoError(t, r.Release(ctx), "once")
+	require.NoError(t, r.Finish(ctx, nil))
+	require.NoError(t, r.Finish(ctx, nil), "once")
 	require.Equal(t, []int{9, 2}, left())
 	require.ErrorIs(t, r.Parts[1].Hold.Extend(ctx), ratelimit.ErrLeaseLost)
 
@@ -390,7 +389,7 @@ func TestChoicesAmongSeveralLimits(t *testing.T) {
 	require.True(t, staff.Parts[0].Result.Unlimited())
 	require.Equal(t, 49, staff.Remaining)
 	require.NoError(t, staff.Parts[0].Ticket.Settle(ctx, 5))
-	require.NoError(t, staff.Release(ctx))
+	require.NoError(t, staff.Finish(ctx, nil))
 	o.sent.Store(0)
 	blocked := call("blocked")
 	require.False(t, blocked.Allowed)
@@ -628,7 +627,7 @@ func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
 		return next(ctx, cmd)
 	}))
 	meet.Store(true)
-	require.NoError(t, r.DoAndSettle(ctx, func(context.Context) error { return nil }, costs))
+	require.NoError(t, r.Do(ctx, func(context.Context) error { return nil }, costs))
 	meet.Store(false)
 	require.Equal(t, []int{9, 5, 2, 2}, left())
 
@@ -664,14 +663,14 @@ func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
 	require.NoError(t, window.Reset(ctx, "k"))
 	require.NoError(t, running.Reset(ctx, "k"))
 	require.NoError(t, others.Reset(ctx, "k"))
-	require.Equal(t, worked, call().DoAndSettle(ctx, func(context.Context) error { return worked }, costs))
+	require.Equal(t, worked, call().Do(ctx, func(context.Context) error { return worked }, costs))
 	require.Equal(t, []int{9, 5, 2, 2}, left())
 	r = call()
 	require.NoError(t, r.Parts[1].Hold.Release(ctx))
-	err = r.DoAndSettle(ctx, func(context.Context) error { t.Error("the lease is over"); return nil }, costs)
+	err = r.Do(ctx, func(context.Context) error { t.Error("the lease is over"); return nil }, costs)
 	require.ErrorIs(t, err, ratelimit.ErrLeaseLost)
 	require.Equal(t, []int{9, 5, 2, 2}, left(), "nothing was used")
-	require.ErrorIs(t, (ratelimit.AllResult{}).DoAndSettle(ctx, func(context.Context) error { return nil }, costs), ratelimit.ErrDenied)
+	require.ErrorIs(t, (ratelimit.AllResult{}).Do(ctx, func(context.Context) error { return nil }, costs), ratelimit.ErrDenied)
 }
 
 // TestAllOfLimitersInMemory is the secondary of a Fallback around an All on Redis.

@@ -51,22 +51,21 @@ var unmade = []any{
 
 // answerless are methods that answer otherwise than by errUnmade or zero values, and why.
 var answerless = map[string]string{
-	"Hold.Extend":           "a hold without a lease has lost it",
-	"Hold.Do":               "the same",
-	"DeniedError.Error":     "an error always has a text",
-	"WaitError.Error":       "the same",
-	"DeniedError.Is":        "the type says what it is",
-	"WaitError.Is":          "the same",
-	"Result.Err":            "the zero Result is a denial",
-	"AllResult.Err":         "the same",
-	"AllResult.Do":          "the same",
-	"AllResult.DoAndSettle": "the same",
-	"Calendar.String":       "it says that it is none",
-	"Rate.String":           "the same",
-	"Storage.String":        "a name",
-	"BreakerState.String":   "the same",
-	"Outcome.String":        "the same",
-	"Source.String":         "the same",
+	"Hold.Extend":         "a hold without a lease has lost it",
+	"Hold.Do":             "the same",
+	"DeniedError.Error":   "an error always has a text",
+	"WaitError.Error":     "the same",
+	"DeniedError.Is":      "the type says what it is",
+	"WaitError.Is":        "the same",
+	"Result.Err":          "the zero Result is a denial",
+	"AllResult.Err":       "the same",
+	"AllResult.Do":        "the same",
+	"Calendar.String":     "it says that it is none",
+	"Rate.String":         "the same",
+	"Storage.String":      "a name",
+	"BreakerState.String": "the same",
+	"Outcome.String":      "the same",
+	"Source.String":       "the same",
 }
 
 // TestZeroValuesAnswer calls every exported method of every exported type on what unmade lists: the answer is

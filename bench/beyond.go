@@ -340,7 +340,7 @@ func openWork(b *testbed, _ verdict, tag string) (decide, error) {
 		if err != nil || !r.Allowed {
 			return false, err
 		}
-		return true, errors.Join(r.Parts[1].Ticket.Settle(ctx, 7), r.Release(ctx))
+		return true, errors.Join(r.Parts[1].Ticket.Settle(ctx, 7), r.Finish(ctx, nil))
 	}, err
 }
 

@@ -142,7 +142,7 @@ func (m *middleware) run(w http.ResponseWriter, r *http.Request, next http.Handl
 		}
 	}
 	began, returned, settled := false, false, 0
-	err := answer.DoAndSettle(r.Context(), func(ctx context.Context) error {
+	err := answer.Do(r.Context(), func(ctx context.Context) error {
 		began = true
 		begin()
 		switch {

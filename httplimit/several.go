@@ -214,7 +214,7 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 		}
 		d := q.decision
 		d.Result = p.Result
-		d.Bucket = d.Bucket || p.Bucket
+		d.Bucket = d.Bucket || integration.IsBucket(&answer.Parts[i])
 		if d.InFlight && !p.Result.Allowed {
 			d.Result.RetryAfter = q.limit.retryAfter
 		}

@@ -72,7 +72,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			_, err := io.WriteString(w, token)
 			return errors.Join(err, stream.Flush())
 		})
-	})
+	}, nil)
 	if err != nil {
 		log.Print(err)
 		panic(http.ErrAbortHandler) // so that the reader notices that the answer is not complete
