@@ -22,7 +22,7 @@ type watch struct {
 	name      string
 	observers []Observer
 	held      atomic.Int64 // permits in flight of this process
-	panicked  atomic.Bool
+	panicked  firstPanic
 }
 
 // watch is nil if there are no observers.
@@ -147,20 +147,23 @@ func (w *watch) attempted(ctx context.Context, wait *waiting.Wait, o Observation
 func (w *watch) call(ctx context.Context, observe Observer, o *Observation) {
 	defer func() {
 		if p := recover(); p != nil {
-			w.complain(p)
+			w.panicked.log("an observer", w.name, p)
 		}
 	}()
 	observe(ctx, *o)
 }
 
-// complain logs the first panic.
-func (w *watch) complain(p any) {
-	if w.panicked.Swap(true) {
+// A firstPanic logs the first panic of a function that a user gave.
+type firstPanic struct{ logged atomic.Bool }
+
+// log logs p, of what is called at limiter.
+func (f *firstPanic) log(what, limiter string, p any) {
+	if f.logged.Swap(true) {
 		return
 	}
 	defer func() { _ = recover() }() // of the logger's handler
-	slog.Error("ratelimit: an observer panicked; its further panics are not logged",
-		"limiter", w.name, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+	slog.Error("ratelimit: "+what+" panicked; its further panics are not logged",
+		"limiter", limiter, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 }
 
 // A sending is how a call was sent to Redis: nil if on its own, and inProcess if not at all, because a limiter in this

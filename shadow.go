@@ -29,7 +29,8 @@ type Shadow struct {
 	enforced, trial Limiter
 	report          func(Trial)
 	running         chan struct{} // one element for each trial under way
-	dropped, failed atomic.Int64
+	dropped         atomic.Int64
+	panicked        firstPanic // of report
 }
 
 func (s *Shadow) kind() kind { return kindAround(s, s.enforced) }
@@ -50,8 +51,8 @@ const (
 )
 
 // NewShadow returns a limiter that decides by enforced, and asks trial about the same calls. report gets each answer
-// of the trial. It is called from several goroutines at once, never from a caller's, and its trial counts as under
-// way while it runs. The error wraps ErrInvalidConfig: a limiter or report is nil.
+// of the trial, and its panic as the Err. It is called from several goroutines at once, never from a caller's, and its
+// trial counts as under way while it runs. Its own first panic goes to [log/slog]'s default logger. The error wraps ErrInvalidConfig: a limiter or report is nil.
 func NewShadow(enforced, trial Limiter, report func(Trial)) (*Shadow, error) {
 	switch {
 	case kindOf(enforced).absent:
@@ -175,10 +176,6 @@ func (s *Shadow) Reset(ctx context.Context, key string) error {
 // Dropped is how many calls the trial was not asked about, because too many trials were under way.
 func (s *Shadow) Dropped() int64 { return s.dropped.Load() }
 
-// Panicked is how many calls of report have panicked. If the trial itself panics, report gets
-// that as the Err of a Trial.
-func (s *Shadow) Panicked() int64 { return s.failed.Load() }
-
 // Name returns the enforced limiter's name, "default" if that has none.
 func (s *Shadow) Name() string {
 	if s.enforced == nil {
@@ -220,8 +217,8 @@ func (s *Shadow) ask(ctx context.Context, t *trialCall) {
 		return
 	}
 	defer func() {
-		if recover() != nil {
-			s.failed.Add(1)
+		if p := recover(); p != nil {
+			s.panicked.log("the report of a shadow", s.Name(), p)
 		}
 	}()
 	s.report(t.Trial)
