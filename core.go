@@ -158,7 +158,7 @@ func (c *limiterCore) TryAcquire(ctx context.Context, key string) (Result, error
 	return c.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits from key, all or none. Its errors are those of [Limiter].
+// TryAcquireN takes n permits from key, all or none, see [Limiter].
 func (c *limiterCore) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	o := Observation{Call: callAcquire, Key: key, N: n}
 	o.Err = c.check(ctx, key, n)
@@ -202,7 +202,7 @@ func (c *core) inRun(words []int64, n, i int64) Result {
 	return c.explain(words, n, min(i+1, allowed)*n, i < allowed)
 }
 
-// Peek returns what key has left now, and changes nothing. Its errors are those of TryAcquire.
+// Peek returns what key has left now, and changes nothing, see [Limiter].
 func (c *core) Peek(ctx context.Context, key string) (Result, error) {
 	return c.peekN(ctx, key, 1)
 }
@@ -226,7 +226,7 @@ func (c *core) peek(ctx context.Context, o *Observation) sending {
 	return nil
 }
 
-// Reset deletes the key's state. After an error other than ErrInvalidKey it may have been deleted all the same.
+// Reset deletes the key's state, see [Limiter].
 func (c *core) Reset(ctx context.Context, key string) error {
 	o := Observation{Call: callReset, Key: key}
 	o.Err = c.check(ctx, key, 1)

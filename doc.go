@@ -2,8 +2,10 @@
 // Redis, where one Lua script per decision reads and writes the state, so that
 // concurrent callers in any number of processes never get more than the rule allows.
 //
-// Most callers should use three things: [NewTokenBucket], its method TryAcquire, and
-// [NewFallback], which says what happens while Redis is down.
+// # Who needs what?
+//
+// Most programs need three things: [NewTokenBucket], its method TryAcquire, and [NewFallback],
+// which says what happens while Redis is down.
 //
 //	client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
 //	limiter, err := ratelimit.NewTokenBucket(
@@ -15,8 +17,26 @@
 //	case !result.Allowed: // retry after result.RetryAfter
 //	}
 //
-// Callers that would rather wait than be denied should use [Wait], and HTTP services the
-// middleware of package httplimit. The rest of this package is for other needs.
+// The rest is for other needs. Limiters on Redis and the decorators around them have the same
+// methods; each is documented once, at the name in brackets.
+//
+//   - Waiting rather than being denied: [Wait]. On a bucket, callers are served in order, and
+//     Reserve promises permits for later ([TokenBucket.Reserve]).
+//   - More than one permit: TryAcquireN takes n or none ([Limiter]), TryAcquireUpTo as many as are left
+//     ([TokenBucket.TryAcquireUpTo]). Peek and [Look] say what is left; Reset forgets what was used.
+//   - Costs that are known afterwards: Estimate and its [Ticket], or Charge ([Settler]).
+//   - Work under way, rather than calls in a time: [InFlight], whose permits are held and given back.
+//   - Several limits, all or nothing, in one round trip: [NewAll] for one key, [TryAcquireAll] for a
+//     key and a number of permits of each.
+//   - Plans, and limits that change or come with the call: [NewChoice], [TokenBucket.With].
+//     [WithHeadroom] leaves the last permits of a key to more important callers.
+//   - Policies around a limiter: [NewFallback] for outages, [NewDenyCache] answers denials from memory,
+//     [NewShadow] tries a limit without enforcing it.
+//   - HTTP: package httplimit has keys that clients cannot forge, 429 with Retry-After, and the fields that
+//     tell clients what is left. Modules grpclimit and connectlimit do so for gRPC and Connect.
+//   - Observing: [WithObserver] calls a function for each call. Package observe logs denials and counts the keys
+//     that are denied most; module otellimit has metrics for OpenTelemetry and Prometheus.
+//   - Tests: package ratelimittest has a Redis inside the test's process, and one clock for all.
 //
 // # Which limiter do I want?
 //
@@ -35,27 +55,6 @@
 // A decision costs Redis a few microseconds, and the state of a key takes about a hundred
 // bytes; sliding windows and logs take more, as their docs say. When in doubt, use the token
 // bucket.
-//
-// [InFlight] limits something else: how many holders a key has at once, such as requests under
-// way or jobs that run. It is a [Holder], and not a Limiter.
-//
-// # Which method do I want?
-//
-// Every limiter on Redis has the same methods, and so has every decorator.
-// Each is documented once, at the name that is given here:
-//
-//   - TryAcquire takes one permit, and TryAcquireN n permits or none ([Limiter]).
-//   - Peek says what is left, and Reset forgets what was used ([Limiter]); [Look] says whether n permits are there, of
-//     several limiters too, and when.
-//   - TryAcquireUpTo takes as many permits as are left ([TokenBucket.TryAcquireUpTo]).
-//   - Estimate takes permits for a cost that is known only afterwards, and its [Ticket] settles the
-//     true cost. Charge takes permits even if fewer are left; the missing ones are a debt
-//     ([Settler]).
-//   - Claim is an argument of [TryAcquireAll].
-//   - Reserve takes permits that may be used later, where a bucket decides
-//     ([TokenBucket.Reserve]).
-//
-// An [All] has those of Limiter; [All.Claims] makes the claims of its limiters.
 //
 // # What holds for all of them
 //
@@ -84,41 +83,7 @@
 // been taken. The caller decides what an error means for the request; with [NewFallback],
 // that decision is a policy in one line.
 //
-// # Several limiters
-//
-// [NewAll] takes permits of one key from several limiters, all or nothing, in one round
-// trip; [TryAcquireAll] does so with a key and a number of permits for each. [NewChoice] picks
-// the limiter of each call, for plans and for limits that change while the program runs.
-// [TokenBucket.With] has the limiter of a limit that comes with the call, as from a database; so has
-// [InFlight.With], and both in memory.
-// [NewShadow] tries a limit without enforcing it. [WithHeadroom] leaves the last permits of
-// a key to other limiters of the same name.
-//
-// # Waiting
-//
-// [Wait] waits until a limiter allows a call. On a bucket, waiting callers are served in
-// order, and each makes one call to Redis: a reservation, as of [TokenBucket.Reserve]. A
-// [LeakyBucket] of capacity 1 whose callers wait is a shaper.
-//
-// # HTTP
-//
-// Package httplimit puts a limiter in front of an http.Handler: keys that clients cannot forge, 429
-// with Retry-After, and the fields that tell clients what is left. Packages grpclimit and
-// connectlimit, each a module of its own, do so for gRPC and Connect.
-//
-// # Observing
-//
-// [WithObserver] calls a function for each call of a limiter. Package observe logs denials and
-// counts which keys are denied most; module otellimit has metrics for OpenTelemetry and Prometheus.
-//
-// # Speed
-//
 // Calls that arrive while many others are in flight are sent together, and share the cost:
 // [WithoutMerging] says when, and turns it off. If the client is an AutoPipeliner of go-redis, go-redis groups
-// the calls instead. [NewDenyCache] answers denials from memory for as long as they cannot change.
-//
-// # Tests
-//
-// Package ratelimittest has a Redis inside the test's process, and one clock for the Redis, the
-// limiters and the service.
+// the calls instead.
 package ratelimit

@@ -145,16 +145,13 @@ func (l *LocalTokenBucket) TryAcquire(ctx context.Context, key string) (Result, 
 	return l.ask(ctx, key, 1, true)
 }
 
-// TryAcquireN takes n permits from key, all or none. It returns ErrInvalidKey for a
-// key that is empty or too long, ErrInvalidPermits for n below 1, ErrExceedsLimit for n
-// above the burst, and the context's error if the context has ended. There is one
-// other error: ErrInvalidConfig for a limiter that NewLocalTokenBucket did not make.
+// TryAcquireN takes n permits from key, all or none. Its errors are those of [Limiter] for a caller's mistake, and the
+// context's if the context has ended.
 func (l *LocalTokenBucket) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	return l.ask(ctx, key, n, true)
 }
 
-// Peek returns what key has left now, and neither takes a permit nor stores the key. Its
-// errors are those of TryAcquire.
+// Peek returns what key has left now, and stores nothing, see [Limiter].
 func (l *LocalTokenBucket) Peek(ctx context.Context, key string) (Result, error) {
 	return l.ask(ctx, key, 1, false)
 }
@@ -186,8 +183,7 @@ func (l *LocalTokenBucket) askObserved(ctx context.Context, key string, n int, t
 	return o.Result, o.Err
 }
 
-// Reset drops key, whose bucket is then full. It returns ErrInvalidKey for a key that is
-// empty or too long, and the context's error if the context has ended.
+// Reset makes the bucket of key full, also with [WithEmptyStart].
 func (l *LocalTokenBucket) Reset(ctx context.Context, key string) error {
 	o := Observation{Call: callReset, Key: key, Err: l.checkAny(ctx, key, 1)}
 	l.observed(ctx, &o, func() { l.buckets.Reset(key) })

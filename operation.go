@@ -139,13 +139,13 @@ func (p *policied) TryAcquire(ctx context.Context, key string) (Result, error) {
 	return o.result, o.err
 }
 
-// TryAcquireN takes n permits of key, all or none, as the type's documentation says.
+// TryAcquireN takes n permits of key, all or none.
 func (p *policied) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
 	o := p.operate(ctx, acquire, key, n)
 	return o.result, o.err
 }
 
-// Peek returns the state of key, and takes nothing. Which limiter is asked is as with TryAcquire.
+// Peek returns the state of key, and takes nothing, see [Limiter].
 func (p *policied) Peek(ctx context.Context, key string) (Result, error) {
 	o := p.operate(ctx, look, key, 1)
 	return o.result, o.err
@@ -157,7 +157,7 @@ func (p *policied) TryAcquireUpTo(ctx context.Context, key string, n int) (taken
 	return o.taken, o.result, o.err
 }
 
-// Estimate takes n permits of key. The Ticket settles them where they were taken, see [Settler].
+// Estimate takes n permits of key, see [Settler].
 func (p *policied) Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error) {
 	o := p.operate(ctx, estimate, key, n)
 	return o.ticket, o.result, o.err
@@ -188,7 +188,7 @@ func (p *policiedHolds) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 	return p.TryAcquireN(ctx, key, 1)
 }
 
-// TryAcquireN takes n permits of key, all or none, as the type's documentation says.
+// TryAcquireN takes n permits of key, all or none, for one Hold.
 func (p *policiedHolds) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
 	o := (*policied)(p).operate(ctx, acquire, key, n)
 	return o.hold, o.result, o.err

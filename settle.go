@@ -14,8 +14,8 @@ import (
 // is one, but [All]: use [Claim.Estimate] there.
 type Settler interface {
 	// Estimate takes n permits from key, or none, as TryAcquireN does, with its errors. The Ticket settles what
-	// the work has really cost; it is nil if the call is denied. Estimate at most the limit: Settle charges the
-	// rest.
+	// the work has really cost, where they were taken; it is nil if the call is denied. Estimate at most the limit:
+	// Settle charges the rest.
 	//
 	// The permits of a ticket that is never settled stay taken, as those of any other allowed call.
 	Estimate(ctx context.Context, key string, n int) (*Ticket, Result, error)

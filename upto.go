@@ -31,9 +31,8 @@ var upTo = &operation{
 	forMemory: func(int) int { return 1 },
 }
 
-// TryAcquireUpTo takes as many permits of key as are left, up to n, of 1 and more. In the Result, Allowed says
-// whether it took any, and RetryAfter when one more is there if it took fewer than n. Its errors are those of
-// TryAcquireN, but never ErrExceedsLimit.
+// TryAcquireUpTo takes as many permits of key as are left, up to n. Allowed says whether it took any, and RetryAfter
+// when one more is there if it took fewer than n. Its errors are those of TryAcquireN, but never ErrExceedsLimit.
 func (c *limiterCore) TryAcquireUpTo(ctx context.Context, key string, n int) (taken int, r Result, err error) {
 	o := Observation{Call: callUpTo, Key: key, N: n}
 	o.Err = c.checkUpTo(ctx, key, n)
