@@ -77,11 +77,11 @@ type reserver interface {
 }
 
 // mixedBurst makes calls of all operations at the same time, and settles all that it has estimated.
-func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, key string, burst int, remembers bool) {
+func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, key string, seed uint64, burst int, remembers bool) {
 	const callers, calls = 10, 6
 	var wg sync.WaitGroup
 	for c := range callers {
-		rng := rand.New(rand.NewPCG(uint64(c), uint64(burst)))
+		rng := rand.New(rand.NewPCG(seed, uint64(burst*callers+c)))
 		l := by[c%len(by)]
 		wg.Go(func() {
 			type estimate struct {
@@ -181,6 +181,7 @@ func (h *history) put(client int, in mixedCall, out mixedAnswer, begun int64) {
 func TestAllOperationsFitOneOrder(t *testing.T) {
 	t.Parallel()
 	const limit, bursts = 24, 5
+	seed := limitertest.Seed(t)
 	client := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize = 10 })
 	still, prefix := ratelimit.WithClock(func() time.Time { return limitertest.Start }), ratelimit.WithPrefix("all operations")
 	opts := []ratelimit.Option{still, prefix, ratelimit.WithName("mixed")}
@@ -201,7 +202,7 @@ func TestAllOperationsFitOneOrder(t *testing.T) {
 			key := q.name + way
 			var h history
 			for burst := range bursts {
-				mixedBurst(t, &h, by, beside, key, burst, remembers)
+				mixedBurst(t, &h, by, beside, key, seed, burst, remembers)
 				begun := clock()
 				require.NoError(t, by[0].Reset(ctx, key))
 				h.put(0, mixedCall{op: "reset"}, mixedAnswer{}, begun)
