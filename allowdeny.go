@@ -145,7 +145,7 @@ func checkLocal(ctx context.Context, key string, n int) error {
 	return nil
 }
 
-// AllowHolds returns a Holder that allows every call: as the secondary of a [HoldFallback] it fails open.
+// AllowHolds returns a Holder that allows every call: as the secondary of a [NewHoldFallback] it fails open.
 // Its Result is that of [AllowAll]; its Hold is never lost.
 func AllowHolds() Holder { return allowHolds }
 

@@ -99,20 +99,21 @@ func (p *picks) of(ctx context.Context, key string) (any, error) {
 	return picked, nil
 }
 
-// A HoldChoice is a [Choice] for permits that are held: it picks the Holder of each call. Give the plans one name.
-type HoldChoice struct {
+// A holdChoice is a Choice for permits that are held.
+type holdChoice struct {
 	policiedHolds
 	picks
 }
 
-func (c *HoldChoice) kind() kind { return kind{self: c, role: decorator} }
+func (c *holdChoice) kind() kind { return kind{self: c, role: decorator} }
 
-// NewHoldChoice returns a Holder that passes each call to the Holder that pick returns, see [NewChoice].
-func NewHoldChoice(pick func(ctx context.Context, key string) (Holder, error)) (*HoldChoice, error) {
+// NewHoldChoice returns a [Choice] for permits that are held: it passes each call to the Holder that pick returns, see
+// [NewChoice]. Give the plans one name.
+func NewHoldChoice(pick func(ctx context.Context, key string) (Holder, error)) (Holder, error) {
 	if pick == nil {
 		return nil, invalidConfig("NewHoldChoice: pick is nil")
 	}
-	c := &HoldChoice{picks: picks{
+	c := &holdChoice{picks: picks{
 		pick:    func(ctx context.Context, key string) (any, error) { return pick(ctx, key) },
 		nothing: "NewHoldChoice: pick returned nil for %s; return a Holder for every key, such as AllowHolds() or DenyHolds()",
 	}}

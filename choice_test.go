@@ -139,7 +139,7 @@ func TestLimitersHaveANameToAskFor(t *testing.T) {
 	} {
 		require.Equal(t, "default", l.(named).Name(), "%T", l)
 	}
-	for _, l := range []named{new(ratelimit.InFlight), new(ratelimit.Choice), new(ratelimit.HoldChoice)} {
+	for _, l := range []named{new(ratelimit.InFlight), new(ratelimit.Choice)} {
 		require.Empty(t, l.Name(), "%T", l)
 	}
 	require.Empty(t, (&ratelimit.TokenBucket{}).Name())

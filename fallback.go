@@ -128,26 +128,25 @@ func WithBreaker(b *Breaker) PolicyOption {
 	})
 }
 
-// A HoldFallback is a [Fallback] for permits that are held: its secondary is a [LocalInFlight], [AllowHolds],
-// [DenyHolds], or holds on another Redis. A Hold is released where it was taken. Permits that the primary takes after
-// the budget are given back.
-type HoldFallback struct {
+// A holdFallback is a Fallback for permits that are held.
+type holdFallback struct {
 	policiedHolds
 	outages
 }
 
-func (f *HoldFallback) kind() kind { return f.outages.kind(f) }
+func (f *holdFallback) kind() kind { return f.outages.kind(f) }
 
-// NewHoldFallback returns a Holder that asks primary, and secondary when primary could not decide. Its errors are
-// those of [NewFallback].
-func NewHoldFallback(primary, secondary Holder, opts ...PolicyOption) (*HoldFallback, error) {
+// NewHoldFallback returns a [Fallback] for permits that are held: it asks primary, and secondary when primary could not
+// decide, which is a [LocalInFlight], [AllowHolds], [DenyHolds], or holds on another Redis. A Hold is released where it
+// was taken. Permits that the primary takes after the budget are given back. Its errors are those of [NewFallback].
+func NewHoldFallback(primary, secondary Holder, opts ...PolicyOption) (Holder, error) {
 	switch {
 	case kindOf(primary).absent:
 		return nil, errNilHolder("NewHoldFallback", "primary")
 	case kindOf(secondary).absent:
 		return nil, errNilHolder("NewHoldFallback", "secondary")
 	}
-	f := &HoldFallback{}
+	f := &holdFallback{}
 	f.by = f
 	if err := f.build(newHoldFallback, primary, secondary, opts); err != nil {
 		return nil, err

@@ -14,5 +14,5 @@ var (
 		(*FixedWindow)(nil), (*CalendarWindow)(nil), (*SlidingWindow)(nil), (*SlidingLog)(nil), (*TokenBucket)(nil), (*LeakyBucket)(nil),
 		(*LocalTokenBucket)(nil), (*Choice)(nil), (*DenyCache)(nil), (*Fallback)(nil), (*Shadow)(nil),
 	}
-	_ []Holder = []Holder{(*InFlight)(nil), (*LocalInFlight)(nil), (*HoldFallback)(nil), (*HoldChoice)(nil)}
+	_ []Holder = []Holder{(*InFlight)(nil), (*LocalInFlight)(nil), (*holdFallback)(nil), (*holdChoice)(nil)}
 )

@@ -32,7 +32,7 @@ const (
 )
 
 // A Holder holds permits while work runs: [InFlight] on Redis, [LocalInFlight] in this process, and the
-// policies around them, [HoldFallback] and [HoldChoice].
+// policies around them, see [NewHoldFallback] and [NewHoldChoice].
 type Holder interface {
 	// TryAcquire takes one permit of key, if one is free now. It is TryAcquireN(ctx, key, 1).
 	TryAcquire(ctx context.Context, key string) (*Hold, Result, error)

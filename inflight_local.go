@@ -10,7 +10,7 @@ import (
 )
 
 // LocalInFlight limits how many permits of a key are held at once in this process. It is made to be the
-// secondary of a [HoldFallback]: it asks no server, so it cannot fail. It shares nothing with other
+// secondary of a [NewHoldFallback]: it asks no server, so it cannot fail. It shares nothing with other
 // processes: divide the limit by the number of instances.
 //
 // There are no leases, because the permits of a process that has crashed are gone with it: a Hold keeps its

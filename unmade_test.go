@@ -37,8 +37,6 @@ var unmade = []any{
 	new(ratelimit.Shadow),
 	new(ratelimit.InFlight),
 	new(ratelimit.LocalInFlight),
-	new(ratelimit.HoldFallback),
-	new(ratelimit.HoldChoice),
 	(*ratelimit.Hold)(nil), new(ratelimit.Hold),
 	(*ratelimit.Ticket)(nil), new(ratelimit.Ticket),
 	(*ratelimit.Reservation)(nil), new(ratelimit.Reservation),

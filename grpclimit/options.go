@@ -72,7 +72,7 @@ func WithSent(limiter ratelimit.Limiter, wait time.Duration) Option {
 
 // WithInFlight limits how many calls of a key run at once, beside the rate: a call holds a permit of inFlight while its
 // handler runs, and is denied if none is free. The handler's context is cancelled if the lease is lost, see
-// [ratelimit.InFlight.Do]. Around it, a [ratelimit.HoldFallback] is the policy in an outage. A call that finds none
+// [ratelimit.InFlight.Do]. Around it, [ratelimit.NewHoldFallback] is the policy in an outage. A call that finds none
 // free takes no permit of the rate's limiter, and its RetryAfter is a second, see [WithRetryAfter]. Its policy is that
 // of the call with ".inflight" appended. Calls of cost 0 hold a permit too. To limit only the calls at once, give the
 // constructor [ratelimit.AllowAll]. WithInFlight is for [NewServer].

@@ -33,7 +33,7 @@ import (
 // both kinds. Redis is not asked.
 //
 // While Redis is down the secondaries decide, all or nothing, if every limit has a ratelimit.Fallback
-// (permits in flight a ratelimit.HoldFallback); otherwise the error handler answers, see
+// (permits in flight a ratelimit.NewHoldFallback); otherwise the error handler answers, see
 // [WithErrorHandler] and [ServeInOutages].
 func NewAll(opts ...Option) (func(http.Handler) http.Handler, error) {
 	m := newMiddleware()

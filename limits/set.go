@@ -131,7 +131,7 @@ func (s *Set) Limiter(name string) (*ratelimit.Choice, error) {
 }
 
 // Holder is Limiter for a limit that is in_flight.
-func (s *Set) Holder(name string) (*ratelimit.HoldChoice, error) {
+func (s *Set) Holder(name string) (ratelimit.Holder, error) {
 	if err := s.use(name, true); err != nil {
 		return nil, err
 	}

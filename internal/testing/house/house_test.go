@@ -32,7 +32,7 @@ func TestTheRootPackageStaysSmall(t *testing.T) {
 	require.NoError(t, err)
 	t.Logf("%d files, %d lines, %d exported names, %d methods, a knot of %d files: %s",
 		p.Files, p.Lines, p.Names, p.Methods, len(p.Knot), strings.ReplaceAll(strings.Join(p.Knot, " "), root+"/", ""))
-	files, lines, names, methods, docLines := 40, 9_000, 130, 115, 2_000
+	files, lines, names, methods, docLines := 40, 9_000, 128, 115, 2_000
 	for _, c := range capabilities {
 		files, lines, names, methods, docLines = files+c.files, lines+c.lines, names+c.names, methods+c.methods, docLines+c.doc
 	}
