@@ -3,6 +3,8 @@ package merge
 import (
 	"context"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -46,11 +48,11 @@ func (s *sender) command(b *batch, key int) (*redisexec.Command, error) {
 // another. replied gets the reply to each, and what the command is for.
 func (s *sender) sendCommands(ctx context.Context, commands []command, replied func(of int, words []int64, err error)) {
 	for len(commands) > 0 {
-		pipe := s.client.Begin()
-		for _, c := range commands {
-			c.Queue(ctx, pipe)
+		cmds := make([]redis.Cmder, len(commands))
+		for i, c := range commands {
+			cmds[i] = c.Cmd(ctx)
 		}
-		_, unsent := pipe.Exec(ctx)
+		unsent := s.client.ProcessAll(ctx, cmds)
 		var unknown, again []command
 		for _, c := range commands {
 			words, err := c.Reply(unsent)

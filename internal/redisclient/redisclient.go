@@ -17,12 +17,12 @@ type Client interface {
 }
 
 // Merging is what a client has to do beside that, so that waiting calls are sent together. It does not
-// use a command after Process or Exec has returned.
+// use a command after a method has returned.
 type Merging interface {
 	Client
 
-	// Begin begins a pipeline. Its commands are sent at most once too.
-	Begin() Pipeline
+	// ProcessAll sends all commands together, each at most once too. Each has its own reply or error.
+	ProcessAll(ctx context.Context, cmds []redis.Cmder) error
 
 	// Several reports whether keys with different tags may be on different servers.
 	Several() bool
@@ -31,14 +31,8 @@ type Merging interface {
 	// for a client of several servers. Before the first reply it may be slow.
 	Server(ctx context.Context, key string) (any, error)
 
-	// Each has do called for each server that has keys.
-	Each(ctx context.Context, do func(ctx context.Context, server Client) error) error
-}
-
-// A Pipeline is commands that are sent together: Process adds one, Exec sends all.
-type Pipeline interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-	Exec(ctx context.Context) ([]redis.Cmder, error)
+	// ProcessOnEach sends a command of its own to each server that has keys.
+	ProcessOnEach(ctx context.Context, cmd func() redis.Cmder) error
 }
 
 // Of is c with what it can do, or nil if calls of c cannot be sent together.
@@ -50,6 +44,8 @@ func Of(c Client) Merging {
 		return cluster{c}
 	case *redis.Ring:
 		return ring{c}
+	case Merging: // of another library, see package otherclient
+		return c
 	}
 	return nil
 }
@@ -67,33 +63,50 @@ func Check(c Client) error {
 
 type single struct{ *redis.Client }
 
-func (c single) Begin() Pipeline                             { return c.Pipeline() }
 func (c single) Several() bool                               { return false }
 func (c single) Server(context.Context, string) (any, error) { return c.Client, nil }
 
-func (c single) Each(ctx context.Context, do func(ctx context.Context, server Client) error) error {
-	return do(ctx, c.Client)
+func (c single) ProcessAll(ctx context.Context, cmds []redis.Cmder) error {
+	return processAll(ctx, c.Pipeline(), cmds)
+}
+
+func (c single) ProcessOnEach(ctx context.Context, cmd func() redis.Cmder) error {
+	return c.Process(ctx, cmd())
 }
 
 type cluster struct{ *redis.ClusterClient }
 
-func (c cluster) Begin() Pipeline { return c.Pipeline() }
-func (c cluster) Several() bool   { return true }
+func (c cluster) Several() bool { return true }
 
 func (c cluster) Server(ctx context.Context, key string) (any, error) {
 	return c.MasterForKey(ctx, key)
 }
 
-func (c cluster) Each(ctx context.Context, do func(ctx context.Context, server Client) error) error {
-	return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return do(ctx, master) })
+func (c cluster) ProcessAll(ctx context.Context, cmds []redis.Cmder) error {
+	return processAll(ctx, c.Pipeline(), cmds)
+}
+
+func (c cluster) ProcessOnEach(ctx context.Context, cmd func() redis.Cmder) error {
+	return c.ForEachMaster(ctx, func(ctx context.Context, master *redis.Client) error { return master.Process(ctx, cmd()) })
 }
 
 type ring struct{ *redis.Ring }
 
-func (c ring) Begin() Pipeline                                   { return c.Pipeline() }
 func (c ring) Several() bool                                     { return true }
 func (c ring) Server(_ context.Context, key string) (any, error) { return c.GetShardClientForKey(key) }
 
-func (c ring) Each(ctx context.Context, do func(ctx context.Context, server Client) error) error {
-	return c.ForEachShard(ctx, func(ctx context.Context, shard *redis.Client) error { return do(ctx, shard) })
+func (c ring) ProcessAll(ctx context.Context, cmds []redis.Cmder) error {
+	return processAll(ctx, c.Pipeline(), cmds)
+}
+
+func (c ring) ProcessOnEach(ctx context.Context, cmd func() redis.Cmder) error {
+	return c.ForEachShard(ctx, func(ctx context.Context, shard *redis.Client) error { return shard.Process(ctx, cmd()) })
+}
+
+func processAll(ctx context.Context, pipe redis.Pipeliner, cmds []redis.Cmder) error {
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd) // which only queues it
+	}
+	_, err := pipe.Exec(ctx)
+	return err
 }

@@ -5,7 +5,8 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/tryacquire/ratelimit/internal/redisclient"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/tryacquire/ratelimit/internal/script"
 )
 
@@ -172,10 +173,10 @@ func (c *Command) send(ctx context.Context) error {
 	return c.read()
 }
 
-// Queue adds c to a pipeline.
-func (c *Command) Queue(ctx context.Context, pipe redisclient.Pipeline) {
+// Cmd returns a new go-redis command for c, for several commands that are sent together.
+func (c *Command) Cmd(ctx context.Context) redis.Cmder {
 	c.once.Cmder = c.newCmd(ctx)
-	_ = pipe.Process(ctx, &c.once)
+	return &c.once
 }
 
 // Unknown reports whether err says that Redis did not know the script, and c can be

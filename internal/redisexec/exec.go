@@ -189,20 +189,21 @@ func (e *Executor) Scripts() []*script.Script {
 // Load loads scripts as [Executor.Load] does.
 func Load(ctx context.Context, client redisclient.Client, scripts ...*script.Script) error {
 	_, _, err := replies.Do(ctx, func() (Reply, error) {
-		if servers := redisclient.Of(client); servers != nil {
-			return Reply{}, servers.Each(ctx, func(ctx context.Context, server redisclient.Client) error { return load(ctx, server, scripts) })
+		for _, s := range scripts {
+			load := func() redis.Cmder { return &Once{redis.NewStringCmd(ctx, "script", "load", s.Source())} }
+			if err := everywhere(ctx, client, load); err != nil {
+				return Reply{}, err
+			}
 		}
-		return Reply{}, load(ctx, client, scripts)
+		return Reply{}, nil
 	}, nil)
 	return err
 }
 
-func load(ctx context.Context, client redisclient.Client, scripts []*script.Script) error {
-	for _, s := range scripts {
-		load := Once{redis.NewStringCmd(ctx, "script", "load", s.Source())}
-		if err := load.Send(ctx, client); err != nil {
-			return err
-		}
+// everywhere sends a command to all servers, as far as the client knows them.
+func everywhere(ctx context.Context, client redisclient.Client, cmd func() redis.Cmder) error {
+	if servers := redisclient.Of(client); servers != nil {
+		return servers.ProcessOnEach(ctx, cmd)
 	}
-	return nil
+	return Send(ctx, client, cmd())
 }
