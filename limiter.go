@@ -92,7 +92,8 @@ type Rule struct {
 // A Client is the part of a Redis client that a limiter needs. *redis.Client,
 // *redis.ClusterClient, *redis.Ring and, from go-redis v9.22 on,
 // *redis.AutoPipeliner implement it. Waiting calls are merged, and Preload reaches all
-// nodes, only with the first three, and not with types that embed one of them. Any
+// nodes, only with the first three, and not with types that embed one of them. Package
+// otherclient makes such a client of other libraries' clients. Any
 // other client must not retry a command whose NoRetry method returns true.
 type Client interface {
 	Process(ctx context.Context, cmd redis.Cmder) error

@@ -24,8 +24,7 @@ func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [
 	outside := fakes.NewRelay(s.client)
 	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
-		batch := make(chan struct{})
-		c, open := fakes.Gate(onceOpen(outside, batch, lost), merge.FewCalls)
+		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
 		exec := *l.core.exec
 		exec.Client = c
 		l.core.exec, l.core.merger = &exec, merge.New(&exec, l.core.head.Of)
@@ -43,17 +42,17 @@ func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [
 			go func() { reserved[i], errs[i] = l.Reserve(ctx, "k", 1, longest) }()
 			synctest.Wait()
 		}
-		open()
+		close(c.few)
 		synctest.Wait()
 		leave()
 		synctest.Wait()
-		close(batch)
+		close(c.batch)
 		synctest.Wait()
-		want := merge.FewCalls + 1
+		want := int32(merge.FewCalls + 1)
 		if lost == nil {
 			want++ // the cancel of who has left
 		}
-		require.Equal(t, want, c.Count())
+		require.Equal(t, want, c.commands.Load())
 	})
 	return reserved, errs, s.admin.Get(context.Background(), l.core.head.Of("k")).Val()
 }

@@ -1,0 +1,3 @@
+package otherclient
+
+var SlotOf = slotOf

@@ -1,0 +1,24 @@
+module github.com/tryacquire/ratelimit/valkeyclient
+
+go 1.25.0
+
+replace github.com/tryacquire/ratelimit => ../
+
+require (
+	github.com/stretchr/testify v1.8.4
+	github.com/tryacquire/ratelimit v0.0.0
+	github.com/valkey-io/valkey-go v1.0.70
+)
+
+require (
+	github.com/alicebob/miniredis/v2 v2.40.0 // indirect
+	github.com/cespare/xxhash/v2 v2.3.0 // indirect
+	github.com/davecgh/go-spew v1.1.1 // indirect
+	github.com/pmezard/go-difflib v1.0.0 // indirect
+	github.com/redis/go-redis/v9 v9.22.0 // indirect
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
+	github.com/yuin/gopher-lua v1.1.1 // indirect
+	go.uber.org/atomic v1.11.0 // indirect
+	golang.org/x/sys v0.41.0 // indirect
+	gopkg.in/yaml.v3 v3.0.1 // indirect
+)
