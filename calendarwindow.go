@@ -28,7 +28,7 @@ type CalendarWindow struct{ limiterCore }
 
 func (l *CalendarWindow) kind() kind { return kindOnRedis(l, &l.core) }
 
-// NewCalendarWindow returns a limiter whose windows are those of cal. limit is 1 to 1,000,000,000.
+// NewCalendarWindow returns a limiter whose windows are those of cal. limit has the bounds of a [Rule]'s.
 // Use the same zone in all processes, and load it by its name: [time.Local] depends on the
 // settings of each machine. The error wraps ErrInvalidConfig. Redis is not asked.
 func NewCalendarWindow(c Client, limit int, cal Calendar, opts ...Option) (*CalendarWindow, error) {

@@ -358,8 +358,8 @@ func TestSeveralConfigurationsOnOneKey(t *testing.T) {
 	for _, f := range limitertest.Families() {
 		together[f.Name] = append(together[f.Name], f)
 		switch f.Name {
-		case "FixedWindow", "FixedWindow aligned":
-			together["FixedWindow of both"] = append(together["FixedWindow of both"], f)
+		case "FixedWindow", "FixedWindow large", "FixedWindow aligned":
+			together["FixedWindow of all"] = append(together["FixedWindow of all"], f)
 		case "TokenBucket", "TokenBucket stepped":
 			together["TokenBucket of both"] = append(together["TokenBucket of both"], f)
 		}

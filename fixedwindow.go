@@ -13,7 +13,8 @@ import (
 
 // A FixedWindow allows up to limit permits per window, and so up to twice that across the boundary of two windows.
 // A window opens with the first permit, or with [WithAlignment] at fixed times. RetryAfter and ResetAfter are the
-// time until the window ends, to the millisecond (with WithAlignment or WithClock, to the microsecond).
+// time until the window ends, to the millisecond (with WithAlignment or WithClock, or a limit above 1,000,000,000, to the
+// microsecond).
 //
 // Rules under one name share one counter with one start, and together allow at most the largest limit in each
 // shortest window. docs/plans.md says how a window goes on after a change. It is the cheapest limiter: its state
@@ -48,7 +49,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...Option) (
 	case s.aligned:
 		offset := (s.offset%window + window) % window
 		a = datedWindow(f, strconv.FormatInt(offset.Microseconds(), 10))
-	case s.clock != nil:
+	case s.clock != nil, limit > exact.Counted:
 		a = datedWindow(f, "first")
 	default:
 		a = countedWindow(f)
@@ -60,7 +61,7 @@ func NewFixedWindow(c Client, limit int, window time.Duration, opts ...Option) (
 	return l, nil
 }
 
-// countedWindow is a window whose end is the TTL of its key.
+// countedWindow is a window whose end is the TTL of its key, and whose limit is at most exact.Counted.
 func countedWindow(f *windows.Fixed) algorithm {
 	f.Unit = time.Millisecond
 	of, unpack := scripts.Of("fixedwindow"), f.Unpack
@@ -70,7 +71,7 @@ func countedWindow(f *windows.Fixed) algorithm {
 	return algorithm{
 		id: algorithms.FixedWindow, scripts: of, most: int(f.Own),
 		args: []string{strconv.FormatInt(f.Counter(), 10), strconv.FormatInt(f.Window.Milliseconds(), 10)},
-		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f,
+		cost: redisexec.Cost{Key: 6, Run: 1}, unpack: unpack, explainer: f, mostCharge: exact.Counted,
 	}
 }
 

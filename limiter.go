@@ -82,8 +82,8 @@ func (r Result) Err() error {
 // error.
 func (r Result) Unlimited() bool { return r.Allowed && r.Limit == 0 }
 
-// A Rule allows at most Limit permits in any interval of one Window. Limit is 1 to
-// 1,000,000,000; Window is a whole number of microseconds, from 1ms to 71 years.
+// A Rule allows at most Limit permits in any interval of one Window. Limit is 1 to 10^12, or 10^9 where an int has 32
+// bits; Window is a whole number of microseconds, from 1ms to 71 years.
 type Rule struct {
 	Limit  int
 	Window time.Duration

@@ -1,6 +1,7 @@
 package ratelimit_test
 
 import (
+	"fmt"
 	"math"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -43,7 +45,7 @@ func TestConstructorsNameWhatIsWrong(t *testing.T) {
 	}{
 		{fixed(0, s), "the limit is 0; it must be at least 1"},
 		{fixed(-5, s), "the limit is -5"},
-		{fixed(1_000_000_001, s), "the limit is 1000000001; it must be at most 1000000000"},
+		{fixed(exact.Permits+1, s), fmt.Sprintf("the limit is %d; it must be at most %d; count in a larger unit", exact.Permits+1, exact.Permits)},
 		{fixed(1, 0), "the window is 0s; it must be at least 1ms"},
 		{fixed(1, -s), "the window is -1s"},
 		{fixed(1, 999*time.Microsecond), "the window is 999µs; it must be at least 1ms"},

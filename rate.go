@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A Rate is Count permits per Period. Count is 1 to 1,000,000,000; Period is a whole
-// number of microseconds, from 1ms to 71 years.
+// A Rate is Count permits per Period, with the bounds of a [Rule].
 //
 // In configurations, flags and JSON a Rate is a text such as "5/m", see [ParseRate].
 type Rate struct {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // TestALongerPeriodDividesARate: the shares of all instances together are the rate, whatever it is.
@@ -42,21 +43,21 @@ func TestParseRate(t *testing.T) {
 		rate      ratelimit.Rate
 		canonical string
 	}{
-		"5/s":          {ratelimit.PerSecond(5), "5/s"},
-		"5/m":          {ratelimit.PerMinute(5), "5/m"},
-		"5/h":          {ratelimit.PerHour(5), "5/h"},
-		"5/d":          {ratelimit.Per(5, 24*time.Hour), "5/d"},
-		"5/1s":         {ratelimit.PerSecond(5), "5/s"},
-		"5/60s":        {ratelimit.PerMinute(5), "5/m"},
-		"5/90s":        {ratelimit.Per(5, 90*time.Second), "5/1m30s"},
-		"5/10m":        {ratelimit.Per(5, 10*time.Minute), "5/10m"},
-		"5/12h":        {ratelimit.Per(5, 12*time.Hour), "5/12h"},
-		"5/1h10m":      {ratelimit.Per(5, 70*time.Minute), "5/1h10m"},
-		"5/1h0m5s":     {ratelimit.Per(5, time.Hour+5*time.Second), "5/1h0m5s"},
-		"5/168h":       {ratelimit.Per(5, 7*24*time.Hour), "5/7d"},
-		"5/30d":        {ratelimit.Per(5, 30*24*time.Hour), "5/30d"},
-		"3/1.5ms":      {ratelimit.Per(3, 1500*time.Microsecond), "3/1.5ms"},
-		"1000000000/s": {ratelimit.PerSecond(1_000_000_000), "1000000000/s"},
+		"5/s":             {ratelimit.PerSecond(5), "5/s"},
+		"5/m":             {ratelimit.PerMinute(5), "5/m"},
+		"5/h":             {ratelimit.PerHour(5), "5/h"},
+		"5/d":             {ratelimit.Per(5, 24*time.Hour), "5/d"},
+		"5/1s":            {ratelimit.PerSecond(5), "5/s"},
+		"5/60s":           {ratelimit.PerMinute(5), "5/m"},
+		"5/90s":           {ratelimit.Per(5, 90*time.Second), "5/1m30s"},
+		"5/10m":           {ratelimit.Per(5, 10*time.Minute), "5/10m"},
+		"5/12h":           {ratelimit.Per(5, 12*time.Hour), "5/12h"},
+		"5/1h10m":         {ratelimit.Per(5, 70*time.Minute), "5/1h10m"},
+		"5/1h0m5s":        {ratelimit.Per(5, time.Hour+5*time.Second), "5/1h0m5s"},
+		"5/168h":          {ratelimit.Per(5, 7*24*time.Hour), "5/7d"},
+		"5/30d":           {ratelimit.Per(5, 30*24*time.Hour), "5/30d"},
+		"3/1.5ms":         {ratelimit.Per(3, 1500*time.Microsecond), "3/1.5ms"},
+		"1000000000000/s": {ratelimit.PerSecond(exact.Permits), "1000000000000/s"},
 	} {
 		got, err := ratelimit.ParseRate(text)
 		require.NoError(t, err, text)
@@ -83,7 +84,7 @@ func TestParseRateSaysWhatToWrite(t *testing.T) {
 		"5/106752d":              `the rate "5/106752d" has the period "106752d", which is neither s, m, h, d nor a duration` + remedy,
 		"0/m":                    "the rate's Count is 0; it must be at least 1",
 		"-5/m":                   "the rate's Count is -5; it must be at least 1",
-		"1000000001/m":           "the rate's Count is 1000000001; it must be at most 1000000000",
+		"1000000000001/m":        "the rate's Count is 1000000000001; it must be at most 1000000000000; count in a larger unit",
 		"5/0":                    "the rate's Period is 0s; it must be at least 1ms",
 		"5/999us":                "the rate's Period is 999µs; it must be at least 1ms",
 		"5/-1m":                  "the rate's Period is -1m0s; it must be at least 1ms",
@@ -154,7 +155,7 @@ func FuzzParseRate(f *testing.F) {
 			require.Zero(t, rate)
 			return
 		}
-		require.True(t, rate.Count > 0 && rate.Count <= 1_000_000_000 && rate.Period >= time.Millisecond, rate)
+		require.True(t, rate.Count > 0 && rate.Count <= exact.Permits && rate.Period >= time.Millisecond, rate)
 		canonical, err := rate.MarshalText()
 		require.NoError(t, err)
 		again, err := ratelimit.ParseRate(string(canonical))

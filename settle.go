@@ -24,10 +24,10 @@ type Settler interface {
 	// missing. No call is allowed before this debt is repaid: by a bucket's rate, by permits that leave a sliding
 	// window or log, or by the end of a fixed or calendar window.
 	//
-	// n is 1 to 1,000,000,000, with the storage ZSet to 10,000. ErrTooMuchDebt means that nothing was charged: n
-	// is above that bound, a bucket would take more than 71 years to repay, or more than 4,000,000,000 permits
-	// (ZSet: 20,000) would count in a window. The other errors are those of TryAcquire, and ErrInvalidPermits for
-	// n below 1.
+	// ErrTooMuchDebt means that nothing was charged: n is above the bound of a [Rule]'s Limit, a bucket would take
+	// more than 71 years to repay, or more than 4 × 10^12 permits would count in a window. A fixed window of at most
+	// 10^9 permits, and the storage ZSet, have lower bounds (docs/choosing.md, "Bounds"). The other errors are those
+	// of TryAcquire, and ErrInvalidPermits for n below 1.
 	Charge(ctx context.Context, key string, n int) (Result, error)
 }
 

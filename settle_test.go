@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
@@ -229,8 +230,11 @@ func TestMistakesOfSettlingAreErrorsWithoutAskingRedis(t *testing.T) {
 			}
 			_, _, err = l.Estimate(ctx, "k", 4)
 			require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
-			most := 1_000_000_000
-			if v.Name == "SlidingWindow ZSet" {
+			most := exact.Permits
+			switch v.Name {
+			case "FixedWindow":
+				most = exact.Counted
+			case "SlidingWindow ZSet":
 				most = 10_000
 			}
 			_, err = l.Charge(ctx, "k", most+1)
@@ -274,7 +278,7 @@ func TestATicketStaysUnsettledAfterAMistake(t *testing.T) {
 	ticket, _, err := l.Estimate(ctx, "k", 3)
 	require.NoError(t, err)
 	require.ErrorIs(t, ticket.Settle(ctx, -1), ratelimit.ErrInvalidPermits)
-	require.ErrorIs(t, ticket.Settle(ctx, 1_000_000_004), ratelimit.ErrTooMuchDebt)
+	require.ErrorIs(t, ticket.Settle(ctx, exact.Permits+4), ratelimit.ErrTooMuchDebt)
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	require.ErrorIs(t, ticket.Settle(ended, 1), context.Canceled)
@@ -304,17 +308,23 @@ func TestTheLargestDebt(t *testing.T) {
 		}, 4095},
 		{"fixed window", func() settling {
 			return ratelimit.Must(ratelimit.NewFixedWindow(clients.Client, 3, time.Hour))
-		}, 3_999_999_999}, // and the window's length
+		}, exact.CountedDebt - 1}, // and the window's length
 		{"aligned", func() settling {
 			return ratelimit.Must(ratelimit.NewFixedWindow(clients.Client, 3, time.Hour, ratelimit.WithAlignment(0)))
-		}, 4_000_000_000},
+		}, exact.Debt},
+		{"fixed window of a large limit", func() settling {
+			return ratelimit.Must(ratelimit.NewFixedWindow(clients.Client, exact.Permits, time.Hour))
+		}, exact.Debt},
+		{"calendar window", func() settling {
+			return ratelimit.Must(ratelimit.NewCalendarWindow(clients.Client, 3, ratelimit.Monthly(1, time.UTC)))
+		}, exact.Debt},
 		{"Hash", func() settling {
 			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.StorageHash)))
-		}, 4_000_000_000},
-		{"List", func() settling { return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour)) }, 4_000_000_000},
+		}, exact.Debt},
+		{"List", func() settling { return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour)) }, exact.Debt},
 		{"log of two rules", func() settling {
 			return ratelimit.Must(ratelimit.NewSlidingLog(clients.Client, []ratelimit.Rule{{Limit: 3, Window: time.Hour}, {Limit: 5, Window: 2 * time.Hour}}))
-		}, 4_000_000_000},
+		}, exact.Debt},
 		{"ZSet", func() settling {
 			return ratelimit.Must(ratelimit.NewSlidingWindow(clients.Client, 3, time.Hour, ratelimit.WithStorage(ratelimit.StorageZSet)))
 		}, 20_000},
@@ -323,8 +333,11 @@ func TestTheLargestDebt(t *testing.T) {
 			clients.Wipe(t)
 			l := test.build()
 			for left := test.most; left > 0; {
-				n := min(left, 1_000_000_000)
-				if test.name == "ZSet" {
+				n := min(left, exact.Permits)
+				switch test.name {
+				case "fixed window":
+					n = min(left, exact.Counted)
+				case "ZSet":
 					n = min(left, 10_000)
 				}
 				must(t)(l.Charge(ctx, "k", int(n)))

@@ -32,7 +32,7 @@ type TokenBucket struct {
 
 func (l *TokenBucket) kind() kind { return kindOnRedis(l, &l.core) }
 
-// NewTokenBucket returns a token bucket; burst is 1 to 1,000,000,000. It refuses a
+// NewTokenBucket returns a token bucket; burst has the bounds of a [Rule]'s Limit. It refuses a
 // bucket that takes more than 71 years to refill, and says which burst and which rate it
 // accepts instead. The error wraps ErrInvalidConfig. Redis is not asked.
 //

@@ -33,7 +33,7 @@ func checkCount(name string, n int) error {
 		return invalidConfig("%s is %d; it must be at least 1", name, n)
 	}
 	if n > exact.Permits {
-		return invalidConfig("%s is %d; it must be at most %d", name, n, exact.Permits)
+		return invalidConfig("%s is %d; it must be at most %d; count in a larger unit", name, n, exact.Permits)
 	}
 	return nil
 }

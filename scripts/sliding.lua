@@ -208,7 +208,7 @@ if total > stored then -- a call is allowed
   if total > 2 ^ 52 then
     renew = true
     exists = false
-    total = total - base
+    total = math.min(total - base, 2 ^ 51)
   end
   local sum = string.format('%d', total)
   if renew then redis.call('UNLINK', key) end

@@ -222,7 +222,7 @@ return out
 -- After fit: as many requests as the debt has room for.
 -- needs: allowed bases before n rules times
 -- sets: allowed
-local room = 4e9 - (before - bases[rules])
+local room = 4e12 - (before - bases[rules])
 allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>

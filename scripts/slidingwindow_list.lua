@@ -176,7 +176,7 @@ size = size + 4
 -- After fit: as many requests as the debt has room for.
 -- needs: allowed n room times used
 -- sets: allowed
-room = 4e9 - used
+room = 4e12 - used
 allowed = times
 if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
 -- </charge>

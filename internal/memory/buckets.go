@@ -9,7 +9,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/gcra"
 )
 
-// Buckets are the buckets of a table under one rule. The methods check nothing: n is from 1 to 1,000,000,000, and, except
+// Buckets are the buckets of a table under one rule. The methods check nothing: n is from 1 to exact.Permits, and, except
 // for UpTo and Charge, at most the rule's Size.
 //
 // They do not use golang.org/x/time/rate, which counts in float64: RetryAfter would
@@ -221,11 +221,7 @@ func (b *Buckets) NoteChange(key string, back, limit int) {
 	if s.b == nil || limit < 1 {
 		return
 	}
-	share := int64(back) * b.Rule.Size // both are counts of permits, at most a billion
-	if share < 0 {
-		share -= int64(limit) - 1 // rounded down, as division rounds towards 0
-	}
-	switch missing := s.missing.Plus(-(share / int64(limit))); {
+	switch missing := s.missing.Plus(-b.share(back, limit)); {
 	case missing.Permits < 0:
 		b.note(&s, gcra.Level{})
 	case missing.Ceil() > b.Rule.Size:
@@ -233,6 +229,23 @@ func (b *Buckets) NoteChange(key string, back, limit int) {
 	default:
 		b.note(&s, missing)
 	}
+}
+
+// share is back permits of the primary's limit as a share of the size, rounded down.
+func (b *Buckets) share(back, limit int) int64 {
+	const beyond = 1 << 62 // what any key lacks
+	high, low := bits.Mul64(uint64(max(back, -back)), uint64(b.Rule.Size))
+	share, rest := uint64(beyond), uint64(0)
+	if high < uint64(limit) {
+		share, rest = bits.Div64(high, low, uint64(limit))
+	}
+	if back < 0 && rest > 0 {
+		share++
+	}
+	if share = min(share, beyond); back < 0 {
+		return -int64(share)
+	}
+	return int64(share)
 }
 
 // note makes missing what is missing of what the primary has answered for, or more if more was allowed here.

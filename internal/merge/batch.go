@@ -2,6 +2,7 @@ package merge
 
 import (
 	"context"
+	"encoding/binary"
 	"iter"
 	"math"
 	"slices"
@@ -36,11 +37,11 @@ type batch struct {
 // number of permits. It takes a cache line.
 type run struct {
 	key        string // the key's name in Redis, in the key's first run; empty in the others
-	n          int32  // permits; at most a billion
-	times      int32  // requests of its slots: one each, but as many as may be taken of one that takes up to a number
-	next       int32  // index of the key's next run; 0: none
+	n          count  // permits
+	times      count  // requests of its slots: one each, but as many as may be taken of one that takes up to a number
+	next       uint16 // index of the key's next run; 0: none
+	limit      uint16 // index of its limit
 	op         redisexec.Op
-	limit      uint16  // index of its limit
 	words      []int64 // the outcome
 	exceptions *exceptions
 }
@@ -66,8 +67,19 @@ type place struct{ first, times int }
 // cancelCost is that of a cancel among many that wait in the state, see the block cancel.
 const cancelCost = 200
 
+// A count is below 2^40: exact.Permits and more.
+type count [5]byte
+
+func countOf(n int) (c count) {
+	binary.LittleEndian.PutUint32(c[:], uint32(n))
+	c[4] = byte(uint64(n) >> 32)
+	return c
+}
+
+func (c count) int() int { return int(uint64(binary.LittleEndian.Uint32(c[:])) | uint64(c[4])<<32) }
+
 // maxTimes keeps the requests of a run within its counter.
-const maxTimes = math.MaxInt32
+const maxTimes = min(1<<40-1, math.MaxInt)
 
 // noDeadline is later than any deadline.
 const noDeadline time.Duration = math.MaxInt64
@@ -88,7 +100,7 @@ func (b *batch) limitOf(run int) *Limit { return b.limits[b.runs[run].limit] }
 
 // takes reports whether a call may join r.
 func (r *run) takes(o redisexec.Operation) bool {
-	return int(r.n) == o.N && r.op == o.Op && !o.Op.Own() && int(r.times) <= maxTimes-o.Times
+	return r.n.int() == o.N && r.op == o.Op && !o.Op.Own() && r.times.int() <= maxTimes-o.Times
 }
 
 // afford adds to the cost of the batch, unless that would be more than maxCost. The
@@ -104,8 +116,8 @@ func (b *batch) afford(cost int) bool {
 // newSlot gives a call a slot in the latest run.
 func (b *batch) newSlot(times int, deadline time.Duration) slot {
 	r := &b.runs[b.latest]
-	s := slot{b, b.latest, place{int(r.times), times}}
-	r.times += int32(times)
+	s := slot{b, b.latest, place{r.times.int(), times}}
+	r.times = countOf(r.times.int() + times)
 	b.calls++
 	b.callers++
 	b.deadline = max(b.deadline, deadline)
@@ -143,14 +155,14 @@ func (b *batch) add(ctx context.Context, l *Limit, key string, o redisexec.Opera
 		b.first = ctx
 	}
 	if !joins {
-		r := run{n: int32(o.N), op: o.Op, limit: b.indexOf(l)}
+		r := run{n: countOf(o.N), op: o.Op, limit: b.indexOf(l)}
 		if o.Op.Own() {
 			r.exceptions = &exceptions{detail: o.Detail}
 		}
 		b.mixed = b.mixed || o.Op != redisexec.Take
 		next := len(b.runs)
 		if known {
-			b.runs[i].next = int32(next)
+			b.runs[i].next = uint16(next)
 		} else {
 			r.key = l.Name(key)
 			b.keys++
@@ -225,11 +237,11 @@ func (r *run) pending() int {
 	case r.words != nil:
 		return 0
 	case r.exceptions == nil:
-		return int(r.times)
+		return r.times.int()
 	case r.exceptions.err != nil:
 		return 0
 	}
-	times := int(r.times)
+	times := r.times.int()
 	for _, left := range r.exceptions.left {
 		times -= left.times
 	}
@@ -304,7 +316,7 @@ func (b *batch) single(key int) bool {
 
 // operation is what the pending calls of r ask for.
 func (r *run) operation() redisexec.Operation {
-	o := redisexec.Operation{Op: r.op, N: int(r.n), Times: r.pending()}
+	o := redisexec.Operation{Op: r.op, N: r.n.int(), Times: r.pending()}
 	if o.Op.Own() {
 		o.Detail = r.exceptions.detail
 	}
@@ -314,7 +326,7 @@ func (r *run) operation() redisexec.Operation {
 // requests is what a key's pending calls ask for, as many.lua and operations.lua read it: runs
 // of equal requests.
 func (b *batch) requests(key int) any {
-	if !b.mixed && b.firstOf(key).n == 1 && b.single(key) {
+	if !b.mixed && b.firstOf(key).n.int() == 1 && b.single(key) {
 		return "1" // for many.lua
 	}
 	var runs []byte

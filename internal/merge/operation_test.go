@@ -3,7 +3,6 @@ package merge
 import (
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -229,15 +228,15 @@ func TestARunDoesNotOverflow(t *testing.T) {
 		}
 		return s
 	}
-	const most = 1_000_000_001
-	rest := math.MaxInt32 - 2*most
+	const most = maxTimes/2 - 100
+	rest := maxTimes - 2*most
 	require.Equal(t, slot{b, 0, place{0, most}}, add(most))
 	require.Equal(t, slot{b, 0, place{most, most}}, add(most))
 	require.Equal(t, slot{b, 1, place{0, most}}, add(most))
 	require.Equal(t, slot{b, 1, place{most, most}}, add(most))
 	require.Equal(t, slot{b, 1, place{2 * most, rest}}, add(rest))
 	require.Equal(t, slot{b, 2, place{0, 1}}, add(1))
-	require.Equal(t, fmt.Sprintf("1x%d,1x%d,1x1", 2*most, math.MaxInt32), string(b.requests(0).([]byte)))
+	require.Equal(t, fmt.Sprintf("1x%d,1x%d,1x1", 2*most, maxTimes), string(b.requests(0).([]byte)))
 }
 
 // TestAKeyThatFailsInTheMiddle of its list: what was done has its words, and the rest is asked

@@ -388,6 +388,8 @@ local function decide(skipped, request)
           -- sets:
           if open then
             redis.call('INCRBY', key, taken .. '000000')
+          elseif most - room >= 2 ^ 53 then -- repair: more permits than a counter holds, in the state of datedwindow.lua
+            redis.call('PEXPIRE', key, string.format('%d', lasts))
           else
             redis.call('SET', key, string.format('%d', most - room),
               'PX', string.format('%d', lasts))

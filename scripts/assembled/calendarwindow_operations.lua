@@ -143,7 +143,7 @@ local function decide(key, operations)
           -- After fit: as many requests as the debt has room for.
           -- needs: n times used allowed
           -- sets: allowed
-          local room = 4e9 - used
+          local room = 4e12 - used
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end

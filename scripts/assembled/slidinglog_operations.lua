@@ -364,7 +364,7 @@ local function decide(key, operations)
           -- After fit: as many requests as the debt has room for.
           -- needs: allowed bases before n rules times
           -- sets: allowed
-          local room = 4e9 - (before - bases[rules])
+          local room = 4e12 - (before - bases[rules])
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
@@ -485,7 +485,7 @@ local function decide(key, operations)
             if total > 2 ^ 52 then
               renew = true
               exists = false
-              total = total - base
+              total = math.min(total - base, 2 ^ 51)
             end
             local sum = string.format('%d', total)
             if renew then redis.call('UNLINK', key) end

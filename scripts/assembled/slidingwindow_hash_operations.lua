@@ -353,7 +353,7 @@ local function decide(key, operations)
           -- After fit: as many requests as the debt has room for.
           -- needs: allowed n room times used
           -- sets: allowed
-          room = 4e9 - used
+          room = 4e12 - used
           allowed = times
           if n * allowed > room then allowed = math.max((room - room % n) / n, 0) end
         end
@@ -477,7 +477,7 @@ local function decide(key, operations)
             if total > 2 ^ 52 then
               renew = true
               exists = false
-              total = total - base
+              total = math.min(total - base, 2 ^ 51)
             end
             local sum = string.format('%d', total)
             if renew then redis.call('UNLINK', key) end

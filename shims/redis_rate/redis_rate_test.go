@@ -90,8 +90,8 @@ func TestWhatIsAnErrorHere(t *testing.T) {
 		{Rate: 5, Burst: 5},
 		{Rate: 5, Burst: 0},
 		{Rate: 5, Burst: 5, Period: 999 * time.Microsecond},
-		redis_rate.PerSecond(1_000_000_001),
-		{Rate: 1, Burst: 1_000_000_001, Period: time.Second},
+		redis_rate.PerSecond(math.MaxInt),
+		{Rate: 1, Burst: math.MaxInt, Period: time.Second},
 	} {
 		_, err = l.Allow(ctx, "k", limit)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig, limit)

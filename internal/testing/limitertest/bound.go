@@ -94,8 +94,8 @@ func exceededWindow(bounds []Bound, calls []AllowedCall, skew time.Duration, mor
 			for _, w := range aligned {
 				windows += int64((t+skew)/w) + 1
 			}
-			if most := int64(limit) * windows; int64(sum) > most {
-				return fmt.Sprintf("%d permits within %v, more than %d", sum, t, most)
+			if each := (int64(sum) + windows - 1) / windows; each > int64(limit) { // limit × windows may be beyond 64 bits
+				return fmt.Sprintf("%d permits within %v, more than %d × %d", sum, t, windows, limit)
 			}
 		}
 	}

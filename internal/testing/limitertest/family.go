@@ -12,6 +12,7 @@ import (
 
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/algorithms"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
 	"github.com/tryacquire/ratelimit/simulate"
@@ -54,9 +55,9 @@ func Families() []Family {
 				About: fmt.Sprintf("%d per %v", n, w), Limiter: l, Bound: Bound{Limit: n, Window: w},
 				Simulated: simulate.FixedWindow{Limit: n, Window: w},
 				Model: func() model.Model {
-					if len(opts) > 0 { // its clock
+					if callers := len(opts) > 0; callers || n > exact.Counted { // its clock; its start
 						m := model.NewClockWindow(n, w)
-						m.CallersClock = true
+						m.CallersClock = callers
 						return m
 					}
 					return model.NewFixedWindow(n, w)
@@ -67,6 +68,9 @@ func Families() []Family {
 	slidingWindow := func(storage ratelimit.Storage) func(*rand.Rand, ratelimit.Client, ...ratelimit.Option) (Pair, error) {
 		return func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
 			n, w, parts := drawLimit(rng), drawWindow(rng), pick(rng, 1, 2, 3, 10, 60)
+			if storage == ratelimit.StorageZSet {
+				n = drawSmall(rng)
+			}
 			for w.Microseconds()%int64(parts) != 0 {
 				parts--
 			}
@@ -96,9 +100,10 @@ func Families() []Family {
 		}
 	}
 	families := []Family{
-		{Name: "FixedWindow", Timeless: true, Draw: fixedWindow(drawLimit, drawWindow)},
+		{Name: "FixedWindow", Timeless: true, Draw: fixedWindow(drawSmall, drawWindow)},
+		{Name: "FixedWindow large", Draw: fixedWindow(drawLarge, drawWindow)},
 		{Name: "FixedWindow wide", Timeless: true, Draw: fixedWindow(
-			func(*rand.Rand) int { return 1_000_000_000 },
+			func(*rand.Rand) int { return exact.Counted },
 			func(*rand.Rand) time.Duration { return 720 * time.Hour },
 		)},
 		{Name: "FixedWindow aligned", Draw: func(rng *rand.Rand, c ratelimit.Client, opts ...ratelimit.Option) (Pair, error) {
@@ -281,7 +286,17 @@ func brokenRate(taken []model.Taken, rate ratelimit.Rate, burst int) string {
 
 func pick[T any](rng *rand.Rand, of ...T) T { return of[rng.IntN(len(of))] }
 
-func drawLimit(rng *rand.Rand) int { return pick(rng, 1, 2, 3, 10, 100, 1+rng.IntN(50)) }
+func drawLimit(rng *rand.Rand) int {
+	if rng.IntN(6) == 0 {
+		return drawLarge(rng)
+	}
+	return drawSmall(rng)
+}
+
+func drawSmall(rng *rand.Rand) int { return pick(rng, 1, 2, 3, 10, 100, 1+rng.IntN(50)) }
+
+// drawLarge is at least a quarter of the bound, and above exact.Counted. Three of them are within the bound.
+func drawLarge(rng *rand.Rand) int { return exact.Permits/4 + rng.IntN(exact.Permits/16) }
 
 func drawWindow(rng *rand.Rand) time.Duration {
 	return pick(rng, time.Millisecond, 7*time.Millisecond, time.Second, 90*time.Second, 123_456*time.Millisecond, time.Hour, 24*time.Hour)
@@ -291,14 +306,15 @@ func drawWindow(rng *rand.Rand) time.Duration {
 // the bucket's units.
 func drawBucket(rng *rand.Rand) (ratelimit.Rate, int) {
 	if rng.IntN(4) > 0 {
-		return drawRate(rng), drawLimit(rng)
+		return drawRate(rng), drawSmall(rng)
 	}
 	rate := pick(rng,
 		ratelimit.Per(77_777, 24*time.Hour), ratelimit.Per(2_999, 720*time.Hour), ratelimit.Per(1_000_003, 24*time.Hour),
 		ratelimit.Per(99_999_999, 31_535_999_999*time.Millisecond), ratelimit.Per(100_000_000, 999*time.Millisecond),
 		ratelimit.Per(1+rng.IntN(1e8), time.Duration(1+rng.Int64N(31_536_000_000))*time.Millisecond),
+		ratelimit.Per(exact.Permits-rng.IntN(1000), 24*time.Hour), ratelimit.Per(exact.Permits/7, time.Minute),
 		ratelimit.Per(999_999_937, 2_160_000_000_000_001*time.Microsecond))
-	return rate, pick(rng, rate.Count, 1+rng.IntN(rate.Count), min(10*rate.Count, 999_999_937))
+	return rate, pick(rng, rate.Count, 1+rng.IntN(rate.Count), min(10*rate.Count, max(rate.Count, 999_999_937)))
 }
 
 func drawRate(rng *rand.Rand) ratelimit.Rate {
