@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/raceflag"
@@ -139,7 +140,7 @@ func TestClaimsThatCannotWork(t *testing.T) {
 		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(bucket, "k", -1)}, ratelimit.ErrInvalidPermits, "-1"},
 		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", -1), ratelimit.ClaimOf(bucket, "k", 2)}, ratelimit.ErrInvalidPermits, "-1"},
 		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 0), ratelimit.ClaimOf(bucket, "k", 1)}, ratelimit.ErrInvalidPermits, "0"},
-		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1e9), ratelimit.ClaimOf(bucket, "k", 1e9), ratelimit.ClaimOf(bucket, "k", 1)}, ratelimit.ErrExceedsLimit, "2000000000"},
+		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", exact.Permits), ratelimit.ClaimOf(bucket, "k", exact.Permits), ratelimit.ClaimOf(bucket, "k", 1)}, ratelimit.ErrExceedsLimit, fmt.Sprint(2 * exact.Permits)},
 		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(bucket, "k", math.MaxInt/2+1)}, ratelimit.ErrExceedsLimit, fmt.Sprint(math.MaxInt/2 + 1)},
 		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(twin, "k", 1)}, ratelimit.ErrInvalidConfig, `two limiters are the token bucket "default" and claim the same key`},
 		{[]ratelimit.Claim{ratelimit.ClaimOf(bucket, "k", 1), ratelimit.ClaimOf(elsewhere, "k", 1)}, ratelimit.ErrInvalidConfig, "different clients"},

@@ -148,11 +148,11 @@ const DefaultFailures = defaultFailures
 // Keys is the number of keys kept.
 func (l *LocalTokenBucket) Keys() int { return l.buckets.Len() }
 
-// Untimed is observations without how long their calls took.
+// Untimed is observations without how long their calls took, and what was left before.
 func Untimed(all []Observation) []Observation {
 	all = slices.Clone(all)
 	for i := range all {
-		all[i].Latency = 0
+		all[i].Latency, all[i].Before = 0, 0
 	}
 	return all
 }

@@ -220,8 +220,8 @@ func (l *LocalTokenBucket) Charge(ctx context.Context, key string, n int) (Resul
 }
 
 func (l *LocalTokenBucket) charge(key string, n int, o *Observation) {
-	r, ok := l.buckets.Charge(key, n)
-	if o.Result = Result(r); !ok {
+	r, before, ok := l.buckets.Charge(key, n)
+	if o.Result, o.Before = Result(r), before; !ok {
 		o.Err = fmt.Errorf("%w: %d permits of %s", ErrTooMuchDebt, n, shortKey(key))
 	}
 }
@@ -256,7 +256,7 @@ func (l *LocalTokenBucket) promise(ctx context.Context, timing timing, key strin
 			o.Err = &WaitError{Key: key, Wait: reserved.Delay}
 			return
 		}
-		o.Result, o.Waited = Result(reserved.Result), reserved.Delay
+		o.Result, o.Before, o.Waited = Result(reserved.Result), reserved.Before, reserved.Delay
 		r = &Reservation{
 			timing: timing, key: key, n: n, delay: reserved.Delay, due: timing.now().Add(reserved.Delay), result: o.Result,
 			from: &localReceipt{watch: l.watch, Receipt: reserved.Receipt}, hearers: around,

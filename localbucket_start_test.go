@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
 )
@@ -308,8 +309,8 @@ func TestWhatALocalBucketReports(t *testing.T) {
 		ticket, _, err := l.Estimate(ctx, "k", 4)
 		require.NoError(t, err)
 		saw(local("estimate", ratelimit.OutcomeAllowed, 4, 4))
-		refused := local("settle", ratelimit.OutcomeFailed, 2_000_000_000, 0)
-		refused.Source, refused.Err = ratelimit.Source(0), ticket.Settle(ctx, 2_000_000_000)
+		refused := local("settle", ratelimit.OutcomeFailed, 2*exact.Permits, 0)
+		refused.Source, refused.Err = ratelimit.Source(0), ticket.Settle(ctx, 2*exact.Permits)
 		require.ErrorIs(t, refused.Err, ratelimit.ErrTooMuchDebt)
 		saw(refused)
 		require.NoError(t, ticket.Settle(ctx, actual), "it could still be settled")

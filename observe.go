@@ -50,6 +50,7 @@ type Observation struct {
 	Key     string // for logs and counts of bounded size, never a label of a metric; if it is invalid, of any length
 	N       int    // the permits asked for; of a "settle", what the work has cost
 	Taken   int    // the permits that the call took
+	Before  int    // the permits that were left before, if the call took or charged some
 	Result  Result // what the limiter answered, zero if it failed
 	Err     error  // that the caller got; a *WaitError for a "reserve" or "wait" that is denied
 	Reason  error  // why a Fallback asked its secondary: the primary's error, ErrOverBudget or ErrBreakerOpen

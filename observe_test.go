@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
@@ -31,7 +32,7 @@ func (r *recorder) observe(_ context.Context, o ratelimit.Observation) {
 func (r *recorder) option() ratelimit.Option { return ratelimit.WithObserver(r.observe) }
 
 // took returns what came since the last call, without how long the calls took, which is
-// checked to be positive.
+// checked to be positive, and without what was left before (package observe tests that of what can owe permits).
 func (r *recorder) took(t *testing.T) []ratelimit.Observation {
 	t.Helper()
 	r.mu.Lock()
@@ -42,7 +43,10 @@ func (r *recorder) took(t *testing.T) []ratelimit.Observation {
 		if all[i].Call != "breaker" {
 			require.Positive(t, all[i].Latency, "%v", all[i].Call)
 		}
-		all[i].Latency = 0
+		if all[i].Taken > 0 && all[i].Result.Remaining > 0 {
+			require.Equal(t, all[i].Result.Remaining+all[i].Taken, all[i].Before, "%v", all[i].Call)
+		}
+		all[i].Latency, all[i].Before = 0, 0
 	}
 	return all
 }
@@ -155,9 +159,9 @@ func TestEveryCallIsObservedOnce(t *testing.T) {
 				r, err = l.Charge(ctx, "k", 2)
 				require.NoError(t, err)
 				want(saw("charge", ratelimit.OutcomeDone, 2, 2, r, nil))
-				_, err = l.Charge(ctx, "k", 2_000_000_000)
+				_, err = l.Charge(ctx, "k", 2*exact.Permits)
 				require.ErrorIs(t, err, ratelimit.ErrTooMuchDebt)
-				want(unasked("charge", 2_000_000_000, err))
+				want(unasked("charge", 2*exact.Permits, err))
 
 				require.NoError(t, l.Reset(ctx, "k"))
 				rec.took(t)

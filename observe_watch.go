@@ -72,6 +72,12 @@ func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
 	if o.Taken == 0 && (o.Outcome == OutcomeAllowed || o.Call == callCharge && o.Err == nil) {
 		o.Taken = o.N
 	}
+	switch o.Call {
+	case callAcquire, callUpTo, callEstimate, callHold: // the others may owe permits, and know what was left
+		if o.Taken > 0 {
+			o.Before = o.Result.Remaining + o.Taken
+		}
+	}
 	o.Held = int(w.held.Add(int64(o.HeldChange)))
 	w.report(ctx, o)
 }

@@ -99,12 +99,12 @@ func TestMergedCallsReportTheirBatch(t *testing.T) {
 		return Result{Allowed: true, Limit: 100, Window: 100 * time.Hour, Remaining: remaining, ResetAfter: reset}
 	}
 	whole := Observation{
-		Limiter: "api", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "a", N: 1, Taken: 1, Result: result(99, time.Hour),
+		Limiter: "api", Call: callAcquire, Outcome: OutcomeAllowed, Source: SourceRedis, Key: "a", N: 1, Taken: 1, Before: 100, Result: result(99, time.Hour),
 		Latency: time.Millisecond + 400*time.Microsecond, Waited: 400 * time.Microsecond, Batch: 3,
 	}
 	require.Equal(t, whole, seen["a"])
 	first := whole
-	first.Key, first.Latency, first.Waited, first.Batch, first.Result = "first", time.Millisecond, 0, 1, seen["first"].Result
+	first.Key, first.Latency, first.Waited, first.Batch, first.Before, first.Result = "first", time.Millisecond, 0, 1, seen["first"].Before, seen["first"].Result
 	require.Equal(t, first, seen["first"])
 	require.Equal(t, []any{3, 400 * time.Microsecond}, []any{seen["b"].Batch, seen["b"].Waited})
 }

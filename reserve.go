@@ -60,6 +60,7 @@ type Reservation struct {
 	key     string
 	result  Result
 	n       int
+	before  int           // permits that were left
 	delay   time.Duration // until due, when it was made
 	due     time.Time     // on this process's monotonic clock
 	ended   atomic.Int32  // reservationUsed or reservationCancelled
@@ -247,7 +248,7 @@ func (b *bucketCore) promise(ctx context.Context, timing timing, key string, n i
 	var r *Reservation
 	b.watch.observed(ctx, &o, func() (sent sending) {
 		if r, sent, o.Err = b.reserve(ctx, timing, key, n, maxWait, around); o.Err == nil {
-			o.Result, o.Waited = r.result, r.delay
+			o.Result, o.Before, o.Waited = r.result, r.before, r.delay
 		}
 		return sent
 	})
@@ -289,6 +290,7 @@ func (b *bucketCore) reserve(ctx context.Context, timing timing, key string, n i
 	r := &redisReservation{by: from, receipt: reserved.Receipt, Reservation: Reservation{
 		timing: timing, key: key, n: n, delay: delay, due: timing.now().Add(delay), hearers: around,
 		result: Result(from.explainer.Explain(reserved.Words, int64(n), int64(n), true)),
+		before: from.explainer.Explain(reserved.Words, int64(n), 0, true).Remaining,
 	}}
 	r.from = r
 	return &r.Reservation, sent, nil

@@ -171,6 +171,7 @@ func (c *limiterCore) charge(ctx context.Context, n int, o *Observation) sending
 	}
 	o.Result = c.inRun(reply.Words, int64(n), reply.Index)
 	o.Result.Remaining = max(o.Result.Remaining, 0)
+	o.Before = max(c.explain(reply.Words, int64(n), reply.Index*int64(n), true).Remaining, 0)
 	return reply.Batch
 }
 

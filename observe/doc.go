@@ -1,6 +1,6 @@
 // Package observe has observers for [ratelimit.WithObserver] that need only the standard
-// library: [Log] writes a sample of the denials and failures to a log, and [Top] counts
-// which keys are denied most.
+// library: [Log] writes a sample of the denials and failures to a log, [Top] counts which keys
+// are denied most, and [Crossings] tells once when 80 % of a limit are used.
 //
 //	denials, err := observe.NewLog(slog.Default())
 //	...

@@ -118,7 +118,7 @@ func (b *Buckets) UpTo(key string, n int) (taken int, r decision.Result) {
 	var s state
 	b.lock(key, &s)
 	defer s.shard.mu.Unlock()
-	taken = min(n, int(max(b.Rule.Size-s.missing.Ceil(), 0)))
+	taken = min(n, b.left(&s))
 	r = b.look(&s, max(taken, 1), true)
 	if 0 < taken && taken < n {
 		var after state
@@ -131,17 +131,21 @@ func (b *Buckets) UpTo(key string, n int) (taken int, r decision.Result) {
 // mostDebt is the most permits that a key may lack.
 const mostDebt = 4 * exact.Permits
 
-// Charge takes n permits, even if fewer are left. ok is false if the debt would be too large.
-func (b *Buckets) Charge(key string, n int) (r decision.Result, ok bool) {
+// Charge takes n permits, even if fewer are left; before is how many were. ok is false if the debt would be too large.
+func (b *Buckets) Charge(key string, n int) (r decision.Result, before int, ok bool) {
 	var s state
 	b.lock(key, &s)
 	defer s.shard.mu.Unlock()
 	owed := s.missing.Plus(int64(n))
 	if n > exact.Permits || owed.Permits > mostDebt || b.Rule.Restores(owed) > exact.Micros {
-		return decision.Result{}, false
+		return decision.Result{}, 0, false
 	}
-	return b.owe(&s, n, owed), true
+	before = b.left(&s)
+	return b.owe(&s, n, owed), before, true
 }
+
+// left is how many permits are left.
+func (b *Buckets) left(s *state) int { return int(max(b.Rule.Size-s.missing.Ceil(), 0)) }
 
 // owe takes n permits, of which some may not be there yet.
 func (b *Buckets) owe(s *state, n int, owed gcra.Level) decision.Result {

@@ -12,6 +12,7 @@ import (
 type Reserved struct {
 	Taken   bool          // the permits
 	Delay   time.Duration // until they may be used, or could be if they were taken
+	Before  int           // permits that were left
 	Result  decision.Result
 	Receipt Receipt
 }
@@ -33,6 +34,7 @@ func (b *Buckets) Reserve(key string, n int, longest time.Duration) (r Reserved)
 	if s.b != nil {
 		r.Receipt.before, r.Receipt.there = s.b.written, true
 	}
+	r.Before = b.left(&s)
 	r.Result = b.owe(&s, n, owed)
 	is := s.shard.keys[key]
 	if is.due <= s.now { // those that waited behind others are too late
