@@ -27,6 +27,8 @@ var capabilities = []struct {
 	{name: "clients of other libraries", guides: 39, doc: 1},
 	{"numbers of money", 0, 0, 0, 0, 0, 16, 5},
 	{"told once", 0, 12, 0, 0, 1, 8, 0},
+	{name: "numbers of money", guides: 16, scripts: 5},
+	{name: "told once", lines: 12, doc: 1, guides: 8},
 }
 
 // TestTheRootPackageStaysSmall: what these numbers bound is what a newcomer has to read, and what a maintainer has to keep in
