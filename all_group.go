@@ -215,10 +215,10 @@ type groupKey struct {
 	settle   [maxGroup]bool
 }
 
-// maxGroups is how many groups of one first limiter are kept: of a limiter for all users and a
-// plan of each tenant, as many as [TokenBucket.With] keeps limits, in some 11 MB. A call whose group is
-// not among them makes it in six allocations of 550 bytes together, some microseconds
-// (BenchmarkGroupOf); and it is not one line with equal calls of the group that it replaces.
+// maxGroups is how many groups of one first limiter are kept: as many as [TokenBucket.With] keeps limits, in some
+// 11 MB. That suits one limiter for all users beside a plan of each tenant. A call whose group is not kept makes it
+// again, in some microseconds and six allocations of 550 bytes together (BenchmarkGroupOf). It is then not combined
+// with equal calls of the old group.
 const maxGroups = maxLimits
 
 // groupOf returns the group of the claims' limiters.

@@ -108,7 +108,7 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 			defer outside.Stop()
 			results := make([]AllResult, len(plans))
 			synctest.Test(t, func(t *testing.T) {
-				first := newGate(outside)
+				first, open := fakes.Gate(outside, merge.FewCalls)
 				queues := merge.NewQueues(first)
 				claims := func(plan *TokenBucket, key string) []Claim {
 					i := 0
@@ -139,9 +139,9 @@ func TestRequestsOfSeveralGroupsAreDecidedInTheOrderOfTheirCalls(t *testing.T) {
 					})
 					synctest.Wait() // so that they come in this order
 				}
-				close(first.open)
+				open()
 				called.Wait()
-				require.EqualValues(t, merge.FewCalls+1, first.commands.Load(), "all in one execution")
+				require.Equal(t, merge.FewCalls+1, first.Count(), "all in one execution")
 			})
 			var allowed []bool
 			for _, r := range results {

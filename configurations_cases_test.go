@@ -218,7 +218,7 @@ func TestRollout(t *testing.T) {
 				c.settle(t)
 				for _, r := range c.all { // neither is harmed for longer than the longest window
 					c.Advance(c.longest() + 2*time.Second)
-					r.reads = c.Now.Add(r.ahead)
+					*r.reads = c.Now.Add(r.ahead)
 					got := must(t)(r.limiter.TryAcquireN(ctx, "k", r.most))
 					require.True(t, got.Allowed, "%+v", got)
 				}

@@ -24,13 +24,13 @@ type configuration struct {
 	byCaller bool
 	ahead    time.Duration // of the true time
 	late     time.Duration // a call arrives at most so long after it has read its clock
-	reads    time.Time
+	reads    *time.Time    // what its clock says
 }
 
 // ownClock makes the options of a configuration with a clock of its own.
 func (r *configuration) ownClock(maxSkew time.Duration) []ratelimit.Option {
-	r.byCaller = true
-	return []ratelimit.Option{ratelimit.WithClock(func() time.Time { return r.reads }), ratelimit.WithMaxSkew(maxSkew)}
+	r.byCaller, r.reads = true, new(time.Time)
+	return []ratelimit.Option{ratelimit.WithClock(func() time.Time { return *r.reads }), ratelimit.WithMaxSkew(maxSkew)}
 }
 
 // A contest is the calls of several configurations for one key, and what is checked of each.
@@ -53,7 +53,10 @@ func contestOf(t *testing.T, s *limitertest.Stage, rng *rand.Rand, all ...*confi
 	s.Wipe(t)
 	c := &contest{Stage: s, rng: rng, all: all, grain: time.Microsecond, looks: 1}
 	for _, r := range all {
-		r.reads = s.Now
+		if r.reads == nil {
+			r.reads = new(time.Time)
+		}
+		*r.reads = s.Now
 		l := must(t)(r.limiter.Peek(ctx, "k"))
 		require.Equal(t, ratelimit.Result{Allowed: true, Limit: l.Limit, Window: l.Window, Remaining: l.Limit}, l, "%s: an unused key", r.about)
 	}
@@ -112,7 +115,7 @@ func (c *contest) fail(t *testing.T, format string, args ...any) {
 func (c *contest) call(t *testing.T, by int, late time.Duration, n ...int) []ratelimit.Result {
 	t.Helper()
 	r := c.all[by]
-	r.reads = c.Now.Add(r.ahead - late)
+	*r.reads = c.Now.Add(r.ahead - late)
 	looks, before := c.rng.IntN(c.looks) == 0, ""
 	if looks {
 		before = c.raw(t)

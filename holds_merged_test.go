@@ -13,36 +13,26 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
-	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 )
 
-// A turnstile is a client whose first few commands fail when few opens, and whose next command
-// waits for batch, is executed, and returns lost. Later commands pass.
-type turnstile struct {
-	redisclient.Client
-	commands   atomic.Int32
-	few, batch chan struct{}
-	lost       error
-}
-
-func (c *turnstile) Process(ctx context.Context, cmd redis.Cmder) error {
-	switch number := c.commands.Add(1); {
-	case number <= merge.FewCalls:
-		<-c.few
-		cmd.SetErr(redis.ErrPoolTimeout) // nothing is given back
-		return cmd.Err()
-	case number == merge.FewCalls+1:
-		<-c.batch
-		err := c.Client.Process(ctx, cmd)
-		if c.lost != nil {
-			cmd.SetErr(c.lost)
-			err = c.lost
+// onceOpen is a client whose first command waits for open, is executed, and returns lost if that is not nil. Later
+// commands pass.
+func onceOpen(client fakes.Processor, open chan struct{}, lost error) *fakes.Client {
+	var commands atomic.Int32
+	return fakes.NewClient(func(ctx context.Context, cmd redis.Cmder) error {
+		first := commands.Add(1) == 1
+		if first {
+			<-open
+		}
+		err := client.Process(ctx, cmd)
+		if first && lost != nil {
+			cmd.SetErr(lost)
+			err = lost
 		}
 		return err
-	}
-	return c.Client.Process(ctx, cmd)
+	})
 }
 
 // holdTogether makes three holds of one permit of a key, of which two are free, in one batch, on their
@@ -57,7 +47,8 @@ func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs
 	outside := fakes.NewRelay(s.client)
 	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
-		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
+		batch := make(chan struct{})
+		c, open := fakes.Gate(onceOpen(outside, batch, lost), merge.FewCalls)
 		exec := *f.core.exec
 		exec.Client = c
 		f.core.exec, f.core.merger = &exec, merge.New(&exec, f.core.head.Of)
@@ -85,11 +76,11 @@ func holdTogether(t *testing.T, together bool, lost error) (holds [3]*Hold, errs
 			go func() { holds[i], errs[i] = take(ctx, "k") }()
 			synctest.Wait()
 		}
-		close(c.few)
+		open()
 		synctest.Wait()
 		leave()
 		synctest.Wait()
-		close(c.batch)
+		close(batch)
 		synctest.Wait()
 		for range 3 { // what is given back in the background goes over a network
 			time.Sleep(time.Second)

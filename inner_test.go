@@ -2,12 +2,10 @@ package ratelimit
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/internal/merge"
-	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/model"
@@ -146,7 +143,7 @@ func callInOneBatch(t testing.TB, c *core, calls []func(ctx context.Context), go
 	outside := fakes.NewRelay(c.exec.Client)
 	defer outside.Stop()
 	synctest.Test(t.(*testing.T), func(t *testing.T) {
-		first := newGate(outside)
+		first, open := fakes.Gate(outside, merge.FewCalls)
 		exec := *c.exec
 		exec.Client, exec.Cost = first, redisexec.Cost{}
 		defer func(before *merge.Merger) { c.merger = before }(c.merger)
@@ -169,30 +166,9 @@ func callInOneBatch(t testing.TB, c *core, calls []func(ctx context.Context), go
 			giveUp[i]()
 		}
 		synctest.Wait()
-		close(first.open)
+		open()
 		called.Wait()
 	})
-}
-
-// A gate is a client whose first few commands wait until it opens, and then fail.
-type gate struct {
-	redisclient.Client
-	commands atomic.Int32
-	open     chan struct{}
-}
-
-func newGate(client redisclient.Client) *gate {
-	return &gate{Client: client, open: make(chan struct{})}
-}
-
-func (g *gate) Process(ctx context.Context, cmd redis.Cmder) error {
-	if g.commands.Add(1) > merge.FewCalls {
-		return g.Client.Process(ctx, cmd)
-	}
-	<-g.open
-	err := errors.New("the gate keeps the first commands")
-	cmd.SetErr(err)
-	return err
 }
 
 // ones is so many calls for one permit each.

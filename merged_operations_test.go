@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fakes"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
 
@@ -112,9 +113,6 @@ func (c *caller) last(calls int) []outcome {
 	return all
 }
 
-// another is a client of a type that limiters do not know.
-type another struct{ ratelimit.Client }
-
 // TestCallsOfEveryKindAnswerAlike: in one batch, unmerged, and through a client of another type.
 // Observers see how they were sent.
 func TestCallsOfEveryKindAnswerAlike(t *testing.T) {
@@ -129,7 +127,7 @@ func TestCallsOfEveryKindAnswerAlike(t *testing.T) {
 		}{
 			{"one batch", s.Client, nil, (*caller).together, true},
 			{"unmerged", s.Client, []ratelimit.Option{ratelimit.WithoutMerging()}, (*caller).oneByOne, false},
-			{"another client", another{s.Client}, nil, (*caller).oneByOne, false},
+			{"another client", fakes.NewClient(s.Client.Process), nil, (*caller).oneByOne, false},
 		} {
 			t.Run(name+", "+test.name, func(t *testing.T) {
 				s.Wipe(t)

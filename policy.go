@@ -379,9 +379,9 @@ func (c *call) check() error {
 	return nil
 }
 
-// within returns the call without its outermost policies, or nil if it has none, and the call that
-// an outage makes of it, or nil if that is an error, because a claim has no secondary. pick says what
-// a Choice has for the claim at an index; the claim is left out if that is nil.
+// within takes off the call's outermost policies. inside is the call without them; it is nil if there are none.
+// secondaries is the call that decides in an outage; it is nil if a claim has no secondary, so that the outage is an
+// error. pick says which limiter a Choice has for the claim at an index; if that is nil, the claim is left out.
 func (c *call) within(pick func(p picker, at int) (any, error)) (inside, secondaries *call, err error) {
 	next, own := c.outermost()
 	if next == nil {

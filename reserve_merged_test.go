@@ -24,7 +24,8 @@ func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [
 	outside := fakes.NewRelay(s.client)
 	defer outside.Stop()
 	synctest.Test(t, func(t *testing.T) {
-		c := &turnstile{Client: outside, few: make(chan struct{}), batch: make(chan struct{}), lost: lost}
+		batch := make(chan struct{})
+		c, open := fakes.Gate(onceOpen(outside, batch, lost), merge.FewCalls)
 		exec := *l.core.exec
 		exec.Client = c
 		l.core.exec, l.core.merger = &exec, merge.New(&exec, l.core.head.Of)
@@ -42,17 +43,17 @@ func reserveTogether(t *testing.T, lost error) (reserved [4]*Reservation, errs [
 			go func() { reserved[i], errs[i] = l.Reserve(ctx, "k", 1, longest) }()
 			synctest.Wait()
 		}
-		close(c.few)
+		open()
 		synctest.Wait()
 		leave()
 		synctest.Wait()
-		close(c.batch)
+		close(batch)
 		synctest.Wait()
-		want := int32(merge.FewCalls + 1)
+		want := merge.FewCalls + 1
 		if lost == nil {
 			want++ // the cancel of who has left
 		}
-		require.Equal(t, want, c.commands.Load())
+		require.Equal(t, want, c.Count())
 	})
 	return reserved, errs, s.admin.Get(context.Background(), l.core.head.Of("k")).Val()
 }

@@ -193,7 +193,7 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 		if r.late > 0 {
 			late = time.Duration(c.rng.Int64N(int64(r.late))).Truncate(time.Microsecond)
 		}
-		r.reads = c.Now.Add(r.ahead - late)
+		*r.reads = c.Now.Add(r.ahead - late)
 		n := min(c.cost(r, last), 20)
 		last = ratelimit.Result{}
 		note := func(about string, of any) {
@@ -218,7 +218,7 @@ func (c *contest) playSettling(t *testing.T, steps int) {
 			h := tickets[j]
 			tickets = append(tickets[:j], tickets[j+1:]...)
 			by, r = h.by, c.all[h.by]
-			r.reads = c.Now.Add(r.ahead)
+			*r.reads = c.Now.Add(r.ahead)
 			actual := c.rng.IntN(2) * c.rng.IntN(h.n+1)
 			if r.bound.Rate.Count == 0 && c.rng.IntN(10) == 0 { // a bucket's debt would make waits longer
 				actual = h.n + 1

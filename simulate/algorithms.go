@@ -97,7 +97,7 @@ func (s SlidingWindow) build() (keys, error) {
 	return newTable(s.Limit, newLog([]ratelimit.Rule{{Limit: s.Limit, Window: s.Window}}, resolution)), nil
 }
 
-// defaultSubWindows is how many [ratelimit.NewSlidingWindow] takes if it is not told.
+// defaultSubWindows is how many [ratelimit.NewSlidingWindow] takes by default.
 const defaultSubWindows = 40
 
 // A SlidingLog is simulated as [ratelimit.NewSlidingLog] decides: no interval of a rule's

@@ -40,8 +40,13 @@ func (b *Buckets) lock(key string, s *state) {
 }
 
 func (b *Buckets) load(in *shard, key string, s *state) {
-	s.shard, s.key = in, key
 	s.now = b.now()
+	b.loadAt(in, key, s)
+}
+
+// loadAt loads the state at s.now.
+func (b *Buckets) loadAt(in *shard, key string, s *state) {
+	s.shard, s.key = in, key
 	s.b = in.keys[key]
 	s.present = max(s.now, in.dropped)
 	if is := s.b; is != nil {

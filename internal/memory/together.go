@@ -16,8 +16,8 @@ type Limit interface {
 
 	// guard is what guards the state of key. It is locked for the other methods.
 	guard(key string) lock
-	ask(key string, n int, take bool) decision.Result
-	refuse(key string) // a call was denied for which key was asked
+	ask(q *Question, take bool) // with take, at the instant of the first time
+	refuse(key string)          // a call was denied for which key was asked
 }
 
 // A lock is a mutex, and its place in the order in which several are taken, so that no two calls wait
@@ -39,6 +39,8 @@ type Question struct {
 	Key    string
 	N      int
 	Answer decision.Result
+
+	at int64 // the instant of the answer
 }
 
 // Together answers questions about different states, all or nothing: it takes the permits if take is true and all are
@@ -56,14 +58,14 @@ func Together(questions []Question, take bool) (allowed bool) {
 	allowed = true
 	for i := range questions {
 		q := &questions[i]
-		q.Answer = q.Limit.ask(q.Key, q.N, false)
+		q.Limit.ask(q, false)
 		allowed = allowed && q.Answer.Allowed
 	}
 	for i := range questions {
 		switch q := &questions[i]; {
 		case !take:
 		case allowed:
-			q.Answer = q.Limit.ask(q.Key, q.N, true)
+			q.Limit.ask(q, true)
 		default:
 			q.Limit.refuse(q.Key)
 		}
@@ -79,10 +81,13 @@ func (b *Buckets) guard(key string) lock {
 	return lock{&b.shards[place].mu, b.number, place}
 }
 
-func (b *Buckets) ask(key string, n int, take bool) decision.Result {
-	var s state
-	b.load(b.shard(key), key, &s)
-	return b.look(&s, n, take)
+func (b *Buckets) ask(q *Question, take bool) {
+	if !take {
+		q.at = b.now()
+	}
+	s := state{now: q.at}
+	b.loadAt(b.shard(q.Key), q.Key, &s)
+	q.Answer = b.look(&s, q.N, take)
 }
 
 func (b *Buckets) refuse(key string) {
@@ -95,6 +100,6 @@ func (b *Buckets) refuse(key string) {
 // State is the held permits.
 func (h *Holds) State() any { return h.Held }
 
-func (h *Holds) guard(string) lock                                { return lock{&h.mu, h.number, 0} }
-func (h *Holds) ask(key string, n int, take bool) decision.Result { return h.look(key, n, take) }
-func (h *Holds) refuse(string)                                    {}
+func (h *Holds) guard(string) lock          { return lock{&h.mu, h.number, 0} }
+func (h *Holds) ask(q *Question, take bool) { q.Answer = h.look(q.Key, q.N, take) }
+func (h *Holds) refuse(string)              {}

@@ -67,7 +67,7 @@ func TestQueuesAreSharedWhileTheyAreUsed(t *testing.T) {
 	known := func() bool {
 		shared.Lock()
 		defer shared.Unlock()
-		_, ok := shared.of[user{client, many, nil}]
+		_, ok := shared.of[sharing{client, many, nil}]
 		return ok
 	}
 	require.True(t, known())

@@ -12,12 +12,12 @@ import (
 // shared are the queues that limiters share, for as long as one of these limiters is in use.
 var shared = struct {
 	sync.Mutex
-	of map[user]weak.Pointer[Queues]
-}{of: map[user]weak.Pointer[Queues]{}}
+	of map[sharing]weak.Pointer[Queues]
+}{of: map[sharing]weak.Pointer[Queues]{}}
 
-// A user of shared queues is a client and an algorithm, by its script for many requests, and whose clock
-// decides.
-type user struct {
+// Limiters share queues if their sharing is the same: the client, the script that decides many requests, which stands for
+// the algorithm, and the clock.
+type sharing struct {
 	client redisclient.Client
 	many   *script.Script
 	clock  any
@@ -29,7 +29,7 @@ type user struct {
 func Shared(client redisclient.Client, many *script.Script, clock any) *Queues {
 	shared.Lock()
 	defer shared.Unlock()
-	by := user{client, many, clock}
+	by := sharing{client, many, clock}
 	if q := shared.of[by].Value(); q != nil {
 		return q
 	}
@@ -40,7 +40,7 @@ func Shared(client redisclient.Client, many *script.Script, clock any) *Queues {
 }
 
 // forget forgets queues that nobody uses any more, unless others have taken their place.
-func forget(by user) {
+func forget(by sharing) {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.of[by].Value() == nil {

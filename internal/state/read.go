@@ -14,10 +14,10 @@ import (
 	"github.com/tryacquire/ratelimit/internal/keyname"
 )
 
-// Read reads the states of keys, of which each is named as package keyname names them, by one
-// pipeline, and a second one for logs of which entries have left the window: so many entries of each
-// are read. (They are removed when permits are taken, a bounded number at a time, so few keys have many.) What
-// is wrong with a single key is in its State; the error is for what is wrong with the server.
+// Read reads the states of keys by their names in Redis (package keyname), in one pipeline. Logs with entries that have
+// left the window need a second one, which reads at most that many entries of each log. (Such entries are removed when
+// permits are taken, a bounded number at a time, so few keys have many.) What is wrong with a single key is in its
+// State; the error says what is wrong with the server.
 func Read(ctx context.Context, c redis.Cmdable, names []string, entries int) ([]State, error) {
 	p := c.Pipeline()
 	now := p.Time(ctx)

@@ -37,7 +37,6 @@ var quoted = []struct {
 		return []string{b.oneCore(manyKeys, "token bucket, plain")[1], b.oneCore(manyKeys, "token bucket")[1]}
 	}},
 	{"docs/scaling.md", `bookkeeping, (\S+) to (\S+) × on three`, bench.ofACluster},
-	{"docs/cluster.md", `costs each master (\S+) to (\S+) ×`, bench.ofACluster},
 	{"docs/performance.md", `\((\S+) × allowed, (\S+) × denied\)`, func(b bench) []string {
 		return []string{
 			fmt.Sprintf("%.2f", b.script("fixed window", "allowed µs")/b.script("ulule/limiter", "allowed µs")),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -17,15 +18,22 @@ type Processor interface {
 // A Client is a function in place of a client. Limiters share what they have by their client, so it is a pointer.
 type Client struct {
 	process func(ctx context.Context, cmd redis.Cmder) error
+	count   atomic.Int32
 }
 
 // NewClient returns a client whose commands the function processes.
 func NewClient(process func(ctx context.Context, cmd redis.Cmder) error) *Client {
-	return &Client{process}
+	return &Client{process: process}
 }
 
 // Process calls the function.
-func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error { return c.process(ctx, cmd) }
+func (c *Client) Process(ctx context.Context, cmd redis.Cmder) error {
+	c.count.Add(1)
+	return c.process(ctx, cmd)
+}
+
+// Count returns how many commands the client was given.
+func (c *Client) Count() int { return int(c.count.Load()) }
 
 // Failing returns a client whose commands all fail.
 func Failing(err error) *Client {
@@ -65,6 +73,19 @@ func Losing(client Processor, lose func(cmd redis.Cmder) error) *Client {
 		}
 		return err
 	})
+}
+
+// Gate returns a client whose first commands wait until open is called, and then fail. The others pass at once.
+func Gate(client Processor, first int32) (gated *Client, open func()) {
+	var commands atomic.Int32
+	opened := make(chan struct{})
+	return Before(client, func(context.Context, redis.Cmder) error {
+		if commands.Add(1) > first {
+			return nil
+		}
+		<-opened
+		return redis.ErrPoolTimeout // which says that Redis has seen nothing of it
+	}), func() { close(opened) }
 }
 
 // IsScript says whether a command runs a script.
