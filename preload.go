@@ -77,8 +77,13 @@ func (p *preloads) addLimiters(c *call) error {
 		if claim.limiter != nil {
 			onRedis = append(onRedis, claim)
 			p.addScripts(claim.limiter.exec)
-		} else if a, ok := claim.outer.(*All); ok && a.group != nil {
-			p.addScripts(a.group.exec)
+		} else if a, ok := claim.outer.(*All); ok {
+			switch {
+			case !a.made():
+				return errUnmade
+			case a.group != nil: // nil: its limiters are in memory
+				p.addScripts(a.group.exec)
+			}
 		}
 	}
 	if len(onRedis) == 0 {
