@@ -562,10 +562,13 @@ func errJoinedEstimate(c Claim) error {
 	return invalidConfig("TryAcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
 }
 
-// governs is the Result of several limiters' answers.
+// governs is the Result of several limiters' answers. No limit governs only if there is no other.
 func governs(r, next Result) Result {
 	resetAfter := max(r.ResetAfter, next.ResetAfter)
 	switch {
+	case r.Unlimited():
+		r = next
+	case next.Unlimited():
 	case r.Allowed != next.Allowed:
 		if r.Allowed {
 			r = next

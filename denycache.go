@@ -7,6 +7,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/denials"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -190,6 +191,9 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 	if known != 0 {
 		return deniedByMemory(call, &asked, known)
 	}
+	if call.op == pause || call.op == resume {
+		return asked[0].change(ctx, call)
+	}
 	for i := range call.claims {
 		if cache := asked[i].cache; cache == nil {
 		} else if claim := &call.claims[i]; claim.hearers == nil {
@@ -260,6 +264,26 @@ func (q *memoryQuestion) ask(ctx context.Context, as Call, claim *Claim) (denied
 		q.cache.fromMemory(ctx, began, q.limiter, Observation{Call: as, Key: claim.key, N: claim.n, Result: q.denied})
 	}
 	return true
+}
+
+// change has a pause begun or ended. A pause that Redis may not know of is remembered too.
+func (q *memoryQuestion) change(ctx context.Context, call *call) outcome {
+	key, length := call.claims[0].key, call.longest
+	if call.op == resume {
+		defer q.cache.table.ReturnPermits(key)()
+		return call.decide(ctx)
+	}
+	sending := q.cache.table.BeforeSending(q.hash)
+	out := call.decide(ctx)
+	known := out.result
+	if out.err != nil && !errclass.IsMistake(out.err) {
+		known = Result{RetryAfter: length, ResetAfter: length}
+	}
+	if len(key) <= maxDenyCacheKey && !known.Allowed && !known.Fallback && known.RetryAfter > 0 {
+		known.RetryAfter += time.Microsecond // of memory, the last one is not trusted
+		q.cache.table.Remember(q.hash, key, 1, q.by, decision.Result(known), sending)
+	}
+	return out
 }
 
 // remembers reports whether the answer to claim i is one that memory keeps if it is a denial.

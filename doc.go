@@ -26,6 +26,7 @@
 //     ([TokenBucket.TryAcquireUpTo]). Peek and [Look] say what is left; Reset forgets what was used.
 //   - Costs that are known afterwards: Estimate and its [Ticket], or Charge ([Settler]).
 //   - Work under way, rather than calls in a time: [InFlight], whose permits are held and given back.
+//   - A stop for all processes until an instant: [NewPause]. Longer ones for those who go on: [NewBans].
 //   - Several limits, all or nothing, in one round trip: [NewAll] for one key, [TryAcquireAll] for a
 //     key and a number of permits of each.
 //   - Plans, and limits that change or come with the call: [NewChoice], [TokenBucket.With].

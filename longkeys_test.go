@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -76,7 +77,10 @@ func TestKeysHaveAtMost4096Bytes(t *testing.T) {
 
 	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5))
 	for name, l := range map[string]ratelimit.Limiter{
-		"LocalTokenBucket":          local,
+		"LocalTokenBucket": local,
+		"Pause":            ratelimit.Must(ratelimit.NewPause(s.Client)),
+		"Bans": ratelimit.Must(ratelimit.NewBans(ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(100), 100)), ratelimit.Must(ratelimit.NewPause(s.Client)),
+			[]time.Duration{time.Second}, time.Hour)),
 		"AllowAll":                  ratelimit.AllowAll(),
 		"DenyAll":                   ratelimit.DenyAll(),
 		"DenyCache":                 ratelimit.Must(ratelimit.NewDenyCache(local)),

@@ -88,6 +88,8 @@ type Observation struct {
 //	"release"   Hold.Release
 //	"peek"      Peek, Look
 //	"reset"     Reset
+//	"pause"     Pause
+//	"resume"    Resume
 //	"breaker"   nothing: the state of a breaker has changed
 type Call string
 
@@ -105,6 +107,8 @@ const (
 	callRelease  Call = "release"
 	callPeek     Call = "peek"
 	callReset    Call = "reset"
+	callPause    Call = "pause"
+	callResume   Call = "resume"
 	callBreaker  Call = "breaker"
 )
 

@@ -35,6 +35,7 @@ const (
 	newTokenBucket
 	newLeakyBucket
 	newInFlight
+	newPause
 	newLocalTokenBucket
 	newLocalInFlight
 	newFallback
@@ -42,7 +43,7 @@ const (
 	newDenyCache
 
 	ofWindows    = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
-	onTheirRedis = ofWindows | newTokenBucket | newLeakyBucket | newInFlight
+	onTheirRedis = ofWindows | newTokenBucket | newLeakyBucket | newInFlight | newPause
 	ofLimiters   = onTheirRedis | newLocalTokenBucket | newLocalInFlight
 	ofFallbacks  = newFallback | newHoldFallback
 	everywhere   = ofLimiters | ofFallbacks | newDenyCache
@@ -51,7 +52,7 @@ const (
 // constructorNames are in the order of the constants.
 var constructorNames = [...]string{
 	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewLeakyBucket",
-	"NewInFlight", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache",
+	"NewInFlight", "NewPause", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache",
 }
 
 // optionsOf says which constructors have an option.
@@ -62,7 +63,7 @@ var optionsOf = map[string]constructors{
 	"WithClock":        onTheirRedis | newLocalTokenBucket,
 	"WithMaxSkew":      onTheirRedis,
 	"WithoutMerging":   onTheirRedis,
-	"WithHeadroom":     onTheirRedis &^ newInFlight,
+	"WithHeadroom":     onTheirRedis &^ (newInFlight | newPause),
 	"WithAlignment":    newFixedWindow,
 	"WithStorage":      newSlidingWindow,
 	"WithSubWindows":   newSlidingWindow,
@@ -75,6 +76,7 @@ var optionsOf = map[string]constructors{
 	"WithMaxDenial":    newDenyCache,
 	"WithBudget":       ofFallbacks,
 	"WithBreaker":      ofFallbacks,
+	"WithProbe":        newPause,
 }
 
 // String is the names of the constructors, as a sentence has them.
@@ -329,6 +331,7 @@ type settings struct {
 	refillEvery time.Duration
 	headroom    int
 	exactly     bool // WithExactReturns
+	probe       time.Duration
 	empty       bool // WithEmptyStart, WithLastAnswers
 	follow      bool // WithLastAnswers
 

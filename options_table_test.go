@@ -20,26 +20,27 @@ import (
 
 // optionTable says which constructor has which option (x).
 const optionTable = `
-                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket InFlight LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache
-WithName          x           x              x             x          x           x           x        x                x             x        x            x
-WithObserver      x           x              x             x          x           x           x        x                x             x        x            x
-WithPrefix        x           x              x             x          x           x           x        .                .             .        .            .
-WithClock         x           x              x             x          x           x           x        x                .             .        .            .
-WithMaxSkew       x           x              x             x          x           x           x        .                .             .        .            .
-WithoutMerging    x           x              x             x          x           x           x        .                .             .        .            .
-WithHeadroom      x           x              x             x          x           x           .        .                .             .        .            .
-WithAlignment     x           .              .             .          .           .           .        .                .             .        .            .
-WithStorage       .           .              x             .          .           .           .        .                .             .        .            .
-WithSubWindows    .           .              x             .          .           .           .        .                .             .        .            .
-WithResolution    .           .              .             x          .           .           .        .                .             .        .            .
-WithRefillEvery   .           .              .             .          x           .           .        .                .             .        .            .
-WithExactReturns  .           .              .             .          x           x           .        .                .             .        .            .
-WithEmptyStart    .           .              .             .          .           .           .        x                .             .        .            .
-WithLastAnswers   .           .              .             .          .           .           .        x                .             .        .            .
-WithMaxKeys       .           .              .             .          .           .           .        x                .             .        .            x
-WithMaxDenial     .           .              .             .          .           .           .        .                .             .        .            x
-WithBudget        .           .              .             .          .           .           .        .                .             x        x            .
-WithBreaker       .           .              .             .          .           .           .        .                .             x        x            .
+                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket InFlight Pause LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache
+WithName          x           x              x             x          x           x           x        x     x                x             x        x            x
+WithObserver      x           x              x             x          x           x           x        x     x                x             x        x            x
+WithPrefix        x           x              x             x          x           x           x        x     .                .             .        .            .
+WithClock         x           x              x             x          x           x           x        x     x                .             .        .            .
+WithMaxSkew       x           x              x             x          x           x           x        x     .                .             .        .            .
+WithoutMerging    x           x              x             x          x           x           x        x     .                .             .        .            .
+WithHeadroom      x           x              x             x          x           x           .        .     .                .             .        .            .
+WithAlignment     x           .              .             .          .           .           .        .     .                .             .        .            .
+WithStorage       .           .              x             .          .           .           .        .     .                .             .        .            .
+WithSubWindows    .           .              x             .          .           .           .        .     .                .             .        .            .
+WithResolution    .           .              .             x          .           .           .        .     .                .             .        .            .
+WithRefillEvery   .           .              .             .          x           .           .        .     .                .             .        .            .
+WithExactReturns  .           .              .             .          x           x           .        .     .                .             .        .            .
+WithEmptyStart    .           .              .             .          .           .           .        .     x                .             .        .            .
+WithLastAnswers   .           .              .             .          .           .           .        .     x                .             .        .            .
+WithMaxKeys       .           .              .             .          .           .           .        .     x                .             .        .            x
+WithMaxDenial     .           .              .             .          .           .           .        .     .                .             .        .            x
+WithBudget        .           .              .             .          .           .           .        .     .                .             x        x            .
+WithBreaker       .           .              .             .          .           .           .        .     .                .             x        x            .
+WithProbe         .           .              .             .          .           .           .        x     .                .             .        .            .
 `
 
 // eachOption is a value of each.
@@ -63,6 +64,7 @@ var eachOption = map[string]ratelimit.PolicyOption{
 	"WithMaxDenial":    ratelimit.WithMaxDenial(time.Second),
 	"WithBudget":       ratelimit.WithBudget(time.Second),
 	"WithBreaker":      ratelimit.WithBreaker(&ratelimit.Breaker{}),
+	"WithProbe":        ratelimit.WithProbe(time.Second),
 }
 
 // limiterWith and policyWith call each constructor.
@@ -83,6 +85,7 @@ func limiterWith(c ratelimit.Client) map[string]func(o ...ratelimit.Option) (any
 			return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 2, o...)
 		},
 		"InFlight": func(o ...ratelimit.Option) (any, error) { return ratelimit.NewInFlight(c, 2, time.Minute, o...) },
+		"Pause":    func(o ...ratelimit.Option) (any, error) { return ratelimit.NewPause(c, o...) },
 		"LocalTokenBucket": func(o ...ratelimit.Option) (any, error) {
 			return ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 2, o...)
 		},

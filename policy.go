@@ -45,6 +45,7 @@ const (
 	rankShadow
 	rankDenyCache
 	rankFallback
+	rankBans // the limiters decide together with the pauses
 )
 
 // An outcome is the answer to a call.
@@ -284,12 +285,9 @@ func (c *call) decideTogether(ctx context.Context) outcome {
 	}
 	o = outcome{parts: parts, joined: joinedOf(c.claims)}
 	for i, p := range parts {
-		switch {
-		case i == 0:
+		if i == 0 {
 			o.result = p.Result
-		case o.result.Unlimited():
-			o.result = p.Result
-		case !p.Result.Unlimited():
+		} else {
 			o.result = governs(o.result, p.Result)
 		}
 	}
@@ -408,6 +406,11 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 			primary, secondary := p.sides()
 			inside.add(claim, primary)
 			secondaries.add(claim, secondary)
+		case *Bans:
+			if p.by == nil {
+				return nil, nil, errUnmade
+			}
+			inside.claims = p.claims(inside.claims, c.op, claim)
 		default:
 			k := kindOf(p)
 			if k.absent || k.inside == nil {

@@ -85,7 +85,7 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 		ops[i] = c.opOf(i)
 	}
 	out := c.decide(ctx)
-	if out.err != nil || c.op == look {
+	if out.err != nil || c.op == look || c.op == pause || c.op == resume {
 		return out
 	}
 	for i, s := range shadows {

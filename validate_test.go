@@ -22,10 +22,11 @@ func ours(t *testing.T) map[Limiter]Limiter {
 		Must(NewSlidingLog(c, []Rule{{5, time.Second}})): (*SlidingLog)(nil),
 		bucket:                                   (*TokenBucket)(nil),
 		Must(NewLeakyBucket(c, PerSecond(1), 5)): (*LeakyBucket)(nil),
-		Must(NewLocalTokenBucket(PerSecond(1), 5)):                (*LocalTokenBucket)(nil),
-		Must(NewFallback(bucket, AllowAll())):                     (*Fallback)(nil),
-		Must(NewShadow(bucket, bucket, func(Trial) {})):           (*Shadow)(nil),
-		Must(NewDenyCache(Must(NewFallback(bucket, AllowAll())))): (*DenyCache)(nil),
+		Must(NewLocalTokenBucket(PerSecond(1), 5)):                                        (*LocalTokenBucket)(nil),
+		Must(NewFallback(bucket, AllowAll())):                                             (*Fallback)(nil),
+		Must(NewShadow(bucket, bucket, func(Trial) {})):                                   (*Shadow)(nil),
+		Must(NewBans(bucket, Must(NewPause(c)), []time.Duration{time.Second}, time.Hour)): (*Bans)(nil),
+		Must(NewDenyCache(Must(NewFallback(bucket, AllowAll())))):                         (*DenyCache)(nil),
 	}
 }
 

@@ -26,6 +26,15 @@
 --                                     Otherwise others have reserved behind it and know their
 --                                     instants, and the cancel waits for theirs (cancel)
 -- </if receipt>
+-- <if pause>
+--          1p<length>                 a pause of so many microseconds from now, if that is later
+--                                     than the one that there is
+--          1f                         a call has succeeded: if the pause is over, all others follow
+--          1t<wait>/<quiet><steps>    a strike, unless the episode of the last one goes on: a pause
+--                                     of the k-th of the steps, ":<length>:<length>…". The episode is
+--                                     over after that, and after the wait; strikes are forgotten
+--                                     when it is over for so long
+-- </if pause>
 -- Reply  for each key and operation:
 --          x, c  the algorithm's words of a run. The first word is the number of requests
 --                allowed, or charged: these are the first ones of the run
@@ -41,6 +50,9 @@
 --                4 of what the key holds (see receipt), and 8 of what it held, if anything
 --          z     1 if the reservation was cancelled, 0 if not, or not yet
 -- </if receipt>
+-- <if pause>
+--          p, f, t  the words of a look behind it
+-- </if pause>
 --        If a key fails, one -1 comes in place of all that was not done: the key is as it
 --        was before that (unless the user may not run a command that comes after the
 --        first command that writes). Of an operation on its own, which has a script
@@ -178,6 +190,19 @@ local function decide(key, operations, front)
       size = size + 1
       out[size] = undone and 1 or 0
     -- </if receipt>
+    -- <if pause>
+    elseif kind == 'p' or kind == 'f' or kind == 't' then
+      local times, steps = 1, ''
+      if kind == 't' then
+        local rest, further = string.match(operations, '^%d+t%d+/%d+([:%d]*),?()', begin)
+        steps = rest
+        stop = further
+      end
+      -- <pause/>
+      -- <fit/>
+      -- <words/>
+      -- <store/>
+    -- </if pause>
     else
       local change = repair
       -- <if seal>

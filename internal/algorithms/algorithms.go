@@ -19,6 +19,7 @@ const (
 	TokenBucket       = "tokenbucket"
 	LeakyBucket       = "leakybucket"
 	InFlight          = "inflight"
+	Pause             = "pause"
 )
 
 // An Algorithm is what decides about the keys of an id.
@@ -63,6 +64,7 @@ var (
 		{ID: TokenBucket, Title: "token bucket", State: Text, Files: bucketFiles},
 		{ID: LeakyBucket, Title: "leaky bucket", State: Text, Files: bucketFiles},
 		{ID: InFlight, Title: "in-flight limiter", State: SortedSet, Files: []File{{Name: "inflight", Args: 3, Words: 4}}},
+		{ID: Pause, Title: "pause", State: Text, Files: []File{{Name: "pause", Args: 1, Words: 3}}},
 	}
 )
 

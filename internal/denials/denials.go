@@ -156,8 +156,8 @@ func (t *Table) Find(hash uint64, key string, n int, by any) (r decision.Result,
 		}
 		// n may be more than the limiter can ever allow, for which the limiter returns
 		// an error. Limit alone does not show that: of several rules it is not always
-		// the smallest limit.
-		if n > d.n && (n > d.limit || int64(n) > t.mostOf(by)) {
+		// the smallest limit. A limit of 0 is that of a pause, which denies any number.
+		if n > d.n && (d.limit > 0 && n > d.limit || int64(n) > t.mostOf(by)) {
 			continue
 		}
 		// The clock is read after the denial. With an earlier reading, RetryAfter could

@@ -22,6 +22,9 @@ const (
 	Lease    Op = 'd' // up to so many permits, to be spent within some time
 	Reserve  Op = 's' // permits that may be used later
 	Cancel   Op = 'z' // a reservation
+	Pause    Op = 'p' // a key, for some time
+	Resume   Op = 'f' // after a pause, because a call has succeeded
+	Strike   Op = 't' // a key, with a pause of its own length
 	Hold     Op = 'h' // permits in flight, see holds.lua
 	Release  Op = 'r' // the permits of a hold
 	Extend   Op = 'k' // the lease of a hold, never beside others
@@ -31,7 +34,13 @@ const (
 func (o Op) Own() bool { return o != Take && o != Estimate && o != Charge }
 
 // Apart reports whether such an operation is loaded and stored on its own.
-func (o Op) Apart() bool { return o == GiveBack || o == Lease || o == Reserve || o == Cancel }
+func (o Op) Apart() bool {
+	switch o {
+	case GiveBack, Lease, Reserve, Cancel, Pause, Resume, Strike:
+		return true
+	}
+	return false
+}
 
 // An Operation is what one call, or several equal ones, do.
 type Operation struct {
@@ -43,7 +52,8 @@ type Operation struct {
 
 // A Detail is what only some operations have.
 type Detail struct {
-	Where, Which  int64  // the ticket of a GiveBack
+	Where, Which  int64  // the ticket of a GiveBack; the length of a Pause; the wait and the quiet time of a Strike
+	Steps         string // of a Strike: a colon and the microseconds of each
 	Longest       int64  // wait of a Reserve, time of a Lease, microseconds
 	Waiting       int    // permits of a Lease, or as many of them as fit
 	Epoch         int64  // of a Lease: what Redis may call the time that begins with it; above 1, below 2^53, and of no other Lease
@@ -70,6 +80,13 @@ func (o Operation) Append(to []byte) []byte {
 	case GiveBack:
 		to = append(strconv.AppendInt(to, o.Where, 10), '/')
 		return strconv.AppendInt(to, o.Which, 10)
+	case Pause:
+		return strconv.AppendInt(to, o.Where, 10)
+	case Resume:
+		return to
+	case Strike:
+		to = append(strconv.AppendInt(to, o.Where, 10), '/')
+		return append(strconv.AppendInt(to, o.Which, 10), o.Steps...)
 	case Lease:
 		to = append(strconv.AppendInt(to, int64(o.Waiting), 10), '/')
 		to = append(strconv.AppendInt(to, o.Longest, 10), '/')

@@ -37,6 +37,10 @@ type State struct {
 	// Promised is how long permits are promised to callers that wait.
 	Promised time.Duration
 
+	// Paused is how long the key is still paused. Strikes are those that brought pauses and are not forgotten.
+	Paused  time.Duration
+	Strikes int64
+
 	// Expires is in how long Redis deletes the key; negative: never, until a limiter repairs that.
 	Expires time.Duration
 

@@ -72,6 +72,7 @@ func ceil(a *big.Int, b int64) int64 {
 var (
 	windowState      = regexp.MustCompile(`^(\d+)(\d{5})(\d)$`)
 	datedWindowState = regexp.MustCompile(`^(\d+)/(-?\d+)/([1-9]\d*)(@\d*)?$`)
+	pauseState       = regexp.MustCompile(`^(\d+)/(\d+)/(\d+)/(\d+)/(\d+)/(\d+)(@?)$`)
 	calendarState    = regexp.MustCompile(`^(\d+)/(\d+)-(\d+)(@\d*)?$`)
 )
 
@@ -129,6 +130,29 @@ func (s *State) calendarWindow(text string, now int64) error {
 	s.CallersClock = m[4] != ""
 	if n[0] > 0 && n[2] > now {
 		s.Used, s.Empty = n[0], micros(n[2]-now)
+	}
+	return nil
+}
+
+// pause reads the state of a pause.
+func (s *State) pause(text string, now int64) error {
+	m := pauseState.FindStringSubmatch(text)
+	if m == nil {
+		return s.corrupt()
+	}
+	n, ok := numbers(m[1:7]...)
+	if !ok {
+		return s.corrupt()
+	}
+	instant, length, strikes, forget := n[0], n[1], n[3], n[5]
+	s.CallersClock = m[7] != ""
+	left := max(instant-now, 0)
+	if !s.CallersClock { // the server's clock may have stepped back
+		left = min(left, length)
+	}
+	s.Paused = micros(left)
+	if now < forget {
+		s.Strikes = strikes
 	}
 	return nil
 }

@@ -18,6 +18,9 @@ func (s State) Words() string {
 	case !s.Exists:
 		return "There is no key: nothing is used."
 	}
+	if s.Parts.Algorithm == algorithms.Pause {
+		return s.pauseWords()
+	}
 	words := []string{s.count(), s.rule()}
 	if s.Promised > 0 {
 		words = append(words, fmt.Sprintf("Permits are promised to callers that wait, for the next %s.", Brief(s.Promised)))
@@ -25,13 +28,30 @@ func (s State) Words() string {
 	if s.Rule.Others > 0 {
 		words = append(words, fmt.Sprintf("It keeps permits for %s of other limiters.", plural(int64(s.Rule.Others), "longer window")))
 	}
+	return strings.Join(words, " ") + s.clockWords()
+}
+
+// pauseWords says for how long the key is paused.
+func (s State) pauseWords() string {
+	words := "It is not paused any more."
+	if s.Paused > 0 {
+		words = fmt.Sprintf("It is paused for %s.", Brief(s.Paused))
+	}
+	if s.Strikes > 0 {
+		words += fmt.Sprintf(" It has %s.", plural(s.Strikes, "strike"))
+	}
+	return words + s.clockWords()
+}
+
+// clockWords says what is unusual of the clock and the expiry.
+func (s State) clockWords() (words string) {
 	if s.CallersClock {
-		words = append(words, "A caller's clock dates it.")
+		words += " A caller's clock dates it."
 	}
 	if s.Expires < 0 {
-		words = append(words, "It does not expire until a limiter repairs that.")
+		words += " It does not expire until a limiter repairs that."
 	}
-	return strings.Join(words, " ")
+	return words
 }
 
 // count says how many permits are used.

@@ -40,6 +40,7 @@ func TestPrivilegesAreTheTestedOnes(t *testing.T) {
 		{"SlidingWindow List, SlidingLog", commands["SlidingWindow List"]},
 		{"SlidingWindow ZSet", commands["SlidingWindow ZSet"]},
 		{"InFlight", limitertest.InFlightPrivilege},
+		{"Pause", commands["Pause"]},
 		{"in addition on a ClusterClient", limitertest.ClusterPrivilege},
 		{"in addition on a Ring", limitertest.RingPrivilege},
 	}

@@ -17,6 +17,19 @@ import (
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
 
+// exercisePause pauses a key and ends the pause.
+func exercisePause(p *ratelimit.Pause, key string) error {
+	if _, err := p.Pause(ctx, key, 0); err != nil {
+		return err
+	}
+	for range 2 {
+		if _, err := p.TryAcquire(ctx, key); err != nil {
+			return err
+		}
+	}
+	return p.Resume(ctx, key)
+}
+
 // exercise makes calls of limiters, by their index in privileges or of all, that
 // lead through all that their scripts can do, but for Reset. It returns the first
 // error.
@@ -57,6 +70,11 @@ func exercise(client ratelimit.Client, admin redis.UniversalClient, key string, 
 			}
 			if _, err := l.Peek(ctx, key); err != nil {
 				return err
+			}
+			if p, ok := l.(*ratelimit.Pause); ok {
+				if err := exercisePause(p, key); err != nil {
+					return err
+				}
 			}
 			h.Set(h.Now().Add(210 * time.Millisecond))
 			switch step {

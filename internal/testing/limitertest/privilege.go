@@ -47,6 +47,9 @@ var Privileges = []struct {
 	{"CalendarWindow", "+get +set +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewCalendarWindow(c, 5, ratelimit.Daily(time.UTC), o...))
 	}},
+	{"Pause", "+get +set +unlink +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
+		return ratelimit.Must(ratelimit.NewPause(c, append(o, ratelimit.WithProbe(time.Second))...))
+	}},
 	{"SlidingWindow Hash", "+hmget +hset +hdel +unlink +pexpire +pttl", true, func(c ratelimit.Client, o ...ratelimit.Option) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewSlidingWindow(c, 5, time.Second, append(o, ratelimit.WithStorage(ratelimit.StorageHash))...))
 	}},
