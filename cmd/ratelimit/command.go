@@ -20,7 +20,7 @@ const (
 )
 
 const about = `Exit codes: 0 done; 1 failed; 2 wrong usage; 3 the answer is no (peek: a call would
-be denied; inspect and reset: there is no such key; check: there is a mistake); 130 interrupted.`
+be denied; inspect, reset and lift: there is no such key; check: there is a mistake); 130 interrupted.`
 
 // errNo is the answer no, which has been written.
 var errNo = errors.New("no")
@@ -74,7 +74,7 @@ func (p program) root() *cobra.Command {
 		}
 		return err
 	})
-	root.AddCommand(p.topCommand(), p.inspectCommand(), p.peekCommand(), p.resetCommand(), p.replayCommand(), p.scriptsCommand(), p.checkCommand())
+	root.AddCommand(p.topCommand(), p.inspectCommand(), p.peekCommand(), p.resetCommand(), p.pauseCommand(), p.liftCommand(), p.replayCommand(), p.scriptsCommand(), p.checkCommand())
 	return root
 }
 

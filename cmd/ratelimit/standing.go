@@ -40,6 +40,7 @@ type row struct {
 	Limit     int      `json:"limit,omitempty"`
 	Share     *float64 `json:"share,omitempty"` // of the limit, if that is known
 	Limited   bool     `json:"limited"`
+	Paused    bool     `json:"paused,omitempty"`
 	Empty     float64  `json:"seconds_until_nothing_is_used"`
 
 	empty time.Duration
@@ -47,7 +48,7 @@ type row struct {
 
 // add counts a key.
 func (s *standing) add(st state.State) {
-	if st.Used == 0 {
+	if st.Used == 0 && st.Paused == 0 {
 		return
 	}
 	r := row{
@@ -57,6 +58,9 @@ func (s *standing) add(st state.State) {
 	if r.Limit > 0 {
 		share := float64(r.Used) / float64(r.Limit)
 		r.Share, r.Limited = &share, r.Used >= int64(r.Limit) && !r.AtMost
+	}
+	if st.Paused > 0 {
+		r.Limited, r.Paused, r.Empty, r.empty = true, true, st.Paused.Seconds(), st.Paused
 	}
 	if slices.ContainsFunc(s.most.items, func(o row) bool { return o.Name == r.Name }) {
 		return // SCAN may return a key twice
@@ -68,9 +72,13 @@ func (s *standing) add(st state.State) {
 	s.most.add(r)
 }
 
-// compare puts those first that have used most of their limit, and behind those with known limits the others.
+// compare puts those first that have used most of their limit or are paused, and behind those with known limits the
+// others.
 func (r row) compare(o row) int {
 	share := func(r row) float64 {
+		if r.Paused {
+			return 1
+		}
 		if r.Share == nil {
 			return -1
 		}
@@ -150,7 +158,7 @@ func (s *standing) text(f *topFlags, keys int) string {
 		fmt.Fprintf(&b, ": %s, %s of limiters", plural(s.Looked, "key"), number(s.Read))
 	}
 	fmt.Fprintf(&b, ", %s in use", number(s.Using))
-	if len(f.limits) > 0 {
+	if len(f.limits) > 0 || s.Limited > 0 {
 		fmt.Fprintf(&b, ", %s limited", number(s.Limited))
 	}
 	b.WriteString("\n")
@@ -180,13 +188,18 @@ func (s *standing) text(f *topFlags, keys int) string {
 		if r.AtMost {
 			used = "≤ " + used
 		}
-		if r.Limit > 0 {
+		if r.Paused {
+			used, limit = "", ""
+		} else if r.Limit > 0 {
 			limit, share = number(r.Limit), percent(int(r.Used), r.Limit)
 		} else {
 			unknown = true
 		}
 		if r.Limited {
 			mark = "LIMITED"
+		}
+		if r.Paused {
+			mark = "PAUSED"
 		}
 		t.row(printable(r.Limiter, 30), r.Algorithm, printable(r.Key, keys), used, limit, share, mark, state.Brief(r.empty))
 	}
