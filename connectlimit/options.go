@@ -97,6 +97,14 @@ func WithOutageRetryAfter(d time.Duration) Option {
 	return Option{rpclimit.WithOutageRetryAfter[Call](d)}
 }
 
+// WithRetrySpread makes the RetryAfter of each denial (RetryInfo, Retry-After and grpc-retry-pushback-ms) longer by a random time up to
+// most, which is more than 0, so that clients that were denied together do not come back together. Choose twice to three
+// times what all of them need: of 50 clients under a limit of 50 a second, 2 to 3 seconds. WithRetrySpread is for
+// [NewServer].
+func WithRetrySpread(most time.Duration) Option {
+	return Option{rpclimit.WithRetrySpread[Call](most)}
+}
+
 // WithMaxPushback sets the longest time after which clients retry on their own; without it, a
 // minute. The retry policy of gRPC clients obeys grpc-retry-pushback-ms: the client sleeps for that
 // time, even beyond the call's deadline, and its caller gets no answer before. So if a denial lasts

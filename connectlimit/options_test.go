@@ -15,7 +15,7 @@ func TestOptions(t *testing.T) {
 		},
 		Key:        connectlimit.Everyone(),
 		WithPolicy: connectlimit.WithPolicy, WithMaxWait: connectlimit.WithMaxWait, WithReceived: connectlimit.WithReceived, WithSent: connectlimit.WithSent,
-		WithInFlight: connectlimit.WithInFlight, WithRetryAfter: connectlimit.WithRetryAfter, WithMaxPushback: connectlimit.WithMaxPushback, WithOutageRetryAfter: connectlimit.WithOutageRetryAfter,
+		WithInFlight: connectlimit.WithInFlight, WithRetryAfter: connectlimit.WithRetryAfter, WithMaxPushback: connectlimit.WithMaxPushback, WithRetrySpread: connectlimit.WithRetrySpread, WithOutageRetryAfter: connectlimit.WithOutageRetryAfter,
 		NoCost: connectlimit.WithCost(nil), NoSkip: connectlimit.WithSkip(nil),
 		NoDenialHandler: connectlimit.WithDenialHandler(nil), NoErrorHandler: connectlimit.WithErrorHandler(nil),
 	}.Test(t)

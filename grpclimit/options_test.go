@@ -16,7 +16,7 @@ func TestOptions(t *testing.T) {
 		},
 		Key:        grpclimit.Everyone(),
 		WithPolicy: grpclimit.WithPolicy, WithMaxWait: grpclimit.WithMaxWait, WithReceived: grpclimit.WithReceived, WithSent: grpclimit.WithSent,
-		WithInFlight: grpclimit.WithInFlight, WithRetryAfter: grpclimit.WithRetryAfter, WithMaxPushback: grpclimit.WithMaxPushback, WithOutageRetryAfter: grpclimit.WithOutageRetryAfter,
+		WithInFlight: grpclimit.WithInFlight, WithRetryAfter: grpclimit.WithRetryAfter, WithMaxPushback: grpclimit.WithMaxPushback, WithRetrySpread: grpclimit.WithRetrySpread, WithOutageRetryAfter: grpclimit.WithOutageRetryAfter,
 		NoCost: grpclimit.WithCost(nil), NoSkip: grpclimit.WithSkip(nil),
 		NoDenialHandler: grpclimit.WithDenialHandler(nil), NoErrorHandler: grpclimit.WithErrorHandler(nil),
 	}.Test(t)

@@ -203,3 +203,18 @@ func TestADeadlineIsNoOutage(t *testing.T) {
 			return status.Code(err)
 		})
 }
+
+// TestRetrySpread: what clients are told is spread, and never less than exact.
+func TestRetrySpread(t *testing.T) {
+	denied := &limitertest.Stub{Result: ratelimit.Result{Limit: 1, Window: time.Second, RetryAfter: time.Second, ResetAfter: time.Second}}
+	conn := dial(t, &echo{}, newServer(t, denied, grpclimit.WithRetrySpread(time.Second)).Options())
+	seen := map[time.Duration]bool{}
+	for range 50 {
+		_, err := call(t.Context(), conn, "a")
+		wait, ok := grpclimit.RetryAfter(err)
+		require.True(t, ok)
+		require.True(t, time.Second <= wait && wait <= 2*time.Second, wait)
+		seen[wait] = true
+	}
+	require.Greater(t, len(seen), 10)
+}

@@ -63,6 +63,7 @@ type middleware struct {
 	failedLate func(*http.Request, error) // or nil
 
 	outageRetryAfter time.Duration // 0: none
+	spread           integration.Spread
 }
 
 func newMiddleware() *middleware {
@@ -127,10 +128,12 @@ func (m *middleware) serveOne(w http.ResponseWriter, r *http.Request, next http.
 		m.fail(w, r, err, next)
 		return
 	}
+	if !d.Result.Allowed {
+		m.deny(w, r, d)
+		return
+	}
 	m.setHeaders(w.Header(), r, d)
 	switch {
-	case !d.Result.Allowed:
-		m.denied(w, r, d)
 	case ticket != nil:
 		answer := ratelimit.AllResult{Result: d.Result, Parts: []ratelimit.PartResult{{Result: d.Result, Ticket: ticket}}}
 		m.run(w, r, next, answer, []estimate{{l, ticket, cost}}, func() {})

@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/textproto"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -595,6 +596,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 		"WithDenialHandler: the function is nil": httplimit.WithDenialHandler(nil),
 		"WithErrorHandler: the function is nil":  httplimit.WithErrorHandler(nil),
 		"WithOutageRetryAfter: 0s is not":        httplimit.WithOutageRetryAfter(0),
+		"WithRetrySpread: 0s is not":             httplimit.WithRetrySpread(0),
 	} {
 		_, err := httplimit.New(one, key, option)
 		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
@@ -602,4 +604,31 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 	limit(t, one, httplimit.WithPolicy(strings.Repeat("a", 128)))
 	limit(t, one, httplimit.WithPolicy(" ~"))
+}
+
+// TestRetrySpread: the Retry-After of denials is spread, by one limit and by several.
+func TestRetrySpread(t *testing.T) {
+	denied := &limitertest.Stub{Result: ratelimit.Result{Limit: 1, Window: time.Second, RetryAfter: 10 * time.Second, ResetAfter: 10 * time.Second}}
+	s := limitertest.OnMiniredis(t) // whose clock stands still
+	usedUp := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.Per(1, 10*time.Second), 1))
+	for name, handler := range map[string]http.Handler{
+		"one":     limit(t, denied, httplimit.WithRetrySpread(5*time.Second))(served),
+		"several": ratelimit.Must(httplimit.NewAll(httplimit.Limit(usedUp, clientIP(t, nil)), httplimit.WithRetrySpread(5*time.Second)))(served),
+	} {
+		t.Run(name, func(t *testing.T) {
+			handler.ServeHTTP(httptest.NewRecorder(), newRequest("GET", "/")) // takes the one permit
+			seen := map[int]bool{}
+			for range 200 {
+				w := httptest.NewRecorder()
+				handler.ServeHTTP(w, newRequest("GET", "/"))
+				require.Equal(t, http.StatusTooManyRequests, w.Code)
+				seconds, err := strconv.Atoi(w.Header().Get("Retry-After"))
+				require.NoError(t, err)
+				require.True(t, 10 <= seconds && seconds <= 15, seconds)
+				require.Contains(t, w.Header().Get("RateLimit"), fmt.Sprintf(";t=%d", seconds))
+				seen[seconds] = true
+			}
+			require.GreaterOrEqual(t, len(seen), 5)
+		})
+	}
 }

@@ -222,6 +222,20 @@ func WithOutageRetryAfter(d time.Duration) Option {
 	})
 }
 
+// WithRetrySpread makes the Retry-After of each denial longer by a random time up to most, which is more than 0, so that
+// clients that were denied together do not come back together. Choose twice to three times what all of them need: of 50
+// clients under a limit of 50 a second, 2 to 3 seconds. Retry-After is in whole seconds. It is about the whole
+// middleware; docs/pausing.md has figures.
+func WithRetrySpread(most time.Duration) Option {
+	return aboutWhole("WithRetrySpread", func(m *middleware) error {
+		if most <= 0 {
+			return invalidConfig("WithRetrySpread: %v is not more than 0; leave it out for an exact Retry-After", most)
+		}
+		m.spread = integration.NewSpread(most)
+		return nil
+	})
+}
+
 // WithLateErrorHandler learns of errors that come when the handler has run, and the answer cannot
 // change any more: a cost that could not be settled, or a lease that was lost, which wraps
 // ratelimit.ErrLeaseLost. Without it they are ignored: the estimate stays taken.

@@ -236,6 +236,13 @@ func (m *middleware) serveTogether(w http.ResponseWriter, r *http.Request, next 
 }
 
 func (m *middleware) deny(w http.ResponseWriter, r *http.Request, d Decision) {
+	exact := d.Result.RetryAfter
+	d.Result = m.spread.Of(d.Result)
+	for i := range d.Parts {
+		if p := &d.Parts[i].Result; !p.Allowed {
+			p.RetryAfter += d.Result.RetryAfter - exact
+		}
+	}
 	m.setHeaders(w.Header(), r, d)
 	m.denied(w, r, d)
 }

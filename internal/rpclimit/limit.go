@@ -57,6 +57,7 @@ type Limit[C any] struct {
 	maxPushback time.Duration
 
 	outageRetryAfter time.Duration // 0: none
+	spread           integration.Spread
 }
 
 // A taker takes permits of one limiter, or waits for them.
@@ -172,6 +173,7 @@ const neverRetry = "-1"
 // the context may be that of a call which this process serves. A stream that is denied midway must
 // not be retried: the client would send all its messages again, and take all their permits.
 func (l *Limit[C]) deny(ctx context.Context, call C, d Decision, midway bool) error {
+	d.Result = l.spread.Of(d.Result)
 	err := l.denied(ctx, call, d)
 	if err == nil {
 		err = l.Denied(ctx, call, d)

@@ -181,6 +181,16 @@ func WithOutageRetryAfter[C any](d time.Duration) Option[C] {
 	}}
 }
 
+func WithRetrySpread[C any](most time.Duration) Option[C] {
+	return Option[C]{"WithRetrySpread", Server, func(l *Limit[C]) error {
+		if most <= 0 {
+			return l.InvalidConfig("WithRetrySpread: %v is not more than 0; leave it out for an exact RetryAfter", most)
+		}
+		l.spread = integration.NewSpread(most)
+		return nil
+	}}
+}
+
 func WithMaxPushback[C any](longest time.Duration) Option[C] {
 	return Option[C]{"WithMaxPushback", Server, func(l *Limit[C]) error {
 		if longest < 0 || longest > 24*time.Hour {

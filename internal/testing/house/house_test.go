@@ -27,7 +27,7 @@ var capabilities = []struct {
 	{name: "clients of other libraries", guides: 39, doc: 1},
 	{name: "numbers of money", guides: 16, scripts: 5},
 	{name: "told once", lines: 12, doc: 1, guides: 8},
-	{name: "pauses and bans", files: 2, lines: 425, names: 5, methods: 6, doc: 185, guides: 111, scripts: 304},
+	{name: "pauses and bans", files: 2, lines: 425, names: 5, methods: 6, doc: 185, guides: 141, scripts: 304},
 }
 
 // TestTheRootPackageStaysSmall: what these numbers bound is what a newcomer has to read, and what a maintainer has to keep in

@@ -24,6 +24,7 @@ type Options[O, K any] struct {
 	WithInFlight           func(ratelimit.Holder) O
 	WithRetryAfter         func(time.Duration) O
 	WithMaxPushback        func(time.Duration) O
+	WithRetrySpread        func(time.Duration) O
 	WithOutageRetryAfter   func(time.Duration) O
 
 	NoCost, NoSkip, NoDenialHandler, NoErrorHandler O // WithCost(nil), and so on
@@ -95,6 +96,9 @@ func (o Options[O, K]) testValues(t *testing.T, name string) {
 		{[]O{o.WithRetryAfter(1)}, "NewClient: WithRetryAfter does not apply", client},
 		{[]O{o.WithOutageRetryAfter(time.Millisecond - 1)}, "WithOutageRetryAfter: 999.999µs is less than", every},
 		{[]O{o.WithOutageRetryAfter(time.Millisecond)}, "", every},
+		{[]O{o.WithRetrySpread(0)}, "WithRetrySpread: 0s is not more than 0", server},
+		{[]O{o.WithRetrySpread(1)}, "", server},
+		{[]O{o.WithRetrySpread(1)}, "NewClient: WithRetrySpread does not apply", client},
 		{[]O{o.WithMaxPushback(-1)}, "WithMaxPushback: -1ns", server},
 		{[]O{o.WithMaxPushback(24*time.Hour + 1)}, "WithMaxPushback", server},
 		{[]O{o.WithMaxPushback(24 * time.Hour)}, "", server},
