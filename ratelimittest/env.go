@@ -11,6 +11,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // An Env is an embedded Redis with a client, and the outages that a test needs. Its methods are
@@ -53,7 +54,9 @@ func (e *Env) Client() *redis.Client { return e.client }
 
 // Options returns the options of the Env's own client, for a client of another kind. Close such
 // a client before the test ends. If you make options of your own, set Dialer to [Env.Dial] and
-// Addr to an IP address: go-redis looks up host names, which a bubble does not allow.
+// Addr to an IP address: go-redis looks up host names, which a bubble does not allow. Also
+// disable maintenance notifications, as here: go-redis holds a mutex while it asks the server for
+// them, and time in a bubble stands still while another connection waits for a mutex.
 //
 // No command is tried twice, so that a call during [Env.Down] takes no time. A call that gets no
 // answer ends after 5 seconds, the ReadTimeout.
@@ -63,6 +66,8 @@ func (e *Env) Options() *redis.Options {
 		Dialer:      e.Dial,
 		MaxRetries:  -1,
 		ReadTimeout: 5 * time.Second,
+
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 

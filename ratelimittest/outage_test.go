@@ -146,6 +146,20 @@ func TestSlow(t *testing.T) {
 	})
 }
 
+func TestSlowWhileConnectionsAreMade(t *testing.T) {
+	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
+		env.Slow(time.Millisecond)
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 10, ratelimit.WithoutMerging()))
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() { allow(t, bucket, "k") }) // for ever, if go-redis held a mutex while it waits for the server
+			time.Sleep(time.Millisecond / 3)
+		}
+		all.Wait()
+		require.Equal(t, 4, allow(t, bucket, "k").Remaining)
+	})
+}
+
 // A command that takes many reads is delayed once.
 func TestSlowWithALargeCommand(t *testing.T) {
 	inBubble(t, func(t *testing.T, env *ratelimittest.Env) {
