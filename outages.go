@@ -242,6 +242,9 @@ func (g *guarded) askSecondaries(ctx context.Context, why error) outcome {
 	switch err := g.sec.err; {
 	case err == nil:
 		g.sec.result.Fallback = true
+		if g.sec.reservation != nil {
+			g.sec.reservation.result.Fallback = true
+		}
 		for i := range g.sec.parts {
 			if g.asked.has(i) {
 				g.sec.parts[i].Result.Fallback = true

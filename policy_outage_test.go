@@ -591,6 +591,22 @@ func TestASecondaryPerPolicy(t *testing.T) {
 	require.NoError(t, ratelimit.CheckClaims(ratelimit.ClaimOf(a, "k", 1), ratelimit.ClaimOf(b, "k", 1)))
 }
 
+// TestAReservationSaysThatItIsOfTheSecondary, as every other answer does.
+func TestAReservationSaysThatItIsOfTheSecondary(t *testing.T) {
+	o := newOutage(t)
+	inner := o.bucket("user", 10, 5)
+	for _, f := range []*ratelimit.Fallback{inner, ratelimit.Must(ratelimit.NewFallback(inner, ratelimit.DenyAll()))} {
+		o.begin()
+		r, err := f.Reserve(ctx, "u", 1, 0)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed && r.Result().Fallback, "%+v", r.Result())
+		o.end()
+		r, err = f.Reserve(ctx, "u", 1, 0)
+		require.NoError(t, err)
+		require.True(t, r.Result().Allowed && !r.Result().Fallback, "%+v", r.Result())
+	}
+}
+
 // TestFinishSettlesAndReleasesAtTheSameTime: two settlements and two releases are under way together, each by its own cost.
 func TestFinishSettlesAndReleasesAtTheSameTime(t *testing.T) {
 	o := newOutage(t)
