@@ -2,6 +2,7 @@ package lease
 
 import (
 	"container/heap"
+	"errors"
 	"math"
 	"math/rand/v2"
 	"strconv"
@@ -25,11 +26,12 @@ func hot(t testing.TB, now Instant, n int) *Table {
 		a := table.Take("k", 1, now)
 		require.Equal(t, Ask, a.Verdict)
 		if a.Flight.Long > 0 {
-			got, _ := a.Flight.Landed(Reply{Taken: n + 1, Lasts: a.Flight.Long, Left: 900, Ticket: Ticket{0, 7}})
-			require.True(t, got)
+			require.Zero(t, a.Flight.Landed(Reply{Taken: n + 1, Lasts: a.Flight.Long, Left: 900, Ticket: Ticket{0, 7}}, now))
+			got, left, err := a.Flight.Outcome()
+			require.Equal(t, []any{true, n, nil}, []any{got, left, err})
 			return table
 		}
-		a.Flight.Landed(Reply{Taken: 1, Left: 900})
+		a.Flight.Landed(Reply{Taken: 1, Left: 900}, now)
 	}
 	require.Fail(t, "no slice was asked for")
 	return nil
@@ -43,7 +45,7 @@ func spent(t testing.TB) *Table {
 	require.NotNil(t, a.Flight, "the next slice is asked for ahead")
 	require.Zero(t, a.Flight.Waiting)
 	require.Equal(t, Wait, table.Take("k", 1, at(0)).Verdict)
-	a.Flight.Lost()
+	a.Flight.Lost(errLost)
 	return table
 }
 
@@ -61,6 +63,8 @@ func TestASliceIsSpentUntilItsEndByEitherClock(t *testing.T) {
 	}
 }
 
+var errLost = errors.New("lost")
+
 func TestCallersWaitForAFlight(t *testing.T) {
 	table := spent(t)
 	first := table.Take("k", 1, at(1))
@@ -68,23 +72,38 @@ func TestCallersWaitForAFlight(t *testing.T) {
 	require.Positive(t, first.Flight.Long)
 	second := table.Take("k", 1, at(2))
 	require.Equal(t, Wait, second.Verdict)
-	got, _ := first.Flight.Landed(Reply{Taken: 4, Lasts: first.Flight.Long, Left: 900})
-	require.True(t, got)
-	<-second.Landing
+	require.Equal(t, Ask, table.Take("k", 2, at(2)).Verdict, "several permits are asked for at once")
+	first.Flight.Landed(Reply{Taken: 4, Lasts: first.Flight.Long, Left: 900}, at(3))
+	<-second.Flight.Over()
+	got, left, err := first.Flight.Outcome()
+	require.Equal(t, []any{true, 3, nil}, []any{got, left, err})
 	require.Equal(t, Allowed, table.Take("k", 1, at(3)).Verdict)
 
 	table = spent(t)
+	left1 := table.Take("k", 1, at(1)).Flight
+	left1.Leave()
+	left1.Landed(Reply{Taken: 4, Lasts: time.Second, Left: 900}, at(2))
+	require.Equal(t, 3, table.Take("k", 1, at(3)).Left, "the permit of who has left is in the slice")
+
+	table = spent(t)
 	lost := table.Take("k", 1, at(1))
-	lost.Flight.Lost()
+	wait := table.Take("k", 1, at(1))
+	lost.Flight.Lost(errLost)
+	<-wait.Flight.Over()
+	_, _, err = wait.Flight.Outcome()
+	require.Equal(t, errLost, err)
 	require.Equal(t, Ask, table.Take("k", 1, at(2)).Verdict, "the next call asks again")
 }
 
 func TestDenialsFromMemory(t *testing.T) {
 	table := spent(t)
 	a := table.Take("k", 3, at(1))
-	got, _ := a.Flight.Landed(Reply{Left: 2, RetryAfter: time.Second})
-	require.False(t, got)
-	require.Equal(t, Answer{Verdict: Denied, RetryAfter: 400 * time.Millisecond}, table.Take("k", 3, at(600*time.Millisecond+1)))
+	require.Zero(t, a.Flight.Long)
+	require.Positive(t, a.Flight.Ahead.Long)
+	a.Flight.Ahead.Lost(errLost)
+	a.Flight.Landed(Reply{Left: 2, RetryAfter: time.Second, ResetAfter: 3 * time.Second}, at(2))
+	require.Equal(t, Answer{Verdict: Denied, RetryAfter: 400 * time.Millisecond, ResetAfter: 2400 * time.Millisecond},
+		table.Take("k", 3, at(600*time.Millisecond+1)))
 	require.Equal(t, Ask, table.Take("k", 2, at(600*time.Millisecond)).Verdict, "fewer permits may be there")
 	require.NotEqual(t, Denied, table.Take("k", 3, at(time.Second+1)).Verdict)
 }
@@ -92,16 +111,46 @@ func TestDenialsFromMemory(t *testing.T) {
 func TestCloseHandsBackWhatIsLeft(t *testing.T) {
 	table := hot(t, at(0), 20)
 	table.Take("k", 5, at(0))
-	require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 7}, 15}}}, table.Close())
-	require.Equal(t, Direct, table.Take("k", 1, at(0)).Verdict)
 	require.Empty(t, table.Close())
+	require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 7}, 15}}}, drained(table))
+	require.Equal(t, Direct, table.Take("k", 1, at(0)).Verdict)
+	require.Empty(t, drained(table))
 
-	table = spent(t)
+	for _, late := range []bool{false, true} {
+		table = spent(t)
+		a := table.Take("k", 1, at(1))
+		require.Equal(t, []*Flight{a.Flight}, table.Close())
+		land := func() Unused {
+			return a.Flight.Landed(Reply{Taken: 9, Lasts: time.Second, Ticket: Ticket{0, 8}}, at(2))
+		}
+		if late {
+			require.Empty(t, drained(table))
+			require.Equal(t, Unused{Ticket{0, 8}, 8}, land())
+		} else {
+			require.Zero(t, land())
+			require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 8}, 8}}}, drained(table))
+		}
+		got, _, _ := a.Flight.Outcome()
+		require.True(t, got)
+	}
+}
+
+func drained(table *Table) map[string][]Unused {
+	all := map[string][]Unused{}
+	table.Drain(func(name string, u Unused) { all[name] = append(all[name], u) })
+	return all
+}
+
+// TestAResetEndsTheSlices that are here, and those that were asked for before it.
+func TestAResetEndsTheSlices(t *testing.T) {
+	table := hot(t, at(0), 20)
+	table.Forget("k")
 	a := table.Take("k", 1, at(1))
-	table.Close()
-	got, unused := a.Flight.Landed(Reply{Taken: 9, Lasts: time.Second, Ticket: Ticket{0, 8}})
-	require.True(t, got)
-	require.Equal(t, Unused{Ticket{0, 8}, 8}, unused, "a slice that comes late")
+	require.Equal(t, Ask, a.Verdict)
+	table.Forget("another key")
+	table.Forget("k")
+	require.Equal(t, Unused{Ticket{0, 8}, 8}, a.Flight.Landed(Reply{Taken: 9, Lasts: time.Second, Left: 900, Ticket: Ticket{0, 8}}, at(2)))
+	require.Equal(t, Ask, table.Take("k", 1, at(3)).Verdict)
 }
 
 // TestAFloodOfKeys leaves a key that has permits where it is, and needs no more memory.
@@ -133,9 +182,7 @@ func TestNoPermitIsSpentTwice(t *testing.T) {
 		}
 		var back int
 		wg.Go(func() {
-			for _, u := range table.Close()["k"] {
-				back += u.N
-			}
+			table.Drain(func(_ string, u Unused) { back += u.N })
 		})
 		wg.Wait()
 		require.LessOrEqual(t, spent.Load()+int64(back), int64(10_000))
@@ -148,8 +195,7 @@ func BenchmarkTake(b *testing.B) {
 	table.Take("a hot key", 1, now)
 	a := table.Take("a hot key", 1, now)
 	a.Flight.Long = time.Hour
-	a.Flight.key.flight = make(chan struct{})
-	a.Flight.Landed(Reply{Taken: math.MaxInt32, Lasts: time.Hour, Left: 1000})
+	a.Flight.Landed(Reply{Taken: math.MaxInt32, Lasts: time.Hour, Left: 1000}, now)
 	b.Run("alone", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -180,10 +226,10 @@ func BenchmarkTake(b *testing.B) {
 
 // A simulation is processes that share a bucket, by their demand, with a round trip of a millisecond.
 type simulation struct {
-	rate, burst, missing    float64
-	at                      time.Duration
-	used, asked, executions int
-	by                      []int
+	rate, burst, missing           float64
+	at                             time.Duration
+	used, asked, executions, empty int
+	by                             []int
 }
 
 type event struct {
@@ -219,6 +265,7 @@ func (s *simulation) lease(now time.Duration, want, waiting int, long time.Durat
 	if n > 0 {
 		s.missing = floor + n
 	} else {
+		s.empty++
 		r.RetryAfter = time.Duration((s.missing + 1 - s.burst) / s.rate * 1e9)
 	}
 	r.Left = max(int(s.burst-s.missing), 0)
@@ -239,7 +286,8 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 				}
 				r := s.lease(now+time.Millisecond/2, f.Want, f.Waiting, f.Long)
 				heap.Push(queue, event{now + time.Millisecond, func() {
-					if got, _ := f.Landed(r); got && waits && now > from {
+					f.Landed(r, at(now+time.Millisecond))
+					if got, _, _ := f.Outcome(); got && waits && now > from {
 						s.used++
 						s.by[p]++
 					}
@@ -283,7 +331,7 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 	for queue.Len() > 0 {
 		e := heap.Pop(queue).(event)
 		if e.at > from && !warm {
-			warm, s.executions = true, 0
+			warm, s.executions, s.empty = true, 0, 0
 		}
 		if e.at > length {
 			break
@@ -301,9 +349,10 @@ func TestProcessesShareABucket(t *testing.T) {
 		used, decisions, fairness float64 // at least
 	}{
 		{1000, 1000, 10, 0.99, 100, 0.95},
-		{1000, 1000, 2, 0.96, 1.9, 0.9},
-		{100, 100, 10, 0.97, 8, 0.7},
-		{1000, 1000, 1, 0.95, 0.99, 0.9},
+		{1000, 1000, 4, 0.94, 35, 0.9},
+		{1000, 1000, 2, 0.99, 1.5, 0.9},
+		{100, 100, 10, 0.99, 5, 0.75},
+		{1000, 1000, 1, 0.95, 0.99, 0.95},
 		{1000, 1000, 0.1, 0.095, 0.99, 0.9},
 	} {
 		length := 40 * time.Second

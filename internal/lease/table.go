@@ -2,6 +2,7 @@ package lease
 
 import (
 	"hash/maphash"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,8 @@ type Table struct {
 	rule Rule
 	seed maphash.Seed
 	sets []set
-	over atomic.Bool // it is closed
+	trip atomic.Int64 // how long the last flight took
+	over atomic.Bool  // it is closed
 }
 
 // ways is how many keys a set holds.
@@ -45,16 +47,16 @@ const (
 	Allowed                // from memory
 	Denied                 // from memory
 	Ask                    // the call flies the Flight
-	Wait                   // the call waits for the end of Flight, and then takes again
+	Wait                   // the call waits for the end of Flight, which another one flies, and then takes again
 )
 
 // An Answer is a verdict, and what is known here.
 type Answer struct {
 	Verdict
-	Left       int           // permits of this process; if Allowed
+	Left       int           // permits that are left of this process's
 	RetryAfter time.Duration // if Denied: when this process asks again
-	Flight     *Flight       // if Ask; if Allowed and not nil, somebody has to fly it, and nobody waits for it
-	Landing    <-chan struct{}
+	ResetAfter time.Duration // until the full limit is there, as was known when the last flight landed
+	Flight     *Flight       // if Ask or Wait; if Allowed and not nil, somebody has to fly it, and nobody waits for it
 }
 
 // Take decides a call for n permits of a key.
@@ -66,16 +68,30 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	for s := k.slices.Load(); s != nil; s = s.next.Load() {
 		if left, ok := s.spend(int64(n), now); ok {
 			if left > s.n/4 || s.next.Load() != nil {
-				return Answer{Verdict: Allowed, Left: int(left)}
+				return k.allowed(left, now, nil)
 			}
-			return Answer{Verdict: Allowed, Left: int(left), Flight: t.ahead(k, left, now)}
+			return k.allowed(left, now, t.ahead(k, left, now))
 		}
 	}
-	if next := time.Duration(k.next.Load()); now.Mono < next && k.slices.Load() == nil && int64(n) >= k.least.Load() {
-		k.denied.Add(int64(n))
-		return Answer{Verdict: Denied, RetryAfter: next - now.Mono}
+	if k.slices.Load() == nil && k.denies(n, now) {
+		return k.deniedNow(n, now)
 	}
 	return t.ask(k, n, now)
+}
+
+func (k *key) allowed(left int64, now Instant, f *Flight) Answer {
+	return Answer{Verdict: Allowed, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0), Flight: f}
+}
+
+// denies reports whether a call for n permits that are not here is denied.
+func (k *key) denies(n int, now Instant) bool {
+	return now.Mono < time.Duration(k.next.Load()) && int64(n) >= k.least.Load()
+}
+
+func (k *key) deniedNow(n int, now Instant) Answer {
+	k.denied.Add(int64(n))
+	wait := max(time.Duration(k.next.Load())-now.Mono, time.Microsecond)
+	return Answer{Verdict: Denied, RetryAfter: wait, ResetAfter: max(time.Duration(k.full.Load())-now.Mono, wait)}
 }
 
 // ahead is the flight for the next slice if it is time, while left permits are there.
@@ -88,14 +104,22 @@ func (t *Table) ahead(k *key, left int64, now Instant) *Flight {
 		return nil
 	}
 	demand := k.demand(t.rule, now.Mono) + t.spending(k)
-	if float64(left) > 1+demand*ahead.Seconds() {
+	early := min(max(ahead, 2*time.Duration(t.trip.Load())), t.rule.Long()/2)
+	if float64(left) > 1+demand*early.Seconds() {
 		return nil
 	}
-	want := int(demand*t.rule.long().Seconds()) - int(left)
-	if want < few {
-		return nil
+	return t.fly(k, t.worth(demand, left), 0, now)
+}
+
+// worth is how many permits a slice of a key should have for which so many a second are asked, and left are there. It is
+// fewer than are asked for on average, so that most slices are used up before they end.
+func (t *Table) worth(demand float64, left int64) int {
+	calls := demand * t.rule.Long().Seconds()
+	want := min(int(calls-math.Sqrt(calls)), t.rule.Limit) - int(left)
+	if t.rule.Most > 0 {
+		want = min(want, t.rule.Most-int(left))
 	}
-	return t.fly(k, want, 0, now)
+	return want
 }
 
 // spending is the demand that the slices which are not counted yet have met.
@@ -116,30 +140,36 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 	back := k.drop(now)
 	for s := k.slices.Load(); s != nil; s = s.next.Load() { // another call has brought some
 		if left, ok := s.spend(int64(n), now); ok {
-			return Answer{Verdict: Allowed, Left: int(left)}
+			return k.allowed(left, now, nil)
 		}
 	}
-	if k.flight != nil {
-		return Answer{Verdict: Wait, Landing: k.flight}
+	if n == 1 && k.flight != nil {
+		return Answer{Verdict: Wait, Flight: k.flight}
 	}
-	if next := time.Duration(k.next.Load()); now.Mono < next && int64(n) >= k.least.Load() {
-		k.denied.Add(int64(n))
-		return Answer{Verdict: Denied, RetryAfter: next - now.Mono}
+	if k.denies(n, now) {
+		return k.deniedNow(n, now)
 	}
 	k.spent += int64(n)
-	demand := k.demand(t.rule, now.Mono) + t.spending(k)
-	want := int(demand*t.rule.long().Seconds()) - int(live(k.slices.Load(), now))
-	f := &Flight{Want: n, Waiting: n, table: t, key: k, sent: now}
-	if want >= few {
-		f = t.fly(k, max(want, n), n, now)
+	left := live(k.slices.Load(), now)
+	want := t.worth(k.demand(t.rule, now.Mono)+t.spending(k), left)
+	var f *Flight
+	if n == 1 {
+		f = t.fly(k, want, 1, now)
+	}
+	if f == nil { // all of several permits are there or none is taken, which a slice does not promise
+		f = &Flight{Waiting: n, table: t, key: k, sent: now, Ahead: t.fly(k, want, 0, now)}
 	}
 	f.Back = back
-	return Answer{Verdict: Ask, Flight: f}
+	return Answer{Verdict: Ask, Left: int(left), Flight: f}
 }
 
+// fly is the flight for a slice, nil if it is worth none or one is under way.
 func (t *Table) fly(k *key, want, waiting int, now Instant) *Flight {
-	k.flight = make(chan struct{})
-	return &Flight{Want: min(want, t.rule.Limit), Waiting: waiting, Long: t.rule.long(), table: t, key: k, sent: now}
+	if want < few || k.flight != nil {
+		return nil
+	}
+	k.flight = &Flight{Want: want, Waiting: waiting, Long: t.rule.Long(), table: t, key: k, sent: now, resets: k.resets, over: make(chan struct{})}
+	return k.flight
 }
 
 // find is the key, which the table knows from its second call on. nil: the call goes to the limiter.
@@ -158,6 +188,21 @@ func (t *Table) find(name string, now Instant) *key {
 		}
 	}
 	s.see(hash, now)
+	return nil
+}
+
+// known is the key if the table knows it.
+func (t *Table) known(name string) *key {
+	if len(t.sets) == 0 {
+		return nil
+	}
+	hash := maphash.String(t.seed, name) | 1<<63
+	s := &t.sets[hash&uint64(len(t.sets)-1)]
+	for i := range s.hashes {
+		if k := s.keys[i].Load(); k != nil && k.name == name {
+			return k
+		}
+	}
 	return nil
 }
 
@@ -188,9 +233,7 @@ func (k *key) retire(now Instant) bool {
 	if k.flight != nil || live(k.slices.Load(), now) > 0 || now.Mono < time.Duration(k.next.Load()) {
 		return false
 	}
-	for s := k.slices.Load(); s != nil; s = s.next.Load() {
-		s.close()
-	}
+	k.clear()
 	k.closed = true
 	return true
 }
@@ -213,27 +256,67 @@ func (s *set) learn(i int, hash uint64, name string) *key {
 	return k
 }
 
-// Close ends all slices and returns what is left of them, by key. Calls go to the limiter from then on.
-func (t *Table) Close() map[string][]Unused {
+// Forget ends the slices of a key whose state is deleted, and those that are under way.
+func (t *Table) Forget(name string) {
+	k := t.known(name)
+	if k == nil {
+		return
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.resets++
+	k.clear()
+	k.pause = 0
+	k.next.Store(0)
+}
+
+// clear ends the slices.
+func (k *key) clear() (unused []Unused) {
+	for s := k.slices.Load(); s != nil; s = s.next.Load() {
+		if u := s.close(); u.N > 0 {
+			unused = append(unused, u)
+		}
+	}
+	k.slices.Store(nil)
+	return unused
+}
+
+// Close ends the table: calls go to the limiter from then on. It returns the flights that are under way, and Drain
+// what is left then.
+func (t *Table) Close() (flights []*Flight) {
 	t.over.Store(true)
-	all := map[string][]Unused{}
+	t.each(func(k *key) {
+		k.closed = true
+		if k.flight != nil {
+			flights = append(flights, k.flight)
+		}
+	})
+	return flights
+}
+
+// Drain ends the slices of a closed table and calls use with what is left of each. What flights bring later, they give
+// back.
+func (t *Table) Drain(use func(name string, u Unused)) {
+	t.each(func(k *key) {
+		k.gone = true
+		for _, u := range k.clear() {
+			use(k.name, u)
+		}
+	})
+}
+
+// each calls f for each key, with its lock held.
+func (t *Table) each(f func(*key)) {
 	for i := range t.sets {
 		s := &t.sets[i]
 		s.mu.Lock()
 		for j := range s.keys {
 			if k := s.keys[j].Load(); k != nil {
 				k.mu.Lock()
-				k.closed = true
-				for at := k.slices.Load(); at != nil; at = at.next.Load() {
-					if u := at.close(); u.N > 0 {
-						all[k.name] = append(all[k.name], u)
-					}
-				}
-				k.slices.Store(nil)
+				f(k)
 				k.mu.Unlock()
 			}
 		}
 		s.mu.Unlock()
 	}
-	return all
 }

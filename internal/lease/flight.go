@@ -1,0 +1,136 @@
+package lease
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// A Flight asks for a slice of Want permits for Long, and for Waiting at least. If Long is 0 it is an ordinary call for
+// Waiting permits. Whoever flies it calls Landed or Lost, once.
+type Flight struct {
+	Want, Waiting int
+	Long          time.Duration
+	Back          []Unused // permits to be given back beside it
+	Ahead         *Flight  // to be flown beside an ordinary call; nobody waits for it
+
+	table  *Table
+	key    *key
+	sent   Instant
+	resets int
+	gone   bool // guarded by key.mu: who asked for Waiting permits has left
+
+	over chan struct{} // closed when it has ended; nil of an ordinary call
+	got  bool          // the Waiting permits are there; these three are written before over is closed
+	left int
+	err  error
+}
+
+// Key is the name of the key.
+func (f *Flight) Key() string { return f.key.name }
+
+// Over is closed when a flight for a slice has ended.
+func (f *Flight) Over() <-chan struct{} { return f.over }
+
+// Outcome is what a flight that is over has brought: whether the Waiting permits are there for who asked for them, the
+// permits left beside them, and the error of a flight that was lost.
+func (f *Flight) Outcome() (got bool, left int, err error) { return f.got, f.left, f.err }
+
+// Leave says that who asked for the Waiting permits does not wait any more: they go into the slice.
+func (f *Flight) Leave() {
+	f.key.mu.Lock()
+	defer f.key.mu.Unlock()
+	f.gone = true
+}
+
+// A Reply is what a flight brings.
+type Reply struct {
+	Taken      int           // permits
+	Lasts      time.Duration // for so long, from when they were taken; 0: to be used at once
+	Ticket                   // of the slice
+	Left       int           // permits that others may take
+	RetryAfter time.Duration // if there are none
+	ResetAfter time.Duration // until all are there
+}
+
+// Landed ends the flight. If the permits it brings cannot be spent any more, because the table was closed or the state
+// deleted, unused has them.
+func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
+	k := f.key
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	left := int64(r.Taken)
+	if f.Waiting > 0 && r.Taken >= f.Waiting && !f.gone {
+		f.got = true
+		left -= int64(f.Waiting)
+	}
+	f.left = int(left)
+	if left > 0 && r.Lasts > 0 {
+		s := &slice{n: left, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket}
+		s.left.Store(left)
+		if k.gone || f.resets != k.resets {
+			unused = s.close()
+		} else {
+			k.add(s)
+		}
+	}
+	k.full.Store(int64(f.sent.Mono + r.ResetAfter))
+	switch {
+	case f.Long > 0:
+		f.table.trip.Store(int64(now.Mono - f.sent.Mono))
+		f.pace(r)
+	case r.Taken == 0 && k.demand(f.table.rule, f.sent.Mono)*f.table.rule.Refill.Seconds() >= busy:
+		f.pace(r)
+	case r.Taken == 0:
+		k.deny(f.sent.Mono+r.RetryAfter, f.Waiting)
+	default:
+		k.pause /= 2
+	}
+	f.end()
+	return unused
+}
+
+// deny denies calls for n permits or more until an instant.
+func (k *key) deny(until time.Duration, n int) {
+	k.least.Store(int64(max(n, 1)))
+	k.next.Store(int64(until))
+}
+
+// pace sets when this process asks again. Scarce for all means a pause for each: if a process's own denials set it, those
+// that got something would go on getting it. The wait shrinks with what is left, so that the bucket never fills while
+// all processes wait.
+func (f *Flight) pace(r Reply) {
+	k, rule := f.key, f.table.rule
+	scarce := 1 - float64(4*r.Left)/float64(rule.Limit)
+	if scarce <= 0 {
+		if k.pause /= 2; k.pause < pauses {
+			k.pause = 0
+		}
+		k.next.Store(0)
+		return
+	}
+	k.pause = min(mostly, max(pauses, 2*k.pause))
+	wait := rule.Refill.Seconds() * scarce
+	if demand := k.demand(rule, f.sent.Mono); demand > 0 {
+		wait = min(wait, k.pause*scarce/demand)
+	}
+	next, least := time.Duration(wait*(0.9+0.2*rand.Float64())*float64(time.Second)), 1
+	if r.Taken == 0 {
+		next, least = max(next, r.RetryAfter), f.Waiting
+	}
+	k.deny(f.sent.Mono+next, least)
+}
+
+// Lost ends a flight without a reply.
+func (f *Flight) Lost(err error) {
+	f.key.mu.Lock()
+	defer f.key.mu.Unlock()
+	f.err = err
+	f.end()
+}
+
+func (f *Flight) end() {
+	if f.over != nil {
+		f.key.flight = nil
+		close(f.over)
+	}
+}
