@@ -65,6 +65,10 @@ type Result struct {
 
 	ResetAfter time.Duration // the time until the full limit is available again, as precise as RetryAfter
 	Fallback   bool          // the answer is that of a [Fallback]'s secondary, because the primary could not decide
+
+	// Leased: a [Leased] has answered from the permits of this process. Remaining is how many of these are left. If the
+	// call is denied, other processes may hold permits of the key unspent, Limit − Remaining at most.
+	Leased bool
 }
 
 // Err returns nil when the call was allowed, else a *[DeniedError], which

@@ -91,6 +91,8 @@ type Observation struct {
 //	"pause"     Pause
 //	"resume"    Resume
 //	"breaker"   nothing: the state of a breaker has changed
+//	"lease"     nothing: a [Leased] asked Redis for a slice of N permits and has got Taken
+//	"return"    nothing: a Leased has given back N unspent permits
 type Call string
 
 const (
@@ -110,6 +112,8 @@ const (
 	callPause    Call = "pause"
 	callResume   Call = "resume"
 	callBreaker  Call = "breaker"
+	callLease    Call = "lease"
+	callReturn   Call = "return"
 )
 
 // takes reports whether the call is allowed or denied. The others are done, or fail.
@@ -160,11 +164,13 @@ const (
 	SourceFallback
 	// SourceLocal: a limiter in this process.
 	SourceLocal
+	// SourceLease: permits that a [Leased] has taken before, or a denial by it.
+	SourceLease
 )
 
-// String is "none", "redis", "memory", "fallback" or "local".
+// String is "none", "redis", "memory", "fallback", "local" or "lease".
 func (s Source) String() string {
-	return named(int(s)+1, "source", "none", "redis", "memory", "fallback", "local")
+	return named(int(s)+1, "source", "none", "redis", "memory", "fallback", "local", "lease")
 }
 
 // named is the name of value i, from 1.

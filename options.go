@@ -20,8 +20,8 @@ type Option interface {
 	forLimiters()
 }
 
-// A PolicyOption configures what goes around limiters: [NewFallback], [NewHoldFallback]
-// and [NewDenyCache].
+// A PolicyOption configures what goes around limiters: [NewFallback], [NewHoldFallback],
+// [NewDenyCache] and [NewLeased].
 type PolicyOption interface{ set(*settings) }
 
 // constructors is a set of constructors that take options.
@@ -41,18 +41,19 @@ const (
 	newFallback
 	newHoldFallback
 	newDenyCache
+	newLeased
 
 	ofWindows    = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
 	onTheirRedis = ofWindows | newTokenBucket | newLeakyBucket | newInFlight | newPause
 	ofLimiters   = onTheirRedis | newLocalTokenBucket | newLocalInFlight
 	ofFallbacks  = newFallback | newHoldFallback
-	everywhere   = ofLimiters | ofFallbacks | newDenyCache
+	everywhere   = ofLimiters | ofFallbacks | newDenyCache | newLeased
 )
 
 // constructorNames are in the order of the constants.
 var constructorNames = [...]string{
 	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewLeakyBucket",
-	"NewInFlight", "NewPause", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache",
+	"NewInFlight", "NewPause", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache", "NewLeased",
 }
 
 // optionsOf says which constructors have an option.
@@ -72,7 +73,8 @@ var optionsOf = map[string]constructors{
 	"WithExactReturns": newTokenBucket | newLeakyBucket,
 	"WithEmptyStart":   newLocalTokenBucket,
 	"WithLastAnswers":  newLocalTokenBucket,
-	"WithMaxKeys":      newLocalTokenBucket | newDenyCache,
+	"WithMaxKeys":      newLocalTokenBucket | newDenyCache | newLeased,
+	"WithMaxSlice":     newLeased,
 	"WithMaxDenial":    newDenyCache,
 	"WithBudget":       ofFallbacks,
 	"WithBreaker":      ofFallbacks,
@@ -270,9 +272,9 @@ func WithRefillEvery(d time.Duration) Option {
 	})
 }
 
-// WithMaxKeys bounds the memory of a [LocalTokenBucket] or a [DenyCache]: n is 1 to 2^26, and 65,536 without it. A
-// LocalTokenBucket keeps at most n keys, and drops some a little before. A DenyCache has room for the denials of n
-// keys at one time, rounded up to a power of two.
+// WithMaxKeys bounds the memory of a [LocalTokenBucket], a [DenyCache] or a [Leased]: n is 1 to 2^26, and 65,536
+// without it. A LocalTokenBucket keeps at most n keys, and drops some a little before. A DenyCache has room for the
+// denials of n keys at one time, and a Leased for slices of n keys, rounded up to a power of two.
 func WithMaxKeys(n int) Option {
 	return limiterOption("WithMaxKeys", func(s *settings) {
 		if n < 1 || n > mostMaxKeys {
@@ -339,6 +341,7 @@ type settings struct {
 	budget    time.Duration // 0: none
 	breaker   *Breaker      // nil: none
 	maxDenial time.Duration
+	maxSlice  int // 0: not given
 
 	given []string
 	err   error

@@ -11,7 +11,7 @@ import (
 )
 
 // A policy wraps the decision of a call, which is a list of claims: DenyCache, Fallback, Choice,
-// Shadow. Every operation of a limiter goes through it, so that no policy has a method of its own
+// Shadow, Leased. Every operation of a limiter goes through it, so that no policy has a method of its own
 // for each.
 //
 // The claims of a call may have different policies around them. They are taken off one kind after
@@ -46,6 +46,7 @@ const (
 	rankDenyCache
 	rankFallback
 	rankBans // the limiters decide together with the pauses
+	rankLeased
 )
 
 // An outcome is the answer to a call.

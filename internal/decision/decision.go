@@ -12,6 +12,7 @@ type Result struct {
 	RetryAfter time.Duration
 	ResetAfter time.Duration
 	Fallback   bool
+	Leased     bool
 }
 
 // WordAllowed is the position, in every algorithm's reply to a run of equal requests,

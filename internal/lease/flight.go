@@ -19,10 +19,8 @@ type Flight struct {
 	resets int
 	gone   bool // guarded by key.mu: who asked for Waiting permits has left
 
-	over chan struct{} // closed when it has ended; nil of an ordinary call
-	got  bool          // the Waiting permits are there; these three are written before over is closed
-	left int
-	err  error
+	over    chan struct{} // closed when it has ended; nil of an ordinary call
+	outcome Outcome       // written before that
 }
 
 // Key is the name of the key.
@@ -31,9 +29,16 @@ func (f *Flight) Key() string { return f.key.name }
 // Over is closed when a flight for a slice has ended.
 func (f *Flight) Over() <-chan struct{} { return f.over }
 
-// Outcome is what a flight that is over has brought: whether the Waiting permits are there for who asked for them, the
-// permits left beside them, and the error of a flight that was lost.
-func (f *Flight) Outcome() (got bool, left int, err error) { return f.got, f.left, f.err }
+// An Outcome is what a flight has brought.
+type Outcome struct {
+	Got                    bool  // the Waiting permits are there for who asked for them
+	Err                    error // the flight was lost
+	Left                   int   // permits beside those
+	RetryAfter, ResetAfter time.Duration
+}
+
+// Outcome is that of a flight that is over.
+func (f *Flight) Outcome() Outcome { return f.outcome }
 
 // Leave says that who asked for the Waiting permits does not wait any more: they go into the slice.
 func (f *Flight) Leave() {
@@ -60,10 +65,10 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	defer k.mu.Unlock()
 	left := int64(r.Taken)
 	if f.Waiting > 0 && r.Taken >= f.Waiting && !f.gone {
-		f.got = true
+		f.outcome.Got = true
 		left -= int64(f.Waiting)
 	}
-	f.left = int(left)
+	f.outcome.Left = int(left)
 	if left > 0 && r.Lasts > 0 {
 		s := &slice{n: left, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket}
 		s.left.Store(left)
@@ -85,6 +90,8 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	default:
 		k.pause /= 2
 	}
+	denied := k.until(now)
+	f.outcome.RetryAfter, f.outcome.ResetAfter = denied.RetryAfter, denied.ResetAfter
 	f.end()
 	return unused
 }
@@ -124,7 +131,7 @@ func (f *Flight) pace(r Reply) {
 func (f *Flight) Lost(err error) {
 	f.key.mu.Lock()
 	defer f.key.mu.Unlock()
-	f.err = err
+	f.outcome.Err = err
 	f.end()
 }
 

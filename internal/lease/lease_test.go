@@ -27,8 +27,7 @@ func hot(t testing.TB, now Instant, n int) *Table {
 		require.Equal(t, Ask, a.Verdict)
 		if a.Flight.Long > 0 {
 			require.Zero(t, a.Flight.Landed(Reply{Taken: n + 1, Lasts: a.Flight.Long, Left: 900, Ticket: Ticket{0, 7}}, now))
-			got, left, err := a.Flight.Outcome()
-			require.Equal(t, []any{true, n, nil}, []any{got, left, err})
+			require.Equal(t, Outcome{Got: true, Left: n, RetryAfter: time.Microsecond, ResetAfter: time.Microsecond}, a.Flight.Outcome())
 			return table
 		}
 		a.Flight.Landed(Reply{Taken: 1, Left: 900}, now)
@@ -75,8 +74,7 @@ func TestCallersWaitForAFlight(t *testing.T) {
 	require.Equal(t, Ask, table.Take("k", 2, at(2)).Verdict, "several permits are asked for at once")
 	first.Flight.Landed(Reply{Taken: 4, Lasts: first.Flight.Long, Left: 900}, at(3))
 	<-second.Flight.Over()
-	got, left, err := first.Flight.Outcome()
-	require.Equal(t, []any{true, 3, nil}, []any{got, left, err})
+	require.True(t, first.Flight.Outcome().Got)
 	require.Equal(t, Allowed, table.Take("k", 1, at(3)).Verdict)
 
 	table = spent(t)
@@ -90,8 +88,7 @@ func TestCallersWaitForAFlight(t *testing.T) {
 	wait := table.Take("k", 1, at(1))
 	lost.Flight.Lost(errLost)
 	<-wait.Flight.Over()
-	_, _, err = wait.Flight.Outcome()
-	require.Equal(t, errLost, err)
+	require.Equal(t, errLost, wait.Flight.Outcome().Err)
 	require.Equal(t, Ask, table.Take("k", 1, at(2)).Verdict, "the next call asks again")
 }
 
@@ -130,8 +127,7 @@ func TestCloseHandsBackWhatIsLeft(t *testing.T) {
 			require.Zero(t, land())
 			require.Equal(t, map[string][]Unused{"k": {{Ticket{0, 8}, 8}}}, drained(table))
 		}
-		got, _, _ := a.Flight.Outcome()
-		require.True(t, got)
+		require.True(t, a.Flight.Outcome().Got)
 	}
 }
 
@@ -287,7 +283,7 @@ func simulate(rate, burst float64, processes int, load float64, length time.Dura
 				r := s.lease(now+time.Millisecond/2, f.Want, f.Waiting, f.Long)
 				heap.Push(queue, event{now + time.Millisecond, func() {
 					f.Landed(r, at(now+time.Millisecond))
-					if got, _, _ := f.Outcome(); got && waits && now > from {
+					if f.Outcome().Got && waits && now > from {
 						s.used++
 						s.by[p]++
 					}

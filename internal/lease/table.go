@@ -90,6 +90,11 @@ func (k *key) denies(n int, now Instant) bool {
 
 func (k *key) deniedNow(n int, now Instant) Answer {
 	k.denied.Add(int64(n))
+	return k.until(now)
+}
+
+// until is a denial until this process asks again.
+func (k *key) until(now Instant) Answer {
 	wait := max(time.Duration(k.next.Load())-now.Mono, time.Microsecond)
 	return Answer{Verdict: Denied, RetryAfter: wait, ResetAfter: max(time.Duration(k.full.Load())-now.Mono, wait)}
 }
@@ -147,7 +152,9 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 		return Answer{Verdict: Wait, Flight: k.flight}
 	}
 	if k.denies(n, now) {
-		return k.deniedNow(n, now)
+		a := k.deniedNow(n, now)
+		a.Left = int(live(k.slices.Load(), now))
+		return a
 	}
 	k.spent += int64(n)
 	left := live(k.slices.Load(), now)

@@ -1,0 +1,413 @@
+package ratelimit
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/await"
+	"github.com/tryacquire/ratelimit/internal/decision"
+	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/gcra"
+	"github.com/tryacquire/ratelimit/internal/lease"
+	"github.com/tryacquire/ratelimit/internal/limitername"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A Leased is a [Limiter] that takes permits of a bucket ahead, a slice at a time, and spends them in this process: a
+// decision about a hot key then takes some 100 ns and no call to Redis. All processes together, and plain limiters of the
+// same name beside them, allow exactly what the bucket's rule allows, whatever crashes and whichever replies are lost.
+//
+// A slice lasts a quarter of the time in which the bucket refills, at most 10s, and is as large as this process's demand
+// for the key in that time, at most a quarter of what is left. Keys with a demand below some ten permits in that time ask
+// Redis as without the Leased. What is left of a slice when it ends is given back if it is 4 permits or more, and
+// by [Leased.Close].
+//
+// A process that gets less than it asks for waits before it asks again, and denies calls in the meantime: the permits go to
+// the other processes, or come back in the next slice. So while the demand exceeds the rule, a call can be denied although
+// another process holds permits. RetryAfter then says when this process asks again.
+//
+// Only TryAcquire and TryAcquireN spend slices. All other operations, and calls with several claims, ask Redis directly; to
+// them, permits in slices are taken. Reset also ends the slices of this process, but those of others may be spent on
+// top of the new quota. docs/leases.md says when to use a Leased, what it wastes, and what else can exceed the rule.
+type Leased struct {
+	policied
+	name    string
+	watch   *watch // nil: nobody observes
+	limiter Limiter
+	core    *core // of limiter
+	table   *lease.Table
+	now     func() lease.Instant
+	known   Result // what all answers of slices have in common
+}
+
+func (l *Leased) kind() kind { return kindAround(l, l.limiter) }
+
+const (
+	maxLeasedKey   = 256                   // bytes; for longer keys the limiter is asked
+	shortestRefill = 20 * time.Millisecond // of which a slice lasts a quarter, several round trips
+	fewestPermits  = 8                     // of a slice that is worth a call
+	returning      = 64                    // calls under way that give back
+)
+
+// NewLeased puts slices in front of a [TokenBucket] or a [LeakyBucket] that Redis's clock decides. The error wraps
+// ErrInvalidConfig: the limiter is nil or cannot be leased, an option is nil, given twice or cannot work. Call
+// [Leased.Close] when the process ends.
+//
+// The options are [WithMaxSlice], [WithMaxKeys], [WithObserver] and [WithName]. Decorators go around the Leased; for plans,
+// put a Leased around each limiter that a [Choice] picks.
+func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
+	s, err := collect(newLeased, opts)
+	if err != nil {
+		return nil, err
+	}
+	c, b, err := leasable(l)
+	if err != nil {
+		return nil, err
+	}
+	rule := lease.Rule{Limit: int(b.Size), Refill: exact.Duration(b.Restores(gcra.Level{Permits: b.Size})), Most: s.maxSlice}
+	if rule.Refill < shortestRefill {
+		return nil, invalidConfig("NewLeased: the bucket refills in %v, so that slices would end before they are here; "+
+			"let the burst be at least %d, what the rate restores in %v", rule.Refill,
+			ceil(b.Size*shortestRefill.Microseconds(), rule.Refill.Microseconds())+b.Limit-b.Size, shortestRefill)
+	}
+	leased := &Leased{
+		name: cmp.Or(s.name, limitername.Of(l)), watch: s.watch(cmp.Or(s.name, limitername.Of(l))), limiter: l, core: c,
+		table: lease.NewTable(rule, cmp.Or(s.maxKeys, defaultMaxKeys)), now: lease.NewClock().Now,
+		known: Result{Limit: int(b.Limit), Window: b.Window, Leased: true},
+	}
+	leased.by = leased
+	return leased, nil
+}
+
+func ceil(a, b int64) int64 { return (a + b - 1) / b }
+
+// leasable is the core of a limiter whose permits can be leased, and its bucket.
+func leasable(l Limiter) (*core, *gcra.Bucket, error) {
+	k := kindOf(l)
+	refuse := func(why string) (*core, *gcra.Bucket, error) {
+		return nil, nil, invalidConfig("NewLeased: %T: %s", l, why)
+	}
+	switch {
+	case k.absent:
+		return nil, nil, invalidConfig("NewLeased: the limiter is nil")
+	case k.unmade():
+		return nil, nil, errUnmade
+	case k.role == decorator:
+		return refuse("it goes around the Leased; give NewLeased the bucket inside")
+	case k.role == inMemory:
+		return refuse("its permits are in this process already; give a bucket on Redis")
+	case k.role == several:
+		return refuse("it takes permits of several limits at once, which asks Redis; put a Leased around a limit that is asked alone")
+	case k.core == nil:
+		return refuse("it is no limiter of this package; give NewLeased the bucket inside")
+	case !k.core.isBucket():
+		return refuse("only permits of a TokenBucket or a LeakyBucket can be leased; for a limit of n in each window, " +
+			"use a token bucket with n per window and the burst that callers need")
+	case k.core.clock != nil:
+		return refuse("WithClock: a slice ends by the server's clock; leave the option out")
+	}
+	switch e := k.core.explainer.(type) {
+	case gcra.Even:
+		return k.core, e.Bucket, nil
+	default:
+		return k.core, e.(gcra.Stepped).Bucket, nil
+	}
+}
+
+// WithMaxSlice bounds how many permits of a key a [Leased] holds unspent in this process, at least 8. It bounds what is
+// lost while other processes need these permits, or for the length of a slice if this process dies: n in each. Without it,
+// that is as many as this process spends in one slice's time.
+func WithMaxSlice(n int) PolicyOption {
+	return policyOption("WithMaxSlice", func(s *settings) {
+		if n < fewestPermits {
+			s.refuse("WithMaxSlice: %d is below %d, the fewest that are worth a call; leave out the Leased to hold none", n, fewestPermits)
+		}
+		s.maxSlice = n
+	})
+}
+
+// Name returns the name of WithName, and without it the limiter's.
+func (l *Leased) Name() string { return l.name }
+
+// TryAcquire is TryAcquireN(ctx, key, 1).
+func (l *Leased) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return l.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN takes n permits from a slice of this process, or asks Redis. Its errors are those of the bucket. The Result
+// has Leased set if it was decided here.
+func (l *Leased) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	if l.watch == nil && l.takes(ctx, key, n) {
+		// The usual answer, in some 100 ns.
+		a := l.table.Take(key, n, l.now())
+		switch {
+		case a.Verdict == lease.Allowed && a.Flight == nil:
+			return l.allowed(a.Left, a.ResetAfter), nil
+		case a.Verdict == lease.Denied:
+			return l.denied(a.Left, a.RetryAfter, a.ResetAfter), nil
+		}
+		return l.follow(ctx, key, n, a, nil)
+	}
+	return l.acquire(ctx, key, n, nil)
+}
+
+// takes reports whether slices may answer. Otherwise the limiter does, and its errors are the caller's.
+func (l *Leased) takes(ctx context.Context, key string, n int) bool {
+	return l.table != nil && 0 < n && n <= l.core.most && 0 < len(key) && len(key) <= maxLeasedKey && ctx.Err() == nil
+}
+
+func (l *Leased) allowed(left int, reset time.Duration) Result {
+	r := l.known
+	r.Allowed, r.Remaining, r.ResetAfter = true, left, reset
+	return r
+}
+
+func (l *Leased) denied(left int, retry, reset time.Duration) Result {
+	r := l.known
+	r.Remaining, r.RetryAfter, r.ResetAfter = left, retry, reset
+	return r
+}
+
+// acquire takes n permits for a call with these hearers.
+//
+//go:noinline
+func (l *Leased) acquire(ctx context.Context, key string, n int, around *hearers) (Result, error) {
+	switch {
+	case l.table == nil:
+		return Result{}, errUnmade
+	case !l.takes(ctx, key, n):
+		return l.limiter.TryAcquireN(ctx, key, n)
+	}
+	return l.follow(ctx, key, n, l.table.Take(key, n, l.now()), around)
+}
+
+// mostWaits is how many flights of others a call waits for before it asks on its own.
+const mostWaits = 2
+
+// follow does what the table says of a call.
+//
+//go:noinline
+func (l *Leased) follow(ctx context.Context, key string, n int, a lease.Answer, around *hearers) (Result, error) {
+	began := l.watch.begin()
+	o := Observation{Call: callAcquire, Source: SourceLease, Key: key, N: n}
+	for waits := 0; ; waits++ {
+		switch f := a.Flight; a.Verdict {
+		case lease.Allowed:
+			if f != nil {
+				l.fly(f, around)
+			}
+			o.Result = l.allowed(a.Left, a.ResetAfter)
+		case lease.Denied:
+			o.Result = l.denied(a.Left, a.RetryAfter, a.ResetAfter)
+		case lease.Ask:
+			l.fly(f, around)
+			if f.Long == 0 {
+				return l.direct(ctx, key, n, f)
+			}
+			o.Source = SourceRedis
+			if o.Err = l.land(ctx, f); o.Err != nil {
+				f.Leave()
+			} else if got := f.Outcome(); got.Got {
+				o.Result = l.allowed(got.Left, got.ResetAfter)
+			} else {
+				o.Result = l.denied(got.Left, got.RetryAfter, got.ResetAfter)
+			}
+		case lease.Wait:
+			if o.Err = l.land(ctx, f); o.Err == nil && waits < mostWaits {
+				a = l.table.Take(key, n, l.now())
+				continue
+			}
+			if ctx.Err() == nil { // the flight was lost, or others have got what the last one brought
+				return l.limiter.TryAcquireN(ctx, key, n)
+			}
+		default:
+			return l.limiter.TryAcquireN(ctx, key, n)
+		}
+		if o.Err != nil {
+			o.Err = l.core.failed(ctx, key, o.Err)
+		}
+		if l.watch != nil {
+			l.watch.end(ctx, began, o)
+		}
+		return o.Result, o.Err
+	}
+}
+
+// land waits for a flight, and returns its error or that of ctx.
+func (l *Leased) land(ctx context.Context, f *lease.Flight) error {
+	select {
+	case <-f.Over():
+		return f.Outcome().Err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// direct asks for n permits without a slice.
+func (l *Leased) direct(ctx context.Context, key string, n int, f *lease.Flight) (Result, error) {
+	r, err := l.limiter.TryAcquireN(ctx, key, n)
+	if err != nil {
+		return r, err
+	}
+	reply := lease.Reply{Left: r.Remaining, RetryAfter: r.RetryAfter, ResetAfter: r.ResetAfter}
+	if r.Allowed {
+		reply.Taken = n
+	}
+	f.Landed(reply, l.now())
+	return r, nil
+}
+
+// fly sends what a flight asks for in goroutines that end with the client's calls.
+func (l *Leased) fly(f *lease.Flight, around *hearers) {
+	for _, u := range f.Back {
+		go func() { _ = l.giveBack(context.Background(), f.Key(), u, around) }()
+	}
+	if f.Ahead != nil {
+		go l.ask(f.Ahead)
+	}
+	if f.Long > 0 {
+		go l.ask(f)
+	}
+}
+
+// ask asks Redis for a slice. It is called in a goroutine of its own, because whoever needs the slice may leave.
+func (l *Leased) ask(f *lease.Flight) {
+	await.GrowStack()
+	began := l.watch.begin()
+	o := Observation{Call: callLease, Key: f.Key(), N: f.Want, Source: SourceRedis}
+	returned := false
+	defer func() {
+		if !returned { // a hook of the client panicked, or ended the goroutine
+			o.Err = await.Unfinished(recover())
+			f.Lost(o.Err)
+		}
+		if l.watch != nil {
+			l.watch.end(context.Background(), began, o)
+		}
+	}()
+	reply, err := l.core.operate(context.Background(), f.Key(), redisexec.Operation{
+		Op: redisexec.Lease, N: f.Want, Times: 1,
+		Detail: &redisexec.Detail{Waiting: f.Waiting, Longest: f.Long.Microseconds(), Epoch: 2 + rand.Int64N(exact.Bound-2)},
+	})
+	o.sent(began, reply.Batch)
+	returned = true
+	if err != nil {
+		o.Err = err
+		f.Lost(err)
+		return
+	}
+	words, own := reply.Words, l.core.exec.Words
+	taken := words[1+decision.WordAllowed]
+	o.Result, o.Taken = l.core.explain(words[1:1+own], 1, taken, taken > 0), int(taken)
+	unused := f.Landed(lease.Reply{
+		Taken: o.Taken, Lasts: exact.Duration(words[0]), Ticket: lease.Ticket{Where: words[1+own], Which: words[2+own]},
+		Left: o.Result.Remaining, RetryAfter: o.Result.RetryAfter, ResetAfter: o.Result.ResetAfter,
+	}, l.now())
+	reply.Done()
+	if unused.N > 0 {
+		_ = l.giveBack(context.Background(), f.Key(), unused, nil)
+	}
+}
+
+// giveBack gives back permits of a slice that nobody will spend.
+func (l *Leased) giveBack(ctx context.Context, key string, u lease.Unused, around *hearers) (err error) {
+	o := Observation{Call: callReturn, Key: key, N: u.N}
+	began := l.watch.begin()
+	done := around.givesBack(ctx, key, u.N, 0)
+	returned := false
+	defer func() {
+		if !returned {
+			err = await.Unfinished(recover())
+		}
+		done(err)
+		if o.Err = err; l.watch != nil {
+			l.watch.end(ctx, began, o)
+		}
+	}()
+	reply, err := l.core.operate(ctx, key, redisexec.Operation{
+		Op: redisexec.GiveBack, N: u.N, Times: 1, Detail: &redisexec.Detail{Where: u.Where, Which: u.Which},
+	})
+	o.sent(began, reply.Batch)
+	returned = true
+	if err != nil {
+		return l.core.failed(ctx, key, err)
+	}
+	o.N = int(reply.Words[0])
+	reply.Done()
+	return nil
+}
+
+// Reset ends the slices of key in this process, and deletes the key's state. Other processes may spend what is left of
+// their slices beside the new quota, until these end.
+func (l *Leased) Reset(ctx context.Context, key string) error {
+	if l.table == nil {
+		return errUnmade
+	}
+	l.table.Forget(key)
+	defer l.table.Forget(key) // what was asked for before Redis had deleted the state
+	return l.limiter.Reset(ctx, key)
+}
+
+// Close ends all slices and gives back what is left of them, except permits that the bucket may have refilled already.
+// Calls during and after it ask Redis directly. Close returns when all is given back or ctx has ended; the error is that of
+// the first slice that may not have been given back.
+func (l *Leased) Close(ctx context.Context) error {
+	if l.table == nil {
+		return errUnmade
+	}
+	for _, f := range l.table.Close() {
+		_ = l.land(ctx, f)
+	}
+	type rest struct {
+		key string
+		lease.Unused
+	}
+	var all []rest
+	l.table.Drain(func(key string, u lease.Unused) { all = append(all, rest{key, u}) })
+	errs := make([]error, len(all))
+	slots := make(chan struct{}, returning) // they are sent together
+	var wg sync.WaitGroup
+	for i, r := range all {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			errs[i] = l.giveBack(ctx, r.key, r.Unused, nil)
+		})
+	}
+	wg.Wait()
+	if failed := errors.Join(errs...); failed != nil {
+		for _, err := range errs {
+			if err != nil {
+				return fmt.Errorf("ratelimit: close: slices were not given back, such as that of %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+func (l *Leased) rank() int { return rankLeased }
+
+// around takes permits from slices for a call with one claim that takes n. All else asks the limiters.
+func (*Leased) around(ctx context.Context, c *call, own claimSet) outcome {
+	if c.one() && c.opOf(0) == acquire {
+		claim := &c.claims[0]
+		l := claim.outer.(*Leased)
+		r, err := l.acquire(ctx, claim.key, claim.n, claim.hearers)
+		return outcome{result: r, err: err, bucket: true}
+	}
+	for i := range c.claims {
+		if own.has(i) {
+			l := c.claims[i].outer.(*Leased)
+			if l.table == nil {
+				return failedWith(errUnmade)
+			}
+			c.claims[i].by(l.limiter)
+		}
+	}
+	return c.decide(ctx)
+}
