@@ -13,6 +13,7 @@ import (
 	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/denials"
 	"github.com/tryacquire/ratelimit/internal/guard"
+	"github.com/tryacquire/ratelimit/internal/lease"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
 	"github.com/tryacquire/ratelimit/internal/scripts"
@@ -126,6 +127,14 @@ func (f *InFlight) Look(ctx context.Context, key string) ([]int64, error) {
 
 // SetClock sets the clock of a cache, which is otherwise this process's monotonic one.
 func (c *DenyCache) SetClock(now func() time.Duration) { c.table.Now = now }
+
+// SetClock sets both clocks of a Leased, which are otherwise this machine's.
+func (l *Leased) SetClock(now func() time.Time) {
+	l.now = func() lease.Instant {
+		at := time.Duration(now().UnixNano())
+		return lease.Instant{Mono: at, Wall: at}
+	}
+}
 
 // Table has the denials of a cache.
 func (c *DenyCache) Table() *denials.Table { return c.table }

@@ -84,6 +84,7 @@ func TestKeysHaveAtMost4096Bytes(t *testing.T) {
 		"AllowAll":                  ratelimit.AllowAll(),
 		"DenyAll":                   ratelimit.DenyAll(),
 		"DenyCache":                 ratelimit.Must(ratelimit.NewDenyCache(local)),
+		"Leased":                    ratelimit.Must(ratelimit.NewLeased(ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 5, ratelimit.WithName("leased"))))),
 		"DenyCache of a user's":     ratelimit.Must(ratelimit.NewDenyCache(anyKey)),
 		"Fallback":                  ratelimit.Must(ratelimit.NewFallback(local, ratelimit.AllowAll())),
 		"Fallback of a user's":      ratelimit.Must(ratelimit.NewFallback(anyKey, anyKey)),

@@ -93,6 +93,13 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 	cache := func(l ratelimit.Limiter, _ *outage) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewDenyCache(l))
 	}
+	slices := func(l ratelimit.Limiter, o *outage) ratelimit.Limiter {
+		leased, err := ratelimit.NewLeased(l)
+		if err != nil { // no bucket
+			return choice(l, o)
+		}
+		return leased
+	}
 	shadow := func(l ratelimit.Limiter, _ *outage) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewShadow(l, ratelimit.AllowAll(), func(ratelimit.Trial) {}))
 	}
@@ -116,6 +123,8 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 		"Fallback to memory":           {local},
 		"Fallback(DenyCache)":          {cache, open},
 		"DenyCache(Fallback)":          {open, cache},
+		"Fallback(Leased)":             {slices, open},
+		"Fallback(DenyCache(Leased))":  {slices, cache, open},
 		"Fallback(Choice)":             {choice, open},
 		"Fallback(budget, Choice)":     {choice, bounded},
 		"Choice(Fallback)":             {open, choice},

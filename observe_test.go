@@ -610,6 +610,8 @@ func TestDecoratorsHaveTheNameOfTheLimiterInside(t *testing.T) {
 		{local, "local", nil},
 		{ratelimit.Must(ratelimit.NewDenyCache(bucket)), "bucket", nil},
 		{ratelimit.Must(ratelimit.NewDenyCache(bucket, ratelimit.WithName("cache"))), "cache", nil},
+		{ratelimit.Must(ratelimit.NewLeased(bucket)), "bucket", nil},
+		{ratelimit.Must(ratelimit.NewLeased(bucket, ratelimit.WithName("leased"))), "leased", nil},
 		{ratelimit.Must(ratelimit.NewFallback(window, local)), "window", nil},
 		{shadow, "window", nil},
 		{choice, "default", nil},
@@ -663,9 +665,9 @@ func TestNamesOfWhatIsObserved(t *testing.T) {
 	for o := range ratelimit.OutcomeCanceled + 2 {
 		outcomes = append(outcomes, o.String())
 	}
-	for s := range ratelimit.SourceLocal + 2 {
+	for s := range ratelimit.SourceLease + 2 {
 		sources = append(sources, s.String())
 	}
 	require.Equal(t, []string{"unknown outcome", "allowed", "denied", "untaken", "done", "failed", "canceled", "unknown outcome"}, outcomes)
-	require.Equal(t, []string{"none", "redis", "memory", "fallback", "local", "unknown source"}, sources)
+	require.Equal(t, []string{"none", "redis", "memory", "fallback", "local", "lease", "unknown source"}, sources)
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -20,27 +21,28 @@ import (
 
 // optionTable says which constructor has which option (x).
 const optionTable = `
-                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket InFlight Pause LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache
-WithName          x           x              x             x          x           x           x        x     x                x             x        x            x
-WithObserver      x           x              x             x          x           x           x        x     x                x             x        x            x
-WithPrefix        x           x              x             x          x           x           x        x     .                .             .        .            .
-WithClock         x           x              x             x          x           x           x        x     x                .             .        .            .
-WithMaxSkew       x           x              x             x          x           x           x        x     .                .             .        .            .
-WithoutMerging    x           x              x             x          x           x           x        x     .                .             .        .            .
-WithHeadroom      x           x              x             x          x           x           .        .     .                .             .        .            .
-WithAlignment     x           .              .             .          .           .           .        .     .                .             .        .            .
-WithStorage       .           .              x             .          .           .           .        .     .                .             .        .            .
-WithSubWindows    .           .              x             .          .           .           .        .     .                .             .        .            .
-WithResolution    .           .              .             x          .           .           .        .     .                .             .        .            .
-WithRefillEvery   .           .              .             .          x           .           .        .     .                .             .        .            .
-WithExactReturns  .           .              .             .          x           x           .        .     .                .             .        .            .
-WithEmptyStart    .           .              .             .          .           .           .        .     x                .             .        .            .
-WithLastAnswers   .           .              .             .          .           .           .        .     x                .             .        .            .
-WithMaxKeys       .           .              .             .          .           .           .        .     x                .             .        .            x
-WithMaxDenial     .           .              .             .          .           .           .        .     .                .             .        .            x
-WithBudget        .           .              .             .          .           .           .        .     .                .             x        x            .
-WithBreaker       .           .              .             .          .           .           .        .     .                .             x        x            .
-WithProbe         .           .              .             .          .           .           .        x     .                .             .        .            .
+                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket InFlight Pause LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache Leased
+WithName          x           x              x             x          x           x           x        x     x                x             x        x            x         x
+WithObserver      x           x              x             x          x           x           x        x     x                x             x        x            x         x
+WithPrefix        x           x              x             x          x           x           x        x     .                .             .        .            .         .
+WithClock         x           x              x             x          x           x           x        x     x                .             .        .            .         .
+WithMaxSkew       x           x              x             x          x           x           x        x     .                .             .        .            .         .
+WithoutMerging    x           x              x             x          x           x           x        x     .                .             .        .            .         .
+WithHeadroom      x           x              x             x          x           x           .        .     .                .             .        .            .         .
+WithAlignment     x           .              .             .          .           .           .        .     .                .             .        .            .         .
+WithStorage       .           .              x             .          .           .           .        .     .                .             .        .            .         .
+WithSubWindows    .           .              x             .          .           .           .        .     .                .             .        .            .         .
+WithResolution    .           .              .             x          .           .           .        .     .                .             .        .            .         .
+WithRefillEvery   .           .              .             .          x           .           .        .     .                .             .        .            .         .
+WithExactReturns  .           .              .             .          x           x           .        .     .                .             .        .            .         .
+WithEmptyStart    .           .              .             .          .           .           .        .     x                .             .        .            .         .
+WithLastAnswers   .           .              .             .          .           .           .        .     x                .             .        .            .         .
+WithMaxKeys       .           .              .             .          .           .           .        .     x                .             .        .            x         x
+WithMaxDenial     .           .              .             .          .           .           .        .     .                .             .        .            x         .
+WithMaxSlice      .           .              .             .          .           .           .        .     .                .             .        .            .         x
+WithBudget        .           .              .             .          .           .           .        .     .                .             x        x            .         .
+WithBreaker       .           .              .             .          .           .           .        .     .                .             x        x            .         .
+WithProbe         .           .              .             .          .           .           .        x     .                .             .        .            .         .
 `
 
 // eachOption is a value of each.
@@ -62,6 +64,7 @@ var eachOption = map[string]ratelimit.PolicyOption{
 	"WithLastAnswers":  ratelimit.WithLastAnswers(),
 	"WithMaxKeys":      ratelimit.WithMaxKeys(10),
 	"WithMaxDenial":    ratelimit.WithMaxDenial(time.Second),
+	"WithMaxSlice":     ratelimit.WithMaxSlice(10),
 	"WithBudget":       ratelimit.WithBudget(time.Second),
 	"WithBreaker":      ratelimit.WithBreaker(&ratelimit.Breaker{}),
 	"WithProbe":        ratelimit.WithProbe(time.Second),
@@ -102,6 +105,10 @@ var policyWith = map[string]func(o ...ratelimit.PolicyOption) (any, error){
 	},
 	"DenyCache": func(o ...ratelimit.PolicyOption) (any, error) {
 		return ratelimit.NewDenyCache(ratelimit.AllowAll(), o...)
+	},
+	"Leased": func(o ...ratelimit.PolicyOption) (any, error) {
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		return ratelimit.NewLeased(ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 2)), o...)
 	},
 }
 

@@ -24,6 +24,17 @@ var policies = []limitertest.Composition{
 	}},
 	{Name: "Choice", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return chosen(l) }},
 	{Name: "Shadow", Around: func(_ testing.TB, _ *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter { return shadowed(l) }},
+	{Name: "Leased", Around: leased},
+}
+
+// leased puts slices in front of a bucket on Redis. Around anything else it is a Choice.
+func leased(_ testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
+	around, err := ratelimit.NewLeased(l, ratelimit.WithMaxKeys(64))
+	if err != nil {
+		return chosen(l)
+	}
+	around.SetClock(func() time.Time { return s.Now })
+	return around
 }
 
 // operator is what every decorator can do.

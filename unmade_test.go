@@ -35,6 +35,7 @@ var unmade = []any{
 	new(ratelimit.Choice),
 	new(ratelimit.DenyCache),
 	new(ratelimit.Fallback),
+	new(ratelimit.Leased),
 	new(ratelimit.Shadow),
 	new(ratelimit.Bans),
 	new(ratelimit.InFlight),

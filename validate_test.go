@@ -25,6 +25,7 @@ func ours(t *testing.T) map[Limiter]Limiter {
 		Must(NewLocalTokenBucket(PerSecond(1), 5)):                                        (*LocalTokenBucket)(nil),
 		Must(NewFallback(bucket, AllowAll())):                                             (*Fallback)(nil),
 		Must(NewShadow(bucket, bucket, func(Trial) {})):                                   (*Shadow)(nil),
+		Must(NewLeased(bucket)):                                                           (*Leased)(nil),
 		Must(NewBans(bucket, Must(NewPause(c)), []time.Duration{time.Second}, time.Hour)): (*Bans)(nil),
 		Must(NewDenyCache(Must(NewFallback(bucket, AllowAll())))):                         (*DenyCache)(nil),
 	}
@@ -45,6 +46,9 @@ func TestDecoratorsOfANilLimiterAreErrors(t *testing.T) {
 		_, err = NewDenyCache(l)
 		require.ErrorIs(t, err, ErrInvalidConfig)
 		require.ErrorContains(t, err, "NewDenyCache: the limiter is nil")
+		_, err = NewLeased(l)
+		require.ErrorIs(t, err, ErrInvalidConfig)
+		require.ErrorContains(t, err, "NewLeased: the limiter is nil")
 	}
 }
 

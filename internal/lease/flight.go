@@ -63,6 +63,7 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	k := f.key
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.drop(now)
 	left := int64(r.Taken)
 	if f.Waiting > 0 && r.Taken >= f.Waiting && !f.gone {
 		f.outcome.Got = true
@@ -70,10 +71,15 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	}
 	f.outcome.Left = int(left)
 	if left > 0 && r.Lasts > 0 {
-		s := &slice{n: left, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket}
+		s := &slice{
+			n: left, from: now.Mono, ends: f.sent.add(r.Lasts - r.Lasts/1000), place: r.Ticket, spare: left,
+		}
 		s.left.Store(left)
+		k.bound(f.table.rule.spare(r))
 		if k.gone || f.resets != k.resets {
-			unused = s.close()
+			if u := s.close(); s.returnable(u) {
+				unused = u
+			}
 		} else {
 			k.add(s)
 		}
@@ -83,7 +89,7 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	case f.Long > 0:
 		f.table.trip.Store(int64(now.Mono - f.sent.Mono))
 		f.pace(r)
-	case r.Taken == 0 && k.demand(f.table.rule, f.sent.Mono)*f.table.rule.Refill.Seconds() >= busy:
+	case r.Taken == 0 && k.demand(f.sent.Mono)*f.table.rule.Refill.Seconds() >= busy:
 		f.pace(r)
 	case r.Taken == 0:
 		k.deny(f.sent.Mono+r.RetryAfter, f.Waiting)
@@ -94,6 +100,20 @@ func (f *Flight) Landed(r Reply, now Instant) (unused Unused) {
 	f.outcome.RetryAfter, f.outcome.ResetAfter = denied.RetryAfter, denied.ResetAfter
 	f.end()
 	return unused
+}
+
+// spare is how many permits were missing before a slice was taken, beyond those that had to be missing because they are
+// restored before it ends. No more of an older slice come back, see docs/architecture.md, "A slice".
+func (r Rule) spare(reply Reply) int64 {
+	restored := float64(r.Limit) * reply.Lasts.Seconds() / r.Refill.Seconds()
+	return int64(r.Limit - reply.Left - reply.Taken - int(restored))
+}
+
+// bound notes how many permits of the slices that are out can come back.
+func (k *key) bound(spare int64) {
+	for s := k.slices.Load(); s != nil; s = s.next.Load() {
+		s.spare = min(s.spare, spare)
+	}
 }
 
 // deny denies calls for n permits or more until an instant.
@@ -117,7 +137,7 @@ func (f *Flight) pace(r Reply) {
 	}
 	k.pause = min(mostly, max(pauses, 2*k.pause))
 	wait := rule.Refill.Seconds() * scarce
-	if demand := k.demand(rule, f.sent.Mono); demand > 0 {
+	if demand := k.demand(f.sent.Mono); demand > 0 {
 		wait = min(wait, k.pause*scarce/demand)
 	}
 	next, least := time.Duration(wait*(0.9+0.2*rand.Float64())*float64(time.Second)), 1

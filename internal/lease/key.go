@@ -35,6 +35,7 @@ const (
 // A key is what this process knows of one.
 type key struct {
 	name   string
+	memory time.Duration         // for how long a call counts in the demand
 	slices atomic.Pointer[slice] // the oldest that may have permits
 	next   atomic.Int64          // no slice is asked for before this, by the monotonic clock; 0: now
 	least  atomic.Int64          // calls for fewer permits are asked for even so
@@ -46,39 +47,54 @@ type key struct {
 	resets int           // how often the state was deleted
 	calls  float64       // permits that were asked for, each counting less with time
 	at     time.Duration // to when
-	spent  int64         // permits that were spent or asked for directly since then
 	pause  float64
-	closed bool // calls go to the limiter
-	gone   bool // what a flight brings is given back
+	back   []Unused // to be given back
+	closed bool     // calls go to the limiter
+	gone   bool     // what a flight brings is given back
+}
+
+// decay lets what was asked for count less, up to now.
+func (k *key) decay(now time.Duration) {
+	if now > k.at {
+		k.calls *= math.Exp(-(now - k.at).Seconds() / k.memory.Seconds())
+		k.at = now
+	}
 }
 
 // demand is the permits a second that are asked for of k.
-func (k *key) demand(r Rule, now time.Duration) float64 {
-	memory := r.memory().Seconds()
-	if now > k.at {
-		k.calls *= math.Exp(-(now - k.at).Seconds() / memory)
-		k.at = now
+func (k *key) demand(now time.Duration) float64 {
+	k.decay(now)
+	k.calls += float64(k.denied.Swap(0))
+	calls := k.calls
+	for s := k.slices.Load(); s != nil; s = s.next.Load() {
+		calls += s.weight(s.n-max(s.left.Load(), 0), now, k.memory)
 	}
-	k.calls += float64(k.spent + k.denied.Swap(0))
-	k.spent = 0
-	return k.calls / memory
+	return calls / k.memory.Seconds()
 }
 
-// drop drops the slices that are over, and returns what is left of them if it is worth a call.
-func (k *key) drop(now Instant) (unused []Unused) {
+// drop drops the slices that are over or used up. What is left of them, if it is worth a call, goes back with the next
+// flight.
+func (k *key) drop(now Instant) {
 	for s := k.slices.Load(); s != nil; s = s.next.Load() {
 		over := !now.before(s.ends)
 		if !over && s.left.Load() != 0 {
 			break
 		}
 		u := s.close()
-		k.spent += s.n - int64(u.N)
-		if over && u.N >= worth {
-			unused = append(unused, u)
+		k.decay(now.Mono)
+		k.calls += s.weight(s.n-int64(u.N), now.Mono, k.memory)
+		if over && u.N >= worth && s.returnable(u) {
+			k.back = append(k.back, u)
 		}
 		k.slices.Store(s.next.Load())
 	}
-	return unused
+}
+
+// takeBack is what the next flight gives back.
+func (k *key) takeBack() []Unused {
+	back := k.back
+	k.back = nil
+	return back
 }
 
 // add puts a slice behind the others.

@@ -6,6 +6,7 @@
 package lease
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
 )
@@ -43,8 +44,10 @@ type Unused struct {
 type slice struct {
 	left  atomic.Int64 // at most n; below what is there while a call finds that it does not get all it wants
 	n     int64
+	from  time.Duration // when it was there, by the monotonic clock
 	ends  Instant
 	place Ticket
+	spare int64                 // no more than so many of them can come back; guarded by the key's mu
 	next  atomic.Pointer[slice] // that was taken after it
 }
 
@@ -66,6 +69,15 @@ const none = -1 << 62
 
 // close makes what is left unusable and returns it.
 func (s *slice) close() Unused { return Unused{s.place, int(max(s.left.Swap(none), 0))} }
+
+// returnable reports whether what is left of s may come back: all of it does, or nothing.
+func (s *slice) returnable(u Unused) bool { return u.N > 0 && int64(u.N) <= s.spare }
+
+// weight is what n permits that were spent since s was there count in a demand of this memory: they were spent half as
+// long ago on average.
+func (s *slice) weight(n int64, now, memory time.Duration) float64 {
+	return float64(n) * math.Exp(-(now-s.from).Seconds()/2/memory.Seconds())
+}
 
 // live is how many permits of s and the slices after it may be spent, and the end of the last of these.
 func live(s *slice, now Instant) (left int64) {

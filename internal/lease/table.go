@@ -68,9 +68,9 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	for s := k.slices.Load(); s != nil; s = s.next.Load() {
 		if left, ok := s.spend(int64(n), now); ok {
 			if left > s.n/4 || s.next.Load() != nil {
-				return k.allowed(left, now, nil)
+				return k.allowed(s, left, now, nil)
 			}
-			return k.allowed(left, now, t.ahead(k, left, now))
+			return k.allowed(s, left, now, t.ahead(k, left, now))
 		}
 	}
 	if k.slices.Load() == nil && k.denies(n, now) {
@@ -79,7 +79,11 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	return t.ask(k, n, now)
 }
 
-func (k *key) allowed(left int64, now Instant, f *Flight) Answer {
+// allowed is the answer to a call after which left permits of s are left.
+func (k *key) allowed(s *slice, left int64, now Instant, f *Flight) Answer {
+	if next := s.next.Load(); next != nil {
+		left += live(next, now)
+	}
 	return Answer{Verdict: Allowed, Left: int(left), ResetAfter: max(time.Duration(k.full.Load())-now.Mono, 0), Flight: f}
 }
 
@@ -108,7 +112,7 @@ func (t *Table) ahead(k *key, left int64, now Instant) *Flight {
 	if k.flight != nil || k.closed {
 		return nil
 	}
-	demand := k.demand(t.rule, now.Mono) + t.spending(k)
+	demand := k.demand(now.Mono)
 	early := min(max(ahead, 2*time.Duration(t.trip.Load())), t.rule.Long()/2)
 	if float64(left) > 1+demand*early.Seconds() {
 		return nil
@@ -127,14 +131,6 @@ func (t *Table) worth(demand float64, left int64) int {
 	return want
 }
 
-// spending is the demand that the slices which are not counted yet have met.
-func (t *Table) spending(k *key) (demand float64) {
-	for s := k.slices.Load(); s != nil; s = s.next.Load() {
-		demand += float64(s.n - max(s.left.Load(), 0))
-	}
-	return demand / t.rule.memory().Seconds()
-}
-
 // ask is what becomes of a call that found no permits.
 func (t *Table) ask(k *key, n int, now Instant) Answer {
 	k.mu.Lock()
@@ -142,10 +138,10 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 	if k.closed {
 		return Answer{}
 	}
-	back := k.drop(now)
+	k.drop(now)
 	for s := k.slices.Load(); s != nil; s = s.next.Load() { // another call has brought some
 		if left, ok := s.spend(int64(n), now); ok {
-			return k.allowed(left, now, nil)
+			return k.allowed(s, left, now, nil)
 		}
 	}
 	if n == 1 && k.flight != nil {
@@ -156,17 +152,17 @@ func (t *Table) ask(k *key, n int, now Instant) Answer {
 		a.Left = int(live(k.slices.Load(), now))
 		return a
 	}
-	k.spent += int64(n)
+	k.decay(now.Mono)
+	k.calls += float64(n)
 	left := live(k.slices.Load(), now)
-	want := t.worth(k.demand(t.rule, now.Mono)+t.spending(k), left)
+	want := t.worth(k.demand(now.Mono), left)
 	var f *Flight
 	if n == 1 {
 		f = t.fly(k, want, 1, now)
 	}
 	if f == nil { // all of several permits are there or none is taken, which a slice does not promise
-		f = &Flight{Waiting: n, table: t, key: k, sent: now, Ahead: t.fly(k, want, 0, now)}
+		f = &Flight{Waiting: n, Back: k.takeBack(), table: t, key: k, sent: now, Ahead: t.fly(k, want, 0, now)}
 	}
-	f.Back = back
 	return Answer{Verdict: Ask, Left: int(left), Flight: f}
 }
 
@@ -175,7 +171,10 @@ func (t *Table) fly(k *key, want, waiting int, now Instant) *Flight {
 	if want < few || k.flight != nil {
 		return nil
 	}
-	k.flight = &Flight{Want: want, Waiting: waiting, Long: t.rule.Long(), table: t, key: k, sent: now, resets: k.resets, over: make(chan struct{})}
+	k.flight = &Flight{
+		Want: want, Waiting: waiting, Long: t.rule.Long(), Back: k.takeBack(),
+		table: t, key: k, sent: now, resets: k.resets, over: make(chan struct{}),
+	}
 	return k.flight
 }
 
@@ -191,7 +190,7 @@ func (t *Table) find(name string, now Instant) *key {
 			if k := s.keys[i].Load(); k != nil && k.name == name {
 				return k
 			}
-			return s.learn(i, hash, name)
+			return s.learn(i, hash, name, t.rule.memory())
 		}
 	}
 	s.see(hash, now)
@@ -246,7 +245,7 @@ func (k *key) retire(now Instant) bool {
 }
 
 // learn is the key at a place that has its hash.
-func (s *set) learn(i int, hash uint64, name string) *key {
+func (s *set) learn(i int, hash uint64, name string, memory time.Duration) *key {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.hashes[i].Load() != hash {
@@ -258,7 +257,7 @@ func (s *set) learn(i int, hash uint64, name string) *key {
 		}
 		return nil // another key has the same hash
 	}
-	k := &key{name: name}
+	k := &key{name: name, memory: memory}
 	s.keys[i].Store(k)
 	return k
 }
@@ -273,6 +272,7 @@ func (t *Table) Forget(name string) {
 	defer k.mu.Unlock()
 	k.resets++
 	k.clear()
+	k.back = nil
 	k.pause = 0
 	k.next.Store(0)
 }
@@ -280,7 +280,7 @@ func (t *Table) Forget(name string) {
 // clear ends the slices.
 func (k *key) clear() (unused []Unused) {
 	for s := k.slices.Load(); s != nil; s = s.next.Load() {
-		if u := s.close(); u.N > 0 {
+		if u := s.close(); s.returnable(u) {
 			unused = append(unused, u)
 		}
 	}
@@ -306,7 +306,7 @@ func (t *Table) Close() (flights []*Flight) {
 func (t *Table) Drain(use func(name string, u Unused)) {
 	t.each(func(k *key) {
 		k.gone = true
-		for _, u := range k.clear() {
+		for _, u := range append(k.takeBack(), k.clear()...) {
 			use(k.name, u)
 		}
 	})

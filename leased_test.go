@@ -1,0 +1,571 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/ratelimittest"
+)
+
+// inBubble runs a test with a Redis whose clock is that of the processes.
+func inBubble(t *testing.T, test func(t *testing.T, e *ratelimittest.Env)) {
+	synctest.Test(t, func(t *testing.T) { test(t, ratelimittest.New(t)) })
+}
+
+// executions counts the commands of a client.
+type executions struct{ atomic.Int64 }
+
+func (x *executions) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) { return next(ctx, network, addr) }
+}
+
+func (x *executions) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		x.Add(1)
+		return next(ctx, cmd)
+	}
+}
+
+func (x *executions) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// heat makes a call every 2 ms for about 2 s, so that the key has slices, and returns the answer to the last. After each
+// call of l, the others make one.
+func heat(t *testing.T, e *ratelimittest.Env, l ratelimit.Limiter, key string, others ...ratelimit.Limiter) (r ratelimit.Result) {
+	for i := 0; i < 1000 || r.Remaining < 20; i++ {
+		e.Advance(2 * time.Millisecond)
+		r = must(t)(l.TryAcquire(ctx, key))
+		for _, other := range others {
+			must(t)(other.TryAcquire(ctx, key))
+		}
+	}
+	require.True(t, r.Allowed && r.Leased)
+	return r
+}
+
+// leasedBucket is a bucket of 1,000 a second with slices.
+func leasedBucket(e *ratelimittest.Env, opts ...ratelimit.PolicyOption) (*ratelimit.TokenBucket, *ratelimit.Leased) {
+	b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000))
+	return b, ratelimit.Must(ratelimit.NewLeased(b, opts...))
+}
+
+func TestAHotKeyHardlyAsksRedis(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		var asked executions
+		e.Client().AddHook(&asked)
+		_, l := leasedBucket(e)
+		heat(t, e, l, "hot")
+		from := asked.Load()
+		for range 2500 {
+			e.Advance(2 * time.Millisecond)
+			r := must(t)(l.TryAcquire(ctx, "hot"))
+			require.True(t, r.Allowed && r.Leased)
+		}
+		require.LessOrEqual(t, asked.Load()-from, int64(25), "5 s of slices of a quarter of a second")
+		one, two := must(t)(l.TryAcquireN(ctx, "hot", 2)), must(t)(l.TryAcquire(ctx, "hot"))
+		require.Equal(t, one.Remaining-1, two.Remaining)
+		require.Positive(t, two.ResetAfter)
+		two.Remaining, two.ResetAfter = 0, 0
+		require.Equal(t, ratelimit.Result{Allowed: true, Limit: 1000, Window: time.Second, Leased: true}, two)
+
+		from = asked.Load()
+		for i := range 10 {
+			require.False(t, must(t)(l.TryAcquire(ctx, fmt.Sprint("cold", i))).Leased)
+		}
+		require.Equal(t, int64(10), asked.Load()-from)
+	})
+}
+
+func TestADenialFromMemoryEndsWithItsRetryAfter(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		var asked executions
+		b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1), 5))
+		l := ratelimit.Must(ratelimit.NewLeased(b))
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 4)).Allowed)
+		want := must(t)(l.TryAcquireN(ctx, "k", 3))
+		require.Equal(t, 2*time.Second, want.RetryAfter)
+		e.Client().AddHook(&asked)
+		e.Advance(time.Second / 2)
+		require.Equal(t, ratelimit.Result{Limit: 5, Window: 5 * time.Second, RetryAfter: 3 * time.Second / 2, ResetAfter: 7 * time.Second / 2, Leased: true},
+			must(t)(l.TryAcquireN(ctx, "k", 3)))
+		require.Zero(t, asked.Load())
+		require.True(t, must(t)(l.TryAcquire(ctx, "k")).Allowed, "a permit is there")
+		e.Advance(5 * time.Second / 2)
+		require.True(t, must(t)(l.TryAcquireN(ctx, "k", 3)).Allowed)
+	})
+}
+
+// TestWhatOthersFindWhileASliceIsOut: to everybody but this process, its permits are taken; what it gives back is there
+// again.
+func TestWhatOthersFindWhileASliceIsOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		b, l := leasedBucket(e)
+		must(t)(b.TryAcquireN(ctx, "k", 500)) // of a bucket that is nearly full, nothing comes back
+		r := heat(t, e, l, "k", b)
+		left := must(t)(b.Peek(ctx, "k")).Remaining
+		require.Equal(t, left, must(t)(l.Peek(ctx, "k")).Remaining, "a look asks Redis")
+		taken, _, err := l.TryAcquireUpTo(ctx, "k", 1000)
+		require.NoError(t, err)
+		require.Equal(t, left, taken)
+		require.False(t, must(t)(b.TryAcquire(ctx, "k")).Allowed)
+		require.Equal(t, r.Remaining-1, must(t)(l.TryAcquire(ctx, "k")).Remaining)
+		require.NoError(t, l.Close(ctx))
+		require.Equal(t, r.Remaining-1, must(t)(b.Peek(ctx, "k")).Remaining)
+		require.NoError(t, l.Close(ctx), "a second time does nothing")
+		r = must(t)(l.TryAcquire(ctx, "k"))
+		require.True(t, r.Allowed && !r.Leased)
+	})
+}
+
+func TestAResetEndsTheSlicesOfThisProcess(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		b, l := leasedBucket(e)
+		heat(t, e, l, "k")
+		require.NoError(t, l.Reset(ctx, "k"))
+		taken, _, err := b.TryAcquireUpTo(ctx, "k", 1000)
+		require.NoError(t, err)
+		require.Equal(t, 1000, taken)
+		require.False(t, must(t)(l.TryAcquire(ctx, "k")).Allowed)
+	})
+}
+
+// TestASliceInAnOutage is spent to its end. Then callers get the outage, and those who wait for a slice too.
+func TestASliceInAnOutage(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		_, l := leasedBucket(e)
+		fallback := ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll()))
+		left := heat(t, e, l, "k").Remaining
+		e.Down()
+		for range left {
+			require.True(t, must(t)(fallback.TryAcquire(ctx, "k")).Allowed)
+		}
+		require.Equal(t, ratelimit.Result{RetryAfter: time.Second, ResetAfter: time.Second, Fallback: true}, must(t)(fallback.TryAcquire(ctx, "k")))
+		var failed atomic.Int64
+		for range 20 {
+			go func() {
+				if _, err := l.TryAcquire(ctx, "k"); err != nil {
+					failed.Add(1)
+				}
+			}()
+		}
+		synctest.Wait()
+		require.Equal(t, int64(20), failed.Load())
+		e.Up()
+		e.Advance(time.Second)
+		heat(t, e, l, "k")
+		e.Down()
+		require.ErrorContains(t, l.Close(ctx), `ratelimit: close: slices were not given back, such as that of ratelimit: token bucket "default", key "k": `)
+	})
+}
+
+// TestACallerWhoLeaves does not take what others wait for, and does not end the flight.
+func TestACallerWhoLeaves(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		b, l := leasedBucket(e)
+		for range heat(t, e, l, "k").Remaining {
+			must(t)(l.TryAcquire(ctx, "k"))
+		}
+		e.Advance(time.Second / 2) // the slice has ended
+		e.Slow(100 * time.Millisecond)
+		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		defer cancel()
+		var results [3]error
+		go func() { _, results[0] = l.TryAcquire(soon, "k") }()
+		synctest.Wait()
+		go func() { _, results[1] = l.TryAcquire(soon, "k") }()
+		go func() { _, results[2] = l.TryAcquire(ctx, "k") }()
+		e.Advance(20 * time.Millisecond)
+		require.ErrorIs(t, results[0], context.DeadlineExceeded)
+		require.ErrorContains(t, results[0], `token bucket "default", key "k"`)
+		require.ErrorIs(t, results[1], context.DeadlineExceeded)
+		e.Advance(time.Second / 5)
+		require.NoError(t, results[2])
+		e.Up()
+		left := must(t)(b.Peek(ctx, "k")).Remaining
+		r := must(t)(l.TryAcquire(ctx, "k"))
+		require.True(t, r.Leased && r.Allowed)
+		require.Equal(t, left, must(t)(b.Peek(ctx, "k")).Remaining)
+
+		_, err := l.TryAcquire(soon, "k")
+		require.ErrorIs(t, err, context.DeadlineExceeded, "the context had ended before")
+	})
+}
+
+// TestAHookThatPanics in a goroutine of a slice does not end the process.
+func TestAHookThatPanics(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		_, l := leasedBucket(e)
+		for range heat(t, e, l, "k").Remaining {
+			must(t)(l.TryAcquire(ctx, "k"))
+		}
+		e.Advance(time.Second / 2)
+		e.Client().AddHook(&panicking{})
+		_, err := l.TryAcquire(ctx, "k")
+		require.ErrorContains(t, err, "panicked")
+	})
+}
+
+type panicking struct{ executions }
+
+func (*panicking) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(context.Context, redis.Cmder) error { panic("a hook") }
+}
+
+// TestWhatGoesPastSlices: every operation but taking n permits, and claims with others, ask Redis.
+func TestWhatGoesPastSlices(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		var seen []ratelimit.Observation
+		observe := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { seen = append(seen, o) })
+		b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000, observe))
+		l := ratelimit.Must(ratelimit.NewLeased(b, observe))
+		heat(t, e, l, "k")
+		seen = nil
+		ticket, _, err := l.Estimate(ctx, "k", 5)
+		require.NoError(t, err)
+		require.NoError(t, ticket.Settle(ctx, 1))
+		must(t)(l.Charge(ctx, "k", 1))
+		_, err = l.Reserve(ctx, "k", 1, time.Second)
+		require.NoError(t, err)
+		must(t)(l.Peek(ctx, "k"))
+		_, _, err = l.TryAcquireUpTo(ctx, "k", 3)
+		require.NoError(t, err)
+		other := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1), 1, ratelimit.WithName("other")))
+		all, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, "k", 1), ratelimit.ClaimOf(other, "k", 1))
+		require.NoError(t, err)
+		require.True(t, all.Allowed)
+		require.False(t, all.Parts[0].Result.Leased)
+		var calls []ratelimit.Call
+		for _, o := range seen {
+			require.Equal(t, ratelimit.SourceRedis, o.Source)
+			calls = append(calls, o.Call)
+		}
+		require.Equal(t, []ratelimit.Call{"estimate", "settle", "charge", "reserve", "peek", "up to", "acquire"}, calls)
+	})
+}
+
+// TestWhatIsObservedOfSlices: the sum of what leases took, less what was spent and given back, is what is held or lost.
+func TestWhatIsObservedOfSlices(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		var mu sync.Mutex
+		taken := map[ratelimit.Source]map[ratelimit.Call]int{}
+		observe := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+			mu.Lock()
+			defer mu.Unlock()
+			require.Equal(t, "api", o.Limiter)
+			require.NoError(t, o.Err)
+			if taken[o.Source] == nil {
+				taken[o.Source] = map[ratelimit.Call]int{}
+			}
+			if o.Call == "return" {
+				taken[o.Source][o.Call] += o.N
+			}
+			taken[o.Source][o.Call] += o.Taken
+		})
+		b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000, ratelimit.WithName("api"), observe))
+		l := ratelimit.Must(ratelimit.NewLeased(b, observe))
+		others := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000, ratelimit.WithName("api")))
+		must(t)(others.TryAcquireN(ctx, "k", 500))
+		heat(t, e, l, "k", others)
+		require.NoError(t, l.Close(ctx))
+		leased := taken[ratelimit.SourceRedis]["lease"]
+		spent, back := taken[ratelimit.SourceLease]["acquire"], taken[ratelimit.SourceRedis]["return"]
+		require.Positive(t, spent)
+		require.Positive(t, back)
+		require.GreaterOrEqual(t, leased, spent+back)
+		require.Less(t, leased, spent+back+100, "lost, or taken for callers who waited")
+		require.Len(t, taken, 2)
+	})
+}
+
+// TestWithMaxSlice: no more permits than that are here, however great the demand is.
+func TestWithMaxSlice(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		_, l := leasedBucket(e, ratelimit.WithMaxSlice(12))
+		most := 0
+		for range 3000 {
+			e.Advance(time.Millisecond)
+			if r := must(t)(l.TryAcquire(ctx, "k")); r.Leased {
+				most = max(most, r.Remaining)
+			}
+		}
+		require.LessOrEqual(t, most, 11, "one was spent")
+		require.GreaterOrEqual(t, most, 9)
+	})
+}
+
+func TestLimitersThatCannotBeLeased(t *testing.T) {
+	c := limitertest.Offline(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(c, 1, time.Second))
+	for _, test := range []struct {
+		l    ratelimit.Limiter
+		says string
+	}{
+		{nil, "the limiter is nil"},
+		{window, "*ratelimit.FixedWindow: only permits of a TokenBucket or a LeakyBucket can be leased"},
+		{ratelimit.Must(ratelimit.NewSlidingLog(c, []ratelimit.Rule{{Limit: 1, Window: time.Second}})), "use a token bucket with n per window"},
+		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithClock(time.Now))), "WithClock: a slice ends by the server's clock; leave the option out"},
+		{ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 1)), "its permits are in this process already"},
+		{ratelimit.Must(ratelimit.NewAll(bucket, window)), "put a Leased around a limit that is asked alone"},
+		{ratelimit.Must(ratelimit.NewDenyCache(bucket)), "*ratelimit.DenyCache: it goes around the Leased"},
+		{ratelimit.Must(ratelimit.NewFallback(bucket, ratelimit.AllowAll())), "*ratelimit.Fallback: it goes around the Leased"},
+		{shadowed(bucket), "*ratelimit.Shadow: it goes around the Leased"},
+		{chosen(bucket), "*ratelimit.Choice: it goes around the Leased"},
+		{ratelimit.Must(ratelimit.NewLeased(bucket)), "*ratelimit.Leased: it goes around the Leased"},
+		{struct{ *ratelimit.TokenBucket }{bucket}, "it is no limiter of this package"},
+		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 10)), "the bucket refills in 10ms, so that slices would end before they are here; let the burst be at least 20"},
+		{ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 30, ratelimit.WithHeadroom(15))), "let the burst be at least 35"},
+	} {
+		_, err := ratelimit.NewLeased(test.l)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, "NewLeased: ")
+		require.ErrorContains(t, err, test.says)
+	}
+	for _, ok := range []ratelimit.Limiter{
+		bucket, ratelimit.Must(ratelimit.NewLeakyBucket(c, ratelimit.PerHour(1), 1)),
+		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 20)),
+		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1000), 35, ratelimit.WithHeadroom(15))),
+		ratelimit.Must(ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 1, ratelimit.WithRefillEvery(time.Second), ratelimit.WithoutMerging())),
+	} {
+		_, err := ratelimit.NewLeased(ok)
+		require.NoError(t, err)
+	}
+	_, err := ratelimit.NewLeased(bucket, ratelimit.WithMaxSlice(7))
+	require.EqualError(t, err, "ratelimit: invalid configuration: WithMaxSlice: 7 is below 8, the fewest that are worth a call; leave out the Leased to hold none")
+}
+
+// A spending is permits that were used at some time within a call.
+type spending struct {
+	from, to time.Time
+	n        int
+}
+
+// excess is by how much the permits that were surely used within some interval exceed burst + rate × the interval.
+func excess(used []spending, rate float64, burst int) (worst float64) {
+	worst = -float64(burst)
+	used = slices.Clone(used)
+	slices.SortFunc(used, func(a, b spending) int { return a.to.Compare(b.to) })
+	for _, a := range used {
+		n := 0
+		for _, u := range used {
+			if !u.from.Before(a.from) {
+				n += u.n
+				worst = max(worst, float64(n-burst)-rate*u.to.Sub(a.from).Seconds())
+			}
+		}
+	}
+	return worst
+}
+
+// TestProcessesWithSlicesKeepTheRule: random histories of processes that lease, of plain callers, and of another rule of the
+// same name, with estimates, reservations, lost and late replies, callers who leave, and processes that close or die.
+func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
+	rng := model.Seeded(limitertest.Seed(t))
+	var here, all int
+	tightest := -1000.0
+	for range limitertest.Rounds(400, 30) {
+		inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+			h := newLeasedHistory(e, rng)
+			for range 60 {
+				h.step(t)
+			}
+			e.Up()
+			e.Advance(10 * time.Second)
+			worst := excess(h.used, h.rate, h.burst)
+			require.LessOrEqual(t, worst, 1e-6, "%+v", h.used)
+			tightest = max(tightest, worst)
+			for _, u := range h.used {
+				all += u.n
+			}
+			here += h.here
+		})
+	}
+	t.Logf("%d permits were used, %d of them of slices; the rule was met but for %.2f permits", all, here, -tightest)
+	require.Greater(t, 4*here, all, "a quarter of the permits")
+	require.Greater(t, tightest, -2.0)
+}
+
+type leasedHistory struct {
+	env     *ratelimittest.Env
+	rng     *rand.Rand
+	rate    float64 // the fastest
+	burst   int     // the largest
+	buckets []ratelimit.Limiter
+	leased  []*ratelimit.Leased // by all buckets, several each
+	of      []ratelimit.Limiter
+
+	mu   sync.Mutex // guards what follows
+	used []spending
+	here int
+}
+
+func newLeasedHistory(e *ratelimittest.Env, rng *rand.Rand) *leasedHistory {
+	h := &leasedHistory{env: e, rng: rng}
+	leaky := rng.IntN(2) == 0
+	for range 1 + rng.IntN(2) {
+		count, burst := 20+rng.IntN(300), 40+rng.IntN(200)
+		h.rate, h.burst = max(h.rate, float64(count)), max(h.burst, burst)
+		var l ratelimit.Limiter
+		if leaky {
+			l = ratelimit.Must(ratelimit.NewLeakyBucket(e.Client(), ratelimit.PerSecond(count), burst, ratelimit.WithExactReturns()))
+		} else {
+			l = ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(count), burst, ratelimit.WithExactReturns()))
+		}
+		h.buckets = append(h.buckets, l)
+		for range 1 + rng.IntN(3) {
+			h.leased, h.of = append(h.leased, ratelimit.Must(ratelimit.NewLeased(l))), append(h.of, l)
+		}
+	}
+	return h
+}
+
+func (h *leasedHistory) uses(u spending, here bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.used = append(h.used, u)
+	if here {
+		h.here += u.n
+	}
+}
+
+func (h *leasedHistory) take(ctx context.Context, l ratelimit.Limiter, n int) {
+	from := time.Now()
+	if r, err := l.TryAcquireN(ctx, "k", n); err == nil && r.Allowed {
+		h.uses(spending{from, time.Now(), n}, r.Leased)
+	}
+}
+
+func (h *leasedHistory) step(t *testing.T) {
+	rng, i := h.rng, h.rng.IntN(len(h.leased))
+	bucket := h.buckets[rng.IntN(len(h.buckets))]
+	switch rng.IntN(40) {
+	case 0:
+		h.env.LoseReplies(1)
+	case 1:
+		h.env.Slow(time.Duration(1+rng.IntN(80)) * time.Millisecond)
+	case 2:
+		h.env.Up()
+	case 3: // a process ends, and a new one begins
+		if rng.IntN(2) == 0 {
+			_ = h.leased[i].Close(ctx)
+		}
+		h.leased[i] = ratelimit.Must(ratelimit.NewLeased(h.of[i]))
+	case 4:
+		from, n := time.Now(), 1+rng.IntN(10)
+		if ticket, _, err := bucket.(ratelimit.Settler).Estimate(ctx, "k", n); err == nil && ticket != nil {
+			took, actual, hold := time.Now(), rng.IntN(n+1), time.Duration(rng.IntN(200))*time.Millisecond
+			h.uses(spending{from, took, actual}, false)
+			go func() {
+				time.Sleep(hold)
+				if ticket.Settle(ctx, actual) != nil {
+					return
+				}
+			}()
+		}
+	case 5:
+		n := 1 + rng.IntN(10)
+		if r, err := h.leased[i].Reserve(ctx, "k", n, time.Second); err == nil {
+			if due := time.Now().Add(r.Delay()); r.Delay() > 0 && rng.IntN(2) == 0 {
+				_ = r.Cancel(ctx)
+			} else {
+				h.uses(spending{due, due, n}, false)
+			}
+		}
+	case 6:
+		soon, cancel := context.WithTimeout(ctx, time.Duration(1+rng.IntN(30))*time.Millisecond)
+		defer cancel()
+		h.take(soon, h.leased[i], 1)
+	case 7, 8, 9:
+		for range 1 + rng.IntN(10) {
+			h.take(ctx, bucket, 1+rng.IntN(3))
+		}
+	case 10:
+		h.env.Advance(time.Duration(rng.IntN(1500)) * time.Millisecond)
+	case 11, 12:
+		for range 1 + rng.IntN(30) {
+			go h.take(ctx, h.leased[i], 1)
+		}
+		synctest.Wait()
+	default:
+		pause := time.Duration(rng.IntN(6)) * time.Millisecond
+		for range 1 + rng.IntN(80) {
+			h.env.Advance(pause)
+			n := 1
+			if rng.IntN(10) == 0 {
+				n = 1 + rng.IntN(4)
+			}
+			h.take(ctx, h.leased[i], n)
+		}
+	}
+}
+
+// TestManyCallersOfSlices run at once in real time, and get at most what the rule allows.
+func TestManyCallersOfSlices(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	client := s.Client.(*redis.Client)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(2000), 1000))
+	s.Move(time.Now())
+	processes := make([]*ratelimit.Leased, 3)
+	for i := range processes {
+		processes[i] = ratelimit.Must(ratelimit.NewLeased(bucket))
+	}
+	var taken atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 24 {
+		wg.Go(func() {
+			for range limitertest.Rounds(4000, 1000) {
+				r, err := processes[i%3].TryAcquireN(ctx, "k", 1+i%2)
+				require.NoError(t, err)
+				if r.Allowed {
+					taken.Add(int64(1 + i%2))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, taken.Load(), int64(1000), "the server's clock stands still")
+	require.GreaterOrEqual(t, taken.Load(), int64(1000-250*3))
+	for _, l := range processes {
+		require.NoError(t, l.Close(ctx))
+	}
+}
+
+func TestDebug(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		ob := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+			if o.Call != "acquire" {
+				t.Log(time.Now().UnixMilli()%100000, o.Call, o.N, o.Taken, o.Result.Remaining)
+			}
+		})
+		b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000))
+		l := ratelimit.Must(ratelimit.NewLeased(b, ob))
+		heat(t, e, l, "k")
+		for range 2500 {
+			e.Advance(2 * time.Millisecond)
+			must(t)(l.TryAcquire(ctx, "k"))
+		}
+		s, _ := e.Client().Get(ctx, "ratelimit:default:tokenbucket{k}").Result()
+		t.Log(s)
+		b.TryAcquireUpTo(ctx, "k", 1000)
+		s, _ = e.Client().Get(ctx, "ratelimit:default:tokenbucket{k}").Result()
+		t.Log(s)
+		l.Close(ctx)
+		s, _ = e.Client().Get(ctx, "ratelimit:default:tokenbucket{k}").Result()
+		t.Log(s)
+	})
+}
