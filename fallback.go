@@ -38,6 +38,7 @@ import (
 type Fallback struct {
 	policied
 	outages
+	leased *Leased // the primary, if that may answer before anything else
 }
 
 func (f *Fallback) kind() kind { return f.outages.kind(f) }
@@ -56,7 +57,26 @@ func NewFallback(primary, secondary Limiter, opts ...PolicyOption) (*Fallback, e
 	if err := f.build(newFallback, primary, secondary, opts); err != nil {
 		return nil, err
 	}
+	if l, ok := primary.(*Leased); ok && l.watch == nil && !f.follows {
+		f.leased = l
+	}
 	return f, nil
+}
+
+// TryAcquire is TryAcquireN(ctx, key, 1).
+func (f *Fallback) TryAcquire(ctx context.Context, key string) (Result, error) {
+	return f.TryAcquireN(ctx, key, 1)
+}
+
+// TryAcquireN takes n permits of key, all or none. What a [Leased] knows as the primary needs neither the budget nor the
+// breaker.
+func (f *Fallback) TryAcquireN(ctx context.Context, key string, n int) (Result, error) {
+	if f.leased != nil {
+		if r, ok := f.leased.atOnce(ctx, key, n); ok {
+			return r, nil
+		}
+	}
+	return f.policied.TryAcquireN(ctx, key, n)
 }
 
 // Reset resets key in both limiters, each even if the other fails, and the error wraps the errors of both. Neither

@@ -156,6 +156,23 @@ func (l *Leased) TryAcquireN(ctx context.Context, key string, n int) (Result, er
 	return l.acquire(ctx, key, n, nil)
 }
 
+// atOnce is the answer to a call that is known in this process, if there is one.
+func (l *Leased) atOnce(ctx context.Context, key string, n int) (Result, bool) {
+	if !l.takes(ctx, key, n) {
+		return Result{}, false
+	}
+	switch a := l.table.TakeAtOnce(key, n, l.now()); a.Verdict {
+	case lease.Allowed:
+		if a.Flight != nil {
+			l.fly(a.Flight, nil)
+		}
+		return l.allowed(a.Left, a.ResetAfter), true
+	case lease.Denied:
+		return l.denied(a.Left, a.RetryAfter, a.ResetAfter), true
+	}
+	return Result{}, false
+}
+
 // takes reports whether slices may answer. Otherwise the limiter does, and its errors are the caller's.
 func (l *Leased) takes(ctx context.Context, key string, n int) bool {
 	return l.table != nil && 0 < n && n <= l.core.most && 0 < len(key) && len(key) <= maxLeasedKey && ctx.Err() == nil

@@ -148,11 +148,17 @@ func TestAResetEndsTheSlicesOfThisProcess(t *testing.T) {
 func TestASliceInAnOutage(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
 		_, l := leasedBucket(e)
-		fallback := ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll()))
+		breaker := &ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour}
+		fallback := ratelimit.Must(ratelimit.NewFallback(l, ratelimit.DenyAll(), ratelimit.WithBreaker(breaker)))
+		other := ratelimit.Must(ratelimit.NewFallback(ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1), 1, ratelimit.WithName("other"))),
+			ratelimit.DenyAll(), ratelimit.WithBreaker(breaker)))
 		left := heat(t, e, l, "k").Remaining
 		e.Down()
-		for range left {
-			require.True(t, must(t)(fallback.TryAcquire(ctx, "k")).Allowed)
+		must(t)(other.TryAcquire(ctx, "k"))
+		require.Equal(t, ratelimit.BreakerOpen, breaker.State())
+		for i := range left {
+			r := must(t)(fallback.TryAcquire(ctx, "k"))
+			require.True(t, r.Allowed && r.Leased, "%d of %d: an open breaker keeps nobody from the slice", i, left)
 		}
 		require.Equal(t, ratelimit.Result{RetryAfter: time.Second, ResetAfter: time.Second, Fallback: true}, must(t)(fallback.TryAcquire(ctx, "k")))
 		var failed atomic.Int64

@@ -152,6 +152,7 @@ func (f *Flight) Lost(err error) {
 	f.key.mu.Lock()
 	defer f.key.mu.Unlock()
 	f.outcome.Err = err
+	f.key.lost = f.sent.Mono
 	f.end()
 }
 

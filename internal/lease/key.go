@@ -24,12 +24,13 @@ func (r Rule) Long() time.Duration { return min(r.Refill/4, longest) }
 func (r Rule) memory() time.Duration { return max(time.Second, 4*r.Long()) }
 
 const (
-	few    = 8                    // fewer permits than these are no slice: the call goes to the limiter
-	worth  = 4                    // as many unused permits are worth a call that gives them back
-	ahead  = 4 * time.Millisecond // the next slice is asked for when the permits left last so long, or twice a round trip
-	busy   = 8                    // permits of a full refill are asked for here: then direct calls pause too if denied
-	pauses = 4                    // calls that are denied in the first pause
-	mostly = 200                  // and at most
+	few    = 8                      // fewer permits than these are no slice: the call goes to the limiter
+	worth  = 4                      // as many unused permits are worth a call that gives them back
+	ahead  = 4 * time.Millisecond   // the next slice is asked for when the permits left last so long, or twice a round trip
+	busy   = 8                      // permits of a full refill are asked for here: then direct calls pause too if denied
+	again  = 100 * time.Millisecond // after a lost flight, the next one is not asked for ahead for so long
+	pauses = 4                      // calls that are denied in the first pause
+	mostly = 200                    // and at most
 )
 
 // A key is what this process knows of one.
@@ -48,9 +49,10 @@ type key struct {
 	calls  float64       // permits that were asked for, each counting less with time
 	at     time.Duration // to when
 	pause  float64
-	back   []Unused // to be given back
-	closed bool     // calls go to the limiter
-	gone   bool     // what a flight brings is given back
+	lost   time.Duration // when the last flight that was lost had begun
+	back   []Unused      // to be given back
+	closed bool          // calls go to the limiter
+	gone   bool          // what a flight brings is given back
 }
 
 // decay lets what was asked for count less, up to now.

@@ -65,6 +65,23 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	if k == nil {
 		return Answer{}
 	}
+	if a := t.atOnce(k, n, now); a.Verdict != Direct {
+		return a
+	}
+	return t.ask(k, n, now)
+}
+
+// TakeAtOnce is Take for a call that is decided otherwise if it is not decided at once: then it does nothing.
+func (t *Table) TakeAtOnce(name string, n int, now Instant) Answer {
+	k := t.known(name)
+	if k == nil || t.over.Load() {
+		return Answer{}
+	}
+	return t.atOnce(k, n, now)
+}
+
+// atOnce allows or denies a call, or returns Direct.
+func (t *Table) atOnce(k *key, n int, now Instant) Answer {
 	for s := k.slices.Load(); s != nil; s = s.next.Load() {
 		if left, ok := s.spend(int64(n), now); ok {
 			if left > s.n/4 || s.next.Load() != nil {
@@ -76,7 +93,7 @@ func (t *Table) Take(name string, n int, now Instant) Answer {
 	if k.slices.Load() == nil && k.denies(n, now) {
 		return k.deniedNow(n, now)
 	}
-	return t.ask(k, n, now)
+	return Answer{}
 }
 
 // allowed is the answer to a call after which left permits of s are left.
@@ -109,7 +126,7 @@ func (t *Table) ahead(k *key, left int64, now Instant) *Flight {
 		return nil
 	}
 	defer k.mu.Unlock()
-	if k.flight != nil || k.closed {
+	if k.flight != nil || k.closed || now.Mono < k.lost+again {
 		return nil
 	}
 	demand := k.demand(now.Mono)
@@ -257,7 +274,7 @@ func (s *set) learn(i int, hash uint64, name string, memory time.Duration) *key 
 		}
 		return nil // another key has the same hash
 	}
-	k := &key{name: name, memory: memory}
+	k := &key{name: name, memory: memory, lost: -again}
 	s.keys[i].Store(k)
 	return k
 }
