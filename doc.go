@@ -32,7 +32,7 @@
 //   - Plans, and limits that change or come with the call: [NewChoice], [TokenBucket.With].
 //     [WithHeadroom] leaves the last permits of a key to more important callers.
 //   - Policies around a limiter: [NewFallback] for outages, [NewDenyCache] answers denials from memory,
-//     [NewShadow] tries a limit without enforcing it.
+//     [NewLeased] spends permits of hot keys in this process, [NewShadow] tries a limit without enforcing it.
 //   - HTTP: package httplimit has keys that clients cannot forge, 429 with Retry-After, and the fields that
 //     tell clients what is left. Modules grpclimit and connectlimit do so for gRPC and Connect.
 //   - Observing: [WithObserver] calls a function for each call. Package observe logs denials and counts the keys

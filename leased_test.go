@@ -384,7 +384,7 @@ func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	var here, all int
 	tightest := -1000.0
-	for range limitertest.Rounds(400, 30) {
+	for range limitertest.Rounds(400, 12) {
 		inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
 			h := newLeasedHistory(e, rng)
 			for range 60 {
