@@ -402,7 +402,7 @@ func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
 		})
 	}
 	t.Logf("%d permits were used, %d of them of slices; the rule was met but for %.2f permits", all, here, -tightest)
-	require.Greater(t, 4*here, all, "a quarter of the permits")
+	require.Greater(t, 10*here, all, "a tenth of the permits")
 	require.Greater(t, tightest, -2.0)
 }
 
@@ -502,6 +502,19 @@ func (h *leasedHistory) step(t *testing.T) {
 		}
 	case 10:
 		h.env.Advance(time.Duration(rng.IntN(1500)) * time.Millisecond)
+	case 13, 14, 15: // slices are spent at the last moment, or after it, when others have taken what came back
+		h.env.Advance(time.Duration(rng.Float64() * 0.6 * float64(h.burst) / h.rate * float64(time.Second)))
+		for range 2 * h.burst {
+			if r, err := bucket.Peek(ctx, "k"); err != nil || !r.Allowed {
+				break
+			}
+			h.take(ctx, bucket, 1)
+		}
+		for _, l := range h.leased {
+			for range 50 {
+				h.take(ctx, l, 1)
+			}
+		}
 	case 11, 12:
 		for range 1 + rng.IntN(30) {
 			go h.take(ctx, h.leased[i], 1)
