@@ -64,6 +64,15 @@ func TestASliceIsSpentUntilItsEndByEitherClock(t *testing.T) {
 
 var errLost = errors.New("lost")
 
+// TestASliceEndsEarlierThanItsReplyWouldHaveIt: its time counts from before it was asked for.
+func TestASliceEndsEarlierThanItsReplyWouldHaveIt(t *testing.T) {
+	table := spent(t)
+	a := table.Take("k", 1, at(0))
+	a.Flight.Landed(Reply{Taken: 9, Lasts: 250 * time.Millisecond, Left: 700}, at(200*time.Millisecond))
+	require.Equal(t, Allowed, table.Take("k", 1, at(249*time.Millisecond)).Verdict)
+	require.Equal(t, Ask, table.Take("k", 1, at(250*time.Millisecond)).Verdict)
+}
+
 func TestCallersWaitForAFlight(t *testing.T) {
 	table := spent(t)
 	first := table.Take("k", 1, at(1))
