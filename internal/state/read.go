@@ -49,7 +49,7 @@ func Read(ctx context.Context, c redis.Cmdable, names []string, entries int) ([]
 		}
 		states[i] = all[i].state
 		if s := &states[i]; s.Err != nil { // a part of it may have been read
-			s.Used, s.AtMost, s.Empty, s.Promised, s.Paused, s.Strikes, s.Rule = 0, false, 0, 0, 0, 0, Rule{}
+			s.Used, s.AtMost, s.Empty, s.Leased, s.Promised, s.Paused, s.Strikes, s.Rule = 0, false, 0, 0, 0, 0, 0, Rule{}
 		}
 	}
 	return states, nil

@@ -34,6 +34,9 @@ type State struct {
 	// Empty is how long it takes, if nobody takes more, until nothing is used.
 	Empty time.Duration
 
+	// Leased is how long processes may spend slices of it that are out.
+	Leased time.Duration
+
 	// Promised is how long permits are promised to callers that wait.
 	Promised time.Duration
 

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-var bucketState = regexp.MustCompile(`^(\d{1,16})/(\d+)(?:\+(\d+))?/([1-9]\d*)/([1-9]\d*)(?:/([1-9]\d*))?(@\d*)?(?:~\d+[\d,]*)?(?:!(\d+)(?:;.*)?)?$`) // behind "~" are slices that are out, behind ";" are cancels that wait
+var bucketState = regexp.MustCompile(`^(\d{1,16})/(\d+)(?:\+(\d+))?/([1-9]\d*)/([1-9]\d*)(?:/([1-9]\d*))?(@\d*)?(?:~(\d+)[\d,]*)?(?:!(\d+)(?:;.*)?)?$`) // behind "~" are slices that are out, behind ";" are cancels that wait
 
 // bucket reads the state of a token bucket or a leaky bucket. A microsecond restores flow units, and
 // permit units are a permit.
@@ -17,16 +17,16 @@ func (s *State) bucket(text string, now int64) error {
 	if m == nil {
 		return s.corrupt()
 	}
-	for i, otherwise := range map[int]string{3: "0", 6: "1", 8: "0"} {
+	for i, otherwise := range map[int]string{3: "0", 6: "1", 8: "0", 9: "0"} {
 		if m[i] == "" {
 			m[i] = otherwise
 		}
 	}
-	n, ok := numbers(m[1], m[2], m[3], m[4], m[5], m[6], m[8])
+	n, ok := numbers(m[1], m[2], m[3], m[4], m[5], m[6], m[8], m[9])
 	if !ok {
 		return s.corrupt()
 	}
-	at, level, rest, permit, flow, every, promise := n[0], n[1], n[2], n[3], n[4], n[5], n[6]
+	at, level, rest, permit, flow, every, leased, promise := n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7]
 	s.CallersClock = m[7] != ""
 	s.Rule = Rule{Permits: flow, Per: micros(permit)}
 	if every > 1 {
@@ -35,6 +35,7 @@ func (s *State) bucket(text string, now int64) error {
 	if at > now && !s.CallersClock { // the server's clock stepped back
 		at = now
 	}
+	s.Leased = micros(max(at+leased-now, 0))
 	s.Promised = micros(max(at+promise-now, 0))
 
 	missing := big.NewInt(level)

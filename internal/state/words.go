@@ -22,6 +22,9 @@ func (s State) Words() string {
 		return s.pauseWords()
 	}
 	words := []string{s.count(), s.rule()}
+	if s.Leased > 0 {
+		words = append(words, fmt.Sprintf("Slices of it may be spent in processes for the next %s.", Brief(s.Leased)))
+	}
 	if s.Promised > 0 {
 		words = append(words, fmt.Sprintf("Permits are promised to callers that wait, for the next %s.", Brief(s.Promised)))
 	}

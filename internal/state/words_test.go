@@ -1,6 +1,7 @@
 package state_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -78,6 +79,18 @@ func TestWordsOfPromises(t *testing.T) {
 	require.NoError(t, all[1].Cancel(t.Context())) // it waits until the one behind it is cancelled too
 	require.Contains(t, s.Admin.Get(t.Context(), key).Val(), ";")
 	require.Equal(t, want, words())
+}
+
+// TestWordsOfSlices: a process has permits of a bucket that it may spend for a while.
+func TestWordsOfSlices(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	const key = "ratelimit:default:tokenbucket{k}"
+	held := fmt.Sprintf("%d/430000/10000/1~250000,7,0,100", s.Now.UnixMicro()-50_000)
+	require.NoError(t, s.Admin.Set(t.Context(), key, held, time.Minute).Err())
+	states, err := state.Read(t.Context(), s.Admin, []string{key}, 1)
+	require.NoError(t, err)
+	require.Equal(t, "38 permits are missing; the bucket is full in 380 ms. The rule that wrote it: 1 permit comes back every 10 ms. "+
+		"Slices of it may be spent in processes for the next 200 ms.", states[0].Words())
 }
 
 func TestWordsOfResults(t *testing.T) {
