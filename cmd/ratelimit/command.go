@@ -74,7 +74,7 @@ func (p program) root() *cobra.Command {
 		}
 		return err
 	})
-	root.AddCommand(p.topCommand(), p.inspectCommand(), p.peekCommand(), p.resetCommand(), p.pauseCommand(), p.liftCommand(), p.replayCommand(), p.scriptsCommand(), p.checkCommand())
+	root.AddCommand(p.topCommand(), p.inspectCommand(), p.peekCommand(), p.resetCommand(), p.pauseCommand(), p.liftCommand(), p.replayCommand(), p.scriptsCommand(), p.checkCommand(), p.serveCommand())
 	return root
 }
 

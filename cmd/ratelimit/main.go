@@ -5,6 +5,7 @@
 //	ratelimit replay access.log          what would this limit have done to that traffic?
 //	ratelimit scripts --find 0221dd      the script that SLOWLOG or an error names
 //	ratelimit check limits.yaml          the mistakes in a file of limits
+//	ratelimit serve --config folder      limits for Envoy
 //
 // Each command explains its flags with --help.
 package main

@@ -165,8 +165,12 @@ func (v Value) List() []Value {
 		return nil
 	}
 	var all []Value
+	at := strings.LastIndex(v.what, ": ") + 1
+	if at > 0 {
+		at++
+	}
 	for i, item := range n.Content {
-		all = append(all, Value{v.file, item, max(item.Line, v.line), fmt.Sprintf("%s, element %d,", v.what, i+1)})
+		all = append(all, Value{v.file, item, max(item.Line, v.line), fmt.Sprintf("%selement %d of %s", v.what[:at], i+1, v.what[at:])})
 	}
 	return all
 }
@@ -175,4 +179,28 @@ func (v Value) List() []Value {
 func Plain(err error) string {
 	text := strings.TrimPrefix(err.Error(), "ratelimit: ")
 	return strings.TrimPrefix(text, strings.TrimPrefix(ratelimit.ErrInvalidConfig.Error(), "ratelimit: ")+": ")
+}
+
+// OrNone is the value, or one that is not given if it is null.
+func (v Value) OrNone() Value {
+	if n := resolved(v.node); n != nil && n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
+		v.node = nil
+	}
+	return v
+}
+
+// MaybeEmpty is a text that may be empty.
+func (v Value) MaybeEmpty() string {
+	text, _ := v.scalar("write a text")
+	return text
+}
+
+// Lower is the value in lower case.
+func (v Value) Lower() Value {
+	if n := resolved(v.node); n != nil && n.Kind == yaml.ScalarNode {
+		lower := *n
+		lower.Value = strings.ToLower(n.Value)
+		v.node = &lower
+	}
+	return v
 }

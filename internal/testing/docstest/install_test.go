@@ -110,10 +110,14 @@ func TestModulesInstallAsPrinted(t *testing.T) {
 		require.NoError(t, err)
 		program := "package main\n\nimport _ \"" + strings.Fields(string(packages))[0] + "\"\n\nfunc main() {}\n"
 		require.NoError(t, os.WriteFile(filepath.Join(module, "main.go"), []byte(program), 0o600))
-		for _, step := range []string{
+		steps := []string{
 			"go mod init example.com/hello", "go mod edit -replace github.com/tryacquire/ratelimit=../ratelimit",
-			strings.ReplaceAll(replace, "grpclimit", m[1]), "go mod tidy", "go build -o " + os.DevNull + " .",
-		} {
+			strings.ReplaceAll(replace, "grpclimit", m[1]),
+		}
+		if also := regexp.MustCompile("`" + m[1] + "` needs that of `(\\w+)` too").FindStringSubmatch(readme); also != nil {
+			steps = append(steps, strings.ReplaceAll(replace, "grpclimit", also[1]))
+		}
+		for _, step := range append(steps, "go mod tidy", "go build -o "+os.DevNull+" .") {
 			goStep(t, module, strings.Fields(step))
 		}
 	}

@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/serve"
+)
+
+// serveFlags are those of serve.
+type serveFlags struct {
+	redis               redisFlags
+	cluster             bool
+	sentinel            string
+	folder              string
+	check               bool
+	options             serve.Options
+	grpc, http, metrics string
+}
+
+func (p program) serveCommand() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve --config folder [flags]",
+		Short: "Serves limits to Envoy, and to whatever speaks its protocol",
+		Long: `Serves limits to Envoy, and to whatever else speaks envoy.service.ratelimit.v3, by gRPC, and to others by
+JSON over HTTP (POST /json). It reads the config files of envoyproxy/ratelimit as they are, and again when they change.
+docs/serve.md has the fields of a file. A signal ends it when the requests under way are answered.
+` + connecting + `
+It may be down at the start. Of a Sentinel, --addr or REDIS_URL is a sentinel.`,
+		Example: `  ratelimit serve --config /etc/ratelimit
+  ratelimit serve --config config --check`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return p.serve(cmd.Context(), &f, asJSON(cmd)) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&f.folder, "config", "", "the `folder` of the config files, *.yaml and *.yml")
+	fs.BoolVar(&f.check, "check", false, "only check the config files")
+	fs.BoolVar(&f.options.MergeDomains, "merge-domains", false, "let several files have descriptors of one domain")
+	fs.BoolVar(&f.options.CountDenied, "count-denied", false, "count what is denied too, as envoyproxy/ratelimit does")
+	fs.BoolVar(&f.options.Headers, "headers", false, "add RateLimit-Limit, -Remaining, -Reset and Retry-After to responses")
+	fs.BoolVar(&f.options.Shadow, "shadow", false, "deny nothing, and count what would have been denied")
+	fs.StringVar(&f.options.Outage.Fallback, "outage", "", "what to do while Redis does not answer: allow, deny or local; without it, answer with an error")
+	fs.DurationVar(&f.options.Outage.Budget, "budget", 20*time.Millisecond, "how long a request waits for Redis, if there is an outage policy")
+	fs.IntVar(&f.options.Outage.Instances, "instances", 1, "by how many processes limits are divided while local decides")
+	fs.StringVar(&f.grpc, "grpc", ":8081", "where gRPC listens; empty: nowhere")
+	fs.StringVar(&f.http, "http", ":8080", "where /json and /healthcheck are; empty: nowhere")
+	fs.StringVar(&f.metrics, "metrics", ":9102", "where /metrics is, for Prometheus; empty: nowhere")
+	f.redis.define(fs)
+	fs.Lookup("timeout").DefValue, f.redis.timeout = "100ms", 100*time.Millisecond
+	fs.BoolVar(&f.cluster, "cluster", false, "Redis is a Cluster")
+	fs.StringVar(&f.sentinel, "sentinel", "", "the `name` of the master that the sentinels watch")
+	complete(cmd, "outage", "allow", "deny", "local")
+	return cmd
+}
+
+func (p program) serve(ctx context.Context, f *serveFlags, asJSON bool) error {
+	if f.folder == "" {
+		return usagef("--config is missing; name the folder of the config files")
+	}
+	f.options.Files = serve.Dir(f.folder)
+	if f.check {
+		return p.checkFolder(f)
+	}
+	c, err := f.client(p.environ)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var on serve.Listeners
+	var config net.ListenConfig
+	for _, l := range []struct {
+		name, address string
+		to            *net.Listener
+	}{{"grpc", f.grpc, &on.GRPC}, {"http", f.http, &on.HTTP}, {"metrics", f.metrics, &on.Metrics}} {
+		if l.address == "" {
+			continue
+		}
+		if *l.to, err = config.Listen(ctx, "tcp", l.address); err != nil {
+			return fmt.Errorf("--%s: %w", l.name, err)
+		}
+		defer (*l.to).Close()
+	}
+	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	if asJSON {
+		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	}
+	for _, l := range []struct {
+		what string
+		net.Listener
+	}{{"gRPC", on.GRPC}, {"HTTP", on.HTTP}, {"metrics", on.Metrics}} {
+		if l.Listener != nil {
+			log.Info("listening", "for", l.what, "at", l.Addr().String())
+		}
+	}
+	err = serve.Run(ctx, c, f.options, on, log)
+	if errors.Is(err, ratelimit.ErrInvalidConfig) {
+		return usageError{err}
+	}
+	if err == nil {
+		log.Info("stopped; every request that had begun is answered")
+	}
+	return err
+}
+
+// checkFolder writes the mistakes in the config files.
+func (p program) checkFolder(f *serveFlags) error {
+	files, err := f.options.Files()
+	if err != nil {
+		return err
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("%s has no file that ends with .yaml or .yml", f.folder)
+	}
+	err = serve.Check(f.options.MergeDomains, files...)
+	if err == nil {
+		return nil
+	}
+	_, mistakes, _ := strings.Cut(err.Error(), "\n")
+	for line := range strings.SplitSeq(mistakes, "\n") {
+		fmt.Fprintln(p.stdout, printable(line, 1000))
+	}
+	return errNo
+}
+
+// client reaches Redis when it is needed.
+func (f *serveFlags) client(environ func(string) string) (redis.UniversalClient, error) {
+	redis.SetLogger(silence{}) // errors are reported where they matter
+	o, err := f.redis.options(environ)
+	if err != nil {
+		return nil, err
+	}
+	budget := f.options.Outage.Budget
+	switch {
+	case f.cluster && f.sentinel != "":
+		return nil, usagef("--cluster and --sentinel exclude each other")
+	case f.cluster:
+		c, err := ratelimit.ClientOptions(budget, &redis.ClusterOptions{Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, TLSConfig: o.TLSConfig,
+			DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return redis.NewClusterClient(c), nil
+	case f.sentinel != "":
+		c, err := ratelimit.ClientOptions(budget, &redis.FailoverOptions{MasterName: f.sentinel, SentinelAddrs: []string{o.Addr}, Username: o.Username,
+			Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
+		if err != nil {
+			return nil, usageError{err}
+		}
+		return redis.NewFailoverClient(c), nil
+	}
+	c, err := ratelimit.ClientOptions(budget, &redis.Options{Addr: o.Addr, Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig,
+		DialTimeout: f.redis.timeout, ReadTimeout: f.redis.timeout, WriteTimeout: f.redis.timeout})
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return redis.NewClient(c), nil
+}

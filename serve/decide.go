@@ -1,0 +1,463 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	common "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// A descriptor is one of a request.
+type descriptor struct {
+	*match        // nil: it has no limit
+	hits    int   // 0 looks
+	asked   int64 // the hits, also if there are more than a limiter knows
+	limiter ratelimit.Limiter
+
+	known  bool // what follows is an answer
+	result ratelimit.Result
+	over   bool
+	used   int64 // the count after the request, -1 if the algorithm has none
+}
+
+// enforced reports whether the descriptor alone can deny the request.
+func (d *descriptor) enforced() bool { return !d.shadow && !d.quota }
+
+// descriptors are those of a request, with their rules.
+func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, error) {
+	switch {
+	case r.GetDomain() == "":
+		return nil, status.Error(codes.InvalidArgument, "rate limit domain must not be empty")
+	case len(r.GetDescriptors()) == 0:
+		return nil, status.Error(codes.InvalidArgument, "rate limit descriptor list must not be empty")
+	}
+	all := make([]descriptor, len(r.GetDescriptors()))
+	var replaced map[string]bool
+	for i, from := range r.GetDescriptors() {
+		d := &all[i]
+		if d.match = c.find(r.GetDomain(), from); d.match == nil {
+			continue
+		}
+		for _, name := range d.replaces {
+			if replaced == nil {
+				replaced = map[string]bool{}
+			}
+			replaced[name] = true
+		}
+		if d.unlimited {
+			continue
+		}
+		if from.GetIsNegativeHits() {
+			return nil, status.Errorf(codes.Unimplemented, "descriptor %d: is_negative_hits: hits cannot be given back", i+1)
+		}
+		if units[d.unit] == 0 {
+			return nil, status.Errorf(codes.InvalidArgument, "descriptor %d: the limit's unit %d is not known", i+1, d.unit)
+		}
+		d.asked, d.used = hitsOf(r, from), -1
+		d.hits = int(min(d.asked, mostLimit+1))
+		if s.options.CountDenied && d.algorithm == fixedWindow && !d.countDenied {
+			own := *d.rule
+			own.countDenied = true
+			d.match = &match{&own, d.key, d.stat}
+		}
+	}
+	for i := range all {
+		d := &all[i]
+		if d.match == nil || d.unlimited {
+			continue
+		}
+		if d.name != "" && replaced[d.name] {
+			d.match = nil
+			continue
+		}
+		if d.spec.limit > 0 {
+			var err error
+			if d.limiter, err = s.limiters.of(d.spec); err != nil {
+				return nil, status.Error(codes.InvalidArgument, err.Error())
+			}
+		}
+	}
+	return all, nil
+}
+
+// hitsOf is what a descriptor takes: its own hits_addend, where 0 looks, or that of the request, where 0 means 1.
+func hitsOf(r *pb.RateLimitRequest, d *common.RateLimitDescriptor) int64 {
+	if own := d.GetHitsAddend(); own != nil {
+		return int64(min(own.GetValue(), math.MaxInt64))
+	}
+	return max(1, int64(r.GetHitsAddend()))
+}
+
+// decide answers the descriptors. Those that count what they deny come first, because their counts do not depend on the
+// others. Then all others that can deny the request decide together, all or nothing, and last those that cannot.
+func (s *Service) decide(ctx context.Context, all []descriptor) (over bool, err error) {
+	var counting, enforced, quotas, shadows []*descriptor
+	for i := range all {
+		d := &all[i]
+		switch {
+		case d.match == nil || d.unlimited:
+		case d.spec.limit == 0:
+			d.answerNothing()
+			if d.over && d.enforced() {
+				over = true
+			}
+		case d.countDenied:
+			counting = append(counting, d)
+		case d.quota:
+			quotas = append(quotas, d)
+		case d.shadow:
+			shadows = append(shadows, d)
+		default:
+			enforced = append(enforced, d)
+		}
+	}
+	var t taken
+	defer func() {
+		if over || err != nil {
+			t.giveBack(ctx)
+		}
+	}()
+	if err := s.count(ctx, counting); err != nil {
+		return false, err
+	}
+	for _, d := range counting {
+		over = over || d.over && d.enforced()
+	}
+	for _, d := range enforced {
+		if d.hits > d.most() {
+			d.over, over = true, true
+		}
+	}
+	later := len(quotas) > 0
+	if !over {
+		if over, err = t.take(ctx, enforced, later); err != nil {
+			return false, err
+		}
+	}
+	for _, d := range quotas {
+		if err := d.alone(ctx, !over, &t); err != nil {
+			return false, err
+		}
+	}
+	over = over || allQuotasOver(all)
+	for _, d := range shadows {
+		if err := d.alone(ctx, !over, nil); err != nil {
+			return false, err
+		}
+	}
+	for _, d := range enforced {
+		if err := d.look(ctx); err != nil {
+			return false, err
+		}
+	}
+	return over, nil
+}
+
+// allQuotasOver reports whether there are quotas and all are used up: then there is nothing to draw from.
+func allQuotasOver(all []descriptor) bool {
+	quotas := 0
+	for i := range all {
+		if d := &all[i]; d.match != nil && !d.unlimited && d.quota {
+			if quotas++; !d.over {
+				return false
+			}
+		}
+	}
+	return quotas > 0
+}
+
+// answerNothing answers for a limit of 0.
+func (d *descriptor) answerNothing() {
+	d.known, d.over, d.used = true, d.asked > 0, d.asked
+	d.result = ratelimit.Result{ResetAfter: untilReset(d.spec, time.Now())}
+}
+
+// mostTogether is how many limiters one script holds.
+const mostTogether = 8
+
+// count takes the hits of descriptors that count what they deny.
+func (s *Service) count(ctx context.Context, all []*descriptor) error {
+	for len(all) > 0 {
+		var claims []ratelimit.Claim
+		chunk, rest := together(all)
+		for _, d := range chunk {
+			if d.counts() {
+				claims = append(claims, ratelimit.ClaimOf(d.limiter, d.key, d.hits))
+			}
+		}
+		parts, _, err := acquire(ctx, claims)
+		if err != nil {
+			return err
+		}
+		for _, d := range chunk {
+			switch {
+			case d.counts():
+				d.counted(parts[0].Result)
+				parts = parts[1:]
+			default:
+				r, err := d.limiter.Peek(ctx, d.key)
+				if err != nil {
+					return failed(err)
+				}
+				d.counted(r)
+			}
+		}
+		all = rest
+	}
+	return nil
+}
+
+// acquire takes all claims, or none.
+func acquire(ctx context.Context, claims []ratelimit.Claim) ([]ratelimit.PartResult, bool, error) {
+	if len(claims) == 0 {
+		return nil, true, nil
+	}
+	all, err := ratelimit.TryAcquireAcrossSlots(ctx, claims...)
+	if err != nil {
+		return nil, false, failed(err)
+	}
+	return all.Parts, all.Allowed, nil
+}
+
+// counts reports whether the descriptor takes hits, and not so many that they cannot be counted.
+func (d *descriptor) counts() bool { return 0 < d.hits && d.hits <= mostLimit }
+
+// counted is the answer of a limiter that counts everything.
+func (d *descriptor) counted(r ratelimit.Result) {
+	if r.Fallback {
+		d.answered(r)
+		return
+	}
+	d.known, d.result = true, r
+	d.used = mostLimit - int64(r.Remaining)
+	if d.hits > mostLimit {
+		d.used += d.asked
+	}
+	d.over = d.used > int64(d.spec.limit)
+	d.result.Remaining = int(max(0, int64(d.spec.limit)-d.used))
+}
+
+// answered is the answer of a limiter that counts what it allows.
+func (d *descriptor) answered(r ratelimit.Result) {
+	d.known, d.result, d.over = true, r, !r.Allowed
+	if r.Limit == d.spec.limit && !r.Fallback && d.algorithm != tokenBucket {
+		d.used = int64(r.Limit - r.Remaining)
+	}
+}
+
+// together splits descriptors into some that one script can decide, which is at most eight, each with a key of its own,
+// and the rest.
+func together(all []*descriptor) (chunk, rest []*descriptor) {
+	for i, d := range all {
+		if len(chunk) == mostTogether {
+			return chunk, append(rest, all[i:]...)
+		}
+		twice := false
+		for _, other := range chunk {
+			twice = twice || other.key == d.key
+		}
+		if twice {
+			rest = append(rest, d)
+		} else {
+			chunk = append(chunk, d)
+		}
+	}
+	return chunk, rest
+}
+
+// A taken is what was taken and may have to be given back.
+type taken struct {
+	tickets []*ratelimit.Ticket
+	of      []*descriptor
+}
+
+func (t *taken) add(d *descriptor, ticket *ratelimit.Ticket) {
+	if ticket != nil {
+		t.tickets, t.of = append(t.tickets, ticket), append(t.of, d)
+	}
+}
+
+// take takes the hits of all descriptors, or of none. If they are more than one script holds, or later is set because
+// others can still deny the request, what was taken can be given back.
+func (t *taken) take(ctx context.Context, all []*descriptor, later bool) (over bool, err error) {
+	for len(all) > 0 {
+		chunk, rest := together(all)
+		settled := later || len(rest) > 0 || len(t.tickets) > 0
+		var claims []ratelimit.Claim
+		var of []*descriptor
+		for _, d := range chunk {
+			if d.hits == 0 {
+				if err := d.look(ctx); err != nil {
+					return false, err
+				}
+				over = over || d.over
+				continue
+			}
+			claim := ratelimit.ClaimOf(d.limiter, d.key, d.hits)
+			if settled {
+				claim = claim.Estimate()
+			}
+			claims, of = append(claims, claim), append(of, d)
+		}
+		if over {
+			return true, nil
+		}
+		parts, allowed, err := one(ctx, of, claims, settled)
+		if err != nil {
+			return false, err
+		}
+		for i, p := range parts {
+			if !p.Unknown {
+				of[i].answered(p.Result)
+			}
+			t.add(of[i], p.Ticket)
+		}
+		if !allowed {
+			return true, nil
+		}
+		all = rest
+	}
+	return false, nil
+}
+
+// one is acquire, by the cheapest call if there is one claim.
+func one(ctx context.Context, of []*descriptor, claims []ratelimit.Claim, settled bool) ([]ratelimit.PartResult, bool, error) {
+	if len(claims) != 1 || settled {
+		return acquire(ctx, claims)
+	}
+	r, err := of[0].limiter.TryAcquireN(ctx, of[0].key, of[0].hits)
+	if err != nil {
+		return nil, false, failed(err)
+	}
+	return []ratelimit.PartResult{{Result: r}}, r.Allowed, nil
+}
+
+// giveBack gives back what was taken for a request that is denied.
+func (t *taken) giveBack(ctx context.Context) {
+	if t.tickets == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	for i, ticket := range t.tickets {
+		if ticket.Settle(ctx, 0) == nil { // otherwise the hits stay taken, and no limit is exceeded
+			t.of[i].result.Remaining += t.of[i].hits
+		}
+	}
+}
+
+// alone takes the hits of a descriptor that cannot deny the request on its own; if the request is denied, it only looks.
+func (d *descriptor) alone(ctx context.Context, take bool, t *taken) error {
+	switch {
+	case d.hits > d.most():
+		d.over = true
+		return d.look(ctx)
+	case !take || d.hits == 0:
+		return d.look(ctx)
+	case t != nil:
+		parts, _, err := acquire(ctx, []ratelimit.Claim{ratelimit.ClaimOf(d.limiter, d.key, d.hits).Estimate()})
+		if err != nil {
+			return err
+		}
+		d.answered(parts[0].Result)
+		t.add(d, parts[0].Ticket)
+		return nil
+	}
+	r, err := d.limiter.TryAcquireN(ctx, d.key, d.hits)
+	if err != nil {
+		return failed(err)
+	}
+	d.answered(r)
+	return nil
+}
+
+// look answers a descriptor without taking anything. It is over the limit if it was before, or if less is left than it
+// asks for; without hits, if nothing is left.
+func (d *descriptor) look(ctx context.Context) error {
+	if d.known {
+		return nil
+	}
+	over := d.over
+	r, err := d.limiter.Peek(ctx, d.key)
+	if err != nil {
+		return failed(err)
+	}
+	d.answered(r)
+	d.over = over || r.Limit > 0 && r.Remaining < max(d.hits, 1) || !r.Allowed
+	return nil
+}
+
+// failed is the error of a request that could not be decided.
+func failed(err error) error {
+	switch {
+	case errors.Is(err, context.Canceled):
+		return status.Error(codes.Canceled, err.Error())
+	case errors.Is(err, context.DeadlineExceeded):
+		return status.Error(codes.DeadlineExceeded, err.Error())
+	case errors.Is(err, ratelimit.ErrCorruptState), errors.Is(err, ratelimit.ErrInvalidConfig):
+		return status.Error(codes.Internal, err.Error())
+	}
+	return status.Error(codes.Unavailable, fmt.Sprintf("no decision: %v", err))
+}
+
+// untilReset is the time until the window of an instant ends.
+func untilReset(s spec, now time.Time) time.Duration {
+	window := units[s.unit]
+	return window - time.Duration(now.UnixNano())%window
+}
+
+// status is the answer to a descriptor.
+func (d *descriptor) status(now time.Time) *pb.RateLimitResponse_DescriptorStatus {
+	switch {
+	case d.match == nil:
+		return &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_OK}
+	case d.unlimited:
+		return &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_OK, LimitRemaining: math.MaxUint32}
+	}
+	answer := &pb.RateLimitResponse_DescriptorStatus{
+		Code:               pb.RateLimitResponse_OK,
+		CurrentLimit:       d.rule.limit,
+		LimitRemaining:     d.remaining(),
+		DurationUntilReset: durationpb.New(d.reset(now)),
+	}
+	if d.over && !d.shadow {
+		answer.Code = pb.RateLimitResponse_OVER_LIMIT
+	}
+	if d.over {
+		answer.LimitRemaining = 0
+	}
+	return answer
+}
+
+// remaining is what is left; of a limit above what a limiter knows, of that limit.
+func (d *descriptor) remaining() uint32 {
+	if d.result.Limit == 0 && d.result.Allowed { // nobody counts, in an outage
+		return d.rule.limit.GetRequestsPerUnit()
+	}
+	return uint32(max(0, d.result.Remaining))
+}
+
+// reset is, in whole seconds, when the window ends, or when a denied call of a bucket would be allowed.
+func (d *descriptor) reset(now time.Time) time.Duration {
+	r := d.result
+	after := r.ResetAfter
+	switch {
+	case d.over && d.algorithm != fixedWindow && r.RetryAfter > 0:
+		after = r.RetryAfter
+	case after == 0 && d.algorithm == fixedWindow:
+		after = untilReset(d.spec, now)
+	}
+	if d.over { // also of more hits than can ever be allowed
+		after = max(after, time.Second)
+	}
+	return (after + time.Second - 1).Truncate(time.Second)
+}

@@ -1,0 +1,99 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// build makes the limiter of a spec. All limiters of one algorithm and unit have one name, so that a descriptor goes on
+// from what was counted when its limit changes.
+func (s spec) build(c ratelimit.Client, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+	opts = append(opts, ratelimit.WithName(strings.ToLower(s.unit.String())))
+	window := units[s.unit]
+	switch s.algorithm {
+	case tokenBucket:
+		return ratelimit.NewTokenBucket(c, ratelimit.Per(s.limit, window), s.burst, opts...)
+	case slidingWindow:
+		return ratelimit.NewSlidingWindow(c, s.limit, window, opts...)
+	case calendarWindow:
+		zone, err := time.LoadLocation(s.zone)
+		if err != nil {
+			return nil, err
+		}
+		calendar := ratelimit.Daily(zone)
+		switch s.unit {
+		case pb.RateLimitResponse_RateLimit_WEEK:
+			calendar = ratelimit.Weekly(time.Monday, zone)
+		case pb.RateLimitResponse_RateLimit_MONTH:
+			calendar = ratelimit.Monthly(1, zone)
+		}
+		return ratelimit.NewCalendarWindow(c, s.limit, calendar, opts...)
+	}
+	limit := s.limit
+	if s.countDenied {
+		limit = mostLimit // it counts everything; the answer compares the count with the limit
+	}
+	return ratelimit.NewFixedWindow(c, limit, window, append(opts, ratelimit.WithAlignment(0))...)
+}
+
+// most is how many hits one request can get.
+func (s spec) most() int {
+	if s.algorithm == tokenBucket {
+		return s.burst
+	}
+	return s.limit
+}
+
+// local is what decides in this process while Redis is down.
+func (s spec) local(instances int) (ratelimit.Limiter, error) {
+	return ratelimit.NewLocalTokenBucket(ratelimit.Per(s.limit, units[s.unit]*time.Duration(instances)), max(s.most()/instances, 1))
+}
+
+// limiters are those of specs, each made once. They are kept over reloads, and those of limits that come with requests
+// are forgotten when there are too many.
+type limiters struct {
+	make func(spec) (ratelimit.Limiter, error)
+	mu   sync.RWMutex // guards made
+	made map[spec]ratelimit.Limiter
+}
+
+const mostLimiters = 16_384
+
+func (l *limiters) of(s spec) (ratelimit.Limiter, error) {
+	l.mu.RLock()
+	limiter := l.made[s]
+	l.mu.RUnlock()
+	if limiter != nil {
+		return limiter, nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if limiter = l.made[s]; limiter != nil {
+		return limiter, nil
+	}
+	limiter, err := l.make(s)
+	if err != nil {
+		return nil, err
+	}
+	if l.made == nil || len(l.made) >= mostLimiters {
+		l.made = map[spec]ratelimit.Limiter{}
+	}
+	l.made[s] = limiter
+	return limiter, nil
+}
+
+// A noClient is the client of limiters that are only built.
+type noClient struct{}
+
+func (noClient) Process(context.Context, redis.Cmder) error {
+	return errors.New("ratelimit/serve: there is no client")
+}

@@ -1,0 +1,171 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/redis/go-redis/v9"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+)
+
+// Listeners are where Run listens. A nil one is left out.
+type Listeners struct {
+	GRPC    net.Listener // envoy.service.ratelimit.v3.RateLimitService, and grpc.health.v1.Health
+	HTTP    net.Listener // POST /json, and GET /healthcheck
+	Metrics net.Listener // GET /metrics
+}
+
+// stopTime is how long requests under way may take when the program stops.
+const stopTime = 10 * time.Second
+
+// Run serves until ctx ends. Then health answers NOT_SERVING, and Run returns when the requests under way are answered, or
+// after 10 s. It watches the files each second, and logs what becomes of a change. Health is that of Redis, which is asked
+// each second, unless there is an outage policy: then the service answers without Redis.
+func Run(ctx context.Context, c redis.UniversalClient, o Options, on Listeners, log *slog.Logger) error {
+	s, err := New(c, o)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var working sync.WaitGroup
+	defer working.Wait()
+	h := newHealth()
+	working.Go(func() { h.follow(ctx, c, o.Outage.Fallback != "", log) })
+	if o.Files != nil {
+		working.Go(func() {
+			s.Watch(ctx, time.Second, func(err error) {
+				if err != nil {
+					log.Error("the config files are not in force, the former ones are", "error", err)
+					return
+				}
+				log.Info("the config files have changed, and are in force")
+			})
+		})
+	}
+
+	web := http.NewServeMux()
+	web.Handle("/json", s.JSON())
+	web.Handle("/healthcheck", h)
+	metrics := http.NewServeMux()
+	metrics.Handle("/metrics", s.Metrics())
+	var servers []*http.Server
+	for _, l := range []struct {
+		net.Listener
+		handler http.Handler
+	}{{on.HTTP, web}, {on.Metrics, metrics}} {
+		if l.Listener == nil {
+			continue
+		}
+		server := &http.Server{Handler: l.handler, ReadHeaderTimeout: 10 * time.Second}
+		servers = append(servers, server)
+		working.Go(func() {
+			if err := server.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
+				cancel(fmt.Errorf("ratelimit/serve: %w", err))
+			}
+		})
+	}
+	rpc := grpc.NewServer()
+	pb.RegisterRateLimitServiceServer(rpc, s)
+	healthpb.RegisterHealthServer(rpc, h.server)
+	if on.GRPC != nil {
+		working.Go(func() {
+			if err := rpc.Serve(on.GRPC); err != nil {
+				cancel(fmt.Errorf("ratelimit/serve: %w", err))
+			}
+		})
+	}
+
+	<-ctx.Done()
+	h.stop()
+	bounded, release := context.WithTimeout(context.Background(), stopTime)
+	defer release()
+	defer context.AfterFunc(bounded, rpc.Stop)()
+	for _, server := range servers {
+		working.Go(func() { _ = server.Shutdown(bounded) })
+	}
+	rpc.GracefulStop()
+	if cause := context.Cause(ctx); !errors.Is(cause, ctx.Err()) {
+		return cause
+	}
+	return nil
+}
+
+// A healthState is the health of the service, by gRPC and HTTP.
+type healthState struct {
+	server      *health.Server
+	ok, stopped atomic.Bool
+}
+
+func newHealth() *healthState {
+	h := &healthState{server: health.NewServer()}
+	h.set(false)
+	return h
+}
+
+// services are the names under which the health is known: that of the server, and those that clients of
+// envoyproxy/ratelimit and of the service's own name ask for.
+var services = []string{"", "ratelimit", pb.RateLimitService_ServiceDesc.ServiceName}
+
+func (h *healthState) set(ok bool) {
+	h.ok.Store(ok)
+	state := healthpb.HealthCheckResponse_NOT_SERVING
+	if ok {
+		state = healthpb.HealthCheckResponse_SERVING
+	}
+	for _, name := range services {
+		h.server.SetServingStatus(name, state)
+	}
+}
+
+// stop is the end of the service.
+func (h *healthState) stop() {
+	h.stopped.Store(true)
+	h.server.Shutdown() // ignores later states
+}
+
+// follow asks Redis each second until ctx ends.
+func (h *healthState) follow(ctx context.Context, c redis.UniversalClient, always bool, log *slog.Logger) {
+	ticker := time.NewTicker(time.Second)
+	defer ticker.Stop()
+	for first, answered := true, false; ; first = false {
+		bounded, cancel := context.WithTimeout(ctx, time.Second)
+		err := c.Ping(bounded).Err()
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if ok := err == nil; first || ok != answered {
+			if answered = ok; ok {
+				log.Info("Redis answers")
+			} else {
+				log.Error("Redis does not answer", "error", err)
+			}
+		}
+		h.set(answered || always)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+	}
+}
+
+// ServeHTTP answers 200 or, if the service cannot decide, 503.
+func (h *healthState) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	if !h.ok.Load() || h.stopped.Load() {
+		http.Error(w, "not serving", http.StatusServiceUnavailable)
+		return
+	}
+	_, _ = w.Write([]byte("OK"))
+}

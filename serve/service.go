@@ -1,0 +1,183 @@
+package serve
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	core "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+
+	"github.com/tryacquire/ratelimit"
+)
+
+// Options are what a service does beside its files. The zero value works, without any limit.
+type Options struct {
+	// Files reads the config files, see Dir.
+	Files func() ([]Source, error)
+
+	// MergeDomains lets several files have descriptors of one domain.
+	MergeDomains bool
+
+	// CountDenied counts as envoyproxy/ratelimit does: fixed windows count what they deny, and what another descriptor of
+	// the request denies. Without it, a denied request counts nowhere. In a file, count_denied does so for one limit.
+	CountDenied bool
+
+	// Headers adds RateLimit-Limit, RateLimit-Remaining, RateLimit-Reset, and to denials Retry-After, to the client's
+	// response.
+	Headers bool
+
+	// Shadow answers OK to every request; what would have been denied is counted as shadow_mode.
+	Shadow bool
+
+	// Outage decides requests that Redis does not answer, see Outage. The zero value answers with an error, on which Envoy
+	// acts by failure_mode_deny.
+	Outage Outage
+
+	// Limiters are given to each limiter on Redis, for tests: WithClock.
+	Limiters []ratelimit.Option
+}
+
+// An Outage says what happens while Redis does not answer.
+type Outage struct {
+	// Fallback is "" (an error), "allow", "deny", or "local", which counts in this process, with a part of each limit.
+	Fallback string
+
+	Budget    time.Duration // how long a request waits for Redis; 20ms if it is 0
+	Instances int           // by how many processes "local" divides limits; 1 if it is 0
+}
+
+// A Service is the service. It is safe for concurrent use.
+type Service struct {
+	pb.UnimplementedRateLimitServiceServer
+	options  Options
+	limiters limiters
+	current  atomic.Pointer[state]
+	loading  sync.Mutex // one Reload at a time
+	stats    stats
+	now      func() time.Time
+}
+
+// A state is the files that are in force.
+type state struct {
+	config *config
+	files  []Source
+}
+
+// New returns a service that has read its files. The error names each mistake in them with its line. Redis is not asked.
+func New(c ratelimit.Client, o Options) (*Service, error) {
+	s := &Service{options: o, now: time.Now}
+	build, err := o.build(c)
+	if err != nil {
+		return nil, err
+	}
+	s.limiters.make = build
+	if o.Files == nil {
+		s.current.Store(&state{config: &config{domains: map[string]*node{}}})
+		return s, nil
+	}
+	if err := s.Reload(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// build returns what makes the limiter of a spec, with its outage policy.
+func (o Options) build(c ratelimit.Client) (func(spec) (ratelimit.Limiter, error), error) {
+	plain := func(s spec) (ratelimit.Limiter, error) { return s.build(c, o.Limiters...) }
+	var secondary func(spec) (ratelimit.Limiter, error)
+	switch instances := max(o.Outage.Instances, 1); o.Outage.Fallback {
+	case "":
+		return plain, nil
+	case "allow":
+		secondary = func(spec) (ratelimit.Limiter, error) { return ratelimit.AllowAll(), nil }
+	case "deny":
+		secondary = func(spec) (ratelimit.Limiter, error) { return ratelimit.DenyAll(), nil }
+	case "local":
+		secondary = func(s spec) (ratelimit.Limiter, error) { return s.local(instances) }
+	default:
+		return nil, badFallback(o.Outage.Fallback)
+	}
+	budget := o.Outage.Budget
+	if budget == 0 {
+		budget = 20 * time.Millisecond
+	}
+	breaker := &ratelimit.Breaker{}
+	return func(s spec) (ratelimit.Limiter, error) {
+		primary, err := plain(s)
+		if err != nil {
+			return nil, err
+		}
+		other, err := secondary(s)
+		if err != nil {
+			return nil, err
+		}
+		return ratelimit.NewFallback(primary, other, ratelimit.WithBudget(budget), ratelimit.WithBreaker(breaker))
+	}, nil
+}
+
+// ShouldRateLimit decides a request. A request that is denied is an answer, not an error.
+func (s *Service) ShouldRateLimit(ctx context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
+	all, err := s.descriptors(s.current.Load().config, r)
+	if err != nil {
+		s.stats.errors.Add(1)
+		return nil, err
+	}
+	over, err := s.decide(ctx, all)
+	if err != nil {
+		s.stats.errors.Add(1)
+		return nil, err
+	}
+	now := s.now()
+	answer := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OK}
+	if over {
+		answer.OverallCode = pb.RateLimitResponse_OVER_LIMIT
+	}
+	answer.Statuses = make([]*pb.RateLimitResponse_DescriptorStatus, len(all))
+	for i := range all {
+		answer.Statuses[i] = all[i].status(now)
+		s.stats.note(&all[i])
+	}
+	if s.options.Headers {
+		answer.ResponseHeadersToAdd = headers(all, answer)
+	}
+	if over && s.options.Shadow {
+		answer.OverallCode = pb.RateLimitResponse_OK
+		s.stats.shadowed.Add(1)
+	}
+	return answer, nil
+}
+
+// headers tell the client of the descriptor that denies, or else of that which has the least left.
+func headers(all []descriptor, answer *pb.RateLimitResponse) []*core.HeaderValue {
+	var governs *pb.RateLimitResponse_DescriptorStatus
+	for i, s := range answer.GetStatuses() {
+		switch {
+		case s.GetCurrentLimit() == nil:
+		case governs == nil, s.GetCode() == pb.RateLimitResponse_OVER_LIMIT && all[i].enforced() && longer(s, governs):
+			governs = s
+		case governs.GetCode() != pb.RateLimitResponse_OVER_LIMIT && s.GetLimitRemaining() < governs.GetLimitRemaining():
+			governs = s
+		}
+	}
+	if governs == nil {
+		return nil
+	}
+	reset := strconv.FormatInt(governs.GetDurationUntilReset().GetSeconds(), 10)
+	list := []*core.HeaderValue{
+		{Key: "RateLimit-Limit", Value: strconv.FormatUint(uint64(governs.GetCurrentLimit().GetRequestsPerUnit()), 10)},
+		{Key: "RateLimit-Remaining", Value: strconv.FormatUint(uint64(governs.GetLimitRemaining()), 10)},
+		{Key: "RateLimit-Reset", Value: reset},
+	}
+	if answer.GetOverallCode() == pb.RateLimitResponse_OVER_LIMIT {
+		list = append(list, &core.HeaderValue{Key: "Retry-After", Value: reset})
+	}
+	return list
+}
+
+// longer reports whether a denies, and for longer than b.
+func longer(a, b *pb.RateLimitResponse_DescriptorStatus) bool {
+	return b.GetCode() != pb.RateLimitResponse_OVER_LIMIT || a.GetDurationUntilReset().AsDuration() > b.GetDurationUntilReset().AsDuration()
+}

@@ -1,0 +1,113 @@
+package serve
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// stats are the counters of a service. Their names are those of envoyproxy/ratelimit.
+type stats struct {
+	rules    sync.Map // of *counters by the name of the rule
+	errors   atomic.Int64
+	shadowed atomic.Int64
+	loaded   atomic.Int64
+	broken   atomic.Int64
+}
+
+// counters are those of a rule.
+type counters struct {
+	hits, over, near, within, shadow atomic.Int64
+}
+
+const nearLimit = 0.8 // of a limit: hits beyond are near it
+
+// note counts the answer to a descriptor.
+func (s *stats) note(d *descriptor) {
+	if d.match == nil {
+		return
+	}
+	c, ok := s.rules.Load(d.stat)
+	if !ok {
+		c, _ = s.rules.LoadOrStore(d.stat, &counters{})
+	}
+	c.(*counters).note(d)
+}
+
+func (c *counters) note(d *descriptor) {
+	c.hits.Add(d.asked)
+	if d.unlimited || !d.known {
+		return
+	}
+	limit := int64(d.spec.limit)
+	switch {
+	case d.over && d.countDenied && d.used-d.asked < limit: // a part of the hits was within the limit
+		c.over.Add(d.used - limit)
+		c.near.Add(limit - max(near(limit), d.used-d.asked))
+	case d.over:
+		c.over.Add(d.asked)
+	default:
+		c.within.Add(d.asked)
+		if beyond := d.used - near(limit); d.used >= 0 && beyond > 0 {
+			c.near.Add(min(beyond, d.asked))
+		}
+	}
+	if d.over && d.shadow {
+		c.shadow.Add(d.asked)
+	}
+}
+
+func near(limit int64) int64 { return int64(float32(limit) * nearLimit) }
+
+// write writes the counters as Prometheus reads them.
+func (s *stats) write(w io.Writer) {
+	type row struct {
+		name string
+		*counters
+	}
+	var rows []row
+	s.rules.Range(func(name, c any) bool {
+		rows = append(rows, row{name.(string), c.(*counters)})
+		return true
+	})
+	slices.SortFunc(rows, func(a, b row) int { return strings.Compare(a.name, b.name) })
+	for _, m := range []struct {
+		name, help string
+		of         func(*counters) *atomic.Int64
+	}{
+		{"total_hits", "Hits of requests that the limit applied to.", func(c *counters) *atomic.Int64 { return &c.hits }},
+		{"over_limit", "Hits that were over the limit.", func(c *counters) *atomic.Int64 { return &c.over }},
+		{"near_limit", "Hits beyond 80 % of a window's limit.", func(c *counters) *atomic.Int64 { return &c.near }},
+		{"within_limit", "Hits that were within the limit.", func(c *counters) *atomic.Int64 { return &c.within }},
+		{"shadow_mode", "Hits over the limit that shadow_mode let through.", func(c *counters) *atomic.Int64 { return &c.shadow }},
+	} {
+		metric(w, "ratelimit_service_rate_limit_"+m.name, m.help)
+		for _, r := range rows {
+			domain, descriptor, _ := strings.Cut(r.name, ".")
+			fmt.Fprintf(w, "ratelimit_service_rate_limit_%s{domain=\"%s\",descriptor=\"%s\"} %d\n", m.name, label(domain), label(descriptor), m.of(r.counters).Load())
+		}
+	}
+	for _, m := range []struct {
+		name, help string
+		value      int64
+	}{
+		{"ratelimit_service_call_should_rate_limit_error", "Requests that could not be decided.", s.errors.Load()},
+		{"ratelimit_service_global_shadow_mode", "Requests that were let through because the service enforces nothing.", s.shadowed.Load()},
+		{"ratelimit_service_config_load_success", "Times that the config files were put in force.", s.loaded.Load()},
+		{"ratelimit_service_config_load_error", "Times that the config files had a mistake.", s.broken.Load()},
+	} {
+		metric(w, m.name, m.help)
+		fmt.Fprintf(w, "%s %d\n", m.name, m.value)
+	}
+}
+
+func metric(w io.Writer, name, help string) {
+	fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s counter\n", name, help, name)
+}
+
+var escapeLabel = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+
+func label(text string) string { return escapeLabel.Replace(strings.ToValidUTF8(text, "\ufffd")) }
