@@ -280,7 +280,6 @@ func (q *memoryQuestion) change(ctx context.Context, call *call) outcome {
 		known = Result{RetryAfter: length, ResetAfter: length}
 	}
 	if len(key) <= maxDenyCacheKey && !known.Allowed && !known.Fallback && known.RetryAfter > 0 {
-		known.RetryAfter += time.Microsecond // of memory, the last one is not trusted
 		q.cache.table.Remember(q.hash, key, 1, q.by, decision.Result(known), sending)
 	}
 	return out

@@ -1,5 +1,5 @@
-// Client gets URLs and obeys limits: its own, which all its instances share, and the limits that
-// servers announce with Retry-After and the RateLimit fields.
+// Client gets URLs and obeys limits: its own, and those that servers announce with Retry-After and the RateLimit
+// fields. All its instances share both: what one is told stops all of them.
 //
 //	go run ./examples/client https://example.com/a https://example.com/b            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/client https://example.com/a        # a real one
@@ -31,12 +31,16 @@ func main() {
 		defer server.Close()
 		addr = server.Addr()
 	}
-	perHost, err := ratelimit.NewTokenBucket(redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr}))),
-		ratelimit.PerSecond(5), 5, ratelimit.WithName("outgoing"))
+	store := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr})))
+	perHost, err := ratelimit.NewTokenBucket(store, ratelimit.PerSecond(5), 5, ratelimit.WithName("outgoing"))
 	if err != nil {
 		log.Fatal(err)
 	}
-	client := &http.Client{Transport: newTransport(http.DefaultTransport, perHost), Timeout: time.Minute}
+	polite, err := newTransport(http.DefaultTransport, perHost, store)
+	if err != nil {
+		log.Fatal(err)
+	}
+	client := &http.Client{Transport: polite, Timeout: time.Minute}
 	for _, url := range os.Args[1:] {
 		resp, err := client.Get(url)
 		if err != nil {

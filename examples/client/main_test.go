@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
@@ -61,7 +62,7 @@ func (s *remote) serve(h http.Handler) {
 	}))
 	base := server.Client().Transport
 	s.url = server.URL
-	s.client = &http.Client{Transport: newTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
+	s.client = &http.Client{Transport: ratelimit.Must(newTransport(roundTripper(func(r *http.Request) (*http.Response, error) {
 		resp, err := base.RoundTrip(r)
 		if err == nil {
 			s.mu.Lock()
@@ -70,7 +71,7 @@ func (s *remote) serve(h http.Handler) {
 			resp.Body = &closing{resp.Body, func() { s.mu.Lock(); s.open--; s.mu.Unlock() }}
 		}
 		return resp, err
-	}), s.own)}
+	}), s.own, s.env.Client()))}
 }
 
 func (s *remote) bodies() []string {
@@ -284,6 +285,58 @@ func TestAServerThatDeniesForEver(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestThreeProcesses: what one is told stops all of them. Nobody asks before the instant; then one goes first, and the
+// others follow its success.
+func TestThreeProcesses(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *remote) {
+		var mu sync.Mutex // guards arrived
+		var arrived []time.Duration
+		s.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			mu.Lock()
+			arrived = append(arrived, time.Since(s.start))
+			first := len(arrived) == 1
+			mu.Unlock()
+			time.Sleep(300 * time.Millisecond)
+			if first {
+				w.Header().Set("Retry-After", "10")
+				w.WriteHeader(http.StatusTooManyRequests)
+			}
+		}))
+		s.own.Allow(ratelimittest.AnyKey)
+		told := s.client
+		processes := []*http.Client{told}
+		for range 2 {
+			store := redis.NewClient(s.env.Options())
+			defer store.Close()
+			base := told.Transport.(*transport).base
+			processes = append(processes, &http.Client{Transport: ratelimit.Must(newTransport(base, s.own, store))})
+		}
+		var requests sync.WaitGroup
+		ask := func(c *http.Client) {
+			requests.Go(func() {
+				resp, err := c.Get(s.url)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				resp.Body.Close()
+			})
+		}
+		ask(told)
+		s.env.Advance(time.Second)
+		for i := range 9 {
+			ask(processes[i%3])
+		}
+		s.env.Advance(9*time.Second + 300*time.Millisecond - time.Microsecond)
+		require.Equal(t, []time.Duration{0}, arrived)
+		s.env.Advance(300 * time.Millisecond)
+		require.Equal(t, []time.Duration{0, 10300 * time.Millisecond}, arrived, "one goes first")
+		requests.Wait()
+		require.Len(t, arrived, 11)
+		require.LessOrEqual(t, arrived[10], 10300*time.Millisecond+2*probeTime)
+	})
 }
 
 func TestAnnounced(t *testing.T) {

@@ -3,8 +3,8 @@ package main
 import (
 	"context"
 	"io"
+	"log"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
@@ -14,32 +14,45 @@ const (
 	mostTries  = 3
 	mostPause  = time.Minute // for a longer pause, the caller gets the denial
 	usualPause = time.Second // after a denial that does not say for how long
-	mostDrain  = 64 << 10    // bytes of an answer that are read, so that its connection is used again
+	probeTime  = time.Second // for which the others wait for the request that goes first
+	noteTime   = time.Second // that it may take to tell the others
+
+	longestPause = 24 * time.Hour
+
+	mostDrain = 64 << 10 // bytes of an answer that are read, so that its connection is used again
 )
 
-// A transport is an http.RoundTripper that waits until a limiter allows the request, with the
-// host as the key, and until the pause that the host has asked for is over. A request that the
-// host denies (429, or 503 with Retry-After) is sent again, unless its body cannot be read
-// again. If the wait does not end before the request's context, the caller gets the denial, or a
-// *ratelimit.WaitError if nothing was sent. If the limiter makes no decision, nothing is sent;
-// to change that, put a ratelimit.Fallback around the limiter.
+// A transport is an http.RoundTripper that waits until a limiter allows the request, with the host as the key, and
+// until the pause that the host has asked for is over, whichever process it has told. Then one request goes first, and
+// the others follow its success. A request that the host denies (429, or 503 with Retry-After) is sent again, unless its
+// body cannot be read again. If the wait does not end before the request's context, the caller gets the denial, or a
+// *ratelimit.WaitError if nothing was sent. If the limiter makes no decision, nothing is sent; to change that, put a
+// ratelimit.Fallback around the limiter. While Redis is down, a process keeps the pauses that it knows.
 type transport struct {
 	base    http.RoundTripper
 	limiter ratelimit.Limiter
-
-	mu    sync.Mutex           // guards until
-	until map[string]time.Time // by host: nothing is sent before
+	pause   *ratelimit.DenyCache
 }
 
-func newTransport(base http.RoundTripper, limiter ratelimit.Limiter) *transport {
-	return &transport{base: base, limiter: limiter, until: map[string]time.Time{}}
+func newTransport(base http.RoundTripper, limiter ratelimit.Limiter, client ratelimit.Client) (*transport, error) {
+	pause, err := ratelimit.NewPause(client, ratelimit.WithName("upstream"), ratelimit.WithProbe(probeTime))
+	if err != nil {
+		return nil, err
+	}
+	outage, err := ratelimit.NewFallback(pause, ratelimit.AllowAll())
+	if err != nil {
+		return nil, err
+	}
+	cache, err := ratelimit.NewDenyCache(outage)
+	return &transport{base, limiter, cache}, err
 }
 
 // RoundTrip sends r when its host and the limiter allow it.
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, host := r.Context(), r.URL.Host
 	for try := 1; ; try++ {
-		if err := t.turn(ctx, host); err != nil {
+		turn, err := t.turn(ctx, host)
+		if err != nil {
 			closeBody(r.Body)
 			return nil, err
 		}
@@ -47,7 +60,7 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		if err != nil {
 			return nil, err
 		}
-		pause := t.note(host, resp)
+		pause := t.note(ctx, host, resp, turn)
 		again := denied(resp) && try < mostTries && pause <= mostPause && endsBefore(ctx, pause)
 		if !again {
 			return resp, nil
@@ -62,54 +75,60 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// turn waits until host and the limiter allow a request.
-func (t *transport) turn(ctx context.Context, host string) error {
+// turn waits until host and the limiter allow a request. It returns the answer of the pause.
+func (t *transport) turn(ctx context.Context, host string) (ratelimit.Result, error) {
+	if err := t.wait(ctx, host, t.pause.Peek); err != nil { // before a permit is taken
+		return ratelimit.Result{}, err
+	}
+	if _, err := ratelimit.Wait(ctx, t.limiter, host); err != nil {
+		return ratelimit.Result{}, err
+	}
+	var turn ratelimit.Result
+	err := t.wait(ctx, host, func(ctx context.Context, host string) (r ratelimit.Result, err error) {
+		turn, err = t.pause.TryAcquire(ctx, host) // while this request waited, another may have been denied
+		return turn, err
+	})
+	return turn, err
+}
+
+// wait asks until host is not paused.
+func (t *transport) wait(ctx context.Context, host string, ask func(context.Context, string) (ratelimit.Result, error)) error {
 	for {
-		for left := t.left(host); left > 0; left = t.left(host) {
-			if left > mostPause || !endsBefore(ctx, left) {
-				return &ratelimit.WaitError{Key: host, Wait: left}
-			}
-			timer := time.NewTimer(left)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
-				timer.Stop()
-				return ctx.Err()
-			}
-		}
-		if _, err := ratelimit.Wait(ctx, t.limiter, host); err != nil {
+		r, err := ask(ctx, host)
+		if err != nil || r.Allowed {
 			return err
 		}
-		if t.left(host) == 0 { // while this request waited, another may have been denied
-			return nil
+		if r.RetryAfter > mostPause || !endsBefore(ctx, r.RetryAfter) {
+			return &ratelimit.WaitError{Key: host, Wait: r.RetryAfter}
+		}
+		timer := time.NewTimer(r.RetryAfter)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
 		}
 	}
 }
 
-// left is how long host still wants no requests.
-func (t *transport) left(host string) time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	left := max(time.Until(t.until[host]), 0)
-	if left == 0 {
-		delete(t.until, host)
-	}
-	return left
-}
-
-// note remembers for how long host wants no requests, and returns it.
-func (t *transport) note(host string, resp *http.Response) time.Duration {
-	now := time.Now()
-	pause := announced(resp, now)
+// note tells all processes for how long host wants no requests, and returns it. If the request went first after a
+// pause, and has succeeded, the others may follow.
+func (t *transport) note(ctx context.Context, host string, resp *http.Response, turn ratelimit.Result) time.Duration {
+	pause := announced(resp, time.Now())
 	if pause == 0 && denied(resp) {
 		pause = usualPause
 	}
-	if pause > 0 {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if until := now.Add(pause); until.After(t.until[host]) {
-			t.until[host] = until
-		}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTime)
+	defer cancel()
+	var err error
+	switch {
+	case pause > 0:
+		_, err = t.pause.Pause(ctx, host, min(pause, longestPause))
+	case !turn.Unlimited():
+		err = t.pause.Resume(ctx, host)
+	}
+	if err != nil { // this process knows, and the others learn it from their own requests
+		log.Print(err)
 	}
 	return pause
 }

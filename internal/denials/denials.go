@@ -211,9 +211,13 @@ func (t *Table) Remember(hash uint64, key string, n int, by any, r decision.Resu
 	// RetryAfter counts from the last tick of the clock that decides. That tick may be
 	// earlier than the instant of sending, by less than the length of a tick: a
 	// millisecond for fixed windows, whose RetryAfter is a whole number of
-	// milliseconds, and a microsecond for the others.
+	// milliseconds, and a microsecond for the others. A pause, whose limit is 0, is kept to its
+	// end: while Redis is down, no call may come before.
 	grain := time.Microsecond
-	if r.RetryAfter%time.Millisecond == 0 {
+	switch {
+	case r.Limit == 0:
+		grain = 0
+	case r.RetryAfter%time.Millisecond == 0:
 		grain = time.Millisecond
 	}
 	d := denial{
