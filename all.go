@@ -259,6 +259,8 @@ func (c Claim) Estimate() Claim {
 type AllResult struct {
 	Result
 	Parts []PartResult // in the order of the claims
+
+	Repeated bool // the answer is that of an earlier call with the id, see TryAcquireOnce
 }
 
 // A PartResult is the answer to one claim of several. Its Result.Allowed says whether this
@@ -276,7 +278,8 @@ type PartResult struct {
 	// of the call may be too short: it is the longest of those claims.
 	Unknown bool
 
-	bucket bool // a token or leaky bucket answered; package integration reads it
+	bucket   bool // a token or leaky bucket answered; package integration reads it
+	repeated bool // see AllResult.Repeated
 }
 
 // Finish ends a call whose work is done: it settles the Ticket of each part by what used says the work has cost, and
@@ -406,7 +409,7 @@ func (r AllResult) Do(ctx context.Context, work func(ctx context.Context) error,
 // for more than 10,000 permits from all sliding windows with [StorageZSet] and in-flight limiters together, which
 // store each permit, at some 2 µs of Redis's time.
 func TryAcquireAll(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, acquire, claims, false)
+	return decideAll(ctx, call{op: acquire}, claims)
 }
 
 // CheckClaims returns the error that [TryAcquireAll] returns for these claims before it asks Redis, or nil. It is for
@@ -446,15 +449,15 @@ func checkOnRedis(ctx context.Context, claims []Claim, split bool) error {
 }
 
 // decideAll decides claims of any kind.
-func decideAll(ctx context.Context, op *operation, claims []Claim, split bool) (AllResult, error) {
+func decideAll(ctx context.Context, want call, claims []Claim) (AllResult, error) {
 	switch {
 	case len(claims) == 0:
 		return AllResult{}, errNoClaim
 	case len(claims) > maxGroup:
 		return AllResult{}, errTooManyLimiters(len(claims))
 	}
-	c := newCall(op)
-	c.claims, c.split = append(c.claims, claims...), split
+	c := newCall(want.op)
+	c.claims, c.split, c.once = append(c.claims, claims...), want.split, want.once
 	o := c.decide(ctx)
 	r, err := o.all(&c.call)
 	c.done()

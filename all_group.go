@@ -54,7 +54,7 @@ func newGroup(limiters []*core, settle []bool) (*group, error) {
 	s := shapeOf(limiters, settle)
 	exec := &redisexec.Executor{
 		Client: first.exec.Client, Pooled: first.exec.Pooled, Now: first.exec.Now, Spare: first.exec.Spare,
-		One: s.scripts.One, Peek: s.scripts.Peek, Many: s.scripts.Many, ManyOfSeveral: s.scripts.ManyOfSeveral,
+		One: s.scripts.One, Once: s.scripts.Once, Peek: s.scripts.Peek, Many: s.scripts.Many, ManyOfSeveral: s.scripts.ManyOfSeveral,
 		Args: make([]any, 0, s.args), Words: s.all, Several: s.several,
 	}
 	for _, i := range s.nested {
@@ -305,7 +305,7 @@ func asPacked(request string) string { return request }
 
 // ask asks Redis about the claims. holds has a Hold for each claim of permits in flight, in
 // the order of g.held; for a Peek there are none.
-func (g *group) ask(ctx context.Context, claims []Claim, looks bool, holds []*Hold) (redisexec.Reply, error) {
+func (g *group) ask(ctx context.Context, claims []Claim, looks bool, once *once, holds []*Hold) (redisexec.Reply, error) {
 	request, err := g.pack(ctx, claims, holds)
 	if err != nil {
 		return redisexec.Reply{Batch: redisexec.Unsent}, err
@@ -314,6 +314,8 @@ func (g *group) ask(ctx context.Context, claims []Claim, looks bool, holds []*Ho
 	switch alone := g.merger == nil || dear(claims); {
 	case looks:
 		reply, err = g.exec.Ask(ctx, request, redisexec.Operation{Op: redisexec.Look, N: 1, Times: 1})
+	case once != nil:
+		reply, err = g.exec.Ask(ctx, request, once.operation(claims))
 	case holds != nil:
 		reply, err = g.hold(ctx, request, holds, alone)
 	case alone:
@@ -336,6 +338,7 @@ func (g *group) report(ctx context.Context, began time.Time, claims []Claim, loo
 		o := Observation{Call: c.opOr(looks).call, Err: err}
 		o.sent(began, reply.Batch)
 		if err == nil {
+			o.Repeated = g.repeated(reply)
 			o.Result = g.part(reply, i, c, looks)
 		}
 		c.report(ctx, began, o, allowed)
@@ -419,7 +422,7 @@ func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []Par
 		holds = g.newHolds(claims)
 	}
 	sent := time.Now()
-	reply, err := g.ask(ctx, claims, looks, holds)
+	reply, err := g.ask(ctx, claims, looks, c.once, holds)
 	if err != nil {
 		if !c.split || !errors.Is(err, ErrCrossSlot) { // each claim is asked about on its own then, and reported
 			g.report(ctx, sent, claims, looks, reply, false, err)
@@ -460,7 +463,7 @@ func (g *group) explain(reply redisexec.Reply, claims []Claim, looks bool, parts
 	for i, c := range claims {
 		part := g.part(reply, i, c, looks)
 		if parts != nil {
-			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, bucket: c.limiter.isBucket()}
+			parts[i] = PartResult{Name: c.limiter.name, Key: c.key, Result: part, bucket: c.limiter.isBucket(), repeated: g.repeated(reply)}
 			if c.settle && !looks {
 				words := reply.Words[g.words[i]+1:][:c.limiter.exec.Words+redisexec.TicketWords]
 				parts[i].Ticket = c.limiter.decider.(charger).newTicket(c.key, c.n, reply.Index, words)

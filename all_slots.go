@@ -23,7 +23,7 @@ import (
 // errors are those of TryAcquireAll, without ErrCrossSlot; claims that cannot work, or that are of several clients,
 // are refused before anything is sent.
 func TryAcquireAcrossSlots(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, acquire, claims, true)
+	return decideAll(ctx, call{op: acquire, split: true}, claims)
 }
 
 // acrossSlots decides claims of c on limiters on Redis.
@@ -51,7 +51,7 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 		parts := make([]PartResult, len(joined))
 		r, err := g.decide(ctx, c, joined, parts)
 		if !errors.Is(err, ErrCrossSlot) { // which a client of another type gets from a Cluster: nothing was taken
-			return AllResult{r, spread(parts, places)}, err
+			return AllResult{Result: r, Parts: spread(parts, places)}, err
 		}
 	}
 	taken := make([]slotAnswer, len(joined))

@@ -314,7 +314,7 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 	if len(claim.key) > maxDenyCacheKey || claim.n < 1 {
 		return nil
 	}
-	if c.op.forMemory != nil {
+	if c.op.forMemory != nil && c.once == nil { // an id may have been allowed before
 		q.n = c.op.forMemory(claim.n)
 	}
 	q.hash = cache.table.Hash(claim.key)

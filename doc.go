@@ -28,7 +28,7 @@
 //   - Work under way, rather than calls in a time: [InFlight], whose permits are held and given back.
 //   - A stop for all processes until an instant: [NewPause]. Longer ones for those who go on: [NewBans].
 //   - Several limits, all or nothing, in one round trip: [NewAll] for one key, [TryAcquireAll] for a
-//     key and a number of permits of each.
+//     key and a number of permits of each, [TryAcquireOnce] for what may be delivered twice.
 //   - Plans, and limits that change or come with the call: [NewChoice], [TokenBucket.With].
 //     [WithHeadroom] leaves the last permits of a key to more important callers.
 //   - Policies around a limiter: [NewFallback] for outages, [NewDenyCache] answers denials from memory,

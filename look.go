@@ -12,7 +12,7 @@ import "context"
 // are those of TryAcquireAll. Keys in several slots need a Look for each slot. It is one script, and is not merged
 // with other calls.
 func Look(ctx context.Context, claims ...Claim) (AllResult, error) {
-	return decideAll(ctx, look, claims, false)
+	return decideAll(ctx, call{op: look}, claims)
 }
 
 // look says whether n permits are there, and takes nothing.

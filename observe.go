@@ -55,6 +55,8 @@ type Observation struct {
 	Err     error  // that the caller got; a *WaitError for a "reserve" or "wait" that is denied
 	Reason  error  // why a Fallback asked its secondary: the primary's error, ErrOverBudget or ErrBreakerOpen
 
+	Repeated bool // the answer is that of an earlier call with the id, see TryAcquireOnce; nothing was taken
+
 	Latency time.Duration // how long the call took
 
 	// Waited is the part of Latency in which the call was not under way: a merged call waits until its batch is sent,

@@ -69,7 +69,7 @@ func (w *watch) end(ctx context.Context, began time.Time, o Observation) {
 	if o.Outcome == 0 {
 		o.Outcome = o.Call.outcome(o.Result.Allowed, o.Err)
 	}
-	if o.Taken == 0 && (o.Outcome == OutcomeAllowed || o.Call == callCharge && o.Err == nil) {
+	if o.Taken == 0 && !o.Repeated && (o.Outcome == OutcomeAllowed || o.Call == callCharge && o.Err == nil) {
 		o.Taken = o.N
 	}
 	switch o.Call {

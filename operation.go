@@ -46,6 +46,7 @@ type call struct {
 	split   bool          // where no script reaches all keys, it is one script for each, see TryAcquireAcrossSlots
 	group   *group        // of the claims, if it is known
 	whole   bool          // only the Result of the claim that governs is asked for
+	once    *once         // the id under which permits are taken; nil: none
 	longest time.Duration // of a reserve
 	timing  timing        // of a reserve
 	picked  any           // what the Choice in the DenyCache of the one claim has picked; nil: nothing yet
@@ -216,6 +217,9 @@ func (c *call) mistake(ctx context.Context) error {
 
 // mistakeOfLimiters is mistake for a call without policies.
 func (c *call) mistakeOfLimiters(ctx context.Context) error {
+	if err := c.remembered(); err != nil {
+		return err
+	}
 	if c.one() {
 		return c.mistakeOfOne(ctx)
 	}

@@ -214,7 +214,11 @@ func (g *guarded) decideBy(ctx context.Context, secondaries claimSet) outcome {
 			return failedWith(fmt.Errorf("%s has no policy for outages; put a Fallback around it", claim.title()))
 		}
 	}
-	return g.by(secondaries).decide(ctx)
+	c := g.by(secondaries)
+	if c.once != nil {
+		c.once = &once{id: c.once.id, ttl: c.once.ttl, lenient: true}
+	}
+	return c.decide(ctx)
 }
 
 // askSecondaries returns the secondaries' answer. why is the reason that the primaries did not decide.
@@ -335,6 +339,9 @@ func (g *guarded) note(ctx context.Context) {
 		if local := localFor(ctx, g.outages[0].secondary, r.key); local != nil && !local.follow {
 			local.buckets.Owe(r.key, r.n)
 		}
+	}
+	if g.out.repeated() { // it is an answer of before
+		return
 	}
 	for i := range g.call.claims {
 		f := g.outages[i]

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
@@ -96,7 +97,12 @@ func (o *outcome) all(c *call) (AllResult, error) {
 		}
 		o.parts[i].Name, o.parts[i].Key = cmp.Or(name, limitername.Default), claim.key
 	}
-	return AllResult{Result: o.result, Parts: o.parts}, nil
+	return AllResult{Result: o.result, Parts: o.parts, Repeated: o.repeated()}, nil
+}
+
+// repeated reports whether the answer is that of an earlier call with the id.
+func (o *outcome) repeated() bool {
+	return slices.ContainsFunc(o.parts, func(p PartResult) bool { return p.repeated })
 }
 
 // hearersOf is who hears of what is given back of claim i, nil if nothing can be.
@@ -186,7 +192,15 @@ func (c *call) decide(ctx context.Context) outcome {
 	switch {
 	case next != nil:
 		return next.around(ctx, c, own)
-	case c.one():
+	case c.once != nil:
+		if err := c.remembered(); err != nil {
+			return failedWith(err)
+		}
+		if c.one() && c.claims[0].limiter != nil {
+			return c.decideOnRedis(ctx, c.claims)
+		}
+	}
+	if c.one() {
 		return c.decideOne(ctx)
 	}
 	return c.decideTogether(ctx)

@@ -85,7 +85,7 @@ func (*Shadow) around(ctx context.Context, c *call, own claimSet) outcome {
 		ops[i] = c.opOf(i)
 	}
 	out := c.decide(ctx)
-	if out.err != nil || c.op == look || c.op == pause || c.op == resume {
+	if out.err != nil || c.op == look || c.op == pause || c.op == resume || out.repeated() { // nothing was taken
 		return out
 	}
 	for i, s := range shadows {

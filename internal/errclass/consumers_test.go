@@ -57,6 +57,7 @@ var meanings = []struct {
 	{ratelimit.ErrInvalidKey, "invalid_key", mistake},
 	{ratelimit.ErrInvalidPermits, "invalid_permits", mistake},
 	{ratelimit.ErrCrossSlot, "cross_slot", mistake},
+	{ratelimit.ErrIDReused, "id_reused", mistake},
 	{ratelimit.ErrSettled, "settled", mistake},
 	{ratelimit.ErrExceedsLimit, "exceeds_limit", noKey},
 	{httplimit.ErrNoKey, "no_key", noKey},

@@ -72,6 +72,7 @@ var sentinels = []struct {
 	{ErrExceedsLimit, Kind{TooMuch, "exceeds_limit"}},
 	{ErrInvalidConfig, Kind{Mistake, "invalid_config"}},
 	{ErrCrossSlot, Kind{Mistake, "cross_slot"}},
+	{ErrIDReused, Kind{Mistake, "id_reused"}},
 	{ErrSettled, Kind{Mistake, "settled"}},
 	{ErrDenied, Kind{Decision, "denied"}},
 	{ErrWaitTooLong, Kind{Decision, "wait_too_long"}},
@@ -105,6 +106,7 @@ var replies = []struct {
 	Kind
 }{
 	{"CORRUPT", ErrCorruptState, Kind{Damaged, "corrupt_state"}}, // the scripts' own
+	{"REUSED", ErrIDReused, Kind{Mistake, "id_reused"}},          // of all_once.lua
 	{"WRONGTYPE", ErrCorruptState, Kind{Damaged, "corrupt_state"}},
 	{"value is not an integer", ErrCorruptState, Kind{Damaged, "corrupt_state"}},  // INCRBY's, for a number that INCRBY does not write
 	{"CROSSSLOT", ErrCrossSlot, Kind{Mistake, "cross_slot"}},                      // of a node of a cluster

@@ -22,6 +22,7 @@ type Executor struct {
 	Operations      *script.Script // for operations of all kinds
 	Alone           *script.Script // for one of them
 	Extend          *script.Script // begins the lease of a hold again; nil: permits are not held
+	Once            *script.Script // for one request to several limiters under an id
 
 	// ManyOfSeveral and OperationsOfSeveral are Many and Operations for keys of several limiters of
 	// the algorithm, or for requests to several groups of limiters of the same algorithms. Their Args

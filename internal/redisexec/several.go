@@ -104,6 +104,18 @@ func (c *Command) several(requests int, request func(i int) (packed string, time
 	c.addRequests(all, nil)
 }
 
+// remember makes c run the script for one packed request under an id.
+func (c *Command) remember(packed string, o Operation) error {
+	c.script, c.op = c.exec.Once, o.Op
+	times := c.unpack(1, func(int) (string, any) { return packed, count(o.Times) })
+	c.names = append(c.names, o.ID)
+	c.addNames()
+	c.addConfig()
+	c.addRequests(times, nil)
+	c.args = append(c.args, strconv.FormatInt(o.Longest, 10), o.StandsFor)
+	return c.addClock()
+}
+
 // severalTable is several for requests to so many groups of limiters, see [Executor.DoTable].
 func (c *Command) severalTable(groups, requests int, request tableRequest) {
 	group, args := make([]int, requests), make([][]any, requests)

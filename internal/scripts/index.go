@@ -89,7 +89,8 @@ func Group(limiters []string) ([]Named, error) {
 		files, args, tickets, names = append(files, m.file), append(args, m.args), append(tickets, m.estimate), append(names, m.name)
 	}
 	set, name := Together(files, args, tickets), strings.Join(names, "+")
-	all := []Named{{Name: name + ", one", Script: set.One}, {Name: name + ", peek", Script: set.Peek}, {Name: name + ", many", Script: set.Many}}
+	all := []Named{{Name: name + ", one", Script: set.One}, {Name: name + ", one under an id", Script: set.Once},
+		{Name: name + ", peek", Script: set.Peek}, {Name: name + ", many", Script: set.Many}}
 	for i, s := range set.Common {
 		all = append(all, Named{Name: name + ", many of one key of " + names[i], Script: s})
 	}

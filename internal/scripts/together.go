@@ -16,6 +16,7 @@ const MostTogether = 8
 // A Several holds the scripts for requests to several limiters.
 type Several struct {
 	Set
+	Once *script.Script // One under an id
 	// These are Many and ManyOfSeveral, for requests that have the key of this limiter in common.
 	Common, CommonOfSeveral []*script.Script
 }
@@ -122,6 +123,7 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 			One: batch(around, shape, "", "all_one.lua"), Peek: peek,
 			Many: batch(around, shape, "", "all.lua"), ManyOfSeveral: batch(ofSeveral, theirShape, "front + ", "all.lua"),
 		},
+		Once:   batch(around, shape, "", "all_once.lua"),
 		Common: commons(around, shape, ""), CommonOfSeveral: commons(ofSeveral, theirShape, "front + "),
 	}
 }

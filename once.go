@@ -1,0 +1,97 @@
+package ratelimit
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/tryacquire/ratelimit/internal/keyname"
+	"github.com/tryacquire/ratelimit/internal/redisexec"
+)
+
+// A once is the id under which a call takes its permits.
+type once struct {
+	id      string
+	ttl     time.Duration
+	lenient bool // a limiter in this process, which remembers no id, may decide: an outage's secondary
+}
+
+// TryAcquireOnce takes the permits of all claims, or none, as [TryAcquireAll] does, but the same id takes them once: a
+// webhook that is delivered again, a job that a queue hands out again, a call that is repeated because its reply was lost.
+//
+//	r, err := ratelimit.TryAcquireOnce(ctx, job.ID, time.Hour, ratelimit.ClaimOf(perTenant, tenant, job.Cost))
+//
+// For ttl after the call that was allowed, an equal call with its id gets its answer, with Repeated, and nothing is taken:
+// the durations in it are those of then. A denial is not remembered: the same id asks again. If it was answered by an
+// error, repeat the call: it takes the permits at most once.
+//
+// An id has 1 to 4,096 bytes, and belongs to the limiter and the key of the first claim: under another key it is another
+// id. ErrIDReused means that it stands for other claims, or that a limit has changed; nothing was taken. ttl is 1ms to 71
+// years. Redis keeps a key of its own for each id that was allowed, in the slot of the first claim's key, of some 200 bytes
+// until ttl is over; a Reset does not delete it. The call is sent on its own, in one script.
+//
+// The secondary of a [Fallback] in this process remembers nothing: its answer, with Fallback, may be a second take. The
+// other errors are those of TryAcquireAll, and ErrInvalidConfig for an estimate and for permits in flight, which would be
+// given back twice, and for limiters in this process.
+func TryAcquireOnce(ctx context.Context, id string, ttl time.Duration, claims ...Claim) (AllResult, error) {
+	if id == "" || len(id) > maxKey {
+		return AllResult{}, fmt.Errorf("%w: the id of TryAcquireOnce has %d bytes; it must have 1 to %d", ErrInvalidKey, len(id), maxKey)
+	}
+	if err := checkSpan("TryAcquireOnce: the time for which the id is remembered", ttl); err != nil {
+		return AllResult{}, err
+	}
+	for i := range claims {
+		if claims[i].settle {
+			return AllResult{}, invalidConfig("TryAcquireOnce: the claim of %s is an estimate, which would be settled once for each answer; "+
+				"take permits, or estimate without an id", claims[i].title())
+		}
+	}
+	return decideAll(ctx, call{op: acquire, once: &once{id: id, ttl: ttl}}, claims)
+}
+
+// remembered is the error of a call under an id that its limiters cannot remember, nil if they can. The policies have been
+// taken off.
+func (c *call) remembered() error {
+	if c.once == nil {
+		return nil
+	}
+	for i := range c.claims {
+		claim := &c.claims[i]
+		switch {
+		case claim.limiter != nil && claim.limiter.holds():
+			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; hold them without an id", claim.title())
+		case claim.limiter == nil && !c.once.lenient && !isConstant(claim.outer):
+			return invalidConfig("TryAcquireOnce: %s does not decide on Redis, and remembers no id; "+
+				"give a limiter on Redis, and of an All its claims (Claims)", claim.title())
+		}
+	}
+	return nil
+}
+
+// operation is the call by g of these claims, under the id.
+func (o *once) operation(claims []Claim) redisexec.Operation {
+	first := &claims[0]
+	head := string(first.limiter.head) + "/once{" + keyname.Tag(first.key) + "}"
+	about := sha256.New()
+	for _, c := range claims {
+		_, _ = fmt.Fprintf(about, "%q %q %d", c.limiter.head, c.key, c.n)
+		for _, arg := range c.limiter.exec.Args {
+			if text, ok := arg.(*string); ok { // nil: an instant of a calendar
+				_, _ = fmt.Fprintf(about, " %q", *text)
+			}
+		}
+	}
+	return redisexec.Operation{Op: redisexec.Remember, N: 1, Times: 1, Detail: &redisexec.Detail{
+		ID:        head + first.key + "/" + o.id + "/" + strconv.Itoa(len(first.key)),
+		Longest:   o.ttl.Milliseconds(),
+		StandsFor: hex.EncodeToString(about.Sum(nil)[:16]),
+	}}
+}
+
+// repeated reports whether a reply is one that was remembered.
+func (g *group) repeated(reply redisexec.Reply) bool {
+	return len(reply.Words) > g.all && reply.Words[g.all] != 0
+}
