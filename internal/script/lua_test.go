@@ -25,7 +25,7 @@ const scriptsDir = "../../scripts"
 var (
 	templates     = []string{"many.lua", "operations.lua", "peek.lua", "holds.lua"}
 	ofSeveral     = []string{"all_limiter.lua", "all_closure.lua", "all_peek_limiter.lua"}
-	aroundSeveral = []string{"all.lua", "all_one.lua", "all_peek.lua", "all_common.lua"}
+	aroundSeveral = []string{"all.lua", "all_one.lua", "all_once.lua", "all_peek.lua", "all_common.lua"}
 	filledByGo    = names{"own": true, "request": true, "inner": true, "settle": true, "sealed": true, "shape": true, "limiters": true}
 )
 
