@@ -160,7 +160,7 @@ func TestALookAnswersWhatACallWouldAnswer(t *testing.T) {
 							require.Equal(t, call, look, story)
 						}
 						// Memory may know of a denial for fewer permits only, and holds in memory end when they are released.
-						timed := !strings.Contains(about, "DenyCache") && !strings.Contains(about, "LocalInFlight") && !strings.Contains(about, "Hold")
+						timed := !strings.Contains(about, "DenyCache") && !strings.Contains(about, "LocalInFlight") && !strings.Contains(about, "hold")
 						if timed && len(claims) == 1 && rng.IntN(2) == 0 && look.RetryAfter > time.Millisecond {
 							exact++
 							s.Advance(look.RetryAfter - time.Millisecond)
