@@ -1,11 +1,11 @@
 -- What Redis gives to a script.
 std = { read_globals = {
-  "redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "unpack", "pcall", "table",
+  "redis", "KEYS", "ARGV", "string", "math", "tonumber", "type", "unpack", "pairs", "pcall", "table",
 } }
 max_comment_line_length = false
 ignore = {
   "581", -- not (a >= b): it is true even where one of them is NaN
-  "311/size", "311/used", -- a block adds to it for the next run of requests
+  "311/size", "311/used", "311/current", -- a block adds to it for the next run of requests
   "311/budget", -- a script for one request has none
 }
 -- These have places for the blocks of other files: make lint checks the complete texts.

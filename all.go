@@ -11,6 +11,7 @@ import (
 
 	"github.com/tryacquire/ratelimit/internal/await"
 	"github.com/tryacquire/ratelimit/internal/exact"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/limitername"
 )
 
@@ -525,6 +526,9 @@ next:
 			return nil, nil, invalidConfig("TryAcquireAll: the claim of the %s is an estimate; permits in flight are given back by their Hold", c.limiter.title)
 		}
 		for j, other := range to {
+			if c.limiter.tenants && other.key != c.key && other.limiter.head == c.limiter.head && keyname.Tag(other.key) == keyname.Tag(c.key) {
+				return nil, nil, errOneLimit(c, other)
+			}
 			if other.key != c.key || other.limiter.head != c.limiter.head {
 				continue
 			}

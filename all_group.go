@@ -174,7 +174,7 @@ func newShape(limiters []*core, settle []bool) *shape {
 	s.scripts = scripts.Together(files, args, settle)
 	for i := range limiters {
 		s.several = append(s.several, redisexec.Limiter{
-			Args: args[i], Words: wordsOf(i), Common: s.scripts.Common[i], CommonOfSeveral: s.scripts.CommonOfSeveral[i],
+			Args: args[i], Words: wordsOf(i), Limit: limiters[i].exec.Limit, Common: s.scripts.Common[i], CommonOfSeveral: s.scripts.CommonOfSeveral[i],
 		})
 	}
 	return s

@@ -32,6 +32,8 @@ type core struct {
 	merger *merge.Merger // nil: every call is sent on its own
 	watch  *watch        // nil: nobody observes
 
+	tenants bool // keys are those of tenants, whose hash tag names the limit that they share
+
 	explainer decision.Explainer
 	decider   any // a Limiter or a Holder: what has this core
 
@@ -73,6 +75,7 @@ type algorithm struct {
 	// longest is the longest wait of a reservation, in microseconds, for which its numbers are exact.
 	longest   int64
 	explainer decision.Explainer
+	tenants   bool // see core
 }
 
 // words is how many words the reply to a run has.
@@ -127,6 +130,9 @@ func (c *core) build(client Client, s settings, decider any, a algorithm) error 
 	if a.instants != nil {
 		c.exec.Instants = &redisexec.Instants{Of: []redisexec.Calendar{{At: len(a.args), Around: a.instants}}}
 		c.exec.Args = append(c.exec.Args, make([]any, 5)...)
+	}
+	if a.tenants {
+		c.tenants, c.exec.Limit = true, keyname.Limit
 	}
 	if s.clock != nil {
 		c.exec.Now, c.exec.Spare = c.now, s.spare()
@@ -229,7 +235,7 @@ func (c *core) peek(ctx context.Context, o *Observation) sending {
 // Reset deletes the key's state, see [Limiter].
 func (c *core) Reset(ctx context.Context, key string) error {
 	o := Observation{Call: callReset, Key: key}
-	o.Err = c.check(ctx, key, 1)
+	o.Err = c.checkAny(ctx, key, 1)
 	c.watch.observed(ctx, &o, func() sending {
 		if err := c.exec.Delete(ctx, c.head.Of(key)); err != nil {
 			o.Err = c.failed(ctx, key, err)
@@ -241,6 +247,14 @@ func (c *core) Reset(ctx context.Context, key string) error {
 
 // check returns an error for a caller's mistake, and for a context that has ended.
 func (c *core) check(ctx context.Context, key string, n int) error {
+	if c.tenants && checkKey(key) == nil && !keyname.HasTenant(key) {
+		return errNoTenant(key)
+	}
+	return c.checkAny(ctx, key, n)
+}
+
+// checkAny is check for a key that may also be that of a limit, which tenants share.
+func (c *core) checkAny(ctx context.Context, key string, n int) error {
 	if !c.made() {
 		return errUnmade
 	}

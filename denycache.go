@@ -314,7 +314,7 @@ func (q *memoryQuestion) about(ctx context.Context, c *call, claim *Claim) (err 
 	if len(claim.key) > maxDenyCacheKey || claim.n < 1 {
 		return nil
 	}
-	if c.op.forMemory != nil && c.once == nil { // an id may have been allowed before
+	if c.op.forMemory != nil && c.once == nil && !sharesLimit(q.limiter) { // an id may have been allowed before
 		q.n = c.op.forMemory(claim.n)
 	}
 	q.hash = cache.table.Hash(claim.key)
@@ -339,4 +339,13 @@ func checkCached(l Limiter) error {
 		}
 	}
 	return nil
+}
+
+// sharesLimit reports whether l decides for tenants of one limit: what others take can end a denial before its RetryAfter.
+func sharesLimit(l any) bool {
+	for k := kindOf(l); ; k = kindOf(k.inside) {
+		if k.core != nil || k.inside == nil {
+			return k.core != nil && k.core.tenants
+		}
+	}
 }

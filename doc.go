@@ -31,6 +31,7 @@
 //     key and a number of permits of each, [TryAcquireOnce] for what may be delivered twice.
 //   - Plans, and limits that change or come with the call: [NewChoice], [TokenBucket.With].
 //     [WithHeadroom] leaves the last permits of a key to more important callers.
+//   - One limit that tenants share, none of which takes what another one needs: [NewFairTokenBucket].
 //   - Policies around a limiter: [NewFallback] for outages, [NewDenyCache] answers denials from memory,
 //     [NewLeased] spends permits of hot keys in this process, [NewShadow] tries a limit without enforcing it.
 //   - HTTP: package httplimit has keys that clients cannot forge, 429 with Retry-After, and the fields that

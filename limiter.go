@@ -65,6 +65,7 @@ type Result struct {
 
 	ResetAfter time.Duration // the time until the full limit is available again, as precise as RetryAfter
 	Fallback   bool          // the answer is that of a [Fallback]'s secondary, because the primary could not decide
+	ByShare    bool          // denied because others have had less, while the limit has room; only of a [FairTokenBucket]
 
 	// Leased: a [Leased] has answered from the permits of this process. Remaining is how many of these are left. If the
 	// call is denied, other processes may hold permits of the key unspent, Limit − Remaining at most.

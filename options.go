@@ -34,6 +34,7 @@ const (
 	newSlidingLog
 	newTokenBucket
 	newLeakyBucket
+	newFairTokenBucket
 	newInFlight
 	newPause
 	newLocalTokenBucket
@@ -44,7 +45,7 @@ const (
 	newLeased
 
 	ofWindows    = newFixedWindow | newCalendarWindow | newSlidingWindow | newSlidingLog
-	onTheirRedis = ofWindows | newTokenBucket | newLeakyBucket | newInFlight | newPause
+	onTheirRedis = ofWindows | newTokenBucket | newLeakyBucket | newFairTokenBucket | newInFlight | newPause
 	ofLimiters   = onTheirRedis | newLocalTokenBucket | newLocalInFlight
 	ofFallbacks  = newFallback | newHoldFallback
 	everywhere   = ofLimiters | ofFallbacks | newDenyCache | newLeased
@@ -53,7 +54,7 @@ const (
 // constructorNames are in the order of the constants.
 var constructorNames = [...]string{
 	"NewFixedWindow", "NewCalendarWindow", "NewSlidingWindow", "NewSlidingLog", "NewTokenBucket", "NewLeakyBucket",
-	"NewInFlight", "NewPause", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache", "NewLeased",
+	"NewFairTokenBucket", "NewInFlight", "NewPause", "NewLocalTokenBucket", "NewLocalInFlight", "NewFallback", "NewHoldFallback", "NewDenyCache", "NewLeased",
 }
 
 // optionsOf says which constructors have an option.
@@ -64,7 +65,7 @@ var optionsOf = map[string]constructors{
 	"WithClock":        onTheirRedis | newLocalTokenBucket,
 	"WithMaxSkew":      onTheirRedis,
 	"WithoutMerging":   onTheirRedis,
-	"WithHeadroom":     onTheirRedis &^ (newInFlight | newPause),
+	"WithHeadroom":     onTheirRedis &^ (newFairTokenBucket | newInFlight | newPause),
 	"WithAlignment":    newFixedWindow,
 	"WithStorage":      newSlidingWindow,
 	"WithSubWindows":   newSlidingWindow,

@@ -21,28 +21,28 @@ import (
 
 // optionTable says which constructor has which option (x).
 const optionTable = `
-                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket InFlight Pause LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache Leased
-WithName          x           x              x             x          x           x           x        x     x                x             x        x            x         x
-WithObserver      x           x              x             x          x           x           x        x     x                x             x        x            x         x
-WithPrefix        x           x              x             x          x           x           x        x     .                .             .        .            .         .
-WithClock         x           x              x             x          x           x           x        x     x                .             .        .            .         .
-WithMaxSkew       x           x              x             x          x           x           x        x     .                .             .        .            .         .
-WithoutMerging    x           x              x             x          x           x           x        x     .                .             .        .            .         .
-WithHeadroom      x           x              x             x          x           x           .        .     .                .             .        .            .         .
-WithAlignment     x           .              .             .          .           .           .        .     .                .             .        .            .         .
-WithStorage       .           .              x             .          .           .           .        .     .                .             .        .            .         .
-WithSubWindows    .           .              x             .          .           .           .        .     .                .             .        .            .         .
-WithResolution    .           .              .             x          .           .           .        .     .                .             .        .            .         .
-WithRefillEvery   .           .              .             .          x           .           .        .     .                .             .        .            .         .
-WithExactReturns  .           .              .             .          x           x           .        .     .                .             .        .            .         .
-WithEmptyStart    .           .              .             .          .           .           .        .     x                .             .        .            .         .
-WithLastAnswers   .           .              .             .          .           .           .        .     x                .             .        .            .         .
-WithMaxKeys       .           .              .             .          .           .           .        .     x                .             .        .            x         x
-WithMaxDenial     .           .              .             .          .           .           .        .     .                .             .        .            x         .
-WithMaxSlice      .           .              .             .          .           .           .        .     .                .             .        .            .         x
-WithBudget        .           .              .             .          .           .           .        .     .                .             x        x            .         .
-WithBreaker       .           .              .             .          .           .           .        .     .                .             x        x            .         .
-WithProbe         .           .              .             .          .           .           .        x     .                .             .        .            .         .
+                  FixedWindow CalendarWindow SlidingWindow SlidingLog TokenBucket LeakyBucket FairTokenBucket InFlight Pause LocalTokenBucket LocalInFlight Fallback HoldFallback DenyCache Leased
+WithName          x           x              x             x          x           x           x               x        x     x                x             x        x            x         x
+WithObserver      x           x              x             x          x           x           x               x        x     x                x             x        x            x         x
+WithPrefix        x           x              x             x          x           x           x               x        x     .                .             .        .            .         .
+WithClock         x           x              x             x          x           x           x               x        x     x                .             .        .            .         .
+WithMaxSkew       x           x              x             x          x           x           x               x        x     .                .             .        .            .         .
+WithoutMerging    x           x              x             x          x           x           x               x        x     .                .             .        .            .         .
+WithHeadroom      x           x              x             x          x           x           .               .        .     .                .             .        .            .         .
+WithAlignment     x           .              .             .          .           .           .               .        .     .                .             .        .            .         .
+WithStorage       .           .              x             .          .           .           .               .        .     .                .             .        .            .         .
+WithSubWindows    .           .              x             .          .           .           .               .        .     .                .             .        .            .         .
+WithResolution    .           .              .             x          .           .           .               .        .     .                .             .        .            .         .
+WithRefillEvery   .           .              .             .          x           .           .               .        .     .                .             .        .            .         .
+WithExactReturns  .           .              .             .          x           x           .               .        .     .                .             .        .            .         .
+WithEmptyStart    .           .              .             .          .           .           .               .        .     x                .             .        .            .         .
+WithLastAnswers   .           .              .             .          .           .           .               .        .     x                .             .        .            .         .
+WithMaxKeys       .           .              .             .          .           .           .               .        .     x                .             .        .            x         x
+WithMaxDenial     .           .              .             .          .           .           .               .        .     .                .             .        .            x         .
+WithMaxSlice      .           .              .             .          .           .           .               .        .     .                .             .        .            .         x
+WithBudget        .           .              .             .          .           .           .               .        .     .                .             x        x            .         .
+WithBreaker       .           .              .             .          .           .           .               .        .     .                .             x        x            .         .
+WithProbe         .           .              .             .          .           .           .               .        x     .                .             .        .            .         .
 `
 
 // eachOption is a value of each.
@@ -83,6 +83,9 @@ func limiterWith(c ratelimit.Client) map[string]func(o ...ratelimit.Option) (any
 		},
 		"TokenBucket": func(o ...ratelimit.Option) (any, error) {
 			return ratelimit.NewTokenBucket(c, ratelimit.PerSecond(1), 2, o...)
+		},
+		"FairTokenBucket": func(o ...ratelimit.Option) (any, error) {
+			return ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(1), 2, o...)
 		},
 		"LeakyBucket": func(o ...ratelimit.Option) (any, error) {
 			return ratelimit.NewLeakyBucket(c, ratelimit.PerSecond(1), 2, o...)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/tryacquire/ratelimit/internal/identity"
+	"github.com/tryacquire/ratelimit/internal/keyname"
 	"github.com/tryacquire/ratelimit/internal/redisclient"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 	"github.com/tryacquire/ratelimit/internal/script"
@@ -67,6 +68,11 @@ func deniesAll(l any) bool { return l == any(denyAll) || l == any(denyHolds) }
 
 // addLimiters is add for a call without policies.
 func (p *preloads) addLimiters(c *call) error {
+	for i := range c.claims { // any key will do
+		if claim := &c.claims[i]; claim.limiter != nil && claim.limiter.tenants && !keyname.HasTenant(claim.key) {
+			claim.key = "{preload}:" + claim.key
+		}
+	}
 	together := *c
 	together.split = false // one script for all, if there can be one
 	if err := together.mistakeOfLimiters(context.Background()); err != nil {

@@ -29,6 +29,7 @@ var unmade = []any{
 	new(ratelimit.TokenBucket),
 	new(ratelimit.LeakyBucket),
 	new(ratelimit.Pause),
+	new(ratelimit.FairTokenBucket),
 	new(ratelimit.LocalTokenBucket),
 	ratelimit.Rate{},
 	new(ratelimit.All),

@@ -22,6 +22,7 @@ func ours(t *testing.T) map[Limiter]Limiter {
 		Must(NewSlidingLog(c, []Rule{{5, time.Second}})): (*SlidingLog)(nil),
 		bucket:                                   (*TokenBucket)(nil),
 		Must(NewLeakyBucket(c, PerSecond(1), 5)): (*LeakyBucket)(nil),
+		Must(NewFairTokenBucket(c, PerSecond(1), 6)):                                      (*FairTokenBucket)(nil),
 		Must(NewLocalTokenBucket(PerSecond(1), 5)):                                        (*LocalTokenBucket)(nil),
 		Must(NewFallback(bucket, AllowAll())):                                             (*Fallback)(nil),
 		Must(NewShadow(bucket, bucket, func(Trial) {})):                                   (*Shadow)(nil),
@@ -57,7 +58,7 @@ func TestDecoratorsKnowTheCeilingOfOurLimiters(t *testing.T) {
 		require.Equal(t, 5, kindOf(l).most, "%T", l)
 		f := Must(NewFallback(l, AllowAll()))
 		require.Equal(t, 5, kindOf(f).most, "a Fallback around %T", l)
-		_, err := f.TryAcquireN(t.Context(), "k", 6)
+		_, err := f.TryAcquireN(t.Context(), "{k}:tenant", 6)
 		require.ErrorIs(t, err, ErrExceedsLimit, "%T", l)
 	}
 	for _, l := range []Limiter{AllowAll(), DenyAll(), &TokenBucket{}, &LocalTokenBucket{}, struct{ *TokenBucket }{&TokenBucket{}}, &struct{ *TokenBucket }{Must(NewTokenBucket(fakes.Offline(t), PerSecond(1), 5))}} {

@@ -19,6 +19,7 @@
 -- arguments are in front of those of its group.
 -- </if several>
 local call = redis.pcall
+-- <limits?/>
 local budget, late = 500, {}
 -- <clock?/>
 -- <shape/>
@@ -56,4 +57,5 @@ for i = 0, #KEYS / limiters - 1 do
     if failed == late then out[size] = -2 end
   end
 end
+-- <flush?/>
 return out

@@ -5,6 +5,7 @@
 -- All requests have equal arguments of that limiter.
 -- </if several>
 local call = redis.pcall
+-- <limits?/>
 local budget, late = 500, {}
 -- <clock?/>
 -- <shape/>
@@ -86,4 +87,5 @@ if not ok or failed then -- the common key cannot be read or written
     out[i] = -1
   end
 end
+-- <flush?/>
 return out

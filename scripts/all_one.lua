@@ -1,6 +1,7 @@
 -- Equal requests to several limiters at once: all.lua for one line of requests, which replies
 -- with an error if they failed.
 local call = redis.pcall
+-- <limits?/>
 local budget = 0 -- of an execution for many requests
 -- <clock?/>
 -- <shape/>
@@ -9,4 +10,5 @@ local skipped, request = 0, configured + 1
 local times = ARGV[request] + 0
 local all = times
 -- <limiters/>
+-- <flush?/>
 return out

@@ -1,6 +1,7 @@
 -- Looks at the keys of several limiters: takes nothing and writes nothing. KEYS, ARGV and
 -- reply are those of all.lua for a single request.
 local call = redis.pcall
+-- <limits?/>
 local budget = 0 -- of an execution for many requests
 -- <clock?/>
 -- <shape/>

@@ -15,6 +15,7 @@
 --        Redis serves nothing else until this script returns. Never for the first one.
 -- </if seek>
 local call = redis.pcall
+-- <limits?/>
 -- <if seek>
 -- What blocks may do beyond the usual, in commands of half a microsecond. A key that is decided
 -- takes the time that it needs.
@@ -79,4 +80,5 @@ for i = 1, #KEYS do
     -- </if seek>
   end
 end
+-- <flush?/>
 return out

@@ -61,6 +61,7 @@
 --        One -2 comes in place of what was not done because there was no time left, see many.lua.
 -- </if seek>
 local call = redis.pcall
+-- <limits?/>
 -- <if seek>
 local budget, late = 500, {}
 -- </if seek>
@@ -270,4 +271,5 @@ for i = 1, #KEYS do
   end
 end
 -- </unless alone>
+-- <flush?/>
 return out

@@ -12,6 +12,7 @@ type Result struct {
 	RetryAfter time.Duration
 	ResetAfter time.Duration
 	Fallback   bool
+	ByShare    bool
 	Leased     bool
 }
 

@@ -70,6 +70,15 @@ func Tag(key string) string {
 	return tag
 }
 
+// HasTenant reports whether a caller's key is a hash tag and then something: a limit, and who shares it.
+func HasTenant(key string) bool {
+	tag := hashTag(key)
+	return tag != "" && key[0] == '{' && len(key) > len(tag)+2
+}
+
+// Limit returns the name of the key {gpt-4}, given the name of {gpt-4}:tenant: a key that begins with its hash tag.
+func Limit(name string) string { return name[:strings.IndexByte(name, '}')+1] }
+
 // hashTag is the hash tag that a text has by Redis's rule, "" if it has none.
 func hashTag(text string) string {
 	begin := strings.IndexByte(text, '{') + 1

@@ -2,6 +2,7 @@ package redisexec
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -25,6 +26,7 @@ type Command struct {
 	n    int
 
 	names  []string // of the keys of packed requests
+	limits []string // of which keys are shares, see Executor.Limit
 	asks   []string // what these ask of each
 	begins []int64  // see addTable
 	common int      // the limiter, from 1, whose key all requests have in common; 0: none
@@ -66,6 +68,7 @@ func (c *Command) release() {
 	c.once.Cmder, c.key, c.id, c.words = nil, "", "", nil
 	clear(c.names)
 	clear(c.asks)
+	clear(c.limits)
 	if cap(c.names) > maxPooledArgs {
 		c.names, c.asks = nil, nil
 	}
@@ -93,7 +96,7 @@ func (c *Command) request(s *script.Script, key string, o Operation) error {
 		c.several(1, func(int) (string, any) { return key, count(o.Times) })
 		return c.addClock()
 	}
-	c.args = append(append(c.args, s.BySHA()...), "1", &c.key)
+	c.addKey()
 	if o.N == 1 {
 		c.args = append(c.args, "1")
 	} else {
@@ -101,6 +104,41 @@ func (c *Command) request(s *script.Script, key string, o Operation) error {
 	}
 	c.addConfig()
 	return c.addClock()
+}
+
+// addKey adds the script, and the name of its key.
+func (c *Command) addKey() {
+	c.args = append(c.args, c.script.BySHA()...)
+	if c.exec.Limit == nil {
+		c.args = append(c.args, "1", &c.key)
+		return
+	}
+	c.limits = append(c.limits[:0], c.exec.Limit(c.key))
+	c.args = append(c.args, "2", &c.key, &c.limits[0])
+}
+
+// addKeys adds the script and room for the names of so many keys, which begin at c.args[names].
+func (c *Command) addKeys(keys int) (names int) {
+	all := keys
+	if c.exec.Limit != nil {
+		all = 2 * keys
+	}
+	c.args = append(append(c.args, c.script.BySHA()...), count(all))
+	names = len(c.args)
+	c.args = append(c.args, make([]any, all)...)
+	return names
+}
+
+// addLimits adds the limits of the keys whose names begin at c.args[names].
+func (c *Command) addLimits(keys, names int) {
+	if c.exec.Limit == nil {
+		return
+	}
+	c.limits = slices.Grow(c.limits[:0], keys)[:keys]
+	for i := range keys {
+		c.limits[i] = c.exec.Limit(*c.args[names+i].(*string))
+		c.args[names+keys+i] = &c.limits[i]
+	}
 }
 
 // many makes c run Many or Operations.
@@ -113,9 +151,7 @@ func (c *Command) many(s *script.Script, keys int, request func(i int) (name *st
 		})
 		return c.addClock()
 	}
-	c.args = append(append(c.args, c.script.BySHA()...), count(keys))
-	names := len(c.args)
-	c.args = append(c.args, make([]any, keys)...)
+	names := c.addKeys(keys)
 	c.args = append(c.args, "")
 	c.addConfig()
 	for i := range keys {
@@ -123,6 +159,7 @@ func (c *Command) many(s *script.Script, keys int, request func(i int) (name *st
 		c.args[names+i] = name
 		c.args = append(c.args, requests)
 	}
+	c.addLimits(keys, names)
 	return c.addClock()
 }
 

@@ -34,6 +34,10 @@ type Executor struct {
 	Several []Limiter // that each call is for, whose key is then a packed request; nil: one
 	Cost    Cost      // of an execution for many requests
 
+	// Limit returns the name of the limit that a key shares with others, which stands in KEYS too, behind all keys of
+	// callers. It is nil if a key has a limit of its own.
+	Limit func(name string) string
+
 	// Unpack turns the reply of One, where that is one integer, into words. If Unpack is
 	// nil, the reply is an array of the words, as that of Peek always is.
 	Unpack func(reply int64, words []int64)
@@ -75,8 +79,9 @@ func Texts(texts []string) []any {
 
 // A Limiter is one of several that decide together, in the order of the scripts.
 type Limiter struct {
-	Args  int // of the executor, that are its own
-	Words int // of the reply to a request
+	Args  int                      // of the executor, that are its own
+	Words int                      // of the reply to a request
+	Limit func(name string) string // see Executor
 
 	// Common and CommonOfSeveral are Many and ManyOfSeveral, for requests that have the key of this
 	// limiter in common.

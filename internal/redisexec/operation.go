@@ -172,7 +172,8 @@ func (c *Command) operate(key string, o Operation) error {
 		return c.hold(c.exec.Extend, key, o)
 	}
 	c.script, c.key, c.op = c.exec.Alone, key, o.Op
-	c.args = append(append(c.args, c.script.BySHA()...), "1", &c.key, "")
+	c.addKey()
+	c.args = append(c.args, "")
 	c.addConfig()
 	c.args = append(c.args, o.Append(nil))
 	return c.addClock()

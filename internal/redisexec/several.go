@@ -146,9 +146,18 @@ func (c *Command) unpack(requests int, request func(i int) (packed string, times
 
 // addNames adds the script and the names of all keys.
 func (c *Command) addNames() {
-	c.args = append(append(c.args, c.script.BySHA()...), count(len(c.names)))
+	c.limits = c.limits[:0]
+	for i, name := range c.names {
+		if limit := c.exec.Several[i%len(c.exec.Several)].Limit; limit != nil {
+			c.limits = append(c.limits, limit(name))
+		}
+	}
+	c.args = append(append(c.args, c.script.BySHA()...), count(len(c.names)+len(c.limits)))
 	for i := range c.names {
 		c.args = append(c.args, &c.names[i])
+	}
+	for i := range c.limits {
+		c.args = append(c.args, &c.limits[i])
 	}
 }
 

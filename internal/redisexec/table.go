@@ -35,15 +35,14 @@ func (e *Executor) DoTable(ctx context.Context, s *script.Script, limiters, keys
 
 // table makes c run its script for the requests of so many keys.
 func (c *Command) table(limiters, keys int, request tableRequest) {
-	c.args = append(append(c.args, c.script.BySHA()...), count(keys))
-	names, lists := len(c.args), make([]any, keys)
-	c.args = append(c.args, make([]any, keys)...)
+	names, lists := c.addKeys(keys), make([]any, keys)
 	c.args = append(c.args, "") // the next is ARGV[2]
 	c.addTable(limiters, keys, func(i int) (int, []any) {
 		name, requests, limiter, args := request(i)
 		c.args[names+i], lists[i] = name, requests
 		return limiter, args
 	})
+	c.addLimits(keys, names)
 	for i := range c.begins {
 		c.args = append(c.args, &c.begins[i])
 	}

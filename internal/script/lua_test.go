@@ -69,7 +69,7 @@ func templatesOf(name string) []string {
 
 // luaGlobals are those of Redis that the scripts use.
 var luaGlobals = names{"redis": true, "KEYS": true, "ARGV": true, "string": true, "math": true, "tonumber": true,
-	"type": true, "unpack": true, "pcall": true, "table": true}
+	"type": true, "unpack": true, "pairs": true, "pcall": true, "table": true}
 
 // names is a set of them.
 type names map[string]bool
@@ -308,7 +308,7 @@ func TestNoBlockHidesWhatSeveralLimitersShare(t *testing.T) {
 			continue
 		}
 		for block, body := range Parse(name, text).Blocks() {
-			if block == "clock" || block == "answer" { // the first is around all, the second is not used
+			if block == "clock" || block == "limits" || block == "answer" { // the first two are around all, the third is not used
 				continue
 			}
 			for declared := range analyse(t, name, body).top {

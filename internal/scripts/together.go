@@ -38,11 +38,14 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 	}
 	around := script.Parse("all", "")
 	for _, f := range files {
-		for _, block := range []string{"clock", "shift"} {
+		for _, block := range []string{"clock", "shift", "flush"} {
 			if f.Has(block) {
 				around = around.Set(block, f.Blocks()[block])
 			}
 		}
+	}
+	if shares := sharedIn(files); shares != "" {
+		around = around.Set("limits", shares)
 	}
 	shape := fmt.Sprintf("local limiters, configured = %d, %d\n", len(files), configured[len(files)])
 	// moved finds its arguments in ARGV. The first one is what its own script has in ARGV[2].
@@ -126,6 +129,23 @@ func Together(files []*script.File, args []int, tickets []bool) Several {
 		Once:   batch(around, shape, "", "all_once.lua"),
 		Common: commons(around, shape, ""), CommonOfSeveral: commons(ofSeveral, theirShape, "front + "),
 	}
+}
+
+// sharedIn is the block limits of requests to these limiters, "" if none of them has one. Behind the keys of all
+// requests are those of the limits, for each request those of the limiters that have one.
+func sharedIn(files []*script.File) string {
+	var places []string
+	for i, f := range files {
+		if f.Has("limits") {
+			places = append(places, fmt.Sprintf("  limits[KEYS[i * %d + %d]] = KEYS[requests * %d + i * shared + %d]\n", len(files), i+1, len(files), len(places)+1))
+		}
+	}
+	if places == nil {
+		return ""
+	}
+	return fmt.Sprintf("local limits, states, names, shared = {}, {}, {}, %d\nlocal requests = #KEYS / %d\n"+
+		"for i = 0, requests - 1 do\n%send\nfor i = 1, requests * %d do\n  names[i] = KEYS[i]\nend\nlocal KEYS = names\n",
+		len(places), len(files)+len(places), strings.Join(places, ""), len(files))
 }
 
 // aHold matches what a request asks of permits in flight.

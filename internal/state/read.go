@@ -130,6 +130,8 @@ func (r *reading) parse(ctx context.Context, p redis.Pipeliner, now int64) {
 				s.Err = s.calendarWindow(text, now)
 			case algorithms.Pause:
 				s.Err = s.pause(text, now)
+			case algorithms.FairTokenBucket:
+				s.Err = s.fairBucket(text, now)
 			default:
 				s.Err = s.bucket(text, now)
 			}

@@ -37,6 +37,9 @@ type State struct {
 	// Leased is how long processes may spend slices of it that are out.
 	Leased time.Duration
 
+	// Weight is that of a tenant, of a key that holds its share of a limit, 0 of all others.
+	Weight int64
+
 	// Promised is how long permits are promised to callers that wait.
 	Promised time.Duration
 

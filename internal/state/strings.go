@@ -58,6 +58,28 @@ func (s *State) bucket(text string, now int64) error {
 	return nil
 }
 
+var (
+	tenantState = regexp.MustCompile(`^(\d+),-?\d+,([1-9]\d*)$`)
+	sharedState = regexp.MustCompile(`^(?:\d+,){7}\d+;(\d+/\d+/\d+/\d+@?\d*)$`)
+)
+
+// fairBucket reads the state of a limit that tenants share, and of a tenant.
+func (s *State) fairBucket(text string, now int64) error {
+	if m := tenantState.FindStringSubmatch(text); m != nil {
+		n, ok := numbers(m[1], m[2])
+		if !ok {
+			return s.corrupt()
+		}
+		s.Weight = n[1]
+		return nil
+	}
+	m := sharedState.FindStringSubmatch(text)
+	if m == nil {
+		return s.corrupt()
+	}
+	return s.bucket(m[1], now)
+}
+
 // ceil is a / b, rounded up, or -1 if that is 2^53 or more.
 func ceil(a *big.Int, b int64) int64 {
 	quotient, rest := new(big.Int).QuoRem(a, big.NewInt(b), new(big.Int))

@@ -25,6 +25,9 @@ func (s State) Words() string {
 	if s.Leased > 0 {
 		words = append(words, fmt.Sprintf("Slices of it may be spent in processes for the next %s.", Brief(s.Leased)))
 	}
+	if s.Weight > 0 {
+		words = []string{fmt.Sprintf("A tenant of weight %d; what is missing is in the key of its limit.", s.Weight)}
+	}
 	if s.Promised > 0 {
 		words = append(words, fmt.Sprintf("Permits are promised to callers that wait, for the next %s.", Brief(s.Promised)))
 	}
@@ -71,7 +74,7 @@ func (s State) count() string {
 	}
 	used := most + plural(s.Used, "permit")
 	switch s.Parts.Algorithm {
-	case algorithms.TokenBucket:
+	case algorithms.TokenBucket, algorithms.FairTokenBucket:
 		return fmt.Sprintf("%s %s missing; the bucket is full in %s.", used, are, Brief(s.Empty))
 	case algorithms.LeakyBucket:
 		return fmt.Sprintf("%s %s in the bucket, which is empty in %s.", used, are, Brief(s.Empty))
@@ -86,7 +89,7 @@ func (s State) count() string {
 func (s State) rule() string {
 	r := s.Rule
 	switch s.Parts.Algorithm {
-	case algorithms.TokenBucket, algorithms.LeakyBucket:
+	case algorithms.TokenBucket, algorithms.LeakyBucket, algorithms.FairTokenBucket:
 		verb := "come back"
 		if s.Parts.Algorithm == algorithms.LeakyBucket {
 			verb = "drain"

@@ -87,8 +87,8 @@ func (r *Rule) look(l *Limit, t *Tenant, now, n, weight int64) view {
 		if !r.Unbounded {
 			v.behind = min(v.behind, v.reach)
 		}
-		if weight > t.Weight { // of a larger weight it is as much in permits
-			v.behind = max(v.behind, 0) * t.Weight / weight
+		if weight > t.Weight && v.behind > 0 { // of a larger weight it is as much in permits
+			v.behind = v.behind * t.Weight / weight
 		}
 	}
 	v.kept = v.share * v.others
@@ -175,7 +175,7 @@ func (r *Rule) take(l *Limit, t *Tenant, v *view, n, weight int64) {
 		l.Line, l.Most, l.Owed = max(had, l.Line), max(v.cost, l.Most), v.kept
 		if age := v.present - l.Began; age >= r.Epoch || age < 0 {
 			l.Left, l.Counts, l.Before = l.Counts-counted, counted, l.Began
-			if age >= 2*r.Epoch {
+			if age < 0 || age >= 2*r.Epoch {
 				l.Left, l.Before = 0, 0
 			}
 			l.Began, l.Shift, l.Most = v.present, l.Line, max(l.Most/2, v.cost)
@@ -183,6 +183,37 @@ func (r *Rule) take(l *Limit, t *Tenant, v *view, n, weight int64) {
 		}
 	}
 	*t = Tenant{Exists: true, Epoch: l.Began, Had: had, Weight: counted}
+}
+
+// Charge takes n permits, whether they fit or not. It counts against the share, and moves no line.
+func (r *Rule) Charge(l *Limit, t *Tenant, now, n, weight int64) {
+	v := r.look(l, t, now, n, weight)
+	line, most, owed := l.Line, l.Most, v.owed
+	charge := v
+	charge.behind = max(v.behind, v.cost) // as a call that fits
+	r.take(l, t, &charge, n, weight)
+	t.Had = l.Line - v.behind + v.cost
+	l.Line, l.Most, l.Owed = line, most, owed
+}
+
+// GiveBack gives n permits back, to the limit and to the tenant's share, if that is counted.
+func (r *Rule) GiveBack(l *Limit, t *Tenant, now, n, weight int64) {
+	v := r.look(l, t, now, n, weight)
+	if !l.Exists || v.missing <= 0 {
+		return
+	}
+	l.Missing, l.At = max(v.missing-n*r.Permit, 0), now
+	if !v.counted {
+		return
+	}
+	if t.Epoch != l.Began {
+		t.Had -= l.Shift
+		t.Epoch = l.Began
+		l.Counts += t.Weight
+		l.Left = max(l.Left-t.Weight, 0)
+	}
+	t.Had -= n * r.Grain / weight
+	l.Owed += n * r.Grain
 }
 
 func ceil(a, b int64) int64 {

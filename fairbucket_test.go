@@ -1,0 +1,394 @@
+package ratelimit_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/testing/fairshares"
+	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
+	"github.com/tryacquire/ratelimit/internal/testing/model"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
+)
+
+// fairBucket is a limit of so many permits a second and as many at once; burst is a multiple of 8.
+func fairBucket(t testing.TB, c ratelimit.Client, burst int, opts ...ratelimit.Option) *ratelimit.FairTokenBucket {
+	l, err := ratelimit.NewFairTokenBucket(c, ratelimit.PerSecond(burst), burst, opts...)
+	require.NoError(t, err)
+	return l
+}
+
+func TestOneThatIsAloneHasABucketOfSevenEighths(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		l := fairBucket(t, s.Client, 16, s.Opts...)
+		for i := range 14 {
+			want := ratelimit.Result{Allowed: true, Limit: 16, Window: time.Second, Remaining: 13 - i, ResetAfter: time.Duration(i+1) * 62_500 * time.Microsecond}
+			require.Equal(t, want, must(t)(l.TryAcquire(ctx, "{limit}:alone")))
+		}
+		denied := ratelimit.Result{Limit: 16, Window: time.Second, RetryAfter: 62_500 * time.Microsecond, ResetAfter: 875 * time.Millisecond, ByShare: true}
+		require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "{limit}:alone")), "what is left is kept for those who come new")
+		require.Equal(t, denied, must(t)(l.Peek(ctx, "{limit}:alone")))
+
+		require.True(t, must(t)(l.TryAcquire(ctx, "{limit}:new")).Allowed)
+		require.True(t, must(t)(l.TryAcquire(ctx, "{limit}:newer")).Allowed)
+		denied.ByShare, denied.RetryAfter, denied.ResetAfter = false, 62_500*time.Microsecond, time.Second
+		require.Equal(t, denied, must(t)(l.TryAcquire(ctx, "{limit}:newest")), "the limit has no room")
+		require.Equal(t, 14, must(t)(l.Peek(ctx, "{other}:alone")).Remaining, "another limit")
+	})
+}
+
+// TestWhoHasHadLessGoesFirst: two greedy ones beside one that comes back.
+func TestWhoHasHadLessGoesFirst(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		l := fairBucket(t, s.Client, 16, s.Opts...)
+		must(t)(l.TryAcquire(ctx, "{limit}:modest"))
+		for range 20 {
+			must(t)(l.TryAcquire(ctx, "{limit}:greedy"))
+		}
+		r := must(t)(l.TryAcquire(ctx, "{limit}:greedy"))
+		require.True(t, r.ByShare)
+		r = must(t)(l.TryAcquireN(ctx, "{limit}:modest", 3))
+		require.True(t, r.Allowed, "half of what is kept")
+		require.False(t, must(t)(l.TryAcquire(ctx, "{limit}:greedy")).Allowed)
+	})
+}
+
+// A fairWorld is a limit and its tenants, on Redis and as package fairshares has them.
+type fairWorld struct {
+	t       *testing.T
+	s       *limitertest.Stage
+	rule    fairshares.Rule
+	limit   fairshares.Limit
+	tenants [4]fairshares.Tenant
+	with    map[int64]*ratelimit.FairTokenBucket // by weight
+	about   string
+	last    string
+}
+
+func newFairWorld(t *testing.T, s *limitertest.Stage, rng *rand.Rand) *fairWorld {
+	s.Wipe(t)
+	burst := 8 * (1 + rng.IntN(12))
+	rate := ratelimit.Rate{Count: 1 + rng.IntN(200), Period: time.Duration(1+rng.IntN(2000)) * time.Millisecond}
+	l, err := ratelimit.NewFairTokenBucket(s.Client, rate, burst, s.Opts...)
+	require.NoError(t, err)
+	w := &fairWorld{t: t, s: s, with: map[int64]*ratelimit.FairTokenBucket{}, about: fmt.Sprint(rate, burst)}
+	for weight := int64(1); weight <= 5; weight++ {
+		w.with[weight], err = l.Weight(int(weight))
+		require.NoError(t, err)
+	}
+	period, count := rate.Period.Microseconds(), int64(rate.Count)
+	common := count
+	for b := period; b != 0; {
+		common, b = b, common%b
+	}
+	w.rule = fairshares.Rule{Burst: int64(burst), Permit: period / common, Flow: count / common, Kept: int64(burst) / 8 * 3, Spare: int64(burst) / 8, Grain: 1_000_000}
+	w.rule.Epoch = max((int64(burst)*w.rule.Permit+w.rule.Flow-1)/w.rule.Flow, 1_000_000)
+	return w
+}
+
+func fairKey(tenant int) string { return fmt.Sprintf("{limit}:%d", tenant) }
+
+func (w *fairWorld) now() int64 { return w.s.Now.UnixMicro() }
+
+// call compares one call, and what a look before it says.
+func (w *fairWorld) call(tenant int, n, weight int64) ratelimit.Result {
+	l, key := w.with[weight], fairKey(tenant)
+	look := must(w.t)(l.Peek(ctx, key))
+	w.about = fmt.Sprint(w.s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val(), " ", w.s.Admin.Get(ctx, "ratelimit:default:fairtokenbucket:"+key).Val(), fmt.Sprintf(" %+v %+v weight %d", w.limit, w.tenants[tenant], weight), w.last)
+	defer func() { w.last = "call" }()
+	for most := int64(look.Remaining); most <= int64(look.Remaining)+1 && most <= w.rule.Burst-w.rule.Spare; most++ {
+		if limit, t := w.limit, w.tenants[tenant]; most > 0 {
+			require.Equal(w.t, most == int64(look.Remaining), w.rule.Call(&limit, &t, w.now(), most, weight).Allowed, "%s: Remaining %d, %d", w.about, look.Remaining, most)
+		}
+	}
+	want := w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), n, weight)
+	got := must(w.t)(l.TryAcquireN(ctx, key, int(n)))
+	require.Equal(w.t, want, fairshares.Answer{Allowed: got.Allowed, ByShare: got.ByShare, Retry: got.RetryAfter.Microseconds()}, "%s: %d for %d", w.about, tenant, n)
+	if got.Allowed {
+		require.Equal(w.t, must(w.t)(l.Peek(ctx, key)).Remaining, got.Remaining, w.about)
+	}
+	return got
+}
+
+// TestFairBucketsDecideAsTheSearchedRule makes random calls of four tenants, whose weights change.
+func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
+	for name, stage := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnRedis} {
+		t.Run(name, func(t *testing.T) {
+			s := stage(t)
+			rng := model.Seeded(limitertest.Seed(t))
+			var allowed, byShare, byLimit int
+			for range limitertest.Rounds(150, 25) {
+				w := newFairWorld(t, s, rng)
+				most := w.rule.Burst - w.rule.Spare
+				weights := [4]int64{1, 1, 2, 3}
+				for range 120 {
+					tenant := rng.IntN(4)
+					if rng.IntN(40) == 0 {
+						weights[tenant] = 1 + rng.Int64N(5)
+					}
+					n := int64(1)
+					switch rng.IntN(6) {
+					case 0:
+						n = 1 + rng.Int64N(max(most/3, 1))
+					case 1:
+						if rng.IntN(5) == 0 {
+							n = 1 + rng.Int64N(most)
+						}
+					}
+					switch rng.IntN(12) {
+					case 0:
+						w.last = "charge"
+						debt := 1 + rng.Int64N(most)
+						w.rule.Charge(&w.limit, &w.tenants[tenant], w.now(), debt, weights[tenant])
+						must(t)(w.with[weights[tenant]].Charge(ctx, fairKey(tenant), int(debt)))
+					case 1:
+						w.last = "settle"
+						ticket, r, err := w.with[weights[tenant]].Estimate(ctx, fairKey(tenant), int(n))
+						require.NoError(t, err)
+						require.Equal(t, w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), n, weights[tenant]).Allowed, r.Allowed, w.about)
+						if r.Allowed {
+							back := rng.Int64N(n + 1)
+							if back > 0 {
+								w.rule.GiveBack(&w.limit, &w.tenants[tenant], w.now(), back, weights[tenant])
+							}
+							require.NoError(t, ticket.Settle(ctx, int(n-back)))
+						}
+					case 2: // as many as are left, one by one; an epoch would end before the second one
+						if w.limit.Exists && w.now()-w.limit.Began >= w.rule.Epoch {
+							continue
+						}
+						w.last = "upto"
+						var taken int64
+						for upto := n; taken < upto && w.rule.Call(&w.limit, &w.tenants[tenant], w.now(), 1, weights[tenant]).Allowed; taken++ {
+						}
+						got, _, err := w.with[weights[tenant]].TryAcquireUpTo(ctx, fairKey(tenant), int(n))
+						require.NoError(t, err)
+						require.Equal(t, int(taken), got, w.about)
+					default:
+						switch r := w.call(tenant, n, weights[tenant]); {
+						case r.Allowed:
+							allowed++
+						case r.ByShare:
+							byShare++
+						default:
+							byLimit++
+						}
+					}
+					if rng.IntN(4) == 0 {
+						window := w.rule.Burst * w.rule.Permit / w.rule.Flow
+						s.Advance(time.Duration(rng.Int64N(max(window/8, 2))) * time.Microsecond)
+						if rng.IntN(20) == 0 {
+							s.Advance(time.Duration(rng.Int64N(2*w.rule.Epoch)) * time.Microsecond)
+						}
+					}
+					if s.Admin.Exists(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val() == 0 {
+						w.limit = fairshares.Limit{}
+					}
+					for i := range w.tenants {
+						if s.Admin.Exists(ctx, "ratelimit:default:fairtokenbucket:"+fairKey(i)).Val() == 0 {
+							w.tenants[i] = fairshares.Tenant{}
+						}
+					}
+				}
+			}
+			require.True(t, allowed > 100 && byShare > 100 && byLimit > 100, "%d, %d, %d", allowed, byShare, byLimit)
+		})
+	}
+}
+
+func TestKeysThatNameNoTenantAreMistakes(t *testing.T) {
+	l := fairBucket(t, limitertest.Offline(t), 16)
+	require.NoError(t, ratelimit.Preload(ctx, ratelimit.ClaimOf(fairBucket(t, limitertest.OnMiniredis(t).Client, 16), "preload", 1)))
+	for _, key := range []string{"tenant:42", "{gpt-4}", "{}:tenant", "tenant:{gpt-4}", "{gpt-4", "}"} {
+		_, err := l.TryAcquire(ctx, key)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidKey, key)
+		require.ErrorContains(t, err, "such as {gpt-4}:tenant:42")
+		_, err = l.Peek(ctx, key)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+		_, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, key, 1))
+		require.ErrorIs(t, err, ratelimit.ErrInvalidKey)
+	}
+	_, err := l.TryAcquireN(ctx, "{gpt-4}:tenant", 15)
+	require.ErrorIs(t, err, ratelimit.ErrExceedsLimit)
+	for _, weight := range []int{0, -1, 1001} {
+		_, err := l.Weight(weight)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, fmt.Sprint(weight))
+	}
+	for _, of := range []struct {
+		rate  ratelimit.Rate
+		burst int
+	}{{ratelimit.PerSecond(1), 1}, {ratelimit.PerSecond(1), 0}, {ratelimit.Per(1, 3*time.Hour), 10}, {ratelimit.PerHour(7), 1_000_000_000}} {
+		_, err := ratelimit.NewFairTokenBucket(limitertest.Offline(t), of.rate, of.burst)
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+	}
+}
+
+func TestAResetOfATenantOrOfALimit(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		l := fairBucket(t, s.Client, 16, s.Opts...)
+		must(t)(l.TryAcquireN(ctx, "{limit}:a", 14))
+		require.NoError(t, l.Reset(ctx, "{limit}:a"))
+		require.Equal(t, int64(1), s.Admin.Exists(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val())
+		require.Zero(t, s.Admin.Exists(ctx, "ratelimit:default:fairtokenbucket:{limit}:a").Val())
+		require.False(t, must(t)(l.TryAcquireN(ctx, "{limit}:a", 3)).Allowed, "the permits stay taken")
+		require.NoError(t, l.Reset(ctx, "{limit}"))
+		require.True(t, must(t)(l.TryAcquireN(ctx, "{limit}:a", 14)).Allowed)
+		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}").Val())
+		require.Positive(t, s.Admin.PTTL(ctx, "ratelimit:default:fairtokenbucket:{limit}:a").Val())
+	})
+}
+
+// TestAFairBucketBesideOtherLimits: all or nothing, of several limits of one tag.
+func TestAFairBucketBesideOtherLimits(t *testing.T) {
+	limitertest.Everywhere(t, func(t *testing.T, s *limitertest.Stage) {
+		l := fairBucket(t, s.Client, 16, s.Opts...)
+		heavy, err := l.Weight(2)
+		require.NoError(t, err)
+		own := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerSecond(1), 2, append(s.Opts, ratelimit.WithName("own"))...))
+		both := ratelimit.Must(ratelimit.NewAll(own, l))
+		for range 2 {
+			require.True(t, must(t)(both.TryAcquire(ctx, "{limit}:a")).Allowed)
+		}
+		require.False(t, must(t)(both.TryAcquire(ctx, "{limit}:a")).Allowed)
+		require.Equal(t, 12, must(t)(l.Peek(ctx, "{limit}:a")).Remaining, "nothing was taken")
+		require.True(t, must(t)(both.TryAcquire(ctx, "{limit}:b")).Allowed)
+
+		r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(own, "{limit}:c", 1), ratelimit.ClaimOf(heavy, "{limit}:c", 2))
+		require.NoError(t, err)
+		require.True(t, r.Allowed)
+		_, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(l, "{limit}:c", 1), ratelimit.ClaimOf(l, "{limit}:d", 1))
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		require.ErrorContains(t, err, "tenants of one limit")
+
+		var calls sync.WaitGroup
+		var allowed atomic.Int64
+		for i := range 64 {
+			calls.Go(func() {
+				if r, err := both.TryAcquire(ctx, fmt.Sprintf("{limit}:new%d", i)); err == nil && r.Allowed {
+					allowed.Add(1)
+				}
+			})
+		}
+		calls.Wait()
+		require.LessOrEqual(t, allowed.Load(), int64(11))
+		require.Positive(t, allowed.Load())
+	})
+}
+
+// TestADenialThatOthersCanEndIsNotRemembered: the tenant is allowed before its RetryAfter, because another one takes.
+func TestADenialThatOthersCanEndIsNotRemembered(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	l := fairBucket(t, s.Client, 16)
+	c := ratelimit.Must(ratelimit.NewDenyCache(l))
+	chosen := ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))))
+	for _, cached := range []*ratelimit.DenyCache{c, chosen} {
+		for !must(t)(cached.TryAcquire(ctx, "{limit}:a")).ByShare {
+		}
+		require.NoError(t, l.Reset(ctx, "{limit}"))
+		require.True(t, must(t)(cached.TryAcquire(ctx, "{limit}:a")).Allowed)
+	}
+}
+
+// TestAllTenantsTogetherGetWhatTheRuleAllows: 64 callers of 64 tenants of three weights, of three clients; and each
+// tenant gets something.
+func TestAllTenantsTogetherGetWhatTheRuleAllows(t *testing.T) {
+	server := redistest.Shared(t)
+	admin := server.Client(t)
+	require.NoError(t, admin.FlushAll(ctx).Err())
+	var limits []*ratelimit.FairTokenBucket
+	for range 3 {
+		l := fairBucket(t, server.Client(t), 800)
+		for weight := 1; weight <= 3; weight++ {
+			of, err := l.Weight(weight)
+			require.NoError(t, err)
+			limits = append(limits, of)
+		}
+	}
+	var taken [64]atomic.Int64
+	began := time.Now()
+	var calls sync.WaitGroup
+	for i := range taken {
+		calls.Go(func() {
+			for range limitertest.Rounds(600, 150) {
+				r, err := limits[i%len(limits)].TryAcquire(ctx, fmt.Sprintf("{limit}:%d", i))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r.Allowed {
+					taken[i].Add(1)
+				}
+			}
+		})
+	}
+	calls.Wait()
+	took, sum := time.Since(began), int64(0)
+	for i := range taken {
+		require.Positive(t, taken[i].Load(), "tenant %d", i)
+		sum += taken[i].Load()
+	}
+	require.LessOrEqual(t, sum, 800+int64(took.Seconds()*800)+1)
+	require.GreaterOrEqual(t, sum, int64(400))
+}
+
+func BenchmarkFairTokenBucket(b *testing.B) {
+	client := redis.NewClient(&redis.Options{Addr: redistest.Shared(b).Addr()})
+	b.Cleanup(func() { _ = client.Close() })
+	plain := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1_000_000), 1_000_000, ratelimit.WithName("bench")))
+	shared := ratelimit.Must(ratelimit.NewFairTokenBucket(client, ratelimit.PerSecond(1_000_000), 10_000_000, ratelimit.WithName("bench")))
+	keys := make([]string, 1000)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("{limit}:tenant:%d", i)
+	}
+	for _, of := range []struct {
+		name    string
+		limiter ratelimit.Limiter
+	}{{"plain", plain}, {"shared", shared}} {
+		b.Run(of.name+" alone", func(b *testing.B) {
+			for i := range b.N {
+				if _, err := of.limiter.TryAcquire(ctx, keys[i%len(keys)]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			usec(b, client, b.N)
+		})
+		b.Run(of.name+" 256 callers", func(b *testing.B) {
+			var next atomic.Int64
+			var callers sync.WaitGroup
+			for range 256 {
+				callers.Go(func() {
+					for i := next.Add(1); i <= int64(b.N); i = next.Add(1) {
+						if _, err := of.limiter.TryAcquire(ctx, keys[i%1000]); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			callers.Wait()
+			usec(b, client, b.N)
+		})
+	}
+}
+
+// usec reports the server's time of each call.
+func usec(b *testing.B, client *redis.Client, calls int) {
+	b.StopTimer()
+	stats, err := client.InfoMap(ctx, "commandstats").Result()
+	require.NoError(b, err)
+	var count, micros int64
+	_, err = fmt.Sscanf(stats["Commandstats"]["cmdstat_evalsha"], "calls=%d,usec=%d", &count, &micros)
+	require.NoError(b, err)
+	b.ReportMetric(float64(count)/float64(calls), "executions/op")
+	b.ReportMetric(float64(micros)/float64(calls), "server-µs/op")
+	require.NoError(b, client.ConfigResetStat(ctx).Err())
+}
