@@ -508,6 +508,11 @@ func spread(answers []PartResult, places []int) []PartResult {
 	return parts
 }
 
+// errOneLimit: each claim would be decided as if the other took nothing.
+func errOneLimit(a, b Claim) error {
+	return invalidConfig("TryAcquireAll: %s and %s are tenants of one limit of the %s; claim each in a call of its own", shortKey(b.key), shortKey(a.key), a.limiter.title)
+}
+
 // joinClaims makes one claim of all for the same key of the same limiter. If there are
 // such, places says for each claim which one it has become.
 func joinClaims(to, claims []Claim) (joined []Claim, places []int, err error) {

@@ -1,8 +1,6 @@
 package ratelimit
 
 import (
-	"fmt"
-
 	"github.com/tryacquire/ratelimit/internal/algorithms"
 	"github.com/tryacquire/ratelimit/internal/gcra"
 	"github.com/tryacquire/ratelimit/internal/recent"
@@ -72,13 +70,4 @@ func (l *FairTokenBucket) Weight(weight int) (*FairTokenBucket, error) {
 		return nil, errUnmade
 	}
 	return l.weights.Get(weight)
-}
-
-func errNoTenant(key string) error {
-	return fmt.Errorf("%w: %s says not who shares what; begin it with the limit in braces and then name the tenant, such as {gpt-4}:tenant:42", ErrInvalidKey, shortKey(key))
-}
-
-// errOneLimit: each claim would be decided as if the other took nothing.
-func errOneLimit(a, b Claim) error {
-	return invalidConfig("TryAcquireAll: %s and %s are tenants of one limit of the %s; claim each in a call of its own", shortKey(b.key), shortKey(a.key), a.limiter.title)
 }

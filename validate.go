@@ -38,6 +38,11 @@ func checkCount(name string, n int) error {
 	return nil
 }
 
+// errNoTenant is for a key of a limiter whose keys are those of tenants.
+func errNoTenant(key string) error {
+	return fmt.Errorf("%w: %s says not who shares what; begin it with the limit in braces and then name the tenant, such as {gpt-4}:tenant:42", ErrInvalidKey, shortKey(key))
+}
+
 // checkRule refuses a limit or a window that cannot work.
 func checkRule(r Rule) error {
 	if err := checkCount("the limit", r.Limit); err != nil {
