@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -202,7 +203,7 @@ func readRule(m yamlfile.Map, stat string) *rule {
 		return r
 	}
 	word := m.Must("unit", "write "+yamlfile.Or(unitNames)).OrNone().Lower().OneOf(unitNames...)
-	requests := m.Get("requests_per_unit").OrNone().Int(0, 1<<32-1)
+	requests := m.Get("requests_per_unit").OrNone().Int(0, min(math.MaxUint32, math.MaxInt))
 	r.limit = &pb.RateLimitResponse_RateLimit{RequestsPerUnit: uint32(requests), Unit: unitOf(word), Name: r.name}
 	r.spec = spec{algorithm: fixedWindow, limit: min(requests, mostLimit), unit: r.limit.Unit}
 	if v := m.Get("algorithm"); v.Given() {

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -100,9 +99,9 @@ func TestProcessesWithSlicesAreKilled(t *testing.T) {
 		case 2:
 			for range 4 {
 				at := time.Duration(rng.Int64N(int64(length)))
-				stop := time.AfterFunc(at, func() { _ = cmd.Process.Signal(syscall.SIGSTOP) })
+				stop := time.AfterFunc(at, func() { redistest.PauseProcess(cmd.Process) })
 				defer stop.Stop()
-				on := time.AfterFunc(at+time.Duration(rng.Int64N(int64(length/8))), func() { _ = cmd.Process.Signal(syscall.SIGCONT) })
+				on := time.AfterFunc(at+time.Duration(rng.Int64N(int64(length/8))), func() { redistest.ResumeProcess(cmd.Process) })
 				defer on.Stop()
 			}
 		}
