@@ -23,7 +23,7 @@ func TestSlicesAreAsLargeAsThereIsRoom(t *testing.T) {
 		for range limitertest.Rounds(200, 20) {
 			s.Wipe(t)
 			count, burst := 1+rng.IntN(50), 1+rng.IntN(120)
-			period := time.Duration(1+rng.IntN(3_000_000)) * time.Microsecond
+			period := time.Duration(1000+rng.IntN(3_000_000)) * time.Microsecond
 			var opts []ratelimit.Option
 			every := int64(1)
 			if rng.IntN(2) == 0 {
