@@ -93,6 +93,21 @@ var (
 	calls   = []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}
 )
 
+// TestThePermitsOfASliceAreCountedOnce: when they are spent, and not when the slice is taken.
+func TestThePermitsOfASliceAreCountedOnce(t *testing.T) {
+	m, collect := newMetrics(t)
+	m.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: "lease", Outcome: ratelimit.OutcomeDone, Source: ratelimit.SourceRedis, N: 100, Taken: 80, Batch: 1})
+	m.Observe(ctx, ratelimit.Observation{Limiter: "api", Call: "acquire", Outcome: ratelimit.OutcomeAllowed, Source: ratelimit.SourceLease, N: 1, Taken: 1})
+	for _, got := range collect() {
+		if permits, ok := got.Data.(metricdata.Sum[int64]); ok && got.Name == "ratelimit.permits" {
+			require.Len(t, permits.DataPoints, 1)
+			require.EqualValues(t, 1, permits.DataPoints[0].Value)
+			return
+		}
+	}
+	t.Error("no permits were counted")
+}
+
 // What each observation becomes, with every attribute and every bucket.
 func TestDataPoints(t *testing.T) {
 	m, collect := newMetrics(t)

@@ -246,7 +246,7 @@ func (m *Metrics) Observe(ctx context.Context, o ratelimit.Observation) {
 
 // taken records permits.
 func (m *Metrics) taken(ctx context.Context, o ratelimit.Observation, s *set) {
-	if o.Taken > 0 {
+	if o.Taken > 0 && o.Call != "lease" { // those of a slice are counted when they are spent
 		m.permits.Add(ctx, int64(o.Taken), s.permits...)
 	}
 	if o.HeldChange != 0 {
