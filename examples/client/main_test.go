@@ -304,6 +304,11 @@ func TestThreeProcesses(t *testing.T) {
 				w.WriteHeader(http.StatusTooManyRequests)
 			}
 		}))
+		times := func() []time.Duration {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(arrived)
+		}
 		s.own.Allow(ratelimittest.AnyKey)
 		told := s.client
 		processes := []*http.Client{told}
@@ -330,12 +335,12 @@ func TestThreeProcesses(t *testing.T) {
 			ask(processes[i%3])
 		}
 		s.env.Advance(9*time.Second + 300*time.Millisecond - time.Microsecond)
-		require.Equal(t, []time.Duration{0}, arrived)
+		require.Equal(t, []time.Duration{0}, times())
 		s.env.Advance(300 * time.Millisecond)
-		require.Equal(t, []time.Duration{0, 10300 * time.Millisecond}, arrived, "one goes first")
+		require.Equal(t, []time.Duration{0, 10300 * time.Millisecond}, times(), "one goes first")
 		requests.Wait()
-		require.Len(t, arrived, 11)
-		require.LessOrEqual(t, arrived[10], 10300*time.Millisecond+2*probeTime)
+		require.Len(t, times(), 11)
+		require.LessOrEqual(t, times()[10], 10300*time.Millisecond+2*probeTime)
 	})
 }
 
