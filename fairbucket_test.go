@@ -303,9 +303,7 @@ func TestADenialThatOthersCanEndIsNotRemembered(t *testing.T) {
 // TestAllTenantsTogetherGetWhatTheRuleAllows: 64 callers of 64 tenants of three weights, of three clients; and each
 // tenant gets something.
 func TestAllTenantsTogetherGetWhatTheRuleAllows(t *testing.T) {
-	server := redistest.Shared(t)
-	admin := server.Client(t)
-	require.NoError(t, admin.FlushAll(ctx).Err())
+	server := redistest.Start(t)
 	var limits []*ratelimit.FairTokenBucket
 	for range 3 {
 		l := fairBucket(t, server.Client(t), 800)

@@ -235,12 +235,20 @@ func (*panicking) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 // TestWhatGoesPastSlices: every operation but taking n permits, and claims with others, ask Redis.
 func TestWhatGoesPastSlices(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *ratelimittest.Env) {
+		var mu sync.Mutex // guards seen: slices are asked for in goroutines of their own
 		var seen []ratelimit.Observation
-		observe := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { seen = append(seen, o) })
+		observe := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen = append(seen, o)
+		})
 		b := ratelimit.Must(ratelimit.NewTokenBucket(e.Client(), ratelimit.PerSecond(1000), 1000, observe))
 		l := ratelimit.Must(ratelimit.NewLeased(b, observe))
 		heat(t, e, l, "k")
+		synctest.Wait()
+		mu.Lock()
 		seen = nil
+		mu.Unlock()
 		ticket, _, err := l.Estimate(ctx, "k", 5)
 		require.NoError(t, err)
 		require.NoError(t, ticket.Settle(ctx, 1))
@@ -255,6 +263,9 @@ func TestWhatGoesPastSlices(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, all.Allowed)
 		require.False(t, all.Parts[0].Result.Leased)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
 		var calls []ratelimit.Call
 		for _, o := range seen {
 			require.Equal(t, ratelimit.SourceRedis, o.Source)

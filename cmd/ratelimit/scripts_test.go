@@ -75,7 +75,7 @@ func TestScriptsAreListedAndFound(t *testing.T) {
 		names = append(names, strings.TrimSpace(line[40:]))
 	}
 	require.Equal(t, []string{
-		"bucket,estimate+fixedwindow, one", "bucket,estimate+fixedwindow, peek", "bucket,estimate+fixedwindow, many",
+		"bucket,estimate+fixedwindow, one", "bucket,estimate+fixedwindow, one under an id", "bucket,estimate+fixedwindow, peek", "bucket,estimate+fixedwindow, many",
 		"bucket,estimate+fixedwindow, many of one key of bucket,estimate", "bucket,estimate+fixedwindow, many of one key of fixedwindow",
 		"bucket,estimate+fixedwindow, many of several", "bucket,estimate+fixedwindow, many of several of one key of bucket,estimate",
 		"bucket,estimate+fixedwindow, many of several of one key of fixedwindow",
@@ -98,7 +98,7 @@ func TestScriptsOfOneLimiterAreItsOwn(t *testing.T) {
 		"inflight, one", "inflight, peek", "inflight, holds", "inflight, extend",
 		"inflight by the caller's clock, one", "inflight by the caller's clock, peek",
 		"inflight by the caller's clock, holds", "inflight by the caller's clock, extend",
-		"NewAll of inflight, one", "NewAll of inflight, peek", "NewAll of inflight, many",
+		"NewAll of inflight, one", "NewAll of inflight, one under an id", "NewAll of inflight, peek", "NewAll of inflight, many",
 		"NewAll of inflight, many of one key of inflight", "NewAll of inflight, many of several",
 		"NewAll of inflight, many of several of one key of inflight",
 	}, names("inflight"))

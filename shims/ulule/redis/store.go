@@ -58,7 +58,7 @@ func NewStoreWithOptions(client ratelimit.Client, options limiter.StoreOptions) 
 		prefix = limiter.DefaultPrefix
 	}
 	window := func(r rate) (*ratelimit.FixedWindow, error) {
-		return ratelimit.NewFixedWindow(client, int(min(r.limit, math.MaxInt32)), r.period,
+		return ratelimit.NewFixedWindow(client, int(min(r.limit, math.MaxInt)), r.period,
 			ratelimit.WithName(Name), ratelimit.WithPrefix(prefix))
 	}
 	if _, err := window(rate{1, time.Second}); err != nil {
@@ -85,7 +85,7 @@ func (s *Store) Increment(ctx context.Context, key string, count int64, rate lim
 	if rate.Limit < 1 {
 		return closed(rate), nil
 	}
-	taken, r, err := window.TryAcquireUpTo(ctx, keyOf(key), int(max(min(count, math.MaxInt32), math.MinInt32)))
+	taken, r, err := window.TryAcquireUpTo(ctx, keyOf(key), int(max(min(count, math.MaxInt), math.MinInt)))
 	if err != nil {
 		return limiter.Context{}, err
 	}
