@@ -125,7 +125,8 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 			s := stage(t)
 			rng := model.Seeded(limitertest.Seed(t))
 			var allowed, byShare, byLimit int
-			for range limitertest.Rounds(150, 25) {
+			rounds := limitertest.Rounds(150, 25)
+			for range rounds {
 				w := newFairWorld(t, s, rng)
 				most := w.rule.Burst - w.rule.Spare
 				weights := [4]int64{1, 1, 2, 3}
@@ -199,7 +200,9 @@ func TestFairBucketsDecideAsTheSearchedRule(t *testing.T) {
 					}
 				}
 			}
-			require.True(t, allowed > 100 && byShare > 100 && byLimit > 100, "%d, %d, %d", allowed, byShare, byLimit)
+			if rounds > 1 { // one says nothing of how sharp the test is
+				require.True(t, allowed > 100 && byShare > 100 && byLimit > 100, "%d, %d, %d", allowed, byShare, byLimit)
+			}
 		})
 	}
 }
@@ -318,7 +321,7 @@ func TestAllTenantsTogetherGetWhatTheRuleAllows(t *testing.T) {
 	var calls sync.WaitGroup
 	for i := range taken {
 		calls.Go(func() {
-			for range limitertest.Rounds(600, 150) {
+			for range 150 {
 				r, err := limits[i%len(limits)].TryAcquire(ctx, fmt.Sprintf("{limit}:%d", i))
 				if err != nil {
 					t.Error(err)

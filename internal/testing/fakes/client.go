@@ -67,6 +67,7 @@ func Losing(client Processor, lose func(cmd redis.Cmder) error) *Client {
 	return NewClient(func(ctx context.Context, cmd redis.Cmder) error {
 		err := client.Process(ctx, cmd)
 		if err == nil {
+			_ = cmd.Err() // waits for the reply, also on a deferred AutoPipeliner
 			if err = lose(cmd); err != nil {
 				cmd.SetErr(err)
 			}
