@@ -137,8 +137,10 @@ func Run(t *testing.T, open func(t *testing.T, addr string) otherclient.Conn) {
 		defer s.hold.Unlock()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		if _, err := l.TryAcquire(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v; want an error that wraps the context's", err)
+		_, err := l.TryAcquire(ctx, "k")
+		var network net.Error // a client may give the context's deadline to the connection, which then ends first
+		if !errors.Is(err, context.DeadlineExceeded) && !(errors.As(err, &network) && network.Timeout()) {
+			t.Errorf("%v; want an error that wraps the context's, or a timeout", err)
 		}
 	})
 	t.Run("many callers get what the rule allows, and share executions", func(t *testing.T) {
