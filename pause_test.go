@@ -162,7 +162,7 @@ func TestOneOfManyGoesFirst(t *testing.T) {
 		pauses = append(pauses, p)
 		limiters = append(limiters, p)
 		if i > 0 {
-			limiters = append(limiters, ratelimit.Must(ratelimit.NewAll(p, ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), 1000)))))
+			limiters = append(limiters, ratelimit.Must(ratelimit.NewAll(p, ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1000), 1000, ratelimit.WithName(t.Name()))))))
 		}
 	}
 	for range 20 {
