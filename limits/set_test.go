@@ -380,12 +380,10 @@ func TestWatch(t *testing.T) {
 		set := s.load(text(5), Options{})
 		api := s.limiter(set, "api")
 		var reports []string
-		w := watcher{set: set, read: func() ([]byte, error) { return os.ReadFile(s.file) }, report: func(err error) {
-			reports = append(reports, fmt.Sprint(err))
-		}}
+		w := set.watcher(func(err error) { reports = append(reports, fmt.Sprint(err)) })
 		expect := func(limit int, want ...string) {
 			t.Helper()
-			w.look()
+			w.Look()
 			require.Equal(t, want, reports)
 			reports = nil
 			require.Equal(t, limit, ratelimit.Must(api.Peek(t.Context(), "k")).Limit)

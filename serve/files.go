@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/filewatch"
 )
 
 // Dir reads the files of a folder whose names end with .yaml or .yml, in the order of their names, without those that begin
@@ -64,57 +65,14 @@ func (s *Service) load(files []Source) error {
 // twice in a row, so that a file that is being written is left alone. It reports nil for each change that is in force,
 // and once for each that is not, why.
 func (s *Service) Watch(ctx context.Context, every time.Duration, report func(error)) {
-	ticker := time.NewTicker(every)
-	defer ticker.Stop()
-	w := watcher{set: s, report: report}
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-			w.look()
-		}
-	}
+	s.watcher(report).Watch(ctx, every)
 }
 
-// A watcher is what Watch has seen of the files.
-type watcher struct {
-	set          *Service
-	report       func(error)
-	last, failed []Source // that were read last, and that had mistakes
-	reason       string   // why they could not be read the last time
-}
-
-// look reads the files once.
-func (w *watcher) look() {
-	files, err := w.set.options.Files()
-	if err != nil {
-		if w.reason != err.Error() {
-			w.reason = err.Error()
-			w.report(err)
-		}
-		w.last = nil
-		return
+func (s *Service) watcher(report func(error)) *filewatch.Watcher[[]Source] {
+	return &filewatch.Watcher[[]Source]{
+		Read: s.options.Files, Same: same,
+		InForce: func() []Source { return s.current.Load().files }, Load: s.load, Report: report,
 	}
-	if files == nil {
-		files = []Source{}
-	}
-	settled := w.last != nil && same(files, w.last)
-	w.reason, w.last = "", files
-	switch {
-	case !settled:
-		return
-	case same(files, w.set.current.Load().files):
-		w.failed = nil
-		return
-	case w.failed != nil && same(files, w.failed):
-		return
-	}
-	err = w.set.load(files)
-	if w.failed = nil; err != nil {
-		w.failed = files
-	}
-	w.report(err)
 }
 
 func same(a, b []Source) bool {

@@ -215,10 +215,10 @@ func TestWatch(t *testing.T) {
 			require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 		}
 		var reports []string
-		w := watcher{set: s.Service, report: func(err error) { reports = append(reports, strings.ReplaceAll(fmt.Sprint(err), dir, "")) }}
+		w := s.watcher(func(err error) { reports = append(reports, strings.ReplaceAll(fmt.Sprint(err), dir, "")) })
 		expect := func(want ...string) {
 			t.Helper()
-			w.look()
+			w.Look()
 			require.Equal(t, want, reports)
 			reports = nil
 		}
