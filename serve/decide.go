@@ -81,7 +81,7 @@ func (s *Service) descriptors(c *config, r *pb.RateLimitRequest) ([]descriptor, 
 		}
 		if d.spec.limit > 0 {
 			var err error
-			if d.limiter, err = s.limiters.of(d.spec); err != nil {
+			if d.limiter, err = s.limiters.Get(d.spec); err != nil {
 				return nil, status.Error(codes.InvalidArgument, err.Error())
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -58,38 +57,8 @@ func (s spec) local(instances int) (ratelimit.Limiter, error) {
 	return ratelimit.NewLocalTokenBucket(ratelimit.Per(s.limit, units[s.unit]*time.Duration(instances)), max(s.most()/instances, 1))
 }
 
-// limiters are those of specs, each made once. They are kept over reloads, and those of limits that come with requests
-// are forgotten when there are too many.
-type limiters struct {
-	make func(spec) (ratelimit.Limiter, error)
-	mu   sync.RWMutex // guards made
-	made map[spec]ratelimit.Limiter
-}
-
+// mostLimiters bounds the limiters that are kept: over reloads, and those of limits that come with requests.
 const mostLimiters = 16_384
-
-func (l *limiters) of(s spec) (ratelimit.Limiter, error) {
-	l.mu.RLock()
-	limiter := l.made[s]
-	l.mu.RUnlock()
-	if limiter != nil {
-		return limiter, nil
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if limiter = l.made[s]; limiter != nil {
-		return limiter, nil
-	}
-	limiter, err := l.make(s)
-	if err != nil {
-		return nil, err
-	}
-	if l.made == nil || len(l.made) >= mostLimiters {
-		l.made = map[spec]ratelimit.Limiter{}
-	}
-	l.made[s] = limiter
-	return limiter, nil
-}
 
 // A noClient is the client of limiters that are only built.
 type noClient struct{}

@@ -11,6 +11,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/recent"
 )
 
 // Options are what a service does beside its files. The zero value works, without any limit.
@@ -53,7 +54,7 @@ type Outage struct {
 type Service struct {
 	pb.UnimplementedRateLimitServiceServer
 	options  Options
-	limiters limiters
+	limiters *recent.Cache[spec, ratelimit.Limiter]
 	current  atomic.Pointer[state]
 	loading  sync.Mutex // one Reload at a time
 	stats    stats
@@ -73,7 +74,7 @@ func New(c ratelimit.Client, o Options) (*Service, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.limiters.make = build
+	s.limiters = recent.New(mostLimiters, build)
 	if o.Files == nil {
 		s.current.Store(&state{config: &config{domains: map[string]*node{}}})
 		return s, nil
