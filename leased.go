@@ -3,7 +3,6 @@ package ratelimit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -73,18 +72,17 @@ func NewLeased(l Limiter, opts ...PolicyOption) (*Leased, error) {
 	if rule.Refill < shortestRefill {
 		return nil, invalidConfig("NewLeased: the bucket refills in %v, so that slices would end before they are here; "+
 			"let the burst be at least %d, what the rate restores in %v", rule.Refill,
-			ceil(b.Size*shortestRefill.Microseconds(), rule.Refill.Microseconds())+b.Limit-b.Size, shortestRefill)
+			exact.CeilDiv(b.Size*shortestRefill.Microseconds(), rule.Refill.Microseconds())+b.Limit-b.Size, shortestRefill)
 	}
+	name := cmp.Or(s.name, limitername.Of(l))
 	leased := &Leased{
-		name: cmp.Or(s.name, limitername.Of(l)), watch: s.watch(cmp.Or(s.name, limitername.Of(l))), limiter: l, core: c,
+		name: name, watch: s.watch(name), limiter: l, core: c,
 		table: lease.NewTable(rule, cmp.Or(s.maxKeys, defaultMaxKeys)), now: lease.NewClock().Now,
 		known: Result{Limit: int(b.Limit), Window: b.Window, Leased: true},
 	}
 	leased.by = leased
 	return leased, nil
 }
-
-func ceil(a, b int64) int64 { return (a + b - 1) / b }
 
 // leasable is the core of a limiter whose permits can be leased, and its bucket.
 func leasable(l Limiter) (*core, *gcra.Bucket, error) {
@@ -397,11 +395,9 @@ func (l *Leased) Close(ctx context.Context) error {
 		})
 	}
 	wg.Wait()
-	if failed := errors.Join(errs...); failed != nil {
-		for _, err := range errs {
-			if err != nil {
-				return fmt.Errorf("ratelimit: close: slices were not given back, such as that of %w", err)
-			}
+	for _, err := range errs {
+		if err != nil {
+			return fmt.Errorf("ratelimit: close: slices were not given back, such as that of %w", err)
 		}
 	}
 	return nil

@@ -31,11 +31,6 @@ func WaitN(ctx context.Context, l Limiter, key string, n int) (Result, error) {
 	return realWaiter.wait(ctx, l, key, n)
 }
 
-const (
-	leastPause = time.Millisecond
-	mostJitter = 100 * time.Millisecond
-)
-
 // A waiter waits by a clock, and draws the random part of its pauses.
 type waiter struct {
 	timing
@@ -138,11 +133,7 @@ func (w waiter) poll(ctx context.Context, l Limiter, key string, n int, reserves
 			wait.End(err)
 			return Result{}, err
 		}
-		pause := max(r.RetryAfter, leastPause)
-		if late := w.jitter(min(r.RetryAfter/10, mostJitter)); pause+late < left {
-			pause += late
-		}
-		if err := w.sleep(ctx, pause); err != nil {
+		if err := w.sleep(ctx, waiting.Pause(r.RetryAfter, left, w.jitter)); err != nil {
 			err = fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(key), err)
 			wait.End(err)
 			return Result{}, err

@@ -35,3 +35,12 @@ func Texts(numbers ...int64) []string {
 	}
 	return texts
 }
+
+// CeilDiv is a/b rounded up, for a ≥ 0 and b > 0.
+func CeilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return q
+}

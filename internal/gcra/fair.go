@@ -26,7 +26,7 @@ type Fair struct {
 func (b Fair) Kept() int64 { return b.Size * grains / 8 * 3 }
 
 // Spare is how many permits of the burst are kept for tenants that come new.
-func (b Fair) Spare() int64 { return ceilDiv(b.Size, 8) }
+func (b Fair) Spare() int64 { return exact.CeilDiv(b.Size, 8) }
 
 // Most is the most permits that one tenant can get at once.
 func (b Fair) Most() int64 { return b.Size - b.Spare() }
@@ -71,12 +71,12 @@ func (b Fair) Explain(words []int64, n, taken int64, allowed bool) decision.Resu
 	r := decision.Result{Allowed: allowed, Limit: int(b.Limit), Window: b.Window}
 	r.Remaining = int(max(min(b.left(level, behind, kept, fresh, words[wordReach]), b.Most()), 0))
 	if missing > 0 {
-		r.ResetAfter = exact.Duration(ceilDiv(missing, b.flow) + late)
+		r.ResetAfter = exact.Duration(exact.CeilDiv(missing, b.flow) + late)
 	}
 	if !allowed {
 		full := b.Size * b.permit
 		needs := min(b.needs(n, behind, kept, fresh, words[wordReach]), b.Size*grains)
-		r.RetryAfter = exact.Duration(max(ceilDiv(max(missing-full+b.units(needs), 0), b.flow)+late, 1))
+		r.RetryAfter = exact.Duration(max(exact.CeilDiv(max(missing-full+b.units(needs), 0), b.flow)+late, 1))
 		r.ResetAfter = max(r.ResetAfter, r.RetryAfter)
 		r.ByShare = level >= n*grains
 	}
@@ -84,7 +84,7 @@ func (b Fair) Explain(words []int64, n, taken int64, allowed bool) decision.Resu
 }
 
 // perWeight is what n permits move a tenant's mark by.
-func (b Fair) perWeight(n int64) int64 { return ceilDiv(n*grains, b.Weight) }
+func (b Fair) perWeight(n int64) int64 { return exact.CeilDiv(n*grains, b.Weight) }
 
 // level is the grains in the bucket, rounded down.
 func (b Fair) level(missing int64) int64 {

@@ -83,16 +83,7 @@ func (b *Bucket) Restores(l Level) int64 {
 	if rest > 0 {
 		full++
 	}
-	return ceilDiv(int64(full), b.every) * b.every
-}
-
-// ceilDiv is a/b rounded up, for a ≥ 0 and b > 0.
-func ceilDiv(a, b int64) int64 {
-	q := a / b
-	if a%b > 0 {
-		q++
-	}
-	return q
+	return exact.CeilDiv(int64(full), b.every) * b.every
 }
 
 func gcd(a, b int64) int64 {

@@ -11,11 +11,8 @@ import (
 	"github.com/tryacquire/ratelimit/internal/waiting"
 )
 
-const mostJitter = 100 * time.Millisecond
-
 // AcquireAll takes the permits of all claims or of none, now or in less than the longest wait; 0 does not wait. A denied
-// call asks again when the denial says, and up to a tenth of that later, so that those who wait for the same permits do not
-// all ask at once. Nobody has a turn: several limits promise no permits. ready is as in AcquireReady.
+// call asks again after a waiting.Pause. Nobody has a turn: several limits promise no permits. ready is as in AcquireReady.
 func AcquireAll(ctx context.Context, claims []ratelimit.Claim, longest time.Duration, ready func() bool) (ratelimit.AllResult, error) {
 	if longest == 0 {
 		return ratelimit.TryAcquireAcrossSlots(ctx, claims...)
@@ -37,12 +34,8 @@ func AcquireAll(ctx context.Context, claims []ratelimit.Claim, longest time.Dura
 			return answer, nil
 		}
 		call.Polls = true // what follows is observed as a wait
-		pause := max(answer.RetryAfter, LeastWait)
-		if late := rand.N(min(pause/10, mostJitter) + 1); pause+late < left {
-			pause += late
-		}
 		select {
-		case <-time.After(pause):
+		case <-time.After(waiting.Pause(answer.RetryAfter, left, func(most time.Duration) time.Duration { return rand.N(most + 1) })):
 		case <-ctx.Done():
 			err := fmt.Errorf("ratelimit: waiting for %d limits: %w", len(claims), ctx.Err())
 			call.End(err)
