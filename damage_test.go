@@ -132,7 +132,9 @@ func everything(t *testing.T, s *limitertest.Stage) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, key := range s.Admin.Keys(ctx, "*").Val() {
-		all[key] = s.Look(t, key)
+		if state := s.Look(t, key); !strings.HasPrefix(state, "none") { // otherwise it has expired, which some servers notice only now
+			all[key] = state
+		}
 	}
 	return all
 }

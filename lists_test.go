@@ -105,10 +105,8 @@ func (l *lister) call(other func(i int), calls []func()) bool {
 	w := &waitingCalls{sent: make(chan struct{}, 1000), open: make(chan struct{})}
 	l.now.Store(w)
 	var wg sync.WaitGroup
-	for i := range merge.FewCalls {
+	for i := range merge.FewCalls { // one after the other: while a batch of the last use ends, two would be one command
 		wg.Go(func() { other(i) })
-	}
-	for range merge.FewCalls {
 		<-w.sent
 	}
 	for _, call := range calls {
