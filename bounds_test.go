@@ -103,7 +103,8 @@ func TestTheLargestLimit(t *testing.T) {
 	}
 }
 
-// TestAWindowOfFewPermitsKeepsTheCountOfALargeOne: a counter does not hold it, also where the key gets its TTL again.
+// TestAWindowOfFewPermitsKeepsTheCountOfALargeOne, which is too large for the state of a small window. It also keeps it when
+// the key has lost its TTL and gets a new one.
 func TestAWindowOfFewPermitsKeepsTheCountOfALargeOne(t *testing.T) {
 	for server, open := range map[string]func(testing.TB) *limitertest.Stage{"miniredis": limitertest.OnMiniredis, "Redis": limitertest.OnHeldRedis} {
 		t.Run(server, func(t *testing.T) {

@@ -1,5 +1,5 @@
 // Client gets URLs and obeys limits: its own, and those that servers announce with Retry-After and the RateLimit
-// fields. All its instances share both: what one is told stops all of them.
+// fields. Its instances share both: a 429 to one of them stops all.
 //
 //	go run ./examples/client https://example.com/a https://example.com/b            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/client https://example.com/a        # a real one

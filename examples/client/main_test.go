@@ -287,7 +287,7 @@ func TestAServerThatDeniesForEver(t *testing.T) {
 	}
 }
 
-// TestThreeProcesses: what one is told stops all of them. Nobody asks before the instant; then one goes first, and the
+// TestThreeProcesses: a 429 to one of them stops all. Nobody asks before the instant; then one goes first, and the
 // others follow its success.
 func TestThreeProcesses(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *remote) {
