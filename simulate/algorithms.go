@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 )
 
 // An Algorithm is what [New] makes a limiter of: a [FixedWindow], [CalendarWindow],
@@ -46,7 +47,11 @@ func (f FixedWindow) build() (keys, error) {
 		window := f.Window.Microseconds()
 		return newTable(f.Limit, alignedWindow{f.Limit, window, (f.Offset.Microseconds()%window + window) % window}), nil
 	}
-	return newTable(f.Limit, firstWindow{f.Limit, f.Window.Milliseconds()}), nil
+	unit := time.Microsecond
+	if f.Limit <= exact.Counted { // one integer counts, and the expiry of its key ends the window
+		unit = time.Millisecond
+	}
+	return newTable(f.Limit, firstWindow{f.Limit, int64(f.Window / unit), unit.Microseconds()}), nil
 }
 
 // A CalendarWindow is simulated as [ratelimit.NewCalendarWindow] decides: at most Limit

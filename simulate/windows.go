@@ -23,36 +23,37 @@ func counted(limit int, window, left time.Duration, used, n int64, peek bool) (r
 	return r, used
 }
 
-// A firstWindow is a fixed window that opens with the first permit. It counts in whole
-// milliseconds, as Redis's expiry does.
+// A firstWindow is a fixed window that opens with the first permit. It counts in whole units of
+// time: Redis's expiry, which ends it unless the limit is large, has whole milliseconds.
 type firstWindow struct {
 	limit  int
-	window int64 // milliseconds
+	window int64 // in units, as are the instants below
+	unit   int64 // microseconds
 }
 
 type firstWindowState struct {
 	used int64 // 0: never used
-	end  int64 // milliseconds since 1970
+	end  int64 // since 1970
 }
 
 func (f firstWindow) decide(s *firstWindowState, now, n int64, peek bool) ratelimit.Result {
-	ms := now / 1000
-	used, left, repaired := s.used, s.end-ms, false
+	at := now / f.unit
+	used, left, repaired := s.used, s.end-at, false
 	switch {
 	case f.unused(s, now):
 		used, left = 0, f.window
 	case left > f.window: // the clock was set back
 		left, repaired = f.window, true
 	}
-	r, used := counted(f.limit, time.Duration(f.window)*time.Millisecond, time.Duration(left)*time.Millisecond, used, n, peek)
+	r, used := counted(f.limit, micros(f.window*f.unit), micros(left*f.unit), used, n, peek)
 	if !peek && (r.Allowed || repaired) {
-		s.used, s.end = used, ms+left
+		s.used, s.end = used, at+left
 	}
 	return r
 }
 
 func (f firstWindow) unused(s *firstWindowState, now int64) bool {
-	return s.used == 0 || now/1000 >= s.end
+	return s.used == 0 || now/f.unit >= s.end
 }
 
 // An alignedWindow is a fixed window that begins at offset plus a multiple of the window.
