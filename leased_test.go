@@ -186,20 +186,21 @@ func TestACallerWhoLeaves(t *testing.T) {
 		for range heat(t, e, l, "k").Remaining {
 			must(t)(l.TryAcquire(ctx, "k"))
 		}
-		e.Advance(time.Second / 2) // the slice has ended
-		e.Slow(100 * time.Millisecond)
-		soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+		e.Advance(time.Second / 2)    // the slice has ended
+		e.Slow(20 * time.Millisecond) // go-redis may want a new connection: a slice lasts longer than its handshake
+		soon, cancel := context.WithTimeout(ctx, 5*time.Millisecond)
 		defer cancel()
 		var results [3]error
+		over := make(chan struct{})
 		go func() { _, results[0] = l.TryAcquire(soon, "k") }()
 		synctest.Wait()
 		go func() { _, results[1] = l.TryAcquire(soon, "k") }()
-		go func() { _, results[2] = l.TryAcquire(ctx, "k") }()
-		e.Advance(20 * time.Millisecond)
+		go func() { _, results[2] = l.TryAcquire(ctx, "k"); close(over) }()
+		e.Advance(10 * time.Millisecond)
 		require.ErrorIs(t, results[0], context.DeadlineExceeded)
 		require.ErrorContains(t, results[0], `token bucket "default", key "k"`)
 		require.ErrorIs(t, results[1], context.DeadlineExceeded)
-		e.Advance(time.Second / 5)
+		<-over
 		require.NoError(t, results[2])
 		e.Up()
 		left := must(t)(b.Peek(ctx, "k")).Remaining
