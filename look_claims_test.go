@@ -79,7 +79,7 @@ func contents(t *testing.T, s *limitertest.Stage) map[string]string {
 
 // TestALookAnswersWhatACallWouldAnswer: random limiters, policies, numbers of permits and states. A look changes nothing
 // in Redis. If the call is denied, its answer is the look's in every field; if it is allowed, it takes exactly as much from what the
-// look has seen.
+// look has seen. What a Leased answers in this process is not compared: a look asks Redis.
 func TestALookAnswersWhatACallWouldAnswer(t *testing.T) {
 	for server, stage := range map[string]struct {
 		open        func(testing.TB) *limitertest.Stage
@@ -141,6 +141,9 @@ func TestALookAnswersWhatACallWouldAnswer(t *testing.T) {
 						continue
 					}
 					last = call
+					if call.Leased { // answered in this process, which the look does not ask
+						continue
+					}
 					require.Equal(t, call.Allowed, look.Allowed, story)
 					if !call.Allowed {
 						denied++
