@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"flag"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/state"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 )
@@ -20,7 +22,7 @@ const statesFile = "testdata/states.txt"
 var update = flag.Bool("update", false, "write testdata/states.txt")
 
 // TestStateFormatsAreThoseOfTheirIds compares the state of each limiter after two of three
-// permits with the sample in testdata, and reads that sample. If this test fails because a
+// permits, and of a pause, with the sample in testdata, and reads that sample. If this test fails because a
 // format has changed, give the algorithm a new id in internal/algorithms, and run the test with -update:
 // instances of both versions then run side by side.
 func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
@@ -28,6 +30,28 @@ func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
 	var got []sample
 	s := limitertest.OnMiniredis(t)
 	byCaller := limitertest.OnClock(s.Client, s.Admin)
+	add := func(stage *limitertest.Stage, name, key string, l ratelimit.Limiter) ratelimit.Result {
+		t.Helper()
+		if stage == byCaller {
+			name += " WithClock"
+		}
+		text, err := state.RawText(ctx, s.Admin, key)
+		require.NoError(t, err)
+		got = append(got, sample{name, key, text})
+
+		// The state in the file means what this limiter has counted.
+		want := must(t)(l.Peek(ctx, "k"))
+		ttl := s.Admin.PTTL(ctx, key).Val()
+		for line := range strings.Lines(readStates(t)) {
+			if of, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name && !*update {
+				require.NoError(t, s.Admin.Del(ctx, key).Err())
+				restoreState(t, s.Admin, written)
+				require.NoError(t, s.Admin.PExpire(ctx, key, ttl).Err())
+				require.Equal(t, want, must(t)(l.Peek(ctx, "k")), name)
+			}
+		}
+		return want
+	}
 	for _, v := range limitertest.Variants() {
 		if strings.HasSuffix(v.Name, "in an All") || strings.HasSuffix(v.Name, "with headroom") { // the states are those of other limiters
 			continue
@@ -39,27 +63,26 @@ func TestStateFormatsAreThoseOfTheirIds(t *testing.T) {
 			must(t)(l.TryAcquire(ctx, "k"))
 			stage.Advance(100 * time.Millisecond)
 			must(t)(l.TryAcquire(ctx, "k"))
-			name := v.Name
-			if stage == byCaller {
-				name += " WithClock"
-			}
-			text, err := state.RawText(ctx, s.Admin, v.Key)
-			require.NoError(t, err)
-			got = append(got, sample{name, v.Key, text})
-
-			// The state in the file means what this limiter has counted.
-			want := must(t)(l.Peek(ctx, "k"))
-			require.Equal(t, 1, want.Remaining, name)
-			ttl := s.Admin.PTTL(ctx, v.Key).Val()
-			for line := range strings.Lines(readStates(t)) {
-				if of, written, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": "); of == name && !*update {
-					require.NoError(t, s.Admin.Del(ctx, v.Key).Err())
-					restoreState(t, s.Admin, written)
-					require.NoError(t, s.Admin.PExpire(ctx, v.Key, ttl).Err())
-					require.Equal(t, want, must(t)(l.Peek(ctx, "k")), name)
-				}
-			}
+			require.Equal(t, 1, add(stage, v.Name, v.Key, l).Remaining, v.Name)
 		}
+	}
+	for _, stage := range []*limitertest.Stage{s, byCaller} {
+		stage.Wipe(t)
+		opts := slices.Clip(stage.Opts)
+		paused := ratelimit.Must(ratelimit.NewPause(stage.Client, append(opts, ratelimit.WithName("paused"))...))
+		must(t)(paused.Pause(ctx, "k", 10*time.Second))
+		require.Equal(t, pausedFor(10*time.Second), add(stage, "Pause", "ratelimit:paused:pause{k}", paused))
+
+		probed := ratelimit.Must(ratelimit.NewPause(stage.Client, append(opts, ratelimit.WithName("probed"), ratelimit.WithProbe(2*time.Second))...))
+		must(t)(probed.Pause(ctx, "k", time.Second))
+		stage.Advance(time.Second)
+		must(t)(probed.TryAcquire(ctx, "k"))
+		require.Equal(t, 2*time.Second, add(stage, "Pause WithProbe, and one has gone first", "ratelimit:probed:pause{k}", probed).RetryAfter)
+
+		bans, banned := bansOf(stage.Client, opts...)
+		must(t)(bans.TryAcquire(ctx, "k"))
+		must(t)(bans.TryAcquire(ctx, "k"))
+		require.Equal(t, pausedFor(lengths[0]), add(stage, "Bans, after a strike", "ratelimit:banned:pause{k}", banned))
 	}
 	var text strings.Builder
 	for _, s := range got {

@@ -21,14 +21,9 @@ func announced(resp *http.Response, now time.Time) time.Duration {
 			pause = date.Sub(now)
 		}
 	}
-	for _, limit := range split(strings.Join(h.Values("RateLimit"), ","), ',') {
-		params := map[string]string{}
-		for _, param := range split(limit, ';')[1:] {
-			name, value, _ := strings.Cut(strings.TrimSpace(param), "=")
-			params[name] = value
-		}
-		if params["r"] == "0" {
-			pause = max(pause, seconds(params["t"]))
+	for _, limit := range limits(h) {
+		if limit["r"] == "0" {
+			pause = max(pause, seconds(limit["t"]))
 		}
 	}
 	if h.Get("X-RateLimit-Remaining") == "0" {
@@ -39,6 +34,34 @@ func announced(resp *http.Response, now time.Time) time.Duration {
 		pause = max(pause, reset)
 	}
 	return max(pause, 0)
+}
+
+// left returns how many requests a server says are left: the fewest of X-RateLimit-Remaining and of the limits in
+// RateLimit. ok is false if it does not say.
+func left(resp *http.Response) (fewest int, ok bool) {
+	texts := []string{resp.Header.Get("X-RateLimit-Remaining")}
+	for _, limit := range limits(resp.Header) {
+		texts = append(texts, limit["r"])
+	}
+	for _, text := range texts {
+		if n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 31); err == nil && (!ok || int(n) < fewest) {
+			fewest, ok = int(n), true
+		}
+	}
+	return fewest, ok
+}
+
+// limits returns the parameters of each limit in RateLimit.
+func limits(h http.Header) (all []map[string]string) {
+	for _, limit := range split(strings.Join(h.Values("RateLimit"), ","), ',') {
+		params := map[string]string{}
+		for _, param := range split(limit, ';')[1:] {
+			name, value, _ := strings.Cut(strings.TrimSpace(param), "=")
+			params[name] = value
+		}
+		all = append(all, params)
+	}
+	return all
 }
 
 // seconds returns 0 for a text that is no number of seconds, and at most 272 years.

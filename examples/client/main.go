@@ -1,5 +1,5 @@
 // Client gets URLs and obeys limits: its own, and those that servers announce with Retry-After and the RateLimit
-// fields. Its instances share both: a 429 to one of them stops all.
+// fields. Its instances share both: a 429 to one of them stops all, and what a server says is left lowers the limit of all.
 //
 //	go run ./examples/client https://example.com/a https://example.com/b            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/client https://example.com/a        # a real one
@@ -32,7 +32,8 @@ func main() {
 		addr = server.Addr()
 	}
 	store := redis.NewClient(ratelimit.Must(ratelimit.ClientOptions(budget, &redis.Options{Addr: addr})))
-	perHost, err := ratelimit.NewTokenBucket(store, ratelimit.PerSecond(5), 5, ratelimit.WithName("outgoing"))
+	rate, burst, name := ratelimit.PerSecond(5), 5, ratelimit.WithName("outgoing")
+	perHost, err := ratelimit.NewTokenBucket(store, rate, burst, name)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -40,6 +41,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	polite.lower = lowering(store, rate, burst, name)
 	client := &http.Client{Transport: polite, Timeout: time.Minute}
 	for _, url := range os.Args[1:] {
 		resp, err := client.Get(url)

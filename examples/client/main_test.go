@@ -344,6 +344,44 @@ func TestThreeProcesses(t *testing.T) {
 	})
 }
 
+// TestWhatIsLeftLowersTheOwnLimit, of all processes, and never raises it.
+func TestWhatIsLeftLowersTheOwnLimit(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *remote) {
+		var fields http.Header
+		s.serve(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			for name, values := range fields {
+				w.Header()[name] = values
+			}
+		}))
+		rate, name := ratelimit.Per(1, time.Hour), ratelimit.WithName("outgoing")
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.env.Client(), rate, 50, name))
+		polite := s.client.Transport.(*transport)
+		polite.limiter, polite.lower = bucket, lowering(s.env.Client(), rate, 50, name)
+		host := strings.TrimPrefix(s.url, "http://")
+		for _, answer := range []struct {
+			fields http.Header
+			want   int
+		}{
+			{nil, 49},
+			{http.Header{"X-Ratelimit-Remaining": {"48"}}, 48},
+			{http.Header{"X-Ratelimit-Remaining": {"60"}}, 47},
+			{http.Header{"X-Ratelimit-Remaining": {"20"}}, 20},
+			{http.Header{"X-Ratelimit-Remaining": {"30"}}, 19},
+			{http.Header{"X-Ratelimit-Remaining": {"-5"}}, 18},
+			{http.Header{"Ratelimit": {`"minute";r=17;t=9, "day";r=3;t=99`}}, 3},
+			{http.Header{"Ratelimit": {`"minute";r=17;t=9`}, "X-Ratelimit-Remaining": {"1"}}, 1},
+		} {
+			fields = answer.fields
+			s.mustPost("a")
+			require.Equal(t, answer.want, ratelimit.Must(bucket.Peek(t.Context(), host)).Remaining, "%v", answer.fields)
+		}
+		require.Equal(t, s.start, time.Now())
+		s.env.Down() // it lowers nothing, and the answer is the caller's all the same
+		require.Zero(t, polite.note(t.Context(), host, &http.Response{StatusCode: http.StatusOK, Header: fields}, ratelimit.Result{Allowed: true}))
+		s.env.Up()
+	})
+}
+
 func TestAnnounced(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_763_670_000, 0)

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/tryacquire/ratelimit"
@@ -32,6 +34,7 @@ type transport struct {
 	base    http.RoundTripper
 	limiter ratelimit.Limiter
 	pause   *ratelimit.DenyCache
+	lower   func(ctx context.Context, host string, left int) error // if not nil, what a host says is left lowers the limiter
 }
 
 func newTransport(base http.RoundTripper, limiter ratelimit.Limiter, client ratelimit.Client) (*transport, error) {
@@ -44,7 +47,23 @@ func newTransport(base http.RoundTripper, limiter ratelimit.Limiter, client rate
 		return nil, err
 	}
 	cache, err := ratelimit.NewDenyCache(outage)
-	return &transport{base, limiter, cache}, err
+	return &transport{base: base, limiter: limiter, pause: cache}, err
+}
+
+// lowering returns a function that takes from a token bucket what is more than left. It never gives any back: a host does
+// not count yet what is on its way. opts are those of the bucket.
+func lowering(client ratelimit.Client, rate ratelimit.Rate, burst int, opts ...ratelimit.Option) func(ctx context.Context, host string, left int) error {
+	return func(ctx context.Context, host string, left int) error {
+		if left >= burst {
+			return nil
+		}
+		rest, err := ratelimit.NewTokenBucket(client, rate, burst, append(slices.Clip(opts), ratelimit.WithHeadroom(left))...)
+		if err != nil {
+			return err
+		}
+		_, _, err = rest.TryAcquireUpTo(ctx, host, burst) // all but the headroom
+		return err
+	}
 }
 
 // RoundTrip sends r when its host and the limiter allow it.
@@ -126,6 +145,9 @@ func (t *transport) note(ctx context.Context, host string, resp *http.Response, 
 		_, err = t.pause.Pause(ctx, host, min(pause, longestPause))
 	case !turn.Unlimited():
 		err = t.pause.Resume(ctx, host)
+	}
+	if n, ok := left(resp); ok && t.lower != nil {
+		err = errors.Join(err, t.lower(ctx, host, n))
 	}
 	if err != nil { // this process knows, and the others learn it from their own requests
 		log.Print(err)

@@ -1,5 +1,6 @@
 // Login protects passwords: in a quarter of an hour, five tries may fail for a user, and fifty
-// for an address, whatever the user names. While Redis is down, nobody can log in.
+// for an address, whatever the user names. Whoever goes on is banned, for longer each time. While
+// Redis is down, nobody can log in.
 //
 //	go run ./examples/login                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run ./examples/login  # a real one

@@ -69,19 +69,84 @@ func denied(seconds int) string {
 }
 
 // The sixth try is denied, with the right password too, and from every address; a quarter of an
-// hour after the first the next one is free.
+// hour after it, the user is free.
 func TestAUserIsLimited(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
 		for i, name := range []string{"alice", "Alice", " alice ", "ALICE", "alicE"} { // one user
 			require.Equal(t, wrong, s.try(fmt.Sprintf("192.0.2.%d", i), name, "guess"))
 			s.env.Advance(time.Second)
 		}
-		require.Equal(t, denied(895), s.try("192.0.2.9", "alice", "secret"))
+		require.Equal(t, denied(900), s.try("192.0.2.9", "alice", "secret"))
 		require.Equal(t, 5, s.checked, "the password was not looked at")
-		s.env.Advance(895*time.Second - time.Microsecond)
+		s.env.Advance(900*time.Second - time.Microsecond)
 		require.Equal(t, denied(1), s.try("192.0.2.9", "alice", "secret"))
 		s.env.Advance(time.Microsecond)
 		require.Equal(t, welcome, s.try("192.0.2.9", "alice", "secret"))
+	})
+}
+
+// guess tries wrong passwords until the user is denied, for so many seconds.
+func (s *site) guess(address, user string, seconds int) {
+	s.t.Helper()
+	for range 5 {
+		require.Equal(s.t, wrong, s.try(address, user, "guess"))
+	}
+	require.Equal(s.t, denied(seconds), s.try(address, user, "guess"))
+}
+
+// Who goes on guessing is banned for longer each time; after a quiet day all begins again.
+func TestBansGrow(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		for _, minutes := range []int{15, 30, 60, 60} {
+			s.guess("192.0.2.1", "alice", 60*minutes)
+			s.env.Advance(time.Minute)
+			require.Equal(t, denied(60*minutes-60), s.try("192.0.2.2", "alice", "secret"), "no second strike")
+			s.env.Advance(time.Duration(minutes-1)*time.Minute - time.Microsecond)
+			require.Equal(t, denied(1), s.try("192.0.2.2", "alice", "secret"))
+			s.env.Advance(time.Microsecond)
+		}
+		s.env.Advance(quiet - time.Microsecond)
+		s.guess("192.0.2.1", "alice", 3600)
+		s.env.Advance(time.Hour + quiet)
+		s.guess("192.0.2.1", "alice", 900)
+	})
+}
+
+// A success does not forget bans: whoever guesses is still there.
+func TestASuccessKeepsBans(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		for _, minutes := range []int{15, 30, 60} {
+			s.guess("192.0.2.1", "alice", 60*minutes)
+			s.env.Advance(time.Duration(minutes) * time.Minute)
+			require.Equal(t, welcome, s.try("192.0.2.2", "alice", "secret"))
+		}
+	})
+}
+
+// A try that was under way when an operator paused its user does not lift that.
+func TestASuccessLiftsNoPause(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		s.check = func(ctx context.Context, _, _ string) (bool, error) {
+			_, err := s.perUser.Pause(ctx, "user:"+hashed("alice"), 48*time.Hour)
+			return true, err
+		}
+		require.Equal(t, welcome, s.try("192.0.2.1", "alice", "secret"))
+		require.Equal(t, denied(48*3600), s.try("192.0.2.2", "alice", "secret"))
+	})
+}
+
+// An address that is banned brings about no ban of a user, however many of its tries come at once.
+func TestABannedAddressBansNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, s *site) {
+		_, err := s.perAddress.Pause(t.Context(), "ip:192.0.2.1", time.Hour)
+		require.NoError(t, err)
+		var tries sync.WaitGroup
+		for range 40 {
+			tries.Go(func() { s.try("192.0.2.1", "alice", "guess") })
+		}
+		tries.Wait()
+		require.Equal(t, denied(3600), s.try("192.0.2.1", "alice", "secret"))
+		require.Equal(t, welcome, s.try("192.0.2.2", "alice", "secret"))
 	})
 }
 
@@ -118,13 +183,20 @@ func TestAnAddressIsLimited(t *testing.T) {
 			require.Equal(t, denied(900), s.try("192.0.2.1", "alice", "guess"))
 		}
 		require.Equal(t, welcome, s.try("192.0.2.2", "alice", "secret"))
+
+		s.env.Advance(15 * time.Minute)
+		require.Equal(t, welcome, s.try("192.0.2.1", "alice", "secret"))
+		for i := range 50 {
+			require.Equal(t, wrong, s.try("192.0.2.1", fmt.Sprintf("user-%d", i), "guess"))
+		}
+		require.Equal(t, denied(3600), s.try("192.0.2.1", "alice", "secret"), "the second ban")
 	})
 }
 
 // Whoever tries gets the same answers for a user that there is and for one that there is not.
 func TestNoAnswerTellsWhoIsAUser(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
-		require.Equal(t, wrong, s.try("192.0.2.1", "somebody", "guess")) // connects, and loads the scripts
+		s.guess("192.0.2.1", "somebody", 900) // connects, and loads the scripts
 		work := func(address, user string) (answer string, commands int) {
 			before := s.env.Miniredis().CommandCount()
 			answer = s.try(address, user, "guess")
@@ -137,8 +209,8 @@ func TestNoAnswerTellsWhoIsAUser(t *testing.T) {
 			require.Equal(t, knownWork, unknownWork)
 			s.env.Advance(time.Second)
 		}
-		require.Equal(t, denied(893), s.try("192.0.2.1", "alice", "guess"))
-		require.Equal(t, denied(893), s.try("192.0.2.1", "nobody", "guess"))
+		require.Equal(t, denied(898), s.try("192.0.2.1", "alice", "guess"))
+		require.Equal(t, denied(898), s.try("192.0.2.1", "nobody", "guess"))
 	})
 }
 
@@ -174,7 +246,7 @@ func TestAnOutageDenies(t *testing.T) {
 		}
 		require.Equal(t, welcome, s.try("192.0.2.1", "alice", "secret"))
 		s.env.Up()
-		r, err := s.perUser.Peek(t.Context(), "user:"+hashed("alice"))
+		r, err := s.failures.Peek(t.Context(), "user:"+hashed("alice"))
 		require.NoError(t, err)
 		require.Equal(t, 4, r.Remaining)
 	})

@@ -56,6 +56,45 @@ func TestWords(t *testing.T) {
 	}
 }
 
+// TestWordsOfPauses: while a key is paused, by a strike or by hand, and behind it.
+func TestWordsOfPauses(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	p := ratelimit.Must(ratelimit.NewPause(s.Client, ratelimit.WithProbe(time.Minute)))
+	const key = "ratelimit:default:pause{k}"
+	words := func() string {
+		states, err := state.Read(t.Context(), s.Admin, []string{key}, 1)
+		require.NoError(t, err)
+		return states[0].Words()
+	}
+	pause := func(p *ratelimit.Pause) {
+		_, err := p.Pause(t.Context(), "k", 10*time.Second)
+		require.NoError(t, err)
+	}
+	byCaller := limitertest.OnClock(s.Client, s.Admin)
+	pause(ratelimit.Must(ratelimit.NewPause(s.Client, byCaller.Opts...)))
+	require.Equal(t, "It is paused for 10 s. A caller's clock dates it.", words())
+
+	s.Wipe(t)
+	pause(p)
+	require.Equal(t, "It is paused for 10 s.", words())
+	require.NoError(t, s.Admin.Persist(t.Context(), key).Err())
+	require.Equal(t, "It is paused for 10 s. It does not expire until a limiter repairs that.", words())
+	s.Advance(10 * time.Second)
+	require.Equal(t, "It is not paused any more. It does not expire until a limiter repairs that.", words())
+
+	s.Wipe(t)
+	banned := ratelimit.Must(ratelimit.NewPause(s.Client))
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerHour(1), 1))
+	bans := ratelimit.Must(ratelimit.NewBans(bucket, banned, []time.Duration{time.Minute}, time.Hour))
+	for range 2 {
+		_, err := bans.TryAcquire(t.Context(), "k")
+		require.NoError(t, err)
+	}
+	require.Equal(t, "It is paused for 1m. It has 1 strike.", words())
+	s.Advance(time.Minute)
+	require.Equal(t, "It is not paused any more. It has 1 strike.", words())
+}
+
 // TestWordsOfPromises: two callers wait, and the first of their permits comes back in a minute.
 func TestWordsOfPromises(t *testing.T) {
 	s := limitertest.OnMiniredis(t)
