@@ -100,6 +100,7 @@ var meanings = []struct {
 	{reply("TRYAGAIN Multiple keys request during rehashing of slot"), "redis_tryagain", outage},
 	{reply("WRONGPASS invalid username-password pair"), "redis_wrongpass", outage},
 	{reply("ERR unknown command 'evalsha', with args beginning with: 'x'"), "invalid_config", mistake},
+	{reply("ERR Could not find scripting engine 'lua'"), "invalid_config", mistake},
 	{reply("ERR Unknown Redis command called from script script: x"), "invalid_config", mistake},
 	{reply("BUSYGROUP Consumer Group name already exists"), "redis", outage},
 }

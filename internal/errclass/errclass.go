@@ -91,7 +91,12 @@ var sentinels = []struct {
 // errNoCommand is of a server that stays as it is until somebody configures it: no outage, which would
 // take the limits off for good.
 var errNoCommand = fmt.Errorf("%w: the server lacks a command that limiters need; "+
-	"load its module for Lua scripts, and rename no command", ErrInvalidConfig)
+	"rename no command, and use a server that runs Lua scripts", ErrInvalidConfig)
+
+// errNoLua is of a Valkey, from 9.1 on, that was built without Lua: it knows EVALSHA and EVAL, and answers the first with
+// NOSCRIPT.
+var errNoLua = fmt.Errorf("%w: the server cannot run Lua scripts; load Valkey's Lua module (loadmodule libvalkeylua.so), "+
+	"or use a server that was built with Lua", ErrInvalidConfig)
 
 // errForbidden is of a user who may not run a command, or may not touch a key. An access list stays as it is too. Not so
 // NOAUTH and WRONGPASS, which are outages: while a password is changed, some connections have the old one.
@@ -112,6 +117,7 @@ var replies = []struct {
 	{"CROSSSLOT", ErrCrossSlot, Kind{Mistake, "cross_slot"}},                      // of a node of a cluster
 	{"Error compiling script", ErrInvalidConfig, Kind{Mistake, "invalid_config"}}, // such as one of too many limiters
 	{"unknown command", errNoCommand, Kind{Mistake, "invalid_config"}},
+	{"Could not find scripting engine", errNoLua, Kind{Mistake, "invalid_config"}},
 	{"Unknown Redis command called from script", errNoCommand, Kind{Mistake, "invalid_config"}},
 	{"NOPERM", errForbidden, Kind{Mistake, "invalid_config"}},
 	{"The user executing the script can't", errForbidden, Kind{Mistake, "invalid_config"}},

@@ -1,6 +1,7 @@
 package faulttest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"github.com/tryacquire/ratelimit"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
+	"github.com/tryacquire/ratelimit/otherclient"
 )
 
 // allRefused makes every kind of call through Fallbacks that would allow it, and requires that each is ErrInvalidConfig.
@@ -70,6 +72,58 @@ func TestAServerThatWillNotDecideIsNoOutage(t *testing.T) {
 		cluster := redistest.StartCluster(t, redistest.Args("--rename-command", "EVALSHA", ""))
 		allRefused(t, cluster.Client(t))
 	})
+	t.Run("Valkey without its Lua module", func(t *testing.T) {
+		server := redistest.Start(t, redistest.Args("--enable-module-command", "local"))
+		client := server.Client(t)
+		if err := client.Do(ctx, "MODULE", "UNLOAD", "lua").Err(); err != nil { // not a Valkey from 9.1 on
+			client.AddHook(noLua{})
+		}
+		allRefused(t, client)
+		bucket := ratelimit.Must(ratelimit.NewTokenBucket(client, ratelimit.PerSecond(1), 100))
+		err := ratelimit.Preload(ctx, ratelimit.ClaimOf(bucket, "k", 1))
+		require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
+		_, err = bucket.TryAcquire(ctx, "k")
+		require.ErrorContains(t, err, "Could not find scripting engine 'lua'")
+		require.ErrorContains(t, err, "load Valkey's Lua module (loadmodule libvalkeylua.so)")
+	})
+}
+
+// noLua answers scripts as a Valkey 9.1 does whose Lua module is not loaded.
+type noLua struct{}
+
+func (noLua) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (noLua) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if !withoutLua(cmd) {
+			return next(ctx, cmd)
+		}
+		return cmd.Err()
+	}
+}
+
+func (noLua) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if !withoutLua(cmd) {
+				return next(ctx, cmds)
+			}
+		}
+		return cmds[0].Err()
+	}
+}
+
+// withoutLua answers a command that has a script.
+func withoutLua(cmd redis.Cmder) bool {
+	switch cmd.Name() {
+	case "evalsha":
+		cmd.SetErr(otherclient.ServerError("NOSCRIPT No matching script."))
+	case "eval", "script":
+		cmd.SetErr(otherclient.ServerError("ERR Could not find scripting engine 'lua'"))
+	default:
+		return false
+	}
+	return true
 }
 
 // TestAWrongPasswordIsAnOutage: while it is changed, some connections have the old one.
