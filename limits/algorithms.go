@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -152,7 +153,8 @@ func (r rule) local(instances int) (ratelimit.Rate, int) {
 	return rate, max((burst-r.headroom)/instances, 1)
 }
 
-// slower compares rates exactly enough: counts are at most 1e9, periods below 2^52 microseconds.
 func slower(a, b ratelimit.Rate) bool {
-	return float64(a.Count)*float64(b.Period) < float64(b.Count)*float64(a.Period)
+	high, low := bits.Mul64(uint64(a.Count), uint64(b.Period))
+	most, rest := bits.Mul64(uint64(b.Count), uint64(a.Period))
+	return high < most || high == most && low < rest
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/limits/yamlfile"
 )
 
@@ -213,14 +214,13 @@ func (p *parser) readPlans(m yamlfile.Map, l *limit) {
 
 // readRule reads the fields of an algorithm; those that are not given are those of r.
 func readRule(algorithmName string, m yamlfile.Map, r rule) rule {
-	const most = 1_000_000_000
 	set := func(name string, read func(v yamlfile.Value)) {
 		if v := m.Get(name); v.Given() && slices.Contains(algorithms[algorithmName].fields, name) {
 			read(v)
 		}
 	}
 	for _, size := range []string{"burst", "capacity", "limit"} {
-		set(size, func(v yamlfile.Value) { r.size = v.Int(1, most) })
+		set(size, func(v yamlfile.Value) { r.size = v.Int(1, exact.Permits) })
 	}
 	set("rate", func(v yamlfile.Value) { r.rates = []ratelimit.Rate{v.Rate()} })
 	set("rates", func(v yamlfile.Value) {
@@ -229,7 +229,7 @@ func readRule(algorithmName string, m yamlfile.Map, r rule) rule {
 			r.rates = append(r.rates, rate.Rate())
 		}
 	})
-	set("headroom", func(v yamlfile.Value) { r.headroom = v.Int(0, most) })
+	set("headroom", func(v yamlfile.Value) { r.headroom = v.Int(0, exact.Permits) })
 	set("refill_every", func(v yamlfile.Value) { r.refillEvery = atLeast(v, time.Millisecond) })
 	set("align", func(v yamlfile.Value) { r.aligned, r.align = true, v.Duration() })
 	set("storage", func(v yamlfile.Value) { r.storage = v.OneOf(names(storages)...) })

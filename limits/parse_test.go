@@ -2,6 +2,7 @@ package limits
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -97,6 +98,27 @@ func TestMistakes(t *testing.T) {
 	err = Check("limits.yaml", text)
 	require.ErrorIs(t, err, ratelimit.ErrInvalidConfig)
 	require.Equal(t, strings.TrimSpace(string(want)), err.Error())
+}
+
+// TestTheLargestLimits are those of the library.
+func TestTheLargestLimits(t *testing.T) {
+	for _, text := range []string{
+		"{algorithm: token_bucket, rate: 1000000000000/d, burst: %s}",
+		"{algorithm: leaky_bucket, rate: 1000000000000/d, capacity: %s}",
+		"{algorithm: calendar_window, limit: %s, every: month, time_zone: UTC}",
+		"{algorithm: fixed_window, rate: 1000000000000/d, headroom: %s}",
+	} {
+		most := 1_000_000_000_000
+		if strings.Contains(text, "headroom") {
+			most--
+		}
+		require.NoError(t, Check("x", fmt.Appendf(nil, "limits:\n  a: "+text, fmt.Sprint(most))))
+		require.Error(t, Check("x", fmt.Appendf(nil, "limits:\n  a: "+text, fmt.Sprint(most+1))), text)
+	}
+	slow, fast := ratelimit.Rate{Count: 1_000_000_000_000, Period: 1<<61 + 1}, ratelimit.Rate{Count: 1_000_000_000_000, Period: 1 << 61}
+	require.True(t, slower(slow, fast))
+	require.False(t, slower(fast, slow))
+	require.False(t, slower(slow, slow))
 }
 
 func TestFilesThatAreNoLimits(t *testing.T) {

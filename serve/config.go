@@ -12,6 +12,7 @@ import (
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/exact"
 	"github.com/tryacquire/ratelimit/limits/yamlfile"
 )
 
@@ -57,7 +58,7 @@ type spec struct {
 }
 
 const (
-	mostLimit = 1_000_000_000 // of the library
+	mostLimit = exact.Permits
 
 	fixedWindow    = "fixed_window"
 	slidingWindow  = "sliding_window"

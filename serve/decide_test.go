@@ -186,7 +186,11 @@ func TestOverride(t *testing.T) {
 		s.expect("OK | OK 2 of 3/hour, 1h0m0s", own(3, typev3.RateLimitUnit_HOUR))
 		s.expect("OK | OK 0 of 2/hour, 1h0m0s", own(2, typev3.RateLimitUnit_HOUR)) // what was used counts
 		s.expect("OVER | OVER 0 of 0/hour, 1h0m0s", own(0, typev3.RateLimitUnit_HOUR))
-		s.expect("OK | OK 999999999 of 4294967295/year, 8592h0m0s", own(1<<32-1, typev3.RateLimitUnit_YEAR)) // 365 days since 1970
+		s.expect("OK | OK 4294967294 of 4294967295/year, 8592h0m0s", own(1<<32-1, typev3.RateLimitUnit_YEAR)) // 365 days since 1970
+		more := own(1<<32-1, typev3.RateLimitUnit_YEAR)
+		more.HitsAddend = 3_000_000_000
+		s.expect("OK | OK 1294967294 of 4294967295/year, 8592h0m0s", more)
+		s.expect("OVER | OVER 0 of 4294967295/year, 8592h0m0s", more)
 	})
 }
 
