@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -577,4 +578,56 @@ func TestWhatTheAuthenticationTurnsAwayCountsToo(t *testing.T) {
 	require.Equal(t, 429, w.Code)
 	require.Equal(t, problemOf("everybody"), w.Body.String())
 	require.Equal(t, []string{`"address";r=2;t=3600`, `"everybody";r=0;t=3600`}, w.Header()["Ratelimit"], "the address kept its permit")
+}
+
+// TestAPauseBesideALimit: a paused address takes nothing of the limit, and is told until when. Bans go on by themselves.
+func TestAPauseBesideALimit(t *testing.T) {
+	onStages(t, func(t *testing.T, s *limitertest.Stage) {
+		o := slices.Clip(s.Opts)
+		blocked := ratelimit.Must(ratelimit.NewPause(s.Client, append(o, ratelimit.WithName("blocked"))...))
+		limit := ratelimit.Must(ratelimit.NewTokenBucket(s.Client, ratelimit.PerMinute(3), 3, append(o, ratelimit.WithName("api"))...))
+		served := 0
+		handler := http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served++ })
+		h := all(t, httplimit.Limit(blocked, clientIP(t, nil)), httplimit.Limit(limit, clientIP(t, nil)))(handler)
+		ask := func(h http.Handler) *httptest.ResponseRecorder { return do(h, from("192.0.2.1", "")) }
+
+		w := ask(h)
+		require.Equal(t, 200, w.Code)
+		require.Equal(t, http.Header{"Ratelimit-Policy": {`"api";q=3;w=60`}, "Ratelimit": {`"api";r=2;t=40`}}, w.Header(), "a pause is no quota")
+
+		_, err := blocked.Pause(t.Context(), "ip:192.0.2.1", time.Hour)
+		require.NoError(t, err)
+		for range 5 {
+			w = ask(h)
+			require.Equal(t, 429, w.Code)
+			require.Equal(t, "3600", w.Header().Get("Retry-After"))
+			require.Equal(t, problemOf("blocked"), w.Body.String())
+		}
+		require.Equal(t, 200, do(h, from("192.0.2.2", "")).Code)
+		require.NoError(t, blocked.Reset(t.Context(), "ip:192.0.2.1"))
+		require.Equal(t, `"api";r=1;t=20`, ask(h).Header().Get("Ratelimit"), "the denials took nothing")
+		require.Equal(t, 3, served)
+
+		bans := ratelimit.Must(ratelimit.NewBans(limit, blocked, []time.Duration{2 * time.Minute, time.Hour}, 24*time.Hour))
+		for _, h := range []http.Handler{
+			ratelimit.Must(httplimit.New(bans, clientIP(t, nil)))(handler),
+			all(t, httplimit.Limit(bans, clientIP(t, nil)))(handler),
+		} {
+			require.NoError(t, bans.Reset(t.Context(), "ip:192.0.2.1"))
+			for range 3 {
+				require.Equal(t, 200, ask(h).Code)
+			}
+			for range 2 {
+				w = ask(h)
+				require.Equal(t, 429, w.Code)
+				require.Equal(t, "120", w.Header().Get("Retry-After"))
+				require.Equal(t, problemOf("api"), w.Body.String())
+			}
+			s.Advance(2 * time.Minute)
+			for range 3 {
+				require.Equal(t, 200, ask(h).Code)
+			}
+			require.Equal(t, "3600", ask(h).Header().Get("Retry-After"))
+		}
+	})
 }
