@@ -1,5 +1,5 @@
-// Command pictures draws what each algorithm allows and denies of the same traffic, for
-// docs/choosing.md and the README:
+// Command pictures draws what each algorithm allows and denies of the same traffic, and what tenants
+// get that share a limit, for docs/choosing.md and the README:
 //
 //	go run . -out .
 //
@@ -30,16 +30,25 @@ func main() {
 }
 
 func run(ctx context.Context, dir string) error {
-	for _, s := range scenes() {
-		svg, err := s.picture(ctx)
+	for name, draw := range pictures() {
+		svg, err := draw(ctx)
 		if err != nil {
-			return fmt.Errorf("%s: %w", s.name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		if err := os.WriteFile(filepath.Join(dir, s.name+".svg"), svg, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name+".svg"), svg, 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// pictures draws each picture.
+func pictures() map[string]func(context.Context) ([]byte, error) {
+	all := map[string]func(context.Context) ([]byte, error){"neighbour": neighbourPicture}
+	for _, s := range scenes() {
+		all[s.name] = s.picture
+	}
+	return all
 }
 
 // picture is the SVG of a scene.

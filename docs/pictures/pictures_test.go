@@ -19,10 +19,10 @@ func TestPicturesAreCheckedIn(t *testing.T) {
 		require.NoError(t, run(t.Context(), "."))
 	}
 	var want []string
-	for _, s := range scenes() {
-		svg, err := s.picture(t.Context())
+	for name, draw := range pictures() {
+		svg, err := draw(t.Context())
 		require.NoError(t, err)
-		name := s.name + ".svg"
+		name += ".svg"
 		want = append(want, name)
 		checkedIn, err := os.ReadFile(name)
 		require.NoError(t, err)
@@ -49,6 +49,31 @@ func TestBoundaryShowsWhatTheAlgorithmsPromise(t *testing.T) {
 		"fixed window":             {20, 19},
 		"sliding window":           {12, 10},
 		"sliding log":              {12, 10},
+	}, got)
+}
+
+// What docs/choosing.md says of the neighbours. The greedy one gets what the quiet ones leave, and all of it when they stop.
+func TestAGreedyNeighbour(t *testing.T) {
+	late := func(answers []answer) (n int) {
+		for _, a := range answers {
+			if a.allowed && a.at >= 30*seconds {
+				n++
+			}
+		}
+		return n
+	}
+	got := map[string][3]int{}
+	for _, s := range sharings() {
+		quiet, ofGreedy, err := s.replay(t.Context())
+		require.NoError(t, err)
+		require.Len(t, quiet, 84)
+		require.Len(t, ofGreedy, 510)
+		got[s.name] = [3]int{allowed(quiet), allowed(ofGreedy), late(ofGreedy)}
+	}
+	require.Equal(t, map[string][3]int{
+		"one token bucket":  {35, 210, 60},
+		"a bucket for each": {84, 75, 20},
+		"fair token bucket": {84, 158, 66},
 	}, got)
 }
 

@@ -50,33 +50,40 @@ type answer struct {
 // start is the instant 0 of each scene.
 var start = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// replay sends the requests of a scene to limiters of one algorithm that share a key.
-func replay(ctx context.Context, a algorithm, s scene) ([]answer, error) {
+// onClock runs f with a client of a Redis whose clock at sets.
+func onClock(f func(at func(time.Duration), client ratelimit.Client) error) error {
 	server, err := miniredis.Run()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer server.Close()
 	server.ClockTTL(true) // keys expire as the scene goes on
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
 	defer client.Close()
+	return f(func(at time.Duration) { server.SetTime(start.Add(at)) }, client)
+}
 
-	limiters := map[int]ratelimit.Limiter{}
-	for _, c := range s.limits {
-		if limiters[c.limit], err = a.limiter(client, c.limit); err != nil {
-			return nil, err
+// replay sends the requests of a scene to limiters of one algorithm that share a key.
+func replay(ctx context.Context, a algorithm, s scene) (answers []answer, err error) {
+	err = onClock(func(at func(time.Duration), client ratelimit.Client) error {
+		limiters := map[int]ratelimit.Limiter{}
+		for _, c := range s.limits {
+			var err error
+			if limiters[c.limit], err = a.limiter(client, c.limit); err != nil {
+				return err
+			}
 		}
-	}
-	var answers []answer
-	for _, at := range s.requests {
-		server.SetTime(start.Add(at))
-		result, err := limiters[s.limitAt(at)].TryAcquire(ctx, "user:42")
-		if err != nil {
-			return nil, err
+		for _, now := range s.requests {
+			at(now)
+			result, err := limiters[s.limitAt(now)].TryAcquire(ctx, "user:42")
+			if err != nil {
+				return err
+			}
+			answers = append(answers, answer{now, result.Allowed, (now + result.ResetAfter).Round(10 * time.Millisecond)})
 		}
-		answers = append(answers, answer{at, result.Allowed, (at + result.ResetAfter).Round(10 * time.Millisecond)})
-	}
-	return answers, nil
+		return nil
+	})
+	return answers, err
 }
 
 // allowed counts the requests that were allowed.

@@ -89,14 +89,12 @@ func (e Events) SVG() string {
 	for _, n := range e.Notes {
 		c.text((x(n.From)+x(n.To))/2, rowsTop-4, "small", "middle", n.Text)
 	}
-	height := lowestRow
+	top := rowsTop
 	for _, r := range e.Rows {
+		height := lowestRow
 		for _, n := range heights(r.Events) {
 			height = max(height, float64(n)*brickPitch+2)
 		}
-	}
-	top := rowsTop
-	for _, r := range e.Rows {
 		e.row(c, r, x, top, top+height)
 		top += height + rowGap
 	}
