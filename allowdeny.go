@@ -78,16 +78,16 @@ func (c *constant) Charge(ctx context.Context, key string, n int) (Result, error
 	return c.TryAcquireN(ctx, key, n)
 }
 
-// promise is for AllowAll, whose permits are always there.
+// promise denies, or promises permits for now.
 func (c *constant) promise(ctx context.Context, timing timing, key string, n int, _ time.Duration, around *hearers) (*Reservation, error) {
 	r, err := c.TryAcquireN(ctx, key, n)
 	switch {
 	case err != nil:
 		return nil, err
 	case !r.Allowed:
-		return nil, errNoReserve
+		return nil, &WaitError{Key: key, Wait: r.RetryAfter}
 	}
-	return &Reservation{from: uncounted{}, timing: timing, key: key, n: n, due: timing.now(), result: r, hearers: around}, nil
+	return usable(timing, key, n, r, around), nil
 }
 
 // uncounted is the origin of permits that nobody counts.

@@ -141,6 +141,10 @@ func (*Bans) around(ctx context.Context, c *call, own claimSet) outcome {
 	case c.op == acquire || c.op == look:
 	case c.op == upTo:
 		return bans[0].part(ctx, &inner)
+	case c.op == reserve && c.orAtOnce:
+		take := *c
+		take.op = acquire
+		return c.reservedAtOnce(take.decide(ctx))
 	case c.op == reserve:
 		return failedWith(errNoReserve)
 	default:

@@ -34,7 +34,8 @@ import (
 // A call for more permits than the secondary can ever allow is denied, as the primary may be able to allow it.
 // RetryAfter is then the time until the primary is asked again, one second without a breaker, and the rest is the
 // state of the secondary, as far as it is known. More permits than the primary can ever allow are ErrExceedsLimit
-// even while it is not asked, if it is a limiter of this package.
+// even while it is not asked, if it is a limiter of this package. A secondary that cannot
+// reserve takes the permits of a Reserve at once, or denies them by a *[WaitError] with its RetryAfter.
 type Fallback struct {
 	policied
 	outages

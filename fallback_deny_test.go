@@ -144,6 +144,69 @@ func TestFallbackDeniesWhereTheSecondaryIsNotKnown(t *testing.T) {
 	require.Equal(t, unknown, r, "a Peek that exceeds")
 }
 
+// A reservation in an outage: a secondary that promises nothing takes the permits at once, or denies them.
+func TestFallbackReservesOfAnySecondary(t *testing.T) {
+	down := ratelimit.Must(ratelimit.NewTokenBucket(noClient, ratelimit.PerHour(1), 3))
+	denied := ratelimit.Result{RetryAfter: time.Minute}
+	for name, c := range map[string]struct {
+		secondary ratelimit.Limiter
+		allowed   int
+		wait      time.Duration // of one permit more
+	}{
+		"AllowAll":             {ratelimit.AllowAll(), 3, 0},
+		"DenyAll":              {ratelimit.DenyAll(), 0, time.Second},
+		"too small":            {localBucket(2), 2, time.Second}, // until the primary is asked again
+		"a user's":             {always(ratelimit.Result{Allowed: true}, nil), 3, 0},
+		"a user's that denies": {always(denied, nil), 0, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var events []ratelimit.Observation
+			f := newTestFallback(t, down, c.secondary, ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { events = append(events, o) }))
+			if c.allowed > 0 {
+				r, err := f.Reserve(t.Context(), "k", c.allowed, 0)
+				require.NoError(t, err)
+				require.True(t, r.Result().Allowed && r.Result().Fallback)
+				require.NoError(t, r.Wait(t.Context()))
+			}
+			if c.wait == 0 {
+				return
+			}
+			events = nil
+			r, err := f.Reserve(t.Context(), "k", c.allowed+1, 0)
+			require.Nil(t, r)
+			require.Equal(t, &ratelimit.WaitError{Key: "k", Wait: c.wait}, err)
+			require.Len(t, events, 1)
+			require.ErrorContains(t, events[0].Reason, "token bucket")
+			events[0].Reason = nil
+			require.Equal(t, []ratelimit.Observation{{
+				Limiter: "default", Call: "reserve", Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceFallback, Key: "k", N: c.allowed + 1, Err: err,
+			}}, ratelimit.Untimed(events))
+		})
+	}
+}
+
+// Who waits through an outage in which everything is denied asks again after each second. One denial is reported.
+func TestAWaitThatTheSecondaryDenies(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		var events []ratelimit.Observation
+		observed := ratelimit.WithObserver(func(_ context.Context, o ratelimit.Observation) { events = append(events, o) })
+		f := newTestFallback(t, ratelimit.Must(ratelimit.NewTokenBucket(noClient, ratelimit.PerHour(1), 3)), ratelimit.DenyAll(), observed)
+		ctx, cancel := context.WithTimeout(t.Context(), 2500*milli)
+		defer cancel()
+		began := time.Now()
+		r, err := ratelimit.WaitN(ctx, f, "k", 2)
+		require.Zero(t, r)
+		require.Equal(t, &ratelimit.WaitError{Key: "k", Wait: time.Second}, err)
+		waited := time.Since(began)
+		require.True(t, waited >= 2*time.Second && waited <= 2200*milli, waited)
+		require.Len(t, events, 1)
+		events[0].Reason, events[0].Latency = nil, 0
+		require.Equal(t, ratelimit.Observation{
+			Limiter: "default", Call: "wait", Outcome: ratelimit.OutcomeDenied, Source: ratelimit.SourceFallback, Key: "k", N: 2, Waited: waited, Err: err,
+		}, events[0])
+	})
+}
+
 // In a chain, the Fallback denies whose own secondary can never allow the permits.
 func TestFallbackDeniesInAChain(t *testing.T) {
 	open := func(probeEvery time.Duration) []ratelimit.PolicyOption {

@@ -18,7 +18,7 @@ func Look(ctx context.Context, claims ...Claim) (AllResult, error) {
 // look says whether n permits are there, and takes nothing.
 var look = &operation{
 	call: callPeek,
-	unable: func(l any, claim *Claim) error {
+	unable: func(l any, _ *call, claim *Claim) error {
 		if _, ok := l.(*All); ok && claim.settle {
 			return cannot(l, "settle")
 		}

@@ -3,6 +3,7 @@ package ratelimit_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -45,15 +46,21 @@ func attemptsOf(key string) []attempt {
 			return err
 		}},
 		{"Reserve", func(l ratelimit.Limiter, n int) error {
-			_, err := l.(interface {
+			r, err := l.(interface {
 				Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error)
 			}).Reserve(ctx, key, n, 0)
+			if (r == nil) != (err != nil) {
+				return fmt.Errorf("a reservation %v beside the error %v", r, err)
+			}
 			return err
 		}},
 		{"Reserve before now", func(l ratelimit.Limiter, n int) error {
-			_, err := l.(interface {
+			r, err := l.(interface {
 				Reserve(context.Context, string, int, time.Duration) (*ratelimit.Reservation, error)
 			}).Reserve(ctx, key, n, -1)
+			if (r == nil) != (err != nil) {
+				return fmt.Errorf("a reservation %v beside the error %v", r, err)
+			}
 			return err
 		}},
 		{"Look", func(l ratelimit.Limiter, n int) error { _, err := ratelimit.Look(ctx, claim(l, n)); return err }},
@@ -103,6 +110,13 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 	shadow := func(l ratelimit.Limiter, _ *outage) ratelimit.Limiter {
 		return ratelimit.Must(ratelimit.NewShadow(l, ratelimit.AllowAll(), func(ratelimit.Trial) {}))
 	}
+	bans := func(l ratelimit.Limiter, o *outage) ratelimit.Limiter {
+		banned := ratelimit.Must(ratelimit.NewPause(o.client))
+		if b, err := ratelimit.NewBans(l, banned, []time.Duration{time.Minute}, time.Hour); err == nil {
+			return b
+		}
+		return choice(l, o) // around an All
+	}
 	leaves := map[string]func(o *outage) ratelimit.Limiter{
 		"bucket": func(o *outage) ratelimit.Limiter {
 			return ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 3))
@@ -122,6 +136,7 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 		"Fallback(budget)":             {bounded},
 		"Fallback to memory":           {local},
 		"Fallback(DenyCache)":          {cache, open},
+		"Fallback(Bans)":               {bans, open},
 		"DenyCache(Fallback)":          {open, cache},
 		"Fallback(Leased)":             {slices, open},
 		"Fallback(DenyCache(Leased))":  {slices, cache, open},
@@ -177,6 +192,106 @@ func TestAMistakeIsTheSameInAnOutage(t *testing.T) {
 	}
 }
 
+// TestAnOutageMakesNoMistake: whatever the secondary is, a call that is no mistake while Redis works is none in an outage: the
+// secondary decides it, or says why it cannot.
+func TestAnOutageMakesNoMistake(t *testing.T) {
+	o, other := newOutage(t), newOutage(t)
+	secondaries := map[string]func() ratelimit.Limiter{
+		"AllowAll": ratelimit.AllowAll, "DenyAll": ratelimit.DenyAll,
+		"a local bucket":       func() ratelimit.Limiter { return localBucket(5) },
+		"a small local bucket": func() ratelimit.Limiter { return localBucket(1) },
+		"a window":             func() ratelimit.Limiter { return ratelimit.Must(ratelimit.NewFixedWindow(other.client, 2, time.Hour)) },
+		"a bucket": func() ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewTokenBucket(other.client, ratelimit.PerHour(1), 2))
+		},
+		"an All": func() ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewAll(localBucket(5), localBucket(2)))
+		},
+		"Bans": func() ratelimit.Limiter {
+			window := ratelimit.Must(ratelimit.NewFixedWindow(other.client, 2, time.Hour))
+			return ratelimit.Must(ratelimit.NewBans(window, ratelimit.Must(ratelimit.NewPause(other.client)), []time.Duration{time.Minute}, time.Hour))
+		},
+		"a type of the user's": func() ratelimit.Limiter { return struct{ ratelimit.Limiter }{localBucket(2)} },
+	}
+	around := map[string]func(l ratelimit.Limiter) ratelimit.Limiter{
+		"": func(l ratelimit.Limiter) ratelimit.Limiter { return l },
+		"a Choice of ": func(l ratelimit.Limiter) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))
+		},
+		"a Fallback to ": func(l ratelimit.Limiter) ratelimit.Limiter {
+			down := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 3, time.Hour, ratelimit.WithName("standby")))
+			return ratelimit.Must(ratelimit.NewFallback(down, l, ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})))
+		},
+	}
+	cannot := func(secondary string) bool { return secondary == "an All" || secondary == "a type of the user's" }
+	for secondary, build := range secondaries {
+		for outer, policy := range around {
+			t.Run(outer+secondary, func(t *testing.T) {
+				fresh := func() ratelimit.Limiter {
+					o.server.FlushAll()
+					other.server.FlushAll()
+					primary := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 3))
+					return ratelimit.Must(ratelimit.NewFallback(primary, policy(build()), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})))
+				}
+				for _, n := range []int{0, 1, 2, 3, 4} {
+					for _, op := range attemptsOf("k") {
+						if op.name == "Reset" { // which always asks Redis
+							continue
+						}
+						o.end()
+						up := op.do(fresh(), n)
+						o.begin()
+						l := fresh()
+						for _, what := range []string{"asks", "breaker open"} {
+							down := op.do(l, n)
+							says := fmt.Sprintf("%s of %d, %s: up: %v; down: %v", op.name, n, what, up, down)
+							switch {
+							case errclass.IsMistake(up) && n < 1: // of two mistakes, either may be named
+								require.True(t, errclass.IsMistake(down), says)
+							case errclass.IsMistake(up):
+								require.EqualError(t, down, up.Error(), says)
+							case down == nil:
+							case errclass.Is(down, errclass.Decision):
+								require.Contains(t, op.name, "Reserve", says)
+							default: // such limiters have no tickets, and stand beside no others
+								require.True(t, errclass.Is(down, errclass.Outage), says)
+								require.True(t, cannot(secondary) || op.name == "beside memory", says)
+								require.NotContains(t, op.name, "Reserve", says)
+							}
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// attemptsOfHolds are all operations of permits that are held.
+var attemptsOfHolds = map[string]func(h ratelimit.Holder, key string, n int) error{
+	"TryAcquire": func(h ratelimit.Holder, key string, n int) error { _, _, err := h.TryAcquireN(ctx, key, n); return err },
+	"Peek":       func(h ratelimit.Holder, key string, _ int) error { _, err := h.Peek(ctx, key); return err },
+	"Look": func(h ratelimit.Holder, key string, n int) error {
+		_, err := ratelimit.Look(ctx, ratelimit.ClaimHold(h, key, n))
+		return err
+	},
+	"a claim": func(h ratelimit.Holder, key string, n int) error {
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n))
+		return err
+	},
+	"an estimate": func(h ratelimit.Holder, key string, n int) error {
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n).Estimate())
+		return err
+	},
+	"two claims": func(h ratelimit.Holder, key string, n int) error {
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n), ratelimit.ClaimHold(h, key, n))
+		return err
+	},
+	"two claims, one an estimate": func(h ratelimit.Holder, key string, n int) error {
+		_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n), ratelimit.ClaimHold(h, "another", 1).Estimate())
+		return err
+	},
+}
+
 // TestAMistakeOfHoldsIsTheSameInAnOutage is the same of permits that are held.
 func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
 	type around = func(h ratelimit.Holder) ratelimit.Holder
@@ -188,30 +303,6 @@ func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
 	}
 	choice := func(h ratelimit.Holder) ratelimit.Holder {
 		return ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return h, nil }))
-	}
-	attempts := map[string]func(h ratelimit.Holder, key string, n int) error{
-		"TryAcquire": func(h ratelimit.Holder, key string, n int) error { _, _, err := h.TryAcquireN(ctx, key, n); return err },
-		"Peek":       func(h ratelimit.Holder, key string, _ int) error { _, err := h.Peek(ctx, key); return err },
-		"Look": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.Look(ctx, ratelimit.ClaimHold(h, key, n))
-			return err
-		},
-		"a claim": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n))
-			return err
-		},
-		"an estimate": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n).Estimate())
-			return err
-		},
-		"two claims": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n), ratelimit.ClaimHold(h, key, n))
-			return err
-		},
-		"two claims, one an estimate": func(h ratelimit.Holder, key string, n int) error {
-			_, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(h, key, n), ratelimit.ClaimHold(h, "another", 1).Estimate())
-			return err
-		},
 	}
 	for policy, arounds := range map[string][]around{
 		"Fallback":                 {fallback()},
@@ -230,7 +321,7 @@ func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
 				}
 				return h
 			}
-			for name, attempt := range attempts {
+			for name, attempt := range attemptsOfHolds {
 				for _, key := range []string{"k", ""} {
 					for _, n := range []int{0, 1, 4} {
 						o.end()
@@ -246,5 +337,125 @@ func TestAMistakeOfHoldsIsTheSameInAnOutage(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAnOutageMakesNoMistakeOfHolds is the same of permits that are held.
+func TestAnOutageMakesNoMistakeOfHolds(t *testing.T) {
+	o, other := newOutage(t), newOutage(t)
+	for secondary, build := range map[string]func() ratelimit.Holder{
+		"AllowHolds": ratelimit.AllowHolds, "DenyHolds": ratelimit.DenyHolds,
+		"a LocalInFlight":       func() ratelimit.Holder { return ratelimit.Must(ratelimit.NewLocalInFlight(5)) },
+		"a small LocalInFlight": func() ratelimit.Holder { return ratelimit.Must(ratelimit.NewLocalInFlight(1)) },
+		"an InFlight":           func() ratelimit.Holder { return ratelimit.Must(ratelimit.NewInFlight(other.client, 2, time.Hour)) },
+	} {
+		for outer, policy := range map[string]func(h ratelimit.Holder) ratelimit.Holder{
+			"": func(h ratelimit.Holder) ratelimit.Holder { return h },
+			"a Choice of ": func(h ratelimit.Holder) ratelimit.Holder {
+				return ratelimit.Must(ratelimit.NewHoldChoice(func(context.Context, string) (ratelimit.Holder, error) { return h, nil }))
+			},
+			"a Fallback to ": func(h ratelimit.Holder) ratelimit.Holder {
+				return ratelimit.Must(ratelimit.NewHoldFallback(ratelimit.Must(ratelimit.NewInFlight(o.client, 3, time.Hour, ratelimit.WithName("standby"))), h))
+			},
+		} {
+			t.Run(outer+secondary, func(t *testing.T) {
+				fresh := func() ratelimit.Holder {
+					o.server.FlushAll()
+					other.server.FlushAll()
+					primary := ratelimit.Must(ratelimit.NewInFlight(o.client, 3, time.Hour))
+					return ratelimit.Must(ratelimit.NewHoldFallback(primary, policy(build()), ratelimit.WithBreaker(&ratelimit.Breaker{Failures: 1, ProbeEvery: time.Hour})))
+				}
+				for _, n := range []int{0, 1, 2, 3, 4} {
+					for name, attempt := range attemptsOfHolds {
+						o.end()
+						up := attempt(fresh(), "k", n)
+						o.begin()
+						h := fresh()
+						for range 2 { // asks, and with an open breaker
+							require.Equal(t, fmt.Sprint(up), fmt.Sprint(attempt(h, "k", n)), "%s of %d", name, n)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestAnOutageMakesNoMistakeOfSeveral: of claims whose secondaries differ.
+func TestAnOutageMakesNoMistakeOfSeveral(t *testing.T) {
+	o, other := newOutage(t), newOutage(t)
+	type secondary struct {
+		where   string // it decides
+		most    int    // permits
+		limiter func(name string) ratelimit.Limiter
+		holder  ratelimit.Holder
+	}
+	memory := func(most int) func(string) ratelimit.Limiter {
+		return func(string) ratelimit.Limiter { return localBucket(most) }
+	}
+	secondaries := []secondary{
+		{"", 99, func(string) ratelimit.Limiter { return ratelimit.AllowAll() }, ratelimit.AllowHolds()},
+		{"", 0, func(string) ratelimit.Limiter { return ratelimit.DenyAll() }, ratelimit.DenyHolds()},
+		{"memory", 2, memory(2), nil},
+		{"memory", 1, func(string) ratelimit.Limiter {
+			l := localBucket(1)
+			return ratelimit.Must(ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) { return l, nil }))
+		}, nil},
+		{"Redis", 2, func(name string) ratelimit.Limiter {
+			return ratelimit.Must(ratelimit.NewTokenBucket(other.client, ratelimit.PerHour(1), 2, ratelimit.WithName(name)))
+		}, nil},
+	}
+	calls := map[string]func(context.Context, ...ratelimit.Claim) (ratelimit.AllResult, error){
+		"all": ratelimit.TryAcquireAll, "across slots": ratelimit.TryAcquireAcrossSlots, "look": ratelimit.Look,
+		"once": func(ctx context.Context, claims ...ratelimit.Claim) (ratelimit.AllResult, error) {
+			return ratelimit.TryAcquireOnce(ctx, "id", time.Hour, claims...)
+		},
+	}
+	for a, first := range secondaries {
+		for b, second := range secondaries {
+			for c, third := range secondaries {
+				if third.holder == nil && third.where != "memory" {
+					continue
+				}
+				for n := range 5 {
+					claims := func() []ratelimit.Claim {
+						o.server.FlushAll()
+						other.server.FlushAll()
+						var all []ratelimit.Claim
+						for i, s := range []secondary{first, second} {
+							name := fmt.Sprint(i)
+							primary := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 3, ratelimit.WithName(name)))
+							all = append(all, ratelimit.ClaimOf(ratelimit.Must(ratelimit.NewFallback(primary, s.limiter(name))), "k", n))
+						}
+						all[0] = all[0].Estimate()
+						holder := third.holder
+						if holder == nil {
+							holder = ratelimit.Must(ratelimit.NewLocalInFlight(third.most))
+						}
+						held := ratelimit.Must(ratelimit.NewInFlight(o.client, 3, time.Hour))
+						return append(all, ratelimit.ClaimHold(ratelimit.Must(ratelimit.NewHoldFallback(held, holder)), "k", max(n, 1)))
+					}
+					for what, call := range calls {
+						o.end()
+						_, up := call(ctx, claims()...)
+						o.begin()
+						r, down := call(ctx, claims()...)
+						says := fmt.Sprintf("%s of %d, by %d, %d, %d: up: %v; down: %v", what, n, a, b, c, up, down)
+						where := first.where + second.where + third.where
+						switch {
+						case up != nil:
+							require.EqualError(t, down, up.Error(), says)
+						case down != nil:
+							require.True(t, errclass.Is(down, errclass.Outage), says)
+							require.ErrorContains(t, down, "nothing decides them together", says)
+							require.True(t, strings.Contains(where, "Redis") && strings.Contains(where, "memory"), says)
+						default:
+							denies := n > min(first.most, second.most) || max(n, 1) > third.most
+							require.Equal(t, []bool{true, !denies, denies}, []bool{r.Fallback, r.Allowed, r.RetryAfter > 0}, says)
+						}
+					}
+				}
+			}
+		}
 	}
 }

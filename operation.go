@@ -12,7 +12,7 @@ type operation struct {
 	call Call // as what it is observed
 
 	// unable is the error of l, a Limiter or a Holder without policies, that cannot do it; nil if it can.
-	unable func(l any, claim *Claim) error
+	unable func(l any, call *call, claim *Claim) error
 
 	// check is the error that c returns before it asks Redis; nil if there is none.
 	check func(ctx context.Context, c *core, call *call, claim *Claim) error
@@ -41,15 +41,16 @@ func checkTake(ctx context.Context, c *core, _ *call, claim *Claim) error {
 
 // A call is an operation by one limiter, or by several, all or nothing.
 type call struct {
-	op      *operation // acquire or look, of one or more claims; of one also upTo, charge and reserve
-	claims  []Claim
-	split   bool          // where no script reaches all keys, it is one script for each, see TryAcquireAcrossSlots
-	group   *group        // of the claims, if it is known
-	whole   bool          // only the Result of the claim that governs is asked for
-	once    *once         // the id under which permits are taken; nil: none
-	longest time.Duration // of a reserve
-	timing  timing        // of a reserve
-	picked  any           // what the Choice in the DenyCache of the one claim has picked; nil: nothing yet
+	op       *operation // acquire or look, of one or more claims; of one also upTo, charge and reserve
+	claims   []Claim
+	split    bool          // where no script reaches all keys, it is one script for each, see TryAcquireAcrossSlots
+	group    *group        // of the claims, if it is known
+	whole    bool          // only the Result of the claim that governs is asked for
+	once     *once         // the id under which permits are taken; nil: none
+	longest  time.Duration // of a reserve
+	timing   timing        // of a reserve
+	orAtOnce bool          // of a reserve: a limiter that cannot reserve takes the permits at once, or denies them
+	picked   any           // what the Choice in the DenyCache of the one claim has picked; nil: nothing yet
 }
 
 // A callSpace is a call with room for its claims.
@@ -294,7 +295,7 @@ func (c *call) unable() error {
 		return errUnmade
 	}
 	if op := c.opOf(0); op.unable != nil {
-		return op.unable(l, claim)
+		return op.unable(l, c, claim)
 	}
 	return nil
 }

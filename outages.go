@@ -215,6 +215,7 @@ func (g *guarded) decideBy(ctx context.Context, secondaries claimSet) outcome {
 		}
 	}
 	c := g.by(secondaries)
+	c.orAtOnce = true
 	if c.once != nil {
 		c.once = &once{id: c.once.id, ttl: c.once.ttl, lenient: true}
 	}
@@ -254,12 +255,11 @@ func (g *guarded) askSecondaries(ctx context.Context, why error) outcome {
 				g.sec.parts[i].Result.Fallback = true
 			}
 		}
-	case errors.Is(err, errNoReserve): // the caller asks otherwise
-		return g.sec
 	case errors.Is(err, ErrInvalidConfig): // of the secondary; why there is no decision is the primary's outage
 		g.sec = failedWith(fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %v", key, why, err))
 	case errclass.IsMistake(err): // the call's own; a primary may have returned the same
 		g.sec = failedWith(err)
+	case errors.Is(err, ErrWaitTooLong): // a denial
 	default:
 		g.sec = failedWith(fmt.Errorf("ratelimit: fallback for %s: primary: %w; secondary: %w", key, why, err))
 	}
@@ -286,6 +286,9 @@ func (g *guarded) denyUntilPrimary(ctx context.Context) outcome {
 	}
 	o.result.Allowed = false
 	o.result.RetryAfter = cmp.Or(g.guard.Breakers.UntilProbe(), retryWithoutBreaker)
+	if g.call.op == reserve {
+		return g.call.reservedAtOnce(o)
+	}
 	return g.call.denied(at, o.result)
 }
 

@@ -96,7 +96,7 @@ type pauser interface {
 	Resume(ctx context.Context, key string) error
 }
 
-func unableToPause(l any, _ *Claim) error {
+func unableToPause(l any, _ *call, _ *Claim) error {
 	if _, ok := l.(pauser); !ok {
 		return invalidConfig("a %T cannot be paused; NewPause makes a limiter that can, to be claimed beside it", l)
 	}

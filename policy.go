@@ -422,8 +422,11 @@ func (c *call) within(pick func(p picker, at int) (any, error)) (inside, seconda
 			inside.add(claim, primary)
 			secondaries.add(claim, secondary)
 		case *Bans:
-			if p.by == nil {
+			switch {
+			case p.by == nil:
 				return nil, nil, errUnmade
+			case c.op == reserve && !c.orAtOnce:
+				return nil, nil, errNoReserve
 			}
 			inside.claims = p.claims(inside.claims, c.op, claim)
 		default:

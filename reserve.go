@@ -197,17 +197,23 @@ func (r *Reservation) cancel(ctx context.Context) (sent sending, err error) {
 // reserve takes n permits for later. A denial says nothing about it.
 var reserve = &operation{
 	call: callReserve,
-	unable: func(l any, claim *Claim) error {
-		_, ok := l.(promiser)
-		if !ok || claim.limiter == nil && kindOf(l).role == alien { // which may do more in its TryAcquireN
+	unable: func(l any, call *call, claim *Claim) error {
+		if !call.orAtOnce && !promises(l, claim) {
 			return errNoReserve
 		}
 		return nil
 	},
 	check: func(ctx context.Context, c *core, call *call, claim *Claim) error {
-		return c.decider.(*bucketCore).checkReserve(ctx, claim.key, claim.n, call.longest)
+		b, ok := c.decider.(*bucketCore)
+		if !ok {
+			return c.check(ctx, claim.key, claim.n)
+		}
+		return b.checkReserve(ctx, claim.key, claim.n, call.longest)
 	},
 	decide: func(ctx context.Context, l any, call *call, claim *Claim) (o outcome) {
+		if !promises(l, claim) {
+			return call.reservedAtOnce(acquire.decide(ctx, l, call, claim))
+		}
 		o.reservation, o.err = l.(promiser).promise(ctx, call.timing, claim.key, claim.n, call.longest, claim.hearers)
 		if o.err == nil {
 			o.result = o.reservation.result
@@ -216,7 +222,31 @@ var reserve = &operation{
 	},
 }
 
-// A promiser may promise permits that are not there yet. Its error is errNoReserve if it cannot.
+// promises reports whether l, which decides the claim, can reserve.
+func promises(l any, claim *Claim) bool {
+	_, ok := l.(promiser)
+	return ok && (claim.limiter != nil || kindOf(l).role != alien) // which may do more in its TryAcquireN
+}
+
+// reservedAtOnce is the reservation of permits that o has taken, or the denial of o.
+func (c *call) reservedAtOnce(o outcome) outcome {
+	claim := &c.claims[0]
+	switch {
+	case o.err != nil:
+	case !o.result.Allowed:
+		o = failedWith(&WaitError{Key: claim.key, Wait: o.result.RetryAfter})
+	default:
+		o.reservation = usable(c.timing, claim.key, claim.n, o.result, claim.hearers)
+	}
+	return o
+}
+
+// usable is a reservation of permits that may be used now, and that nobody takes back.
+func usable(timing timing, key string, n int, r Result, around *hearers) *Reservation {
+	return &Reservation{from: uncounted{}, timing: timing, key: key, n: n, due: timing.now(), result: r, hearers: around}
+}
+
+// A promiser may promise permits that are not there yet.
 type promiser interface {
 	promise(ctx context.Context, timing timing, key string, n int, longest time.Duration, around *hearers) (*Reservation, error)
 }

@@ -58,7 +58,7 @@ var charge = &operation{
 	},
 }
 
-func unableToSettle(l any, _ *Claim) error {
+func unableToSettle(l any, _ *call, _ *Claim) error {
 	if _, ok := l.(Settler); !ok {
 		return cannot(l, "settle")
 	}

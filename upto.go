@@ -15,7 +15,7 @@ type partialTaker interface {
 // upTo takes as many of n permits as are left.
 var upTo = &operation{
 	call: callUpTo,
-	unable: func(l any, _ *Claim) error {
+	unable: func(l any, _ *call, _ *Claim) error {
 		if _, ok := l.(partialTaker); !ok {
 			return cannot(l, "take a part of what is asked for")
 		}

@@ -115,25 +115,30 @@ func (w waiter) poll(ctx context.Context, l Limiter, key string, n int, reserves
 	wait, attempt := waiting.Begin(ctx, true)
 	for {
 		wait.Again()
+		var denied *WaitError
 		if reserves {
 			r, err := w.reserve(ctx, attempt, l, key, n)
-			if !errors.Is(err, errNoReserve) {
+			switch {
+			case errors.Is(err, errNoReserve):
+				wait.Again()
+			case !errors.As(err, &denied):
 				wait.End(err)
 				return r, err
 			}
-			wait.Again()
 		}
-		r, err := l.TryAcquireN(attempt, key, n)
-		if err != nil || r.Allowed {
-			return r, err
+		if denied == nil {
+			r, err := l.TryAcquireN(attempt, key, n)
+			if err != nil || r.Allowed {
+				return r, err
+			}
+			denied = &WaitError{Key: key, Wait: r.RetryAfter}
 		}
 		left := w.left(ctx)
-		if r.RetryAfter >= left {
-			err := &WaitError{Key: key, Wait: r.RetryAfter}
-			wait.End(err)
-			return Result{}, err
+		if denied.Wait >= left { // always, if the limiter can promise permits
+			wait.End(denied)
+			return Result{}, denied
 		}
-		if err := w.sleep(ctx, waiting.Pause(r.RetryAfter, left, w.jitter)); err != nil {
+		if err := w.sleep(ctx, waiting.Pause(denied.Wait, left, w.jitter)); err != nil {
 			err = fmt.Errorf("ratelimit: waiting for %s: %w", shortKey(key), err)
 			wait.End(err)
 			return Result{}, err
