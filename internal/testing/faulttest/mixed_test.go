@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/errclass"
 	"github.com/tryacquire/ratelimit/internal/testing/limitertest"
 	"github.com/tryacquire/ratelimit/internal/testing/redistest"
 )
@@ -30,39 +31,57 @@ type mixedAnswer struct {
 	allowed          bool
 	taken, remaining int
 	remembered       bool // if it was denied, what remained may be older, or is not known
+	lost             bool // there was no answer
 }
 
-// mixedModel is a limit whose clock stands still: a count, which a charge takes beyond the limit.
+// mixedModel is a limit whose clock stands still: a count, which a charge takes beyond the limit. A call whose reply was
+// lost has been executed once, or not at all.
 func mixedModel(limit int) porcupine.Model {
-	return porcupine.Model{
-		Init: func() any { return 0 },
-		Step: func(state, given, got any) (bool, any) {
+	model := porcupine.NondeterministicModel{
+		Init: func() []any { return []any{0} },
+		Step: func(state, given, got any) []any {
 			used, call, answer := state.(int), given.(mixedCall), got.(mixedAnswer)
-			want := mixedAnswer{allowed: true, remembered: answer.remembered}
-			switch call.op {
-			case "reset":
-				return true, 0
-			case "settle":
-				return true, used + call.n
-			case "charge":
-				want.taken = call.n
-			case "up to":
-				want.taken = min(max(limit-used, 0), call.n)
-				want.allowed = want.taken > 0
-			default:
-				if want.allowed = used+call.n <= limit; want.allowed && call.op != "peek" {
-					want.taken = call.n
-				}
-			}
-			used += want.taken
-			want.remaining = max(limit-used, 0)
-			if !want.allowed && answer.remembered {
+			want, after := call.of(used, limit)
+			if want.remembered = answer.remembered; answer.remembered && !want.allowed {
 				want.remaining = answer.remaining
 			}
-			return answer == want, used
+			switch {
+			case answer.lost:
+				return []any{used, after}
+			case call.answers() && answer != want:
+				return nil
+			}
+			return []any{after}
 		},
 		DescribeOperation: func(given, got any) string { return fmt.Sprintf("%+v %+v", given, got) },
 	}
+	return model.ToModel()
+}
+
+// answers reports whether the call says more than that it was executed.
+func (c mixedCall) answers() bool { return c.op != "reset" && c.op != "settle" }
+
+// of is the answer to a call if so many of limit permits are used, and how many are used after it.
+func (c mixedCall) of(used, limit int) (a mixedAnswer, after int) {
+	a.allowed = true
+	switch c.op {
+	case "reset":
+		return a, 0
+	case "settle":
+		return a, used + c.n
+	case "charge":
+		a.taken = c.n
+	case "up to":
+		a.taken = min(max(limit-used, 0), c.n)
+		a.allowed = a.taken > 0
+	default:
+		if a.allowed = used+c.n <= limit; a.allowed && c.op != "peek" {
+			a.taken = c.n
+		}
+	}
+	used += a.taken
+	a.remaining = max(limit-used, 0)
+	return a, used
 }
 
 // mixed is what the limits of this test can do, bare and in a DenyCache.
@@ -76,8 +95,9 @@ type reserver interface {
 	Reserve(ctx context.Context, key string, n int, maxWait time.Duration) (*ratelimit.Reservation, error)
 }
 
-// mixedBurst makes calls of all operations at the same time, and settles all that it has estimated.
-func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, key string, seed uint64, burst int, remembers bool) {
+// mixedBurst makes calls of all operations at the same time, and settles all that it has estimated. Before one call in
+// ten it calls fault, if there is one; a call may then bring no answer.
+func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, key string, seed uint64, burst int, remembers bool, fault func()) {
 	const callers, calls = 10, 6
 	var wg sync.WaitGroup
 	for c := range callers {
@@ -94,10 +114,11 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 				open = open[1:]
 				actual := rng.IntN(e.n + 2)
 				begun := clock()
-				if err := e.Settle(ctx, actual); err != nil {
+				err := e.Settle(ctx, actual)
+				if err != nil && !isLost(err, fault) {
 					t.Error(err)
 				}
-				h.put(c, mixedCall{"settle", actual - e.n}, mixedAnswer{}, begun)
+				h.put(c, mixedCall{"settle", actual - e.n}, mixedAnswer{lost: err != nil}, begun)
 			}
 			for range calls {
 				call := mixedCall{"", 1 + rng.IntN(6)}
@@ -106,6 +127,9 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 				var all ratelimit.AllResult
 				var ticket *ratelimit.Ticket
 				var err error
+				if fault != nil && rng.IntN(10) == 0 {
+					fault()
+				}
 				begun := clock()
 				bucket, reserves := l.(reserver)
 				reserves = reserves && strings.Contains(key, "Bucket")
@@ -140,8 +164,12 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 					all, err = ratelimit.TryAcquireAll(ctx, ratelimit.ClaimOf(beside, key, 1), ratelimit.ClaimOf(l, key, call.n).Estimate())
 				}
 				if err != nil {
-					t.Error(err)
-					return
+					if !isLost(err, fault) {
+						t.Error(err)
+						return
+					}
+					h.put(c, call, mixedAnswer{lost: true}, begun)
+					continue
 				}
 				for _, p := range all.Parts {
 					if p.Name == "mixed" {
@@ -167,6 +195,9 @@ func mixedBurst(t *testing.T, h *history, by []mixed, beside ratelimit.Limiter, 
 	wg.Wait()
 }
 
+// isLost reports whether err is that of a reply that fault has lost.
+func isLost(err error, fault func()) bool { return fault != nil && errclass.Is(err, errclass.Outage) }
+
 // put notes a call that has just returned.
 func (h *history) put(client int, in mixedCall, out mixedAnswer, begun int64) {
 	ret := clock()
@@ -175,17 +206,14 @@ func (h *history) put(client int, in mixedCall, out mixedAnswer, begun int64) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: in, Call: begun, Output: out, Return: ret})
 }
 
-// TestAllOperationsFitOneOrder: callers take, look, take a part, estimate, settle, charge, reserve and claim with another
-// limit, all of one key at the same time, merged and not, and through a cache of denials. One order of the calls
-// explains every answer.
-func TestAllOperationsFitOneOrder(t *testing.T) {
-	t.Parallel()
+// mixedHistories lets callers make calls of all operations of a key of every quota, and requires one order of the calls
+// that explains every answer.
+func mixedHistories(t *testing.T, client ratelimit.Client, prefix string, faults *lostReplies) {
 	const limit, bursts = 24, 5
 	seed := limitertest.Seed(t)
-	client := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize = 10 })
-	still, prefix := ratelimit.WithClock(func() time.Time { return limitertest.Start }), ratelimit.WithPrefix("all operations")
-	opts := []ratelimit.Option{still, prefix, ratelimit.WithName("mixed")}
-	beside := ratelimit.Must(ratelimit.NewFixedWindow(client, 1_000_000, time.Hour, still, prefix, ratelimit.WithName("beside")))
+	still, named := ratelimit.WithClock(func() time.Time { return limitertest.Start }), ratelimit.WithPrefix(prefix)
+	opts := []ratelimit.Option{still, named, ratelimit.WithName("mixed")}
+	beside := ratelimit.Must(ratelimit.NewFixedWindow(client, 1_000_000, time.Hour, still, named, ratelimit.WithName("beside")))
 	for _, q := range quotas() {
 		for _, way := range []string{"merged, and not", "merged, through a DenyCache"} {
 			merged, err := q.build(client, limit, time.Hour, opts...)
@@ -202,7 +230,8 @@ func TestAllOperationsFitOneOrder(t *testing.T) {
 			key := q.name + way
 			var h history
 			for burst := range bursts {
-				mixedBurst(t, &h, by, beside, key, seed, burst, remembers)
+				mixedBurst(t, &h, by, beside, key, seed, burst, remembers, faults.next())
+				faults.stop()
 				begun := clock()
 				require.NoError(t, by[0].Reset(ctx, key))
 				h.put(0, mixedCall{op: "reset"}, mixedAnswer{}, begun)
@@ -210,7 +239,80 @@ func TestAllOperationsFitOneOrder(t *testing.T) {
 			begun := time.Now()
 			verdict := porcupine.CheckOperationsTimeout(mixedModel(limit), h.ops, time.Minute)
 			require.Equal(t, porcupine.CheckResult(porcupine.Ok), verdict, "%s, %s: a history of %d calls", q.name, way, len(h.ops))
-			t.Logf("%-32s %-28s %d calls: linearizable, checked in %v", q.name, way, len(h.ops), time.Since(begun).Round(time.Millisecond/10))
+			lost := 0
+			for _, op := range h.ops {
+				if op.Output.(mixedAnswer).lost {
+					lost++
+				}
+			}
+			struck := faults.struck()
+			require.GreaterOrEqual(t, lost, struck, "whoever's reply was lost was told so")
+			t.Logf("%-32s %-28s %d calls, %d lost replies of %d calls: linearizable, checked in %v",
+				q.name, way, len(h.ops), struck, lost, time.Since(begun).Round(time.Millisecond/10))
 		}
 	}
+}
+
+// lostReplies loses replies of scripts, and counts them. A nil one loses none.
+type lostReplies struct {
+	proxy *redistest.Proxy
+
+	mu     sync.Mutex // guards what follows
+	faults []*redistest.Fault
+	total  int // before the last call of struck
+}
+
+// next is a function that loses the next reply; nil if none is to be lost.
+func (l *lostReplies) next() func() {
+	if l == nil {
+		return nil
+	}
+	return func() {
+		fault := l.proxy.DropNextReply(redistest.OnScript())
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.faults = append(l.faults, fault)
+	}
+}
+
+// stop loses no more replies.
+func (l *lostReplies) stop() {
+	if l != nil {
+		l.proxy.Disarm()
+	}
+}
+
+// struck is how many replies were lost since it was called last.
+func (l *lostReplies) struck() (n int) {
+	if l == nil {
+		return 0
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, fault := range l.faults {
+		n += fault.Hits()
+	}
+	l.faults = nil
+	l.total += n
+	return n
+}
+
+// TestAllOperationsFitOneOrder: callers take, look, take a part, estimate, settle, charge, reserve and claim with another
+// limit, all of one key at the same time, merged and not, and through a cache of denials. One order of the calls
+// explains every answer.
+func TestAllOperationsFitOneOrder(t *testing.T) {
+	t.Parallel()
+	client := redistest.Shared(t).Client(t, func(o *redis.Options) { o.PoolSize = 10 })
+	mixedHistories(t, client, "all operations", nil)
+}
+
+// TestAllOperationsFitOneOrderThoughRepliesAreLost does the same while replies get lost. Such a call is executed at most
+// once, and its estimate is never settled.
+func TestAllOperationsFitOneOrderThoughRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	faults := &lostReplies{proxy: redistest.NewProxy(t, redistest.Shared(t).Addr())}
+	client := redis.NewClient(&redis.Options{Addr: faults.proxy.Addr(), PoolSize: 10})
+	defer client.Close()
+	mixedHistories(t, client, "all operations, lossy", faults)
+	require.Greater(t, faults.total, 100, "replies were lost")
 }
