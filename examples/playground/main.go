@@ -1,6 +1,6 @@
 // Playground is a page on which to watch a limiter: choose an algorithm, a limit and its traffic,
-// and see what is allowed and denied, what Redis holds, an outage and its policy, a change of plan,
-// and callers that wait.
+// and see what is allowed and denied, and to whom, what Redis holds, a greedy caller, a pause, an
+// outage and its policy, a change of plan, and callers that wait.
 //
 //	go run .                            # a Redis inside the process
 //	REDIS_ADDR=localhost:6379 go run .  # a real one

@@ -39,9 +39,10 @@ func visit(t *testing.T, redisAddr string) (said string) {
 	require.NoError(t, err)
 	defer events.Body.Close()
 	lines := bufio.NewScanner(events.Body)
-	for _, algorithm := range []string{"token-bucket", "fixed-window"} {
+	for _, algorithm := range []string{"token-bucket", "fixed-window", fair} {
 		for _, ask := range [][2]string{
 			{"/settings", `{"algorithm": "` + algorithm + `", "limit": 10, "window": 60, "plan": "basic", "callers": 2, "rate": 9, "policy": "deny"}`},
+			{"/pause", `{"seconds": 60}`},
 			{"/burst", `{"n": 5}`},
 		} {
 			reply, err := http.Post(url+ask[0], "application/json", strings.NewReader(ask[1]))
@@ -49,7 +50,10 @@ func visit(t *testing.T, redisAddr string) (said string) {
 			require.NoError(t, reply.Body.Close())
 			require.Equal(t, http.StatusNoContent, reply.StatusCode)
 		}
-		held := strings.ReplaceAll(algorithm, "-", "") + `{user:2} (string): `
+		held := strings.ReplaceAll(algorithm, "-", "") + map[string]string{fair: `:{all}:user:2`}[algorithm]
+		if algorithm != fair {
+			held += `{user:2} (string): `
+		}
 		for lines.Scan() && !strings.Contains(lines.Text(), held) {
 		}
 		require.NoError(t, lines.Err())

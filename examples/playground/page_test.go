@@ -58,6 +58,49 @@ func TestPageShowsWhatTheLimiterDoes(t *testing.T) {
 	}
 }
 
+// TestPageShowsAGreedyCaller: under one token bucket, and in fair shares.
+func TestPageShowsAGreedyCaller(t *testing.T) {
+	w, b := openPage(t)
+	b.do(chromedp.Click("#neighbours"), until(`document.querySelectorAll("#callers tr").length === 3`))
+	require.Equal(t, "caller 1, greedy", value[string](b, `document.querySelector("#callers th").textContent`))
+	b.do(
+		chromedp.SetValue(`[name=algorithm]`, fair),
+		chromedp.Poll[chromedp.Void](`document.querySelector("[name=algorithm]").dispatchEvent(new Event("input", {bubbles: true}))`),
+		until(`form.shared.disabled`),
+		chromedp.Click("#burst"), // three times what there is, with the greedy one's
+		until(`[...document.querySelectorAll("#lines li")].some(e => e.textContent.includes("kept for other callers"))`),
+		until(text("states")+`.includes("demo:fairtokenbucket:{all} (string)")`),
+	)
+	for _, look := range []struct {
+		name          string
+		width, height int64
+		scheme        string
+	}{{"shares", 1200, 900, "light"}, {"shares-narrow", 400, 800, "dark"}} {
+		b.do(screen(look.width, look.height, look.scheme))
+		b.audit()
+		b.screenshot("playground-" + look.name)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	require.Equal(t, settings{Algorithm: fair, Limit: 60, Window: 10, Plan: "basic", Callers: 3, Rate: 2, Greedy: true, Shared: true, Policy: "local"}, w.settings)
+}
+
+// TestPageShowsAPause, and that it is lifted.
+func TestPageShowsAPause(t *testing.T) {
+	_, b := openPage(t)
+	b.do(
+		chromedp.Click("#pause"),
+		until(text("states")+`.includes("Paused for another ")`), until(text("states")+`.includes("test:demo:pause{user:1}")`),
+		chromedp.Click("#burst"), until(count("denied")+` >= 20`),
+	)
+	b.audit()
+	b.do(screen(400, 800, "light"))
+	b.audit()
+	b.screenshot("playground-pause")
+	b.do(screen(1200, 900, "light"), chromedp.Click("#lift"), until(`!`+text("states")+`.includes("Paused for another ")`))
+	require.Equal(t, "", value[string](b, text("problem")))
+}
+
 func TestPageShowsAnOutageAndItsPolicy(t *testing.T) {
 	w, b := openPage(t)
 	health := func(words string) step { return until(text("health") + `.startsWith("` + words + `")`) }
@@ -103,7 +146,7 @@ func painted(color string) string {
 func TestControlsAreUsedWithTheChartInView(t *testing.T) {
 	_, b := openPage(t)
 	b.do(screen(400, 800, "light"), until(count("allowed")+` > 0`))
-	for _, control := range []string{"[name=algorithm]", "[name=limit]", "[name=rate]", "#burst", "#reset", "[name=policy]", "#down"} {
+	for _, control := range []string{"[name=algorithm]", "[name=limit]", "[name=rate]", "#burst", "#neighbours", "#reset", "#pause", "[name=policy]", "#down"} {
 		value[bool](b, `(document.activeElement.blur(), scrollTo(0, 0), document.querySelector("`+control+`").focus(), true)`)
 		b.do(screen(400, 800, "light")) // it is drawn so
 		in := value[map[string]float64](b, `(() => {
@@ -154,7 +197,7 @@ func TestPageUsesWordsOfEverybody(t *testing.T) {
 func TestPageWorksByKeyboard(t *testing.T) {
 	w, b := openPage(t)
 	var order []string
-	for range 12 {
+	for range 16 {
 		b.do(chromedp.KeyEvent(kb.Tab))
 		at := value[string](b, `document.activeElement.name || document.activeElement.id || document.activeElement.tagName`)
 		order = append(order, at)
@@ -165,17 +208,17 @@ func TestPageWorksByKeyboard(t *testing.T) {
 			b.do(chromedp.KeyEvent(kb.ArrowUp))
 		case "callers":
 			b.do(chromedp.KeyEvent(kb.ArrowRight))
-		case "wait", "burst", "down":
+		case "greedy", "wait", "burst", "down":
 			b.do(chromedp.KeyEvent(" "))
 		}
 	}
-	require.Equal(t, []string{"algorithm", "limit", "window", "plan", "callers", "rate", "shared", "wait", "burst", "reset", "policy", "down"}, order)
+	require.Equal(t, []string{"algorithm", "limit", "window", "plan", "callers", "rate", "greedy", "shared", "wait", "burst", "neighbours", "reset", "pause", "lift", "policy", "down"}, order)
 	b.screenshot("playground-focus")
 	b.do(until(text("health") + `.startsWith("Redis is down")`))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	want := usual
-	want.Algorithm, want.Limit, want.Callers, want.Wait, want.Down = "fixed-window", 11, 3, true, true
+	want.Algorithm, want.Limit, want.Callers, want.Greedy, want.Wait, want.Down = "fixed-window", 11, 3, true, true, true
 	require.Equal(t, want, w.settings)
 }
 

@@ -25,6 +25,7 @@ var scriptJS string
 const (
 	refresh  = 250 * time.Millisecond
 	maxBurst = 100
+	maxPause = 3600 // seconds
 )
 
 // handler is the page, what it may do, and what it watches.
@@ -56,6 +57,18 @@ func handler(w *world) http.Handler {
 			w.burst(burst.N)
 			return nil
 		})
+	})
+	mux.HandleFunc("POST /pause", func(out http.ResponseWriter, r *http.Request) {
+		var pause struct{ Seconds int }
+		answer(out, read(r, &pause), func() error {
+			if pause.Seconds < 1 || pause.Seconds > maxPause {
+				return fmt.Errorf("a pause of %d seconds; it can be 1 to %d", pause.Seconds, maxPause)
+			}
+			return w.pause(r.Context(), time.Duration(pause.Seconds)*time.Second)
+		})
+	})
+	mux.HandleFunc("POST /lift", func(out http.ResponseWriter, r *http.Request) {
+		answer(out, nil, func() error { return w.lift(r.Context()) })
 	})
 	mux.HandleFunc("POST /reset", func(out http.ResponseWriter, r *http.Request) {
 		answer(out, nil, func() error { w.reset(r.Context()); return nil })
@@ -107,6 +120,7 @@ type view struct {
 	Seconds  []second `json:"seconds"`
 	Outages  []outage `json:"outages"`
 	Totals   counts   `json:"totals"`
+	Callers  []caller `json:"callers"`
 	Waiting  int      `json:"waiting"`
 	Breaker  string   `json:"breaker"` // empty without a policy
 	Lines    []line   `json:"lines"`
@@ -122,7 +136,7 @@ func (w *world) view(ctx context.Context) view {
 	v := view{
 		Where: w.where, Settings: w.settings, Now: time.Now().Unix(), Seconds: append([]second{}, w.seconds...),
 		Outages: append([]outage{}, w.outages...), Totals: w.totals,
-		Waiting: w.waiting, Lines: append([]line{}, w.lines...), States: states, Format: formats[w.settings.Algorithm].words,
+		Callers: w.callers(time.Now().Unix()), Waiting: w.waiting, Lines: append([]line{}, w.lines...), States: states, Format: formats[w.settings.Algorithm].words,
 	}
 	if err != nil {
 		v.Unread = err.Error()

@@ -15,7 +15,8 @@ type settings struct {
 	Window    int    `json:"window"` // seconds
 	Plan      string `json:"plan"`   // basic has the limit, pro three times as much
 	Callers   int    `json:"callers"`
-	Rate      int    `json:"rate"` // requests a second of each caller
+	Rate      int    `json:"rate"`   // requests a second of each caller
+	Greedy    bool   `json:"greedy"` // the first caller makes ten times as many
 	Shared    bool   `json:"shared"`
 	Wait      bool   `json:"wait"`
 	Policy    string `json:"policy"`
@@ -27,11 +28,16 @@ var usual = settings{Algorithm: "token-bucket", Limit: 10, Window: 10, Plan: "ba
 const (
 	maxCallers = 6
 	proFactor  = 3
+	greed      = 10
+	fair       = "fair-token-bucket"
 )
 
 var limiters = map[string]func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error){
 	"token-bucket": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return ratelimit.NewTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
+	},
+	fair: func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
+		return ratelimit.NewFairTokenBucket(c, ratelimit.Per(limit, window), limit, opts...)
 	},
 	"leaky-bucket": func(c ratelimit.Client, limit int, window time.Duration, opts ...ratelimit.Option) (ratelimit.Limiter, error) {
 		return ratelimit.NewLeakyBucket(c, ratelimit.Per(limit, window), 1, opts...)
@@ -86,10 +92,24 @@ func (s settings) sameLimiter(other settings) bool {
 	return s.Algorithm == other.Algorithm && s.Limit == other.Limit && s.Window == other.Window && s.Policy == other.Policy
 }
 
+// sharedKey is the key of the limit that the callers of a fair token bucket share.
+const sharedKey = "{all}"
+
 // key is the key of a caller.
 func (s settings) key(caller int) string {
-	if s.Shared {
+	switch {
+	case s.Algorithm == fair:
+		return fmt.Sprintf("%s:user:%d", sharedKey, caller)
+	case s.Shared:
 		return "user:1"
 	}
 	return fmt.Sprintf("user:%d", caller)
+}
+
+// rate is how many requests a caller makes in a second.
+func (s settings) rate(caller int) int {
+	if s.Greedy && caller == 1 {
+		return greed * s.Rate
+	}
+	return s.Rate
 }

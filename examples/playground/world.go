@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/internal/algorithms"
 	held "github.com/tryacquire/ratelimit/internal/state"
 )
 
@@ -32,6 +33,7 @@ type world struct {
 	budget time.Duration // how long a call waits for Redis before its policy decides
 	link   *link
 	client *redis.Client
+	pauses *ratelimit.Pause // beside the limiter, whichever it is
 
 	ctx    context.Context // of the calls
 	cancel context.CancelFunc
@@ -51,7 +53,8 @@ type world struct {
 // built is what settings were made into.
 type built struct {
 	plans   map[string]ratelimit.Limiter
-	limiter ratelimit.Limiter // picks the plan, and has the policy for outages around it
+	paused  map[string]ratelimit.Limiter // the same, each beside the pause
+	limiter ratelimit.Limiter            // picks the plan, and has the policy for outages around it
 	breaker *ratelimit.Breaker
 }
 
@@ -67,6 +70,7 @@ type counts struct {
 type second struct {
 	At int64 `json:"at"` // Unix time
 	counts
+	of [maxCallers + 1]counts // of each caller
 }
 
 // An outage is a time in which Redis was down, in seconds of Unix time.
@@ -87,6 +91,10 @@ func newWorld(connect func(context.Context) (net.Conn, error), where, prefix str
 	w := &world{where: where, prefix: prefix, budget: budget, link: newLink(connect)}
 	w.client = redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", Dialer: w.link.dial, MaxRetries: -1, PoolSize: 32})
 	w.ctx, w.cancel = context.WithCancel(context.Background())
+	var err error
+	if w.pauses, err = ratelimit.NewPause(w.client, ratelimit.WithPrefix(prefix), ratelimit.WithName(name)); err != nil {
+		return nil, err
+	}
 	return w, w.set(usual)
 }
 
@@ -128,18 +136,21 @@ func (w *world) set(s settings) error {
 
 func (w *world) build(s settings) (built, error) {
 	window := time.Duration(s.Window) * time.Second
-	b := built{plans: map[string]ratelimit.Limiter{}}
+	b := built{plans: map[string]ratelimit.Limiter{}, paused: map[string]ratelimit.Limiter{}}
 	for plan, limit := range map[string]int{"basic": s.Limit, "pro": proFactor * s.Limit} {
 		limiter, err := limiters[s.Algorithm](w.client, limit, window, ratelimit.WithPrefix(w.prefix), ratelimit.WithName(name))
 		if err != nil {
 			return built{}, err
 		}
 		b.plans[plan] = limiter
+		if b.paused[plan], err = ratelimit.NewAll(w.pauses, limiter); err != nil {
+			return built{}, err
+		}
 	}
 	choice, err := ratelimit.NewChoice(func(context.Context, string) (ratelimit.Limiter, error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		return b.plans[w.settings.Plan], nil
+		return b.paused[w.settings.Plan], nil
 	})
 	if err != nil {
 		return built{}, err
@@ -177,7 +188,7 @@ func (w *world) run(ctx context.Context) {
 		s := w.settings
 		w.mu.Unlock()
 		for caller := 1; caller <= s.Callers; caller++ {
-			due[caller] += elapsed * time.Duration(s.Rate)
+			due[caller] += elapsed * time.Duration(s.rate(caller))
 			for ; due[caller] >= time.Second; due[caller] -= time.Second {
 				w.begin(s, caller, maxInFlight)
 			}
@@ -212,7 +223,7 @@ func (w *world) begin(s settings, caller, most int) {
 	}
 	w.calls.Go(func() {
 		began := time.Now()
-		result, err := call(w.ctx, limiter, s, s.key(caller))
+		result, err := w.call(limiter, s, s.key(caller))
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.inFlight[caller]--
@@ -225,13 +236,16 @@ func (w *world) begin(s settings, caller, most int) {
 	})
 }
 
-func call(ctx context.Context, limiter ratelimit.Limiter, s settings, key string) (ratelimit.Result, error) {
+func (w *world) call(limiter ratelimit.Limiter, s settings, key string) (ratelimit.Result, error) {
 	if s.Wait {
-		ctx, cancel := context.WithTimeout(ctx, longestWait)
+		ctx, cancel := context.WithTimeout(w.ctx, longestWait)
 		defer cancel()
+		if result, err := ratelimit.Wait(ctx, w.pauses, key); err != nil {
+			return result, err
+		}
 		return ratelimit.Wait(ctx, limiter, key)
 	}
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(w.ctx, callTimeout)
 	defer cancel()
 	return limiter.TryAcquire(ctx, key)
 }
@@ -247,6 +261,8 @@ func (w *world) record(caller int, s settings, result ratelimit.Result, err erro
 		one.Denied, l.Kind, l.Text = 1, "deny", "does not wait: its turn would come in "+held.Brief(tooLong.Wait)
 	case err != nil:
 		one.Failed, l.Kind, l.Text = 1, "fail", "failed: "+err.Error()
+	case result.ByShare:
+		one.Denied, l.Kind, l.Text = 1, "deny", "denied: what is left is kept for other callers"
 	case !result.Allowed:
 		one.Denied, l.Kind, l.Text = 1, "deny", "denied, retry after "+held.Brief(result.RetryAfter)
 	case s.Wait:
@@ -268,7 +284,9 @@ func (w *world) record(caller int, s settings, result ratelimit.Result, err erro
 			w.seconds = slices.Delete(w.seconds, 0, len(w.seconds)-shown)
 		}
 	}
-	w.seconds[len(w.seconds)-1].add(one)
+	last := &w.seconds[len(w.seconds)-1]
+	last.add(one)
+	last.of[caller].add(one)
 	w.lines = slices.Insert(w.lines, 0, l)
 	w.lines = w.lines[:min(len(w.lines), linesShown)]
 }
@@ -280,12 +298,28 @@ func (c *counts) add(d counts) {
 	c.Secondary += d.Secondary
 }
 
-// reset gives every key its full limit back, under each algorithm, and forgets what was counted.
+// pause stops the key of the first caller, for all who have it.
+func (w *world) pause(ctx context.Context, d time.Duration) error {
+	_, err := w.pauses.Pause(ctx, w.firstKey(), d)
+	return err
+}
+
+// lift ends the pause.
+func (w *world) lift(ctx context.Context) error { return w.pauses.Reset(ctx, w.firstKey()) }
+
+func (w *world) firstKey() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.settings.key(1)
+}
+
+// reset gives every key its full limit back, under each algorithm, ends its pause, and forgets what was counted.
 func (w *world) reset(ctx context.Context) {
-	var names []string
-	for _, f := range formats {
+	names := []string{w.name(algorithms.FairTokenBucket, sharedKey)}
+	for algorithm, f := range formats {
 		for caller := 1; caller <= maxCallers; caller++ {
-			names = append(names, w.name(f.id, settings{}.key(caller)))
+			key := settings{Algorithm: algorithm}.key(caller)
+			names = append(names, w.name(f.id, key), w.name(algorithms.Pause, key))
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Second)

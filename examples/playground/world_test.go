@@ -137,9 +137,69 @@ func TestResetGivesAllPermitsBack(t *testing.T) {
 				require.Equal(t, counts{}, fresh.Totals)
 				for _, one := range fresh.States {
 					require.Regexp(t, "^Nothing is used", one.Words)
-					require.Equal(t, "no key", one.Raw)
+					require.Regexp(t, "^no key(\nno key)?$", one.Raw)
 				}
 			})
+		})
+	}
+}
+
+// TestAGreedyCaller takes nearly all of one token bucket. With a key for each, what the others do not use is nobody's; in fair
+// shares it is the greedy one's.
+func TestAGreedyCaller(t *testing.T) {
+	for name, test := range map[string]struct {
+		algorithm     string
+		limit         int
+		shared        bool
+		fewest, most  int  // of the greedy one, in nine seconds and a part
+		othersAreDone bool // they get all that they ask for
+	}{
+		"one bucket": {"token-bucket", 60, true, 40, 60, false},
+		"one each":   {"token-bucket", 20, false, 18, 20, true},
+		"shares":     {fair, 60, true, 30, 45, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := usual
+				s.Algorithm, s.Limit, s.Shared = test.algorithm, test.limit, test.shared
+				s.Callers, s.Rate, s.Greedy = 3, 1, true
+				w := openWorld(t, s)
+				advance(60*time.Second + time.Millisecond)
+				c := w.view(t.Context()).Callers
+				require.Equal(t, []string{"caller 1, greedy", "caller 2", "caller 3"}, []string{c[0].Who, c[1].Who, c[2].Who})
+				require.GreaterOrEqual(t, c[0].Allowed, test.fewest)
+				require.LessOrEqual(t, c[0].Allowed, test.most)
+				require.Equal(t, test.othersAreDone, c[1].Denied+c[2].Denied == 0)
+			})
+		})
+	}
+}
+
+// TestAPause stops one key until its instant, and takes nothing from it.
+func TestAPause(t *testing.T) {
+	for _, wait := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			s := usual
+			s.Rate, s.Shared, s.Wait = 0, false, wait
+			w := openWorld(t, s)
+			require.NoError(t, w.pause(t.Context(), 10*time.Second))
+			w.burst(4) // two of each
+			synctest.Wait()
+			v := w.view(t.Context())
+			require.Equal(t, counts{Allowed: 2, Denied: 2}, v.Totals)
+			require.Equal(t, "Paused for another 10 s. Nothing is used: 10 of 10 permits left.", v.States[0].Words)
+			require.Regexp(t, `^no key\ntest:demo:pause\{user:1\} \(string\): \d+/10000000/0/0/0/0$`, v.States[0].Raw)
+			require.Regexp(t, "^8 of 10 permits left", v.States[1].Words)
+			advance(10*time.Second - time.Microsecond)
+			require.Regexp(t, "^Paused for another 1 µs", w.view(t.Context()).States[0].Words)
+			advance(time.Microsecond)
+			require.Regexp(t, "^Nothing is used", w.view(t.Context()).States[0].Words)
+
+			require.NoError(t, w.pause(t.Context(), time.Hour))
+			require.NoError(t, w.lift(t.Context()))
+			w.burst(2)
+			synctest.Wait()
+			require.Equal(t, counts{Allowed: 4, Denied: 2}, w.view(t.Context()).Totals)
 		})
 	}
 }

@@ -117,8 +117,8 @@ func (s State) rule() string {
 // Result says what a look by a limiter has found.
 func Result(now ratelimit.Result) string {
 	switch {
-	case now.Remaining == now.Limit:
-		return fmt.Sprintf("Nothing is used: %d of %d permits left.", now.Limit, now.Limit)
+	case now.Allowed && now.ResetAfter == 0: // of a fair token bucket, not all are for one tenant
+		return fmt.Sprintf("Nothing is used: %d of %d permits left.", now.Remaining, now.Limit)
 	case now.Allowed:
 		return fmt.Sprintf("%d of %d permits left; all are back in %s.", now.Remaining, now.Limit, Brief(now.ResetAfter))
 	}

@@ -149,3 +149,15 @@ func TestWordsOfResults(t *testing.T) {
 		require.Equal(t, want, state.Brief(d))
 	}
 }
+
+// TestResult: also of a fair token bucket, of which one tenant cannot have all.
+func TestResult(t *testing.T) {
+	for want, r := range map[string]ratelimit.Result{
+		"Nothing is used: 10 of 10 permits left.":                                      {Allowed: true, Limit: 10, Remaining: 10},
+		"Nothing is used: 8 of 10 permits left.":                                       {Allowed: true, Limit: 10, Remaining: 8},
+		"8 of 10 permits left; all are back in 2 s.":                                   {Allowed: true, Limit: 10, Remaining: 8, ResetAfter: 2 * time.Second},
+		"0 of 10 permits left; the next call is allowed in 1 s, all are back in 10 s.": {Limit: 10, RetryAfter: time.Second, ResetAfter: 10 * time.Second},
+	} {
+		require.Equal(t, want, state.Result(r))
+	}
+}

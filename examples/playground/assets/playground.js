@@ -27,7 +27,7 @@ function send(path, body) {
 
 const chosen = () => ({
   algorithm: form.algorithm.value, limit: form.limit.valueAsNumber, window: form.window.valueAsNumber, plan: form.plan.value,
-  callers: form.callers.valueAsNumber, rate: form.rate.valueAsNumber, shared: form.shared.checked, wait: form.wait.checked,
+  callers: form.callers.valueAsNumber, rate: form.rate.valueAsNumber, greedy: form.greedy.checked, shared: form.shared.checked, wait: form.wait.checked,
   policy: form.policy.value, down: $("down").getAttribute("aria-pressed") === "true",
 });
 
@@ -49,11 +49,13 @@ function describe() {
   put("rate-now", String(s.rate));
   put("rule", {
     "token-bucket": `${n} at once after a pause, then ${n} in ${t}, evenly.`,
+    "fair-token-bucket": `${n} at once, then ${n} in ${t}, for all callers together. Nobody takes what another one needs.`,
     "leaky-bucket": `One at a time, evenly: ${n} in ${t}.`,
     "fixed-window": `${n} in each window of ${t}, which begins with its first request.`,
     "sliding-window": `${n} in any ${t}, counted by sub-windows.`,
     "sliding-log": `${n} in any ${t}, exactly.`,
   }[s.algorithm]);
+  form.shared.disabled = s.algorithm === "fair-token-bucket"; // which is one limit, and a key for each
   put("down", s.down ? "Redis is down: bring it back" : "Take Redis down");
 }
 
@@ -65,10 +67,17 @@ $("down").addEventListener("click", () => {
   apply();
 });
 $("burst").addEventListener("click", () => send("/burst", { n: 20 }));
+$("neighbours").addEventListener("click", () => { // compare one key, a key for each, and fair shares
+  fill({ ...chosen(), limit: 60, window: 10, callers: 3, rate: 2, greedy: true, shared: true });
+  apply();
+});
+$("pause").addEventListener("click", () => send("/pause", { seconds: 10 }));
+$("lift").addEventListener("click", () => send("/lift"));
 $("reset").addEventListener("click", () => send("/reset"));
 
 function fill(s) {
   for (const name of ["algorithm", "limit", "window", "plan", "callers", "rate", "policy"]) form[name].value = s[name];
+  form.greedy.checked = s.greedy;
   form.shared.checked = s.shared;
   form.wait.checked = s.wait;
   $("down").setAttribute("aria-pressed", String(s.down));
@@ -108,6 +117,30 @@ function showStates(view) {
   });
 }
 
+// showCallers keeps the rows, as showStates does.
+function showCallers(callers) {
+  const body = $("callers");
+  if (body.children.length !== callers.length) {
+    body.replaceChildren(...callers.map(() => {
+      const row = element("tr"), part = element("td"), meter = element("div", "meter");
+      row.append(element("th"), element("td", "number"), element("td", "number"), part);
+      row.firstChild.scope = "row";
+      meter.append(element("div"));
+      part.append(element("span"), meter);
+      return row;
+    }));
+  }
+  const all = callers.reduce((sum, c) => sum + c.allowed, 0);
+  callers.forEach((c, i) => {
+    const [who, asked, allowed, part] = body.children[i].children, percent = Math.round(100 * c.allowed / Math.max(all, 1));
+    who.textContent = c.who;
+    asked.textContent = String(c.allowed + c.denied + c.failed);
+    allowed.textContent = String(c.allowed);
+    part.firstChild.textContent = percent + " %";
+    part.querySelector(".meter > div").style.width = percent + "%";
+  });
+}
+
 function show(view) {
   if (!current) {
     current = view.settings;
@@ -138,6 +171,7 @@ function show(view) {
     }));
   }
 
+  showCallers(view.callers);
   showStates(view);
   put("format", view.unread ? "" : "How to read it: " + view.format + ".");
 
