@@ -3,6 +3,8 @@ package ratelimit_test
 import (
 	"context"
 	"math"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -294,4 +296,75 @@ func TestPausesThatCannotWork(t *testing.T) {
 	_, err = new(ratelimit.DenyCache).Pause(ctx, "k", 1)
 	require.Error(t, err)
 	require.Error(t, new(ratelimit.Pause).Resume(ctx, "k"))
+}
+
+// TestPausesAndBansThroughEveryPolicy: what pauses, resumes and resets reaches the pause, and nobody remembers what is over.
+func TestPausesAndBansThroughEveryPolicy(t *testing.T) {
+	local := ratelimit.Must(ratelimit.NewLocalTokenBucket(ratelimit.PerSecond(1), 5))
+	compositions := append(slices.Clone(limitertest.Compositions), limitertest.Composition{
+		Name: "Choice, DenyCache, Fallback", Around: func(t testing.TB, s *limitertest.Stage, l ratelimit.Limiter) ratelimit.Limiter {
+			breaker := ratelimit.WithBreaker(new(ratelimit.Breaker))
+			return chosen(cached(t, s, ratelimit.Must(ratelimit.NewFallback(l, local, ratelimit.WithBudget(time.Minute), breaker))))
+		},
+	})
+	for _, c := range compositions {
+		for _, inside := range []string{"pause", "probe", "bans", "bans of a fair bucket"} {
+			s := limitertest.OnMiniredis(t)
+			opts, key := slices.Clip(s.Opts), "{k}:1"
+			var l ratelimit.Limiter
+			switch bans, p := bansOf(s.Client, opts...); inside {
+			case "pause":
+				l = p
+			case "probe":
+				l = ratelimit.Must(ratelimit.NewPause(s.Client, append(opts, ratelimit.WithProbe(time.Second))...))
+			case "bans":
+				l = bans
+			default:
+				fair := ratelimit.Must(ratelimit.NewFairTokenBucket(s.Client, ratelimit.Per(1, 10*time.Second), 2, opts...))
+				l = ratelimit.Must(ratelimit.NewBans(fair, p, lengths, time.Hour))
+			}
+			w, ok := c.Around(t, s, l).(interface {
+				ratelimit.Limiter
+				Pause(context.Context, string, time.Duration) (ratelimit.Result, error)
+				Resume(context.Context, string) error
+			})
+			if !ok {
+				continue // a limiter over HTTP
+			}
+			name := c.Name + ", " + inside
+			denied := func(d time.Duration) {
+				t.Helper()
+				for _, r := range []ratelimit.Result{must(t)(w.TryAcquire(ctx, key)), must(t)(l.Peek(ctx, key)), must(t)(w.Peek(ctx, key))} {
+					require.False(t, r.Allowed, name)
+					require.Equal(t, d, r.RetryAfter, name)
+				}
+			}
+			allowed := func() {
+				t.Helper()
+				require.True(t, must(t)(w.TryAcquire(ctx, key)).Allowed, name)
+			}
+			require.Equal(t, 10*time.Second, must(t)(w.Pause(ctx, key, 10*time.Second)).RetryAfter, name)
+			denied(10 * time.Second)
+			require.NoError(t, w.Resume(ctx, key))
+			denied(10 * time.Second)
+			s.Advance(10 * time.Second)
+			allowed()
+			if inside == "probe" {
+				denied(time.Second)
+				require.NoError(t, w.Resume(ctx, key))
+				allowed()
+			}
+			for _, length := range lengths {
+				if strings.HasPrefix(inside, "bans") {
+					must(t)(w.TryAcquire(ctx, key))
+					denied(length)
+					s.Advance(length)
+					allowed()
+				}
+			}
+			must(t)(w.Pause(ctx, key, time.Hour))
+			require.NoError(t, w.Reset(ctx, key), "it is lifted")
+			allowed()
+		}
+	}
 }
