@@ -184,12 +184,17 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 			}
 			return failedWith(err)
 		}
-		if q.n > 0 && q.ask(ctx, call.opOf(i).call, claim) {
+		if q.n > 0 && q.ask(ctx, claim) {
 			known |= 1 << i
 		}
 	}
 	if known != 0 {
-		return deniedByMemory(call, &asked, known)
+		if call.op != acquire || !call.one() || call.claims[0].settle { // otherwise memory would not know of the denial
+			if err := call.mistake(ctx); err != nil {
+				return failedWith(err)
+			}
+		}
+		return deniedByMemory(ctx, call, &asked, known)
 	}
 	if call.op == pause || call.op == resume {
 		return asked[0].change(ctx, call)
@@ -228,7 +233,12 @@ func (*DenyCache) around(ctx context.Context, call *call, own claimSet) outcome 
 }
 
 // deniedByMemory is the denial of a call of which memory knows these claims to be denied: that which lasts longest governs.
-func deniedByMemory(call *call, asked *[maxGroup]memoryQuestion, known claimSet) outcome {
+func deniedByMemory(ctx context.Context, call *call, asked *[maxGroup]memoryQuestion, known claimSet) outcome {
+	for i := range call.claims {
+		if q, claim := &asked[i], &call.claims[i]; known.has(i) && q.cache.watch != nil {
+			q.cache.fromMemory(ctx, q.began, q.limiter, Observation{Call: call.opOf(i).call, Key: claim.key, N: claim.n, Result: q.denied})
+		}
+	}
 	first := known.first()
 	out := call.denied(first, asked[first].denied)
 	for i := first + 1; i < len(call.claims); i++ {
@@ -248,21 +258,19 @@ type memoryQuestion struct {
 	n       int     // permits; 0 if memory is not asked
 	hash    uint64
 	sending denials.Request
-	denied  Result // from memory
+	began   time.Time // of ask, if it is observed
+	denied  Result    // from memory
 }
 
 // ask asks memory, and reports whether it denies the claim.
-func (q *memoryQuestion) ask(ctx context.Context, as Call, claim *Claim) (denied bool) {
-	began := q.cache.watch.begin()
+func (q *memoryQuestion) ask(ctx context.Context, claim *Claim) (denied bool) {
+	q.began = q.cache.watch.begin()
 	d, denied := q.cache.table.Find(q.hash, claim.key, q.n, q.by)
 	if !denied || ctx.Err() != nil {
 		q.sending = q.cache.table.BeforeSending(q.hash)
 		return false
 	}
 	q.denied = Result(d)
-	if q.cache.watch != nil {
-		q.cache.fromMemory(ctx, began, q.limiter, Observation{Call: as, Key: claim.key, N: claim.n, Result: q.denied})
-	}
 	return true
 }
 

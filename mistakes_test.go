@@ -459,3 +459,23 @@ func TestAnOutageMakesNoMistakeOfSeveral(t *testing.T) {
 		}
 	}
 }
+
+// TestMemoryMakesNoMistakeADenial: a call that is a mistake is one too while a DenyCache knows of a denial.
+func TestMemoryMakesNoMistakeADenial(t *testing.T) {
+	o := newOutage(t)
+	bucket := ratelimit.Must(ratelimit.NewTokenBucket(o.client, ratelimit.PerHour(1), 3))
+	window := ratelimit.Must(ratelimit.NewFixedWindow(o.client, 3, time.Hour))
+	for name, leaf := range map[string]ratelimit.Limiter{"bucket": bucket, "window": window, "All": ratelimit.Must(ratelimit.NewAll(bucket, window)), "Choice": chosen(bucket)} {
+		for _, n := range []int{0, 1, 3, 4} {
+			for _, op := range attemptsOf("k") {
+				o.server.FlushAll()
+				want := op.do(ratelimit.Must(ratelimit.NewDenyCache(leaf)), n)
+				cache := ratelimit.Must(ratelimit.NewDenyCache(leaf))
+				must(t)(cache.TryAcquireN(ctx, "k", 3))
+				must(t)(cache.TryAcquire(ctx, "k"))
+				got := op.do(cache, n)
+				require.Equal(t, errclass.IsMistake(want), errclass.IsMistake(got), "%s of %d by %s: %v; from memory: %v", op.name, n, name, want, got)
+			}
+		}
+	}
+}
