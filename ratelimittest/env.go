@@ -52,6 +52,10 @@ func New(t testing.TB) *Env {
 // Client is the client for the limiters of the test. It is closed when the test ends.
 func (e *Env) Client() *redis.Client { return e.client }
 
+// mostCallers have a connection each. Those who wait for one share go-redis's timers, also with other bubbles, where a
+// timer of this one ends the process.
+const mostCallers = 1000
+
 // Options returns the options of the Env's own client, for a client of another kind. Close such
 // a client before the test ends. If you make options of your own, set Dialer to [Env.Dial] and
 // Addr to an IP address: go-redis looks up host names, which a bubble does not allow. Also
@@ -65,6 +69,7 @@ func (e *Env) Options() *redis.Options {
 		Addr:        "127.0.0.1:6379",
 		Dialer:      e.Dial,
 		MaxRetries:  -1,
+		PoolSize:    mostCallers,
 		ReadTimeout: 5 * time.Second,
 
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},

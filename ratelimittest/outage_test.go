@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -29,13 +30,30 @@ func onABucket(t *testing.T, test func(t *testing.T, env *ratelimittest.Env, buc
 	})
 }
 
+// Callers wait for the slow server at the same time, in one bubble after the other.
+func TestManyCallers(t *testing.T) {
+	for range 3 {
+		synctest.Test(t, func(t *testing.T) {
+			env := ratelimittest.New(t)
+			env.Slow(time.Millisecond)
+			bucket := ratelimit.Must(ratelimit.NewTokenBucket(env.Client(), ratelimit.PerHour(1), 1000, ratelimit.WithoutMerging()))
+			var all sync.WaitGroup
+			for range 200 {
+				all.Go(func() { allow(t, bucket, "k") })
+			}
+			all.Wait()
+			require.Equal(t, 799, allow(t, bucket, "k").Remaining)
+		})
+	}
+}
+
 func TestDown(t *testing.T) {
 	onABucket(t, func(t *testing.T, env *ratelimittest.Env, bucket *ratelimit.TokenBucket) {
 		env.Down()
 		_, err := bucket.TryAcquire(ctx, "k")
 		require.ErrorIs(t, err, syscall.ECONNRESET, "a connection that there was")
 		require.EqualError(t, err, `ratelimit: token bucket "api", key "k": write tcp: connection reset by peer`)
-		for range 300 { // more than a pool has connections
+		for range 1100 { // more than the pool has connections
 			_, err = bucket.TryAcquire(ctx, "k")
 			require.ErrorIs(t, err, syscall.ECONNREFUSED, "a new connection")
 		}
