@@ -221,6 +221,7 @@ type Claim struct {
 	key     string
 	n       int
 	settle  bool     // see Estimate
+	as      *string  // see As; nil: the library makes an id
 	hearers *hearers // of what is given back
 }
 
@@ -261,7 +262,7 @@ type AllResult struct {
 	Result
 	Parts []PartResult // in the order of the claims
 
-	Repeated bool // the answer is that of an earlier call with the id, see TryAcquireOnce
+	Repeated bool // the answer is that of an earlier call with the id, see TryAcquireOnce; a hold was there, see Claim.As
 }
 
 // A PartResult is the answer to one claim of several. Its Result.Allowed says whether this
@@ -423,6 +424,9 @@ func CheckClaims(claims ...Claim) error {
 	case len(claims) > maxGroup:
 		return errTooManyLimiters(len(claims))
 	}
+	if err := checkIDs(claims); err != nil {
+		return err
+	}
 	c := &call{op: acquire, claims: slices.Clone(claims)}
 	return c.check()
 }
@@ -456,6 +460,9 @@ func decideAll(ctx context.Context, want call, claims []Claim) (AllResult, error
 		return AllResult{}, errNoClaim
 	case len(claims) > maxGroup:
 		return AllResult{}, errTooManyLimiters(len(claims))
+	}
+	if err := checkIDs(claims); err != nil {
+		return AllResult{}, err
 	}
 	c := newCall(want.op)
 	c.claims, c.split, c.once = append(c.claims, claims...), want.split, want.once
@@ -543,6 +550,9 @@ next:
 			if c.settle || other.settle {
 				return nil, nil, errJoinedEstimate(c)
 			}
+			if c.as != nil || other.as != nil {
+				return nil, nil, errJoinedID(c)
+			}
 			if other.n > exact.Permits {
 				return nil, nil, c.limiter.check(context.Background(), c.key, other.n)
 			}
@@ -572,6 +582,10 @@ var errNoClaim = invalidConfig("TryAcquireAll: there is no claim")
 
 func errJoinedEstimate(c Claim) error {
 	return invalidConfig("TryAcquireAll: several claims of %s for one key count together, and one of them is an estimate; make one claim of them", c.title())
+}
+
+func errJoinedID(c Claim) error {
+	return invalidConfig("TryAcquireAll: several claims of %s for one key count together, and one of them has an id (Claim.As); make one claim of them", c.title())
 }
 
 // governs is the Result of several limiters' answers. No limit governs only if there is no other.

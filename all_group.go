@@ -338,7 +338,7 @@ func (g *group) report(ctx context.Context, began time.Time, claims []Claim, loo
 		o := Observation{Call: c.opOr(looks).call, Err: err}
 		o.sent(began, reply.Batch)
 		if err == nil {
-			o.Repeated = g.repeated(reply)
+			o.Repeated = g.repeated(reply) || allowed && g.heldBefore(reply, i, &c)
 			o.Result = g.part(reply, i, c, looks)
 		}
 		c.report(ctx, began, o, allowed)
@@ -373,7 +373,7 @@ func (c *Claim) observers() *watch {
 func (g *group) newHolds(claims []Claim) (holds []*Hold) {
 	for _, at := range g.held {
 		c := claims[at]
-		holds = append(holds, c.limiter.decider.(*InFlight).newHold(c.key, c.n))
+		holds = append(holds, c.limiter.decider.(*InFlight).newHold(&c))
 	}
 	return holds
 }
@@ -430,6 +430,11 @@ func (g *group) decide(ctx context.Context, c *call, claims []Claim, parts []Par
 		return Result{}, err
 	}
 	r := g.explain(reply, claims, looks, parts)
+	for i, h := range holds {
+		if err == nil {
+			err = h.answered(g.wordsOf(reply, g.held[i]), reply.Index)
+		}
+	}
 	if !looks && r.Allowed {
 		for _, h := range holds {
 			if h.believe(sent); h.Left() == 0 {
@@ -490,6 +495,14 @@ func (g *group) part(reply redisexec.Reply, i int, c Claim, looks bool) Result {
 		return c.limiter.explain(words, n, 0, all > 0)
 	}
 	return c.limiter.explain(words, n, min(reply.Index+1, all)*n, reply.Index < all || alone > all)
+}
+
+// wordsOf is the words of the run of claim i.
+func (g *group) wordsOf(reply redisexec.Reply, i int) []int64 { return reply.Words[g.words[i]+1:] }
+
+// heldBefore reports whether the call of claim i found its hold, see Claim.As.
+func (g *group) heldBefore(reply redisexec.Reply, i int, c *Claim) bool {
+	return c.as != nil && (reply.Index > 0 || g.wordsOf(reply, i)[wordFree] > 0)
 }
 
 // reset deletes the states of all claims.

@@ -54,6 +54,13 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 			return AllResult{Result: r, Parts: spread(parts, places)}, err
 		}
 	}
+	for i := range joined {
+		if joined[i].as != nil {
+			err := errSplitID(&joined[i])
+			reportRefused(ctx, began, joined, err)
+			return AllResult{}, err
+		}
+	}
 	taken := make([]slotAnswer, len(joined))
 	var asked sync.WaitGroup
 	for i, c := range joined[1:] {
@@ -100,6 +107,11 @@ func acrossSlots(ctx context.Context, c *call, claims []Claim) (AllResult, error
 	}
 	r.Result = whole
 	return r, nil
+}
+
+// errSplitID: what was there before the call must not be given back if another claim is denied.
+func errSplitID(c *Claim) error {
+	return invalidConfig("the claim of %s has an id (Claim.As), and no one script decides it together with the others; claim it in a call of its own", c.title())
 }
 
 // slotErrors is the error of a call that asked several servers, of which some failed.
@@ -152,7 +164,7 @@ func (a *slotAnswer) take(ctx context.Context, c Claim) {
 	a.bucket = c.limiter.isBucket()
 	o := Observation{Key: c.key, N: c.n}
 	if f, ok := c.limiter.decider.(*InFlight); ok {
-		a.hold, _ = f.take(ctx, &o)
+		a.hold, _ = f.take(ctx, &o, nil)
 		a.result, a.err = o.Result, o.Err
 	} else {
 		a.ticket, _ = c.limiter.decider.(charger).estimate(ctx, &o)

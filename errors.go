@@ -27,7 +27,8 @@ var (
 	ErrCrossSlot = errclass.ErrCrossSlot
 	// ErrTooMuchDebt: nothing was charged, because the state of the key cannot hold so large a debt.
 	ErrTooMuchDebt = errclass.ErrTooMuchDebt
-	// ErrIDReused: the id of [TryAcquireOnce] stands for other claims, or for a limit that has changed. Nothing was taken.
+	// ErrIDReused: the id of [TryAcquireOnce] stands for other claims, or for a limit that has changed; that of [Claim.As]
+	// for another number of permits. Nothing was taken.
 	ErrIDReused = errclass.ErrIDReused
 	// ErrSettled: the ticket has been settled before, or an earlier Settle failed after it may have been settled.
 	ErrSettled = errclass.ErrSettled

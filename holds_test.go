@@ -2,6 +2,7 @@ package ratelimit_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,8 +41,9 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 				ratelimit.Must(ratelimit.NewInFlight(client, 8, 9*time.Second, o...)),
 			}
 			seed := limitertest.Seed(t)
-			allowed, denied, released := 0, 0, 0
-			for round := range limitertest.Rounds(100, 10) {
+			allowed, denied, released, again, reused := 0, 0, 0, 0, 0
+			rounds := limitertest.Rounds(100, 10)
+			for round := range rounds {
 				now = limitertest.Start
 				require.NoError(t, client.FlushDB(ctx).Err())
 				random := model.Seeded(seed + uint64(round))
@@ -69,6 +71,9 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 					var kinds []redisexec.Op
 					for i := range 1 + random.IntN(6) {
 						op := redisexec.Operation{Op: redisexec.Hold, N: 1 + random.IntN(3), Times: 1, Detail: &redisexec.Detail{ID: fmt.Sprintf("H%dX%d", step, i)}}
+						if random.IntN(3) == 0 { // an id of a caller's own, which is asked for again
+							op.ID = fmt.Sprintf("own%d", random.IntN(3))
+						}
 						if at := random.IntN(len(holds) + 1); at < len(holds) && holds[at].by == f && random.IntN(3) > 0 {
 							op.Op, op.N, op.ID = redisexec.Release, holds[at].n, holds[at].id
 							first = append(first, op)
@@ -94,9 +99,13 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 						one, err := ratelimit.DecideHolds(f, op.Append(nil), "one by one")
 						require.NoError(t, err)
 						words = append(words, one...)
-						if one[0] == 1 {
+						if one[0] == 1 && one[2] == 1 {
+							again++
+						} else if one[2] == -1 {
+							reused++
+						} else if one[0] == 1 {
 							allowed++
-							holds = append(holds, held{f, op.N, op.ID})
+							holds = append(slices.DeleteFunc(holds, func(h held) bool { return h.by == f && h.id == op.ID }), held{f, op.N, op.ID})
 						} else {
 							denied++
 						}
@@ -114,6 +123,9 @@ func holdsAgree(t *testing.T, client *redis.Client, setTime func(time.Time)) {
 				}
 			}
 			require.Greater(t, min(allowed, denied, released), 5)
+			if rounds > 1 {
+				require.Greater(t, min(again, reused), 5)
+			}
 		})
 	}
 }

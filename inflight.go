@@ -27,7 +27,7 @@ const (
 // The words of the reply of inflight.lua, after decision.WordAllowed.
 const (
 	wordHeld  = 1 // permits held, those of the call included
-	wordFree  = 2 // microseconds until the denied permits are free at the latest
+	wordFree  = 2 // microseconds until the denied permits are free at the latest; see Hold.answered
 	wordEnded = 3 // microseconds until the last lease has ended
 )
 
@@ -52,10 +52,25 @@ type Holder interface {
 var hold = &operation{
 	call:  callHold,
 	check: checkTake,
+	unable: func(l any, _ *call, claim *Claim) error {
+		if _, ok := l.(namer); claim.as != nil && !ok && !isConstant(l) {
+			return cannot(l, "hold permits under an id")
+		}
+		return nil
+	},
 	decide: func(ctx context.Context, l any, _ *call, claim *Claim) (o outcome) {
-		o.hold, o.result, o.err = l.(Holder).TryAcquireN(ctx, claim.key, claim.n)
+		if by, ok := l.(namer); ok && claim.as != nil {
+			o.hold, o.result, o.err = by.tryAcquireAs(ctx, claim)
+		} else {
+			o.hold, o.result, o.err = l.(Holder).TryAcquireN(ctx, claim.key, claim.n)
+		}
 		return o
 	},
+}
+
+// A namer holds permits under the id of a claim.
+type namer interface {
+	tryAcquireAs(ctx context.Context, claim *Claim) (*Hold, Result, error)
 }
 
 // holds reports whether the permits of the claim are held.
@@ -165,20 +180,25 @@ func (f *InFlight) TryAcquire(ctx context.Context, key string) (*Hold, Result, e
 // After an error caused by Redis or the network, or if ctx ended during the call, the permits may have been taken.
 // They are then given back in the background, and at the latest when the lease ends.
 func (f *InFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
-	o := Observation{Call: callHold, Key: key, N: n}
-	o.Err = f.check(ctx, key, n)
+	return f.tryAcquireAs(ctx, &Claim{key: key, n: n})
+}
+
+func (f *InFlight) tryAcquireAs(ctx context.Context, claim *Claim) (*Hold, Result, error) {
+	o := Observation{Call: callHold, Key: claim.key, N: claim.n}
+	o.Err = f.check(ctx, claim.key, claim.n)
 	var h *Hold
 	f.watch.observed(ctx, &o, func() (sent sending) {
-		if h, sent = f.take(ctx, &o); h != nil {
-			o.HeldChange = n
+		if h, sent = f.take(ctx, &o, claim.as); h != nil {
+			o.HeldChange = claim.n
 		}
 		return sent
 	})
 	return h, o.Result, o.Err
 }
 
-func (f *InFlight) take(ctx context.Context, o *Observation) (*Hold, sending) {
-	h := f.newHold(o.Key, o.N)
+// take takes permits, under an id of the caller's unless as is nil.
+func (f *InFlight) take(ctx context.Context, o *Observation, as *string) (*Hold, sending) {
+	h := f.newHold(&Claim{key: o.Key, n: o.N, as: as})
 	sent := time.Now()
 	reply, err := f.acquire(ctx, h)
 	if err != nil {
@@ -186,13 +206,17 @@ func (f *InFlight) take(ctx context.Context, o *Observation) (*Hold, sending) {
 		return nil, reply.Batch
 	}
 	defer reply.Done()
+	if o.Err = h.answered(reply.Words, 0); o.Err != nil {
+		return nil, reply.Batch
+	}
+	o.Repeated = h.again
 	o.Result = f.explain(reply.Words, 0, 0, reply.Words[decision.WordAllowed] > 0)
 	if !o.Result.Allowed {
 		return nil, reply.Batch
 	}
 	if h.believe(sent); h.Left() == 0 {
 		go f.giveBack(ctx, h)
-		o.Result, o.Err = Result{}, f.failed(ctx, o.Key, errLateReply)
+		o.Result, o.Repeated, o.Err = Result{}, false, f.failed(ctx, o.Key, errLateReply)
 		return nil, reply.Batch
 	}
 	return h, reply.Batch
@@ -259,9 +283,15 @@ func (f *InFlight) Do(ctx context.Context, key string, work func(ctx context.Con
 	return hold.Do(ctx, work)
 }
 
-// newHold is a hold whose permits are not taken yet.
-func (f *InFlight) newHold(key string, n int) *Hold {
-	return &Hold{from: f, key: key, id: rand.Text(), n: n, lease: f.lease}
+// newHold is the hold of a claim whose permits are not taken yet.
+func (f *InFlight) newHold(c *Claim) *Hold {
+	h := &Hold{from: f, key: c.key, n: c.n, lease: f.lease}
+	if h.named = c.as != nil; h.named {
+		h.id = idOf(*c.as)
+	} else {
+		h.id = rand.Text()
+	}
+	return h
 }
 
 // find begins the lease in Redis again, and reports whether the hold was there.
@@ -276,7 +306,7 @@ func (f *InFlight) find(ctx context.Context, h *Hold) (bool, error) {
 func (f *InFlight) release(ctx context.Context, h *Hold) (sending, error) {
 	reply, err := f.operate(ctx, h.key, h.operation(redisexec.Release))
 	if err != nil {
-		if reply.Batch != nil || reply.Late { // in a batch it was sent at most once, or not at all
+		if !h.named && (reply.Batch != nil || reply.Late) { // in a batch it was sent at most once, or not at all
 			go f.releaseInTime(ctx, h, f.exec.ReleaseAgain)
 		}
 		return reply.Batch, f.failed(ctx, h.key, err)
@@ -285,8 +315,12 @@ func (f *InFlight) release(ctx context.Context, h *Hold) (sending, error) {
 	return reply.Batch, nil
 }
 
-// giveBack takes permits out of Redis that no caller knows of, by commands of its own.
+// giveBack takes permits out of Redis that no caller knows of, by commands of its own. Those under an id of a caller's stay,
+// because the call may have been repeated.
 func (f *InFlight) giveBack(ctx context.Context, h *Hold) {
+	if h.named {
+		return
+	}
 	f.releaseInTime(ctx, h, f.exec.ReleaseLate)
 }
 

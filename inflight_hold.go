@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/tryacquire/ratelimit/internal/decision"
 	"github.com/tryacquire/ratelimit/internal/redisexec"
 )
 
@@ -17,6 +18,8 @@ type Hold struct {
 	key, id string
 	n       int
 	lease   time.Duration // 0: it lasts until it is released
+	named   bool          // the id is that of a Claim.As
+	again   bool          // the hold was there before the call
 
 	uncounted atomic.Bool // see uncount
 
@@ -145,14 +148,25 @@ func (h *Hold) Release(ctx context.Context) error {
 	h.mu.Lock()
 	h.released = true
 	gone := h.gone || h.lost
-	h.gone = gone || h.lease == 0 // without a lease, it is in this process
+	ended := h.named && h.lease > 0 && !time.Now().Before(h.until) // somebody else may have a lease of this id by now
+	h.gone = gone || ended || h.lease == 0                         // without a lease, it is in this process
 	h.mu.Unlock()
 	if gone {
 		return nil
 	}
+	return h.end(ctx, func() (sending, error) {
+		if ended {
+			return inProcess, nil
+		}
+		return h.release(ctx)
+	})
+}
+
+// end reports that this process no longer has the hold, after do.
+func (h *Hold) end(ctx context.Context, do func() (sending, error)) error {
 	o := Observation{Call: callRelease, Key: h.key, N: h.n}
 	h.from.observers().observed(ctx, &o, func() (sent sending) {
-		sent, o.Err = h.release(ctx)
+		sent, o.Err = do()
 		h.uncount(&o)
 		return sent
 	})
@@ -173,6 +187,50 @@ func (h *Hold) release(ctx context.Context) (sending, error) {
 		h.mu.Unlock()
 	}
 	return sent, err
+}
+
+// answered takes from the reply to the call for h, which is one of several equal ones, whether the hold was there.
+func (h *Hold) answered(words []int64, index int64) error {
+	if !h.named || words[wordFree] >= 0 {
+		h.again = h.named && words[decision.WordAllowed] > index && (words[wordFree] > 0 || index > 0)
+		return nil
+	}
+	return h.from.about(h.key, errOtherPermits)
+}
+
+// HandOver leaves a hold to another process, which claims it by its id, see [Claim.As]: before or afterwards, as long as
+// the lease lasts. Redis is not asked. For this process the hold is over: Extend returns ErrLeaseLost, and a deferred
+// Release does nothing. The error is ErrInvalidConfig if the hold has no id of a caller's, so that nobody could take it
+// over, and ErrLeaseLost if it is over already.
+func (h *Hold) HandOver(ctx context.Context) error {
+	switch {
+	case !h.made():
+		return ErrLeaseLost
+	case !h.named:
+		return invalidConfig("HandOver: the hold has no id by which another process could claim it; take it with Claim.As")
+	case h.Left() == 0:
+		return h.leaseLost()
+	}
+	h.drop(ctx)
+	return nil
+}
+
+// drop ends the hold for this process, and leaves it in Redis.
+func (h *Hold) drop(ctx context.Context) {
+	h.mu.Lock()
+	h.released, h.gone = true, true
+	h.mu.Unlock()
+	_ = h.end(ctx, func() (sending, error) { return inProcess, nil })
+}
+
+// undo gives back what a call has taken whose caller has left. A hold under an id of a caller's stays, because the call may
+// have been repeated.
+func (h *Hold) undo(ctx context.Context) {
+	if h.made() && h.named && (h.lease > 0 || h.again) {
+		h.drop(ctx)
+		return
+	}
+	_ = h.Release(ctx)
 }
 
 // operation is what is done to the permits in Redis.

@@ -65,7 +65,12 @@ func (f *LocalInFlight) TryAcquire(ctx context.Context, key string) (*Hold, Resu
 // ResetAfter are 0, because nobody knows when a hold is released; RetryAfter of a denial is a
 // second. The errors are those of [InFlight.TryAcquireN].
 func (f *LocalInFlight) TryAcquireN(ctx context.Context, key string, n int) (*Hold, Result, error) {
-	claims := [1]Claim{claimOn(f, key, n)}
+	claim := claimOn(f, key, n)
+	return f.tryAcquireAs(ctx, &claim)
+}
+
+func (f *LocalInFlight) tryAcquireAs(ctx context.Context, claim *Claim) (*Hold, Result, error) {
+	claims := [1]Claim{*claim}
 	all, err := decideInMemory(ctx, claims[:], false)
 	if err != nil {
 		return nil, Result{}, err
@@ -106,10 +111,13 @@ func (f *LocalInFlight) inMemory() memory.Limit {
 
 func (f *LocalInFlight) give(claim Claim, p *PartResult) {
 	p.Hold = &Hold{from: f, key: claim.key, n: claim.n}
+	if claim.as != nil {
+		p.Hold.named, p.Hold.id = true, *claim.as
+	}
 }
 
 func (f *LocalInFlight) release(_ context.Context, h *Hold) (sending, error) {
-	f.permits.Release(h.key, h.n)
+	f.permits.Release(h.key, h.id, h.n)
 	return inProcess, nil
 }
 

@@ -41,9 +41,20 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 	}
 	questions := make([]memory.Question, 0, maxGroup)
 	for _, c := range joined {
-		questions = append(questions, memory.Question{Limit: c.outer.(decidesTogether).inMemory(), Key: c.key, N: c.n})
+		q := memory.Question{Limit: c.outer.(decidesTogether).inMemory(), Key: c.key, N: c.n}
+		if c.as != nil && !looks {
+			q.ID = *c.as
+		}
+		questions = append(questions, q)
 	}
 	allowed := memory.Together(questions, !looks)
+	for i, q := range questions {
+		if q.Found == memory.Other {
+			err := joined[i].outer.(origin).about(q.Key, errOtherPermits)
+			reportRefused(ctx, began, joined, err)
+			return AllResult{}, err
+		}
+	}
 	answers := make([]PartResult, len(joined))
 	var r AllResult
 	for i, c := range joined {
@@ -56,8 +67,13 @@ func decideInMemory(ctx context.Context, claims []Claim, looks bool) (AllResult,
 		}
 		if allowed && !looks {
 			c.outer.(decidesTogether).give(c, p)
+			if p.Hold != nil {
+				p.Hold.again = questions[i].Found == memory.Same
+			}
 		}
-		c.report(ctx, began, Observation{Call: c.opOr(looks).call, Source: SourceLocal, Result: p.Result}, allowed)
+		o := Observation{Call: c.opOr(looks).call, Source: SourceLocal, Result: p.Result}
+		o.Repeated = p.Hold != nil && p.Hold.again
+		c.report(ctx, began, o, allowed)
 	}
 	r.Parts = spread(answers, places)
 	return r, nil
@@ -76,6 +92,9 @@ next:
 			}
 			if c.settle || other.settle {
 				return nil, nil, errJoinedEstimate(c)
+			}
+			if c.as != nil || other.as != nil {
+				return nil, nil, errJoinedID(c)
 			}
 			if c.n < 1 {
 				return nil, nil, errTooFew(c.n)
@@ -116,6 +135,11 @@ func decideMixed(ctx context.Context, claims []Claim, looks bool) (AllResult, er
 	}
 	for i := range taken { // so that it can be given back
 		taken[i].settle = taken[i].settle || !looks && !taken[i].holds()
+	}
+	for i := range taken {
+		if taken[i].as != nil {
+			return AllResult{}, errSplitID(&taken[i])
+		}
 	}
 	c := call{op: acquire, claims: taken, split: !looks}
 	if looks {

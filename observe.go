@@ -55,7 +55,7 @@ type Observation struct {
 	Err     error  // that the caller got; a *WaitError for a "reserve" or "wait" that is denied
 	Reason  error  // why a Fallback asked its secondary: the primary's error, ErrOverBudget or ErrBreakerOpen
 
-	Repeated bool // the answer is that of an earlier call with the id, see TryAcquireOnce; nothing was taken
+	Repeated bool // the answer is that of an earlier call with the id, see TryAcquireOnce and Claim.As; nothing was taken
 
 	Latency time.Duration // how long the call took
 

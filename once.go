@@ -62,7 +62,7 @@ func (c *call) remembered() error {
 		claim := &c.claims[i]
 		switch {
 		case claim.limiter != nil && claim.limiter.holds():
-			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; hold them without an id", claim.title())
+			return invalidConfig("TryAcquireOnce: permits of %s are held, and would be released once for each answer; hold them under an id by Claim.As", claim.title())
 		case claim.limiter != nil && claim.limiter.tenants:
 			return invalidConfig("TryAcquireOnce: %s decides on two keys, and remembers no id; take its permits without one", claim.title())
 		case claim.limiter == nil && !c.once.lenient && !isConstant(claim.outer):
@@ -97,3 +97,46 @@ func (o *once) operation(claims []Claim) redisexec.Operation {
 func (g *group) repeated(reply redisexec.Reply) bool {
 	return len(reply.Words) > g.all && reply.Words[g.all] != 0
 }
+
+// As claims permits in flight under an id of the caller's, of 1 to 4,096 bytes: the id of a job, say. While the hold
+// lasts, the same claim is the same hold, in any process: it takes no further place and begins the lease again, and the
+// AllResult has Repeated. So a call whose reply was lost can be repeated, and another process can take a hold over:
+//
+//	r, err := ratelimit.TryAcquireAll(ctx, ratelimit.ClaimHold(reports, tenant, 1).As(job.ID))
+//
+// Without Repeated, the hold was released or its lease had ended, and r is the answer of a call that takes a place. An id
+// belongs to the key and to the limiter's name and lease. The error is ErrIDReused if it has another number of permits, and
+// nothing changes.
+//
+// Whoever releases the hold ends it for all, so a process that leaves it to another calls [Hold.HandOver]. After an error
+// nothing is given back in the background: repeat the call, or the permits are free when the lease ends. After an error of
+// Release, take another id, or wait for a lease: the Release may still come.
+//
+// Other claims of the call take their permits each time. The error is ErrInvalidConfig for a claim of what is not in
+// flight, see [TryAcquireOnce], and for a call of several claims that one script cannot decide.
+func (c Claim) As(id string) Claim {
+	c.as = &id
+	return c
+}
+
+// checkIDs is the error of claims under ids that cannot work.
+func checkIDs(claims []Claim) error {
+	for i := range claims {
+		switch c := &claims[i]; {
+		case c.as == nil:
+		case *c.as == "" || len(*c.as) > maxKey:
+			return fmt.Errorf("%w: the id of Claim.As has %d bytes; it must have 1 to %d", ErrInvalidKey, len(*c.as), maxKey)
+		case !c.holds():
+			return invalidConfig("Claim.As: the permits of %s are not held; TryAcquireOnce takes permits once for an id", c.title())
+		}
+	}
+	return nil
+}
+
+// idOf is an id of a caller's in Redis. It begins with a small letter, which no other id has.
+func idOf(id string) string {
+	sum := sha256.Sum256([]byte(id))
+	return "i" + hex.EncodeToString(sum[:15])
+}
+
+var errOtherPermits = fmt.Errorf("%w: its hold has another number of permits; ask for as many, or take another id", ErrIDReused)

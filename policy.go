@@ -102,7 +102,7 @@ func (o *outcome) all(c *call) (AllResult, error) {
 
 // repeated reports whether the answer is that of an earlier call with the id.
 func (o *outcome) repeated() bool {
-	return slices.ContainsFunc(o.parts, func(p PartResult) bool { return p.repeated })
+	return slices.ContainsFunc(o.parts, func(p PartResult) bool { return p.repeated || p.Hold != nil && p.Hold.again })
 }
 
 // hearersOf is who hears of what is given back of claim i, nil if nothing can be.
@@ -124,7 +124,7 @@ func (o *outcome) undo(ctx context.Context) {
 	if o.ticket != nil {
 		_ = o.ticket.Settle(ctx, 0)
 	}
-	_ = o.hold.Release(ctx)
+	o.hold.undo(ctx)
 	if o.reservation != nil {
 		_ = o.reservation.giveBack(ctx)
 	}
@@ -132,7 +132,7 @@ func (o *outcome) undo(ctx context.Context) {
 		if p.Ticket != nil {
 			_ = p.Ticket.Settle(ctx, 0)
 		}
-		_ = p.Hold.Release(ctx)
+		p.Hold.undo(ctx)
 	}
 }
 

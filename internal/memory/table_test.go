@@ -178,7 +178,7 @@ func TestTogetherTakesAllOrNothing(t *testing.T) {
 	require.False(t, Together(q, true), "the permit is held")
 	require.True(t, q[0].Answer.Allowed)
 	require.Equal(t, 1, b.call("k", 1, false).Remaining, "nothing is taken")
-	held.Release("k", 1)
+	held.Release("k", "", 1)
 	require.True(t, Together(questions(), false))
 	require.Equal(t, 1, b.call("k", 1, false).Remaining, "a look takes nothing")
 }

@@ -38,7 +38,9 @@ type Question struct {
 	Limit  Limit
 	Key    string
 	N      int
+	ID     string // of a hold, in Holds; empty: it has none
 	Answer decision.Result
+	Found  Found // the hold of that ID
 
 	at int64 // the instant of the answer
 }
@@ -100,6 +102,5 @@ func (b *Buckets) refuse(key string) {
 // State is the held permits.
 func (h *Holds) State() any { return h.Held }
 
-func (h *Holds) guard(string) lock          { return lock{&h.mu, h.number, 0} }
-func (h *Holds) ask(q *Question, take bool) { q.Answer = h.look(q.Key, q.N, take) }
-func (h *Holds) refuse(string)              {}
+func (h *Holds) guard(string) lock { return lock{&h.mu, h.number, 0} }
+func (h *Holds) refuse(string)     {}

@@ -61,7 +61,8 @@ local function decide(key, operations)
   --   ends     when the last lease does
   --   longest  the lease, or a longer one of the last permit's
   --   repair   the server's clock stepped back: no lease is longer than from now on
-  --   members  permits that are to be stored, each with its score before it
+  --   members  permits that are to be stored, each with its score before it; and of each of the
+  --            callers' own ids the number of its permits
   -- needs: call key lease mark now rule spare
   -- sets: edge ends last longest margin members repair stored used
   local margin, used, ends, longest, repair, members = spare * 1000, 0, 0, lease, false, {}
@@ -97,23 +98,40 @@ local function decide(key, operations)
     else
       local n, times = permits + 0, 1
       -- <fit>
-      -- needs: call id key last limit margin mark n now rule times used
-      -- sets: allowed held
-      local allowed, held = times -- held: when the lease ends that this hold has already
-      if last[1] and (used + n * times > limit or mark == '@') then
+      -- An id of a caller's own begins with a small letter, and may be asked for again, also by equal
+      -- requests (times): again is then 1 for a hold that is there, and -1, with which nothing is taken,
+      -- if that has not n permits.
+      -- needs: call id key last lease limit margin mark members n now rule times used
+      -- sets: again allowed held own
+      local allowed, again, held = times, 0 -- held: when the lease ends that this hold has already
+      local own = (string.byte(id) or 0) > 96
+      if members[id] then -- of this execution
+        again = members[id] == n and 1 or -1
+        if again < 0 then allowed = 0 end
+        held = now + lease + margin
+      elseif last[1] and (own or used + n > limit or mark == '@') then
         held = call('ZSCORE', key, '1/' .. id .. rule)
         held = held and held + 0 > now - margin and held + 0 or nil
+        if own and held then
+          again = 1
+          local final = call('ZSCORE', key, n .. '/' .. id .. rule) -- what has ended may be there still
+          local more = call('ZSCORE', key, n + 1 .. '/' .. id .. rule)
+          if not final or final + 0 <= now - margin or more and more + 0 > now - margin then
+            again = -1
+            allowed = 0
+          end
+        end
       end
-      if not held and used + n * times > limit then allowed = 0 end -- held: the same call again
+      if not held and used + n > limit then allowed = 0 end -- held: the same call again
       -- <seek>
       -- The lease that ends last does not say whether the server's clock has stepped back since a
       -- shorter one began. So where there are leases of several lengths, each is looked at: the
       -- thousand that end last.
-      -- needs: allowed budget call edge ends key last lease limit longest margin mark n now repair rule stored times used
+      -- needs: again allowed budget call edge ends key last lease limit longest margin mark n now repair rule stored times used
       -- sets: budget ends repair wait
-      local wait = 0
-      if allowed < times then
-        local rank = used + n * times - limit - 1 -- of the last lease that has to end
+      local wait = again
+      if allowed < times and again == 0 then
+        local rank = used + n - limit - 1 -- of the last lease that has to end
         local new, leaves = used - stored, now + lease + margin -- permits of this execution, and when their leases end
         local sooner, name = rank + 1, rule
         if new > 0 then sooner = call('ZCOUNT', key, '(' .. edge, string.format('%d', leaves)) end
@@ -145,18 +163,23 @@ local function decide(key, operations)
         wait = leaves + margin - now
       end
       -- <take>
-      -- needs: allowed ends held id lease margin mark members n now rule times used
+      -- needs: allowed ends held id key lease margin mark members n now own rule used
       -- sets: ends used
-      if allowed > 0 then
+      if allowed > 0 and not members[id] then
         local score = now + lease + margin
         ends = math.max(ends, score)
         if held and mark == '@' then score = math.max(score, held) end
         score = string.format('%d', score)
-        for i = 1, n * times do -- no hold has more than 1,000
+        for i = 1, n + 0 do -- no hold has more than 1,000
           members[#members + 1] = score
           members[#members + 1] = i .. '/' .. id .. rule
         end
-        if not held then used = used + n * times end
+        if not held then
+          used = used + n
+        elseif own then -- those behind it in this execution wait for its new end
+          redis.call('ZADD', key, unpack(members, #members - 2 * n + 1))
+        end
+        if own then members[id] = n end
       end
       -- <words>
       -- needs: out size now margin used ends allowed wait

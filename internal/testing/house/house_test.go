@@ -31,6 +31,7 @@ var capabilities = []struct {
 	{name: "told once", lines: 12, doc: 1, guides: 8},
 	{name: "pauses and bans", files: 2, lines: 425, names: 5, methods: 6, doc: 185, guides: 143, scripts: 304},
 	{name: "leases", files: 1, lines: 464, names: 4, methods: 7, doc: 91, guides: 144},
+	{name: "a hold by an id", lines: 200, methods: 2, doc: 32, guides: 28},
 	{name: "the same take twice", files: 1, lines: 132, names: 2, doc: 32, guides: 24},
 }
 

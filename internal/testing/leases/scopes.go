@@ -22,6 +22,15 @@ func Scopes() map[string]Scope {
 		"leases of two lengths": {
 			Processes: 3, Operations: 6, Usual: 4, Limit: 2, Permits: one, Leases: [3]int{3, 1, 3}, Steps: []int{-2},
 		},
+		"an id that two processes share": {
+			Processes: 3, Operations: 6, Usual: 4, Limit: 1, Permits: one, Leases: two, Steps: []int{-1}, Shared: 2,
+		},
+		"an id that all share": {
+			Processes: 2, Operations: 6, Usual: 5, Limit: 2, Permits: two, Leases: two, Steps: []int{-1}, Shared: 2,
+		},
+		"an id and callers' clocks": {
+			Processes: 3, Operations: 4, Usual: 3, Limit: 1, Permits: one, Leases: one, ByCaller: true, Skew: 1, Apart: 1, Shared: 2,
+		},
 		"callers' clocks": {
 			Processes: 2, Operations: 5, Usual: 3, Limit: 1, Permits: one, Leases: two, ByCaller: true, Skew: 1, Apart: 1,
 		},
@@ -39,7 +48,11 @@ func Mistakes() map[model.Mistake]Scope {
 	mixed := Scope{Processes: 3, Operations: 3, Limit: 2, Permits: [3]int{1, 1, 2}, Leases: [3]int{3, 1, 3}}
 	callers := server
 	callers.ByCaller, callers.Skew, callers.Apart, callers.Leases = true, 1, 1, [3]int{1, 1}
+	shared := Scope{Processes: 3, Operations: 5, Limit: 1, Permits: [3]int{1, 1, 1}, Leases: [3]int{2, 2, 2}, Shared: 2}
 	found := map[model.Mistake]Scope{
+		GivesBackShared:      shared,
+		ReleasesEnded:        shared,
+		model.RepeatKeepsEnd: shared,
 		CountsFromReply:      server,
 		NeverLost:            server,
 		ExtendsUnheard:       server,

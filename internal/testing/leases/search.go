@@ -127,7 +127,7 @@ func (m *mover) canonical(w world) world {
 	var names [32]int8
 	last := int8(0)
 	rename := func(id *int8) {
-		if *id > 0 {
+		if *id > 0 && *id != shared {
 			if names[*id] == 0 {
 				last++
 				names[*id] = last
@@ -149,6 +149,9 @@ func (m *mover) canonical(w world) world {
 }
 
 func (m *mover) alike() bool {
+	if m.Shared > 0 && m.Shared < m.Processes {
+		return false
+	}
 	for i := range m.Processes {
 		if m.Permits[i] != m.Permits[0] || m.Leases[i] != m.Leases[0] {
 			return false
@@ -183,7 +186,9 @@ func (h *History) add(m *mover, next move) world {
 	m.time += next.ticks
 	m.offset += next.step
 	for _, p := range next.to.processes {
-		m.ids = max(m.ids, p.id)
+		if p.id != shared {
+			m.ids = max(m.ids, p.id)
+		}
 	}
 	return next.to
 }

@@ -37,6 +37,7 @@ type Scope struct {
 	Skew       int               // what WithMaxSkew says, ticks
 	Apart      int               // a caller's clock is ahead by 0 to this many ticks
 	Steps      []int             // by which the server's clock steps
+	Shared     int               // so many processes, the first ones, have one hold by one id
 	Broken     model.Mistake
 }
 
@@ -45,7 +46,28 @@ const (
 	CountsFromReply model.Mistake = "a holder counts its lease from the reply"
 	NeverLost       model.Mistake = "a holder believes in its lease until Redis says no"
 	ExtendsUnheard  model.Mistake = "a holder takes a lost reply to extend for a yes"
+	GivesBackShared model.Mistake = "a hold by an id is given back after a lost reply"
+	ReleasesEnded   model.Mistake = "a hold by an id is released after its lease has ended"
 )
+
+// shared is the id that processes share. The first to release its hold is the last to use it.
+const shared = 31
+
+// name is an id in Redis: a caller's own begins with a small letter.
+func name(id int8) string {
+	if id == shared {
+		return "shared"
+	}
+	return string(rune('A' + id - 1))
+}
+
+// id is that of a name.
+func idOf(name string) int8 {
+	if name == "shared" {
+		return shared
+	}
+	return int8(name[0]-'A') + 1
+}
 
 type callKind int8
 
@@ -79,6 +101,7 @@ const (
 // has no pointers, so that it can be compared.
 type world struct {
 	expires   int8 // the key, by the server's clock; 0: there is none
+	over      bool // the hold by the shared id: it was released
 	leases    [maxOperations]lease
 	processes [maxProcesses]process
 	requests  [maxOperations]request // on their way to Redis
@@ -254,19 +277,47 @@ func (m *mover) send(w world, i int) {
 			to.processes[i].call = extend
 			m.request(&to, request{extend, int8(i), p.id, clock, true})
 			m.add(to, true, nil, func() string { return fmt.Sprintf("process %d sends extend %d, its clock %d ahead", i, p.id, clock) })
-		} else {
+		} else if !m.shares(i) || !w.over {
 			to := w
-			id := m.freeID(w)
+			id := int8(shared)
+			if !m.shares(i) {
+				id = m.freeID(w)
+			}
 			to.processes[i] = process{id: id, call: acquire}
 			m.request(&to, request{acquire, int8(i), id, clock, true})
 			m.add(to, true, nil, func() string { return fmt.Sprintf("process %d sends acquire %d, its clock %d ahead", i, id, clock) })
 		}
+	}
+	if m.shares(i) {
+		if !m.releases(w, i) {
+			return
+		}
+		w.over = w.over || m.Broken == ""
 	}
 	if p.standing != nothing {
 		w.processes[i] = process{standing: over, id: p.id}
 		m.request(&w, request{release, int8(i), p.id, 0, false})
 		m.add(w, true, nil, func() string { return fmt.Sprintf("process %d sends release %d", i, p.id) })
 	}
+}
+
+func (m *mover) shares(i int) bool { return i < m.Shared }
+
+// releases reports whether process i, which shares its hold, may release it: while its lease lasts, if no other has it.
+func (m *mover) releases(w world, i int) bool {
+	p := w.processes[i]
+	switch {
+	case m.Broken == GivesBackShared:
+		return p.standing == over
+	case m.Broken == ReleasesEnded:
+		return p.standing == holding && p.until == 0
+	}
+	for other := range m.Shared {
+		if q := w.processes[other]; other != i && (q.call != none || q.until > 0) {
+			return false
+		}
+	}
+	return p.standing == holding && p.until > 0
 }
 
 // request puts r on its way.
@@ -315,11 +366,11 @@ func (m *mover) execute(w world, r int) {
 	}
 	for _, l := range w.leases {
 		if l.id > 0 {
-			key.Leases = append(key.Leases, model.Lease{ID: string(rune('a' + l.id - 1)), Permits: int(l.permits),
+			key.Leases = append(key.Leases, model.Lease{ID: name(l.id), Permits: int(l.permits),
 				Ends: zero + int64(l.ends)*tick, Length: int64(l.length) * tick, ByCaller: m.ByCaller})
 		}
 	}
-	id := string(rune('a' + q.id - 1))
+	id := name(q.id)
 	event := Event{Process: by, Kind: callNames[q.kind], ID: id, Call: c, Permits: m.Permits[by]}
 	switch q.kind {
 	case acquire:
@@ -336,7 +387,7 @@ func (m *mover) execute(w world, r int) {
 		w.expires = int8((key.Expires - c.Server + tick - 1) / tick)
 	}
 	for i, l := range key.Leases {
-		w.leases[i] = lease{int8(l.ID[0]-'a') + 1, int8((l.Ends - zero) / tick), int8(l.Length / tick), int8(l.Permits)}
+		w.leases[i] = lease{idOf(l.ID), int8((l.Ends - zero) / tick), int8(l.Length / tick), int8(l.Permits)}
 	}
 	if q.awaited {
 		w.processes[by].reply = no
@@ -356,12 +407,17 @@ func (m *mover) execute(w world, r int) {
 
 // held is how many permits the processes believe that they hold.
 func (m *mover) held(w world) (sum int) {
+	one := 0 // those of the hold that processes share
 	for i, p := range w.processes[:m.Processes] {
-		if p.until > 0 || m.Broken == NeverLost && p.standing == holding {
+		switch {
+		case p.until == 0 && (m.Broken != NeverLost || p.standing != holding):
+		case m.shares(i):
+			one = m.Permits[i]
+		default:
 			sum += m.Permits[i]
 		}
 	}
-	return sum
+	return sum + one
 }
 
 func micros(t int8) int64 { return epoch + int64(t)*tick }

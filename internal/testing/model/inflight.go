@@ -3,6 +3,7 @@ package model
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // InFlight is the state of one key of an InFlight limiter: the leases that Redis has, ended
@@ -37,7 +38,7 @@ type Call struct {
 type Held struct {
 	Allowed bool
 	Used    int   // after the call
-	Wait    int64 // until the denied permits are free at the latest
+	Wait    int64 // until the denied permits are free at the latest; for a hold of a caller's own id that was there 1, with other permits -1
 	Reset   int64 // until all leases have ended
 }
 
@@ -54,6 +55,7 @@ const (
 	RewindToNow    Mistake = "after a step of the clock leases end now"
 	ReleaseAny     Mistake = "to release frees the oldest place, whoever has it"
 	ShortensExpiry Mistake = "the key expires by the last caller's lease"
+	RepeatKeepsEnd Mistake = "to repeat an acquisition by its id leaves its lease as it is"
 	NeverPrunes    Mistake = "leases that have ended stay when their places are given away"
 )
 
@@ -83,7 +85,14 @@ func (f *InFlight) Acquire(c Call, id string, n int) Held {
 		cost = 0
 	}
 	h := Held{Allowed: cost == 0 || used+cost <= c.Limit, Used: used}
-	if !h.Allowed {
+	switch own := id == strings.ToLower(id); { // an id of a caller's own
+	case held < 0 || !own:
+	case live[held].Permits == n:
+		h.Wait = 1
+	default:
+		h.Allowed, h.Wait = false, -1
+	}
+	if !h.Allowed && h.Wait == 0 {
 		var stepped bool
 		h.Wait, ends, stepped = f.wait(c, live, used+n-c.Limit, repair, longest, ends)
 		repair = repair || stepped
@@ -100,7 +109,9 @@ func (f *InFlight) Acquire(c Call, id string, n int) Held {
 		f.rewind(c)
 	}
 	if h.Allowed {
-		f.put(c, id, n)
+		if f.Broken != RepeatKeepsEnd || held < 0 {
+			f.put(c, id, n)
+		}
 		if permits(f.Leases) > c.Limit && f.Broken != NeverPrunes {
 			f.Leases = slices.DeleteFunc(f.Leases, func(l Lease) bool { return l.Ends <= edge })
 		}
