@@ -186,7 +186,7 @@ func (*Bans) around(ctx context.Context, c *call, own claimSet) outcome {
 			out.result = governs(out.result, parts[i].Result)
 		}
 	}
-	if c.one() {
+	if c.one() && c.once == nil {
 		p := parts[0]
 		return outcome{result: p.Result, ticket: p.Ticket, hold: p.Hold, bucket: p.bucket}
 	}

@@ -168,6 +168,64 @@ func TestBansBesideOthers(t *testing.T) {
 	require.ErrorContains(t, ratelimit.CheckClaims(many...), "10 limiters are too many")
 }
 
+// TestBansOnce: the same id again gets its answer, also while the key is paused; a denial brings a strike.
+func TestBansOnce(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	b, p := bansOf(s.Client)
+	call := func(id string, allowed, repeated bool) {
+		t.Helper()
+		for _, l := range []ratelimit.Limiter{b, ratelimit.Must(ratelimit.NewDenyCache(ratelimit.Must(ratelimit.NewFallback(b, ratelimit.AllowAll()))))} {
+			r, err := ratelimit.TryAcquireOnce(ctx, id, time.Hour, ratelimit.ClaimOf(l, "k", 1))
+			require.NoError(t, err)
+			require.Equal(t, []bool{allowed, repeated}, []bool{r.Allowed, r.Repeated})
+			require.Len(t, r.Parts, 1)
+			require.Equal(t, "api", r.Parts[0].Name)
+			repeated = allowed
+		}
+	}
+	call("a", true, false)
+	call("a", true, true)
+	call("b", false, false)
+	require.Equal(t, pausedFor(lengths[0]), must(t)(p.Peek(ctx, "k")))
+	call("a", true, true)
+}
+
+// TestBansAcrossSlots: on a Ring each key is asked on its own, and what is taken comes back.
+func TestBansAcrossSlots(t *testing.T) {
+	s := limitertest.OnMiniredis(t)
+	ring := ringOf(t, s.Client.(*redis.Client).Options().Addr)
+	b, p := bansOf(ring)
+	tokens := ratelimit.Must(ratelimit.NewTokenBucket(ring, ratelimit.PerMinute(100), 100, ratelimit.WithName("tokens")))
+	call := func(n int) ratelimit.AllResult {
+		t.Helper()
+		r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(b, "k", 1), ratelimit.ClaimOf(tokens, "else", n).Estimate(), ratelimit.ClaimOf(b, "other", 1))
+		require.NoError(t, err)
+		require.Len(t, r.Parts, 3)
+		return r
+	}
+	r := call(100)
+	require.True(t, r.Allowed)
+	require.NoError(t, r.Parts[1].Ticket.Settle(ctx, 70))
+	s.Advance(10 * time.Second) // 46 tokens are there
+	require.Equal(t, "tokens", named(call(60)))
+	require.Equal(t, unlimited, must(t)(p.Peek(ctx, "k")), "another limit denied it")
+	require.True(t, must(t)(b.TryAcquire(ctx, "k")).Allowed, "what was taken has come back")
+	for range 2 { // a strike; paused
+		r = call(1)
+		require.Equal(t, lengths[0], r.RetryAfter)
+		require.Equal(t, []bool{false, true, true}, []bool{r.Parts[0].Result.Allowed, r.Parts[1].Result.Allowed, r.Parts[2].Result.Allowed})
+	}
+	require.Equal(t, 46, must(t)(tokens.Peek(ctx, "else")).Remaining)
+	require.Equal(t, unlimited, must(t)(p.Peek(ctx, "other")))
+
+	probed := ratelimit.Must(ratelimit.NewPause(ring, ratelimit.WithName("probed"), ratelimit.WithProbe(time.Minute)))
+	must(t)(probed.Pause(ctx, "k", 0))
+	r, err := ratelimit.TryAcquireAcrossSlots(ctx, ratelimit.ClaimOf(probed, "k", 1), ratelimit.ClaimOf(tokens, "else", 60))
+	require.NoError(t, err)
+	require.Equal(t, "tokens", named(r))
+	require.Equal(t, 1, must(t)(probed.TryAcquire(ctx, "k")).Limit, "a call that another limit denies does not go first")
+}
+
 // named is the name of the part that denied.
 func named(r ratelimit.AllResult) string {
 	for _, p := range r.Parts {

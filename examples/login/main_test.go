@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/tryacquire/ratelimit/ratelimittest"
@@ -135,10 +136,19 @@ func TestASuccessLiftsNoPause(t *testing.T) {
 	})
 }
 
-// An address that is banned brings about no ban of a user, however many of its tries come at once.
+// An address that is banned brings about no ban of a user, however many of its tries come at once. On a Ring, as on a Cluster,
+// the keys of the address and of the user are asked one by one.
 func TestABannedAddressBansNobody(t *testing.T) {
 	inBubble(t, func(t *testing.T, s *site) {
-		_, err := s.perAddress.Pause(t.Context(), "ip:192.0.2.1", time.Hour)
+		ring := redis.NewRing(&redis.RingOptions{
+			Addrs:     map[string]string{"a": "redis:6379"},
+			NewClient: func(*redis.Options) *redis.Client { return redis.NewClient(s.env.Options()) },
+		})
+		defer ring.Close()
+		var err error
+		s.login, err = newLogin(ring, s.check)
+		require.NoError(t, err)
+		_, err = s.perAddress.Pause(t.Context(), "ip:192.0.2.1", time.Hour)
 		require.NoError(t, err)
 		var tries sync.WaitGroup
 		for range 40 {
