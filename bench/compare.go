@@ -82,7 +82,9 @@ func compare(ctx context.Context, h *host, o options) error {
 	if err != nil && !os.IsNotExist(err) {
 		return err
 	}
-	r.paragraph("%s", sectionOf(string(former), beyondHeading)) // of another run
+	for _, heading := range []string{beyondHeading, clientHeading} { // of other runs
+		r.paragraph("%s", sectionOf(string(former), heading))
+	}
 	return r.finish(o, "results.md")
 }
 

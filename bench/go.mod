@@ -8,7 +8,10 @@ require (
 	github.com/redis/rueidis v1.0.79
 	github.com/throttled/throttled/v2 v2.15.0
 	github.com/tryacquire/ratelimit v0.0.0
+	github.com/tryacquire/ratelimit/rueidisclient v0.0.0
+	github.com/tryacquire/ratelimit/valkeyclient v0.0.0
 	github.com/ulule/limiter/v3 v3.11.2
+	github.com/valkey-io/valkey-go v1.0.79
 	github.com/zeromicro/go-zero v1.10.3
 	golang.org/x/time v0.14.0
 )
@@ -62,4 +65,8 @@ require (
 	gopkg.in/yaml.v2 v2.4.0 // indirect
 )
 
-replace github.com/tryacquire/ratelimit => ../
+replace (
+	github.com/tryacquire/ratelimit => ../
+	github.com/tryacquire/ratelimit/rueidisclient => ../rueidisclient
+	github.com/tryacquire/ratelimit/valkeyclient => ../valkeyclient
+)

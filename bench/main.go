@@ -6,6 +6,7 @@
 //	go run . -cluster  how a load spreads over three masters
 //	go run . -grid     merged and plain calls, from one caller to many, also on slow networks
 //	go run . -beyond   several limits at once, settling, permits in flight and waiting
+//	go run . -clients  limiters on clients of other libraries, beside a script by hand on the same client
 //
 // It prints tables, and writes them as Markdown and the charts as SVG.
 package main
@@ -43,6 +44,8 @@ func run(o options) error {
 		part = grid
 	case o.beyond:
 		part = beyond
+	case o.clients:
+		part = otherClients
 	}
 	return serve(func(h *host) error { return part(context.Background(), h, o) })
 }

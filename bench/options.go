@@ -17,6 +17,7 @@ type options struct {
 	cluster  bool
 	grid     bool
 	beyond   bool
+	clients  bool
 }
 
 func parseOptions(args []string) (options, error) {
@@ -31,6 +32,7 @@ func parseOptions(args []string) (options, error) {
 	f.BoolVar(&o.cluster, "cluster", false, "measure instead how a load spreads over a cluster")
 	f.BoolVar(&o.grid, "grid", false, "measure instead merged and plain calls of one caller to many, and put that into results.md")
 	f.BoolVar(&o.beyond, "beyond", false, "measure instead several limits at once, settling, permits in flight and waiting, and put that into results.md")
+	f.BoolVar(&o.clients, "clients", false, "measure instead limiters on clients of other libraries, and put that into results.md")
 	if err := f.Parse(args); err != nil {
 		return o, err
 	}
@@ -39,13 +41,13 @@ func parseOptions(args []string) (options, error) {
 		return o, fmt.Errorf("-only: %w", err)
 	}
 	parts := 0
-	for _, chosen := range []bool{o.growth, o.cluster, o.grid, o.beyond} {
+	for _, chosen := range []bool{o.growth, o.cluster, o.grid, o.beyond, o.clients} {
 		if chosen {
 			parts++
 		}
 	}
 	if o.rounds < 1 || o.duration < time.Millisecond || f.NArg() > 0 || parts > 1 {
-		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth, -cluster, -grid and -beyond, and no arguments; see -h")
+		return o, fmt.Errorf("want at least one round, at least 1ms, one of -growth, -cluster, -grid, -beyond and -clients, and no arguments; see -h")
 	}
 	return o, nil
 }

@@ -12,6 +12,7 @@ import (
 	throttledstore "github.com/throttled/throttled/v2/store/goredisstore.v9"
 	ulule "github.com/ulule/limiter/v3"
 	ululestore "github.com/ulule/limiter/v3/drivers/store/redis"
+	"github.com/valkey-io/valkey-go"
 	zero "github.com/zeromicro/go-zero/core/limit"
 )
 
@@ -127,17 +128,30 @@ return {used, redis.call('PTTL', KEYS[1])}`
 
 func openRueidis(b *testbed, v verdict, tag string) (decide, error) {
 	script := rueidis.NewLuaScript(byHand)
+	return decideByHand(v, tag, func(ctx context.Context, keys, args []string) ([]int64, error) {
+		return script.Exec(ctx, b.rueidis, keys, args).AsIntSlice()
+	}), nil
+}
+
+func openValkey(b *testbed, v verdict, tag string) (decide, error) {
+	script := valkey.NewLuaScript(byHand)
+	return decideByHand(v, tag, func(ctx context.Context, keys, args []string) ([]int64, error) {
+		return script.Exec(ctx, b.valkey, keys, args).AsIntSlice()
+	}), nil
+}
+
+func decideByHand(v verdict, tag string, exec func(ctx context.Context, keys, args []string) ([]int64, error)) decide {
 	limit, args := int64(plenty), []string{"1", strconv.FormatInt(plentyWindow.Milliseconds(), 10)}
 	if v == denied {
 		limit = 1
 	}
 	return func(ctx context.Context, key string) (bool, error) {
-		reply, err := script.Exec(ctx, b.rueidis, []string{tag + key}, args).AsIntSlice()
+		reply, err := exec(ctx, []string{tag + key}, args)
 		if err == nil && len(reply) != 2 {
 			err = fmt.Errorf("a reply of %d integers", len(reply))
 		}
 		return err == nil && reply[0] <= limit, err
-	}, nil
+	}
 }
 
 func openReturnOne(b *testbed, _ verdict, tag string) (decide, error) {

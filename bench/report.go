@@ -109,7 +109,7 @@ func versions() string {
 	}
 	var list []string
 	for _, module := range build.Deps {
-		for _, name := range []string{"redis/go-redis", "go-redis/redis_rate", "ulule/limiter", "throttled/throttled", "zeromicro/go-zero", "redis/rueidis"} {
+		for _, name := range []string{"redis/go-redis", "go-redis/redis_rate", "ulule/limiter", "throttled/throttled", "zeromicro/go-zero", "redis/rueidis", "valkey-io/valkey-go"} {
 			if strings.Contains(module.Path+"/", "/"+name+"/") && !strings.Contains(module.Path, "extra") {
 				list = append(list, name+" "+module.Version)
 			}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
+	"github.com/valkey-io/valkey-go"
 	"github.com/zeromicro/go-zero/core/logx"
 	zero "github.com/zeromicro/go-zero/core/stores/redis"
 
@@ -21,7 +22,9 @@ type testbed struct {
 	admin  *redis.Client // of the server itself, not through a proxy
 
 	client  *redis.Client
+	cluster *redis.ClusterClient // nil: the server is alone
 	rueidis rueidis.Client
+	valkey  valkey.Client
 	zero    *zero.Redis
 }
 
@@ -32,14 +35,25 @@ func newTestbed(h *host, server *redistest.Server, addr string) (*testbed, error
 		server: server, admin: server.Client(h),
 		client: server.Client(h, func(o *redis.Options) { o.Addr = addr }),
 	}
-	var err error
-	b.rueidis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
-	if err != nil {
-		return nil, fmt.Errorf("rueidis: %w", err)
+	if err := b.openOthers(h, addr); err != nil {
+		return nil, err
 	}
-	h.Cleanup(b.rueidis.Close)
+	var err error
 	b.zero, err = zero.NewRedis(zero.RedisConf{Host: addr, Type: zero.NodeType})
 	return b, err
+}
+
+// openOthers opens the clients that find out on their own whether there is a Cluster.
+func (b *testbed) openOthers(h *host, addr string) (err error) {
+	if b.rueidis, err = rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true}); err != nil {
+		return fmt.Errorf("rueidis: %w", err)
+	}
+	h.Cleanup(b.rueidis.Close)
+	if b.valkey, err = valkey.NewClient(valkey.ClientOption{InitAddress: []string{addr}, DisableCache: true}); err != nil {
+		return fmt.Errorf("valkey-go: %w", err)
+	}
+	h.Cleanup(b.valkey.Close)
+	return nil
 }
 
 // users are the keys of a benchmark, all of one length.

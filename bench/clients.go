@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/tryacquire/ratelimit"
+	"github.com/tryacquire/ratelimit/bench/internal/stats"
+	"github.com/tryacquire/ratelimit/internal/testing/redistest"
+	"github.com/tryacquire/ratelimit/rueidisclient"
+	"github.com/tryacquire/ratelimit/valkeyclient"
+)
+
+// onClients are fixed windows: this library's on each client, and the script that a user of the client writes.
+func onClients() []contestant {
+	on := func(name string, client func(b *testbed) ratelimit.Client) contestant {
+		return contestant{name: name, only: allowed, open: func(b *testbed, v verdict, tag string) (decide, error) {
+			return decider(fixedWindow(client(b), v, ratelimit.WithPrefix(tag)))
+		}}
+	}
+	return []contestant{
+		on("on go-redis", func(b *testbed) ratelimit.Client {
+			if b.cluster != nil {
+				return b.cluster
+			}
+			return b.client
+		}),
+		on("on rueidis", func(b *testbed) ratelimit.Client { return rueidisclient.New(b.rueidis) }),
+		{name: "rueidis by hand", kind: peer, only: allowed, open: openRueidis},
+		on("on valkey-go", func(b *testbed) ratelimit.Client { return valkeyclient.New(b.valkey) }),
+		{name: "valkey-go by hand", kind: peer, only: allowed, open: openValkey},
+	}
+}
+
+var (
+	clientCallers = []int{1, 8, 64, manyCalls}
+	clientKeys    = []int{hotKey, 1000}
+)
+
+// clusterTestbed has the clients of three masters.
+func clusterTestbed(h *host) (*testbed, error) {
+	cluster := redistest.StartCluster(h)
+	master := cluster.Masters()[0]
+	b := &testbed{server: master, admin: master.Client(h), cluster: cluster.Client(h)}
+	return b, b.openOthers(h, master.Addr())
+}
+
+// measureClients has the decisions a second of each contestant in each cell, by rounds.
+func measureClients(ctx context.Context, b *testbed, o options) (map[cell]map[string][]float64, error) {
+	keys := users(1000)
+	entrants, err := enter(ctx, b, onClients(), o, keys)
+	if err != nil {
+		return nil, err
+	}
+	rates := map[cell]map[string][]float64{}
+	for round := range o.rounds {
+		for _, callers := range clientCallers {
+			for _, n := range clientKeys {
+				c := cell{callers, n, allowed}
+				progress("clients, round %d of %d: %s", round+1, o.rounds, c)
+				if rates[c] == nil {
+					rates[c] = map[string][]float64{}
+				}
+				for i := range entrants {
+					e := entrants[(i+round)%len(entrants)]
+					l := load{contestant: e.contestant, decide: e.decide, verdict: allowed, callers: callers, keys: keys[:n]}
+					s, err := l.measure(ctx, b, o.duration)
+					if err != nil {
+						return nil, err
+					}
+					rates[c][e.name] = append(rates[c][e.name], s[perSecond])
+				}
+			}
+		}
+	}
+	return rates, nil
+}
+
+// clientTable has a row for each cell, with ratios that are taken in each round.
+func clientTable(title string, rates map[cell]map[string][]float64) table {
+	t := table{
+		title: title,
+		note: "Fixed windows, in decisions a second. *By hand* is INCRBY and PEXPIRE in a script, sent by the client's own `Lua` type. " +
+			"Ratios are taken in each round, and the brackets have the interval of their median with a confidence of at least 95 %.",
+		header: []string{"", "on rueidis", "× by hand", "× on go-redis", "on valkey-go", "× by hand", "× on go-redis"},
+	}
+	for _, n := range clientKeys {
+		for _, callers := range clientCallers {
+			c := cell{callers, n, allowed}
+			row := []string{c.String()}
+			for _, client := range []string{"rueidis", "valkey-go"} {
+				own := rates[c]["on "+client]
+				row = append(row, number(stats.Median(own)), interval(ratios(own, rates[c][client+" by hand"])), interval(ratios(own, rates[c]["on go-redis"])))
+			}
+			t.add(row...)
+		}
+	}
+	return t
+}
+
+// ratios has a[i] / b[i].
+func ratios(a, b []float64) []float64 {
+	all := make([]float64, min(len(a), len(b)))
+	for i := range all {
+		all[i] = a[i] / b[i]
+	}
+	return all
+}
+
+const clientHeading = "## Clients of other libraries"
+
+// otherClients measures them, and puts the table into results.md in place of the former one.
+func otherClients(ctx context.Context, h *host, o options) error {
+	server := redistest.Start(h)
+	alone, err := newTestbed(h, server, server.Addr())
+	if err != nil {
+		return err
+	}
+	cluster, err := clusterTestbed(h)
+	if err != nil {
+		return err
+	}
+	where, err := setting(ctx, alone.admin, o)
+	if err != nil {
+		return err
+	}
+	var r report
+	r.paragraph(clientHeading)
+	r.paragraph("Made by `go run . -clients` on %s, apart from the rest of this page. %s", time.Now().UTC().Format(time.DateOnly), where)
+	for i, b := range []*testbed{alone, cluster} {
+		rates, err := measureClients(ctx, b, o)
+		if err != nil {
+			return err
+		}
+		r.table(clientTable([]string{"One server", "A Cluster of three masters"}[i], rates))
+	}
+	return saveSection(o, clientHeading, r.String())
+}
