@@ -4,7 +4,8 @@
 //	limiter, err := ratelimit.NewTokenBucket(otherclient.New(conn), ratelimit.PerSecond(10), 20)
 //
 // Limiters on such a client do all that they do with go-redis: waiting calls are sent together, and each is executed at most
-// once. A Cluster needs a Conn that knows its slots.
+// once. On a Cluster, the Conn sends each command to the node that has the slot of its keys, and follows redirections (MOVED,
+// ASK); limiters take no notice of them.
 package otherclient
 
 import (
@@ -18,7 +19,9 @@ type Conn interface {
 	// reply is lost or late. It may do so after a redirection by a Cluster, and where nothing was sent.
 	Do(ctx context.Context, c Command) Reply
 
-	// DoAll sends all commands in as few round trips as it can, and returns the reply to each, in their order.
+	// DoAll sends all commands in as few round trips as it can, and returns as many replies, in the same order. Each has a
+	// value or an error of its own: when a connection breaks, those whose replies have come keep them. What holds for Do
+	// holds for each command.
 	DoAll(ctx context.Context, commands []Command) []Reply
 
 	// DoEach sends the command, which has no keys, to each server that has keys, and returns an error if one of them failed.

@@ -59,6 +59,25 @@ func Run(t *testing.T, open func(t *testing.T, addr string) otherclient.Conn) {
 			t.Errorf("%d of 100 are left after three calls, one of which had no reply; want 97", r.Remaining)
 		}
 	})
+	t.Run("lost replies to several commands are errors, and each command is executed once", func(t *testing.T) {
+		s, conn := start(t)
+		if r := conn.Do(t.Context(), incr("first")); r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		s.lose.Store(true)
+		for i, r := range conn.DoAll(t.Context(), []otherclient.Command{incr("{a}1"), incr("{a}2"), incr("{a}3")}) {
+			var server otherclient.ServerError
+			if r.Err == nil || errors.As(r.Err, &server) {
+				t.Errorf("reply %d, which did not come: %+v; want an error that is no ServerError", i, r)
+			}
+		}
+		s.lose.Store(false)
+		for _, key := range []string{"{a}1", "{a}2", "{a}3"} {
+			if r := conn.Do(t.Context(), incr(key)); r.Err != nil || r.Value != int64(2) && r.Value != int64(1) {
+				t.Errorf("%s after two commands: %+v; want 2, or 1 if the first did not arrive", key, r)
+			}
+		}
+	})
 	t.Run("an error of the server says what it is", func(t *testing.T) {
 		s, conn := start(t)
 		window, err := ratelimit.NewSlidingWindow(otherclient.New(conn), 5, time.Minute, ratelimit.WithName("w"))
@@ -142,6 +161,13 @@ func Run(t *testing.T, open func(t *testing.T, addr string) otherclient.Conn) {
 		if !errors.Is(err, context.DeadlineExceeded) && !(errors.As(err, &network) && network.Timeout()) {
 			t.Errorf("%v; want an error that wraps the context's, or a timeout", err)
 		}
+		again, stop := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer stop()
+		for _, r := range conn.DoAll(again, []otherclient.Command{incr("{a}1"), incr("{a}2")}) {
+			if !errors.Is(r.Err, context.DeadlineExceeded) && !(errors.As(r.Err, &network) && network.Timeout()) {
+				t.Errorf("several commands: %v; want an error that wraps the context's, or a timeout", r.Err)
+			}
+		}
 	})
 	t.Run("many callers get what the rule allows, and share executions", func(t *testing.T) {
 		s, conn := start(t)
@@ -183,6 +209,11 @@ func Run(t *testing.T, open func(t *testing.T, addr string) otherclient.Conn) {
 			t.Errorf("%v; want a ServerError", r)
 		}
 	})
+}
+
+// incr is a script as a limiter's, that adds 1 to a key.
+func incr(key string) otherclient.Command {
+	return otherclient.Command{Words: []string{"eval", "return redis.call('incr', KEYS[1])", "1", key}, Key: 3, Keys: 1}
 }
 
 // bucket does not refill while a test runs.
